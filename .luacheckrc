@@ -13,7 +13,7 @@ files["lua/driver"] = {
   },
   read_globals = {
     "KEYS", "ARGV", "I", "NUMBERS", "FORMAT", "STORED", "LOAD_STATE", "PACKED", "OUTSIDE",
-    "PURGE_EACH", "TAKE", "GIVE_BACK", "call", "fmt", "pack", "unpack", "sub", "rep", "spread",
+    "PURGE_EVERY", "TAKE", "GIVE_BACK", "call", "fmt", "pack", "unpack", "sub", "rep", "spread",
     "us", "cost", "unit", "value", "ends",
   },
   -- What one section makes another one uses.

@@ -1,10 +1,10 @@
-//! The periods of a calendar in a time zone: when the one around an instant began, and when the
-//! next ones begin.
+//! The periods of a calendar in a time zone: the start of the one around an instant, and of the
+//! next ones.
 //!
-//! A day, week or month begins at local midnight; where a change of the clocks skips midnight, with
-//! the first instant after it. An hour begins at whole hours since midnight: after a change of the
-//! clocks by less than an hour, the day's last one is short. So each instant lies in exactly one
-//! period, whatever the zone does.
+//! A day, week or month starts at local midnight or, if a clock change skips midnight, at the first
+//! instant after it. An hour starts at whole hours since midnight: after a clock change of less
+//! than an hour, the day's last one is short. So each instant lies in exactly one period, whatever
+//! the zone does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ pub enum Calendar {
     Week(TimeZone),
     /// From one month's anchor day to the next's.
     Month {
-        /// Where.
+        /// The time zone.
         time_zone: TimeZone,
-        /// The day on which it begins, 1 to 31; in a shorter month its last day.
+        /// The day on which it starts, 1 to 31; in a shorter month its last day.
         anchor_day: u8,
     },
     /// One period without an end.
     Forever,
 }
 
-/// An instant in milliseconds since 1970, as a person reads it (RFC 3339, UTC); the number itself
-/// where no calendar reaches that far.
+/// An instant, in milliseconds since 1970, as text (RFC 3339, UTC); the number itself if it is out
+/// of the calendar's range.
 #[cfg(feature = "host")]
 #[must_use]
 pub fn utc_text(unix_ms: i64) -> String {
@@ -49,7 +49,7 @@ pub struct TimeZone {
 }
 
 impl TimeZone {
-    /// A zone's name, where nothing is worked out with it: only the proxy has the database.
+    /// A zone of which only the name is used. Only the proxy has the database.
     #[must_use]
     pub fn unchecked(name: &str) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl std::hash::Hash for TimeZone {
 mod periods;
 
 impl Calendar {
-    /// The zone in which its periods begin; none where there is only one.
+    /// The zone in which its periods start; `None` if there is only one period.
     #[must_use]
     pub fn time_zone(&self) -> Option<&TimeZone> {
         match self {
@@ -106,7 +106,7 @@ impl Calendar {
         }
     }
 
-    /// The same in a zone that was looked up.
+    /// The same in a zone that has been looked up.
     #[must_use]
     pub fn within(self, zone: TimeZone) -> Self {
         match self {

@@ -1,37 +1,37 @@
-//! The ranges of algorithms' settings. In them every sum and product that a program forms is a
-//! whole number that a double holds.
+//! The ranges of the algorithms' settings. Within them every sum and product in a program is a
+//! whole number that a double represents exactly.
 
 use crate::{Rate, Setting};
 
-/// Largest amount, burst, cost and adjustment: what all engines count exactly.
+/// Largest amount, burst, cost and adjustment that all engines count exactly.
 pub const AMOUNT_MAX: u64 = 1 << 31;
 /// Longest period: 400 days.
 pub const PERIOD_MS_MAX: u64 = 400 * 24 * 3600 * 1000;
 /// Periods up to this long are counted in microseconds, longer ones in milliseconds.
 pub const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3600 * 1000;
-/// Units that a `sliding_window_log` holds, at most, and that one request takes from a log or a
-/// `concurrency`: each is a member of its own.
+/// Maximum units that a `sliding_window_log` holds, and that one request takes from a log or a
+/// `concurrency`: each is stored as its own member.
 pub const MEMBERS_MAX: u64 = 10_000;
-/// Sub-windows of a `sliding_window_buckets`, at most.
+/// Maximum number of sub-windows of a `sliding_window_buckets`.
 pub const BUCKETS_MAX: u32 = 1_000;
-/// Numbers that a script of the operator's own is given, at most.
+/// Maximum number of arguments of an operator's script.
 pub const ARGUMENTS_MAX: usize = crate::NUMBERS_MAX;
-/// Largest of such numbers, either way: what a double holds exactly.
+/// Largest absolute value of such an argument: what a double represents exactly.
 pub const ARGUMENT_MAX: u64 = 1 << 53;
-/// `burst x period` in the limit's time unit, at most: products stay whole numbers in a double, and
-/// so do their quotients.
+/// Maximum of `burst x period` in the limit's time unit, so that products and their quotients stay
+/// exact whole numbers in a double.
 pub const BURST_PERIOD_MAX: u64 = 1 << 52;
 
 /// A setting that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// Which.
+    /// The setting.
     pub setting: Setting,
-    /// What stands there.
+    /// The value found.
     pub found: String,
-    /// What may stand there.
+    /// The expected range.
     pub expected: String,
-    /// The range depends on the period, which completes the message.
+    /// Whether the range depends on the period, which then completes the message.
     pub with_period: bool,
 }
 
@@ -42,7 +42,7 @@ impl Breach {
     }
 }
 
-/// Adds a breach where an amount is above its range; whether it keeps it.
+/// Adds a breach if an amount is above its range; returns whether it is in range.
 pub(crate) fn amount(setting: Setting, amount: u64, breaches: &mut Vec<Breach>) -> bool {
     if amount > AMOUNT_MAX {
         breaches.push(Breach::new(setting, amount, format!("0 to {AMOUNT_MAX}")));
@@ -50,8 +50,8 @@ pub(crate) fn amount(setting: Setting, amount: u64, breaches: &mut Vec<Breach>) 
     amount <= AMOUNT_MAX
 }
 
-/// The quota, the period and their product with `capacity`, which is set by `setting`; whether all
-/// keep their ranges.
+/// Checks the quota, the period and the product of the period and `capacity`, which is set by
+/// `setting`; returns whether all are in range.
 pub(crate) fn rate(
     rate: Rate,
     (setting, capacity): (Setting, u64),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::written::Written;
 use crate::{
-    Beside, Breach, Describe, LEASE_IN_MEMORY, Moment, NUMBERS_MAX, Program, Setting, check, shape,
+    ShapeExtra, Breach, Describe, LEASE_IN_MEMORY, Moment, NUMBERS_MAX, Program, Setting, check, shape,
 };
 #[cfg(feature = "host")]
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 
 const CODE: &str = "cc1";
-/// Leases whose ends are listed, at most.
+/// Maximum number of leases whose ends are listed.
 #[cfg(feature = "host")]
 const LEASES_LISTED_MAX: usize = 10;
 
@@ -44,9 +44,9 @@ impl Describe for Concurrency {
 
     fn numbers(&self, moment: Moment) -> [i64; NUMBERS_MAX] {
         let lease_ms = moment.lease.as_millis() as i64;
-        // How much later than a lease can end by now one may end and still count. In memory it is
-        // held for as long as it is there, however far the clock has stepped back since; on Redis,
-        // where nobody may be left to give it back, not at all.
+        // The slack: how far beyond the latest end of a new lease one may end and still count. In
+        // memory a lease counts as long as it exists, however far the clock has stepped back. On
+        // Redis, where the holder may have died, there is no slack.
         let slack_ms = if moment.lease == LEASE_IN_MEMORY { lease_ms } else { 0 };
         [self.amount as i64, lease_ms, slack_ms, 0, 0, 0]
     }
@@ -79,24 +79,24 @@ impl Describe for Concurrency {
         Self { amount: 0 }
     }
 
-    fn write_shape(&self, beside: &Beside) -> String {
-        let lease = if let Beside::Lease(lease) = beside { *lease } else { Duration::ZERO };
+    fn write_shape(&self, extra: &ShapeExtra) -> String {
+        let lease = if let ShapeExtra::Lease(lease) = extra { *lease } else { Duration::ZERO };
         format!("{CODE}-{}", lease.as_millis())
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let lease = Duration::from_millis(shape::period_after(text, CODE)?);
-        Some((Self { amount: 0 }, Beside::Lease(lease)))
+        Some((Self { amount: 0 }, ShapeExtra::Lease(lease)))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, beside: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, extra: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Members(ends) = content else { return None };
         let time = Time::in_ms(at_us);
         let held: Vec<u64> = ends.iter().copied().filter(|ends| *ends > time.now).collect();
         let used = used(held.len() as u64, known.then_some(self.amount));
-        // Those in memory are not renewed.
-        let renewed = matches!(beside, Beside::Lease(lease) if *lease < LEASE_IN_MEMORY);
+        // Leases in memory are not renewed.
+        let renewed = matches!(extra, ShapeExtra::Lease(lease) if *lease < LEASE_IN_MEMORY);
         Some(match held.len() {
             0 => used,
             _ if !renewed => format!("{used}, back when their requests end"),

@@ -1,31 +1,31 @@
 -- fixed_window: at most `quota` units in each window of `period`.
 --
--- Promises   Exact: a window admits `quota` units, never one more. Up to 2 x quota may pass around
---            the border of two windows, as with every fixed window. A window is set once, by its
+-- Promises   Exact: a window admits `quota` units, never one more. As with every fixed window, up
+--            to 2 x quota may pass around the border of two windows. A window starts once, with its
 --            first unit or by the clock; later hits never extend it.
--- Numbers    quota (units), period (time units), alignment (0: a window begins at the first request
---            after the last one's end; 1: at whole multiples of the period since 1970).
--- State      s1 = the window's beginning (time units since 1970), s2 = units counted in it, s3 = 0.
---            No count is no window. The beginning is compared with `now`; expiry never decides. A
---            beginning in the future proves that the clock stepped back. By the clock, and when it
---            is the next window's, that is the window to count in: it would otherwise begin twice.
---            Else the window starts again from now.
+-- Numbers    quota (units), period (time units), alignment (0: a window starts at the first request
+--            after the previous one ended; 1: at whole multiples of the period since 1970).
+-- State      s1 = the window's start (time units since 1970), s2 = units counted in it, s3 = 0. A
+--            count of zero means no window. The start is compared with `now`; expiry never decides.
+--            A start in the future proves that the clock stepped back. With alignment 1, if it is
+--            the start of the next window, units are counted in that window, as it would otherwise
+--            start twice. In all other cases counting starts afresh.
 -- Lifetime   One period beyond the window's end, set with its first unit.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
 --            written, time units until it would fit (-1: it fits, or never can), time units until
---            all is back, the instant at which the state may be forgotten (0: as it stands). Cost 0
---            is decided as 1 and counts nothing. A cost above the quota never fits.
+--            all is back, the instant at which the state may be forgotten (0: unchanged). Cost 0 is
+--            decided as 1 and counts nothing. A cost above the quota never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
---            the instant at which it may be forgotten. Only into the window that was charged; a
---            count of zero is no window: all 0.
+--            the instant at which it may be forgotten. Only into the window that was charged. A
+--            count of zero means no window: all 0.
 -- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SETRANGE (a SET with its lifetime for a window's first unit).
--- Source     The field's fixed window counter (nginx, Envoy, Redis' INCR pattern), with the
---            window's id in the value.
+-- Source     The usual fixed window counter (nginx, Envoy, Redis' INCR pattern), with the window's
+--            start stored in the value.
 --
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers
--- in Redis' Lua 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as
--- the driver's generator needs it.
+-- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
+-- generator needs the last line on its own.
 
 local function take(s1, s2, _, now, cost, quota, period, alignment)
   local start, count = now, 0

@@ -1,7 +1,7 @@
 //! `fixed_window`: a quota in each window of a period.
 
 use crate::written::{self, Written};
-use crate::{Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check, shape};
+use crate::{ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check, shape};
 #[cfg(feature = "host")]
 use crate::{
     Content,
@@ -15,21 +15,21 @@ const CODE: &str = "fw1";
 pub struct FixedWindow {
     /// The quota of a window and its length.
     pub rate: Rate,
-    /// Where a window begins.
+    /// Where a window starts.
     pub alignment: Alignment,
 }
 
-/// Where a fixed window begins.
+/// Where a fixed window starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alignment {
-    /// At the first request after the last window's end.
+    /// At the first request after the previous window's end.
     FirstRequest,
     /// At whole multiples of the period since 1970.
     Clock,
 }
 
 impl Alignment {
-    /// All of them with their names.
+    /// All alignments with their names.
     pub const ALL: [(&'static str, Self); 2] =
         [("first_request", Self::FirstRequest), ("clock", Self::Clock)];
 }
@@ -65,7 +65,7 @@ impl Describe for FixedWindow {
         Self { rate: self.rate.of_shape(), ..*self }
     }
 
-    fn write_shape(&self, _: &Beside) -> String {
+    fn write_shape(&self, _: &ShapeExtra) -> String {
         let suffix = match self.alignment {
             Alignment::FirstRequest => 'f',
             Alignment::Clock => 'c',
@@ -73,18 +73,18 @@ impl Describe for FixedWindow {
         format!("{CODE}-{}{suffix}", self.rate.per_ms)
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let (per_ms, suffix) = shape::after_code(text, CODE)?;
         let alignment = match suffix {
             "f" => Alignment::FirstRequest,
             "c" => Alignment::Clock,
             _ => return None,
         };
-        Some((Self { rate: Rate { amount: 0, per_ms }, alignment }, Beside::Nothing))
+        Some((Self { rate: Rate { amount: 0, per_ms }, alignment }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Numbers([start, count, _]) = *content else { return None };
         let (time, amount) = (Time::of(self.rate.per_ms, at_us), known.then_some(self.rate.amount));
         let (start, ends) = (whole(start), whole(start) + time.units(self.rate.per_ms));

@@ -1,18 +1,18 @@
 -- gcra: `quota` units every `period` on average, and at most `burst` at once.
 --
 -- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no
---            rounding: 900 a second is 900 a second for ever. The same decisions as token_bucket,
---            in two integers; also while callers differ in quota or burst, as they do during an
---            edit: then at most what the larger allows.
+--            rounding error: 900 a second stays 900 a second. Makes the same decisions as
+--            token_bucket, with two integers of state. If callers use different quotas or bursts,
+--            as they do while an edit is rolled out, at most what the larger ones allow passes.
 -- Numbers    quota (units), period (time units), burst (units), fourth not used.
 -- State      s1 + s2 / quota = the instant at which nothing was left, or would have been (time
---            units since 1970, s1 whole, s2 the remainder in 1 / quota units): the theoretical
---            arrival time (TAT) less a whole burst. What has flowed in since, a burst at most, is
---            left. It does not depend on the burst, so that a limit may be edited. Before 1970 it
---            is below zero; all 0 is full, and the one instant that would be written so is moved by
---            a time unit. An instant in the future can't have been written for this now: the clock
---            stepped back. It starts again at full, from now. A remainder of quota or more (the
---            quota was edited) is rounded up.
+--            units since 1970; s1 whole, s2 the remainder in 1 / quota units): the theoretical
+--            arrival time (TAT) minus a whole burst. What has flowed in since, a burst at most, is
+--            left. It does not depend on the burst, so that a limit may be edited. It may be
+--            negative, for an instant before 1970. All 0 means full; the one instant that would be
+--            written as all 0 is moved by one time unit. An instant in the future proves that the
+--            clock stepped back: the bucket starts afresh, full from now. A remainder of quota or
+--            more (the quota was edited) is rounded up.
 -- Lifetime   One period beyond the instant at which all is back.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
 --            written, time units until it would fit (-1: it fits, or never can), time units until
@@ -20,9 +20,9 @@
 --            and charges nothing. A cost above the burst never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
 --            the instant at which it may be forgotten. Returns max(0, units x T - (now - taken)), T
---            = period / quota, and never above full (all 0): what has surely not flowed back by
---            itself. Anything simpler over-admits. To count only what overflowed with the level
---            that the take found does, too: what another take had charged by then may have come
+--            = period / quota, and never above full (all 0): what cannot have flowed back by
+--            itself. Returning more would over-admit. So would using the level that the take found
+--            to count only what overflowed: units charged by another take before that may have come
 --            back since.
 -- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SET.
@@ -31,10 +31,10 @@
 --
 -- The level is counted in ticks of 1 / quota time units: one unit costs `period` ticks, a time unit
 -- brings `quota` ticks, and a full burst is burst x period <= 2^52 ticks, so every sum, product and
--- quotient below is a whole number that a double holds. A product that is larger is more than any
--- burst, and comparing it is all that is done with it. All arguments and answers are whole numbers
--- below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT. Pure: reads
--- and writes nothing. The last line stands alone, as the driver's generator needs it.
+-- quotient below is a whole number that a double represents exactly. A larger product exceeds any
+-- burst, and is only compared. All arguments and answers are whole numbers below 2^53, so the same
+-- text gives the same answers in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the
+-- arguments. The driver's generator needs the last line on its own.
 
 local function take(s1, s2, _, now, cost, quota, period, burst)
   local full = burst * period

@@ -2,7 +2,7 @@
 
 use crate::written::{self, Written};
 use crate::{
-    Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, bucket, check, shape,
+    ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, bucket, check, shape,
 };
 #[cfg(feature = "host")]
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
 
 const CODE: &str = "gcra2";
 
-/// Virtual scheduling (ITU-T I.371): the promise of a token bucket, kept as one instant.
+/// Virtual scheduling (ITU-T I.371): the guarantee of a token bucket, stored as one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gcra {
-    /// How many may come at once.
+    /// How many units may pass at once.
     pub burst: u64,
     /// The sustained rate.
     pub rate: Rate,
@@ -72,21 +72,21 @@ impl Describe for Gcra {
         Self { burst: 0, rate: self.rate.of_shape() }
     }
 
-    fn write_shape(&self, _: &Beside) -> String {
+    fn write_shape(&self, _: &ShapeExtra) -> String {
         format!("{CODE}-{}", self.rate.per_ms)
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let per_ms = shape::period_after(text, CODE)?;
-        Some((Self { burst: 0, rate: Rate { amount: 0, per_ms } }, Beside::Nothing))
+        Some((Self { burst: 0, rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Numbers([empty, rest, _]) = *content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
         let bucket = Bucket::new(self.burst, self.rate).filter(|_| known);
-        // An instant in the future: the clock stepped back, and the bucket starts again at full.
+        // An instant in the future: the clock stepped back, and the bucket starts again full.
         let full = i128::from(empty) > i128::from(time.now) || (empty == 0 && rest == 0);
         Some(emptied(time, [empty, rest], bucket.as_ref(), full))
     }

@@ -2,7 +2,7 @@
 
 use crate::written::{self, Written};
 use crate::{
-    BURST_PERIOD_MAX, Beside, Breach, Describe, Moment, NUMBERS_MAX, PERIOD_MS_MAX, Program, Rate,
+    BURST_PERIOD_MAX, ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, PERIOD_MS_MAX, Program, Rate,
     Setting, bucket, check, shape,
 };
 #[cfg(feature = "host")]
@@ -12,23 +12,23 @@ use crate::{
 };
 
 const CODE: &str = "lb1";
-/// What is shaped passes one by one unless it is said otherwise.
+/// Shaped requests pass one by one by default.
 const BURST_DEFAULT: u64 = 1;
 
-/// Shapes: `burst` pass at once, what is early by at most `max_delay_ms` waits for its turn, the
-/// rest is refused. One in a plan.
+/// Shapes traffic: `burst` units pass at once, requests that are early by at most `max_delay_ms`
+/// wait for their turn, the rest is refused. A plan has at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
-    /// How many may come at once.
+    /// How many units may pass at once.
     pub burst: u64,
     /// The rate at which the others pass.
     pub rate: Rate,
-    /// Milliseconds that a request waits, at most; 0: none does.
+    /// The longest wait in milliseconds; 0: requests never wait.
     pub max_delay_ms: u64,
 }
 
 impl LeakyBucket {
-    /// The place of `may_wait` among the program's numbers: 0 there lets nobody wait.
+    /// The index of `may_wait` among the program's numbers; 0 there means that no request may wait.
     pub const MAY_WAIT: usize = 4;
 }
 
@@ -62,7 +62,8 @@ impl Describe for LeakyBucket {
             let expected = "a duration from \"0ms\" to \"400d\", such as \"500ms\" or \"2s\"";
             breaches.push(Breach::new(Setting::MaxDelay, format!("{max_delay_ms} ms"), expected));
         } else if fits {
-            // What may wait is debt like the burst: both together stay a whole number.
+            // Waiting units are debt, as the burst is: both together must stay an exact whole
+            // number.
             let units_a_ms = 1000 / rate.unit_us();
             let room = BURST_PERIOD_MAX - burst * rate.period_units();
             let most_ms = room / (units_a_ms * rate.amount.max(1));
@@ -92,7 +93,7 @@ impl Describe for LeakyBucket {
     }
 
     fn cost_max(&self) -> Option<u64> {
-        // Products below 2^31 x 2^36: in 128 bits they are whole.
+        // The products are below 2^31 x 2^36, so 128 bits hold them.
         let waiting = u128::from(self.max_delay_ms) * u128::from(self.rate.amount)
             / u128::from(self.rate.per_ms.max(1));
         Some(self.burst.saturating_add(u64::try_from(waiting).unwrap_or(u64::MAX)))
@@ -106,7 +107,7 @@ impl Describe for LeakyBucket {
         self.rate.amount == 0 || self.cost_max() == Some(0)
     }
 
-    /// Whoever came later has its turn already: a turn that came back would let two pass in one.
+    /// No: later requests already have their turns, and a returned turn would let two pass in one.
     fn settles(&self) -> bool {
         false
     }
@@ -123,21 +124,21 @@ impl Describe for LeakyBucket {
         Self { burst: 0, rate: self.rate.of_shape(), max_delay_ms: 0 }
     }
 
-    fn write_shape(&self, _: &Beside) -> String {
+    fn write_shape(&self, _: &ShapeExtra) -> String {
         format!("{CODE}-{}", self.rate.per_ms)
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let rate = Rate { amount: 0, per_ms: shape::period_after(text, CODE)? };
-        Some((Self { burst: 0, rate, max_delay_ms: 0 }, Beside::Nothing))
+        Some((Self { burst: 0, rate, max_delay_ms: 0 }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Numbers([empty, rest, last]) = *content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
         let bucket = Bucket::new(self.burst, self.rate).filter(|_| known);
-        // A last write in the future: the clock stepped back, and it starts again at full.
+        // A last write in the future: the clock stepped back, and the bucket starts again full.
         let full = last <= 0 || i128::from(last) > i128::from(time.now);
         Some(emptied(time, [empty, rest], bucket.as_ref(), full))
     }

@@ -1,13 +1,13 @@
-//! What each algorithm is, in one file each beside its Lua: the program, the numbers that it reads,
-//! the settings that it is written with and their ranges, the shape of its counters, and how their
-//! state reads to an operator.
+//! Describes each algorithm in one file beside its Lua: the program, the numbers that it reads, its
+//! settings and their ranges, the shape of its counters, and how their state is shown to an
+//! operator.
 //!
 //! The proxy uses all of it. The policies' SDK reads and checks limits with the same tables, so
 //! that a mistake is reported at its line before the proxy sees an answer.
 //!
-//! To add an algorithm: `NAME.lua`, `NAME.rs`, its line in [`algorithms!`] below, its variant in
-//! the contract (`wasm-sdk/wit/policy.wit` and the two conversions that the compiler then asks
-//! for), and its section in `docs/algorithms.md`.
+//! To add an algorithm: write `NAME.lua` and `NAME.rs`, add its line to [`algorithms!`] below, its
+//! variant to the contract (`wasm-sdk/wit/policy.wit`, and the two conversions that the compiler
+//! then asks for), and its section to `docs/algorithms.md`.
 
 mod bucket;
 mod calendar;
@@ -27,12 +27,13 @@ pub use check::{
 };
 pub use fixed_window::Alignment;
 pub use program::{Content, Kind, NUMBERS_MAX, Program};
-pub use shape::{Beside, Shape, script_digest_of};
+pub use shape::{Shape, ShapeExtra, script_digest_of};
 pub use written::{Every, Setting, Written};
 
 use std::time::Duration;
 
-/// In memory a lease ends with its request, or with the process: longer than any request.
+/// The length of a lease in memory, longer than any request: such a lease ends with its request, or
+/// with the process.
 pub const LEASE_IN_MEMORY: Duration = Duration::from_secs(400 * 24 * 3600);
 
 /// `amount` units every `per_ms` milliseconds.
@@ -45,7 +46,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Microseconds in the limit's time unit: 1, or 1000 where the period is longer than an hour.
+    /// Microseconds per time unit of the limit: 1, or 1000 if the period is longer than an hour.
     #[must_use]
     pub fn unit_us(&self) -> u64 {
         if self.per_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { 1 } else { 1000 }
@@ -57,42 +58,42 @@ impl Rate {
         self.per_ms * (1000 / self.unit_us())
     }
 
-    /// The program's first two numbers. Below 2^53 each, which `check` holds.
+    /// The program's first two numbers. Each is below 2^53, as `check` ensures.
     fn numbers(&self) -> [i64; 2] {
         [self.amount as i64, self.period_units() as i64]
     }
 
-    /// The same period without an amount: what a counter's shape depends on.
+    /// The same period without an amount: the part that a counter's shape depends on.
     fn of_shape(self) -> Self {
         Self { amount: 0, ..self }
     }
 }
 
-/// What an algorithm's numbers depend on beside its own settings.
+/// What an algorithm's numbers depend on in addition to its own settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// A lease's length.
+    /// The length of a lease.
     pub lease: Duration,
-    /// The instant around which a calendar's periods are named, in microseconds since 1970.
+    /// The instant for which a calendar's periods are named, in microseconds since 1970.
     pub now_us: i64,
 }
 
-/// One algorithm with its settings. [`Algorithm`] passes each method on to the variant's.
+/// One algorithm with its settings. [`Algorithm`] delegates each method to its variant.
 pub trait Describe: Sized {
-    /// What it is called in the configuration and in `NAME.lua`.
+    /// Its name in the configuration and in `NAME.lua`.
     const NAME: &'static str;
-    /// The settings that it is written with.
+    /// The settings that it has.
     const SETTINGS: &'static [Setting];
-    /// Those without a default, each with what may stand there.
+    /// The settings without a default, each with the value that is expected.
     const NEEDED: &'static [(Setting, &'static str)];
 
     /// Whether a request that fits may have to wait for its turn.
     const QUEUES: bool = false;
 
-    /// The Lua that decides it; `None` of an operator's script.
+    /// The Lua that decides it; `None` for an operator's script.
     fn program() -> Option<&'static Program>;
 
-    /// Reads it, where all that it needs is written. Ranges are checked afterwards.
+    /// Reads its settings; `None` if a required one is missing. Ranges are checked afterwards.
     fn read(written: &Written<'_>) -> Option<Self>;
 
     /// Adds all settings that are out of range.
@@ -101,17 +102,17 @@ pub trait Describe: Sized {
     /// The numbers that its program reads.
     fn numbers(&self, moment: Moment) -> [i64; NUMBERS_MAX];
 
-    /// What it is called: a script bears its file's name.
+    /// Its name; for a script the file's name.
     fn name(&self) -> &str {
         Self::NAME
     }
 
-    /// Quota and period, where it has a rate.
+    /// Quota and period, if it has a rate.
     fn rate(&self) -> Option<Rate> {
         None
     }
 
-    /// The units that a period allows, or that may be in flight; `None` where only a script knows.
+    /// The units allowed per period, or in flight; `None` if only a script knows.
     fn amount(&self) -> Option<u64> {
         self.rate().map(|rate| rate.amount)
     }
@@ -121,12 +122,12 @@ pub trait Describe: Sized {
         self.amount()
     }
 
-    /// The largest cost that can ever pass; `None` where nothing is too large.
+    /// The largest cost that can ever pass; `None` if there is no limit.
     fn cost_max(&self) -> Option<u64> {
         self.capacity()
     }
 
-    /// How a message calls [`Describe::cost_max`].
+    /// What messages call [`Describe::cost_max`].
     fn cost_max_text(&self) -> &'static str {
         "the quota"
     }
@@ -136,60 +137,68 @@ pub trait Describe: Sized {
         self.amount() == Some(0)
     }
 
-    /// Microseconds in its time unit, 1 or 1000.
+    /// Microseconds per time unit, 1 or 1000.
     fn unit_us(&self) -> u64 {
         self.rate().map_or(1, |rate| rate.unit_us())
     }
 
-    /// Whether its numbers depend on the date, so that each take works them out anew.
+    /// Whether its numbers depend on the date, so that they are computed for each take.
     fn is_dated(&self) -> bool {
         false
     }
 
-    /// Whether what was taken can be given back or added to once the response is over.
+    /// Whether units can be given back, or more can be charged, once the response is complete.
     fn settles(&self) -> bool {
         true
     }
 
-    /// Whether time alone brings units back.
+    /// Whether units come back with time alone.
     fn refills(&self) -> bool {
         true
     }
 
-    /// What it counts, where that is not requests.
+    /// What it counts, if not requests.
     fn unit(&self) -> Option<&'static str> {
         None
     }
 
-    /// `q` and `w` of `RateLimit-Policy`: a quota, and the seconds that it is for.
+    /// `q` and `w` of `RateLimit-Policy`: a quota, and the window in seconds.
     fn policy(&self) -> Option<(u64, Option<u64>)> {
         let rate = self.rate()?;
         Some((rate.amount, Some(rate.per_ms.div_ceil(1_000))))
     }
 
-    /// When the next unit is back, after nothing was left and where the whole allowance is back
-    /// after `reset_us` microseconds. Rounded down: what is reported is rounded up afterwards.
+    /// When nothing is left and the whole allowance is back after `reset_us` microseconds: how long
+    /// until the next unit is back, in microseconds. Rounded down, as the reported value is rounded
+    /// up later.
     fn unit_back_us(&self, reset_us: u64) -> u64 {
         reset_us
     }
 
-    /// The same without amounts: what the meaning of a counter's state depends on. Counters keep
-    /// their state as long as it stays the same.
+    /// The same without amounts: everything that gives a counter's state its meaning. Counters keep
+    /// their state as long as this is unchanged.
     fn of_shape(&self) -> Self;
 
-    /// The shape as text, such as `fw1-60000c`. Short, because it stands in every key. A new
-    /// meaning of an algorithm's state gets a new number.
-    fn write_shape(&self, beside: &Beside) -> String;
+    /// The shape as text, such as `fw1-60000c`. Short, as it is part of every key. If the meaning
+    /// of the state changes, the number must change, too.
+    fn write_shape(&self, extra: &ShapeExtra) -> String;
 
-    /// Reads what [`Describe::write_shape`] wrote.
-    fn read_shape(text: &str) -> Option<(Self, Beside)>;
+    /// Parses what [`Describe::write_shape`] wrote.
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)>;
 
-    /// What a counter holds, in words; with `known`, how much of the allowance is used as well.
+    /// Describes a counter's content in words. `known`: whether the limit's amounts are known, to
+    /// report the used share of the allowance.
     #[cfg(feature = "host")]
-    fn state(&self, beside: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String>;
+    fn state(
+        &self,
+        extra: &ShapeExtra,
+        content: &Content,
+        at_us: u64,
+        known: bool,
+    ) -> Option<String>;
 }
 
-/// What a limit's settings say of one algorithm, before they are read.
+/// An algorithm's entry in [`ROWS`], used to read a limit's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// Its name.
@@ -217,7 +226,7 @@ macro_rules! algorithms {
             }
         )+
 
-        /// How a limit counts. Each but a script is a pure function in `lua/`.
+        /// How a limit counts. Each variant except a script is a pure function in `lua/`.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Algorithm {
             $($(#[$doc])* $variant($variant)),+
@@ -232,12 +241,12 @@ macro_rules! algorithms {
             read: |written| $variant::read(written).map(Algorithm::$variant),
         }),+];
 
-        /// Their names.
+        /// The names of all algorithms.
         pub const NAMES: &[&str] = &[$($variant::NAME),+];
 
-        /// Runs `$body` with the variant's value as `$it`: without a vtable, so that a policy's
-        /// module holds only the methods that it calls.
-        macro_rules! each {
+        /// Runs `$body` with the variant's value as `$it`. It needs no vtable, so that a policy's
+        /// module contains only the methods that it calls.
+        macro_rules! dispatch {
             ($d algorithm:expr, $d it:ident => $d body:expr) => {
                 match $d algorithm { $(Algorithm::$variant($d it) => $d body),+ }
             };
@@ -262,10 +271,10 @@ macro_rules! algorithms {
                 match self { $(Self::$variant(it) => Self::$variant(it.of_shape())),+ }
             }
 
-            /// The shape that `text` names, without amounts.
-            fn read_shape(text: &str) -> Option<(Self, Beside)> {
+            /// Parses a shape, without amounts.
+            fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
                 None$(.or_else(|| {
-                    $variant::read_shape(text).map(|(it, beside)| (Self::$variant(it), beside))
+                    $variant::read_shape(text).map(|(it, extra)| (Self::$variant(it), extra))
                 }))+
             }
         }
@@ -275,50 +284,52 @@ macro_rules! algorithms {
 algorithms! { ($)
     /// At most `rate.amount` in each window of `rate.per_ms`.
     fixed_window::FixedWindow,
-    /// About `rate.amount` in each trailing period: the last window counts by the share of it that
-    /// is still inside. Approximate.
+    /// About `rate.amount` in each trailing period: the previous window counts in proportion to the
+    /// part of it that the period still covers. Approximate.
     sliding_window_counter::SlidingWindowCounter,
-    /// At most `rate.amount` in any span of a period: each unit is remembered.
+    /// At most `rate.amount` in any span of one period: each unit is stored.
     sliding_window_log::SlidingWindowLog,
-    /// At most `rate.amount` in the last sub-windows: over by at most what one of them held.
+    /// At most `rate.amount` in the last sub-windows; over-admits by at most the units of one of
+    /// them.
     sliding_window_buckets::SlidingWindowBuckets,
     /// A bucket of `burst` tokens, refilled at `rate`.
     token_bucket::TokenBucket,
-    /// Virtual scheduling (ITU-T I.371): the promise of a token bucket, kept as one instant.
+    /// Virtual scheduling (ITU-T I.371): the guarantee of a token bucket, stored as one instant.
     gcra::Gcra,
-    /// Shapes: `burst` pass at once, what is early waits for its turn, the rest is refused.
+    /// Shapes traffic: `burst` units pass at once, early requests wait for their turn, the rest is
+    /// refused.
     leaky_bucket::LeakyBucket,
-    /// At most `amount` at the same time, over all proxies: given back at the request's end.
+    /// At most `amount` at the same time, over all proxies; given back when the request ends.
     concurrency::Concurrency,
     /// At most `amount` in each period of a calendar.
     quota::Quota,
-    /// A Lua file of the operator's own.
+    /// The operator's own Lua file.
     script::Script,
 }
 
 impl Row {
-    /// The algorithm of that name.
+    /// Finds an algorithm by name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         ROWS.iter().find(|row| row.name == name)
     }
 }
 
-macro_rules! pass_on {
+macro_rules! delegate {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)+) => {
         impl Algorithm {
             $(
                 $(#[$doc])*
                 #[must_use]
                 pub fn $name(&self, $($argument: $type),*) -> $answer {
-                    each!(self, it => it.$name($($argument),*))
+                    dispatch!(self, it => it.$name($($argument),*))
                 }
             )+
         }
     };
 }
 
-pass_on! {
+delegate! {
     /// See [`Describe::name`].
     name() -> &str;
     /// See [`Describe::rate`].
@@ -358,45 +369,45 @@ impl Algorithm {
         self.program().map_or(Kind::Numbers, |program| program.kind)
     }
 
-    /// Whether each unit is a member of its own, kept by name: a log's units, or places in flight.
+    /// Whether each unit is stored by name: the units of a log, or leases.
     #[must_use]
     pub fn keeps_members(&self) -> bool {
         matches!(self.kind(), Kind::Log | Kind::Leases)
     }
 
-    /// Whether what is taken is held only while the request is under way.
+    /// Whether units are held only while the request is in flight.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.kind() == Kind::Leases
     }
 
-    pub(crate) fn write_shape(&self, beside: &Beside) -> String {
-        each!(self, it => it.write_shape(beside))
+    pub(crate) fn write_shape(&self, extra: &ShapeExtra) -> String {
+        dispatch!(self, it => it.write_shape(extra))
     }
 
     #[cfg(feature = "host")]
     pub(crate) fn state(
         &self,
-        beside: &Beside,
+        extra: &ShapeExtra,
         content: &Content,
         at_us: u64,
         known: bool,
     ) -> Option<String> {
-        each!(self, it => it.state(beside, content, at_us, known))
+        dispatch!(self, it => it.state(extra, content, at_us, known))
     }
 
-    /// All settings that are out of range, in the order of their settings.
+    /// All settings that are out of range, in the order in which the algorithm checks them.
     #[must_use]
     pub fn breaches(&self) -> Vec<Breach> {
         let mut breaches = Vec::new();
-        each!(self, it => it.check(&mut breaches));
+        dispatch!(self, it => it.check(&mut breaches));
         breaches
     }
 
-    /// The shape of its counters; `beside` what the settings alone don't tell.
+    /// The shape of its counters. `extra` is what it depends on in addition to the settings.
     #[must_use]
-    pub fn shape(&self, beside: Beside) -> Shape {
-        Shape::new(self.of_shape(), beside)
+    pub fn shape(&self, extra: ShapeExtra) -> Shape {
+        Shape::new(self.of_shape(), extra)
     }
 }
 

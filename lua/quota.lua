@@ -1,38 +1,38 @@
--- quota: at most `amount` units in each period of a calendar: an hour, a day, a week, a month, or
--- for ever.
+-- quota: at most `amount` units in each calendar period (an hour, a day, a week or a month), or in
+-- total.
 --
--- Promises   Exact while all callers know the calendar alike (one version of the time zone
---            database): a period admits `amount` units, never one more; unconditional, it counts
---            and refuses nothing. The period is chosen by the store's time among those that the
---            caller names around its own: a caller whose clock is elsewhere is told so and charges
---            nothing.
--- Numbers    amount (units), conditional (1: it refuses; 0: it only counts), and four instants
---            (time units since 1970), rising: when the period before, this one, the next and the
---            one after begin. All four 0: one period for ever.
--- State      s1 = the period's beginning, s2 = units counted in it, s3 = 0. No count is no period.
---            A beginning that is not this period's is another period's: it starts again at 0. But
---            when it is the next one's, the clock stepped back over the border, and that is the
---            period to count in: it would otherwise begin twice.
--- Lifetime   One period beyond the period's end; for ever it has none.
+-- Promises   Exact while all callers use the same calendar (one version of the time zone database):
+--            a period admits `amount` units, never one more. If unconditional, it only counts and
+--            refuses nothing. The store's time selects the period among those that the caller names
+--            around its own time. If none of them matches, because the caller's clock is off, it is
+--            told so and nothing is charged.
+-- Numbers    amount (units), conditional (1: it refuses; 0: it only counts), and four ascending
+--            instants (time units since 1970): the starts of the previous period, this one, the
+--            next and the one after. All four 0: a single period that never ends.
+-- State      s1 = the period's start, s2 = units counted in it, s3 = 0. A count of zero means no
+--            period. A start other than this period's belongs to another period, so counting starts
+--            again at 0. The exception is the next period's start: the clock stepped back over the
+--            border, and units are counted in that period, as it would otherwise start twice.
+-- Lifetime   One period beyond the period's end; unlimited for a period that never ends.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written
---            (0 when there are none), time units until it would fit (-1: it fits, or never can; -2:
---            none of the periods named contains now, and nothing was decided), time units until all
---            is back (0 where that is never), the instant at which the state may be forgotten (-1:
+--            (never below 0), time units until it would fit (-1: it fits, or never can; -2: none of
+--            the periods named contains now, and nothing was decided), time units until all is back
+--            (0 if never), the instant at which the state may be forgotten (0: unchanged; -1:
 --            never). Cost 0 is decided as 1 and counts nothing. A cost above the amount never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
---            the instant at which it may be forgotten. Only into the period that was charged; a
---            count of zero is no period: all 0.
+--            the instant at which it may be forgotten. Only into the period that was charged. A
+--            count of zero means no period: all 0.
 -- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SETRANGE (a SET with its lifetime for a period's first unit).
--- Source     The quotas of API gateways and billing. Lua knows no time zones, so the starts are
---            handed in: a period's beginning is its name.
+-- Source     The quotas of API gateways and billing. Lua has no time zones, so the caller passes
+--            the starts: a period is identified by its start.
 --
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers
--- in Redis' Lua 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as
--- the driver's generator needs it.
+-- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
+-- generator needs the last line on its own.
 
--- The period among those named that contains an instant: its beginning, its end, and one more
--- period after that; nothing where none does.
+-- The period that contains an instant, among those named: its start, its end (-1: it has none), and
+-- an instant one more period after its end. nil if none contains it.
 local function period(at, before, this, next, after)
   if after == 0 then return 0, -1, -1 end
   if at < before or at >= after then return nil end
@@ -43,7 +43,7 @@ end
 
 local function take(s1, s2, _, now, cost, amount, conditional, before, this, next, after)
   local start, ends, forget = period(now, before, this, next, after)
-  -- Begun before the clock stepped back over its border.
+  -- The counted period started before the clock stepped back over its border.
   if start and s2 > 0 and s1 == ends then
     start, ends, forget = period(s1, before, this, next, after)
   end

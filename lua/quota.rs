@@ -7,7 +7,7 @@ use crate::{
     utc_text,
 };
 use crate::{
-    Beside, Breach, Calendar, Describe, Every, Moment, NUMBERS_MAX, Program, Setting, TimeZone,
+    ShapeExtra, Breach, Calendar, Describe, Every, Moment, NUMBERS_MAX, Program, Setting, TimeZone,
     Written, check, written,
 };
 
@@ -17,11 +17,11 @@ const TIME_ZONE_DEFAULT: &str = "UTC";
 /// At most `amount` in each period of a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    /// Units of a period.
+    /// Units per period.
     pub amount: u64,
     /// Which periods.
     pub calendar: Calendar,
-    /// Whether it refuses. If not, it counts and shows what is left, and all pass.
+    /// Whether it refuses requests. If not, it only counts and reports what is left.
     pub conditional: bool,
 }
 
@@ -30,7 +30,7 @@ impl Quota {
     /// The same with its time zone looked up.
     ///
     /// # Errors
-    /// The zone's name, where the database has none like it.
+    /// The zone's name, if the database has no such zone.
     pub fn located(self) -> Result<Self, String> {
         let Some(zone) = self.calendar.time_zone() else { return Ok(self) };
         let zone = TimeZone::named(zone.name()).ok_or_else(|| zone.name().to_owned())?;
@@ -56,7 +56,7 @@ impl Describe for Quota {
         crate::program::program!("quota", Numbers, state 2, numbers 6)
     }
 
-    /// The zone is only named: whoever counts in it looks it up.
+    /// The zone is only named here; the proxy looks it up.
     fn read(written: &Written<'_>) -> Option<Self> {
         let zone = || TimeZone::unchecked(written.time_zone.unwrap_or(TIME_ZONE_DEFAULT));
         let calendar = match written.calendar? {
@@ -64,7 +64,7 @@ impl Describe for Quota {
             Every::Day => Calendar::Day(zone()),
             Every::Week => Calendar::Week(zone()),
             Every::Month => {
-                // What is out of range becomes 0, which is out of range too.
+                // Values out of range become 0, which is out of range too.
                 let anchor_day = u8::try_from(written.anchor_day.unwrap_or(1)).unwrap_or(0);
                 Calendar::Month { time_zone: zone(), anchor_day }
             }
@@ -96,7 +96,7 @@ impl Describe for Quota {
         [self.amount as i64, i64::from(self.conditional), before, this, next, after]
     }
 
-    /// Without the database of time zones there are no periods.
+    /// There are no periods without the database of time zones.
     #[cfg(not(feature = "host"))]
     fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
         [0; NUMBERS_MAX]
@@ -131,7 +131,7 @@ impl Describe for Quota {
             Calendar::Hour(_) => Some(3_600),
             Calendar::Day(_) => Some(86_400),
             Calendar::Week(_) => Some(604_800),
-            // Months differ.
+            // Months differ in length.
             Calendar::Month { .. } | Calendar::Forever => None,
         };
         Some((self.amount, window_s))
@@ -141,8 +141,8 @@ impl Describe for Quota {
         Self { amount: 0, calendar: self.calendar.clone(), conditional: true }
     }
 
-    /// A zone's `/` becomes `.`, which no zone's name has.
-    fn write_shape(&self, _: &Beside) -> String {
+    /// A zone's `/` becomes `.`, which no zone's name contains.
+    fn write_shape(&self, _: &ShapeExtra) -> String {
         let (code, zone) = match &self.calendar {
             Calendar::Hour(zone) => ("h".to_owned(), zone),
             Calendar::Day(zone) => ("d".to_owned(), zone),
@@ -153,7 +153,7 @@ impl Describe for Quota {
         format!("{CODE}-{code}-{}", zone.name().replace('/', "."))
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let period = text.strip_prefix(CODE)?.strip_prefix('-')?;
         let calendar = if period == "ever" {
             Calendar::Forever
@@ -170,11 +170,11 @@ impl Describe for Quota {
                 },
             }
         };
-        Some((Self { amount: 0, calendar, conditional: true }, Beside::Nothing))
+        Some((Self { amount: 0, calendar, conditional: true }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Numbers([start, count, _]) = *content else { return None };
         let amount = known.then_some(self.amount);
         if self.calendar == Calendar::Forever {

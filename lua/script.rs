@@ -1,4 +1,4 @@
-//! `script`: a Lua file of the operator's own.
+//! `script`: the operator's own Lua file.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use smallvec::SmallVec;
 use crate::Content;
 use crate::written::Written;
 use crate::{
-    ARGUMENT_MAX, ARGUMENTS_MAX, Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Setting,
+    ARGUMENT_MAX, ARGUMENTS_MAX, ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Setting,
 };
 
 const CODE: &str = "script";
 
-/// A Lua file of the operator's own.
+/// The operator's own Lua file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Script {
     /// The file's name without `.lua`.
     pub name: Arc<str>,
-    /// Its numbers, up to [`ARGUMENTS_MAX`], each at most [`ARGUMENT_MAX`] either way.
+    /// Its numbers: up to [`ARGUMENTS_MAX`], each of an absolute value of at most [`ARGUMENT_MAX`].
     pub arguments: SmallVec<[i64; ARGUMENTS_MAX]>,
 }
 
@@ -39,7 +39,7 @@ impl Describe for Script {
         Some(Self { name: written.script?.into(), arguments })
     }
 
-    /// Whether there is such a script is not known here.
+    /// Whether the script exists is not known here.
     fn check(&self, breaches: &mut Vec<Breach>) {
         if self.arguments.len() > ARGUMENTS_MAX {
             let found = format!("{} numbers", self.arguments.len());
@@ -72,20 +72,20 @@ impl Describe for Script {
         Self { name: Arc::clone(&self.name), arguments: SmallVec::new() }
     }
 
-    fn write_shape(&self, beside: &Beside) -> String {
-        let digest = if let Beside::Script(digest) = beside { digest.as_str() } else { "" };
+    fn write_shape(&self, extra: &ShapeExtra) -> String {
+        let digest = if let ShapeExtra::Script(digest) = extra { digest.as_str() } else { "" };
         format!("{CODE}-{}-{digest}", self.name)
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
-        // A script's name may have a hyphen, its digest has none.
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
+        // A script's name may contain a hyphen, its digest can't.
         let (name, digest) = text.strip_prefix(CODE)?.strip_prefix('-')?.rsplit_once('-')?;
         let script = Self { name: name.into(), arguments: SmallVec::new() };
-        Some((script, Beside::Script(digest.to_owned())))
+        Some((script, ShapeExtra::Script(digest.to_owned())))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, _: u64, _: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, _: u64, _: bool) -> Option<String> {
         let Content::Numbers(numbers) = content else { return None };
         Some(format!("the numbers {numbers:?}"))
     }

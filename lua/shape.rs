@@ -1,5 +1,6 @@
-//! The shape of a counter: what gives its state a meaning. It is part of every counter's name, so
-//! that an edit of a limit keeps the counters whose meaning stays, and starts the others afresh.
+//! The shape of a counter: what gives its state its meaning. It is part of every counter's name, so
+//! that an edited limit keeps the counters whose meaning is unchanged, and starts the others
+//! afresh.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,18 +10,18 @@ use std::time::Duration;
 use crate::Content;
 use crate::{Algorithm, Kind};
 
-/// Hexadecimal characters of a script's digest in a counter's name: 64 bits, against mistakes and
-/// not against attackers.
+/// Hexadecimal characters of a script's digest in a counter's name: 64 bits, enough against
+/// mistakes but not against attackers.
 const SCRIPT_DIGEST_CHARS: usize = 16;
 
-/// What a shape depends on beside the algorithm's own settings.
+/// What a shape depends on in addition to the algorithm's own settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Beside {
+pub enum ShapeExtra {
     /// Nothing.
     Nothing,
-    /// A lease's length.
+    /// The length of a lease.
     Lease(Duration),
-    /// The digest of a script's text: an edited script starts afresh.
+    /// The digest of a script's text, so that an edited script starts afresh.
     Script(String),
 }
 
@@ -30,18 +31,18 @@ pub enum Beside {
 pub struct Shape {
     /// Without amounts.
     algorithm: Algorithm,
-    beside: Beside,
+    extra: ShapeExtra,
 }
 
-/// A script's digest as it stands in a shape, of the whole digest in hexadecimal.
+/// Shortens a script's hexadecimal digest to the form used in a shape.
 #[must_use]
 pub fn script_digest_of(hex: &str) -> String {
     hex.chars().take(SCRIPT_DIGEST_CHARS).collect()
 }
 
 impl Shape {
-    pub(crate) fn new(algorithm: Algorithm, beside: Beside) -> Self {
-        Self { algorithm, beside }
+    pub(crate) fn new(algorithm: Algorithm, extra: ShapeExtra) -> Self {
+        Self { algorithm, extra }
     }
 
     /// The name of its algorithm, or of its script.
@@ -56,9 +57,9 @@ impl Shape {
         self.algorithm.kind()
     }
 
-    /// What a counter of this shape holds, in words; `at_us` is when it was read, in microseconds
-    /// since 1970. `known`: the limit that it belongs to, for how much of its allowance is used.
-    /// `None` where the content is not one of this shape.
+    /// Describes a counter's content in words. `at_us` is when it was read, in microseconds since
+    /// 1970. `known` is the limit that it belongs to, if known, to report the used share of its
+    /// allowance. `None` if the content does not match this shape.
     #[cfg(feature = "host")]
     #[must_use]
     pub fn state(
@@ -69,26 +70,26 @@ impl Shape {
     ) -> Option<String> {
         let known = known.filter(|known| known.of_shape() == self.algorithm);
         let algorithm = known.unwrap_or(&self.algorithm);
-        algorithm.state(&self.beside, content, at_us, known.is_some())
+        algorithm.state(&self.extra, content, at_us, known.is_some())
     }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.algorithm.write_shape(&self.beside))
+        out.write_str(&self.algorithm.write_shape(&self.extra))
     }
 }
 
 impl FromStr for Shape {
-    /// It is none that this version writes.
+    /// This version does not write such a shape.
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        Algorithm::read_shape(text).map(|(algorithm, beside)| Self { algorithm, beside }).ok_or(())
+        Algorithm::read_shape(text).map(|(algorithm, extra)| Self { algorithm, extra }).ok_or(())
     }
 }
 
-/// Reads `CODE-PERIODsuffix`, and answers period and suffix.
+/// Parses `CODE-PERIODsuffix` into period and suffix.
 pub(crate) fn after_code<'t>(text: &'t str, code: &str) -> Option<(u64, &'t str)> {
     let rest = text.strip_prefix(code)?.strip_prefix('-')?;
     let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
@@ -96,7 +97,7 @@ pub(crate) fn after_code<'t>(text: &'t str, code: &str) -> Option<(u64, &'t str)
     Some((digits.parse().ok()?, suffix))
 }
 
-/// The same where nothing follows the period.
+/// Parses `CODE-PERIOD`.
 pub(crate) fn period_after(text: &str, code: &str) -> Option<u64> {
     after_code(text, code).filter(|(_, suffix)| suffix.is_empty()).map(|(per_ms, _)| per_ms)
 }

@@ -1,32 +1,32 @@
--- sliding_window_buckets: at most `quota` units in the last `buckets` sub-windows, the one that has
--- begun counted as one of them.
+-- sliding_window_buckets: at most `quota` units in the last `buckets` sub-windows, including the
+-- current one.
 --
--- Promises   Over by at most one sub-window: a span of one period holds at most `quota` units and
---            what a sub-window held that it only touches. Never fewer than `quota` in so many whole
---            sub-windows. Its memory does not grow with the traffic.
--- Numbers    quota (units), a sub-window's length (time units: the period by the number of them,
+-- Promises   Over-admits by at most one sub-window: a span of one period holds at most `quota`
+--            units plus the units of one sub-window that it only partly covers. Never admits fewer
+--            than `quota` units in `buckets` whole sub-windows. Its memory does not grow with the
+--            traffic.
+-- Numbers    quota (units), length of a sub-window (time units: the period divided by `buckets`,
 --            rounded up), buckets (1 to 1,000).
--- State      The last sub-window's number since 1970, the units of all that count, and a ring of
---            counts, packed. The store drops the sub-windows that have left. A number in the future
---            proves that the clock stepped back: it starts again empty.
--- Lifetime   Two whole periods beyond the sub-window that was written last.
+-- State      The number of the last sub-window, counted from 1970, the sum of all units that count,
+--            and a ring of counts, packed. The store drops the sub-windows that have left. A number
+--            in the future proves that the clock stepped back: the ring starts again empty.
+-- Lifetime   Two whole periods from the start of the last sub-window written.
 -- take       (units that count, the instant at which enough of them have left for the cost, or for
---            the next unit where this take would leave nothing, the sub-window's beginning, now,
---            cost, numbers) -> fits (0 or 1), three zeros, units left if this is written, time
---            units until it would fit, or until a unit is back where it fits and leaves nothing
---            (-1: units are left, or it never can fit), time units until all is back (that of a
---            unit written now, where any unit counts), the instant at which the ring may be
---            forgotten. Cost 0 is decided as 1 and writes nothing. A cost above the quota never
---            fits.
--- give_back  The store subtracts from the sub-window that was charged, never below zero; nothing is
---            left to decide.
--- Memory     16 bytes and 4 for each sub-window. Redis: the driver's one GET and, where it fits,
---            one SET.
--- Source     Sub-windows as Envoy's and resilience4j's sliding windows have them.
+--            one more unit if this take leaves nothing, the sub-window's start, now, cost, numbers)
+--            -> fits (0 or 1), three zeros, units left if this is written, time units until it
+--            would fit, or until a unit is back if it fits and leaves nothing (-1: units are left,
+--            or it never can fit), time units until all is back (of a unit written now, if any unit
+--            counts), the instant at which the ring may be forgotten. Cost 0 is decided as 1 and
+--            writes nothing. A cost above the quota never fits.
+-- give_back  The store subtracts from the sub-window that was charged, never below zero, so there
+--            is nothing to decide.
+-- Memory     16 bytes, and 4 per sub-window. Redis: the driver's one GET and, where it fits, one
+--            SET.
+-- Source     Sub-windows as in the sliding windows of Envoy and resilience4j.
 --
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers
--- in Redis' Lua 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as
--- the driver's generator needs it.
+-- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
+-- generator needs the last line on its own.
 
 local function take(count, leaves, begins, now, cost, quota, length, buckets)
   local ask = cost

@@ -2,7 +2,7 @@
 
 use crate::written::{self, Written};
 use crate::{
-    BUCKETS_MAX, Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check,
+    BUCKETS_MAX, ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check,
     shape,
 };
 #[cfg(feature = "host")]
@@ -19,7 +19,8 @@ const BUCKETS_DEFAULT: u64 = 60;
 pub struct SlidingWindowBuckets {
     /// The quota and the window's length.
     pub rate: Rate,
-    /// Sub-windows, 1 to [`BUCKETS_MAX`], at most one for each of the limit's time units.
+    /// Number of sub-windows, 1 to [`BUCKETS_MAX`], and at most one per time unit of the limit's
+    /// period.
     pub buckets: u32,
 }
 
@@ -33,7 +34,7 @@ impl Describe for SlidingWindowBuckets {
     }
 
     fn read(written: &Written<'_>) -> Option<Self> {
-        // What is above the range must not become something inside it.
+        // A value above the range must not be truncated to one inside it.
         let buckets = written.buckets.unwrap_or(BUCKETS_DEFAULT).min(u64::from(u32::MAX)) as u32;
         Some(Self { rate: written.rate()?, buckets })
     }
@@ -64,18 +65,18 @@ impl Describe for SlidingWindowBuckets {
         Self { rate: self.rate.of_shape(), ..*self }
     }
 
-    fn write_shape(&self, _: &Beside) -> String {
+    fn write_shape(&self, _: &ShapeExtra) -> String {
         format!("{CODE}-{}x{}", self.rate.per_ms, self.buckets)
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let (per_ms, suffix) = shape::after_code(text, CODE)?;
         let buckets = suffix.strip_prefix('x')?.parse().ok()?;
-        Some((Self { rate: Rate { amount: 0, per_ms }, buckets }, Beside::Nothing))
+        Some((Self { rate: Rate { amount: 0, per_ms }, buckets }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Buckets { last, counts } = content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
         let (last, buckets) = (*last, counts.len().max(1) as u64);

@@ -1,47 +1,47 @@
--- sliding_window_counter: about `quota` units in any trailing period; the last window counts by the
--- share of it that is still inside.
+-- sliding_window_counter: about `quota` units in any trailing period. The previous window counts in
+-- proportion to the part of it that the period still covers.
 --
--- Promises   Approximate: the last window's units are taken to have come evenly. Up to 2 x quota
---            may pass in a trailing period when they did not (all at a window's end, then all at
---            the next one's end); over two whole windows it is right. Measured on real traffic:
---            docs/algorithms.md.
+-- Promises   Approximate: it assumes that the previous window's units came evenly. If they did not
+--            (all at the end of one window, then all at the end of the next), up to 2 x quota may
+--            pass in a trailing period. Over two whole windows it is right. Measured on real
+--            traffic: docs/algorithms.md.
 -- Numbers    quota (units), period (time units).
--- State      s1 = the window's beginning (time units since 1970, a whole multiple of the period),
---            s2 = units in it, s3 = units in the one before. The beginning is compared with `now`;
---            expiry never decides. A beginning in the future proves that the clock stepped back:
---            both windows start again empty.
--- Lifetime   Two periods beyond the window's end: one that it still counts in, one more.
+-- State      s1 = the window's start (time units since 1970, a whole multiple of the period), s2 =
+--            units in it, s3 = units in the previous one. The start is compared with `now`; expiry
+--            never decides. A start in the future proves that the clock stepped back: both windows
+--            start again empty.
+-- Lifetime   Two periods beyond the window's end: one in which it still counts, and one more.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
---            written, time units until it would fit, or until a unit would where it fits and leaves
+--            written, time units until it would fit, or until one unit would if it fits and leaves
 --            nothing (-1: units are left, or it never can fit), time units until all is back, the
---            instant at which the state may be forgotten. Cost 0 is decided as 1 and counts
---            nothing. A cost above the quota never fits. What is told to fit, fits, if nobody else
---            takes it.
+--            instant at which the state may be forgotten (0: unchanged). Cost 0 is decided as 1 and
+--            counts nothing. A cost above the quota never fits. A cost does fit at the time
+--            answered here, unless other requests take the units first.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
 --            the instant at which it may be forgotten. Into the window that was charged, this one
---            or the one before, never below zero; all 0 where both are empty.
+--            or the previous one, never below zero; all 0 if both are empty.
 -- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SET.
 -- Source     Cloudflare, "How we built rate limiting capable of scaling to millions of domains"
 --            (2017): the two counters and their weights.
 --
--- Sums are compared in units x period, where each is a whole number: previous x (period - elapsed)
--- + current x period. Counts above the quota (it was edited to less) may make a product that is not
--- whole; then it is above the quota by far, and comparing it is all that is done with it. All
+-- Sums are compared in units x period, so that each term is a whole number: previous x (period -
+-- elapsed) + current x period. Counts above the quota (it was edited to less) may make a product
+-- that a double can't represent exactly. It is then far above the quota, and is only compared. All
 -- arguments and answers are whole numbers below 2^53, so the same text gives the same answers in
--- Redis' Lua 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as the
--- driver's generator needs it.
+-- Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
+-- generator needs the last line on its own.
 
--- Time units until `ask` units, at most a quota, that do not fit now would. `ends`: those until
--- this window's end.
+-- Time units until `ask` units, at most a quota, would fit that do not fit now. `ends`: time units
+-- until this window's end.
 local function until_it_fits(ask, current, previous, ends, quota, period)
   local spare = quota - ask - current
   if spare >= 0 then
-    -- In this window, when what the last one weighs is at most `spare`.
+    -- In this window, once the weight of the previous one is at most `spare`.
     local weighs = spare * period
     return ends - (weighs - weighs % previous) / previous
   end
-  -- In the next one, where this one's units weigh by the share that is still inside.
+  -- In the next one, once the weight of this one's units is small enough.
   local weighs = (quota - ask) * period
   local inside = (weighs - weighs % current) / current
   if inside > period then inside = period end

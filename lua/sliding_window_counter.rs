@@ -1,7 +1,8 @@
-//! `sliding_window_counter`: two counters, the older one weighed by its share in the period.
+//! `sliding_window_counter`: two counters, the older one weighted by the part of its window that
+//! the period still covers.
 
 use crate::written::{self, Written};
-use crate::{Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check, shape};
+use crate::{ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check, shape};
 #[cfg(feature = "host")]
 use crate::{
     Content,
@@ -47,17 +48,17 @@ impl Describe for SlidingWindowCounter {
         Self { rate: self.rate.of_shape() }
     }
 
-    fn write_shape(&self, _: &Beside) -> String {
+    fn write_shape(&self, _: &ShapeExtra) -> String {
         format!("{CODE}-{}", self.rate.per_ms)
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let per_ms = shape::period_after(text, CODE)?;
-        Some((Self { rate: Rate { amount: 0, per_ms } }, Beside::Nothing))
+        Some((Self { rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Numbers([start, current, previous]) = *content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
         let period = time.units(self.rate.per_ms).max(1);

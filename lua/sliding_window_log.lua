@@ -1,31 +1,31 @@
--- sliding_window_log: at most `quota` units in any span of one period; each unit is remembered.
+-- sliding_window_log: at most `quota` units in any span of one period. Each unit is stored.
 --
--- Promises   Exact: no span of one period, wherever it begins, holds more than `quota` units. Many
---            units in one microsecond are many members.
+-- Promises   Exact: no span of one period, wherever it starts, holds more than `quota` units. Units
+--            taken in the same microsecond are stored separately.
 -- Numbers    quota (units, at most 10,000), period (time units).
--- State      Units with their instants, in their order: a list on Redis, a counter's log in memory.
---            The store counts those within (now - period, now]; what is older, or in the future
---            because the clock stepped back, is not seen, and goes when a unit is written.
--- Lifetime   On Redis at least one period beyond the last unit, so that it is seldom set, and two
---            and a quarter at most.
--- take       (units within the period, the instant of the one that must leave before the cost fits,
---            or before the next unit does where this take would leave nothing, 0, now, cost,
---            numbers) -> fits (0 or 1), three zeros, units left if this is written, time units
---            until it would fit, or until a unit is back where it fits and leaves nothing (-1:
---            units are left, or it never can fit), time units until all is back (a whole period
---            where any unit is in it), the instant at which the set may be forgotten. Cost 0 is
---            decided as 1 and writes nothing. A cost above the quota never fits.
--- give_back  The store removes the take's own units, by name; nothing is left to decide.
--- Memory     A unit is a member: about 30 bytes on Redis, 48 in memory for each take. Redis: LLEN,
---            the oldest by LINDEX, and the newest where there are two; another LINDEX or a few
---            where the oldest is over, or where it is not the one that must leave; where it fits
---            RPUSH, LPOP or LTRIM of what is over, and PEXPIREAT a few times in a period.
--- Source     The sliding log of the literature. Redis' sorted sets are used for it mostly; a clock
---            that only goes on needs no sorting.
+-- State      Units with their instants, in order: a list on Redis, a counter's log in memory. The
+--            store counts those within (now - period, now]. Older units, and units in the future
+--            because the clock stepped back, do not count, and are removed when a unit is written.
+-- Lifetime   On Redis at least one period beyond the last unit, and at most two and a quarter, so
+--            that it is rarely set.
+-- take       (units within the period, the instant of the unit that must leave before the cost
+--            fits, or before one more unit does if this take leaves nothing, 0, now, cost, numbers)
+--            -> fits (0 or 1), three zeros, units left if this is written, time units until it
+--            would fit, or until a unit is back if it fits and leaves nothing (-1: units are left,
+--            or it never can fit), time units until all is back (a whole period if it holds any
+--            unit), the instant at which the log may be forgotten. Cost 0 is decided as 1 and
+--            writes nothing. A cost above the quota never fits.
+-- give_back  The store removes the take's own units, by name, so there is nothing to decide.
+-- Memory     Each unit is a member: about 30 bytes on Redis; in memory 48 bytes per take. Redis:
+--            LLEN, LINDEX for the oldest, and for the newest if there are two or more; a few more
+--            LINDEX if the oldest has expired or is not the unit that must leave; if it fits,
+--            RPUSH, LPOP or LTRIM of expired units, and PEXPIREAT a few times per period.
+-- Source     The sliding log of the literature. It is mostly built on Redis' sorted sets; with a
+--            clock that only goes forward, a list needs no sorting.
 --
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers
--- in Redis' Lua 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as
--- the driver's generator needs it.
+-- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
+-- generator needs the last line on its own.
 
 local function take(count, leaves, _, now, cost, quota, period)
   local ask = cost

@@ -1,8 +1,8 @@
-//! `sliding_window_log`: each unit is remembered for a period.
+//! `sliding_window_log`: each unit is stored for one period.
 
 use crate::written::{self, Written};
 use crate::{
-    Beside, Breach, Describe, MEMBERS_MAX, Moment, NUMBERS_MAX, Program, Rate, Setting, check,
+    ShapeExtra, Breach, Describe, MEMBERS_MAX, Moment, NUMBERS_MAX, Program, Rate, Setting, check,
     shape,
 };
 #[cfg(feature = "host")]
@@ -54,17 +54,17 @@ impl Describe for SlidingWindowLog {
         Self { rate: self.rate.of_shape() }
     }
 
-    fn write_shape(&self, _: &Beside) -> String {
+    fn write_shape(&self, _: &ShapeExtra) -> String {
         format!("{CODE}-{}", self.rate.per_ms)
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let per_ms = shape::period_after(text, CODE)?;
-        Some((Self { rate: Rate { amount: 0, per_ms } }, Beside::Nothing))
+        Some((Self { rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Members(instants) = content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
         let period = time.units(self.rate.per_ms);

@@ -1,9 +1,9 @@
-//! Words for counters' states, shared by several algorithms. Nothing is decided by them: they
-//! follow the same rules as the Lua programs, and are never written back.
+//! Describes counters' states in words, for several algorithms. It follows the same rules as the
+//! Lua programs, but decides nothing and is never written back.
 
 use crate::{PERIOD_MS_MAX_FOR_MICROSECONDS, Rate, utc_text};
 
-/// Time of a counter, in its own unit.
+/// The present time in a counter's unit.
 #[derive(Clone, Copy)]
 pub(crate) struct Time {
     unit_us: u64,
@@ -11,28 +11,28 @@ pub(crate) struct Time {
 }
 
 impl Time {
-    /// Of a counter with this period.
+    /// For a counter with this period.
     pub(crate) fn of(period_ms: u64, at_us: u64) -> Self {
         let unit_us = if period_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { 1 } else { 1000 };
         Self { unit_us, now: at_us / unit_us }
     }
 
-    /// Of a counter in milliseconds.
+    /// For a counter in milliseconds.
     pub(crate) fn in_ms(at_us: u64) -> Self {
         Self { unit_us: 1000, now: at_us / 1000 }
     }
 
-    /// Milliseconds in this unit.
+    /// Converts milliseconds to this unit.
     pub(crate) fn units(self, ms: u64) -> u64 {
         ms.saturating_mul(1000 / self.unit_us)
     }
 
-    /// An instant, as a person reads it.
+    /// An instant as readable text.
     pub(crate) fn at(self, units: u64) -> String {
         utc_text(i64::try_from(units.saturating_mul(self.unit_us) / 1000).unwrap_or(i64::MAX))
     }
 
-    /// From now until an instant.
+    /// The time from now until an instant.
     pub(crate) fn until(self, units: u64) -> String {
         self.span(units.saturating_sub(self.now))
     }
@@ -43,12 +43,12 @@ impl Time {
     }
 }
 
-/// Numbers of a state that are never below zero.
+/// Converts a state's number that is never below zero.
 pub(crate) fn whole(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// `3 of 5 used`, or `3 used` where the allowance is not known.
+/// `3 of 5 used`, or `3 used` if the allowance is not known.
 pub(crate) fn used(count: u64, of: Option<u64>) -> String {
     of.map_or_else(|| format!("{count} used"), |amount| format!("{count} of {amount} used"))
 }
@@ -61,7 +61,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// `None` of one that never refills.
+    /// `None` for a bucket that never refills.
     pub(crate) fn new(burst: u64, rate: Rate) -> Option<Self> {
         let (unit, back) = (rate.period_units().into(), rate.amount.into());
         (rate.amount > 0).then_some(Self { unit, back, burst })
@@ -71,12 +71,12 @@ impl Bucket {
         i128::from(self.burst) * self.unit
     }
 
-    /// The level of so many whole tokens and ticks, `elapsed` time units later.
+    /// The level `elapsed` time units after it was this many whole tokens and ticks.
     pub(crate) fn level(&self, tokens: i64, ticks: i64, elapsed: i128) -> i128 {
         i128::from(tokens) * self.unit + i128::from(ticks) + elapsed * self.back
     }
 
-    /// What a level in ticks means; below zero there is a queue.
+    /// Describes a level in ticks; below zero there is a queue.
     pub(crate) fn describe(&self, time: Time, level: i128) -> String {
         let level = level.min(self.full());
         let left = level.div_euclid(self.unit).max(0);
@@ -100,8 +100,9 @@ impl Bucket {
     }
 }
 
-/// The state of `gcra` and `leaky_bucket`: the instant `empty` plus `rest` ticks at which nothing
-/// was left, or will be. `full`: the state says nothing at this time.
+/// Describes the state of `gcra` and `leaky_bucket`: the instant `empty` plus `rest` ticks, at
+/// which nothing was or will be left. With `full`, the state means nothing at this time, and the
+/// bucket is full.
 pub(crate) fn emptied(
     time: Time,
     [empty, rest]: [i64; 2],

@@ -1,4 +1,4 @@
-//! What holds for all algorithms together.
+//! Tests over all algorithms.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ fn berlin() -> TimeZone {
     TimeZone::named("Europe/Berlin").unwrap()
 }
 
-fn beside(algorithm: &Algorithm) -> Beside {
+fn extra(algorithm: &Algorithm) -> ShapeExtra {
     match algorithm {
-        Algorithm::Concurrency(_) => Beside::Lease(LEASE),
-        Algorithm::Script(_) => Beside::Script("0123456789abcdef".into()),
-        _ => Beside::Nothing,
+        Algorithm::Concurrency(_) => ShapeExtra::Lease(LEASE),
+        Algorithm::Script(_) => ShapeExtra::Script("0123456789abcdef".into()),
+        _ => ShapeExtra::Nothing,
     }
 }
 
@@ -62,12 +62,12 @@ fn of_each_shape() -> Vec<(Algorithm, &'static str)> {
 fn a_shape_is_read_as_it_is_written_and_each_is_its_own() {
     let all = of_each_shape();
     for (index, (algorithm, text)) in all.iter().enumerate() {
-        let shape = algorithm.shape(beside(algorithm));
+        let shape = algorithm.shape(extra(algorithm));
         assert_eq!(shape.to_string(), *text);
         assert_eq!(text.parse(), Ok(shape.clone()));
         assert_eq!(shape.kind(), algorithm.kind());
         for (other, (another, _)) in all.iter().enumerate() {
-            assert_eq!(shape == another.shape(beside(another)), index == other, "{another:?}");
+            assert_eq!(shape == another.shape(extra(another)), index == other, "{another:?}");
         }
     }
     for wrong in
@@ -91,7 +91,7 @@ fn amounts_leave_the_shape_as_it_is() {
             Algorithm::Quota(it) => Quota { amount: 1, conditional: false, ..it }.into(),
             other => other,
         };
-        assert_eq!(edited.shape(beside(&edited)).to_string(), text);
+        assert_eq!(edited.shape(extra(&edited)).to_string(), text);
     }
 }
 
@@ -206,7 +206,7 @@ fn each_state_is_put_into_words() {
             "2 used, 1 back in 0.000 s, all in 9.000 s",
         ),
         ("sl2-10000", Content::Members(vec![1]), "0 used"),
-        // Each sub-window lasts a second: the oldest leaves at the beginning of the fourth after
+        // Each sub-window lasts a second: the oldest leaves at the start of the fourth one after
         // it.
         (
             "sb1-4000x4",
@@ -253,7 +253,7 @@ fn of_a_known_limit_it_is_said_how_much_is_used() {
     let bucket: Algorithm = TokenBucket { burst: 3, rate }.into();
     let leaky: Algorithm = LeakyBucket { burst: 1, rate, max_delay_ms: 60_000 }.into();
     for (shape, content, known, expected) in [
-        // Three at this very instant: one comes back each twenty seconds.
+        // Three at the same instant: one comes back every twenty seconds.
         (
             "gcra2-60000",
             numbers(1_000 * SECOND_US, 0, 0),
@@ -318,6 +318,6 @@ fn of_a_known_limit_it_is_said_how_much_is_used() {
         of("q1-d-UTC", numbers(-86_400_000, 4, 0), day()),
         "0 of 9 used (the period that began at 1969-12-31T00:00:00Z, with 4, is over)"
     );
-    // Of another shape: it says nothing about this counter.
+    // A limit of another shape says nothing about this counter.
     assert!(of("q1-ever", numbers(0, 4, 0), day()).starts_with("4 used"));
 }

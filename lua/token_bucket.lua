@@ -1,12 +1,12 @@
 -- token_bucket: a bucket of `burst` tokens, refilled with `quota` tokens every `period`.
 --
 -- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no
---            rounding. The same decisions as gcra.
+--            rounding error. Makes the same decisions as gcra.
 -- Numbers    quota (tokens), period (time units), burst (tokens: the capacity), fourth not used.
 -- State      s1 = whole tokens, s2 = the remainder in 1 / period tokens, s3 = the instant of both
---            (time units since 1970, `last`). last = 0 is absent: full. A `last` in the future
---            proves that the clock stepped back: the bucket starts again at full, from now. More
---            tokens than the burst (it was edited to less) are cut to it.
+--            (time units since 1970, `last`). last = 0 means absent: full. A `last` in the future
+--            proves that the clock stepped back: the bucket starts afresh, full from now. Tokens
+--            above the burst (it was edited to less) are dropped.
 -- Lifetime   One period beyond the instant at which the bucket is full again.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
 --            written, time units until it would fit (-1: it fits, or never can), time units until
@@ -21,11 +21,11 @@
 --
 -- The level is counted in ticks of 1 / period tokens: a token is `period` ticks, a time unit brings
 -- `quota` ticks, and a full bucket is burst x period <= 2^52 ticks, so every sum, product and
--- quotient below is a whole number that a double holds. elapsed x quota may be larger: then it is
--- more than any bucket lacks, and comparing it is all that is done with it. All arguments and
--- answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1
--- and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as the driver's
--- generator needs it.
+-- quotient below is a whole number that a double represents exactly. elapsed x quota may be larger.
+-- It is then more than any bucket lacks, and is only compared. All arguments and answers are whole
+-- numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
+-- Pure: the answers depend only on the arguments. The driver's generator needs the last line on its
+-- own.
 
 local function take(s1, s2, s3, now, cost, quota, period, burst)
   local full = burst * period

@@ -2,7 +2,7 @@
 
 use crate::written::{self, Written};
 use crate::{
-    Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, bucket, check, shape,
+    ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, bucket, check, shape,
 };
 #[cfg(feature = "host")]
 use crate::{
@@ -72,17 +72,17 @@ impl Describe for TokenBucket {
         Self { burst: 0, rate: self.rate.of_shape() }
     }
 
-    fn write_shape(&self, _: &Beside) -> String {
+    fn write_shape(&self, _: &ShapeExtra) -> String {
         format!("{CODE}-{}", self.rate.per_ms)
     }
 
-    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+    fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let per_ms = shape::period_after(text, CODE)?;
-        Some((Self { burst: 0, rate: Rate { amount: 0, per_ms } }, Beside::Nothing))
+        Some((Self { burst: 0, rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Numbers([tokens, rest, last]) = *content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
         let Some(bucket) = Bucket::new(self.burst, self.rate).filter(|_| known) else {
@@ -90,7 +90,7 @@ impl Describe for TokenBucket {
             return Some(format!("{tokens} tokens left at {last}, and what was refilled since"));
         };
         let elapsed = i128::from(time.now) - i128::from(last);
-        // A write in the future: the clock stepped back, and the bucket starts again at full.
+        // A write in the future: the clock stepped back, and the bucket starts again full.
         let known = last > 0 && elapsed >= 0;
         let level = if known { bucket.level(tokens, rest, elapsed) } else { bucket.full() };
         Some(bucket.describe(time, level))

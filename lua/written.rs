@@ -1,9 +1,9 @@
-//! The settings of a limit that belong to its algorithm, as an operator writes them.
+//! A limit's settings that belong to its algorithm, as an operator writes them.
 
 use crate::fixed_window::Alignment;
 use crate::{NAMES, ROWS};
 
-/// A setting that some algorithms are written with.
+/// A setting of some algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// `quota`
@@ -33,7 +33,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// All of them, in the order in which mistakes are listed.
+    /// All settings, in the order in which mistakes are listed.
     pub const ALL: [Self; 12] = [
         Self::Quota,
         Self::Period,
@@ -68,7 +68,7 @@ impl Setting {
         }
     }
 
-    /// Which algorithms it belongs to, for a message.
+    /// The algorithms that it belongs to, for a message.
     #[must_use]
     pub fn owners(self) -> String {
         let owners: Vec<&str> =
@@ -84,7 +84,7 @@ impl Setting {
     }
 }
 
-/// Which periods a calendar has.
+/// The kind of period of a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Every {
     /// From one full hour to the next.
@@ -100,7 +100,7 @@ pub enum Every {
 }
 
 impl Every {
-    /// All of them with their names.
+    /// All kinds with their names.
     pub const ALL: [(&'static str, Self); 5] = [
         ("hour", Self::Hour),
         ("day", Self::Day),
@@ -110,7 +110,7 @@ impl Every {
     ];
 }
 
-/// What is written; `None` where it is not. Durations are in milliseconds.
+/// The settings as written; `None` if a setting is missing. Durations are in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "each is the setting of its name")]
 pub struct Written<'w> {
@@ -129,7 +129,7 @@ pub struct Written<'w> {
 }
 
 impl Written<'_> {
-    /// Whether a setting is there.
+    /// Whether a setting is present.
     #[must_use]
     pub fn has(&self, setting: Setting) -> bool {
         match setting {
@@ -154,9 +154,9 @@ impl Written<'_> {
     }
 }
 
-/// What `quota` may be, of most algorithms.
+/// The expected value of `quota`, for most algorithms.
 pub(crate) const QUOTA: (Setting, &str) =
     (Setting::Quota, "the units that each period allows, such as `quota = 100`");
-/// What `period` may be.
+/// The expected value of `period`.
 pub(crate) const PERIOD: (Setting, &str) =
     (Setting::Period, "a duration, such as `period = \"1m\"`");

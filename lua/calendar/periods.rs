@@ -1,5 +1,5 @@
-//! When the periods of a calendar begin: needs the database of time zones, which only the proxy
-//! has.
+//! Computes when the periods of a calendar start. This needs the database of time zones, which only
+//! the proxy has.
 
 use jiff::civil::{Date, date};
 use jiff::{Timestamp, tz};
@@ -11,8 +11,8 @@ const NAME_BYTES_MAX: usize = 64;
 const HOUR_MS: i64 = 3_600_000;
 
 impl TimeZone {
-    /// The zone of that name (`Europe/Berlin`), from the database that is part of this program;
-    /// `None` where it has none.
+    /// Looks up a zone by name (`Europe/Berlin`) in the database built into this program; `None` if
+    /// there is no such zone.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         if name.eq_ignore_ascii_case("utc") {
@@ -22,8 +22,7 @@ impl TimeZone {
         Some(Self { name: zone.iana_name().unwrap_or("UTC").into(), zone })
     }
 
-    /// The name in the database that is nearest to one that is not there, where one is near enough
-    /// to be meant.
+    /// The most similar name in the database, if it is similar enough to be what was meant.
     #[must_use]
     pub fn nearest(name: &str) -> Option<String> {
         if name.len() > NAME_BYTES_MAX {
@@ -46,8 +45,8 @@ impl TimeZone {
 }
 
 impl Calendar {
-    /// When the period before, this one, the next and the one after begin, in milliseconds since
-    /// 1970, around `now_ms`; all 0 where there is one period for ever.
+    /// The starts of the previous period, this one, the next and the one after, in milliseconds
+    /// since 1970, around `now_ms`; all 0 for a single period without an end.
     #[must_use]
     pub fn starts(&self, now_ms: i64) -> [i64; 4] {
         match self {
@@ -70,7 +69,7 @@ impl Calendar {
 }
 
 const EPOCH: Date = date(1970, 1, 1);
-/// The first Monday from which weeks are counted.
+/// Weeks are counted from this Monday.
 const MONDAY: Date = date(1969, 12, 29);
 
 fn days(day: Date) -> i32 {
@@ -81,7 +80,7 @@ fn plus_days(day: Date, days: i64) -> Date {
     day.saturating_add(jiff::Span::new().try_days(days).unwrap_or_default())
 }
 
-/// The anchor day of the `month`th month since the year 0, or that month's last.
+/// The anchor day of the `month`th month since the year 0, or that month's last day.
 fn anchored(month: i64, anchor_day: u8) -> Date {
     let (year, month) = (month.div_euclid(12), month.rem_euclid(12) + 1);
     let first = Date::new(i16::try_from(year).unwrap_or(1970), i8::try_from(month).unwrap_or(1), 1)
@@ -90,11 +89,11 @@ fn anchored(month: i64, anchor_day: u8) -> Date {
     Date::new(first.year(), first.month(), day).unwrap_or(first)
 }
 
-/// The starts around `now_ms` of periods that are numbered; `guess` is a number near.
+/// The starts around `now_ms` of numbered periods; `guess` is the number of one nearby.
 fn around(zone: &TimeZone, now_ms: i64, guess: i64, first_day: impl Fn(i64) -> Date) -> [i64; 4] {
     let start = |number: i64| zone.midnight(first_day(number));
     let mut number = guess;
-    // A day or a month off, at most.
+    // The guess is off by a day or a month at most.
     while start(number) > now_ms {
         number -= 1;
     }

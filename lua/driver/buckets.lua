@@ -1,5 +1,5 @@
--- Counts of sub-windows in a ring: the number of the last one and all units that count, as doubles,
--- then a count of four bytes for each place. See `frame.lua`.
+-- Counts of sub-windows in a ring: the number of the last one and the sum of all units that count,
+-- as doubles, then a four-byte count per slot. See `frame.lua`.
 
 --@ functions
 local function ring_count(v, this, buckets)
@@ -11,7 +11,8 @@ end
 local function ring_leaves(v, this, last, buckets, units)
   local w = this + 1 - buckets
   local place = w % buckets
-  -- The oldest first, with room to read eight at the end. What is empty is passed over by sixteen.
+  -- Rotated so that the oldest comes first, and padded so that eight can be read at the end. Empty
+  -- sub-windows are skipped in groups of sixteen.
   local ring = sub(v, 17 + 4 * place) .. sub(v, 17, 16 + 4 * place) .. rep('\0', 28)
   local zeros, left, at = rep('\0', 64), 0, 0
   while at <= last - w do

@@ -1,28 +1,30 @@
--- What surrounds the algorithms on Redis: read all cells, decide, and write only when all agreed.
+-- The code around the algorithms on Redis: it reads all cells, decides, and writes only if all
+-- agreed.
 --
--- `engine/driver.rs` writes a script from these templates: it unrolls them for the cells of a call,
--- without a table a cell, since that costs least inside Redis. A section begins with `--@ NAME`; at
--- `--+ NAME` stands that section of the cell's kind (`numbers.lua`, `log.lua`, `buckets.lua`,
--- `leases.lua`). The placeholders:
+-- `engine/driver.rs` generates a script from these templates. It unrolls them for the cells of a
+-- call, without a table per cell, since that costs least inside Redis. `--@ NAME` begins a section.
+-- `--+ NAME` inserts the section of that name, from the file of the cell's kind (`numbers.lua`,
+-- `log.lua`, `buckets.lua`, `leases.lua`) or from this one. The placeholders:
 --
--- I            a cell's number: KEYS[I], ARGV[I], and at the end of a local's name, fits_I
+-- I            a cell's number: in KEYS[I], ARGV[I], and at the end of a local's name, as in fits_I
 -- NUMBERS      the program's numbers n1, n2, ..., as many as it reads
 -- FORMAT       the packed doubles of a cell's argument
 -- TAKE(), GIVE_BACK()   the program's functions
--- STORED       where the cell's string is found, nil where there is none
--- LOAD_STATE(), PACKED  the numbers of the state that a program uses: read into s1, s2, s3; packed
+-- STORED       the expression for the cell's string, nil if there is none
+-- LOAD_STATE(), PACKED  the state numbers that a program uses: unpacked into s1, s2, s3; packed
 --              from x_I, y_I, z_I
 --
--- KEYS: one a cell. ARGV: one a cell, doubles: its unit (microseconds); shadow (0 or 1), or in a
--- give-back the instant of the take (microseconds); cost or units; the program's numbers; then the
--- sixteen bytes of a member's name, where the kind keeps names.
+-- KEYS: one per cell. ARGV: one per cell, packed doubles: its unit (microseconds); shadow (0 or 1),
+-- or in a give-back the instant of the take (microseconds); cost or units; the program's numbers;
+-- then, for kinds that store units by name, the sixteen bytes of the member's name.
 --
--- Nine locals a cell outlive its block, so that sixteen cells stay below Lua's two hundred: fits_I;
--- x_I, y_I, z_I, what is to be written; left_I; retry_I; reset_I (when all is back); expires_I (an
--- instant; 0: the lifetime stands, below 0: never); writes_I, truthy where it is to be written.
+-- Nine locals per cell outlive its block, so that sixteen cells stay below Lua's limit of two
+-- hundred: fits_I; x_I, y_I, z_I, what is to be written; left_I; retry_I; reset_I (when all is
+-- back); expires_I (an instant; 0: the lifetime is unchanged, below 0: never); writes_I, truthy if
+-- the cell is to be written.
 
 --@ time
--- Redis' time, asked once a call.
+-- Redis' time, read once per call.
 local t = call('TIME')
 local us = t[1] * 1000000 + t[2]
 
@@ -43,7 +45,8 @@ do
 end
 
 --@ look
--- As a take, but that nothing is written: what is left, and when all is back, is said as it stands.
+-- Like a take, but nothing is written: what is left, and when all is back, is reported for the
+-- current state.
 local fits_I, left_I, retry_I, reset_I
 do
   local unit, shadow, cost, NUMBERS = unpack(FORMAT, ARGV[I])
@@ -63,7 +66,7 @@ if writes_I then
 end
 
 --@ give_back_state
--- Of the kinds whose cells are strings.
+-- For the kinds stored as strings.
 do
   local unit, taken, units, NUMBERS = unpack(FORMAT, ARGV[I])
   local v = call('GET', KEYS[I])
@@ -77,7 +80,7 @@ do
 end
 
 --@ give_back_members
--- Of the kinds that keep each unit by name.
+-- For the kinds that store each unit by name.
 do
   local unit, taken, units, NUMBERS = unpack(FORMAT, ARGV[I])
   if units > 0 then
@@ -95,7 +98,7 @@ do
 end
 
 --@ lifetime
--- From the limit's unit to milliseconds, rounded up, and a second more.
+-- Converts from the limit's unit to milliseconds, rounded up, and adds a second.
 if expires_I > 0 then
   if unit == 1000 then
     expires_I = expires_I + 1000
@@ -105,8 +108,9 @@ if expires_I > 0 then
 end
 
 --@ set
--- A string that lives until expires_I; as long as it lived anyway (it is there, and as long as this
--- one, so that it can be written over, which is cheapest); or for ever.
+-- Writes a string that lives until expires_I, or for its present lifetime, or for ever. With the
+-- present lifetime the string exists and has the same length, so it can be overwritten in place,
+-- which is cheapest.
 if expires_I > 0 then
   call('SET', KEYS[I], value, 'PXAT', fmt('%d', expires_I))
 elseif expires_I == 0 then

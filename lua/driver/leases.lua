@@ -1,22 +1,22 @@
--- Leases: a sorted set, each unit's name with the instant at which it ends. See `frame.lua`.
+-- Leases: a sorted set of each unit's name by the instant at which its lease ends. See `frame.lua`.
 
 --@ read
 s1 = call('ZCOUNT', KEYS[I], fmt('(%d', now), fmt('%d', now + n2 + n3))
 
 --@ keep
--- When they end; up to when others are over; how many are added; after when a lease was written by
--- a clock that has stepped back since.
+-- When the new leases end; the instant up to which others have expired; how many are added; the
+-- instant after which a lease was written before the clock stepped back.
 x_I, y_I, z_I, writes_I = fmt('%d', now + n2), now, cost, fmt('(%d', now + n2 + n3)
 --+ lifetime
 
 --@ write
 local ends, units = x_I, z_I
 --+ add
-if us % PURGE_EACH == 0 or z_I > 1 then
+if us % PURGE_EVERY == 0 or z_I > 1 then
   call('ZREMRANGEBYSCORE', KEYS[I], '-inf', fmt('%d', y_I))
 end
--- A lifetime that would not grow was set in this very millisecond, or never, or by a clock that has
--- stepped back since.
+-- If the lifetime does not grow, it was set in this very millisecond, or never, or before the clock
+-- stepped back.
 local lives = fmt('%d', expires_I)
 if call('PEXPIREAT', KEYS[I], lives, 'GT') == 0 and call('PEXPIRETIME', KEYS[I]) ~= expires_I then
   call('ZREMRANGEBYSCORE', KEYS[I], writes_I, '+inf')
@@ -24,7 +24,8 @@ if call('PEXPIREAT', KEYS[I], lives, 'GT') == 0 and call('PEXPIRETIME', KEYS[I])
 end
 
 --@ add
--- `units` leases that end at `ends`; named as a log's units, without the instant.
+-- Adds `units` leases that end at `ends`. They are named like a log's units, but without the
+-- instant.
 local name = sub(ARGV[I], -16)
 if units == 1 then
   call('ZADD', KEYS[I], ends, name)

@@ -1,8 +1,9 @@
--- Units in the order of their instants: a list, each unit's name behind its instant. Units that are
--- over, or in the future because the clock stepped back, go when another is added. See `frame.lua`.
+-- Units ordered by instant: a list of each unit's instant followed by its name. Adding a unit
+-- removes those that have expired, and those in the future because the clock stepped back. See
+-- `frame.lua`.
 
 --@ read
--- Counted by what does not count: `new` units lie in the future, `old` ones are over.
+-- Counts the units that do not count: `new` units are in the future, `old` ones have expired.
 local card, old, new, oldest = call('LLEN', KEYS[I]), 0, 0
 if card > 0 then
   oldest = unpack('<d', call('LINDEX', KEYS[I], '0'))
@@ -13,8 +14,8 @@ if card > 0 then
   elseif oldest > now then
     new = card
   else
-    -- The first unit is over and the last is not: the border is found by steps that double, and
-    -- then by halves. The same for the future, from the other end.
+    -- The first unit has expired and the last has not. A galloping search finds the border: steps
+    -- that double, then halves. The same from the other end for units in the future.
     if oldest <= now - n2 then
       local low, high, step = 0, card - 1, 1
       while high - low > 1 do
@@ -49,7 +50,7 @@ end
 local lacking = s1 + cost - n1
 if cost == 0 then lacking = lacking + 1 elseif lacking == 0 then lacking = 1 end
 if lacking > 0 and lacking <= s1 then
-  -- When the unit leaves that must: mostly the oldest.
+  -- The instant of the unit that must leave, mostly the oldest.
   if old + lacking > 1 then
     oldest = unpack('<d', call('LINDEX', KEYS[I], fmt('%d', old + lacking - 1)))
   end
@@ -57,12 +58,13 @@ if lacking > 0 and lacking <= s1 then
 end
 
 --@ keep
--- The name of the first unit; how many are over; how many are added; how many lie in the future.
+-- The name of the first unit; how many have expired; how many are added; how many are in the
+-- future.
 x_I, y_I, z_I, writes_I = pack('<d', now) .. sub(ARGV[I], -16), old, cost, new
 --+ lifetime
--- A log lives until two periods after its oldest unit, or longer. Where the oldest is over its
--- lifetime is looked at; where it is set it reaches a quarter of a period further, so that it is
--- seldom set.
+-- A log lives until at least two periods after its oldest unit. If the oldest has expired, the
+-- lifetime is checked. When it is set, it reaches a quarter of a period further, so that it is
+-- rarely set.
 if new == 0 and card > 0 and (old == 0 or call('PEXPIRETIME', KEYS[I]) >= expires_I) then
   expires_I = 0
 else
@@ -74,8 +76,8 @@ if writes_I > 0 then
   call('LTRIM', KEYS[I], fmt('%d', y_I), fmt('%d', -1 - writes_I))
   y_I = 0
 end
--- The first unit bears the name x_I, the others a number behind it. At most a thousand go into one
--- call, for Lua's stack; mostly there is one.
+-- The first unit is named x_I, the others x_I and a number. Lua's stack limits one call to a
+-- thousand; mostly there is only one.
 if z_I == 1 then
   call('RPUSH', KEYS[I], x_I)
 else
@@ -90,7 +92,7 @@ else
   end
   if n > 0 then call('RPUSH', KEYS[I], spread(batch, 1, n)) end
 end
--- After the push: the key stays, and its lifetime with it.
+-- After the push, so that the list is never empty and keeps its key and lifetime.
 if y_I == 1 then
   call('LPOP', KEYS[I])
 elseif y_I > 1 then
@@ -99,8 +101,9 @@ end
 if expires_I > 0 then call('PEXPIREAT', KEYS[I], fmt('%d', expires_I)) end
 
 --@ give_back
--- The units of a take stand side by side, so the last of them shows where; where it is not there,
--- all are looked through. A list has no way to remove places but by what stands there.
+-- The units of a take are adjacent, so the position of the last one is enough. If it is not there,
+-- the whole list is searched. Lists can't remove by position, only by value, so units are
+-- overwritten with '' first.
 if unit == 1000 then taken = (taken - taken % 1000) / 1000 end
 local name = pack('<d', taken) .. sub(ARGV[I], -16)
 if units == 1 then
@@ -119,7 +122,7 @@ else
 end
 local newest = call('LINDEX', KEYS[I], '-1')
 if newest then
-  -- What is left lives as if its newest unit had just come: the one that set its lifetime may be
+  -- The rest lives as if its newest unit had just been added: the unit that set the lifetime may be
   -- gone.
   local expires_I = unpack('<d', newest) + n2 + n2
   --+ lifetime

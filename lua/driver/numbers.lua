@@ -21,7 +21,7 @@ do
   local x_I, y_I, z_I, changed, expires_I = GIVE_BACK(s1, s2, s3, now, units, taken, NUMBERS)
   if changed == 1 then
     if x_I == 0 and y_I == 0 and z_I == 0 then
-      -- As good as no counter: then there need not be one.
+      -- Equivalent to no counter, so it need not be kept.
       call('DEL', KEYS[I])
     else
       --+ lifetime

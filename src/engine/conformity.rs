@@ -1,6 +1,6 @@
-//! After any history the successful requests alone conform to the limit: what each exact algorithm
-//! promises, checked on what was admitted and on nothing else. What was given back counts as not
-//! having happened from then on.
+//! After any history the admitted requests alone must conform to the limit: the promise of each
+//! exact algorithm, checked only on what was admitted. Units that were given back count as never
+//! taken from then on.
 
 use std::collections::HashMap;
 
@@ -8,34 +8,34 @@ use proptest::prelude::*;
 
 use super::testing::{
     CONCURRENCY, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, SLIDING_WINDOW_BUCKETS,
-    SLIDING_WINDOW_COUNTER, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, Timed, cell, one,
+    SLIDING_WINDOW_COUNTER, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, TimedStore, cell, one,
 };
 use super::{Cell, Program};
 
-/// What was admitted.
+/// An admitted take.
 #[derive(Debug)]
 struct Admission {
     at: i128,
-    /// When its wait was over.
+    /// The instant when its wait was over.
     passed: i128,
     units: i128,
-    /// Which step of the history gave some of them back, and how many.
+    /// The step of the history that gave some units back, and how many.
     back: Option<(usize, i128)>,
-    /// Which step of the history it was.
+    /// The step of the history that it was.
     step: usize,
 }
 
 impl Admission {
-    /// Units that count when `step` happens.
+    /// The units that count at `step`.
     fn units_at(&self, step: usize) -> i128 {
         self.units - self.back.filter(|(back, _)| *back < step).map_or(0, |(_, units)| units)
     }
 }
 
-/// Time to the next step: nothing, a unit, to the told time or just before it, hundredths of the
-/// period.
+/// The time to the next step: nothing, a unit, until the reported time or just before it, or
+/// hundredths of the period.
 type Pause = (u8, u64);
-/// A pause, a cost, and perhaps a give-back of quarters of an earlier take before it.
+/// A pause, a cost, and perhaps, before the take, a give-back of quarters of an earlier one.
 type Steps = Vec<(Pause, u64, Option<(usize, u64)>)>;
 
 fn steps() -> impl Strategy<Value = Steps> {
@@ -61,9 +61,9 @@ fn numbers() -> impl Strategy<Value = (u64, u64, u64)> {
     (prop_oneof![4 => 1_u64..20, 1 => 100_u64..5_000], periods, 1_u64..20)
 }
 
-/// Plays a history on the embedded engine; what was admitted.
+/// Runs a history on the embedded engine; returns what was admitted.
 fn history(limit: &Cell, steps: &Steps) -> Vec<Admission> {
-    let (mut store, mut told) = (Timed::embedded(), 0_u64);
+    let (mut store, mut told) = (TimedStore::embedded(), 0_u64);
     let mut admitted: Vec<Admission> = Vec::new();
     for (step, ((pause, hundredths), units, give_back)) in steps.iter().enumerate() {
         let period = limit.numbers[1].unsigned_abs();
@@ -98,15 +98,16 @@ fn history(limit: &Cell, steps: &Steps) -> Vec<Admission> {
         if taken.admitted {
             let at = i128::from(taken.at_us);
             let passed = at + retry.map_or(0, i128::from);
-            // What comes and goes back before the next step belongs to it: a step's give-back is
-            // before its take.
+            // What is taken and given back before the next step belongs to this one: a step's
+            // give-back comes before its take.
             admitted.push(Admission { at, passed, units: i128::from(*units), back: None, step });
         }
     }
     admitted
 }
 
-/// The largest sum over what lies in the same `place` as the last one, at each step.
+/// The largest sum of units, over all admissions, of the admission and the earlier ones that are
+/// the `same`.
 fn worst(admitted: &[Admission], same: impl Fn(&Admission, &Admission) -> bool) -> i128 {
     let sums = admitted.iter().enumerate().map(|(index, last)| {
         admitted[..=index]
@@ -118,7 +119,7 @@ fn worst(admitted: &[Admission], same: impl Fn(&Admission, &Admission) -> bool) 
     sums.max().unwrap_or(0)
 }
 
-/// Every span from one admission to a later one, at the time of the later: its units, its length,
+/// Every span from one admission to a later one, as of the later one: its units, its length, and
 /// the first one's units.
 fn spans(admitted: &[Admission]) -> impl Iterator<Item = (i128, i128, i128)> {
     admitted.iter().enumerate().flat_map(move |(index, last)| {
@@ -139,7 +140,7 @@ proptest! {
         let mut begins: Vec<i128> = Vec::new();
         for (index, this) in admitted.iter().enumerate() {
             let last = begins.last().copied();
-            // Its first unit sets a window; when all of it was given back there is none.
+            // The first unit starts a window; if all of it was given back there is none.
             let lasts = |last: &i128| {
                 let held = |(at, before): (usize, &Admission)| begins[at] == *last && before.units_at(this.step + 1) > 0;
                 this.at < last + period && admitted[..index].iter().enumerate().any(held)
@@ -202,10 +203,10 @@ proptest! {
         let delay = period * delay / 100;
         limit.numbers[3] = delay as i64;
         let mut admitted = history(&limit, &steps);
-        // A turn is not given back.
+        // Turns are not given back.
         admitted.iter_mut().for_each(|admission| admission.back = None);
         let [quota, period, burst] = [quota, period, burst].map(i128::from);
-        // A turn is told in whole time units, rounded up.
+        // Waits are whole time units, rounded up.
         let rounded = i128::from(period % quota != 0);
         for (units, length, first) in spans(&admitted) {
             let at_once = burst.max(first);
@@ -233,14 +234,14 @@ proptest! {
         most in 1_u64..20, length in 2_u64..1_000, steps in prop::collection::vec((0_u8..4, 0_u64..600, 1_u64..5, any::<usize>()), 1..200)
     ) {
         let limit = cell(&CONCURRENCY, "flight", most, length, most);
-        let mut store = Timed::embedded();
+        let mut store = TimedStore::embedded();
         // Name, units, the end of the lease.
         let mut held: Vec<(u128, u64, u64)> = Vec::new();
         for (step, (what, pause, units, which)) in steps.into_iter().enumerate() {
             store.step((length * pause / 1_000) as i64);
             let now_us = store.now_us;
             let member = 1 + step as u128;
-            // Who has not renewed in time has lost its place, and knows it.
+            // A holder that has not renewed in time has lost its lease, and knows it.
             held.retain(|(_, _, ends)| *ends > now_us);
             let chosen = if held.is_empty() { None } else { Some(which % held.len()) };
             match (what, chosen) {
@@ -260,7 +261,7 @@ proptest! {
                     }
                     let in_flight: u64 = held.iter().map(|(_, units, _)| units).sum();
                     prop_assert!(in_flight <= most, "{in_flight} of {most} in flight");
-                    // Nor is a place lost: what is refused does not fit.
+                    // No unit is lost either: a refused request really does not fit.
                     prop_assert!(taken.admitted || in_flight + units > most, "refused with {in_flight} of {most} in flight");
                     prop_assert_eq!(taken.cells[0].remaining, most - in_flight);
                 }

@@ -1,16 +1,17 @@
-//! Writes the Lua that Redis runs: the programs of a call, and around them read, decide, and write
-//! only when all agreed. The texts around the programs are templates in `lua/driver/`.
+//! Generates the Lua that Redis runs: the programs of a call, and around them code that reads,
+//! decides, and writes only when all cells agree. That code comes from the templates in
+//! `lua/driver/`.
 //!
-//! A script is unrolled for the number of cells, without a table a limit, and numbers are packed as
-//! doubles: that is what costs least inside Redis (facts in ARCHITECTURE.md). It depends only on
-//! the list of programs; units, shadows, costs and numbers are arguments, so that there are few
-//! scripts and Redis' cache of them never turns over. Must not know what a program computes.
+//! A script is unrolled for the number of cells, without a table per cell, and numbers are packed
+//! as doubles: that costs least inside Redis (measured in ARCHITECTURE.md). A script depends only
+//! on the list of programs. Units, shadows, costs and numbers are arguments, so there are few
+//! scripts and they never overflow Redis' script cache. Must not know what a program computes.
 //!
-//! `lua/driver/frame.lua` says what KEYS and ARGV hold. Stored are: numbers as packed doubles, a
-//! ring as two doubles and a count of four bytes a sub-window, a log as a list, leases as a sorted
-//! set by instant. A take and a look answer doubles, since a table of integers costs Redis more
-//! than twice that: the time (microseconds), admitted (0 or 1), then for each cell fits, remaining,
-//! retry, reset. The others answer the time, an integer.
+//! `lua/driver/frame.lua` documents KEYS and ARGV. Redis stores numbers as packed doubles, a ring
+//! as two doubles and four bytes per sub-window, a log as a list, and leases as a sorted set by
+//! instant. A take and a look return packed doubles, since a table of integers costs Redis more
+//! than twice as much: the time (microseconds), admitted (0 or 1), then for each cell fits,
+//! remaining, retry, reset. Give-backs and renewals return the time, an integer.
 
 mod hidden;
 mod template;
@@ -22,30 +23,30 @@ use smallvec::SmallVec;
 use self::template::Template;
 use super::{Cell, Cells, Kind, NUMBERS_MAX, Program, scripts};
 
-/// What each chunk in `lua/` ends with; here its two functions are taken up by the driver.
+/// The last line of each chunk in `lua/`. The driver removes it and calls the two functions itself.
 pub(super) const LAST_LINE: &str = "return { take = take, give_back = give_back }";
 
-/// Values of an answer that one call packs.
-const VALUES_A_PACK: usize = 18;
+/// Values of a reply that one call of `pack` packs, at most.
+const VALUES_PER_PACK_MAX: usize = 18;
 
-/// Which of a program's functions is asked.
+/// What a script does with its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
-    /// All or none.
+    /// Takes all cells or none.
     Take,
-    /// Whether all of it would be taken; nothing is written.
+    /// Answers whether a take would succeed; writes nothing.
     Look,
-    /// Each by itself; also when Redis is out of memory.
+    /// Gives each cell back independently of the others; also when Redis is out of memory.
     GiveBack,
-    /// Leases, for another length of them.
+    /// Extends leases to one full length from now.
     Renew,
 }
 
-/// A script's text and its name on Redis.
+/// A script's text and its digest.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) text: String,
-    /// SHA-1 of the text, as hex: what EVALSHA asks for.
+    /// SHA-1 of the text in hex, as EVALSHA takes it.
     pub(super) sha: String,
 }
 
@@ -55,7 +56,8 @@ impl Script {
         Self::with_time(verb, cells, &template::shared("time"))
     }
 
-    /// As [`Script::new`], with another way to ask for the time: Redis' own can't be set by a test.
+    /// Like [`Script::new`], but with other code to read the time: a test can't set Redis' own
+    /// clock.
     pub(super) fn with_time(verb: Verb, cells: &Cells, time: &str) -> Self {
         let programs: SmallVec<[&'static Program; 2]> =
             cells.iter().map(|cell| cell.program).collect();
@@ -70,11 +72,11 @@ impl Script {
     }
 }
 
-/// A cell's argument: unit, second, cost, its program's numbers, and the name of what is taken
-/// where it is kept by name.
+/// A cell's ARGV: unit, an argument that depends on the verb, cost, the program's numbers, and the
+/// member's name for kinds that store units by name.
 pub(super) type Argument = SmallVec<[u8; 8 * (3 + NUMBERS_MAX)]>;
 
-/// A cell's argument.
+/// Packs a cell's ARGV.
 pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> Argument {
     let second = match verb {
         Verb::Take | Verb::Look => i64::from(cell.shadow),
@@ -90,27 +92,27 @@ pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> Argument {
     bytes
 }
 
-/// Whether what is taken is kept by name. The others are strings.
+/// Whether units are stored by name. The other kinds are stored as strings.
 fn named(kind: Kind) -> bool {
     matches!(kind, Kind::Log | Kind::Leases)
 }
 
-/// The chunks in use, each in a block of its own, with `function` of it as `NAME`, and what the
-/// kinds in use share.
+/// Writes the programs in use, each in a block of its own that exports `function` under the
+/// program's name, and the helpers that the kinds in use share.
 fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&str>) {
     if let Some(function) = function {
         operators_scripts(text, programs, function);
     }
     let mut done: SmallVec<[&str; 4]> = SmallVec::new();
-    for program in programs.iter().filter(|program| !scripts::is_one(program)) {
+    for program in programs.iter().filter(|program| !scripts::is_operator_script(program)) {
         let Some(function) = function.filter(|_| !done.contains(&program.name)) else { continue };
         done.push(program.name);
         line(text, format_args!("local {}\ndo", program.name));
         let code = program.text.lines().filter(|line| {
             !line.starts_with("--") && !line.trim().is_empty() && line.trim() != LAST_LINE
         });
-        // A function is made anew by each call of the script, so the one that is not asked stays
-        // away. It ends where its last line stands alone.
+        // Each call of the script creates its functions, so the one that is not called is left out.
+        // A function ends at the first `end` in column 0.
         let (other, mut inside) = (
             if function == "take" { "local function give_back(" } else { "local function take(" },
             false,
@@ -125,8 +127,8 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         line(text, format_args!("{} = {function}\nend", program.name));
     }
     let has = |wanted: fn(Kind) -> bool| programs.iter().any(|program| wanted(program.kind));
-    // A number that is handed to a command is written out as a double: written here, as a whole
-    // number, it costs a third of that.
+    // A number passed to a command is formatted as a double. Formatting it here as a whole number
+    // costs a third of that.
     text.push_str("local fmt = string.format\n");
     if has(named) {
         text.push_str("local spread, sub = unpack, string.sub\n");
@@ -140,11 +142,12 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
     }
 }
 
-/// The operator's scripts come first, so that no local of the driver's is in their scope, and each
-/// before the local that it becomes. An earlier script's local is hidden from a later one.
+/// Writes the operator's scripts. They come first, so that none of the driver's locals is in their
+/// scope. Each is defined before the local that it becomes, and the locals of earlier scripts are
+/// hidden from later ones.
 fn operators_scripts(text: &mut String, programs: &[&'static Program], function: &str) {
     let mut done: SmallVec<[&str; 4]> = SmallVec::new();
-    for program in programs.iter().filter(|program| scripts::is_one(program)) {
+    for program in programs.iter().filter(|program| scripts::is_operator_script(program)) {
         let (name, body) = (program.name, scripts::body(program));
         if done.contains(&name) {
             continue;
@@ -164,7 +167,7 @@ fn operators_scripts(text: &mut String, programs: &[&'static Program], function:
     }
 }
 
-/// Reads all strings at once; where each cell's is found.
+/// Reads all strings with one command; returns the expression for each cell's string.
 fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2]> {
     let strings: SmallVec<[usize; 2]> =
         (1..).zip(programs).filter(|(_, program)| !named(program.kind)).map(|(i, _)| i).collect();
@@ -176,14 +179,14 @@ fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2
             line(text, format_args!("local v = call('MGET', {})", keys.join(", ")));
         }
     }
-    let place =
-        |i: usize| strings.iter().position(|string| *string == i).map_or(0, |place| place + 1);
+    let index =
+        |i: usize| strings.iter().position(|string| *string == i).map_or(0, |index| index + 1);
     (1..=programs.len())
-        .map(|i| if strings.len() == 1 { "v1".into() } else { format!("v[{}]", place(i)) })
+        .map(|i| if strings.len() == 1 { "v1".into() } else { format!("v[{}]", index(i)) })
         .collect()
 }
 
-/// How a take and a look begin, and where each cell's string is found.
+/// The beginning of a take and of a look, and the expression for each cell's string.
 fn begin(
     first_line: &str,
     programs: &[&'static Program],
@@ -198,7 +201,8 @@ fn begin(
 }
 
 fn take(programs: &[&'static Program], time: &str) -> String {
-    // Without allow-oom: Redis refuses the script before it runs when it is out of memory.
+    // Without allow-oom, so that Redis refuses the script before running it when it is out of
+    // memory.
     let (mut text, stored) = begin("#!lua\n", programs, time);
     for cell in cells(programs, &stored) {
         cell.write(&mut text, "take");
@@ -221,22 +225,22 @@ fn look(programs: &[&'static Program], time: &str) -> String {
     text
 }
 
-/// Several packs for many cells: each value of one call takes a register of Lua's, beside all
-/// locals.
+/// Writes the reply. Many cells need several packs: each value of a call takes one of Lua's
+/// registers, in addition to all locals.
 fn answer(text: &mut String, cells: usize) {
     let of_cells = (1..=cells)
         .flat_map(|i| ["fits", "left", "retry", "reset"].map(|name| format!("{name}_{i}")));
     let values: Vec<String> = ["us", "ok"].map(str::to_owned).into_iter().chain(of_cells).collect();
     let packs: Vec<String> = values
-        .chunks(VALUES_A_PACK)
+        .chunks(VALUES_PER_PACK_MAX)
         .map(|some| format!("pack('<{}', {})", "d".repeat(some.len()), some.join(", ")))
         .collect();
     line(text, format_args!("return {}", packs.join(" .. ")));
 }
 
 fn give_back(programs: &[&'static Program], time: &str) -> String {
-    // With allow-oom: what gives memory's allowance back must not fail for want of memory; it
-    // writes only over what is there.
+    // With allow-oom: a give-back must not fail for lack of memory, and it only overwrites what
+    // exists.
     let mut text = String::from("#!lua flags=allow-oom\n");
     preamble(&mut text, programs, Some("give_back"));
     text.push_str(time);
@@ -249,9 +253,9 @@ fn give_back(programs: &[&'static Program], time: &str) -> String {
     text
 }
 
-/// Leases only: what is anything else is left alone.
+/// Renews leases; cells of other kinds are left alone.
 fn renew(programs: &[&'static Program], time: &str) -> String {
-    // With allow-oom: what is in flight is in flight.
+    // With allow-oom: the requests are in flight already, and losing their leases would admit more.
     let mut text = String::from("#!lua flags=allow-oom\n");
     preamble(&mut text, programs, None);
     text.push_str(time);
@@ -264,7 +268,7 @@ fn renew(programs: &[&'static Program], time: &str) -> String {
     text
 }
 
-/// The templates of a call's cells; `stored` says where each one's string is found.
+/// The templates of a call's cells. `stored` has the expression for each cell's string.
 fn cells<'s>(
     programs: &'s [&'static Program],
     stored: &'s [String],

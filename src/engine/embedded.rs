@@ -1,8 +1,8 @@
 //! Counters in this process: shards of plain numbers, decided by the same Lua as on Redis.
 //!
-//! All cells of a call share a tag, hence a shard, hence one lock: the time is read inside it,
-//! every cell is asked, and only when all enforced ones agreed anything is written. Must not know
-//! what an algorithm's numbers mean.
+//! All cells of a call share a tag, hence a shard, hence one lock. Under the lock the time is read,
+//! every cell is decided, and the changes are written only when all enforced cells fit. Must not
+//! know what an algorithm's numbers mean.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,31 +19,33 @@ use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Kind, Ran, S
 use crate::clock::Clock;
 use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
 
-/// Shards, a power of two: far more than there are workers, so that two seldom meet.
+/// Number of shards, a power of two. Far more than there are workers, so that two workers rarely
+/// contend for one.
 const SHARDS: usize = 256;
-/// Counters that a call looks at for expiry, beside two for each of its cells: it frees faster than
-/// it can fill.
+/// Counters that each call checks for expiry, in addition to two for each of its cells: this frees
+/// keys faster than calls can add them.
 const SWEEP_STEPS: usize = 2;
-/// Counters that a call looks at when there is no room for a new one.
+/// Counters that a call checks for expiry when there is no room for a new one.
 const SWEEP_STEPS_WHEN_FULL: usize = 512;
-/// Of the most keys, the part by which logs and leases that are there may go beyond it: those who
-/// are known go on when strangers have filled the rest.
-const KNOWN_SHARE: usize = 4;
-/// Spaces that are kept for a person who asks, at most: limits' names come from guests. Those that
-/// come later are not found.
+/// Logs and leases that already exist may exceed the maximum by this fraction of it (1/4), so that
+/// existing clients continue when new ones have filled the engine.
+const EXISTING_SHARE: usize = 4;
+/// Maximum number of spaces remembered for searches. It is bounded because guests choose the names
+/// of limits. Spaces beyond it are not found.
 const SPACES_MAX: usize = 16_384;
-/// Kept beyond the end of a state's meaning: what a give-back may still ask for.
+/// A counter is kept for this long after its state has lost its meaning: a give-back may still need
+/// it.
 const LINGER_US: u64 = 1_000_000;
 
 const FULL: EngineError = EngineError { cause: Cause::Full, ran: Ran::No };
 
-/// On a cache line of its own: neighbours don't slow each other down.
+/// Aligned so that each shard has its own cache line and neighbours don't slow each other down.
 #[repr(align(128))]
-struct Slot(Mutex<Shard>);
+struct AlignedShard(Mutex<Shard>);
 
-/// Counters in memory, at most as many as the settings say.
+/// Counters in memory, up to the configured maximum.
 pub struct Embedded {
-    shards: Box<[Slot]>,
+    shards: Box<[AlignedShard]>,
     clock: Clock,
     keys_max: AtomicUsize,
     linger_us: u64,
@@ -52,7 +54,7 @@ pub struct Embedded {
     gauge: Gauge,
     full: Counter,
     failures: CounterSet<Cause>,
-    /// By their text: counters have no names here, and a person who asks knows nothing else.
+    /// By text. The map holds only digests, so a search has to know the spaces.
     spaces: Mutex<HashMap<String, Arc<Space>>>,
 }
 
@@ -71,7 +73,7 @@ impl Embedded {
     pub(super) fn new(settings: &EmbeddedSettings, clock: Clock, metrics: &Metrics) -> Self {
         let seed = RandomState::new().hash_one(0_u8);
         Self {
-            shards: (0..SHARDS).map(|_| Slot(Mutex::new(Shard::new(seed)))).collect(),
+            shards: (0..SHARDS).map(|_| AlignedShard(Mutex::new(Shard::new(seed)))).collect(),
             clock,
             keys_max: AtomicUsize::new(settings.keys_max),
             linger_us: LINGER_US,
@@ -84,22 +86,22 @@ impl Embedded {
         }
     }
 
-    /// Holds as many keys at most from now on. What is there stays, even where that is more.
+    /// Changes the maximum number of keys. Existing keys stay, even if there are more.
     pub(super) fn resize(&self, settings: &EmbeddedSettings) {
         if self.keys_max.swap(settings.keys_max, Ordering::Relaxed) != settings.keys_max {
             self.warned.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Takes at once, on the calling thread.
+    /// Takes synchronously, on the calling thread.
     ///
     /// # Errors
-    /// [`Cause::Full`], [`Cause::Script`]; nothing is charged then.
+    /// [`Cause::Full`] or [`Cause::Script`]; nothing is charged then.
     pub fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
         self.decide(cells, true).inspect_err(|error| self.failures.inc(error.cause))
     }
 
-    /// Says at once what [`Embedded::take`] would, and writes nothing: see [`super::Engine::look`].
+    /// Answers what [`Embedded::take`] would and writes nothing: see [`super::Engine::look`].
     ///
     /// # Errors
     /// [`Cause::Script`].
@@ -107,7 +109,7 @@ impl Embedded {
         self.decide(cells, false).inspect_err(|error| self.failures.inc(error.cause))
     }
 
-    /// Gives back at once `cost` of each cell, taken at `taken_at_us` (microseconds since 1970).
+    /// Gives back `cost` units of each cell, taken at `taken_at_us` (microseconds since 1970).
     ///
     /// # Errors
     /// [`Cause::Script`].
@@ -115,7 +117,7 @@ impl Embedded {
         self.try_give_back(cells, taken_at_us).inspect_err(|error| self.failures.inc(error.cause))
     }
 
-    /// Forgets a counter: its whole allowance is back.
+    /// Deletes a counter, which restores its whole allowance.
     pub fn reset(&self, key: &Key) {
         let freed = self.shard(key.tag).map_or(0, |mut shard| shard.remove(key.id()));
         self.release(freed);
@@ -129,7 +131,7 @@ impl Embedded {
         }
     }
 
-    /// The counters of `key` in the spaces that begin with `prefix`.
+    /// The counters of `key` in the remembered spaces that begin with `prefix`.
     pub(super) fn find(&self, key: &Key, prefix: &str) -> Vec<Found> {
         let known: Vec<Arc<Space>> =
             self.spaces.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
@@ -140,18 +142,18 @@ impl Embedded {
             .collect()
     }
 
-    /// What a counter holds now; `None` where there is none.
+    /// What a counter holds now; `None` if it does not exist.
     fn read_out(&self, key: Key) -> Option<Found> {
         let shard = self.shard(key.tag)?;
         let at_us = self.now_us();
-        let entry = shard.entry_of(key.id())?;
+        let entry = shard.entry_at(key.id())?;
         let expires_ms =
             (entry.expire_us != u64::MAX).then(|| entry.expire_us.saturating_sub(at_us) / 1000);
         Some(Found { content: entry.counter.content(), key, text: None, expires_ms, at_us })
     }
 
-    /// Keeps leases for another length of them. What does not fit any more is not kept, and counts
-    /// as full.
+    /// Extends leases to one full length from now. A lease that no longer fits into memory is not
+    /// extended, and counts in `weir_embedded_full`.
     pub fn renew(&self, cells: &Cells) {
         for cell in cells.iter().filter(|cell| cell.program.kind == Kind::Leases && cell.cost > 0) {
             let Some(mut shard) = self.shard(cell.key.tag) else { continue };
@@ -176,23 +178,24 @@ impl Embedded {
             entry.expire_us = entry.expire_us.max(ends_us);
             let after = entry.counter.weight();
             drop(shard);
-            self.weighed(before + reserved, after);
+            self.reweigh(before + reserved, after);
         }
     }
 
-    /// `takes`: writes what was decided. Otherwise what is left is said as it stands.
-    fn decide(&self, cells: &Cells, takes: bool) -> Result<Taken, EngineError> {
+    /// With `writes`, the decision is written if all enforced cells fit. Otherwise nothing is, and
+    /// what is left is reported for the current state.
+    fn decide(&self, cells: &Cells, writes: bool) -> Result<Taken, EngineError> {
         let Some(tag) = cells.first().map(|cell| cell.key.tag) else {
             return Ok(Taken { at_us: self.now_us(), admitted: true, cells: SmallVec::new() });
         };
         if cells.iter().any(|cell| cell.key.tag != tag) {
-            // As Redis' CROSSSLOT: these cells can't be decided as one.
+            // Like CROSSSLOT on Redis: these cells can't be decided together.
             tracing::error!("cells of several tags in one call");
             return Err(EngineError { cause: Cause::Script, ran: Ran::No });
         }
         lua::with(|vm| {
             let mut shard = self.shard(tag).ok_or(FULL)?;
-            // Inside the lock: two calls on one counter see times in the order in which they are
+            // Under the lock, so that calls on one counter see times in the order in which they are
             // decided.
             let at_us = self.now_us();
             let mut decisions: SmallVec<[(u128, Decision); 2]> = SmallVec::new();
@@ -202,13 +205,13 @@ impl Embedded {
                 let now = whole_units(at_us, cell.unit_us);
                 let state = counters::read(shard.get(id), cell, now);
                 let mut decision = vm.take(cell, cell.cost, state, now as f64)?;
-                if !takes && decision.fits && cell.cost > 0 {
-                    decision.stands(&vm.take(cell, 0, state, now as f64)?);
+                if !writes && decision.fits && cell.cost > 0 {
+                    decision.report_remaining_of(&vm.take(cell, 0, state, now as f64)?);
                 }
                 admitted &= (cell.shadow || decision.fits) && !decision.outside();
                 decisions.push((id, decision));
             }
-            if admitted && takes {
+            if admitted && writes {
                 self.write(&mut shard, cells, &decisions, at_us)?;
             }
             self.release(shard.sweep(at_us, SWEEP_STEPS + 2 * cells.len()));
@@ -220,8 +223,8 @@ impl Embedded {
         })
     }
 
-    /// Writes what fitted and costs something. A shadow limit that finds no room is left uncounted:
-    /// it refuses nobody.
+    /// Writes the cells that fit and cost something. A shadow limit for which there is no room is
+    /// left uncounted, as it must refuse nothing.
     fn write(
         &self,
         shard: &mut Shard,
@@ -269,19 +272,19 @@ impl Embedded {
                 after += entry.counter.weight();
             }
         }
-        // What was reserved and not used is free again, and what went when something was written.
-        self.weighed(before, after);
+        // Releases what was reserved and not used, and what the writes themselves dropped.
+        self.reweigh(before, after);
         Ok(())
     }
 
-    /// Forgets what is over in these cells' own logs and leases: otherwise a log that fills the
+    /// Drops expired units of these cells' own logs and leases. Without this, a log that fills the
     /// engine could never be written to again.
     fn purge(&self, shard: &mut Shard, cells: &Cells, now_us: u64) {
         for cell in cells {
             let Some(entry) = shard.get_mut(cell.key.id()) else { continue };
             let before = entry.counter.weight();
             entry.counter.purge(cell, whole_units(now_us, cell.unit_us));
-            self.weighed(before, entry.counter.weight());
+            self.reweigh(before, entry.counter.weight());
         }
     }
 
@@ -293,13 +296,13 @@ impl Embedded {
                 let now_us = self.now_us();
                 let (now, taken_at) =
                     (whole_units(now_us, cell.unit_us), whole_units(taken_at_us, cell.unit_us));
-                // A counter that is gone is full: there is nothing to give back to.
+                // A counter that no longer exists is full: there is nothing to give back.
                 let Some(entry) = shard.get_mut(id) else { continue };
                 match (&mut entry.counter, cell.program.kind) {
                     (Stored::Numbers(state), Kind::Numbers) => {
                         let returned = vm.give_back(cell, *state, now as f64, taken_at as f64)?;
                         if returned.changed && returned.state == [0.0; 3] {
-                            // As good as no counter: then there need not be one.
+                            // Equivalent to no counter, so it need not be kept.
                             self.release(shard.remove(id));
                         } else if returned.changed {
                             *state = returned.state;
@@ -311,7 +314,7 @@ impl Embedded {
                         let before = counter.weight();
                         counter.give_back(cell, now, taken_at);
                         let after = counter.weight();
-                        self.weighed(before, after);
+                        self.reweigh(before, after);
                         if counter.is_empty() {
                             self.release(shard.remove(id));
                         }
@@ -327,20 +330,21 @@ impl Embedded {
     }
 
     fn shard(&self, tag: u128) -> Option<MutexGuard<'_, Shard>> {
-        // Nothing panics while it holds a shard; and if something did, each counter is still whole,
-        // being written in one assignment.
+        // Nothing panics while holding a shard. Even then each counter would be whole, as it is
+        // written in one assignment.
         let index = (tag as usize) & (SHARDS - 1);
         self.shards.get(index).map(|slot| slot.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes room for `n` keys more, or says that there is none. `new`: for a counter that is not
-    /// there yet, among others.
+    /// Reserves room for `n` more keys; returns whether there was room. `new` returns whether any
+    /// of them is for a counter that does not exist yet.
     fn reserve(&self, n: usize, new: impl FnOnce() -> bool) -> bool {
         if n == 0 {
             return true;
         }
         let keys_max = self.keys_max.load(Ordering::Relaxed);
-        let most = if new() { keys_max } else { keys_max.saturating_add(keys_max / KNOWN_SHARE) };
+        let most =
+            if new() { keys_max } else { keys_max.saturating_add(keys_max / EXISTING_SHARE) };
         let keys = self.keys.fetch_add(n, Ordering::Relaxed) + n;
         if keys > most {
             self.keys.fetch_sub(n, Ordering::Relaxed);
@@ -364,29 +368,32 @@ impl Embedded {
         }
     }
 
-    /// What stood for `before` keys stands for `after` now.
-    fn weighed(&self, before: usize, after: usize) {
+    /// Updates the number of keys after counters that counted as `before` keys now count as
+    /// `after`.
+    fn reweigh(&self, before: usize, after: usize) {
         self.release(before.saturating_sub(after));
-        // Never more than was reserved: then it is counted all the same.
+        // Never expected, as the growth was reserved. Counted nevertheless, so that the total stays
+        // right.
         let more = after.saturating_sub(before);
         if more > 0 {
             self.gauge.set((self.keys.fetch_add(more, Ordering::Relaxed) + more) as i64);
         }
     }
 
-    /// When a counter may be forgotten that has `stood` until then: 0 leaves it so, below zero
-    /// means never.
-    fn expire_us(&self, stood: u64, units: f64, unit_us: u32) -> u64 {
-        if units == 0.0 {
-            return stood;
+    /// When a counter may be forgotten, in microseconds since 1970. `expire` is the program's
+    /// answer in time units: 0 leaves the `current` time, below zero means never.
+    fn expire_us(&self, current: u64, expire: f64, unit_us: u32) -> u64 {
+        if expire == 0.0 {
+            return current;
         }
-        if units < 0.0 {
+        if expire < 0.0 {
             return u64::MAX;
         }
-        (units as u64).saturating_mul(u64::from(unit_us)).saturating_add(self.linger_us)
+        (expire as u64).saturating_mul(u64::from(unit_us)).saturating_add(self.linger_us)
     }
 
-    /// Forgets nothing: a clock that a test moves forward and back finds every counter again.
+    /// Never forgets a counter, so that a test can move the clock forward and back and still find
+    /// all of them.
     #[cfg(test)]
     pub(super) fn remembering(mut self) -> Self {
         self.linger_us = u64::MAX;
@@ -399,7 +406,7 @@ impl Embedded {
     }
 }
 
-/// An instant in microseconds, in whole units of `unit_us`.
+/// Converts microseconds to whole units of `unit_us`.
 fn whole_units(us: u64, unit_us: u32) -> u64 {
     us / u64::from(unit_us.max(1))
 }

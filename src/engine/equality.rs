@@ -1,10 +1,11 @@
-//! Decision by decision the same: the plain model, the embedded engine and a real Redis (a cluster
-//! of one), under random plans, costs, times, looks, give-backs, renewals and edits; and what Redis
-//! keeps lives as long as it means something, and not much longer. Where the clock never steps
-//! back, an embedded engine that forgets what has expired decides the same, too.
+//! Holds the plain model, the embedded engine and a real Redis (a cluster of one) to the same
+//! decisions under random plans, costs, times, looks, give-backs, renewals and edits. Also checks
+//! that keys on Redis live as long as they mean something, and not much longer. If the clock never
+//! steps back, an embedded engine with expiry must decide the same, too.
 //!
-//! The model goes first, so that a time may depend on what was told; the engines then do the same
-//! at the same instants. `WEIR_DECISIONS` says how many decisions that are (`make test-long`).
+//! The model runs first, so that a time may depend on what it reported. The engines then repeat the
+//! same calls at the same instants. `WEIR_DECISIONS` sets the number of decisions (`make
+//! test-long`).
 
 mod cases;
 
@@ -15,26 +16,27 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use self::cases::{Case, Played};
+use self::cases::{Case, Trace};
 use super::driver::Verb;
-use super::testing::{ALL, Server, Timed, wait_until};
+use super::testing::{ALL, Server, TimedStore, wait_until};
 use super::{Cell, Taken};
 
-/// Takes that are compared, at least.
+/// Minimum number of decisions to compare.
 const DECISIONS: u64 = 100_000;
-/// Cases of which one run consists.
+/// Number of cases per run.
 const CASES: u32 = 200;
 
-/// What happened in all cases so far, by the program's name: so that no part of it can fall silent.
+/// Counts what happened in all cases, by program, to notice when the random cases no longer cover
+/// something.
 #[derive(Debug, Default)]
-struct Seen {
+struct Coverage {
     decisions: u64,
-    /// Of an embedded engine that forgets.
+    /// Decisions compared with an embedded engine with expiry.
     forgetting: u64,
     events: BTreeMap<(&'static str, &'static str), u64>,
 }
 
-impl Seen {
+impl Coverage {
     fn count(&mut self, program: &'static str, what: &'static str, happened: bool) {
         if happened {
             *self.events.entry((program, what)).or_default() += 1;
@@ -45,9 +47,9 @@ impl Seen {
         self.events.get(&(program, what)).copied().unwrap_or(0)
     }
 
-    fn played(&mut self, played: &Played) {
-        let mut takes = played.expected.iter();
-        for event in &played.events {
+    fn add(&mut self, trace: &Trace) {
+        let mut takes = trace.expected.iter();
+        for event in &trace.events {
             let answer = if event.answers() { takes.next() } else { None };
             self.decisions += u64::from(answer.is_some());
             for (index, cell) in event.cells.iter().enumerate() {
@@ -71,8 +73,8 @@ impl Seen {
         }
     }
 
-    /// Each of what can happen to a program happened to one in a hundred of the decisions or, what
-    /// is rarer, one in a thousand.
+    /// Requires that each kind of event happened in one in a hundred decisions of a program, or one
+    /// in a thousand for rarer ones.
     fn check(&self) {
         assert!(self.forgetting > self.decisions / 100, "{self:#?}");
         for program in ALL {
@@ -100,55 +102,57 @@ impl Seen {
     }
 }
 
-/// That both are the same, or the first difference with what led there.
-fn same(engine: &str, played: &Played, answers: &[Taken]) -> Result<(), TestCaseError> {
+/// Compares the answers with the model's; fails at the first difference, with the calls that led to
+/// it.
+fn same(engine: &str, trace: &Trace, answers: &[Taken]) -> Result<(), TestCaseError> {
     let different =
-        played.expected.iter().zip(answers).position(|(expected, answer)| expected != answer);
+        trace.expected.iter().zip(answers).position(|(expected, answer)| expected != answer);
     if let Some(index) = different {
-        let (at, _) = played
+        let (at, _) = trace
             .events
             .iter()
             .enumerate()
             .filter(|(_, event)| event.answers())
             .nth(index)
             .unwrap();
-        let (expected, found) = (&played.expected[index], &answers[index]);
-        let before = &played.events[at.saturating_sub(8)..=at];
+        let (expected, found) = (&trace.expected[index], &answers[index]);
+        let before = &trace.events[at.saturating_sub(8)..=at];
         return Err(TestCaseError::fail(format!(
             "{engine}, decision {index}:\n expected {expected:?}\n found    {found:?}\n after {before:#?}"
         )));
     }
-    prop_assert_eq!(played.expected.len(), answers.len());
+    prop_assert_eq!(trace.expected.len(), answers.len());
     Ok(())
 }
 
-/// A key lives until its counter is as good as none, and not much longer. Only a quota for ever has
-/// none.
-fn lifetimes(played: &Played, redis: &mut Timed) -> Result<(), TestCaseError> {
-    let cells: Vec<Cell> = played.longest.values().map(|(cell, _)| cell.clone()).collect();
+/// Checks that each key lives until its counter is equivalent to none, and not much longer. Only a
+/// quota without an end has no expiry.
+fn lifetimes(trace: &Trace, redis: &mut TimedStore) -> Result<(), TestCaseError> {
+    let cells: Vec<Cell> = trace.latest_expiry.values().map(|(cell, _)| cell.clone()).collect();
     let lifetimes = redis.on_redis().lifetimes(&cells);
     let there = lifetimes.iter().filter(|gone_ms| **gone_ms != -2).count();
     prop_assert_eq!(redis.on_redis().keys(), there, "no other key was written");
-    for ((cell, longest_us), gone_ms) in played.longest.values().zip(lifetimes) {
+    for ((cell, latest_us), gone_ms) in trace.latest_expiry.values().zip(lifetimes) {
         let for_ever = cell.program.name == "quota" && cell.numbers[2..] == [0; 4];
         let wrong = match gone_ms {
             -1 => !for_ever,
-            -2 => !played.edited && !played.model.is_forgotten(cell, played.now_us),
+            -2 => !trace.edited && !trace.model.is_forgotten(cell, trace.now_us),
             _ => {
                 let gone_us = gone_ms as u64 * 1_000;
-                // Once it is gone nothing of it may have been left; a calendar's periods have other
-                // names by then, and an edited limit another burst.
-                let judged = cell.program.name != "quota" && !played.edited;
+                // When the key expires, its counter must be equivalent to none. Not checked for
+                // calendars, whose periods have other starts by then, nor after edits, which may
+                // have changed the burst.
+                let judged = cell.program.name != "quota" && !trace.edited;
                 for_ever
-                    || gone_us > *longest_us
-                    || judged && !played.model.is_forgotten(cell, gone_us)
+                    || gone_us > *latest_us
+                    || judged && !trace.model.is_forgotten(cell, gone_us)
             }
         };
         prop_assert!(
             !wrong,
             "gone at {} ms, at {} us at the latest: {:?}",
             gone_ms,
-            longest_us,
+            latest_us,
             cell
         );
     }
@@ -160,8 +164,7 @@ fn decisions() -> u64 {
         .map_or(DECISIONS, |text| text.parse().expect("WEIR_DECISIONS is a number"))
 }
 
-/// A cluster of one node: it refuses keys that were not declared or lie in several slots, as any
-/// cluster does.
+/// A cluster of one node. Like any cluster, it refuses undeclared keys and keys in several slots.
 fn cluster() -> Server {
     let server = Server::start(&["--cluster-enabled", "yes", "--cluster-port", "BUS_PORT"]);
     let _: String = server.run("CLUSTER ADDSLOTSRANGE 0 16383").unwrap();
@@ -189,30 +192,31 @@ fn config() -> Config {
 #[test]
 fn both_engines_decide_as_the_model_does() {
     let server = Arc::new(cluster());
-    let (redis, seen) = (RefCell::new(Timed::on(server)), RefCell::new(Seen::default()));
+    let (redis, coverage) =
+        (RefCell::new(TimedStore::on(server)), RefCell::new(Coverage::default()));
     let wanted = decisions();
-    while seen.borrow().decisions < wanted {
+    while coverage.borrow().decisions < wanted {
         let result = TestRunner::new(config()).run(&cases::cases(), |case: Case| {
-            let played = case.play();
-            same("embedded", &played, &Timed::embedded().replay(&played.events))?;
-            // An edited limit may have another burst once its counter is forgotten.
-            if !played.edited && played.events.is_sorted_by_key(|event| event.now_us) {
-                same("forgetting", &played, &Timed::forgetting().replay(&played.events))?;
-                seen.borrow_mut().forgetting += played.expected.len() as u64;
+            let trace = case.run();
+            same("embedded", &trace, &TimedStore::embedded().replay(&trace.events))?;
+            // Not after edits: once a counter is forgotten, its limit may have another burst.
+            if !trace.edited && trace.events.is_sorted_by_key(|event| event.now_us) {
+                same("forgetting", &trace, &TimedStore::forgetting().replay(&trace.events))?;
+                coverage.borrow_mut().forgetting += trace.expected.len() as u64;
             }
             let mut redis = redis.borrow_mut();
-            redis.on_redis().start_again();
-            same("redis", &played, &redis.replay(&played.events))?;
-            lifetimes(&played, &mut redis)?;
-            seen.borrow_mut().played(&played);
+            redis.on_redis().use_new_prefix();
+            same("redis", &trace, &redis.replay(&trace.events))?;
+            lifetimes(&trace, &mut redis)?;
+            coverage.borrow_mut().add(&trace);
             Ok(())
         });
         if let Err(error) = result {
             panic!("{error}");
         }
     }
-    let seen = seen.into_inner();
-    println!("{seen:#?}");
-    assert!(seen.decisions >= wanted);
-    seen.check();
+    let coverage = coverage.into_inner();
+    println!("{coverage:#?}");
+    assert!(coverage.decisions >= wanted);
+    coverage.check();
 }

@@ -1,22 +1,22 @@
-//! What a counter is called: as text on Redis, as a number in memory. Knows nothing of what it
-//! counts.
+//! A counter's name: text on Redis, a number in memory. Knows nothing of what is counted.
 
 use std::fmt::Write as _;
 
 use super::Key;
 
-/// The version of keys and states. A new meaning gets a new number, and old counters expire unread.
+/// The version of the key and state format. A change of meaning gets a new number, and old counters
+/// expire unread.
 const FORMAT_VERSION: u8 = 1;
 
-/// Odd constants from the digits of pi: each part of a key is spread by its own, so that a tag
-/// equal to its key does not cancel it.
+/// Odd constants from the digits of pi. Each part of a key is multiplied by its own, so that a tag
+/// equal to its key does not cancel out.
 const SPREAD_TAG: u128 = 0x243f_6a88_85a3_08d3_1319_8a2e_0370_7345;
 const SPREAD_KEY: u128 = 0xa409_3822_299f_31d0_082e_fa98_ec4e_6c89;
 const SPREAD_SPACE: u128 = 0x4528_21e6_38d0_1377_be54_66cf_34e9_0c6d;
 
 impl Key {
-    /// `PREFIX:1:{TAG}:SPACE:KEY`: the braces hold the digest of the tag only, so that nobody
-    /// steers a slot with braces of their own.
+    /// `PREFIX:1:{TAG}:SPACE:KEY`. The braces hold only the digest of the tag, so that no client
+    /// can choose a slot with braces of its own.
     #[must_use]
     pub fn text(&self, prefix: &str) -> String {
         let mut text = String::with_capacity(prefix.len() + self.space.text.len() + 72);
@@ -30,7 +30,7 @@ impl Key {
         text
     }
 
-    /// The hash slot that its tag decides.
+    /// The hash slot, determined by the tag.
     pub(crate) fn slot(&self) -> u16 {
         let mut hex = [0_u8; 32];
         for (index, digit) in hex.iter_mut().enumerate() {
@@ -40,8 +40,8 @@ impl Key {
         crc16::State::<crc16::XMODEM>::calculate(&hex) % SLOTS
     }
 
-    /// One number for all its parts. They are digests, so that a linear mix of them is as good as
-    /// another.
+    /// Combines all parts into one number. They are digests, so a linear combination is as good as
+    /// any other.
     pub(super) fn id(&self) -> u128 {
         (self.tag.wrapping_mul(SPREAD_TAG))
             .wrapping_add(self.key.wrapping_mul(SPREAD_KEY))

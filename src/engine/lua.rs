@@ -1,8 +1,8 @@
-//! The embedded engine's Lua: one LuaJIT a thread, each program that ships compiled once in it,
-//! called with plain numbers; and a sandbox for each script of the operator's own.
+//! The embedded engine's Lua: one LuaJIT VM per thread for the programs that ship with Weir, each
+//! compiled once and called with plain numbers, and a sandbox for each of the operator's scripts.
 //!
-//! Must not know what a program computes. The VM has neither io nor os, ffi nor load: only what a
-//! pure function needs.
+//! Must not know what a program computes. The VM has no io, os, ffi or load: only what a pure
+//! function needs.
 
 mod sandbox;
 
@@ -16,23 +16,23 @@ use crate::clock::Seldom;
 
 pub(super) use sandbox::Sandbox;
 
-/// What programs see of a counter: three whole numbers, all 0 where there is none.
+/// A counter's state as programs see it: three whole numbers, all 0 if there is no counter.
 pub(super) type State = [f64; 3];
 
-/// `take`'s answer, in the order of the contract: fits, the new state, remaining, retry, reset,
-/// expiry.
+/// The values that `take` returns: fits, the new state, remaining, retry, reset, expiry.
 type TakeAnswer = (f64, f64, f64, f64, f64, f64, f64, f64);
-/// `give_back`'s: the new state, changed, expiry.
+/// The values that `give_back` returns: the new state, changed, expiry.
 type GiveBackAnswer = (f64, f64, f64, f64, f64);
 
-/// What a program's `take` answered.
+/// The result of a program's `take`.
 pub(super) struct Decision {
     pub(super) fits: bool,
     pub(super) state: State,
     remaining: f64,
     retry: f64,
     reset: f64,
-    /// The instant, in time units, from which the state means nothing any more.
+    /// The instant from which the state may be forgotten, in time units; 0 leaves it as it is,
+    /// below zero means never.
     pub(super) expire: f64,
 }
 
@@ -47,18 +47,18 @@ impl Decision {
         }
     }
 
-    /// Takes over what `idle`, which takes nothing, says of what is left.
-    pub(super) fn stands(&mut self, idle: &Self) {
-        (self.remaining, self.reset) = (idle.remaining, idle.reset);
+    /// Replaces what remains and when it resets by those of `unchanged`, a decision of cost 0.
+    pub(super) fn report_remaining_of(&mut self, unchanged: &Self) {
+        (self.remaining, self.reset) = (unchanged.remaining, unchanged.reset);
     }
 
-    /// Nothing was decided.
+    /// Whether the time was outside the periods that the numbers name, so that nothing was decided.
     pub(super) fn outside(&self) -> bool {
         self.retry == OUTSIDE as f64
     }
 }
 
-/// What a program's `give_back` answered.
+/// The result of a program's `give_back`.
 pub(super) struct Returned {
     pub(super) state: State,
     pub(super) changed: bool,
@@ -66,16 +66,17 @@ pub(super) struct Returned {
     pub(super) expire: f64,
 }
 
-/// Numbers of most programs.
-const FEW: usize = 4;
+/// Most programs read at most this many numbers.
+const NUMBERS_USUAL_MAX: usize = 4;
 
-/// Sandboxes of one thread, at most; beyond, all are made again: those of scripts that a reload has
-/// replaced go then.
+/// Maximum number of sandboxes per thread. Beyond it all are dropped and created again on use,
+/// which removes those of scripts that a reload has replaced.
 const SANDBOXES_MAX: usize = scripts::SCRIPTS_MAX;
-/// Lines a second about scripts that fail, on all workers.
-const LINES_PER_SECOND_MAX: u32 = 4;
+/// Log lines per second about failing scripts, over all workers.
+const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
 
-static SAID: LazyLock<Seldom> = LazyLock::new(|| Seldom::at_most(LINES_PER_SECOND_MAX));
+static FAILURE_LOG: LazyLock<Seldom> =
+    LazyLock::new(|| Seldom::at_most(FAILURE_LINES_PER_SECOND_MAX));
 
 struct Loaded {
     program: &'static Program,
@@ -83,13 +84,13 @@ struct Loaded {
 }
 
 enum Code {
-    /// It ships with Weir.
-    Own { take: Function, give_back: Function },
-    /// An operator's.
-    Theirs(Box<Sandbox>),
+    /// A program that ships with Weir.
+    BuiltIn { take: Function, give_back: Function },
+    /// An operator's script.
+    Sandboxed(Box<Sandbox>),
 }
 
-/// One thread's LuaJIT with the programs that were used so far.
+/// One thread's LuaJIT with the programs used so far.
 pub(super) struct Vm {
     lua: Lua,
     loaded: Vec<Loaded>,
@@ -99,16 +100,16 @@ thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
 }
 
-/// Runs `work` with this thread's VM, which is made when it is first needed.
+/// Runs `work` with this thread's VM, which is created on first use.
 ///
 /// # Errors
-/// [`Cause::Script`] when no VM can be made; whatever `work` says.
+/// [`Cause::Script`] if no VM can be created; otherwise the errors of `work`.
 pub(super) fn with<T>(
     work: impl FnOnce(&mut Vm) -> Result<T, EngineError>,
 ) -> Result<T, EngineError> {
     VM.with_borrow_mut(|vm| {
         if vm.is_none() {
-            *vm = Some(Vm::new().map_err(|error| script("start", &error))?);
+            *vm = Some(Vm::new().map_err(|error| script_failed("start", &error))?);
         }
         vm.as_mut().map_or(Err(FAILED), work)
     })
@@ -116,10 +117,11 @@ pub(super) fn with<T>(
 
 const FAILED: EngineError = EngineError { cause: Cause::Script, ran: Ran::No };
 
-/// What the base library has beside what a pure function needs: it reads files and compiles texts.
-const TAKEN_AWAY: [&str; 4] = ["load", "loadstring", "loadfile", "dofile"];
+/// Functions of the base library that a pure function does not need: they read files and compile
+/// text.
+const REMOVED_GLOBALS: [&str; 4] = ["load", "loadstring", "loadfile", "dofile"];
 
-fn script(name: &str, error: &mlua::Error) -> EngineError {
+fn script_failed(name: &str, error: &mlua::Error) -> EngineError {
     tracing::error!(program = name, %error, "an algorithm's script failed");
     FAILED
 }
@@ -128,7 +130,7 @@ impl Vm {
     fn new() -> mlua::Result<Self> {
         // Without the jit library LuaJIT never starts its compiler.
         let lua = Lua::new_with(StdLib::JIT | StdLib::MATH, LuaOptions::default())?;
-        for name in TAKEN_AWAY {
+        for name in REMOVED_GLOBALS {
             lua.globals().set(name, mlua::Value::Nil)?;
         }
         Ok(Self { lua, loaded: Vec::new() })
@@ -140,17 +142,17 @@ impl Vm {
         {
             return Ok(index);
         }
-        let code = if scripts::is_one(program) {
-            let theirs = |loaded: &Loaded| matches!(loaded.code, Code::Theirs(_));
-            if self.loaded.iter().filter(|loaded| theirs(loaded)).count() >= SANDBOXES_MAX {
-                self.loaded.retain(|loaded| !theirs(loaded));
+        let code = if scripts::is_operator_script(program) {
+            let sandboxed = |loaded: &Loaded| matches!(loaded.code, Code::Sandboxed(_));
+            if self.loaded.iter().filter(|loaded| sandboxed(loaded)).count() >= SANDBOXES_MAX {
+                self.loaded.retain(|loaded| !sandboxed(loaded));
             }
-            Code::Theirs(Box::new(
+            Code::Sandboxed(Box::new(
                 Sandbox::new(program.text, program.name)
-                    .map_err(|why| failed(program.name, &why))?,
+                    .map_err(|why| sandbox_failed(program.name, &why))?,
             ))
         } else {
-            load(&self.lua, program).map_err(|error| script(program.name, &error))?
+            load(&self.lua, program).map_err(|error| script_failed(program.name, &error))?
         };
         self.loaded.push(Loaded { program, code });
         Ok(self.loaded.len() - 1)
@@ -166,10 +168,10 @@ impl Vm {
     ) -> Result<Decision, EngineError> {
         let index = self.program(cell.program)?;
         match self.loaded.get(index).map(|loaded| &loaded.code) {
-            Some(Code::Own { take, .. }) => own_take(take, cell, cost, state, now),
-            Some(Code::Theirs(sandbox)) => sandbox
+            Some(Code::BuiltIn { take, .. }) => built_in_take(take, cell, cost, state, now),
+            Some(Code::Sandboxed(sandbox)) => sandbox
                 .take(state, now, cost, cell.numbers)
-                .map_err(|why| self.throw_away(index, &why)),
+                .map_err(|why| self.discard(index, &why)),
             None => Err(FAILED),
         }
     }
@@ -185,46 +187,46 @@ impl Vm {
     ) -> Result<Returned, EngineError> {
         let index = self.program(cell.program)?;
         match self.loaded.get(index).map(|loaded| &loaded.code) {
-            Some(Code::Own { give_back, .. }) => {
-                own_give_back(give_back, cell, state, now, taken_at)
+            Some(Code::BuiltIn { give_back, .. }) => {
+                built_in_give_back(give_back, cell, state, now, taken_at)
             }
-            Some(Code::Theirs(sandbox)) => sandbox
+            Some(Code::Sandboxed(sandbox)) => sandbox
                 .give_back(state, now, cell.cost, taken_at, cell.numbers)
-                .map_err(|why| self.throw_away(index, &why)),
+                .map_err(|why| self.discard(index, &why)),
             None => Err(FAILED),
         }
     }
 
-    /// A sandbox that failed: the next call starts a fresh one.
-    fn throw_away(&mut self, index: usize, why: &str) -> EngineError {
-        failed(self.loaded.swap_remove(index).program.name, why)
+    /// Drops a sandbox that failed; the next call creates a fresh one.
+    fn discard(&mut self, index: usize, why: &str) -> EngineError {
+        sandbox_failed(self.loaded.swap_remove(index).program.name, why)
     }
 }
 
-fn own_take(
+fn built_in_take(
     take: &Function,
     cell: &Cell,
     cost: u64,
     state: State,
     now: f64,
 ) -> Result<Decision, EngineError> {
-    // All are whole numbers below 2^53, and handing over an integer costs half of what another
-    // number does.
+    // All are whole numbers below 2^53, and passing an integer costs half of what passing a double
+    // does.
     let [s1, s2, s3] = state.map(|number| number as i64);
     let [n1, n2, n3, n4, n5, n6] = cell.numbers;
     let (now, cost) = (now as i64, cost as i64);
-    // Each number that is handed over costs, and most programs have four at most.
-    let answer: mlua::Result<TakeAnswer> = if cell.program.numbers > FEW {
+    // Each number passed costs time, and most programs read four at most.
+    let answer: mlua::Result<TakeAnswer> = if cell.program.numbers > NUMBERS_USUAL_MAX {
         take.call((s1, s2, s3, now, cost, n1, n2, n3, n4, n5, n6))
     } else {
         take.call((s1, s2, s3, now, cost, n1, n2, n3, n4))
     };
     let (fits, s1, s2, s3, remaining, retry, reset, expire) =
-        answer.map_err(|error| script(cell.program.name, &error))?;
+        answer.map_err(|error| script_failed(cell.program.name, &error))?;
     Ok(Decision { fits: fits == 1.0, state: [s1, s2, s3], remaining, retry, reset, expire })
 }
 
-fn own_give_back(
+fn built_in_give_back(
     give_back: &Function,
     cell: &Cell,
     state: State,
@@ -237,18 +239,19 @@ fn own_give_back(
     let answer: mlua::Result<GiveBackAnswer> =
         give_back.call((s1, s2, s3, now, units, taken_at, n1, n2, n3, n4, n5, n6));
     let (s1, s2, s3, changed, expire) =
-        answer.map_err(|error| script(cell.program.name, &error))?;
+        answer.map_err(|error| script_failed(cell.program.name, &error))?;
     Ok(Returned { state: [s1, s2, s3], changed: changed == 1.0, expire })
 }
 
 fn load(lua: &Lua, program: &'static Program) -> mlua::Result<Code> {
     let functions: Table = lua.load(program.text).set_name(program.name).eval()?;
-    Ok(Code::Own { take: functions.get("take")?, give_back: functions.get("give_back")? })
+    Ok(Code::BuiltIn { take: functions.get("take")?, give_back: functions.get("give_back")? })
 }
 
-/// An operator's script failed: that is no bug of ours, and may happen at each request.
-fn failed(name: &str, why: &str) -> EngineError {
-    if let Some(held_back) = SAID.due() {
+/// Logs that an operator's script failed. That is no bug in Weir, and may happen at each request,
+/// so the lines are rate limited.
+fn sandbox_failed(name: &str, why: &str) -> EngineError {
+    if let Some(held_back) = FAILURE_LOG.due() {
         tracing::error!(
             script = name,
             why,

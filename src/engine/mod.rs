@@ -1,9 +1,9 @@
 //! Runs algorithms on counters, atomically: on a Redis Cluster or in memory, the same Lua in both.
 //!
-//! This room knows keys, whole numbers and programs (a text and its digest). It knows no plan and
-//! no policy: what a number means is the business of `limit` and of the program. Programs are pure
-//! functions in `lua/`; the driver around them - read, decide, write only when all agreed - is
-//! generated in `driver` for Redis and done in Rust in `embedded`.
+//! This module knows keys, whole numbers and programs (a text and its digest). It knows no plan and
+//! no policy: `limit` and the program decide what a number means. Programs are pure functions in
+//! `lua/`. The driver around them reads, decides, and writes only when all cells agree: `driver`
+//! generates it for Redis, `embedded` implements it in Rust.
 
 mod counters;
 mod driver;
@@ -41,114 +41,115 @@ pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
 use crate::clock::Clock;
 use crate::telemetry::{Metrics, Mistake, labels};
 
-/// A counter's name, digested: callers can't steer its slot nor make it long.
+/// A counter's name, as digests: clients can neither choose its slot nor make it long.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Decides the slot: keys with one tag are decided together.
+    /// Decides the hash slot: only keys that share a tag can be decided together.
     pub tag: u128,
-    /// Whose allowance.
+    /// Identifies whose allowance it is.
     pub key: u128,
-    /// `SCOPE/LIMIT/SHAPE`: what the counter belongs to and what its state means.
+    /// `SCOPE/LIMIT/SHAPE`: which limit the counter belongs to, and how to read its state.
     pub space: Arc<Space>,
 }
 
 /// `SCOPE/LIMIT/SHAPE` with its digest.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Space {
-    /// As text, for Redis' keys.
+    /// The text, part of a Redis key.
     pub text: String,
-    /// As a number, for the embedded map.
+    /// Its digest, for the embedded map.
     pub digest: u128,
 }
 
 /// One counter of a call.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Its algorithm.
+    /// The algorithm that decides it.
     pub program: &'static Program,
     /// Its name.
     pub key: Key,
-    /// Microseconds in its time unit: 1 or 1000.
+    /// Microseconds per time unit: 1 or 1000.
     pub unit_us: u32,
-    /// It is charged only when it fits and all enforced ones fit, and refuses nobody.
+    /// A shadow limit: it refuses no request, and is charged only when it fits and all enforced
+    /// cells fit.
     pub shadow: bool,
-    /// Units to take; 0 only looks. In a give-back: units to return.
+    /// Units to take; 0 asks about one unit and takes none. In a give-back: units to return.
     pub cost: u64,
-    /// The algorithm's numbers, as its header says; those that it has not are 0.
+    /// The algorithm's numbers, in the order of its Lua header; unused ones are 0.
     pub numbers: [i64; NUMBERS_MAX],
-    /// Names what is taken, where the store keeps it by name (logs and leases); unique for each
-    /// take of a key.
+    /// Identifies the units taken, for kinds that store units by name (logs and leases). Unique for
+    /// each take of a key.
     pub member: u128,
 }
 
-/// Cells under one tag, to be taken all or none.
+/// Cells that share a tag and are taken all or none.
 pub type Cells = SmallVec<[Cell; 1]>;
 
-/// What a take answered.
+/// The outcome of a take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The store's time of the decision, in microseconds since 1970: names the take when it is
-    /// given back.
+    /// The store's time of the decision, in microseconds since 1970. A give-back passes it to
+    /// identify the take.
     pub at_us: u64,
-    /// All enforced cells fitted, and what had to be written was written.
+    /// Whether all enforced cells fitted. What had to be written was then written.
     pub admitted: bool,
-    /// One for each cell, in order.
+    /// One reply per cell, in order.
     pub cells: SmallVec<[CellReply; 2]>,
 }
 
-/// What one cell answered.
+/// The outcome for one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellReply {
     /// Whether the cost (or 1, for a cost of 0) fitted.
     pub fits: bool,
-    /// Units left if this take is written.
+    /// Units left once this take is written.
     pub remaining: u64,
-    /// Time units until it would fit, where it does not and ever can. Where it fits: how long it
-    /// must wait for its turn, in an algorithm that has requests wait; of sliding windows, when a
-    /// unit is back where it leaves nothing.
+    /// If it does not fit: time units until it would, or `None` if it never can. If it fits: how
+    /// long the request must wait, for an algorithm that queues; for sliding windows, when the next
+    /// unit is free if none is left.
     pub retry_units: Option<u64>,
-    /// Time units until the whole allowance is back.
+    /// Time units until the whole allowance is available again.
     pub reset_units: u64,
-    /// The store's time lies outside what the cell's numbers are about: nothing was decided, and
-    /// whoever asks should name others.
+    /// The store's time is outside the periods named in the cell's numbers. Nothing was decided,
+    /// and the caller should ask again with other periods.
     pub outside: bool,
 }
 
-/// What a program answers as time to retry when it can't decide.
+/// The retry time that a program returns when it can't decide.
 const OUTSIDE: i64 = -2;
 
-/// Why the store gave no answer.
+/// Why the store gave no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("the store failed: {cause:?}")]
 pub struct EngineError {
     /// What went wrong.
     pub cause: Cause,
-    /// Whether the script may have run all the same.
+    /// Whether the script may have run anyway.
     pub ran: Ran,
 }
 
 labels! {
-    /// What went wrong: a metric's label.
+    /// What went wrong. A closed set, as it is a metric label.
     pub enum Cause {
         /// No answer within the deadline.
         Timeout = "timeout",
-        /// No connection, or it was cut.
+        /// No connection could be opened, or it was closed.
         Connection = "connection",
         /// Redis is out of memory (`OOM`).
         OutOfMemory = "out_of_memory",
         /// `NOREPLICAS`: too few replicas to write.
         NoReplicas = "no_replicas",
-        /// `BUSY`: another script holds the server.
+        /// `BUSY`: another script is blocking the server.
         Busy = "busy",
         /// `NOPERM`, `NOAUTH`, `WRONGPASS`.
         NoPermission = "no_permission",
         /// `MISCONF`: Redis refuses writes.
         Misconfigured = "misconfigured",
-        /// The cluster serves no such slot now, or kept moving it.
+        /// The cluster does not serve the slot at the moment, or kept redirecting.
         Cluster = "cluster",
-        /// The embedded engine holds its maximum of keys.
+        /// The embedded engine already holds its maximum number of keys.
         Full = "full",
-        /// A script's error, or a reply that makes no sense: a bug.
+        /// A script failed, or a reply could not be parsed: a bug.
         Script = "script",
     }
 }
@@ -156,13 +157,13 @@ labels! {
 /// Whether a failed call may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ran {
-    /// Certainly not.
+    /// It did not run.
     No,
-    /// Unknown: it may have been charged.
+    /// It may have run, and units may have been charged.
     Unknown,
 }
 
-/// The `[store]` section, as far as it concerns the engine.
+/// The part of the `[store]` section that the engine uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settings {
     /// In memory.
@@ -172,8 +173,8 @@ pub enum Settings {
 }
 
 impl Settings {
-    /// Whether counters that were made under `other` stay what they are: an engine that has them
-    /// can be kept, and [`Engine::resize`]d.
+    /// Whether counters written under `other` remain valid, so that its engine can be kept and
+    /// [`Engine::resize`]d.
     #[must_use]
     pub fn keeps_counters_of(&self, other: &Self) -> bool {
         match (self, other) {
@@ -187,24 +188,24 @@ impl Settings {
 /// `[store.embedded]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedSettings {
-    /// Keys held at once, at most.
+    /// Maximum number of keys held at once.
     pub keys_max: usize,
 }
 
 /// `[store.redis]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// `host:port`, any of the cluster.
+    /// `host:port` of any nodes of the cluster.
     pub nodes: Vec<String>,
-    /// A cluster, or one server.
+    /// A cluster or a single server.
     pub mode: RedisMode,
     /// ACL user.
     pub username: Option<String>,
-    /// Never shown.
+    /// Never logged.
     pub password: Option<Secret>,
-    /// Before every key; without braces.
+    /// The prefix of every key; contains no braces.
     pub key_prefix: String,
-    /// Of one whole decision.
+    /// Time limit for one whole decision.
     pub deadline: Duration,
 }
 
@@ -217,7 +218,7 @@ pub enum RedisMode {
     Single,
 }
 
-/// A password or key that no log line shows.
+/// A password or key. Its `Debug` output hides it, so that it never reaches a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -227,7 +228,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Where counters live: a closed set.
+/// Where counters are stored: a closed set.
 #[derive(Debug)]
 pub enum Engine {
     /// In this process.
@@ -237,31 +238,30 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Makes the engine. Connects to nothing yet: each worker opens its own connection when it
-    /// first needs one.
+    /// Creates the engine. It does not connect yet: each worker opens its own connection on first
+    /// use.
     ///
     /// # Errors
-    /// Settings that can't work (an address that is none).
+    /// Settings that can't work, such as an invalid address.
     pub fn build(settings: &Settings, clock: Clock, metrics: &Metrics) -> Result<Self, Mistake> {
         match settings {
             Settings::Embedded(settings) => {
                 Ok(Self::Embedded(Embedded::new(settings, clock, metrics)))
             }
-            // Redis tells the time itself.
+            // Redis uses its own clock.
             Settings::Redis(settings) => Ok(Self::Redis(Redis::new(settings, metrics)?)),
         }
     }
 
-    /// Takes on how many counters `settings` allow; whatever else they say has an engine of its
-    /// own.
+    /// Applies the maximum number of keys in `settings`. Every other change needs a new engine.
     pub fn resize(&self, settings: &Settings) {
         if let (Self::Embedded(embedded), Settings::Embedded(settings)) = (self, settings) {
             embedded.resize(settings);
         }
     }
 
-    /// Which of the store's shards has a counter, as far as that is known: a number that says
-    /// nothing else, and may be another one later.
+    /// The shard that holds a counter, as far as it is known. The number only identifies the shard,
+    /// and may change later.
     #[must_use]
     pub fn shard_of(&self, key: &Key) -> usize {
         match self {
@@ -273,7 +273,7 @@ impl Engine {
     /// Takes all cells or none. The cells share a tag, and no two of them a key.
     ///
     /// # Errors
-    /// See [`EngineError`]; a refusal is no error. Failures are counted here, by cause.
+    /// See [`EngineError`]; a refusal is not an error. Failures are counted here, by cause.
     pub async fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.take(cells),
@@ -281,12 +281,12 @@ impl Engine {
         }
     }
 
-    /// Says what [`Engine::take`] would, within `left`, and writes nothing. Whether a cell fits,
-    /// and when it will, is about its cost; what remains, and when all is back, is said as it
-    /// stands.
+    /// Answers what [`Engine::take`] would, within `left`, and writes nothing. Whether a cell fits,
+    /// and when it will, depends on its cost. What remains, and when all of it is available again,
+    /// is reported for the current state.
     ///
     /// # Errors
-    /// See [`Engine::take`]; nothing may have been charged.
+    /// See [`Engine::take`]; nothing is ever charged.
     pub async fn look(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.look(cells),
@@ -294,11 +294,11 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::take`], and within `left` where that is less than the engine's own deadline:
-    /// for a decision that asks more than once.
+    /// Like [`Engine::take`], but also bounded by `left` if that is shorter than the engine's own
+    /// deadline: for a decision that makes several calls.
     ///
     /// # Errors
-    /// See [`Engine::take`]; with no time left nothing is sent.
+    /// See [`Engine::take`]; if `left` is zero nothing is sent.
     pub async fn take_within(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.take(cells),
@@ -306,8 +306,8 @@ impl Engine {
         }
     }
 
-    /// Keeps the leases of these cells for another length of them; one that has ended begins again.
-    /// The cells share a tag.
+    /// Extends the leases of these cells to one full length from now. A lease that has ended starts
+    /// again. The cells share a tag.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -321,8 +321,8 @@ impl Engine {
         }
     }
 
-    /// Gives back `cost` of each cell, taken at `taken_at_us`; only into the same window, never
-    /// above full. The cells share a tag.
+    /// Gives back `cost` units of each cell, taken at `taken_at_us`: only into the window that was
+    /// charged, and never above full. The cells share a tag.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -333,7 +333,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a counter: its whole allowance is back.
+    /// Deletes a counter, which restores its whole allowance.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -347,16 +347,17 @@ impl Engine {
         }
     }
 
-    /// Remembers a space whose counters may be looked for. On Redis their names say it.
+    /// Remembers a space, so that [`Engine::find`] finds its counters. Redis needs no such list, as
+    /// its key names contain the space.
     pub fn note_space(&self, space: &Arc<Space>) {
         if let Self::Embedded(embedded) = self {
             embedded.note_space(space);
         }
     }
 
-    /// The counters of `key`, whatever its space, whose space begins with `prefix`: for a person
-    /// who asks, not for requests. `kind` says of a space what its counters are made of. Of a
-    /// counter in memory no name is kept, so only the spaces that were noted are looked at.
+    /// The counters of `key` in all spaces that begin with `prefix`. For operators, not for
+    /// requests. `kind` returns what the counters of a space are made of. The embedded engine keeps
+    /// no names, so it searches only the spaces passed to [`Engine::note_space`].
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -372,10 +373,10 @@ impl Engine {
         }
     }
 
-    /// Whether the store answers now: for `/ready`.
+    /// Checks that the store answers now: for `/ready`.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why it does not.
     pub async fn ping(&self) -> Result<(), EngineError> {
         match self {
             Self::Embedded(_) => Ok(()),

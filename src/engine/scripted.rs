@@ -1,10 +1,10 @@
-//! Scripts of an operator's own in both engines: what a good one does, and that a bad one costs its
-//! own calls and nothing else.
+//! Operators' scripts in both engines: what a good one does, and that a bad one affects only its
+//! own calls.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::testing::{FIXED_WINDOW, SECOND_US, Server, Timed, cell, cost, one};
+use super::testing::{FIXED_WINDOW, SECOND_US, Server, TimedStore, cell, cost, one};
 use super::{
     Cause, Cell, Cells, Engine, EngineError, Program, RedisMode, RedisSettings, ScriptFile,
     Scripts, Settings,
@@ -13,7 +13,7 @@ use crate::clock::{Clock, thread_cpu};
 use crate::telemetry::Metrics;
 
 const LAST: &str = "return { take = take, give_back = give_back }\n";
-/// What is asked of a script to make it do what is bad in it.
+/// The number that makes a script misbehave.
 const EVIL: i64 = 666;
 
 fn file(name: &str, text: &str) -> ScriptFile {
@@ -31,14 +31,14 @@ fn program(name: &str, text: &str) -> &'static Program {
         .unwrap()
 }
 
-/// Why a script is not taken up.
+/// Why a script is not loaded.
 fn refused(name: &str, text: &str) -> String {
     let mistakes = Scripts::load(&[file(name, text)]).expect_err(text);
     assert_eq!(mistakes.len(), 1, "{mistakes:?}");
     mistakes[0].to_string()
 }
 
-/// Counts to `n2`, and does what `evil` says when it is asked to.
+/// A script that counts to `n2`, and runs the code `evil` when triggered.
 fn counting(evil: &str) -> String {
     format!(
         "local function take(s1, s2, s3, now, cost, n1, n2)\n  if n1 == {EVIL} then {evil} end\n  if s1 + cost > n2 then return 0, s1, 0, 0, 0, -1, 0, 0 end\n  \
@@ -59,13 +59,13 @@ fn lockout() -> &'static Program {
 
 #[test]
 fn the_example_locks_out_in_both_engines() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let limit = cell(lockout(), "login", 3, 60 * SECOND_US, 300 * SECOND_US);
         assert_eq!(store.left(&limit), 3, "{engine}");
         let first_at = store.now_us;
         assert!(store.fits(&limit) && store.fits(&limit), "{engine}");
         store.step(59_999_999);
-        // Given back in its window: one more.
+        // Given back within its window: one more fits.
         store.give_back(&one(&limit), first_at);
         assert_eq!(store.left(&limit), 2, "{engine}");
         assert!(store.fits(&cost(&limit, 2)), "{engine}");
@@ -84,7 +84,7 @@ fn the_example_locks_out_in_both_engines() {
             None,
             "{engine}: it can never fit"
         );
-        // Beside one of Weir's own, all or none.
+        // Together with one of Weir's own algorithms, all or none.
         let window = cell(&FIXED_WINDOW, "beside", 1, SECOND_US, 1);
         assert!(
             store.take(&Cells::from_iter([limit.clone(), window.clone()])).admitted,
@@ -98,7 +98,7 @@ fn the_example_locks_out_in_both_engines() {
 #[test]
 fn what_a_script_gives_back_is_back_in_both_engines() {
     let script = program("counting", &counting(""));
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let limit = asked(script, "back", 0);
         assert_eq!(store.drain(&limit), 5, "{engine}");
         let now_us = store.now_us;
@@ -214,7 +214,7 @@ fn nothing_leads_out_of_the_sandbox() {
 fn names_that_mean_something_in_lua_or_in_the_driver_are_good_names() {
     for name in ["end", "call", "unpack", "us", "ok", "sound_take"] {
         let limit = asked(program(name, &counting("")), name, 0);
-        for (engine, mut store) in Timed::engines() {
+        for (engine, mut store) in TimedStore::engines() {
             assert_eq!(store.drain(&limit), 5, "{engine} {name}");
         }
     }
@@ -242,9 +242,9 @@ fn a_text_is_taken_up_once_and_another_text_is_another_program() {
     assert!(std::ptr::eq(program("again", &one), program("again", &one)));
     assert!(!std::ptr::eq(program("again", &one), program("again", &two)));
     assert!(!std::ptr::eq(program("again", &one), program("once_more", &one)));
-    // Windows' ends of lines, and what follows the last one.
+    // Windows line endings, and text after the last line.
     let windows = format!("{}\r\n\r\n", counting("").trim_end().replace('\n', "\r\n"));
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         assert_eq!(store.drain(&asked(program("windows", &windows), "w", 0)), 5, "{engine}");
     }
 }
@@ -266,10 +266,10 @@ fn redis(server: &Server) -> Engine {
     Engine::build(&Settings::Redis(settings), Clock::system(), &Metrics::new(1)).unwrap()
 }
 
-/// What a script may do that passes its trial and shows its face later. The last ones end by their
-/// budget, which only a sandbox has.
+/// What a script may do that passes its trial and misbehaves later. The last ones are stopped by
+/// their budget, which only a sandbox has.
 const HOSTILE: [(&str, bool); 26] = [
-    // What the driver calls its own helpers, and the algorithm that stands before the script.
+    // The names of the driver's own helpers, and of the algorithm that precedes the script.
     (
         "if type(raise) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')",
         true,
@@ -318,7 +318,7 @@ async fn costs_its_own_calls_only(engine: &Engine, name: &str, evil: &str, redis
     assert!(engine.take(&one(&limit(0))).await.unwrap().admitted, "{evil}");
     let before = thread_cpu();
     for turn in 0..3 {
-        // Beside a neighbour that would fit: what fails charges neither.
+        // Together with a cell that would fit: a failure charges neither.
         let both = Cells::from_iter([neighbour.clone(), limit(EVIL)]);
         let EngineError { cause, .. } = engine.take(&both).await.expect_err(evil);
         assert_eq!(cause, Cause::Script, "{evil}");

@@ -1,9 +1,9 @@
-//! Algorithms of the operator's own: Lua files with the contract of `lua/`, tried before any
-//! request meets them.
+//! The operator's own algorithms: Lua files that follow the contract of `lua/`. Each is tried out
+//! before any request uses it.
 //!
-//! A [`Program`] lives for ever, because a counted pointer in each cell would be contended between
-//! cores. So texts are kept once for the life of the process, and their number is bounded. Must not
-//! know what a script computes, nor where its files stand.
+//! A [`Program`] is never freed, because cores would contend for a reference count in each cell. So
+//! a text is stored once for the life of the process, and the number of texts is bounded. Must not
+//! know what a script computes, nor where its file is.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,43 +12,43 @@ use super::lua::Sandbox;
 use super::{Kind, NUMBERS_MAX, Program};
 use crate::telemetry::Mistake;
 
-/// Scripts of one configuration, at most.
+/// Maximum number of scripts in one configuration.
 pub const SCRIPTS_MAX: usize = 64;
-/// Bytes of one script, at most.
+/// Maximum size of a script in bytes.
 pub const SCRIPT_BYTES_MAX: u64 = 64 << 10;
-/// Different texts that a process takes up in its life, at most.
+/// Maximum number of different texts that a process loads in its life.
 const TEXTS_MAX: usize = 256;
-/// Bytes of a script's name, at most.
+/// Maximum length of a script's name in bytes.
 const SCRIPT_NAME_BYTES_MAX: usize = 64;
 
-/// What a script is called inside a Lua text begins so: `end` and `call` are good names for a file.
+/// Prefix of a script's name inside generated Lua, so that `end` and `call` are valid file names.
 const PREFIX: &str = "user_";
-/// A line of a script that gives the numbers to try it with.
+/// Starts a comment line with numbers to try the script with.
 const TRIAL: &str = "-- trial:";
-/// What it is tried with where it has no such line.
+/// The numbers for a script without such a line.
 const TRIAL_DEFAULT: [i64; NUMBERS_MAX] = [1; NUMBERS_MAX];
-/// Trials of one script, at most.
+/// Maximum number of trials of one script.
 const TRIALS_MAX: usize = 8;
-/// Microseconds since 1970 at which a trial begins, and from one of its steps to the next: also
-/// none, far ahead, and back.
+/// The instant at which a trial begins, in microseconds since 1970, and the time between its steps:
+/// none, small, large, and backwards.
 const TRIAL_NOW_US: f64 = 1_774_785_600_000_000.0;
 const TRIAL_STEPS_US: [f64; 6] = [0.0, 0.0, 1.0, 250_000.0, 86_400_000_000.0, -3_600_000_000.0];
 const TRIAL_COSTS: [u64; 4] = [1, 0, 3, 1 << 31];
 
 static TEXTS: Mutex<Vec<&'static Program>> = Mutex::new(Vec::new());
 
-/// A script as it was read.
+/// A script file as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptFile {
-    /// The file's name without `.lua`: what policies call it.
+    /// The file's name without `.lua`, which policies refer to.
     pub name: String,
-    /// Where it stands, for messages.
+    /// Its path, for messages.
     pub path: std::path::PathBuf,
     /// The Lua chunk.
     pub text: String,
 }
 
-/// Scripts that were tried and found good, by name.
+/// Scripts that passed their trials, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Scripts(Vec<(String, &'static Program)>);
 
@@ -65,12 +65,12 @@ impl PartialEq for Scripts {
 impl Eq for Scripts {}
 
 impl Scripts {
-    /// Tries each of `files` in a fresh VM and takes them up.
+    /// Tries each of `files` in a fresh VM and loads it.
     ///
     /// # Errors
-    /// All mistakes, each at the setting `scripts.NAME`, with the file and where possible its
-    /// line: a name that is none, a text that is too long, that can't be loaded or doesn't answer
-    /// as the contract says; and one text too many in this process' life.
+    /// All mistakes, each at the setting `scripts.NAME`, with the file and if possible the
+    /// line: an invalid name, a text that is too long, can't be loaded or breaks the contract, or
+    /// one text more than a process may load.
     pub fn load(files: &[ScriptFile]) -> Result<Self, Vec<Mistake>> {
         let wrong = |file: &ScriptFile, found: String, expected: &str| {
             // Lua's own messages begin with the file's name and the line.
@@ -90,7 +90,7 @@ impl Scripts {
             let kept = tried.and_then(|()| {
                 let expected =
                     "at most 256 different texts of scripts in a process' life: restart it";
-                keep(&file.name, &file.text)
+                intern(&file.name, &file.text)
                     .ok_or_else(|| wrong(file, "one text too many".into(), expected))
             });
             match kept {
@@ -108,7 +108,7 @@ impl Scripts {
     }
 }
 
-/// Whether a script may be called so: `[a-z][a-z0-9_]{0,63}`.
+/// Whether `name` is a valid name for a script: `[a-z][a-z0-9_]{0,63}`.
 #[must_use]
 pub fn is_script_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -118,7 +118,7 @@ pub fn is_script_name(name: &str) -> bool {
 }
 
 /// Whether a program is an operator's script.
-pub(super) fn is_one(program: &'static Program) -> bool {
+pub(super) fn is_operator_script(program: &'static Program) -> bool {
     texts().iter().any(|known| std::ptr::eq(*known, program))
 }
 
@@ -128,12 +128,13 @@ pub(super) fn body(program: &Program) -> &str {
 }
 
 fn texts() -> MutexGuard<'static, Vec<&'static Program>> {
-    // Nothing panics while it is held, and an entry is whole before it is there.
+    // Nothing panics while holding the lock, and an entry is complete before it is added.
     TEXTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The one program of this name and text.
-fn keep(name: &str, text: &str) -> Option<&'static Program> {
+/// Stores a text, or finds the program that already has this name and text. `None` when there are
+/// too many.
+fn intern(name: &str, text: &str) -> Option<&'static Program> {
     let mut texts = texts();
     let known = |program: &&&'static Program| {
         program.name.strip_prefix(PREFIX) == Some(name) && program.text == text
@@ -157,7 +158,7 @@ fn keep(name: &str, text: &str) -> Option<&'static Program> {
     Some(program)
 }
 
-/// A script that answers as the contract says, as far as some states, times and costs can tell.
+/// Checks that a script follows the contract, as far as some states, times and costs can show.
 fn try_out(file: &ScriptFile) -> Result<(), (String, &'static str)> {
     const CONTRACT: &str = "a script that answers as docs/scripts.md says";
     if !is_script_name(&file.name) {
@@ -166,7 +167,7 @@ fn try_out(file: &ScriptFile) -> Result<(), (String, &'static str)> {
     if file.text.len() as u64 > SCRIPT_BYTES_MAX {
         return Err((format!("{} bytes", file.text.len()), "at most 64 KiB"));
     }
-    // LuaJIT passes over them; in the middle of what Redis is sent they are no Lua.
+    // LuaJIT skips these, but in the middle of a generated script they are not valid Lua.
     if file.text.starts_with(['#', '\u{feff}']) {
         return Err((
             "line 1: a `#` or a byte order mark".into(),
@@ -192,7 +193,7 @@ fn try_out(file: &ScriptFile) -> Result<(), (String, &'static str)> {
     Ok(())
 }
 
-/// The numbers to try a script with: what its lines `-- trial: 100 60000000` say.
+/// The numbers to try a script with, from lines such as `-- trial: 100 60000000`.
 fn trials(text: &str) -> Result<Vec<[i64; NUMBERS_MAX]>, (String, &'static str)> {
     let expected = "`-- trial:` and up to six whole numbers, on eight lines at most";
     let mut all = Vec::new();
@@ -219,25 +220,26 @@ fn trials(text: &str) -> Result<Vec<[i64; NUMBERS_MAX]>, (String, &'static str)>
     Ok(if all.is_empty() { vec![TRIAL_DEFAULT] } else { all })
 }
 
-/// Takes and gives back, each from the state that the one before left; says what was asked where an
-/// answer is wrong.
+/// Takes and gives back, each from the state that the previous call left. If an answer is wrong,
+/// the error includes the call.
 fn run(sandbox: &Sandbox, numbers: [i64; NUMBERS_MAX]) -> Result<(), (String, String)> {
     let mut state = [0.0; 3];
     let mut now = TRIAL_NOW_US;
     for step in TRIAL_STEPS_US {
         now += step;
         for cost in TRIAL_COSTS {
-            let ask = |what: &str, state: [f64; 3]| {
+            let call = |what: &str, state: [f64; 3]| {
                 format!("asked {what}({state:?}, now = {now}, {cost}, numbers {numbers:?})")
             };
-            let taken =
-                sandbox.take(state, now, cost, numbers).map_err(|why| (why, ask("take", state)))?;
+            let taken = sandbox
+                .take(state, now, cost, numbers)
+                .map_err(|why| (why, call("take", state)))?;
             if taken.fits && cost > 0 {
                 state = taken.state;
             }
             let returned = sandbox
                 .give_back(state, now, cost, now - 1.0, numbers)
-                .map_err(|why| (why, ask("give_back", state)))?;
+                .map_err(|why| (why, call("give_back", state)))?;
             if returned.changed && cost == 1 {
                 state = returned.state;
             }

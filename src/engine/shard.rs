@@ -1,8 +1,8 @@
-//! One shard of the embedded map: counters in a dense row, so that a sweep can go through them step
-//! by step and never pauses for long.
+//! One shard of the embedded map. Counters are in a dense array, so that a sweep can go through
+//! them in small steps and never pauses for long.
 //!
-//! Must not know Lua. Expiry frees memory and decides nothing: an expired counter that still stands
-//! is read like any other.
+//! Must not know Lua. Expiry only frees memory and decides nothing: an expired counter that is
+//! still there is read like any other.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -10,30 +10,30 @@ use indexmap::IndexMap;
 
 use super::counters::Stored;
 
-/// A counter.
+/// A counter and its expiry.
 pub(super) struct Entry {
     pub(super) counter: Stored,
-    /// Microseconds since 1970 from which it may be forgotten.
+    /// When it may be forgotten, in microseconds since 1970.
     pub(super) expire_us: u64,
 }
 
-/// Counters whose tags fall into one shard.
+/// The counters whose tags map to one shard.
 pub(super) struct Shard {
-    entries: IndexMap<u128, Entry, Fold>,
-    /// Where the next sweep goes on.
+    entries: IndexMap<u128, Entry, DigestHashBuilder>,
+    /// Where the next sweep continues.
     cursor: usize,
 }
 
 impl Shard {
     pub(super) fn new(seed: u64) -> Self {
-        Self { entries: IndexMap::with_hasher(Fold(seed)), cursor: 0 }
+        Self { entries: IndexMap::with_hasher(DigestHashBuilder(seed)), cursor: 0 }
     }
 
     pub(super) fn get(&self, id: u128) -> Option<&Stored> {
         self.entries.get(&id).map(|entry| &entry.counter)
     }
 
-    pub(super) fn entry_of(&self, id: u128) -> Option<&Entry> {
+    pub(super) fn entry_at(&self, id: u128) -> Option<&Entry> {
         self.entries.get(&id)
     }
 
@@ -41,19 +41,19 @@ impl Shard {
         self.entries.get_mut(&id)
     }
 
-    /// The counter of `id`, made if there is none.
+    /// The counter of `id`, created if it does not exist.
     pub(super) fn entry(&mut self, id: u128, new: impl FnOnce() -> Stored) -> &mut Entry {
         self.entries.entry(id).or_insert_with(|| Entry { counter: new(), expire_us: 0 })
     }
 
-    /// How many keys it stood for; 0 where there was none.
+    /// Removes a counter; returns how many keys it counted as, 0 if it did not exist.
     pub(super) fn remove(&mut self, id: u128) -> usize {
         self.entries.swap_remove(&id).map_or(0, |entry| entry.counter.weight())
     }
 
-    /// Looks at the next `steps` counters in turn and forgets the expired ones; how many keys those
-    /// stood for. A counter that is moved into a freed place is looked at next, so that a full
-    /// round misses none.
+    /// Checks the next `steps` counters in turn and drops expired ones; returns how many keys those
+    /// counted as. A counter moved into a freed position is checked next, so that a full round
+    /// misses none.
     pub(super) fn sweep(&mut self, now_us: u64, steps: usize) -> usize {
         let mut freed = 0;
         for _ in 0..steps {
@@ -75,23 +75,23 @@ impl Shard {
     }
 }
 
-/// Hashes a number that is a digest already: folded with a seed of the process, so that nobody can
-/// choose keys that meet in one place.
+/// Builds hashers for keys that are digests already. They are folded with a seed chosen per
+/// process, so that nobody can choose keys that collide.
 #[derive(Clone)]
-pub(super) struct Fold(u64);
+pub(super) struct DigestHashBuilder(u64);
 
-/// [`Fold`] at work.
-pub(super) struct Folding(u64);
+/// The hasher of [`DigestHashBuilder`].
+pub(super) struct DigestHasher(u64);
 
-impl BuildHasher for Fold {
-    type Hasher = Folding;
+impl BuildHasher for DigestHashBuilder {
+    type Hasher = DigestHasher;
 
-    fn build_hasher(&self) -> Folding {
-        Folding(self.0)
+    fn build_hasher(&self) -> DigestHasher {
+        DigestHasher(self.0)
     }
 }
 
-impl Hasher for Folding {
+impl Hasher for DigestHasher {
     fn write_u128(&mut self, number: u128) {
         let product = u128::from(number as u64 ^ self.0)
             * u128::from((number >> 64) as u64 ^ self.0.rotate_left(32));
@@ -139,14 +139,14 @@ mod tests {
         let mut shard = Shard::new(7);
         for id in 0..100_000_u128 {
             put(&mut shard, id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), 1);
-            // A place in the row (hash, key, counter), and for each an index of 8 bytes and a
-            // control byte, at most half of them used.
-            let row = size_of::<(usize, u128, Entry)>() * shard.entries.capacity();
-            let index = 2 * 9 * shard.entries.capacity();
+            // An entry (hash, key, counter), plus an index of 8 bytes and a control byte in a table
+            // that is at most half full.
+            let entries_bytes = size_of::<(usize, u128, Entry)>() * shard.entries.capacity();
+            let index_bytes = 2 * 9 * shard.entries.capacity();
             assert!(
-                id < 100 || row + index < 200 * shard.entries.len(),
+                id < 100 || entries_bytes + index_bytes < 200 * shard.entries.len(),
                 "{} bytes for {}",
-                row + index,
+                entries_bytes + index_bytes,
                 shard.entries.len()
             );
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use weir_algorithms::{Beside, LEASE_IN_MEMORY, Moment, Shape, script_digest_of};
+use weir_algorithms::{LEASE_IN_MEMORY, Moment, Shape, ShapeExtra, script_digest_of};
 
 use super::Settings;
 use super::keys::Digests;
@@ -147,10 +147,10 @@ impl Shared {
         algorithm.shape(match algorithm {
             Algorithm::Script(_) => {
                 let digest = blake3::hash(self.program(algorithm).text.as_bytes());
-                Beside::Script(script_digest_of(&digest.to_hex()))
+                ShapeExtra::Script(script_digest_of(&digest.to_hex()))
             }
-            _ if algorithm.holds() => Beside::Lease(self.lease),
-            _ => Beside::Nothing,
+            _ if algorithm.holds() => ShapeExtra::Lease(self.lease),
+            _ => ShapeExtra::Nothing,
         })
     }
 

@@ -1,4 +1,5 @@
-//! The embedded engine's own: how many keys it holds, what a key is, and when it is free again.
+//! Specific to the embedded engine: how many keys it holds, what counts as a key, and when it is
+//! free again.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ fn a_full_embedded_engine_serves_known_keys_and_refuses_new_ones_until_one_expir
             && text.contains("weir_store_errors_total{cause=\"full\"} 1"),
         "{text}"
     );
-    // Shards are chosen by the tag's low bits: a tag of the same shard finds the expired one.
+    // The tag's low bits select the shard: a call with a tag of the same shard finds the expired
+    // counter.
     clock.step(3_100_000);
     assert!(engine.take(&one(&tagged(256))).unwrap().admitted);
 }
@@ -91,7 +93,8 @@ fn threads_on_one_counter_admit_its_quota_exactly() {
     }
 }
 
-/// No promise, a figure: `cargo test --lib engine::behaviours::the_cost -- --nocapture` prints it.
+/// Prints the cost, which is a measurement and no promise: `cargo test --lib
+/// engine::behaviours::memory::the_cost -- --nocapture`. Fails only if it is far too high.
 #[test]
 fn the_cost_of_an_embedded_take_is_small() {
     let (engine, _, _) = embedded(1_000_000);
@@ -121,7 +124,7 @@ fn named(limit: &Cell, member: u128) -> Cells {
 #[test]
 fn a_log_is_a_key_for_each_take_and_a_full_engine_goes_on_when_some_are_given_back() {
     for program in [&SLIDING_WINDOW_LOG, &CONCURRENCY] {
-        // And a quarter more for those that are there.
+        // And a quarter more for existing ones.
         let (engine, _, _) = embedded(4);
         let limit = cost(&cell(program, "members", 1_000, SECOND_US, 0), 3);
         for member in 0..5 {
@@ -135,9 +138,10 @@ fn a_log_is_a_key_for_each_take_and_a_full_engine_goes_on_when_some_are_given_ba
         }
         assert_eq!(engine.take(&named(&limit, 5)), Err(FULL), "{}", program.name);
         assert_eq!(engine.keys(), 5);
-        // Nothing was charged: a look sees what is left.
+        // Nothing was charged, as a look shows.
         assert_eq!(engine.take(&one(&cost(&limit, 0))).unwrap().cells[0].remaining, 985);
-        // Part of a take leaves its record, all of it frees it; and once is enough.
+        // Giving back part of a take leaves its record, giving back all of it frees the record, and
+        // only once.
         engine.give_back(&named(&cost(&limit, 2), 1), START_US).unwrap();
         assert_eq!(engine.keys(), 5);
         for _ in 0..2 {
@@ -175,7 +179,7 @@ fn sixteen_sub_windows_are_a_key_more() {
     assert_eq!(engine.keys(), 1 + (1 + 6));
 }
 
-/// Strangers fill the engine; those whom it knows go on, whatever is kept for them.
+/// New clients fill the engine; existing ones continue, whatever is stored for them.
 #[test]
 fn known_logs_and_leases_go_on_when_strangers_have_filled_the_engine() {
     for program in [&SLIDING_WINDOW_LOG, &CONCURRENCY] {
@@ -209,7 +213,7 @@ fn a_full_log_makes_room_of_what_is_over() {
         assert!(engine.take(&named(&limit, member)).unwrap().admitted);
     }
     assert_eq!(engine.take(&named(&limit, 3)), Err(FULL));
-    // One microsecond after a period.
+    // One microsecond more than a period.
     clock.step(SECOND_US as i64 + 1);
     assert!(engine.take(&named(&limit, 5)).unwrap().admitted);
     assert_eq!(engine.keys(), 1);
@@ -281,7 +285,7 @@ proptest! {
                 7 if !taken.is_empty() => {
                     let (_, cells) = &taken[which % taken.len()];
                     engine.renew(cells);
-                    // A lease that was forgotten and begins again may be one too many.
+                    // A lease that was forgotten and starts again may be one too many.
                     renewed += 1;
                 }
                 _ => {}

@@ -1,12 +1,12 @@
-//! What counters do, as one list that every engine is held to.
+//! What counters do: one list of behaviours that every engine must show.
 //!
-//! `times` has what they do as time goes on, `memory` what is the embedded engine's own.
+//! `times` has their behaviour over time, `memory` what is specific to the embedded engine.
 
 mod memory;
 mod times;
 
 use super::testing::{
-    ALL, FIXED_WINDOW, GCRA, RATES, SECOND_US, START_US, TOKEN_BUCKET, Timed, cell, cost, one,
+    ALL, FIXED_WINDOW, GCRA, RATES, SECOND_US, START_US, TOKEN_BUCKET, TimedStore, cell, cost, one,
 };
 use super::{Cell, Cells, Program};
 
@@ -16,7 +16,7 @@ fn buckets() -> [&'static Program; 2] {
 
 #[test]
 fn a_fresh_counter_is_full_and_admits_exactly_its_capacity() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in RATES {
             let limit = cell(program, "fresh", 7, SECOND_US, 7);
             assert_eq!(store.left(&limit), 7, "{engine} {}", program.name);
@@ -27,13 +27,13 @@ fn a_fresh_counter_is_full_and_admits_exactly_its_capacity() {
 
 #[test]
 fn a_give_back_after_a_refill_gives_nothing_twice() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in buckets() {
             let limit = cell(program, "twice", 10, SECOND_US, 10);
             let taken_at = store.now_us;
             assert!(store.fits(&cost(&limit, 10)));
             store.step(SECOND_US as i64);
-            // All has flowed back by itself: the give-back must not make 20 of it.
+            // All units have come back by themselves, and the give-back must not double them.
             assert!(store.fits(&cost(&limit, 10)));
             store.give_back(&one(&cost(&limit, 10)), taken_at);
             assert_eq!(store.drain(&limit), 0, "{engine} {}", program.name);
@@ -43,7 +43,7 @@ fn a_give_back_after_a_refill_gives_nothing_twice() {
 
 #[test]
 fn a_give_back_returns_what_has_not_flowed_back() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in buckets() {
             let limit = cell(program, "half", 10, SECOND_US, 10);
             let taken_at = store.now_us;
@@ -58,11 +58,11 @@ fn a_give_back_returns_what_has_not_flowed_back() {
     }
 }
 
-/// A give-back counts what a take found in the bucket for nothing: what another take had charged
-/// by then may have come back since, and the bucket have run over.
+/// A give-back must not rely on the level that the take found: units charged by another take before
+/// that may have come back since, so that the bucket overflowed.
 #[test]
 fn give_backs_that_cross_make_no_second_burst() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in buckets() {
             let limit = cell(program, "cross", 10, 10 * SECOND_US, 10);
             let half = cost(&limit, 5);
@@ -85,14 +85,14 @@ fn give_backs_that_cross_make_no_second_burst() {
 
 #[test]
 fn what_is_given_back_whole_leaves_no_key() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in ALL.into_iter().filter(|program| program.name != "leaky_bucket") {
             let limit = Cell { member: 7, ..cell(program, "whole", 10, SECOND_US, 10) };
             let taken_at = store.now_us;
             assert!(store.fits(&cost(&limit, 3)));
             store.give_back(&one(&cost(&limit, 2)), taken_at);
             assert_eq!(store.keys(), 1, "{engine} {}", program.name);
-            // A log and leases keep units by number: the first ones go first.
+            // Logs and leases store units by number, and the first ones are given back first.
             store.give_back(&one(&cost(&limit, 3)), taken_at);
             assert_eq!(store.keys(), 0, "{engine} {}", program.name);
         }
@@ -101,7 +101,7 @@ fn what_is_given_back_whole_leaves_no_key() {
 
 #[test]
 fn a_look_says_what_a_take_would_and_writes_nothing() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in ALL {
             let (limit, keys) = (cell(program, "looked-at", 5, SECOND_US, 5), store.keys());
             let looked = store.look(&one(&cost(&limit, 3)));
@@ -123,7 +123,7 @@ fn a_look_says_what_a_take_would_and_writes_nothing() {
 
 #[test]
 fn a_fixed_window_takes_back_only_into_the_window_that_was_charged() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for alignment in [0, 1] {
             let mut limit = cell(&FIXED_WINDOW, &format!("window{alignment}"), 10, SECOND_US, 10);
             limit.numbers[2] = alignment;
@@ -144,7 +144,7 @@ fn a_fixed_window_takes_back_only_into_the_window_that_was_charged() {
 
 #[test]
 fn a_fixed_windows_end_is_not_moved_by_later_hits() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let limit = cell(&FIXED_WINDOW, "fixed", 3, SECOND_US, 3);
         assert!(store.fits(&limit));
         store.step(999_998);
@@ -158,7 +158,7 @@ fn a_fixed_windows_end_is_not_moved_by_later_hits() {
 
 #[test]
 fn an_aligned_window_begins_at_whole_periods() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let mut limit = cell(&FIXED_WINDOW, "aligned", 3, SECOND_US, 3);
         limit.numbers[2] = 1;
         store.step(999_999 - (START_US % SECOND_US) as i64);
@@ -170,7 +170,7 @@ fn an_aligned_window_begins_at_whole_periods() {
 
 #[test]
 fn one_cell_that_refuses_leaves_the_other_uncharged() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for (first, second) in
             RATES.iter().flat_map(|first| RATES.iter().map(move |second| (*first, *second)))
         {
@@ -192,7 +192,7 @@ fn one_cell_that_refuses_leaves_the_other_uncharged() {
 
 #[test]
 fn a_shadow_cell_refuses_nobody_and_is_charged_only_with_the_others() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let enforced = cell(&GCRA, "enforced", 5, SECOND_US, 5);
         let shadow = Cell { shadow: true, ..cell(&FIXED_WINDOW, "shadow", 3, SECOND_US, 3) };
         let wide = Cell { shadow: true, ..cell(&FIXED_WINDOW, "wide", 100, SECOND_US, 100) };
@@ -209,7 +209,7 @@ fn a_shadow_cell_refuses_nobody_and_is_charged_only_with_the_others() {
 
 #[test]
 fn cost_zero_is_decided_as_one_and_charges_nothing() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in RATES {
             let limit = cell(program, "look", 2, SECOND_US, 2);
             let look = one(&cost(&limit, 0));
@@ -230,7 +230,7 @@ fn cost_zero_is_decided_as_one_and_charges_nothing() {
 
 #[test]
 fn a_cost_above_the_burst_never_fits_and_has_no_retry_time() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in RATES {
             let limit = cell(program, "above", 5, SECOND_US, 5);
             let taken = store.take(&one(&cost(&limit, 6)));
@@ -242,15 +242,15 @@ fn a_cost_above_the_burst_never_fits_and_has_no_retry_time() {
 
 #[test]
 fn an_edited_limit_applies_at_once() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in RATES {
             let small = cell(program, "edited", 10, SECOND_US, 10);
             let large = cell(program, "edited", 1000, SECOND_US, 1000);
             store.drain(&large);
-            // Of two windows the one before still counts in the next.
+            // For the counter of two windows, the previous one still counts in the next.
             let periods = if program.name == "sliding_window_counter" { 2 } else { 1 };
-            // A state that the small limit can't have written: full again at most, never an endless
-            // wait.
+            // The small limit can't have written this state: it is at most full again, and never
+            // waits for ever.
             assert!(
                 store.take(&one(&small)).cells[0].retry_units.unwrap_or(0) <= periods * SECOND_US,
                 "{engine} {}",
@@ -265,7 +265,7 @@ fn an_edited_limit_applies_at_once() {
 #[test]
 fn longer_limits_count_in_milliseconds() {
     let day_ms = 24 * 3_600_000;
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in RATES {
             let limit = Cell { unit_us: 1000, ..cell(program, "day", 1000, day_ms, 1000) };
             assert_eq!(store.drain(&limit), 1000, "{engine} {}", program.name);

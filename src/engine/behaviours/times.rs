@@ -1,4 +1,5 @@
-//! What counters do as time goes on: when to come back, at what rate, and when the clock steps.
+//! What counters do over time: when to retry, at what rate units pass, and what happens when the
+//! clock steps.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::super::driver::Verb;
 use super::super::testing::{
     CONCURRENCY, Event, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, RATES, SECOND_US,
     SLIDING_WINDOW_BUCKETS, SLIDING_WINDOW_COUNTER, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET,
-    Timed, cell, cost, one,
+    TimedStore, cell, cost, one,
 };
 use super::super::{Cell, Cells};
 
@@ -20,12 +21,12 @@ const HOUR_US: i64 = 3_600_000_000;
 #[test]
 fn nine_hundred_a_second_for_an_hour_is_nine_hundred_a_second() {
     for program in [&TOKEN_BUCKET, &GCRA, &LEAKY_BUCKET] {
-        let mut store = Timed::embedded();
+        let mut store = TimedStore::embedded();
         let limit = cell(program, "hour", 900, SECOND_US, 900);
         let mut admitted = store.drain(&limit);
         let begin_us = store.now_us;
-        // Asked as soon as one may fit, for a minute; then whatever is there in each tenth of a
-        // second, more or less, for an hour.
+        // For a minute, take as soon as one may fit. Then for an hour, take whatever is available
+        // in each tenth of a second.
         while store.now_us <= begin_us + 60 * SECOND_US {
             let taken = store.take(&one(&limit));
             admitted += u64::from(taken.admitted);
@@ -43,9 +44,9 @@ fn nine_hundred_a_second_for_an_hour_is_nine_hundred_a_second() {
 
 #[test]
 fn five_thousand_in_a_second_are_all_in_the_log() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let limit = cell(&SLIDING_WINDOW_LOG, "log", 5_000, SECOND_US, 5_000);
-        // Seven in each microsecond, and one more when all have come.
+        // Seven per microsecond, and one more once all have been taken.
         let take = |index: u64| Event {
             now_us: START_US + index / 7,
             verb: Verb::Take,
@@ -64,19 +65,19 @@ fn five_thousand_in_a_second_are_all_in_the_log() {
     }
 }
 
-/// How often a period must pass until nothing of it counts any more.
+/// How many periods must pass until nothing of the present one counts.
 fn periods(limit: &Cell) -> u64 {
     if limit.program.name == "sliding_window_counter" { 2 } else { 1 }
 }
 
 #[test]
 fn a_clock_that_steps_back_gives_one_burst_and_recovers_within_a_period() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for (program, back_us) in RATES.iter().flat_map(|program| {
             [1, 499_999, 1_000_000, 1_500_001, HOUR_US].map(|us| (*program, us))
         }) {
             let limit = cell(program, &format!("back{back_us}"), 10, SECOND_US, 10);
-            // In two parts, so that what is known of the past is more than one instant.
+            // In two parts, so that the state covers more than one instant.
             assert!(store.fits(&cost(&limit, 4)));
             store.step(10_000);
             store.drain(&limit);
@@ -86,16 +87,16 @@ fn a_clock_that_steps_back_gives_one_burst_and_recovers_within_a_period() {
             assert!(admitted <= 10, "{at}: {admitted} at once");
             let told = store.take(&one(&limit)).cells[0].retry_units.unwrap();
             assert!(told <= periods(&limit) * SECOND_US, "{at}: told to wait {told} us");
-            // Whatever it was told: after a period (the weighted one needs two) all is back, and
-            // once.
+            // Whatever retry time was reported: after a period (two for the weighted counter) all
+            // is back, once.
             store.step((periods(&limit) * SECOND_US) as i64);
             if back_us <= SECOND_US as i64 {
-                // What was taken before the step can lie in this period still.
+                // Units taken before the step may lie in this period.
                 store.step(back_us);
             }
             assert_eq!(store.left(&limit), 10, "{at}");
             assert_eq!(store.drain(&limit), 10, "{at}");
-            // And forward again: at most one burst more.
+            // Forward again: at most one burst more.
             store.step(back_us);
             let admitted = store.drain(&limit);
             assert!(admitted <= 10, "{at}, then forward: {admitted}");
@@ -103,18 +104,18 @@ fn a_clock_that_steps_back_gives_one_burst_and_recovers_within_a_period() {
     }
 }
 
-/// A window by the clock that was begun before the clock stepped back over its border goes on: its
-/// quota is not given twice.
+/// A clock-aligned window that started before the clock stepped back over its border continues: its
+/// quota is not granted twice.
 #[test]
 fn a_window_by_the_clock_is_begun_once() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for (program, period_us) in [(&FIXED_WINDOW, SECOND_US), (&QUOTA, 3600 * SECOND_US)] {
             let mut limit = cell(program, "border", 10, period_us, 10);
             if program.name == "fixed_window" {
                 limit.numbers[2] = 1;
             }
             let border_us = START_US / period_us * period_us;
-            let to = |store: &mut Timed, us: i64| {
+            let to = |store: &mut TimedStore, us: i64| {
                 store.now_us = border_us.checked_add_signed(us).unwrap()
             };
             to(&mut store, 10_000);
@@ -139,15 +140,15 @@ fn a_window_by_the_clock_is_begun_once() {
 
 #[test]
 fn a_quota_counts_by_the_period_that_the_clock_shows() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let limit = cell(&QUOTA, "back", 10, 3600 * SECOND_US, 10);
         assert_eq!(store.drain(&limit), 10, "{engine}");
-        // The next period is another.
+        // The next period is a new one.
         store.step(HOUR_US);
         assert_eq!(store.drain(&limit), 10, "{engine}");
         let until_the_end = limit.numbers[5] as u64 - store.now_us;
         assert_eq!(store.take(&one(&limit)).cells[0].retry_units, Some(until_the_end), "{engine}");
-        // And when the clock steps back from it, it is the one to count in.
+        // When the clock steps back from it, it remains the one to count in.
         store.step(-HOUR_US);
         let taken = store.take(&one(&limit));
         assert_eq!(
@@ -157,7 +158,7 @@ fn a_quota_counts_by_the_period_that_the_clock_shows() {
         );
         store.step(-HOUR_US);
         assert_eq!(store.drain(&limit), 10, "{engine}: two periods back");
-        // What none of the periods named contains is not decided, whatever the limit.
+        // An instant outside the periods named is not decided, whatever the limit.
         store.step(-HOUR_US);
         for limit in [&limit, &Cell { shadow: true, ..limit.clone() }] {
             let taken = store.take(&one(limit));
@@ -171,7 +172,7 @@ fn a_quota_counts_by_the_period_that_the_clock_shows() {
 
 #[test]
 fn after_a_step_of_the_clock_leases_linger_for_one_length_at_most() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for back_us in [1, 500_000, 999_999, HOUR_US] {
             let limit = Cell {
                 member: 7,
@@ -183,20 +184,20 @@ fn after_a_step_of_the_clock_leases_linger_for_one_length_at_most() {
             assert!(!store.fits(&other), "{engine}");
             store.renew(&one(&limit));
             store.step(-back_us);
-            // Its holder is gone. Its lease may have ended with the step; else it lasts until the
-            // clock shows its end again.
+            // The holder has died. Its lease may have ended with the step; otherwise it lasts until
+            // the clock reaches its end again.
             store.step(SECOND_US as i64 + back_us.min(SECOND_US as i64));
             assert!(store.fits(&other), "{engine} {back_us}");
             store.give_back(&one(&other), 0);
-            // And whoever renews after a step has its place again.
+            // A renewal after the step makes the lease count again.
             store.renew(&one(&limit));
             assert!(!store.fits(&other), "{engine} {back_us}");
         }
     }
 }
 
-/// Uses up a limit at several instants, so that its units don't all come back at one.
-fn spend(store: &mut Timed, limit: &Cell) {
+/// Uses up a limit at several instants, so that its units do not all come back at one.
+fn spend(store: &mut TimedStore, limit: &Cell) {
     for part in [3, 2, 1] {
         let units = store.left(limit).div_ceil(part);
         if units > 0 {
@@ -220,7 +221,7 @@ fn a_lone_client_is_refused_until_the_told_time_and_admitted_at_it() {
         (10_000, SECOND_US, 5, 1),
         (1_000, 86_400_000, 50, 1_000),
     ];
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in RATES {
             for (quota, period, burst, unit_us) in numbers {
                 let limit = Cell {
@@ -244,7 +245,7 @@ fn a_lone_client_is_refused_until_the_told_time_and_admitted_at_it() {
 
 #[test]
 fn the_take_of_the_last_unit_tells_when_the_next_is_there() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         for program in [&SLIDING_WINDOW_LOG, &SLIDING_WINDOW_COUNTER, &SLIDING_WINDOW_BUCKETS] {
             for (quota, at_once, unit_us) in
                 [(1, 1, 1), (3, 1, 1), (3, 3, 1), (7, 2, 1_000), (20, 3, 1)]
@@ -280,7 +281,7 @@ fn the_take_of_the_last_unit_tells_when_the_next_is_there() {
 
 #[test]
 fn a_quotas_told_time_is_the_next_periods_beginning() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let mut limit = cell(&QUOTA, "told", 10, SECOND_US, 10);
         store.step(123_456);
         assert!(store.fits(&cost(&limit, 10)));
@@ -294,7 +295,7 @@ fn a_quotas_told_time_is_the_next_periods_beginning() {
         assert!(!store.fits(&limit), "{engine}");
         store.step(1);
         assert!(store.fits(&limit), "{engine}");
-        // For ever there is no time to tell.
+        // A period without an end has no time to report.
         limit.numbers = [3, 1, 0, 0, 0, 0];
         limit.key.key = 99;
         assert_eq!(store.drain(&limit), 3, "{engine}");
@@ -304,8 +305,8 @@ fn a_quotas_told_time_is_the_next_periods_beginning() {
 
 #[test]
 fn a_leaky_bucket_lets_a_burst_pass_and_the_rest_in_its_turn() {
-    for (engine, mut store) in Timed::engines() {
-        // One each 100 ms, two at once, 250 ms of waiting.
+    for (engine, mut store) in TimedStore::engines() {
+        // One per 100 ms, two at once, and 250 ms of waiting.
         let mut limit = cell(&LEAKY_BUCKET, "turns", 10, SECOND_US, 2);
         limit.numbers[3] = 250_000;
         let waits: Vec<_> = (0..5)
@@ -324,7 +325,7 @@ fn a_leaky_bucket_lets_a_burst_pass_and_the_rest_in_its_turn() {
         assert!(!store.fits(&limit), "{engine}");
         store.step(1);
         assert_eq!(store.take(&one(&limit)).cells[0].retry_units, Some(250_000), "{engine}");
-        // Whoever has no room for one that waits is refused until it would pass at once.
+        // A caller that can't hold one more waiting request is refused until it would pass at once.
         limit.numbers[4] = 0;
         let refused = store.take(&one(&limit));
         assert_eq!(
@@ -348,14 +349,14 @@ proptest! {
         let clock = FakeRelativeClock::default();
         let rate = Quota::with_period(Duration::from_micros(interval_us)).unwrap().allow_burst(NonZeroU32::new(burst).unwrap());
         let oracle = RateLimiter::direct_with_clock(rate, clock.clone());
-        let mut store = Timed::embedded();
+        let mut store = TimedStore::embedded();
         let limit = cell(&GCRA, "governor", quota, interval_us * quota, burst.into());
         let mut told_us = 0_u64;
         for (index, (how, percent, amount)) in steps.into_iter().enumerate() {
             let us = [0, 0, 1, told_us, told_us.saturating_sub(1), interval_us, interval_us * percent / 100, interval_us * percent][how];
             clock.advance(Duration::from_micros(us));
             store.step(us as i64);
-            // Governor knows no cost above the burst: an error, and nothing to compare.
+            // Governor returns an error for a cost above the burst, so there is nothing to compare.
             let amount = amount.min(burst);
             let expected = oracle.check_n(NonZeroU32::new(amount).unwrap()).unwrap();
             let taken = store.take(&Cells::from_iter([cost(&limit, amount.into())]));
@@ -367,17 +368,17 @@ proptest! {
 
 #[test]
 fn callers_with_different_numbers_do_not_reset_each_other() {
-    // As while an edit reaches one proxy after another, or where a policy answers two bursts for
-    // one key.
-    for (engine, mut store) in Timed::engines() {
+    // As happens while an edit reaches one proxy after another, or if a policy answers two bursts
+    // for one key.
+    for (engine, mut store) in TimedStore::engines() {
         for program in [&TOKEN_BUCKET, &GCRA] {
             let large = cell(program, "bursts apart", 100, 60 * SECOND_US, 100);
             let mut small = large.clone();
             small.numbers[2] = 99;
             let admitted = (0..300).filter(|turn| store.fits([&large, &small][turn % 2])).count();
             assert_eq!(admitted, 100, "{engine} {}: in one instant", program.name);
-            // A burst at another rate is another span of time: whoever changes it may lose some of
-            // it, and wins nothing.
+            // A burst at another rate covers another span of time: changing the rate may lose some
+            // of it, but never gains any.
             let slow = cell(program, "rates apart", 100, 60 * SECOND_US, 100);
             let fast = cell(program, "rates apart", 200, 60 * SECOND_US, 100);
             let admitted = (0..300).filter(|turn| store.fits([&slow, &fast][turn % 2])).count();
@@ -400,7 +401,7 @@ fn callers_with_different_numbers_do_not_reset_each_other() {
 
 #[test]
 fn a_place_with_slack_is_held_however_far_the_clock_steps_back() {
-    for (engine, mut store) in Timed::engines() {
+    for (engine, mut store) in TimedStore::engines() {
         let mut place = cell(&CONCURRENCY, "slack", 2, HOUR_US as u64, 0);
         place.numbers[2] = 100 * HOUR_US;
         for back_us in [0, 1, 1_000_000, 50 * HOUR_US] {

@@ -1,24 +1,24 @@
-//! Named units with an instant each, in their instants' order: a log, or leases. A take's units are
-//! one record.
+//! Named units, each with an instant, sorted by instant: a log, or leases. The units of one take
+//! are one record.
 
 use std::collections::VecDeque;
 
-/// What one take added: its units `from..to`, all with one instant.
+/// The units `from..to` of one take, all with one instant.
 struct Record {
     at: u64,
     member: u128,
     from: u32,
     to: u32,
-    /// Units of this record and of all before it, gone or not.
+    /// Units of this record and of all before it, including dropped ones.
     sum: u64,
 }
 
-/// Records in the order of their instants.
+/// Records sorted by instant.
 #[derive(Default)]
 pub(in crate::engine) struct Members {
     records: VecDeque<Record>,
-    /// Units of the records that went at the beginning: all sums have them.
-    gone: u64,
+    /// Units of the records dropped from the front. All sums include them.
+    dropped: u64,
 }
 
 impl Members {
@@ -26,12 +26,12 @@ impl Members {
         self.records.len()
     }
 
-    /// Units of the first `records` of them, and of those that are gone.
+    /// Units of the first `records` records, including dropped ones.
     fn sum(&self, records: usize) -> u64 {
         records
             .checked_sub(1)
             .and_then(|last| self.records.get(last))
-            .map_or(self.gone, |record| record.sum)
+            .map_or(self.dropped, |record| record.sum)
     }
 
     fn until(&self, at: u64) -> usize {
@@ -60,45 +60,45 @@ impl Members {
             .collect()
     }
 
-    /// Adds `units` at `at` under a name.
+    /// Adds `units` units at `at` under a name.
     pub(super) fn insert(&mut self, at: u64, member: u128, units: u64) {
-        let place = self.until(at);
+        let index = self.until(at);
         // At most `plan::MEMBERS_MAX`.
         let to = u32::try_from(units).unwrap_or(u32::MAX);
-        self.records.insert(place, Record { at, member, from: 0, to, sum: 0 });
-        self.count_from(place);
+        self.records.insert(index, Record { at, member, from: 0, to, sum: 0 });
+        self.update_sums(index);
     }
 
-    /// Removes the first `units` of those that were added under a name, as far as they are there.
+    /// Removes the first `units` of the units added under a name, as far as they are still there.
     pub(super) fn remove(&mut self, member: u128, units: u64) {
-        let Some(place) = self.records.iter().rposition(|record| record.member == member) else {
+        let Some(index) = self.records.iter().rposition(|record| record.member == member) else {
             return;
         };
-        let gone = self.records.get_mut(place).is_none_or(|record| {
+        let gone = self.records.get_mut(index).is_none_or(|record| {
             record.from = u32::try_from(units).unwrap_or(u32::MAX).clamp(record.from, record.to);
             record.from == record.to
         });
         if gone {
-            self.records.remove(place);
+            self.records.remove(index);
         }
-        self.count_from(place);
+        self.update_sums(index);
     }
 
-    /// Forgets what has an instant up to `at`.
+    /// Drops units with an instant up to `at`.
     pub(super) fn drop_until(&mut self, at: u64) {
         let gone = self.until(at);
-        self.gone = self.sum(gone);
+        self.dropped = self.sum(gone);
         self.records.drain(..gone);
     }
 
-    /// Forgets what has an instant after `at`.
+    /// Drops units with an instant after `at`.
     pub(super) fn drop_after(&mut self, at: u64) {
         self.records.truncate(self.until(at));
     }
 
-    fn count_from(&mut self, place: usize) {
-        let mut sum = self.sum(place);
-        for record in self.records.range_mut(place..) {
+    fn update_sums(&mut self, index: usize) {
+        let mut sum = self.sum(index);
+        for record in self.records.range_mut(index..) {
             sum += u64::from(record.to - record.from);
             record.sum = sum;
         }

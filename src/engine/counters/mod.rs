@@ -1,9 +1,9 @@
-//! What the embedded engine keeps for each kind of program: three numbers, a log, a ring of
-//! sub-windows, leases.
+//! What the embedded engine stores for each kind of program: three numbers, a log, a ring of
+//! sub-windows, or leases.
 //!
-//! Each kind is read into the three numbers that programs see, and written to when all agreed,
-//! exactly as the Redis driver does it with a string, a list or a sorted set. Must not know what a
-//! program computes.
+//! Each kind is read into the three numbers that programs see, and written only when all cells
+//! agreed, exactly as the Redis driver does with a string, a list or a sorted set. Must not know
+//! what a program computes.
 
 mod members;
 mod ring;
@@ -15,13 +15,14 @@ use super::found::MEMBERS_READ_MAX;
 use super::lua::State;
 use super::{Cell, Content, Kind};
 
-/// Of takes that add one lease, every so many purge what is over: by the last digits of the time,
-/// so that both engines do it alike. A purge is only for memory, and costs a Redis call.
-pub(super) const PURGE_EACH: u64 = 8;
-/// Sub-windows that weigh as much as one counter.
-const BUCKETS_A_KEY: usize = 16;
+/// Of the takes that add one lease, one in this many purges expired leases. The last digits of the
+/// time decide, so that both engines purge alike. A purge only frees memory, and costs a Redis
+/// call.
+pub(super) const PURGE_EVERY: u64 = 8;
+/// This many sub-windows count as one key.
+const BUCKETS_PER_KEY: usize = 16;
 
-/// A counter's inside, by kind.
+/// A counter's content, by kind.
 pub(super) enum Stored {
     Numbers(State),
     Log(Box<Members>),
@@ -30,7 +31,7 @@ pub(super) enum Stored {
 }
 
 impl Stored {
-    /// An empty one for `cell`.
+    /// An empty counter for `cell`.
     pub(super) fn new(cell: &Cell) -> Self {
         match cell.program.kind {
             Kind::Numbers => Self::Numbers([0.0; 3]),
@@ -40,7 +41,7 @@ impl Stored {
         }
     }
 
-    /// How many keys of the engine's maximum it stands for.
+    /// How many keys it counts as, of the engine's maximum.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Numbers(_) => 1,
@@ -49,7 +50,7 @@ impl Stored {
         }
     }
 
-    /// Whether nothing is in it: it need not be kept.
+    /// Whether it is empty and need not be kept.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Numbers(_) => false,
@@ -58,7 +59,7 @@ impl Stored {
         }
     }
 
-    /// What it holds, for a person who looks.
+    /// Its content, for an operator who inspects it.
     pub(super) fn content(&self) -> Content {
         match self {
             Self::Numbers(state) => Content::Numbers(state.map(|number| number as i64)),
@@ -69,15 +70,15 @@ impl Stored {
         }
     }
 
-    /// Writes what `cell` takes at `now_us`, of which `now` is the cell's unit; `state` is what its
-    /// program answered.
+    /// Writes what `cell` takes at `now_us`, which is `now` in the cell's unit. `state` is the new
+    /// state that its program returned.
     pub(super) fn take(&mut self, cell: &Cell, now: u64, now_us: u64, state: State) {
-        let purges = cell.cost > 1 || now_us.is_multiple_of(PURGE_EACH);
+        let purges = cell.cost > 1 || now_us.is_multiple_of(PURGE_EVERY);
         match self {
             Self::Numbers(numbers) => *numbers = state,
             Self::Log(members) => {
                 members.drop_after(now);
-                members.drop_until(over(cell, now));
+                members.drop_until(expired_until(cell, now));
                 members.insert(now, cell.member, cell.cost);
             }
             Self::Buckets(ring) => ring.add(window(cell, now), cell.cost),
@@ -85,22 +86,25 @@ impl Stored {
                 let ends = now + number(cell, 1);
                 members.drop_after(ends + number(cell, 2));
                 if purges {
-                    members.drop_until(over(cell, now));
+                    members.drop_until(expired_until(cell, now));
                 }
                 members.insert(ends, cell.member, cell.cost);
             }
         }
     }
 
-    /// Forgets what is over, in `cell`'s unit.
+    /// Drops expired units; `now` is in `cell`'s unit.
     pub(super) fn purge(&mut self, cell: &Cell, now: u64) {
         match self {
             Self::Numbers(_) | Self::Buckets(_) => {}
-            Self::Log(members) | Self::Leases(members) => members.drop_until(over(cell, now)),
+            Self::Log(members) | Self::Leases(members) => {
+                members.drop_until(expired_until(cell, now))
+            }
         }
     }
 
-    /// Gives back what is kept by name or by sub-window. Numbers are given back by their program.
+    /// Gives back units that are stored by name or by sub-window. [`Kind::Numbers`] is given back
+    /// by its program.
     pub(super) fn give_back(&mut self, cell: &Cell, now: u64, taken_at: u64) {
         match self {
             Self::Numbers(_) => {}
@@ -111,7 +115,7 @@ impl Stored {
         }
     }
 
-    /// Lets `cell`'s leases end one length from now, also those that had ended.
+    /// Extends `cell`'s leases to one length from now, including those that have ended.
     pub(super) fn renew(&mut self, cell: &Cell, now: u64) {
         if let Self::Leases(members) = self {
             members.remove(cell.member, cell.cost);
@@ -120,13 +124,13 @@ impl Stored {
     }
 }
 
-/// What `cell`'s program sees of a counter at `now`.
+/// The three numbers that `cell`'s program sees of a counter at `now`.
 pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
-    // Units that must leave before the cost fits, or before the next unit does where the cost
-    // leaves nothing.
+    // Units that must leave before the cost fits or, if the cost leaves nothing, before one more
+    // unit fits.
     let lacking = |count: u64| {
-        let (asked, most) = (count + cell.cost.max(1), number(cell, 0));
-        if asked == most && cell.cost > 0 { 1 } else { asked.saturating_sub(most) }
+        let (wanted, most) = (count + cell.cost.max(1), number(cell, 0));
+        if wanted == most && cell.cost > 0 { 1 } else { wanted.saturating_sub(most) }
     };
     match (counter, cell.program.kind) {
         (Some(Stored::Numbers(state)), Kind::Numbers) => *state,
@@ -158,7 +162,7 @@ pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
     }
 }
 
-/// How many keys more a take of `cell` may come to stand for.
+/// How many more keys the counter may count as after a take of `cell`.
 pub(super) fn growth(counter: Option<&Stored>, cell: &Cell) -> usize {
     match (counter, cell.program.kind) {
         (_, Kind::Log | Kind::Leases) | (None, Kind::Numbers) => 1,
@@ -168,15 +172,15 @@ pub(super) fn growth(counter: Option<&Stored>, cell: &Cell) -> usize {
 }
 
 fn ring_weight(buckets: usize) -> usize {
-    1 + buckets / BUCKETS_A_KEY
+    1 + buckets / BUCKETS_PER_KEY
 }
 
-/// Up to which instant a member of `cell`'s counts no more.
-fn over(cell: &Cell, now: u64) -> u64 {
+/// Members of `cell`'s up to this instant have expired.
+fn expired_until(cell: &Cell, now: u64) -> u64 {
     if cell.program.kind == Kind::Log { now.saturating_sub(number(cell, 1)) } else { now }
 }
 
-/// One of a cell's numbers that is never below zero.
+/// One of a cell's numbers, for those that are never below zero.
 fn number(cell: &Cell, index: usize) -> u64 {
     cell.numbers.get(index).copied().and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
 }

@@ -1,12 +1,12 @@
-//! Counts of the last sub-windows, in a ring: a sub-window's place is its number modulo their
+//! Counts of the last sub-windows, in a ring: a sub-window's index is its number modulo their
 //! count.
 
 use crate::engine::Content;
 
-/// A ring and the sub-window that was written last.
+/// A ring, and the last sub-window written.
 pub(in crate::engine) struct Ring {
     last: u64,
-    /// Of all sub-windows that counted at `last`.
+    /// The sum of all sub-windows that counted at `last`.
     total: u64,
     counts: Box<[u32]>,
 }
@@ -24,7 +24,7 @@ impl Ring {
         self.counts.len()
     }
 
-    /// Whether no sub-window holds anything.
+    /// Whether all sub-windows are empty.
     pub(super) fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -41,22 +41,22 @@ impl Ring {
         self.counts.get((window % self.buckets()) as usize).copied().map_or(0, u64::from)
     }
 
-    /// Whether what it holds says something at `this`: not when all has left, nor when the clock
-    /// stepped back.
-    fn counts_at(&self, this: u64) -> bool {
+    /// Whether the counts still mean something at `this` sub-window: not once all have left, nor
+    /// after the clock stepped back.
+    fn is_current(&self, this: u64) -> bool {
         self.last <= this && this - self.last < self.buckets()
     }
 
-    /// Units that count at `this` sub-window.
+    /// The units that count at `this` sub-window.
     pub(super) fn count(&self, this: u64) -> u64 {
-        if !self.counts_at(this) {
+        if !self.is_current(this) {
             return 0;
         }
         (self.last + 1..=this)
             .fold(self.total, |total, window| total.saturating_sub(self.at(window)))
     }
 
-    /// The sub-window at whose beginning the oldest `units` have left.
+    /// The sub-window at whose start the oldest `units` units have left.
     pub(super) fn leaves(&self, this: u64, units: u64) -> u64 {
         let mut left = 0;
         for window in (this + 1).saturating_sub(self.buckets())..=self.last {
@@ -71,7 +71,7 @@ impl Ring {
     /// Adds `units` to `this` sub-window, and drops what has left.
     pub(super) fn add(&mut self, this: u64, units: u64) {
         self.total = self.count(this);
-        if self.counts_at(this) {
+        if self.is_current(this) {
             for window in self.last + 1..=this {
                 self.set(window, 0);
             }
@@ -83,9 +83,9 @@ impl Ring {
         self.set(this, self.at(this) + units);
     }
 
-    /// Takes `units` out of the sub-window `charged`, if it counts at `this`.
+    /// Subtracts `units` from the sub-window `charged`, if it still counts at `this`.
     pub(super) fn subtract(&mut self, this: u64, charged: u64, units: u64) {
-        if !self.counts_at(this) || charged > self.last || charged + self.buckets() <= this {
+        if !self.is_current(this) || charged > self.last || charged + self.buckets() <= this {
             return;
         }
         let gone = units.min(self.at(charged));
@@ -94,9 +94,9 @@ impl Ring {
     }
 
     fn set(&mut self, window: u64, count: u64) {
-        let place = (window % self.buckets()) as usize;
-        if let Some(slot) = self.counts.get_mut(place) {
-            // Below 2^31: a quota's range.
+        let index = (window % self.buckets()) as usize;
+        if let Some(slot) = self.counts.get_mut(index) {
+            // Below 2^31, the range of a quota.
             *slot = u32::try_from(count).unwrap_or(u32::MAX);
         }
     }

@@ -1,10 +1,10 @@
-//! What an operator's script on Redis is shown in the place of Redis' own globals.
+//! What replaces Redis' own globals for an operator's script.
 
-/// What an operator's script doesn't see: the same that its sandbox in the embedded engine lacks,
-/// as far as it has a name here.
+/// The globals hidden from an operator's script: those that its sandbox in the embedded engine
+/// lacks too, as far as they exist on Redis.
 pub(super) const NAMES: &str = "redis, server, struct, cjson, cmsgpack, bit, string, table, os, coroutine, pcall, xpcall, load, loadstring, loadfile, dofile, \
                       getmetatable, setmetatable, rawget, rawset, rawequal, getfenv, setfenv, newproxy, collectgarbage, unpack, print, KEYS, ARGV, _G";
 
-/// The `error` of an operator's script: an error that is a table ends a Redis 7.0. Its own helpers
-/// have no name that the script could use.
+/// The `error` of an operator's script. It converts its argument to text, because an error that is
+/// a table crashes Redis 7.0. Its own helpers are parameters, so that the script can't name them.
 pub(super) const ERROR: &str = "(function(raise, text) return function(message) raise(text(message)) end end)(error, tostring)";

@@ -1,7 +1,7 @@
-//! The templates in `lua/driver/`: finds their sections and fills them in for a cell. What the
-//! placeholders mean is said at the top of `lua/driver/frame.lua`.
+//! The templates in `lua/driver/`: finds their sections and fills them in for a cell. The
+//! placeholders are documented at the top of `lua/driver/frame.lua`.
 
-use crate::engine::counters::PURGE_EACH;
+use crate::engine::counters::PURGE_EVERY;
 use crate::engine::{Kind, OUTSIDE, Program, scripts};
 
 const FRAME: &str = include_str!("../../../lua/driver/frame.lua");
@@ -10,17 +10,17 @@ const LOG: &str = include_str!("../../../lua/driver/log.lua");
 const BUCKETS: &str = include_str!("../../../lua/driver/buckets.lua");
 const LEASES: &str = include_str!("../../../lua/driver/leases.lua");
 
-/// Begins a section.
+/// Starts a section.
 const SECTION: &str = "--@ ";
-/// Stands for a section.
+/// Inserts a section.
 const INSERT: &str = "--+ ";
 
-/// One cell of a call, as its sections need it.
+/// One cell of a call, with what its sections need.
 pub(super) struct Template<'s> {
-    /// From 1.
+    /// Counted from 1.
     pub(super) index: usize,
     pub(super) program: &'static Program,
-    /// Where its string is found.
+    /// The expression for its string.
     pub(super) stored: &'s str,
 }
 
@@ -29,12 +29,12 @@ pub(super) fn shared(name: &str) -> String {
     plain(section(FRAME, name).unwrap_or_default())
 }
 
-/// The functions that cells of a kind call.
+/// The helper functions for cells of a kind.
 pub(super) fn functions(kind: Kind) -> String {
     plain(section(of_kind(kind), "functions").unwrap_or_default())
 }
 
-/// Without comments, indentation and what has to be filled in.
+/// Removes comments and indentation. The section must contain no placeholders.
 fn plain(section: &str) -> String {
     let mut text = String::new();
     for code in section.lines().map(str::trim).filter(|line| is_code(line)) {
@@ -57,7 +57,7 @@ fn of_kind(kind: Kind) -> &'static str {
     }
 }
 
-/// From the line behind the section's name to the next section.
+/// The text from the line after the section's name to the next section.
 fn section<'f>(file: &'f str, name: &str) -> Option<&'f str> {
     let mut sections = file.split(SECTION).skip(1);
     sections
@@ -66,7 +66,7 @@ fn section<'f>(file: &'f str, name: &str) -> Option<&'f str> {
 }
 
 impl Template<'_> {
-    /// Writes the frame's section `name`, with the kind's own inside.
+    /// Writes the frame's section `name`, with the kind's own sections inserted.
     pub(super) fn write(&self, text: &mut String, name: &str) {
         self.fill(text, section(FRAME, name).unwrap_or_default());
     }
@@ -98,12 +98,12 @@ impl Template<'_> {
             .replace("FORMAT", &format)
             .replace("STORED", self.stored)
             .replace("OUTSIDE", &OUTSIDE.to_string())
-            .replace("PURGE_EACH", &PURGE_EACH.to_string());
+            .replace("PURGE_EVERY", &PURGE_EVERY.to_string());
         for (placeholder, function) in [("GIVE_BACK(", "give_back"), ("TAKE(", "take")] {
             if filled.contains(placeholder) {
                 let name = self.program.name;
-                // What a script of the operator's answers is judged first.
-                let (before, after) = if scripts::is_one(self.program) {
+                // An operator's script has its answer checked first.
+                let (before, after) = if scripts::is_operator_script(self.program) {
                     (format!("sound_{function}({name}("), ")")
                 } else {
                     (format!("{name}("), "")

@@ -1,5 +1,5 @@
-//! Random cases: limits over the whole ranges of a plan, and what happens to their counters. A case
-//! is played on the model; what comes of it are events with absolute times, which any store can
+//! Random cases: limits over the whole ranges that a plan allows, and calls on their counters. A
+//! case runs on the model, which turns it into events with absolute times that any store can
 //! repeat.
 
 use std::collections::BTreeMap;
@@ -11,29 +11,29 @@ use super::super::model::Model;
 use super::super::testing::{ALL, Event, START_US, cell};
 use super::super::{Cell, Cells, Taken};
 
-/// Of takes, every so many are looked at first.
-const LOOKS_EACH: usize = 3;
+/// One in this many takes is preceded by a look.
+const TAKES_PER_LOOK: usize = 3;
 /// What a plan allows (design.md, section 4): amounts, bursts, costs; burst x period; a log's and a
 /// concurrency's members.
 const AMOUNT_MAX: u64 = 1 << 31;
 const PRODUCT_MAX: u64 = 1 << 52;
 const MEMBERS_MAX: u64 = 10_000;
-/// Members of most logs, and of most takes.
+/// Maximum members of most logs, and of most takes.
 const MEMBERS_FEW: u64 = 100;
 const HOUR_US: u64 = 3_600_000_000;
 const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
-/// The times of a case: after Redis' own, and so early that the largest debt ends before 2^53
-/// microseconds.
+/// The times of a case: after Redis' own time, and early enough that the largest debt ends before
+/// 2^53 microseconds.
 const TIMES_US: std::ops::RangeInclusive<i128> = 2_000_000_000_000_000..=3_000_000_000_000_000;
-/// Calls of one test case, at most.
+/// Maximum number of calls in one case.
 const STEPS_MAX: usize = 240;
 
-/// A limit: a cell of it, and how its calendar's periods are made where it has any.
+/// A limit: a sample cell, and its calendar's period if it has one.
 #[derive(Clone, Debug)]
 struct Limit {
     cell: Cell,
     calendar_ms: Option<i64>,
-    /// Whether it may hold as many members as a plan allows: that takes Redis long.
+    /// Whether it may hold as many members as a plan allows, which is slow on Redis.
     large: bool,
 }
 
@@ -41,13 +41,13 @@ struct Limit {
 enum Move {
     Us(i64),
     Units(i64),
-    /// To the last told retry time, and so many time units further.
+    /// To the last reported retry time plus this many time units.
     Retry(i64),
-    /// To the last told reset time, and so many time units further.
+    /// To the last reported reset time plus this many time units.
     Reset(i64),
-    /// To where the n-th next window begins, and so many time units further.
+    /// To the start of the n-th next window plus this many time units.
     Border(i64, i64),
-    /// Eighths of the period, and so many time units further.
+    /// By eighths of the period plus this many time units.
     Part(i64, i64),
 }
 
@@ -62,8 +62,8 @@ enum Cost {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The limits of the case, or only some of them, for one of a few keys; the caller's clock is
-    /// off by so many tenths of a calendar's period, and has room for one that waits or not.
+    /// Takes all limits of the case, or only some of them, for one of a few keys. The caller's
+    /// clock is off by `skew` tenths of a calendar's period.
     Take {
         key: u128,
         some: bool,
@@ -71,7 +71,7 @@ enum Step {
         skew: i64,
         may_wait: bool,
     },
-    /// Quarters of an earlier take.
+    /// Gives back quarters of an earlier take.
     GiveBack {
         which: usize,
         part: u64,
@@ -79,7 +79,7 @@ enum Step {
     Renew {
         which: usize,
     },
-    /// Another amount and burst for a limit.
+    /// Changes the amount and burst of a limit.
     Edit {
         which: usize,
         amount: u64,
@@ -90,28 +90,28 @@ enum Step {
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     limits: Vec<Limit>,
-    /// Which limits a smaller plan has, by bits.
+    /// The limits of a smaller plan, as a bit mask.
     some: u8,
-    /// Whether limits are edited: in most cases they stay as they are.
+    /// Whether limits are edited; in most cases they are not.
     edits: bool,
-    /// The clock never steps back.
+    /// Whether the clock only goes forward.
     forward: bool,
     start_us: u64,
     steps: Vec<(Move, usize, Step)>,
 }
 
-/// What came of a case.
-pub(super) struct Played {
+/// The events of a case, and what the model answered.
+pub(super) struct Trace {
     pub(super) events: Vec<Event>,
     pub(super) expected: Vec<Taken>,
     pub(super) model: Model,
     pub(super) now_us: u64,
     pub(super) edited: bool,
-    /// Each counter that was written, with the instant at which it must be gone.
-    pub(super) longest: BTreeMap<u128, (Cell, u64)>,
+    /// Each counter written, with the instant by which it must have expired.
+    pub(super) latest_expiry: BTreeMap<u128, (Cell, u64)>,
 }
 
-/// A time unit in microseconds, and a period in it: edges, common ones, all.
+/// A time unit in microseconds, and a period in that unit: edge cases, common ones, and any.
 fn spans() -> impl Strategy<Value = (u32, u64)> {
     prop_oneof![
         2 => (any::<bool>(), 1_u64..50).prop_map(|(long, units)| (if long { 1_000 } else { 1 }, units)),
@@ -175,7 +175,7 @@ fn limits() -> impl Strategy<Value = Limit> {
 }
 
 impl Limit {
-    /// The period, a lease's length, or all sub-windows together, in time units.
+    /// The period, the length of a lease, or all sub-windows together, in time units.
     fn period(&self) -> u64 {
         let [_, second, third, ..] = self.cell.numbers.map(|number| number as u64);
         match self.cell.program.name {
@@ -197,7 +197,7 @@ impl Limit {
         }
     }
 
-    /// Another amount and burst, as near to these as a plan may have them.
+    /// Changes amount and burst to the nearest values that a plan allows.
     fn edit(&mut self, amount: u64, burst: u64) {
         let period = self.period();
         let whole = (PRODUCT_MAX / period).min(AMOUNT_MAX);
@@ -209,7 +209,7 @@ impl Limit {
             "leaky_bucket" => {
                 let (amount, burst) = (amount.min(AMOUNT_MAX), burst.min(whole));
                 let room = (PRODUCT_MAX - burst * period) / amount;
-                // None, some turns, half a period, as much as there may be.
+                // No delay, a few units, half a period, or the maximum.
                 let delay = match numbers[3] % 6 {
                     0 => 0,
                     1 => 1,
@@ -231,16 +231,16 @@ impl Limit {
         }
     }
 
-    /// When the n-th period of its calendar begins: each third one is longer.
+    /// The start of the n-th period of its calendar; every third period is longer.
     fn begins(length_ms: i64, n: i64) -> i64 {
         1_000_000_000_000 + n * length_ms + n.rem_euclid(3) * (length_ms / 10)
     }
 
-    /// Its numbers, with the periods that a caller names who thinks that it is `idea_us`.
-    fn numbers(&self, idea_us: i128, may_wait: bool) -> [i64; 6] {
+    /// Its numbers, with the periods that a caller names whose clock shows `caller_us`.
+    fn numbers(&self, caller_us: i128, may_wait: bool) -> [i64; 6] {
         let mut numbers = self.cell.numbers;
         if let Some(length) = self.calendar_ms {
-            let idea_ms = (idea_us / 1_000) as i64;
+            let idea_ms = (caller_us / 1_000) as i64;
             let mut n = (idea_ms - 1_000_000_000_000) / length + 1;
             while Self::begins(length, n) > idea_ms {
                 n -= 1;
@@ -254,7 +254,7 @@ impl Limit {
         numbers
     }
 
-    /// When the next window after `now` begins, and then every so many time units.
+    /// The start of the next window after `now`, and the distance to the ones after it.
     fn border(&self, now: i128) -> (i128, i128) {
         let length = match (self.cell.program.name, self.calendar_ms) {
             ("sliding_window_buckets", _) => i128::from(self.cell.numbers[1]),
@@ -294,7 +294,7 @@ fn costs() -> impl Strategy<Value = Cost> {
 }
 
 fn steps() -> impl Strategy<Value = Step> {
-    // Mostly the clocks agree.
+    // Most of the time the clocks agree.
     let skews = prop_oneof![8 => Just(0_i64), 1 => -25_i64..26];
     let take = (0_u128..3, any::<bool>(), prop::array::uniform4(costs()), skews, 0_u8..8);
     prop_oneof![
@@ -306,7 +306,7 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 pub(super) fn cases() -> impl Strategy<Value = Case> {
-    // Also at very round times.
+    // Include very round times.
     let starts = prop_oneof![3 => 0_u64..1_000_000_000_000, 1 => (0_u64..8).prop_map(|n| n * 100_000_000_000)];
     let step = (moves(), any::<usize>(), steps());
     (
@@ -336,58 +336,58 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// Plays it on a new model.
-    pub(super) fn play(&self) -> Played {
-        let mut play = Play {
+    /// Runs the case on a new model.
+    pub(super) fn run(&self) -> Trace {
+        let mut run = Run {
             limits: self.limits.clone(),
             taken: Vec::new(),
             last: None,
-            played: Played {
+            trace: Trace {
                 events: Vec::new(),
                 expected: Vec::new(),
                 model: Model::default(),
                 now_us: self.start_us,
                 edited: self.edits,
-                longest: BTreeMap::new(),
+                latest_expiry: BTreeMap::new(),
             },
         };
         for (to, focus, step) in &self.steps {
-            play.go(*to, *focus, self.forward);
-            play.step(step, self.some);
+            run.go(*to, *focus, self.forward);
+            run.step(step, self.some);
         }
-        play.played
+        run.trace
     }
 }
 
-struct Play {
+struct Run {
     limits: Vec<Limit>,
-    /// What was admitted, and when.
+    /// The admitted takes and their instants.
     taken: Vec<(u64, Cells)>,
-    /// The last answer, and what it was about.
+    /// The last answer, and its cells.
     last: Option<(Taken, Cells)>,
-    played: Played,
+    trace: Trace,
 }
 
-impl Play {
+impl Run {
     fn go(&mut self, to: Move, focus: usize, forward: bool) {
-        let now_us = i128::from(self.played.now_us);
+        let now_us = i128::from(self.trace.now_us);
         let limit = &self.limits[focus % self.limits.len()];
         let unit = i128::from(limit.cell.unit_us);
-        let told = |tells: fn(&super::super::CellReply) -> Option<u64>, more: i64| {
+        let reported = |units_of: fn(&super::super::CellReply) -> Option<u64>, more: i64| {
             let (taken, cells) = self.last.as_ref()?;
             let (reply, cell) = (&taken.cells[focus % cells.len()], &cells[focus % cells.len()]);
             let unit = i128::from(cell.unit_us);
-            // Counted from the whole time unit in which it was told.
+            // Relative to the whole time unit in which it was reported.
             Some(
                 i128::from(taken.at_us) / unit * unit
-                    + (i128::from(tells(reply)?) + i128::from(more)) * unit,
+                    + (i128::from(units_of(reply)?) + i128::from(more)) * unit,
             )
         };
         let to_us = match to {
             Move::Us(us) => now_us + i128::from(us),
             Move::Units(units) => now_us + i128::from(units) * unit,
-            Move::Retry(more) => told(|reply| reply.retry_units, more).unwrap_or(now_us),
-            Move::Reset(more) => told(|reply| Some(reply.reset_units), more).unwrap_or(now_us),
+            Move::Retry(more) => reported(|reply| reply.retry_units, more).unwrap_or(now_us),
+            Move::Reset(more) => reported(|reply| Some(reply.reset_units), more).unwrap_or(now_us),
             Move::Border(nth, more) => {
                 let (border, length) = limit.border(now_us / unit);
                 (border + i128::from(nth) * length + i128::from(more)) * unit
@@ -398,7 +398,7 @@ impl Play {
             }
         };
         if TIMES_US.contains(&to_us) && (!forward || to_us >= now_us) {
-            self.played.now_us = to_us as u64;
+            self.trace.now_us = to_us as u64;
         }
     }
 
@@ -421,27 +421,27 @@ impl Play {
                     .map(|cell| Cell { cost: cell.cost * part / 4, ..cell.clone() })
                     .collect();
                 let taken_at_us = *taken_at_us;
-                self.played.model.give_back(&cells, self.played.now_us, taken_at_us);
+                self.trace.model.give_back(&cells, self.trace.now_us, taken_at_us);
                 for cell in &cells {
-                    // It is written with the numbers of the take: the limit may have been edited
+                    // The give-back uses the numbers of the take, as the limit may have been edited
                     // since.
-                    let reset_units = self.played.model.reset_units(cell, self.played.now_us);
-                    if self.played.longest.contains_key(&cell.key.id()) {
-                        self.lives(cell, reset_units);
+                    let reset_units = self.trace.model.reset_units(cell, self.trace.now_us);
+                    if self.trace.latest_expiry.contains_key(&cell.key.id()) {
+                        self.extend_lifetime(cell, reset_units);
                     }
                 }
-                self.happens(Verb::GiveBack, cells, taken_at_us);
+                self.push_event(Verb::GiveBack, cells, taken_at_us);
             }
             Step::Renew { which } if !self.taken.is_empty() => {
                 let (_, cells) = &self.taken[which % self.taken.len()];
                 let cells = cells.clone();
-                self.played.model.renew(&cells, self.played.now_us);
+                self.trace.model.renew(&cells, self.trace.now_us);
                 for cell in cells.iter().filter(|cell| cell.program.name == "concurrency") {
-                    self.lives(cell, 0);
+                    self.extend_lifetime(cell, 0);
                 }
-                self.happens(Verb::Renew, cells, 0);
+                self.push_event(Verb::Renew, cells, 0);
             }
-            Step::Edit { which, amount, burst } if self.played.edited => {
+            Step::Edit { which, amount, burst } if self.trace.edited => {
                 let count = self.limits.len();
                 self.limits[which % count].edit(*amount, *burst);
             }
@@ -453,7 +453,7 @@ impl Play {
         let chosen = |index: &usize| some >> index & 1 == 1;
         let indices: Vec<usize> = (0..self.limits.len()).filter(chosen).collect();
         let indices = if indices.is_empty() { vec![0] } else { indices };
-        let member = 1 + self.played.events.len() as u128;
+        let member = 1 + self.trace.events.len() as u128;
         let cells = indices.into_iter().map(|index| {
             let limit = &self.limits[index];
             let cost = match costs[index] {
@@ -469,12 +469,12 @@ impl Play {
             } else {
                 cost
             };
-            let idea_us = i128::from(self.played.now_us)
+            let caller_us = i128::from(self.trace.now_us)
                 + i128::from(skew) * i128::from(limit.calendar_ms.unwrap_or(0)) * 100;
             let mut cell = Cell {
                 cost,
                 member,
-                numbers: limit.numbers(idea_us, may_wait),
+                numbers: limit.numbers(caller_us, may_wait),
                 ..limit.cell.clone()
             };
             cell.key.key = key;
@@ -484,31 +484,31 @@ impl Play {
     }
 
     fn take(&mut self, cells: Cells) {
-        if self.played.events.len().is_multiple_of(LOOKS_EACH) {
-            self.played.expected.push(self.played.model.look(&cells, self.played.now_us));
-            self.happens(Verb::Look, cells.clone(), 0);
+        if self.trace.events.len().is_multiple_of(TAKES_PER_LOOK) {
+            self.trace.expected.push(self.trace.model.look(&cells, self.trace.now_us));
+            self.push_event(Verb::Look, cells.clone(), 0);
         }
-        let answer = self.played.model.take(&cells, self.played.now_us);
+        let answer = self.trace.model.take(&cells, self.trace.now_us);
         if answer.admitted {
             self.taken.push((answer.at_us, cells.clone()));
             for (cell, reply) in cells.iter().zip(&answer.cells) {
                 if reply.fits && cell.cost > 0 {
-                    self.lives(cell, reply.reset_units);
+                    self.extend_lifetime(cell, reply.reset_units);
                 }
             }
         }
         self.last = Some((answer.clone(), cells.clone()));
-        self.played.expected.push(answer);
-        self.happens(Verb::Take, cells, 0);
+        self.trace.expected.push(answer);
+        self.push_event(Verb::Take, cells, 0);
     }
 
-    fn happens(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) {
-        self.played.events.push(Event { now_us: self.played.now_us, verb, cells, taken_at_us });
+    fn push_event(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) {
+        self.trace.events.push(Event { now_us: self.trace.now_us, verb, cells, taken_at_us });
     }
 
-    /// A counter lives until all is back, then for two periods at most (a calendar's may be
-    /// longer), and a second.
-    fn lives(&mut self, cell: &Cell, reset_units: u64) {
+    /// A counter lives until all is back, then for at most two periods (for a calendar, the last
+    /// two periods named) and a second.
+    fn extend_lifetime(&mut self, cell: &Cell, reset_units: u64) {
         let [_, second, third, ..] = cell.numbers.map(|number| number as u64);
         let period = match cell.program.name {
             "sliding_window_buckets" => second * third,
@@ -519,10 +519,10 @@ impl Play {
             _ => second,
         };
         let until_us =
-            self.played.now_us + (reset_units + 2 * period) * u64::from(cell.unit_us) + 1_001_000;
-        let (known, longest_us) =
-            self.played.longest.entry(cell.key.id()).or_insert_with(|| (cell.clone(), 0));
+            self.trace.now_us + (reset_units + 2 * period) * u64::from(cell.unit_us) + 1_001_000;
+        let (known, latest_us) =
+            self.trace.latest_expiry.entry(cell.key.id()).or_insert_with(|| (cell.clone(), 0));
         *known = cell.clone();
-        *longest_us = until_us.max(*longest_us);
+        *latest_us = until_us.max(*latest_us);
     }
 }

@@ -1,10 +1,10 @@
-//! An operator's script in this process: in a VM of its own, so that whatever it does costs the
-//! calls to it and nothing else.
+//! Runs an operator's script in this process, in a VM of its own, so that a bad script affects only
+//! its own calls.
 //!
-//! It sees what a pure function needs and no more (no `pcall` that could catch the end of its time,
-//! nothing to make text with), can set no global, and is held to instructions, CPU time and memory.
-//! LuaJIT can't interrupt what it has compiled, so here it compiles nothing. A sandbox whose call
-//! failed is thrown away: its memory may be in any state.
+//! The script sees only what a pure function needs: no `pcall`, which could catch the error that
+//! ends its time, and nothing to build strings with. It can set no globals, and is limited in
+//! instructions, CPU time and memory. LuaJIT can't interrupt compiled code, so its compiler is off
+//! here. A sandbox is discarded after a failed call, because its memory may be in any state.
 
 use std::cell::Cell as Plain;
 use std::rc::Rc;
@@ -20,89 +20,89 @@ use crate::engine::NUMBERS_MAX;
 
 type Numbers = [i64; NUMBERS_MAX];
 
-/// Instructions of one call, at most: a decision takes some hundred.
+/// Maximum number of instructions of one call; a decision takes a few hundred.
 const INSTRUCTIONS_MAX: u32 = 100_000;
-/// CPU time of one call, at most: an instruction that joins long texts is no short one.
+/// Maximum CPU time of one call: a single instruction that joins long strings can take long.
 const CPU_TIME_MAX: Duration = Duration::from_millis(5);
-/// Memory of one script on one worker beside the VM's own, at most.
+/// Maximum memory of one script on one worker, in addition to the VM's own.
 const MEMORY_BYTES_MAX: usize = 512 << 10;
-/// How often its spending is looked at.
-const INSTRUCTIONS_EACH: u32 = 500;
-/// Characters of a script's own error that are repeated, at most.
+/// Instructions between two checks of the budget.
+const INSTRUCTIONS_PER_CHECK: u32 = 500;
+/// Maximum number of characters repeated from a script's own error.
 const ERROR_CHARS_MAX: usize = 200;
-/// What all engines count exactly.
+/// The range in which all engines count exactly.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// What is left of the base library. Every function here ends soon, whatever it is given.
+/// The functions of the base library that a script may call. Each ends soon, whatever it is given.
 const BASE: [&str; 9] =
     ["assert", "error", "ipairs", "next", "pairs", "select", "tonumber", "tostring", "type"];
-/// What is left of `math`: the same number from the same numbers, on each machine.
+/// The members of `math` that a script may use: they give the same result on each machine.
 const MATH: [&str; 8] = ["abs", "ceil", "floor", "fmod", "huge", "max", "min", "modf"];
 
-/// What a call has spent so far.
+/// What a call has used up so far.
 #[derive(Default)]
-struct Spent {
+struct Usage {
     instructions: Plain<u32>,
-    /// The thread's CPU time when this call was first looked at; asking at its start would cost
-    /// each call a system call.
-    since: Plain<Option<Duration>>,
+    /// The thread's CPU time at the first check of this call. Reading it when the call starts would
+    /// cost each call a system call.
+    started: Plain<Option<Duration>>,
 }
 
-impl Spent {
-    fn begin(&self) {
+impl Usage {
+    fn reset(&self) {
         self.instructions.set(0);
-        self.since.set(None);
+        self.started.set(None);
     }
 
-    fn look(&self, debug: &Debug) -> mlua::Result<VmState> {
-        self.instructions.set(self.instructions.get() + INSTRUCTIONS_EACH);
+    fn check(&self, debug: &Debug) -> mlua::Result<VmState> {
+        self.instructions.set(self.instructions.get() + INSTRUCTIONS_PER_CHECK);
         let now = thread_cpu();
-        let since = self.since.get().unwrap_or(now);
-        self.since.set(Some(since));
+        let started = self.started.get().unwrap_or(now);
+        self.started.set(Some(started));
         if self.instructions.get() > INSTRUCTIONS_MAX {
             return Err(mlua::Error::runtime(format!(
                 "{}more than {INSTRUCTIONS_MAX} instructions",
-                place(debug)
+                location(debug)
             )));
         }
-        if now.saturating_sub(since) > CPU_TIME_MAX {
+        if now.saturating_sub(started) > CPU_TIME_MAX {
             return Err(mlua::Error::runtime(format!(
                 "{}more than {CPU_TIME_MAX:?} of CPU time",
-                place(debug)
+                location(debug)
             )));
         }
         Ok(VmState::Continue)
     }
 }
 
-/// A script, loaded.
+/// A loaded script.
 pub(in crate::engine) struct Sandbox {
     take: Function,
     give_back: Function,
-    spent: Rc<Spent>,
-    /// After the functions: they belong to it.
+    usage: Rc<Usage>,
+    /// Dropped after the functions, which belong to it.
     _lua: Lua,
 }
 
 impl Sandbox {
-    /// A fresh VM with the script in it.
+    /// Loads the script in a fresh VM.
     ///
     /// # Errors
-    /// Why it can't be loaded, as `FILE:LINE: WHY` where there is a line.
+    /// Why it can't be loaded, as `FILE:LINE: WHY` if there is a line.
     pub(in crate::engine) fn new(text: &str, file: &str) -> Result<Self, String> {
-        Self::load(text, file).map_err(|error| told(&error))
+        Self::load(text, file).map_err(|error| error_line(&error))
     }
 
     fn load(text: &str, file: &str) -> mlua::Result<Self> {
-        // Without the jit library LuaJIT never starts its compiler; without string, texts have no
-        // methods.
+        // Without the jit library LuaJIT never starts its compiler; without the string library,
+        // strings have no methods.
         let lua = Lua::new_with(StdLib::MATH, LuaOptions::default())?;
         let environment = environment(&lua)?;
-        let spent = Rc::new(Spent::default());
-        let theirs = Rc::clone(&spent);
+        let usage = Rc::new(Usage::default());
+        let hook_usage = Rc::clone(&usage);
         lua.set_hook(
-            HookTriggers::new().every_nth_instruction(INSTRUCTIONS_EACH),
-            move |_, debug| theirs.look(debug),
+            HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK),
+            move |_, debug| hook_usage.check(debug),
         )?;
         lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES_MAX)?;
         let chunk = lua
@@ -112,13 +112,13 @@ impl Sandbox {
             .set_environment(environment);
         let functions: Table = chunk.eval()?;
         let (take, give_back) = (functions.get("take")?, functions.get("give_back")?);
-        Ok(Self { take, give_back, spent, _lua: lua })
+        Ok(Self { take, give_back, usage, _lua: lua })
     }
 
-    /// Asks for a decision at `now`.
+    /// Calls the script's `take`.
     ///
     /// # Errors
-    /// Why there is none: the sandbox must not be used again.
+    /// Why there is no decision. The sandbox must not be used again.
     pub(in crate::engine) fn take(
         &self,
         state: State,
@@ -128,11 +128,11 @@ impl Sandbox {
     ) -> Result<Decision, String> {
         let [s1, s2, s3] = state;
         let [n1, n2, n3, n4, n5, n6] = numbers.map(|number| number as f64);
-        self.spent.begin();
+        self.usage.reset();
         let answer: mlua::Result<MultiValue> =
             self.take.call((s1, s2, s3, now, cost as f64, n1, n2, n3, n4, n5, n6));
         let [fits, x, y, z, remaining, retry, reset, expire] =
-            whole("take", &answer.map_err(|error| told(&error))?)?;
+            whole("take", &answer.map_err(|error| error_line(&error))?)?;
         ranges(
             "take",
             &[
@@ -146,13 +146,13 @@ impl Sandbox {
         ranges("take", &[("retry", retry, -1.0, retry_max), ("expire", expire, -1.0, WHOLE_MAX)])?;
         if fits == 1.0 && expire == 0.0 {
             return Err(
-                "take's `expire` is 0 where it fits: a counter that nobody forgets says -1".into(),
+                "take's `expire` is 0 where it fits: a counter that never expires says -1".into()
             );
         }
         Ok(Decision { fits: fits == 1.0, state: [x, y, z], remaining, retry, reset, expire })
     }
 
-    /// Asks for `units` back that were taken at `taken_at`.
+    /// Calls the script's `give_back` for `units` taken at `taken_at`.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -166,11 +166,11 @@ impl Sandbox {
     ) -> Result<Returned, String> {
         let [s1, s2, s3] = state;
         let [n1, n2, n3, n4, n5, n6] = numbers.map(|number| number as f64);
-        self.spent.begin();
+        self.usage.reset();
         let answer: mlua::Result<MultiValue> =
             self.give_back.call((s1, s2, s3, now, units as f64, taken_at, n1, n2, n3, n4, n5, n6));
         let [x, y, z, changed, expire] =
-            whole("give_back", &answer.map_err(|error| told(&error))?)?;
+            whole("give_back", &answer.map_err(|error| error_line(&error))?)?;
         ranges(
             "give_back",
             &[("changed", changed, 0.0, 1.0), ("expire", expire, -1.0, WHOLE_MAX)],
@@ -179,8 +179,8 @@ impl Sandbox {
     }
 }
 
-/// The globals that a script sees. They can be read and not set: what a script remembered would be
-/// another thing on each worker.
+/// The globals that a script sees, read-only: a value that a script remembered would differ between
+/// workers.
 fn environment(lua: &Lua) -> mlua::Result<Table> {
     let globals = lua.globals();
     let base = pick(lua, &globals, &BASE)?;
@@ -188,8 +188,8 @@ fn environment(lua: &Lua) -> mlua::Result<Table> {
     read_only(lua, base)
 }
 
-/// `FILE:LINE: `, as Lua's own errors begin.
-fn place(debug: &Debug) -> String {
+/// `FILE:LINE: `, the beginning of Lua's own errors.
+fn location(debug: &Debug) -> String {
     match (debug.source().short_src, debug.current_line()) {
         (Some(file), Some(line)) => format!("{file}:{line}: "),
         _ => String::new(),
@@ -204,13 +204,13 @@ fn pick(lua: &Lua, from: &Table, names: &[&str]) -> mlua::Result<Table> {
 
 fn read_only(lua: &Lua, what: Table) -> mlua::Result<Table> {
     let refuse = |lua: &Lua, (_, name): (Value, Value)| -> mlua::Result<()> {
-        // The caller: the level above this function.
-        let place = lua.inspect_stack(1, place).unwrap_or_default();
+        // The caller is one level above this function.
+        let location = lua.inspect_stack(1, location).unwrap_or_default();
         let name = name
             .as_string()
             .map_or_else(String::new, |name| format!(" `{}`", name.to_string_lossy()));
         Err(mlua::Error::runtime(format!(
-            "{place}the global{name} is set: a script's names are local"
+            "{location}the global{name} is set: a script's names are local"
         )))
     };
     let meta = lua.create_table()?;
@@ -222,27 +222,27 @@ fn read_only(lua: &Lua, what: Table) -> mlua::Result<Table> {
     Ok(empty)
 }
 
-/// So many whole numbers and nothing else. Texts are no numbers here, also those that look like
-/// one.
+/// Checks that the answer is exactly `N` whole numbers. Strings are rejected, even if they look
+/// like numbers.
 fn whole<const N: usize>(function: &str, answer: &MultiValue) -> Result<[f64; N], String> {
     if answer.len() != N {
         return Err(format!("{function} answered {} values instead of {N}", answer.len()));
     }
     let mut numbers = [0.0; N];
-    for ((place, number), value) in (1..).zip(&mut numbers).zip(answer) {
+    for ((position, number), value) in (1..).zip(&mut numbers).zip(answer) {
         *number = match value {
             Value::Integer(integer) => *integer as f64,
             Value::Number(number) => *number,
             other => {
                 return Err(format!(
-                    "{function}'s answer {place} is a {}, not a number",
+                    "{function}'s answer {position} is a {}, not a number",
                     other.type_name()
                 ));
             }
         };
         if number.fract() != 0.0 || number.abs() > WHOLE_MAX {
             return Err(format!(
-                "{function}'s answer {place} is {number}, not a whole number of at most 2^53"
+                "{function}'s answer {position} is {number}, not a whole number of at most 2^53"
             ));
         }
     }
@@ -263,15 +263,15 @@ fn ranges(function: &str, all: &[(&str, f64, f64, f64)]) -> Result<(), String> {
     }
 }
 
-/// A script's error in one line, without the traceback.
-fn told(error: &mlua::Error) -> String {
+/// A script's error as one line, without the traceback.
+fn error_line(error: &mlua::Error) -> String {
     let text = match error {
         mlua::Error::RuntimeError(text) => text.clone(),
         mlua::Error::SyntaxError { message, .. } => message.clone(),
         mlua::Error::MemoryError(_) => {
             format!("more than {} KiB of memory", MEMORY_BYTES_MAX >> 10)
         }
-        mlua::Error::CallbackError { cause, .. } => return told(cause),
+        mlua::Error::CallbackError { cause, .. } => return error_line(cause),
         other => other.to_string(),
     };
     let line = text.lines().next().unwrap_or_default();

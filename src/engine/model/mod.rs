@@ -1,10 +1,9 @@
-//! What the algorithms promise, in plain Rust with wide integers: the reference that both engines
-//! are held to.
+//! What the algorithms promise, in plain Rust with wide integers: the reference for both engines.
 //!
-//! Written from each algorithm's header in `lua/` and not from its code: nothing is packed,
-//! instants at which something will fit are searched for and not computed, collections are plain
-//! lists. `windows` has those that count in windows of time, `buckets` those that flow back,
-//! `units` those that remember units by name or by sub-window.
+//! Written from each algorithm's header in `lua/` and not from its code: nothing is packed, the
+//! instant at which something fits is searched for instead of computed, and collections are plain
+//! lists. `windows` has the algorithms that count in windows of time, `buckets` those that refill
+//! at a rate, `units` those that store units by name or by sub-window.
 
 mod buckets;
 mod units;
@@ -20,23 +19,23 @@ pub(super) struct Model {
     counters: HashMap<u128, Box<dyn Counter>>,
 }
 
-/// What is asked of a counter, in its own time unit.
-struct Asked {
+/// A request to a counter, in its own time unit.
+struct Query {
     now: i128,
     now_us: u64,
-    /// What it is decided as: the cost, or 1.
-    ask: i128,
+    /// The units that must fit: the cost, or 1.
+    wanted: i128,
     cost: i128,
     member: u128,
     numbers: [i128; 6],
 }
 
-/// What a counter says. Nothing is written by it.
+/// A counter's answer. It is not written yet.
 struct Answer {
     fits: bool,
     /// Units left once it is written.
     remaining: i128,
-    /// Time units until it fits, or that it waits.
+    /// Time units until it fits, or if it fits, that it waits.
     retry: Option<i128>,
     /// Time units until all is back, once it is written.
     reset: i128,
@@ -57,16 +56,16 @@ impl Answer {
 
 /// One algorithm's counter.
 trait Counter {
-    fn ask(&self, asked: &Asked) -> Answer;
+    fn decide(&self, query: &Query) -> Answer;
     /// Writes a cost that fits.
-    fn charge(&mut self, asked: &Asked);
-    /// Gives `cost` units back that were taken at `taken_at`.
-    fn give_back(&mut self, asked: &Asked, taken_at: i128);
-    /// Only leases have something to renew.
-    fn renew(&mut self, _: &Asked) {}
+    fn charge(&mut self, query: &Query);
+    /// Gives back `cost` units taken at `taken_at`.
+    fn give_back(&mut self, query: &Query, taken_at: i128);
+    /// Only leases are renewed.
+    fn renew(&mut self, _: &Query) {}
 }
 
-fn fresh(program: &str) -> Box<dyn Counter> {
+fn new_counter(program: &str) -> Box<dyn Counter> {
     match program {
         "fixed_window" => Box::<windows::Fixed>::default(),
         "sliding_window_counter" => Box::<windows::Pair>::default(),
@@ -81,18 +80,18 @@ fn fresh(program: &str) -> Box<dyn Counter> {
     }
 }
 
-fn asked(cell: &Cell, now_us: u64) -> Asked {
-    Asked {
+fn query(cell: &Cell, now_us: u64) -> Query {
+    Query {
         now: i128::from(now_us / u64::from(cell.unit_us)),
         now_us,
-        ask: i128::from(cell.cost.max(1)),
+        wanted: i128::from(cell.cost.max(1)),
         cost: i128::from(cell.cost),
         member: cell.member,
         numbers: cell.numbers.map(i128::from),
     }
 }
 
-/// The first instant from `from` on at which `holds`, of what holds for ever once it does.
+/// The first instant from `from` on at which `holds`; once it holds it must stay so.
 fn first(from: i128, holds: impl Fn(i128) -> bool) -> i128 {
     let mut step = 1;
     while !holds(from + step - 1) {
@@ -109,26 +108,28 @@ fn first(from: i128, holds: impl Fn(i128) -> bool) -> i128 {
 
 impl Model {
     pub(super) fn take(&mut self, cells: &[Cell], now_us: u64) -> Taken {
-        let answers: Vec<Answer> = cells.iter().map(|cell| self.ask(cell, now_us)).collect();
+        let answers: Vec<Answer> = cells.iter().map(|cell| self.decide(cell, now_us)).collect();
         let agrees =
             |(cell, answer): (&Cell, &Answer)| !answer.outside && (cell.shadow || answer.fits);
         let admitted = cells.iter().zip(&answers).all(agrees);
         for (cell, answer) in cells.iter().zip(&answers) {
             if admitted && answer.fits && cell.cost > 0 {
-                let counter =
-                    self.counters.entry(cell.key.id()).or_insert_with(|| fresh(cell.program.name));
-                counter.charge(&asked(cell, now_us));
+                let counter = self
+                    .counters
+                    .entry(cell.key.id())
+                    .or_insert_with(|| new_counter(cell.program.name));
+                counter.charge(&query(cell, now_us));
             }
         }
         Taken { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
     }
 
-    /// Whether all of it fits, and what there is of it: nothing is written.
+    /// Decides without writing, and reports what is left now.
     pub(super) fn look(&self, cells: &[Cell], now_us: u64) -> Taken {
         let answers = cells.iter().map(|cell| {
-            let (answer, idle) =
-                (self.ask(cell, now_us), self.ask(&Cell { cost: 0, ..cell.clone() }, now_us));
-            Answer { remaining: idle.remaining, reset: idle.reset, ..answer }
+            let (answer, unchanged) =
+                (self.decide(cell, now_us), self.decide(&Cell { cost: 0, ..cell.clone() }, now_us));
+            Answer { remaining: unchanged.remaining, reset: unchanged.reset, ..answer }
         });
         let answers: Vec<Answer> = answers.collect();
         let admitted = cells
@@ -138,18 +139,19 @@ impl Model {
         Taken { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
     }
 
-    fn ask(&self, cell: &Cell, now_us: u64) -> Answer {
-        let asked = asked(cell, now_us);
-        self.counters
-            .get(&cell.key.id())
-            .map_or_else(|| fresh(cell.program.name).ask(&asked), |counter| counter.ask(&asked))
+    fn decide(&self, cell: &Cell, now_us: u64) -> Answer {
+        let query = query(cell, now_us);
+        self.counters.get(&cell.key.id()).map_or_else(
+            || new_counter(cell.program.name).decide(&query),
+            |counter| counter.decide(&query),
+        )
     }
 
     pub(super) fn give_back(&mut self, cells: &[Cell], now_us: u64, taken_at_us: u64) {
         for cell in cells {
             if let Some(counter) = self.counters.get_mut(&cell.key.id()) {
                 counter.give_back(
-                    &asked(cell, now_us),
+                    &query(cell, now_us),
                     i128::from(taken_at_us / u64::from(cell.unit_us)),
                 );
             }
@@ -158,22 +160,24 @@ impl Model {
 
     pub(super) fn renew(&mut self, cells: &[Cell], now_us: u64) {
         for cell in cells.iter().filter(|cell| cell.program.name == "concurrency") {
-            let counter =
-                self.counters.entry(cell.key.id()).or_insert_with(|| fresh(cell.program.name));
-            counter.renew(&asked(cell, now_us));
+            let counter = self
+                .counters
+                .entry(cell.key.id())
+                .or_insert_with(|| new_counter(cell.program.name));
+            counter.renew(&query(cell, now_us));
         }
     }
 
-    /// Time units until all is back, as a look says.
+    /// Time units until all is back, as a look reports it.
     pub(super) fn reset_units(&self, cell: &Cell, now_us: u64) -> u64 {
-        self.ask(&Cell { cost: 0, ..cell.clone() }, now_us).reset.try_into().unwrap()
+        self.decide(&Cell { cost: 0, ..cell.clone() }, now_us).reset.try_into().unwrap()
     }
 
-    /// Whether the counter of `cell` says at `at_us` what one says that was never written.
+    /// Whether the counter of `cell` answers at `at_us` like one that was never written.
     pub(super) fn is_forgotten(&self, cell: &Cell, at_us: u64) -> bool {
-        let asked = asked(&Cell { cost: 0, ..cell.clone() }, at_us);
+        let query = query(&Cell { cost: 0, ..cell.clone() }, at_us);
         let Some(counter) = self.counters.get(&cell.key.id()) else { return true };
-        let (kept, new) = (counter.ask(&asked), fresh(cell.program.name).ask(&asked));
+        let (kept, new) = (counter.decide(&query), new_counter(cell.program.name).decide(&query));
         (kept.fits, kept.remaining, kept.reset) == (new.fits, new.remaining, new.reset)
     }
 }

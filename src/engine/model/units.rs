@@ -1,28 +1,28 @@
-//! What remembers units: each with its instant, each with the end of its lease, or as counts of
+//! Algorithms that store units: with an instant each, with the end of a lease each, or as counts of
 //! sub-windows.
 
 use std::collections::BTreeMap;
 
-use super::super::counters::PURGE_EACH;
-use super::{Answer, Asked, Counter};
+use super::super::counters::PURGE_EVERY;
+use super::{Answer, Counter, Query};
 
-/// A unit with its instant, and its name: the take's own and a number.
+/// A unit with its instant and its name: the take's name and a number.
 struct Unit {
     at: i128,
     name: (u128, i128),
 }
 
-/// Whether a take forgets what is over. It is seen only after the clock has stepped back.
-fn purges(asked: &Asked) -> bool {
-    asked.cost > 1 || asked.now_us.is_multiple_of(PURGE_EACH)
+/// Whether a take purges expired units. This shows only after the clock stepped back.
+fn purges(query: &Query) -> bool {
+    query.cost > 1 || query.now_us.is_multiple_of(PURGE_EVERY)
 }
 
-fn add(units: &mut Vec<Unit>, at: i128, asked: &Asked) {
-    units.extend((0..asked.cost).map(|number| Unit { at, name: (asked.member, number) }));
+fn add(units: &mut Vec<Unit>, at: i128, query: &Query) {
+    units.extend((0..query.cost).map(|number| Unit { at, name: (query.member, number) }));
 }
 
-fn remove(units: &mut Vec<Unit>, asked: &Asked) {
-    units.retain(|unit| unit.name.0 != asked.member || unit.name.1 >= asked.cost);
+fn remove(units: &mut Vec<Unit>, query: &Query) {
+    units.retain(|unit| unit.name.0 != query.member || unit.name.1 >= query.cost);
 }
 
 /// All units of the last period.
@@ -30,36 +30,36 @@ fn remove(units: &mut Vec<Unit>, asked: &Asked) {
 pub(super) struct Log(Vec<Unit>);
 
 impl Counter for Log {
-    fn ask(&self, asked: &Asked) -> Answer {
-        let [quota, period, ..] = asked.numbers;
-        let inside = |unit: &&Unit| asked.now - period < unit.at && unit.at <= asked.now;
+    fn decide(&self, query: &Query) -> Answer {
+        let [quota, period, ..] = query.numbers;
+        let inside = |unit: &&Unit| query.now - period < unit.at && unit.at <= query.now;
         let count = self.0.iter().filter(inside).count() as i128;
-        let fits = count + asked.ask <= quota;
-        let after = if fits { count + asked.cost } else { count };
-        // As they stand after this take.
+        let fits = count + query.wanted <= quota;
+        let after = if fits { count + query.cost } else { count };
+        // The units after this take.
         let mut leaves: Vec<i128> =
             self.0.iter().filter(inside).map(|unit| unit.at + period).collect();
-        leaves.extend((count..after).map(|_| asked.now + period));
+        leaves.extend((count..after).map(|_| query.now + period));
         leaves.sort_unstable();
-        let lacking = after + if fits { 1 } else { asked.ask } - quota;
-        let waits = lacking > 0 && asked.ask <= quota;
+        let lacking = after + if fits { 1 } else { query.wanted } - quota;
+        let waits = lacking > 0 && query.wanted <= quota;
         Answer {
             fits,
             remaining: (quota - after).max(0),
-            retry: waits.then(|| leaves[(lacking - 1) as usize] - asked.now),
+            retry: waits.then(|| leaves[(lacking - 1) as usize] - query.now),
             reset: if after > 0 { period } else { 0 },
             outside: false,
         }
     }
 
-    fn charge(&mut self, asked: &Asked) {
-        let over = asked.now - asked.numbers[1];
-        self.0.retain(|unit| over < unit.at && unit.at <= asked.now);
-        add(&mut self.0, asked.now, asked);
+    fn charge(&mut self, query: &Query) {
+        let over = query.now - query.numbers[1];
+        self.0.retain(|unit| over < unit.at && unit.at <= query.now);
+        add(&mut self.0, query.now, query);
     }
 
-    fn give_back(&mut self, asked: &Asked, _: i128) {
-        remove(&mut self.0, asked);
+    fn give_back(&mut self, query: &Query, _: i128) {
+        remove(&mut self.0, query);
     }
 }
 
@@ -68,32 +68,32 @@ impl Counter for Log {
 pub(super) struct Leases(Vec<Unit>);
 
 impl Counter for Leases {
-    fn ask(&self, asked: &Asked) -> Answer {
-        let [most, length, ..] = asked.numbers;
+    fn decide(&self, query: &Query) -> Answer {
+        let [most, length, ..] = query.numbers;
         let in_flight = self
             .0
             .iter()
-            .filter(|unit| asked.now < unit.at && unit.at <= asked.now + length)
+            .filter(|unit| query.now < unit.at && unit.at <= query.now + length)
             .count() as i128;
-        let fits = in_flight + asked.ask <= most;
-        let after = if fits { in_flight + asked.cost } else { in_flight };
+        let fits = in_flight + query.wanted <= most;
+        let after = if fits { in_flight + query.cost } else { in_flight };
         Answer { fits, remaining: (most - after).max(0), retry: None, reset: 0, outside: false }
     }
 
-    fn charge(&mut self, asked: &Asked) {
-        let ends = asked.now + asked.numbers[1];
-        let purges = purges(asked);
-        self.0.retain(|unit| unit.at <= ends && !(purges && unit.at <= asked.now));
-        add(&mut self.0, ends, asked);
+    fn charge(&mut self, query: &Query) {
+        let ends = query.now + query.numbers[1];
+        let purges = purges(query);
+        self.0.retain(|unit| unit.at <= ends && !(purges && unit.at <= query.now));
+        add(&mut self.0, ends, query);
     }
 
-    fn give_back(&mut self, asked: &Asked, _: i128) {
-        remove(&mut self.0, asked);
+    fn give_back(&mut self, query: &Query, _: i128) {
+        remove(&mut self.0, query);
     }
 
-    fn renew(&mut self, asked: &Asked) {
-        remove(&mut self.0, asked);
-        add(&mut self.0, asked.now + asked.numbers[1], asked);
+    fn renew(&mut self, query: &Query) {
+        remove(&mut self.0, query);
+        add(&mut self.0, query.now + query.numbers[1], query);
     }
 }
 
@@ -102,16 +102,16 @@ impl Counter for Leases {
 pub(super) struct SubWindows(BTreeMap<i128, i128>);
 
 impl SubWindows {
-    /// A sub-window in the future shows that the clock stepped back: then nothing is known.
+    /// A sub-window in the future shows that the clock stepped back: the counts are then dropped.
     fn knows(&self, this: i128) -> bool {
         self.0.last_key_value().is_none_or(|(last, _)| *last <= this)
     }
 }
 
 impl Counter for SubWindows {
-    fn ask(&self, asked: &Asked) -> Answer {
-        let [quota, length, buckets, ..] = asked.numbers;
-        let this = asked.now.div_euclid(length);
+    fn decide(&self, query: &Query) -> Answer {
+        let [quota, length, buckets, ..] = query.numbers;
+        let this = query.now.div_euclid(length);
         let counting: Vec<(i128, i128)> = if self.knows(this) {
             self.0
                 .range(this + 1 - buckets..=this)
@@ -121,10 +121,10 @@ impl Counter for SubWindows {
             Vec::new()
         };
         let count: i128 = counting.iter().map(|(_, units)| units).sum();
-        let fits = count + asked.ask <= quota;
-        let after = if fits { count + asked.cost } else { count };
-        // As it stands after this take.
-        let lacking = after + if fits { 1 } else { asked.ask } - quota;
+        let fits = count + query.wanted <= quota;
+        let after = if fits { count + query.cost } else { count };
+        // The count after this take.
+        let lacking = after + if fits { 1 } else { query.wanted } - quota;
         let leaves = || {
             let mut lacking = lacking;
             let taken = [(this, after - count)];
@@ -132,34 +132,34 @@ impl Counter for SubWindows {
                 lacking -= units;
                 lacking <= 0
             });
-            last.map(|(window, _)| (window + buckets) * length - asked.now)
+            last.map(|(window, _)| (window + buckets) * length - query.now)
         };
         Answer {
             fits,
             remaining: (quota - after).max(0),
-            retry: if lacking > 0 && asked.ask <= quota { leaves() } else { None },
-            reset: if after > 0 { (this + buckets) * length - asked.now } else { 0 },
+            retry: if lacking > 0 && query.wanted <= quota { leaves() } else { None },
+            reset: if after > 0 { (this + buckets) * length - query.now } else { 0 },
             outside: false,
         }
     }
 
-    fn charge(&mut self, asked: &Asked) {
-        let this = asked.now.div_euclid(asked.numbers[1]);
+    fn charge(&mut self, query: &Query) {
+        let this = query.now.div_euclid(query.numbers[1]);
         if !self.knows(this) {
             self.0.clear();
         }
-        self.0.retain(|window, _| window + asked.numbers[2] > this);
-        *self.0.entry(this).or_default() += asked.cost;
+        self.0.retain(|window, _| window + query.numbers[2] > this);
+        *self.0.entry(this).or_default() += query.cost;
     }
 
-    fn give_back(&mut self, asked: &Asked, taken_at: i128) {
-        let [_, length, buckets, ..] = asked.numbers;
-        let (this, charged) = (asked.now.div_euclid(length), taken_at.div_euclid(length));
+    fn give_back(&mut self, query: &Query, taken_at: i128) {
+        let [_, length, buckets, ..] = query.numbers;
+        let (this, charged) = (query.now.div_euclid(length), taken_at.div_euclid(length));
         if !self.knows(this) || charged + buckets <= this {
             return;
         }
         if let Some(units) = self.0.get_mut(&charged) {
-            *units = (*units - asked.cost).max(0);
+            *units = (*units - query.cost).max(0);
         }
     }
 }

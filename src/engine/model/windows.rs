@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Asked, Counter, first};
+use super::{Answer, Counter, Query, first};
 
-/// A window of its own, set by its first unit or by the clock.
+/// A single window, started by its first unit or by the clock.
 #[derive(Default)]
 pub(super) struct Fixed {
     start: i128,
@@ -12,13 +12,13 @@ pub(super) struct Fixed {
 }
 
 impl Fixed {
-    /// The window that contains `now`: its beginning and what it holds.
-    fn seen(&self, asked: &Asked) -> (i128, i128) {
-        let [_, period, to_clock, ..] = asked.numbers;
-        let now = asked.now;
+    /// The window that contains `now`: its start and its count.
+    fn seen(&self, query: &Query) -> (i128, i128) {
+        let [_, period, to_clock, ..] = query.numbers;
+        let now = query.now;
         if to_clock == 1 {
             let start = now.div_euclid(period) * period;
-            // Begun before the clock stepped back over its border.
+            // Started before the clock stepped back over its border.
             if self.count > 0 && self.start == start + period {
                 return (self.start, self.count);
             }
@@ -30,49 +30,49 @@ impl Fixed {
 }
 
 impl Counter for Fixed {
-    fn ask(&self, asked: &Asked) -> Answer {
-        let [quota, period, ..] = asked.numbers;
-        let (start, count) = self.seen(asked);
-        let left_of_it = start + period - asked.now;
-        let fits = count + asked.ask <= quota;
-        let after = if fits { count + asked.cost } else { count };
+    fn decide(&self, query: &Query) -> Answer {
+        let [quota, period, ..] = query.numbers;
+        let (start, count) = self.seen(query);
+        let left_of_it = start + period - query.now;
+        let fits = count + query.wanted <= quota;
+        let after = if fits { count + query.cost } else { count };
         Answer {
             fits,
             remaining: (quota - after).max(0),
-            retry: (!fits && asked.ask <= quota).then_some(left_of_it),
+            retry: (!fits && query.wanted <= quota).then_some(left_of_it),
             reset: if after > 0 { left_of_it } else { 0 },
             outside: false,
         }
     }
 
-    fn charge(&mut self, asked: &Asked) {
-        let (start, count) = self.seen(asked);
-        *self = Self { start, count: count + asked.cost };
+    fn charge(&mut self, query: &Query) {
+        let (start, count) = self.seen(query);
+        *self = Self { start, count: count + query.cost };
     }
 
-    fn give_back(&mut self, asked: &Asked, taken_at: i128) {
-        let window = self.start..self.start + asked.numbers[1];
-        if window.contains(&taken_at) && window.contains(&asked.now) && taken_at <= asked.now {
-            self.count = (self.count - asked.cost).max(0);
+    fn give_back(&mut self, query: &Query, taken_at: i128) {
+        let window = self.start..self.start + query.numbers[1];
+        if window.contains(&taken_at) && window.contains(&query.now) && taken_at <= query.now {
+            self.count = (self.count - query.cost).max(0);
         }
     }
 }
 
-/// Units of each window, by its number. Only the present one and the one before it are looked at.
+/// Units of each window, by its number. Only the current one and the previous one count.
 #[derive(Default)]
 pub(super) struct Pair {
     units: BTreeMap<i128, i128>,
 }
 
 impl Pair {
-    /// A window in the future shows that the clock stepped back: then nothing is known.
+    /// A window in the future shows that the clock stepped back: the counts are then dropped.
     fn of(&self, window: i128, this: i128) -> i128 {
         let known = self.units.last_key_value().is_none_or(|(last, _)| *last <= this);
         if known { self.units.get(&window).copied().unwrap_or(0) } else { 0 }
     }
 
-    /// What is free at `now`, in units x period, with `taken` units of the present window charged:
-    /// the last window weighs by the share that is still inside.
+    /// The free units at `now`, in units x period, once `taken` units of the current window are
+    /// charged. The previous window counts in proportion to the part of it that is still covered.
     fn free(&self, now: i128, quota: i128, period: i128, taken: (i128, i128)) -> i128 {
         let this = now.div_euclid(period);
         let inside = (this + 1) * period - now;
@@ -82,25 +82,25 @@ impl Pair {
 }
 
 impl Counter for Pair {
-    fn ask(&self, asked: &Asked) -> Answer {
-        let [quota, period, ..] = asked.numbers;
-        let (now, ask) = (asked.now, asked.ask);
+    fn decide(&self, query: &Query) -> Answer {
+        let [quota, period, ..] = query.numbers;
+        let (now, decide) = (query.now, query.wanted);
         let this = now.div_euclid(period);
         let free = self.free(now, quota, period, (this, 0));
-        let fits = ask * period <= free;
-        let taken = (this, if fits { asked.cost } else { 0 });
+        let fits = decide * period <= free;
+        let taken = (this, if fits { query.cost } else { 0 });
         let left = self.free(now, quota, period, taken);
         let ends = (this + 1) * period;
-        let reset = if self.of(this, this) + if fits { asked.cost } else { 0 } > 0 {
+        let reset = if self.of(this, this) + if fits { query.cost } else { 0 } > 0 {
             ends + period - now
         } else if self.of(this - 1, this) > 0 {
             ends - now
         } else {
             0
         };
-        let next = if fits { 1 } else { ask };
+        let next = if fits { 1 } else { decide };
         let fits_at = |at: i128| next * period <= self.free(at, quota, period, taken);
-        let waits = left < next * period && ask <= quota && (!fits || asked.cost > 0);
+        let waits = left < next * period && decide <= quota && (!fits || query.cost > 0);
         Answer {
             fits,
             remaining: left.max(0) / period,
@@ -110,26 +110,26 @@ impl Counter for Pair {
         }
     }
 
-    fn charge(&mut self, asked: &Asked) {
-        let this = asked.now.div_euclid(asked.numbers[1]);
+    fn charge(&mut self, query: &Query) {
+        let this = query.now.div_euclid(query.numbers[1]);
         if self.units.last_key_value().is_some_and(|(last, _)| *last > this) {
             self.units.clear();
         }
-        *self.units.entry(this).or_default() += asked.cost;
+        *self.units.entry(this).or_default() += query.cost;
         self.units.retain(|window, _| *window >= this - 1);
     }
 
-    fn give_back(&mut self, asked: &Asked, taken_at: i128) {
-        let period = asked.numbers[1];
-        let (this, charged) = (asked.now.div_euclid(period), taken_at.div_euclid(period));
-        if taken_at > asked.now
+    fn give_back(&mut self, query: &Query, taken_at: i128) {
+        let period = query.numbers[1];
+        let (this, charged) = (query.now.div_euclid(period), taken_at.div_euclid(period));
+        if taken_at > query.now
             || charged < this - 1
             || self.units.last_key_value().is_some_and(|(last, _)| *last > this)
         {
             return;
         }
         if let Some(units) = self.units.get_mut(&charged) {
-            *units = (*units - asked.cost).max(0);
+            *units = (*units - query.cost).max(0);
         }
     }
 }
@@ -141,9 +141,9 @@ pub(super) struct Quota {
     count: i128,
 }
 
-/// The period among those named that contains `now`: its beginning, and its end where it has one.
-fn period(asked: &Asked, now: i128) -> Option<(i128, Option<i128>)> {
-    let [_, _, starts @ ..] = asked.numbers;
+/// The period that contains `now`, among those named: its start, and its end if it has one.
+fn period(query: &Query, now: i128) -> Option<(i128, Option<i128>)> {
+    let [_, _, starts @ ..] = query.numbers;
     if starts == [0; 4] {
         return Some((0, None));
     }
@@ -154,12 +154,12 @@ fn period(asked: &Asked, now: i128) -> Option<(i128, Option<i128>)> {
 }
 
 impl Quota {
-    /// The period to count in at `now`: the one that contains it, or the next one where that was
-    /// begun before the clock stepped back.
-    fn period(&self, asked: &Asked) -> Option<(i128, Option<i128>)> {
-        let (start, ends) = period(asked, asked.now)?;
+    /// The period to count in at `now`: the one that contains it, or the next one if that was
+    /// started before the clock stepped back.
+    fn period(&self, query: &Query) -> Option<(i128, Option<i128>)> {
+        let (start, ends) = period(query, query.now)?;
         if self.count > 0 && ends == Some(self.start) {
-            period(asked, self.start)
+            period(query, self.start)
         } else {
             Some((start, ends))
         }
@@ -167,38 +167,38 @@ impl Quota {
 }
 
 impl Counter for Quota {
-    fn ask(&self, asked: &Asked) -> Answer {
-        let [amount, conditional, ..] = asked.numbers;
-        let Some((start, ends)) = self.period(asked) else {
+    fn decide(&self, query: &Query) -> Answer {
+        let [amount, conditional, ..] = query.numbers;
+        let Some((start, ends)) = self.period(query) else {
             return Answer { fits: false, remaining: 0, retry: None, reset: 0, outside: true };
         };
         let count = if start == self.start { self.count } else { 0 };
-        let fits = conditional == 0 || count + asked.ask <= amount;
-        let after = if fits { count + asked.cost } else { count };
-        let until_the_end = ends.map(|ends| ends - asked.now);
+        let fits = conditional == 0 || count + query.wanted <= amount;
+        let after = if fits { count + query.cost } else { count };
+        let until_the_end = ends.map(|ends| ends - query.now);
         Answer {
             fits,
             remaining: (amount - after).max(0),
-            retry: until_the_end.filter(|_| !fits && asked.ask <= amount),
+            retry: until_the_end.filter(|_| !fits && query.wanted <= amount),
             reset: until_the_end.filter(|_| after > 0).unwrap_or(0),
             outside: false,
         }
     }
 
-    fn charge(&mut self, asked: &Asked) {
-        let Some((start, _)) = self.period(asked) else { return };
+    fn charge(&mut self, query: &Query) {
+        let Some((start, _)) = self.period(query) else { return };
         let count = if start == self.start { self.count } else { 0 };
-        *self = Self { start, count: count + asked.cost };
+        *self = Self { start, count: count + query.cost };
     }
 
-    fn give_back(&mut self, asked: &Asked, taken_at: i128) {
+    fn give_back(&mut self, query: &Query, taken_at: i128) {
         let (Some((now, _)), Some((charged, _))) =
-            (period(asked, asked.now), period(asked, taken_at))
+            (period(query, query.now), period(query, taken_at))
         else {
             return;
         };
-        if now == charged && self.start == now && taken_at <= asked.now {
-            self.count = (self.count - asked.cost).max(0);
+        if now == charged && self.start == now && taken_at <= query.now {
+            self.count = (self.count - query.cost).max(0);
         }
     }
 }

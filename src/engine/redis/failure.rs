@@ -1,5 +1,5 @@
 //! What an error of Redis or of the connection means: whether anything ran, and what to do next.
-//! The only place that reads error codes.
+//! Only this module reads error codes.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::engine::{Cause, EngineError, Ran};
 
-/// Before asking again where the answer says "not now".
+/// Pause before a retry when the server can't serve the slot yet.
 const NOT_NOW_WAIT: Duration = Duration::from_millis(5);
 
 /// What to do after an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The server does not know the script: send its text.
+    /// The server does not have the script: send its text.
     SendText,
-    /// Nothing ran; send it again after this wait.
-    Follow(Duration),
-    /// Nothing ran; ask this node once.
+    /// Nothing ran; send the command again after this pause.
+    Retry(Duration),
+    /// Nothing ran; send the command once to this node, after this pause.
     Ask(String, Duration),
     /// Give up.
     Fail(EngineError),
@@ -27,10 +27,10 @@ pub(super) fn next(error: &RedisError) -> Next {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::NoScript) => Next::SendText,
         // The cluster connection refreshes its slots before it sends anything more.
-        ErrorKind::Server(ServerErrorKind::Moved) => Next::Follow(Duration::ZERO),
+        ErrorKind::Server(ServerErrorKind::Moved) => Next::Retry(Duration::ZERO),
         ErrorKind::Server(ServerErrorKind::Ask) => match error.redirect_node() {
             Some((node, _)) => Next::Ask(node.to_owned(), Duration::ZERO),
-            None => Next::Follow(NOT_NOW_WAIT),
+            None => Next::Retry(NOT_NOW_WAIT),
         },
         ErrorKind::Server(
             ServerErrorKind::TryAgain
@@ -38,37 +38,37 @@ pub(super) fn next(error: &RedisError) -> Next {
             | ServerErrorKind::MasterDown
             | ServerErrorKind::BusyLoading
             | ServerErrorKind::ClusterDown,
-        ) => Next::Follow(NOT_NOW_WAIT),
-        _ => Next::Fail(meaning(error)),
+        ) => Next::Retry(NOT_NOW_WAIT),
+        _ => Next::Fail(engine_error(error)),
     }
 }
 
-/// Whether it says nothing about the node, but only that this slot is on its way to another.
-pub(super) fn is_of_a_moving_slot(error: &RedisError) -> bool {
+/// Whether the error only says that this slot is being migrated, and nothing about the node.
+pub(super) fn is_from_migrating_slot(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain))
 }
 
-/// The cause of an error that is not followed, and whether the command may have run.
-pub(super) fn meaning(error: &RedisError) -> EngineError {
-    let refused = |cause| EngineError { cause, ran: Ran::No };
+/// The cause of an error that is not retried, and whether the command may have run.
+pub(super) fn engine_error(error: &RedisError) -> EngineError {
+    let not_run = |cause| EngineError { cause, ran: Ran::No };
     // Redis checks these before it runs a script that begins with `#!lua`: see
     // `scriptPrepareForRun`.
     match error.code() {
-        Some("OOM") => return refused(Cause::OutOfMemory),
-        Some("NOREPLICAS") => return refused(Cause::NoReplicas),
-        Some("BUSY") => return refused(Cause::Busy),
-        Some("NOPERM" | "NOAUTH" | "WRONGPASS") => return refused(Cause::NoPermission),
-        Some("MISCONF") => return refused(Cause::Misconfigured),
+        Some("OOM") => return not_run(Cause::OutOfMemory),
+        Some("NOREPLICAS") => return not_run(Cause::NoReplicas),
+        Some("BUSY") => return not_run(Cause::Busy),
+        Some("NOPERM" | "NOAUTH" | "WRONGPASS") => return not_run(Cause::NoPermission),
+        Some("MISCONF") => return not_run(Cause::Misconfigured),
         Some(
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING",
-        ) => return refused(Cause::Cluster),
+        ) => return not_run(Cause::Cluster),
         _ => {}
     }
     match error.kind() {
-        ErrorKind::AuthenticationFailed => refused(Cause::NoPermission),
-        // redis-rs found no node to send it to.
-        ErrorKind::ClusterConnectionNotFound => refused(Cause::Connection),
-        _ if error.is_connection_refusal() => refused(Cause::Connection),
+        ErrorKind::AuthenticationFailed => not_run(Cause::NoPermission),
+        // redis-rs found no node to send the command to.
+        ErrorKind::ClusterConnectionNotFound => not_run(Cause::Connection),
+        _ if error.is_connection_refusal() => not_run(Cause::Connection),
         _ if error.is_timeout() => EngineError { cause: Cause::Timeout, ran: Ran::Unknown },
         ErrorKind::Io | ErrorKind::Parse => {
             EngineError { cause: Cause::Connection, ran: Ran::Unknown }
@@ -97,9 +97,9 @@ mod tests {
             "-CLUSTERDOWN x\r\n",
             "-MASTERDOWN x\r\n",
         ] {
-            assert_eq!(next(&answer(line)), Next::Follow(NOT_NOW_WAIT), "{line}");
+            assert_eq!(next(&answer(line)), Next::Retry(NOT_NOW_WAIT), "{line}");
         }
-        assert_eq!(next(&answer("-MOVED 1 a:1\r\n")), Next::Follow(Duration::ZERO));
+        assert_eq!(next(&answer("-MOVED 1 a:1\r\n")), Next::Retry(Duration::ZERO));
         assert_eq!(next(&answer("-ASK 1 a:1\r\n")), Next::Ask("a:1".into(), Duration::ZERO));
         assert_eq!(next(&answer("-NOSCRIPT x\r\n")), Next::SendText);
     }

@@ -1,8 +1,8 @@
-//! A worker's connection: opened when first needed, shared by the worker's calls, opened anew when
-//! it is lost.
+//! A worker's connection: opened on first use, shared by the worker's calls, and reopened when it
+//! is lost.
 //!
-//! Everything in a link belongs to one worker; its locks are there because the engine closes links
-//! from another thread, and are never contended nor held across an await.
+//! A link belongs to one worker. Its locks exist because the engine closes links from another
+//! thread. They are never contended, nor held across an await.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,71 +14,71 @@ use ::redis::{Cmd, RedisError, Value};
 use smallvec::SmallVec;
 use tokio::sync::watch as version;
 
-use super::opener::{Conn, Opener};
+use super::connector::{Conn, Connector};
 use super::topology::Topology;
 use super::{failure, watch};
 use crate::clock;
 use crate::engine::driver::{Script, Verb};
 use crate::engine::{Cause, Cells, EngineError, Ran};
 
-/// After a connection could not be opened, calls fail at once for so long.
+/// After an attempt to connect has failed, calls fail immediately for this long.
 const REOPEN_WAIT: Duration = Duration::from_millis(100);
-/// A slot's owner that would not serve is not asked again for so long: each try would have redis-rs
-/// refresh its slots, and nothing else is sent meanwhile.
+/// After a slot's owner did not serve, calls to it fail immediately for this long. Each attempt
+/// would make redis-rs refresh its slots, and nothing else is sent meanwhile.
 const DOWN_WAIT: Duration = Duration::from_millis(100);
-/// A cluster connection is given up when so many calls failed in a row ...
+/// A cluster connection is replaced after this many failed calls in a row ...
 const FAILURES_MAX: u32 = 3;
-/// ... and none went well for so long: one master's death must not cost the others their
-/// connection.
+/// ... and this long without a success: losing one master must not cost the other masters' calls
+/// their connection.
 const FAILING_WAIT: Duration = Duration::from_millis(250);
-/// Scripts that a worker remembers; beyond, it forgets all and starts again.
-const SCRIPTS_MAX: usize = 512;
-/// Nodes to which ASK leads, kept open.
-const ASKED_MAX: usize = 8;
+/// Scripts that a worker caches; when there are more, the cache is emptied.
+const SCRIPTS_CACHED_MAX: usize = 512;
+/// Connections kept open to nodes that ASK redirected to.
+const ASK_NODES_MAX: usize = 8;
 
 type Programs = SmallVec<[usize; 4]>;
 
 /// A worker's connection to Redis.
 pub(super) struct Link {
-    pub(super) opener: Arc<Opener>,
+    pub(super) connector: Arc<Connector>,
     state: Mutex<State>,
-    /// Moves whenever the state did.
+    /// Changes whenever the state does.
     changed: version::Sender<u64>,
-    /// Calls that failed since one went well.
-    failures: AtomicU32,
+    /// Failed calls since the last successful one.
+    failures_in_a_row: AtomicU32,
     any_down: AtomicBool,
     scripts: Mutex<HashMap<(Verb, Programs), Arc<Script>>>,
 }
 
 #[derive(Default)]
 struct State {
-    open: Option<Open>,
-    /// Counts connections, so that a call can say which one it lost.
+    open: Option<Connected>,
+    /// The connection's number, so that a call can say which connection it found closed.
     epoch: u64,
     opening: bool,
     watching: bool,
     closed: bool,
-    /// When and why the last try to open failed.
-    refused: Option<(Instant, Cause)>,
+    /// When and why the last attempt to connect failed.
+    open_failed: Option<(Instant, Cause)>,
     failing_since: Option<Instant>,
     failed_last: Option<Instant>,
     down: Vec<(String, Instant)>,
-    asked: Vec<(String, MultiplexedConnection)>,
+    ask_nodes: Vec<(String, MultiplexedConnection)>,
 }
 
 #[derive(Clone)]
-struct Open {
+struct Connected {
     conn: Conn,
     topology: Arc<Topology>,
 }
 
 impl Link {
-    pub(super) fn new(opener: Arc<Opener>) -> Self {
+    pub(super) fn new(connector: Arc<Connector>) -> Self {
         Self {
-            opener,
+            connector,
             state: Mutex::default(),
             changed: version::Sender::new(0),
-            failures: AtomicU32::new(0),
+            failures_in_a_row: AtomicU32::new(0),
             any_down: AtomicBool::new(false),
             scripts: Mutex::default(),
         }
@@ -88,8 +88,8 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection, and its number. Waits while it is being opened: the caller's deadline bounds
-    /// that, and the opening goes on without it.
+    /// The connection and its number. Waits while it is being opened: the caller's deadline bounds
+    /// the wait, and opening continues without the caller.
     pub(super) async fn connection(self: &Arc<Self>) -> Result<(u64, Conn), EngineError> {
         if let Some(found) = self.current() {
             return Ok(found);
@@ -111,7 +111,7 @@ impl Link {
         state.open.as_ref().map(|open| (state.epoch, open.conn.clone()))
     }
 
-    /// The number and topology of the connection, if there is one.
+    /// The connection's number and topology, if there is one.
     pub(super) fn topology(&self) -> Option<(u64, Arc<Topology>)> {
         let state = self.lock();
         state.open.as_ref().map(|open| (state.epoch, Arc::clone(&open.topology)))
@@ -122,7 +122,7 @@ impl Link {
         if state.closed {
             return Err(EngineError { cause: Cause::Connection, ran: Ran::No });
         }
-        if let Some((at, cause)) = state.refused
+        if let Some((at, cause)) = state.open_failed
             && clock::monotonic().duration_since(at) < REOPEN_WAIT
         {
             return Err(EngineError { cause, ran: Ran::No });
@@ -130,25 +130,28 @@ impl Link {
         if !state.opening {
             state.opening = true;
             drop(state);
-            tokio::spawn(open(Flag { link: Arc::clone(self), which: |state| &mut state.opening }));
+            tokio::spawn(open(ResetFlag {
+                link: Arc::clone(self),
+                which: |state| &mut state.opening,
+            }));
         }
         Ok(())
     }
 
-    /// Puts a new connection in place of number `epoch`; whether that was still the one.
+    /// Replaces connection number `epoch`; returns whether that was still the current one.
     pub(super) fn replace(&self, epoch: u64, conn: Conn, topology: Topology) -> bool {
         let mut state = self.lock();
         if state.closed || state.epoch != epoch {
             return false;
         }
         state.epoch += 1;
-        state.open = Some(Open { conn, topology: Arc::new(topology) });
-        state.refused = None;
+        state.open = Some(Connected { conn, topology: Arc::new(topology) });
+        state.open_failed = None;
         state.failing_since = None;
         state.down.clear();
         self.any_down.store(false, Ordering::Relaxed);
         drop(state);
-        self.failures.store(0, Ordering::Relaxed);
+        self.failures_in_a_row.store(0, Ordering::Relaxed);
         self.changed.send_modify(|version| *version += 1);
         true
     }
@@ -157,20 +160,20 @@ impl Link {
         self.lock().epoch
     }
 
-    /// A call went well.
-    pub(super) fn went_well(&self) {
-        if self.failures.load(Ordering::Relaxed) > 0 {
-            self.failures.store(0, Ordering::Relaxed);
+    /// Records that a call succeeded.
+    pub(super) fn record_success(&self) {
+        if self.failures_in_a_row.load(Ordering::Relaxed) > 0 {
+            self.failures_in_a_row.store(0, Ordering::Relaxed);
             self.lock().failing_since = None;
         }
     }
 
-    /// A call failed: notes it, and has the store watched until calls go well again.
-    pub(super) fn failed(self: &Arc<Self>, cause: Cause) {
+    /// Records that a call failed, and watches the store until calls succeed again.
+    pub(super) fn record_failure(self: &Arc<Self>, cause: Cause) {
         if !matches!(cause, Cause::Timeout | Cause::Connection | Cause::Cluster) {
             return;
         }
-        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.failures_in_a_row.fetch_add(1, Ordering::Relaxed);
         let now = clock::monotonic();
         let mut state = self.lock();
         state.failing_since.get_or_insert(now);
@@ -178,29 +181,29 @@ impl Link {
         if !state.watching && !state.closed {
             state.watching = true;
             drop(state);
-            let done = Flag { link: Arc::clone(self), which: |state| &mut state.watching };
+            let done = ResetFlag { link: Arc::clone(self), which: |state| &mut state.watching };
             tokio::spawn(async move { watch::run(&done.link).await });
         }
     }
 
-    /// Whether calls failed lately, within `span`.
+    /// Whether a call failed within the last `span`.
     pub(super) fn failed_within(&self, span: Duration) -> bool {
         let state = self.lock();
         !state.closed
             && state.failed_last.is_some_and(|at| clock::monotonic().duration_since(at) < span)
     }
 
-    /// Whether nothing goes well on this connection any more.
+    /// Whether all calls on this connection fail.
     pub(super) fn all_failing(&self) -> bool {
         let since = self.lock().failing_since;
-        self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
+        self.failures_in_a_row.load(Ordering::Relaxed) >= FAILURES_MAX
             && since.is_some_and(|at| clock::monotonic().duration_since(at) >= FAILING_WAIT)
     }
 
-    /// A call found connection `epoch` cut. One server's is gone then; a cluster's mends itself,
-    /// unless nothing goes well on it any more.
-    pub(super) fn lost(&self, epoch: u64) {
-        if self.opener.is_cluster() && !self.all_failing() {
+    /// Records that a call found connection `epoch` closed. A single server's connection is
+    /// dropped. A cluster's recovers by itself, and is dropped only if all calls on it fail.
+    pub(super) fn connection_lost(&self, epoch: u64) {
+        if self.connector.is_cluster() && !self.all_failing() {
             return;
         }
         let mut state = self.lock();
@@ -209,7 +212,7 @@ impl Link {
         }
     }
 
-    /// Whether the owner of `slot` could not be reached just now.
+    /// Whether the owner of `slot` was recently unreachable.
     pub(super) fn is_down(&self, slot: u16) -> bool {
         if !self.any_down.load(Ordering::Relaxed) {
             return false;
@@ -225,7 +228,7 @@ impl Link {
         owner.is_some_and(|owner| state.down.iter().any(|(node, _)| node == owner))
     }
 
-    /// The owner of `slot` could not be reached.
+    /// Records that the owner of `slot` is unreachable.
     pub(super) fn set_down(&self, slot: u16) {
         let until = clock::monotonic() + DOWN_WAIT;
         let mut state = self.lock();
@@ -238,20 +241,24 @@ impl Link {
         }
     }
 
-    /// Sends a command to the node that imports a slot, behind the ASKING that it wants, in one
-    /// piece: other calls share the connection.
+    /// Sends a command to the node that is importing a slot. The ASKING before it goes in the same
+    /// write, since other calls share the connection.
     pub(super) async fn ask(&self, node: &str, command: Cmd) -> Result<Value, RedisError> {
-        let known =
-            self.lock().asked.iter().find(|(name, _)| name == node).map(|(_, conn)| conn.clone());
+        let known = self
+            .lock()
+            .ask_nodes
+            .iter()
+            .find(|(name, _)| name == node)
+            .map(|(_, conn)| conn.clone());
         let mut conn = match known {
             Some(conn) => conn,
             None => {
-                let conn = self.opener.open_node(node).await?;
+                let conn = self.connector.open_node(node).await?;
                 let mut state = self.lock();
-                if state.asked.len() >= ASKED_MAX {
-                    state.asked.clear();
+                if state.ask_nodes.len() >= ASK_NODES_MAX {
+                    state.ask_nodes.clear();
                 }
-                state.asked.push((node.to_owned(), conn.clone()));
+                state.ask_nodes.push((node.to_owned(), conn.clone()));
                 conn
             }
         };
@@ -262,12 +269,12 @@ impl Link {
                 Some(value) => value.extract_error(),
                 None => Err(RedisError::from((
                     ::redis::ErrorKind::UnexpectedReturnType,
-                    "no answer behind ASKING",
+                    "no reply after ASKING",
                 ))),
             }
         });
         if reply.as_ref().is_err_and(RedisError::is_io_error) {
-            self.lock().asked.retain(|(name, _)| name != node);
+            self.lock().ask_nodes.retain(|(name, _)| name != node);
         }
         reply
     }
@@ -280,7 +287,7 @@ impl Link {
         if let Some(script) = scripts.get(&(verb, programs.clone())) {
             return Arc::clone(script);
         }
-        if scripts.len() >= SCRIPTS_MAX {
+        if scripts.len() >= SCRIPTS_CACHED_MAX {
             scripts.clear();
         }
         let script = Arc::new(Script::new(verb, cells));
@@ -288,12 +295,12 @@ impl Link {
         script
     }
 
-    /// Drops the connection for good: its engine is gone.
+    /// Closes the link for good, because its engine was dropped.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         state.open = None;
-        state.asked.clear();
+        state.ask_nodes.clear();
         drop(state);
         self.changed.send_modify(|version| *version += 1);
     }
@@ -303,37 +310,37 @@ impl Link {
     }
 }
 
-/// Puts a task's flag down when the task ends, however it ends.
-struct Flag {
+/// Clears a task's flag when the task ends, however it ends.
+struct ResetFlag {
     link: Arc<Link>,
     which: fn(&mut State) -> &mut bool,
 }
 
-impl Drop for Flag {
+impl Drop for ResetFlag {
     fn drop(&mut self) {
         *(self.which)(&mut self.link.lock()) = false;
         self.link.changed.send_modify(|version| *version += 1);
     }
 }
 
-/// Opens the link's connection once. It has its own time: a caller's deadline is far shorter than a
-/// slow connect, which must not begin again with every request.
-async fn open(done: Flag) {
+/// Opens the link's connection once. This has its own time limit: a caller's deadline is far
+/// shorter than a slow connect, which must not start over with every request.
+async fn open(done: ResetFlag) {
     let link = &done.link;
     let epoch = link.epoch();
-    match link.opener.open().await {
+    match link.connector.open().await {
         Ok((conn, topology)) => {
-            let first = link.lock().refused.take().is_some() || epoch == 0;
+            let first = link.lock().open_failed.take().is_some() || epoch == 0;
             if link.replace(epoch, conn, topology) && first {
                 tracing::info!("connected to Redis");
-                if link.opener.first_to_warn() {
-                    tokio::spawn(watch::settings(Arc::downgrade(link)));
+                if link.connector.claim_settings_check() {
+                    tokio::spawn(watch::watch_settings(Arc::downgrade(link)));
                 }
             }
         }
         Err(error) => {
-            let cause = failure::meaning(&error).cause;
-            let before = link.lock().refused.replace((clock::monotonic(), cause));
+            let cause = failure::engine_error(&error).cause;
+            let before = link.lock().open_failed.replace((clock::monotonic(), cause));
             if before.is_none() {
                 tracing::warn!(%error, "no connection to Redis; trying again as long as requests need it");
             }

@@ -1,17 +1,18 @@
-//! Counters on Redis: a script for each call, on one connection a worker, within one deadline,
+//! Counters on Redis: one script per call, on one connection per worker, within one deadline, and
 //! never run twice.
 //!
-//! Read on in `link` (a worker's connection), `failure` (what an error means), `watch` (how a lost
-//! master is found again), `opener` (how connections are made). Must not know what a program
+//! Read next: `link` (a worker's connection), `failure` (what an error means), `watch` (how a lost
+//! master is found again), `connector` (how connections are opened). Must not know what a program
 //! computes.
 //!
-//! redis-rs itself retries nothing here: its retries can't tell a command that may have run from
-//! one that has not. Answers that prove that nothing ran are followed by us, within the deadline.
+//! redis-rs' own retries are switched off, as they can't tell a command that may have run from one
+//! that has not. This module retries only on errors that prove that nothing ran, within the
+//! deadline.
 
+mod connector;
 mod failure;
+mod find;
 mod link;
-mod look;
-mod opener;
 mod topology;
 mod watch;
 
@@ -26,32 +27,32 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
+use self::connector::Connector;
 use self::failure::Next;
 use self::link::Link;
-use self::opener::Opener;
 use super::driver::{self, Script, Verb};
 use super::{Cause, CellReply, Cells, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken};
 use crate::clock;
 use crate::telemetry::{Counter, CounterSet, Metrics, Mistake, names};
 
-/// Answers that prove that nothing ran are followed this often.
-const FOLLOWS_MAX: usize = 2;
+/// Maximum number of times that one call is sent again after errors that prove that nothing ran.
+const RETRIES_MAX: usize = 2;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// This worker's links, one an engine: few (a reload overlaps two).
+    /// This worker's links, one per engine: few, since a reload overlaps two engines.
     static LINKS: RefCell<Vec<(u64, Arc<Link>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Counters on a Redis Cluster, or on one Redis.
+/// Counters on a Redis Cluster or a single Redis server.
 pub struct Redis {
     id: u64,
     key_prefix: String,
     deadline: Duration,
-    opener: Arc<Opener>,
-    /// All workers' links, to close them when the engine goes: an idle worker would keep its
-    /// connection.
+    connector: Arc<Connector>,
+    /// All workers' links. They are closed when the engine is dropped, since an idle worker would
+    /// otherwise keep its connection.
     links: Mutex<Vec<Weak<Link>>>,
     failures: CounterSet<Cause>,
     unknown: Counter,
@@ -70,7 +71,7 @@ impl Drop for Redis {
     }
 }
 
-/// A script on its keys.
+/// A script with its keys and arguments.
 struct Request {
     script: Arc<Script>,
     slot: u16,
@@ -79,7 +80,7 @@ struct Request {
 }
 
 impl Request {
-    /// EVALSHA, or EVAL with the whole text for a server that does not know it.
+    /// EVALSHA, or EVAL with the whole text for a server that does not have the script yet.
     fn command(&self, with_text: bool) -> Cmd {
         let mut command = Cmd::new();
         if with_text {
@@ -108,7 +109,7 @@ impl Redis {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             key_prefix: settings.key_prefix.clone(),
             deadline: settings.deadline,
-            opener: Arc::new(Opener::new(settings)?),
+            connector: Arc::new(Connector::new(settings)?),
             links: Mutex::new(Vec::new()),
             failures: metrics.counters(names::STORE_ERRORS, &[]),
             unknown: metrics.counter(names::TAKES_UNKNOWN, &[]),
@@ -116,7 +117,7 @@ impl Redis {
     }
 
     pub(super) async fn take(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
-        self.ask(Verb::Take, cells, left).await.inspect_err(|error| {
+        self.decide(Verb::Take, cells, left).await.inspect_err(|error| {
             if error.ran == Ran::Unknown {
                 self.unknown.inc();
             }
@@ -124,24 +125,30 @@ impl Redis {
     }
 
     pub(super) async fn look(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
-        self.ask(Verb::Look, cells, left)
+        self.decide(Verb::Look, cells, left)
             .await
             .map_err(|error| EngineError { ran: Ran::No, ..error })
     }
 
-    async fn ask(&self, verb: Verb, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+    async fn decide(
+        &self,
+        verb: Verb,
+        cells: &Cells,
+        left: Duration,
+    ) -> Result<Taken, EngineError> {
         if left == Duration::ZERO {
-            // The time went elsewhere: this shard is not to blame.
+            // The caller's time ran out before anything was sent, so this says nothing about the
+            // shard.
             let error = EngineError { cause: Cause::Timeout, ran: Ran::No };
             self.failures.inc(error.cause);
             return Err(error);
         }
         let link = self.link();
         let request = self.request(&link, verb, cells, 0);
-        self.call(&link, &request, left).await.and_then(|answer| taken(&answer, cells.len()))
+        self.call(&link, &request, left).await.and_then(|answer| parse_taken(&answer, cells.len()))
     }
 
-    /// The master of a counter's slot, by its place among all; 0 where none is known yet.
+    /// The position of the master of a counter's slot among all masters; 0 while none is known.
     pub(super) fn shard_of(&self, key: &Key) -> usize {
         self.link().topology().and_then(|(_, topology)| topology.shard(key.slot())).unwrap_or(0)
     }
@@ -167,7 +174,7 @@ impl Redis {
         command.arg(key.text(&self.key_prefix));
         let link = self.link();
         self.within(self.deadline, &link, async |ran| {
-            follow(&link, key.slot(), |_| command.clone(), ran).await.map(|_| ())
+            send(&link, key.slot(), |_| command.clone(), ran).await.map(|_| ())
         })
         .await
     }
@@ -176,8 +183,8 @@ impl Redis {
         let link = self.link();
         self.within(self.deadline, &link, async |_| {
             let (_, mut conn) = link.connection().await?;
-            let reply = conn.look().await.map_err(|error| failure::meaning(&error))?;
-            if reply { Ok(()) } else { Err(EngineError { cause: Cause::Cluster, ran: Ran::No }) }
+            let healthy = conn.is_healthy().await.map_err(|error| failure::engine_error(&error))?;
+            if healthy { Ok(()) } else { Err(EngineError { cause: Cause::Cluster, ran: Ran::No }) }
         })
         .await
     }
@@ -198,13 +205,13 @@ impl Redis {
         left: Duration,
     ) -> Result<Value, EngineError> {
         self.within(left, link, async |ran| {
-            follow(link, request.slot, |with_text| request.command(with_text), ran).await
+            send(link, request.slot, |with_text| request.command(with_text), ran).await
         })
         .await
     }
 
-    /// Runs `work` for at most `left` and the deadline, connecting included; `work` keeps its
-    /// [`Ran`] at what a timeout would mean just then.
+    /// Runs `work` for at most `left` and at most the engine's deadline, including connecting.
+    /// `work` keeps its [`Ran`] up to date, for the error if it times out.
     async fn within<T>(
         &self,
         left: Duration,
@@ -218,23 +225,23 @@ impl Redis {
             Err(_) => Err(EngineError { cause: Cause::Timeout, ran }),
         };
         match outcome {
-            Ok(_) => link.went_well(),
+            Ok(_) => link.record_success(),
             Err(error) => {
                 self.failures.inc(error.cause);
-                link.failed(error.cause);
+                link.record_failure(error.cause);
             }
         }
         outcome
     }
 
-    /// The calling worker's link.
+    /// This worker's link.
     fn link(&self) -> Arc<Link> {
         LINKS.with_borrow_mut(|links| {
             if let Some((_, link)) = links.iter().find(|(id, _)| *id == self.id) {
                 return Arc::clone(link);
             }
             links.retain(|(_, link)| !link.is_closed());
-            let link = Arc::new(Link::new(Arc::clone(&self.opener)));
+            let link = Arc::new(Link::new(Arc::clone(&self.connector)));
             links.push((self.id, Arc::clone(&link)));
             let mut all = self.links.lock().unwrap_or_else(PoisonError::into_inner);
             all.retain(|link| link.strong_count() > 0);
@@ -244,23 +251,23 @@ impl Redis {
     }
 }
 
-/// Sends a command to a slot's owner, and again where the answer proves that nothing ran.
-async fn follow(
+/// Sends a command to a slot's owner. Sends it again after an error that proves that nothing ran.
+async fn send(
     link: &Arc<Link>,
     slot: u16,
     command: impl Fn(bool) -> Cmd,
     ran: &mut Ran,
 ) -> Result<Value, EngineError> {
     let mut with_text = false;
-    let mut asked: Option<String> = None;
-    let mut follows = 0;
+    let mut ask_node: Option<String> = None;
+    let mut retries = 0;
     loop {
         if link.is_down(slot) {
             return Err(EngineError { cause: Cause::Cluster, ran: Ran::No });
         }
         let (epoch, mut conn) = link.connection().await?;
         *ran = Ran::Unknown;
-        let reply = match asked.take() {
+        let reply = match ask_node.take() {
             None => conn.send(command(with_text), slot).await,
             Some(node) => link.ask(&node, command(with_text)).await,
         };
@@ -275,24 +282,24 @@ async fn follow(
         match next {
             Next::SendText if !with_text => with_text = true,
             Next::SendText => return Err(EngineError { cause: Cause::Script, ran: Ran::No }),
-            Next::Follow(wait) | Next::Ask(_, wait) if follows < FOLLOWS_MAX => {
-                follows += 1;
+            Next::Retry(wait) | Next::Ask(_, wait) if retries < RETRIES_MAX => {
+                retries += 1;
                 if let Next::Ask(node, _) = next {
-                    asked = Some(node);
+                    ask_node = Some(node);
                 }
                 tokio::time::sleep(wait).await;
             }
-            Next::Follow(_) | Next::Ask(..) => {
-                // While slots are moved, one of them after another says so for its calls: the
-                // node's others go on.
-                if !failure::is_of_a_moving_slot(&error) {
+            Next::Retry(_) | Next::Ask(..) => {
+                // While slots are being migrated, one after another answers so. The node's other
+                // slots are not affected.
+                if !failure::is_from_migrating_slot(&error) {
                     link.set_down(slot);
                 }
                 return Err(EngineError { cause: Cause::Cluster, ran: Ran::No });
             }
             Next::Fail(error) => {
                 if error.cause == Cause::Connection {
-                    link.lost(epoch);
+                    link.connection_lost(epoch);
                 }
                 return Err(error);
             }
@@ -300,15 +307,15 @@ async fn follow(
     }
 }
 
-/// The driver's answer to a take.
-pub(super) fn taken(answer: &Value, cells: usize) -> Result<Taken, EngineError> {
-    // The script ran, or else something answered that is no script of ours.
-    let nonsense = EngineError { cause: Cause::Script, ran: Ran::Unknown };
-    let Value::BulkString(bytes) = answer else { return Err(nonsense) };
+/// Parses the reply to a take or a look.
+pub(super) fn parse_taken(answer: &Value, cells: usize) -> Result<Taken, EngineError> {
+    // Either the script ran, or the reply is not from one of our scripts.
+    let malformed = EngineError { cause: Cause::Script, ran: Ran::Unknown };
+    let Value::BulkString(bytes) = answer else { return Err(malformed) };
     let mut numbers = bytes.chunks(8).map(|bytes| {
         bytes.try_into().map(f64::from_le_bytes).ok().filter(|number| number.fract() == 0.0)
     });
-    let mut next = || numbers.next().flatten().map(|number| number as i64).ok_or(nonsense);
+    let mut next = || numbers.next().flatten().map(|number| number as i64).ok_or(malformed);
     let at_us = next()? as u64;
     let admitted = next()? == 1;
     let mut replies = SmallVec::new();

@@ -1,5 +1,5 @@
-//! The Redis half against real servers: what is followed, what is never run twice, what is waited
-//! for, and what a lost master costs.
+//! The Redis engine against real servers: which errors are retried, what never runs twice, what is
+//! waited for, and what losing a master costs.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use super::super::{
 use crate::clock::{self, Clock};
 use crate::telemetry::{Metrics, names};
 
-/// Wide, so that a busy machine fails no test; what depends on a tight one says so.
+/// A long deadline, so that a busy machine fails no test. Tests that need a short one say so.
 const DEADLINE: Duration = Duration::from_secs(5);
 const TIGHT: Duration = Duration::from_millis(250);
 
@@ -44,7 +44,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// A limit of 1,000 in 1,000 seconds, under this tag.
+/// A limit of 1,000 per 1,000 seconds, under this tag.
 fn slow(tag: u128) -> Cell {
     let mut cell = cell(&FIXED_WINDOW, "slow", 1_000, 1_000 * SECOND_US, 1_000);
     cell.key.tag = tag;
@@ -55,7 +55,7 @@ async fn left(engine: &Engine, cell: &Cell) -> u64 {
     engine.take(&one(&cost(cell, 0))).await.unwrap().cells[0].remaining
 }
 
-/// Asks until it goes well, for at most twenty seconds.
+/// Retries until a take succeeds, for at most twenty seconds.
 async fn recovers(engine: &Engine, cell: &Cell) {
     let start = clock::monotonic();
     while let Err(error) = engine.take(&one(&cost(cell, 0))).await {
@@ -64,7 +64,7 @@ async fn recovers(engine: &Engine, cell: &Cell) {
     }
 }
 
-/// A tag whose slot lies in this range.
+/// A tag with a slot in this range.
 fn tag_in(slots: std::ops::RangeInclusive<u16>) -> u128 {
     (1..).find(|tag| slots.contains(&slow(*tag).key.slot())).unwrap()
 }
@@ -180,12 +180,12 @@ fn many_calls_of_many_workers_admit_the_quota_exactly() {
     }
 }
 
-/// Passes bytes to a server and back. When it is armed, it lets the next script through, waits for
-/// the answer, and cuts the connection.
+/// Forwards bytes to a server and back. When armed, it lets the next script through, waits for the
+/// answer, and closes the connection without passing it on.
 struct Proxy {
     port: u16,
     armed: Arc<AtomicBool>,
-    /// New connections are closed at once.
+    /// Closes new connections at once.
     shut: Arc<AtomicBool>,
 }
 
@@ -197,7 +197,7 @@ impl Proxy {
             shut: Arc::default(),
         };
         let (armed, shut) = (Arc::clone(&proxy.armed), Arc::clone(&proxy.shut));
-        // Ends with the test's process: it waits for connections until then.
+        // Ends with the test's process, as it waits for connections until then.
         std::thread::spawn(move || {
             for client in
                 listener.incoming().map_while(Result::ok).filter(|_| !shut.load(Ordering::SeqCst))
@@ -222,7 +222,7 @@ impl Proxy {
     }
 }
 
-/// Copies until either side ends, or `wanted` says no to what was read.
+/// Copies until either side ends, or until `wanted` returns false for what was read.
 fn pass(mut from: TcpStream, mut to: TcpStream, wanted: impl Fn(&[u8]) -> bool) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -234,7 +234,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream, wanted: impl Fn(&[u8]) -> bool) 
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// A server behind a proxy, alone or as a cluster of one that names the proxy as itself.
+/// A server behind a proxy: single, or as a cluster of one that announces the proxy's address as
+/// its own.
 fn proxied(mode: RedisMode) -> (Server, Proxy, Engine, Metrics) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let announced = listener.local_addr().unwrap().port().to_string();
@@ -324,7 +325,7 @@ fn a_frozen_server_costs_a_call_its_deadline_and_no_more() {
         assert!((TIGHT..TIGHT * 8).contains(&start.elapsed()), "{:?}", start.elapsed());
         server.signal("-CONT");
         recovers(&engine, &slow(1)).await;
-        // The take that was not answered ran when the server went on: it stands, once.
+        // The unanswered take ran when the server resumed: it counts, once.
         assert_eq!(left(&engine, &slow(1)).await, 998);
     });
 }
@@ -352,8 +353,8 @@ fn a_call_with_less_time_left_ends_then_and_has_the_store_watched_as_any_other()
             Err(EngineError { cause: Cause::Timeout, ran: Ran::Unknown })
         );
         assert!((TIGHT..DEADLINE).contains(&start.elapsed()), "{:?}", start.elapsed());
-        // A timeout never has redis-rs look for a slot's new owner: without the watch a shard that
-        // is always asked second stays lost.
+        // A timeout never makes redis-rs look for a slot's new owner. Without the watch, a shard
+        // that is always called second stays lost.
         assert!(redis.link().failed_within(DEADLINE));
         assert_eq!(metrics.counter(names::STORE_ERRORS, &["timeout"]).get(), counted + 1);
         assert_eq!(metrics.counter(names::TAKES_UNKNOWN, &[]).get(), 1);
@@ -370,14 +371,14 @@ fn a_new_connection_is_given_its_time_though_the_one_before_had_failed() {
     block_on(async {
         recovers(&engine, &slow(999)).await;
         let link = redis.link();
-        let fail = || (0..10).for_each(|_| link.failed(Cause::Timeout));
-        link.went_well();
+        let fail = || (0..10).for_each(|_| link.record_failure(Cause::Timeout));
+        link.record_success();
         fail();
         assert!(!link.all_failing(), "many calls under way fail in one moment");
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(link.all_failing());
         let (epoch, _) = link.connection().await.unwrap();
-        let (conn, topology) = link.opener.open().await.unwrap();
+        let (conn, topology) = link.connector.open().await.unwrap();
         assert!(link.replace(epoch, conn, topology));
         fail();
         assert!(!link.all_failing());
@@ -454,7 +455,8 @@ fn a_slot_that_moves_is_followed_while_it_moves_and_afterwards() {
         for tag in 1..50 {
             assert!(engine.take(&one(&slow(tag + 1_000))).await.unwrap().admitted);
         }
-        // The counter is not there yet, and its slot is on its way: ASK leads to where it will be.
+        // The counter does not exist yet, and its slot is being migrated: ASK redirects to the
+        // importing node.
         let _: String =
             to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0))).unwrap();
         let _: String =
@@ -485,7 +487,7 @@ fn a_slot_that_moves_costs_the_other_slots_of_its_node_nothing() {
             to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0))).unwrap();
         let _: String =
             from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).unwrap();
-        // Neither of two keys is there yet: ASK leads on, and there TRYAGAIN says to wait until the
+        // Neither of two keys exists yet: ASK redirects, and there TRYAGAIN says to wait until the
         // slot has moved.
         let mut second = cell(&GCRA, "second", 10, 1_000 * SECOND_US, 10);
         second.key.tag = moving;
@@ -505,8 +507,9 @@ fn a_slot_that_moves_costs_the_other_slots_of_its_node_nothing() {
     });
 }
 
-/// Keeps asking all shards, one call after another on each, until the first shard went well again:
-/// how many of its calls failed, what share of the others' did, how long it took.
+/// Keeps calling all shards, one call after another on each, until calls to the first shard succeed
+/// again. Returns how many of its calls failed, what share of the others' failed, and how long it
+/// took.
 async fn during_an_outage(engine: &Engine, until_back: bool) -> (usize, f64, Duration) {
     let tags = [tag_in(0..=5460), tag_in(5461..=10922), tag_in(10923..=16383)];
     let start = clock::monotonic();
@@ -538,9 +541,9 @@ async fn during_an_outage(engine: &Engine, until_back: bool) -> (usize, f64, Dur
     (failed, f64::from(second.0 + third.0) / f64::from(second.1 + third.1), start.elapsed())
 }
 
-// The promise is that the other shards' calls notice nothing. A machine that stalls for a moment
-// costs a call or two of some thousand; what these tests are there to catch (a connection that
-// refreshes or reopens while others wait) costs a third of them.
+// The other shards' calls should notice nothing. A machine that stalls for a moment costs a call or
+// two in some thousand. The fault that these tests are meant to catch (a connection that refreshes
+// or reopens while others wait) costs a third of them.
 
 #[test]
 fn a_frozen_master_costs_its_shard_a_failover_and_the_others_nothing() {

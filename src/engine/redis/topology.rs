@@ -1,12 +1,12 @@
-//! Who owns which hash slots, as CLUSTER SLOTS tells it: to notice that it changed, and to name a
-//! slot's owner.
+//! The owners of the hash slots, as CLUSTER SLOTS reports them: used to notice changes, and to name
+//! a slot's owner.
 //!
-//! Owners are compared by their node ids: each node may tell the others' addresses, and above all
-//! its own, in another way.
+//! Owners are compared by node id, because nodes may report different addresses for a node, above
+//! all for themselves.
 
 use ::redis::Value;
 
-/// Slots and their masters, sorted.
+/// Slot ranges and their masters, sorted by slot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Topology(Vec<Range>);
 
@@ -20,7 +20,7 @@ struct Range {
 }
 
 impl Topology {
-    /// Reads the answer of CLUSTER SLOTS; `None` where it makes no sense.
+    /// Parses the reply to CLUSTER SLOTS; `None` if it is malformed.
     pub(super) fn parse(answer: &Value) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         let mut all = ranges.iter().map(range).collect::<Option<Vec<_>>>()?;
@@ -38,7 +38,7 @@ impl Topology {
                 .all(|(a, b)| (a.from, a.to, &a.id) == (b.from, b.to, &b.id))
     }
 
-    /// The node id of the master of `slot`, if anybody owns it.
+    /// The node id of the master of `slot`, if it has one.
     pub(super) fn owner(&self, slot: u16) -> Option<&str> {
         self.0
             .iter()
@@ -46,8 +46,7 @@ impl Topology {
             .map(|range| range.id.as_str())
     }
 
-    /// A number for the master of `slot`: one number for one master, as long as the topology
-    /// stands.
+    /// A number that identifies the master of `slot` as long as the topology does not change.
     pub(super) fn shard(&self, slot: u16) -> Option<usize> {
         let owner = self.owner(slot)?;
         self.0.iter().position(|range| range.id == owner)
@@ -72,7 +71,7 @@ fn range(value: &Value) -> Option<Range> {
     let text = |index: usize| match node.get(index)? {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
         Value::SimpleString(text) => Some(text.clone()),
-        // A node that does not know its own address.
+        // A node may not know its own address.
         Value::Nil => Some(String::new()),
         _ => None,
     };

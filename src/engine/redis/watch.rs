@@ -2,9 +2,9 @@
 //! connection that will not recover.
 //!
 //! A frozen master answers nothing, and a timeout never makes redis-rs look for the slot's new
-//! owner; so a plain connection to any other node asks every 100 ms, and only when the owners
-//! changed is a new cluster connection opened, aside, and put in place. The calls to other shards
-//! go on on the old one until then.
+//! owner. So a plain connection to any other node reads the topology every 100 ms. Only when the
+//! owners have changed is a new cluster connection opened in the background and swapped in. Until
+//! then, calls to the other shards continue on the old one.
 
 use std::time::{Duration, Instant};
 
@@ -13,45 +13,48 @@ use std::sync::{Arc, Weak};
 
 use ::redis::aio::MultiplexedConnection;
 
+use super::connector::Connector;
 use super::link::Link;
-use super::opener::Opener;
 use super::topology::Topology;
 use crate::clock;
 
-/// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Looks go on for so long after the last failure.
-const LOOK_FOR: Duration = Duration::from_secs(3);
+/// Pause between two probes.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+/// Probing continues for this long after the last failure.
+const PROBE_FOR: Duration = Duration::from_secs(3);
 
-/// How often the masters are compared with those whose settings were looked at ...
-const SETTINGS_WAIT: Duration = Duration::from_secs(10);
-/// ... and how often these are looked at again while they are the same.
-const SETTINGS_EVERY: Duration = Duration::from_secs(600);
-/// Flags of scripts, and replication of their effects, are there since Redis 7.
+/// How often the list of masters is compared with the one whose settings were checked ...
+const SETTINGS_COMPARE_EVERY: Duration = Duration::from_secs(10);
+/// ... and how often the settings are checked again while it stays the same.
+const SETTINGS_CHECK_EVERY: Duration = Duration::from_secs(600);
+/// The oldest major version of Redis with script flags and effects replication only.
 const MAJOR_MIN: u32 = 7;
 
-/// Looks until no call has failed for a while.
+/// Probes the store until no call has failed for a while.
 pub(super) async fn run(link: &Link) {
     let mut probe = None;
-    let mut turn = 0;
-    while link.failed_within(LOOK_FOR) {
-        tokio::time::sleep(LOOK_EVERY).await;
-        // Without a connection the next call opens one.
+    let mut attempt = 0;
+    while link.failed_within(PROBE_FOR) {
+        tokio::time::sleep(PROBE_EVERY).await;
+        // Without a connection there is nothing to compare: the next call opens one.
         let Some((epoch, known)) = link.topology() else { continue };
         let Some(mut conn) = probe.take() else {
-            probe =
-                open_probe(link, &known.masters().map(ToOwned::to_owned).collect::<Vec<_>>(), turn)
-                    .await;
-            turn += 1;
+            probe = open_probe(
+                link,
+                &known.masters().map(ToOwned::to_owned).collect::<Vec<_>>(),
+                attempt,
+            )
+            .await;
+            attempt += 1;
             continue;
         };
-        // A probe that fails is dropped; the next node is asked.
-        let Ok(seen) = link.opener.look(&mut conn).await else { continue };
+        // A probe connection that fails is dropped, and another node is tried.
+        let Ok(seen) = link.connector.topology_of(&mut conn).await else { continue };
         probe = Some(conn);
         if seen.agrees(&known) && !link.all_failing() {
             continue;
         }
-        match link.opener.open().await {
+        match link.connector.open().await {
             Ok((conn, topology)) => {
                 if link.replace(epoch, conn, topology) {
                     tracing::info!("opened a new connection to Redis");
@@ -62,76 +65,80 @@ pub(super) async fn run(link: &Link) {
     }
 }
 
-/// A plain connection to one of the nodes, another one each turn.
-async fn open_probe(link: &Link, masters: &[String], turn: usize) -> Option<MultiplexedConnection> {
-    let mut nodes: Vec<String> = link.opener.nodes().collect();
+/// Opens a plain connection to one of the nodes, a different one on each attempt.
+async fn open_probe(
+    link: &Link,
+    masters: &[String],
+    attempt: usize,
+) -> Option<MultiplexedConnection> {
+    let mut nodes: Vec<String> = link.connector.nodes().collect();
     nodes.extend_from_slice(masters);
     nodes.sort();
     nodes.dedup();
-    let node = nodes.get(turn % nodes.len().max(1))?;
-    link.opener.open_node(node).await.ok()
+    let node = nodes.get(attempt % nodes.len().max(1))?;
+    link.connector.open_node(node).await.ok()
 }
 
-/// Looks at each node's version and settings when a connection was made, whenever the masters
-/// change, and now and then, until the link is gone; warns of what it did not find the last time.
-pub(super) async fn settings(link: Weak<Link>) {
-    let (mut warned, mut seen, mut looked_at) =
+/// Checks each node's version and settings once connected, whenever the masters change, and every
+/// ten minutes, until the link is closed. Logs each warning that the previous check did not give.
+pub(super) async fn watch_settings(link: Weak<Link>) {
+    let (mut warned, mut seen, mut checked_at) =
         (BTreeSet::new(), None::<Arc<Topology>>, None::<Instant>);
     loop {
         let Some(link) = link.upgrade().filter(|link| !link.is_closed()) else { return };
         let now = clock::monotonic();
         if let Some((_, topology)) = link.topology() {
             let same = seen.as_ref().is_some_and(|seen| topology.agrees(seen));
-            if !same || looked_at.is_none_or(|at| now - at >= SETTINGS_EVERY) {
+            if !same || checked_at.is_none_or(|at| now - at >= SETTINGS_CHECK_EVERY) {
                 let masters = topology.masters().map(ToOwned::to_owned).collect();
-                (seen, looked_at) = (Some(topology), Some(now));
+                (seen, checked_at) = (Some(topology), Some(now));
                 let found: BTreeSet<String> =
-                    doubts(&link.opener, masters).await.into_iter().collect();
-                found.difference(&warned).for_each(|doubt| tracing::warn!("{doubt}"));
+                    warnings_about(&link.connector, masters).await.into_iter().collect();
+                found.difference(&warned).for_each(|warning| tracing::warn!("{warning}"));
                 warned = found;
             }
         }
         drop(link);
-        tokio::time::sleep(SETTINGS_WAIT).await;
+        tokio::time::sleep(SETTINGS_COMPARE_EVERY).await;
     }
 }
 
-/// What about these masters, or the one server of the settings, changes what limits mean. Best
-/// effort: CONFIG may be forbidden, and a node may be away.
-async fn doubts(opener: &Opener, mut nodes: Vec<String>) -> Vec<String> {
-    if !opener.is_cluster() {
-        nodes = opener.nodes().collect();
+/// Warns of versions and settings that change what limits mean, on these masters or on the single
+/// server. Best effort: CONFIG may be forbidden, and a node may be unreachable.
+async fn warnings_about(connector: &Connector, mut nodes: Vec<String>) -> Vec<String> {
+    if !connector.is_cluster() {
+        nodes = connector.nodes().collect();
     }
     nodes.sort();
     nodes.dedup();
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     for node in nodes {
-        let Ok(mut conn) = opener.open_node(&node).await else { continue };
-        let mut told =
-            async |words: &[&str]| opener.told(&mut conn, words).await.unwrap_or_default();
-        if let Some(version) = too_old(&told(&["INFO", "server"]).await) {
-            doubts.push(format!("Redis {node} is version {version}, and Weir needs 7.0 or later: every decision fails there"));
+        let Ok(mut conn) = connector.open_node(&node).await else { continue };
+        let mut query =
+            async |words: &[&str]| connector.query(&mut conn, words).await.unwrap_or_default();
+        if let Some(version) = too_old(&query(&["INFO", "server"]).await) {
+            warnings.push(format!("Redis {node} is version {version}, and Weir needs 7.0 or later: every decision fails there"));
         }
-        if opener.is_cluster()
-            && told(&["CONFIG", "GET", "cluster-require-full-coverage"]).await.contains("yes")
+        if connector.is_cluster()
+            && query(&["CONFIG", "GET", "cluster-require-full-coverage"]).await.contains("yes")
         {
-            doubts.push(format!("Redis {node} has cluster-require-full-coverage yes: one lost shard stops them all; set it to no"));
+            warnings.push(format!("Redis {node} has cluster-require-full-coverage yes: one lost shard stops them all; set it to no"));
         }
-        let policy = told(&["CONFIG", "GET", "maxmemory-policy"]).await;
+        let policy = query(&["CONFIG", "GET", "maxmemory-policy"]).await;
         if let Some(policy) = policy
             .split_whitespace()
             .find(|word| word.starts_with("allkeys") || word.starts_with("volatile"))
         {
-            doubts.push(format!(
+            warnings.push(format!(
                 "Redis {node} has maxmemory-policy {policy}: it may evict counters when memory is short, which silently resets limits; set it to \
                  noeviction"
             ));
         }
     }
-    doubts
+    warnings
 }
 
-/// The version in what INFO says, where it is before 7.0.
+/// The version in the text of INFO, if it is before 7.0.
 fn too_old(info: &str) -> Option<String> {
     let version = info.lines().find_map(|line| line.trim().strip_prefix("redis_version:"))?;
     let major: u32 = version.split('.').next()?.parse().ok()?;
@@ -144,9 +151,9 @@ mod tests {
     use crate::engine::testing::{Cluster, Server};
     use crate::engine::{RedisMode, RedisSettings};
 
-    fn opener(nodes: Vec<String>, mode: RedisMode) -> Opener {
+    fn connector(nodes: Vec<String>, mode: RedisMode) -> Connector {
         let deadline = Duration::from_secs(5);
-        Opener::new(&RedisSettings {
+        Connector::new(&RedisSettings {
             nodes,
             mode,
             username: None,
@@ -160,18 +167,18 @@ mod tests {
     #[tokio::test]
     async fn each_master_is_asked_for_its_settings() {
         let cluster = Cluster::start(0);
-        let only_first = opener(vec![cluster.nodes[0].address()], RedisMode::Cluster);
+        let only_first = connector(vec![cluster.nodes[0].address()], RedisMode::Cluster);
         let (_, topology) = only_first.open().await.unwrap();
         let masters = || topology.masters().map(ToOwned::to_owned).collect();
-        assert_eq!(doubts(&only_first, masters()).await, [] as [&str; 0]);
+        assert_eq!(warnings_about(&only_first, masters()).await, [] as [&str; 0]);
         let _: String = cluster.nodes[1].run("CONFIG SET maxmemory-policy volatile-lru").unwrap();
         let _: String =
             cluster.nodes[2].run("CONFIG SET cluster-require-full-coverage yes").unwrap();
-        let found = doubts(&only_first, masters()).await;
+        let found = warnings_about(&only_first, masters()).await;
         let about = |node: usize, what: &str| {
-            found
-                .iter()
-                .any(|doubt| doubt.contains(&cluster.nodes[node].address()) && doubt.contains(what))
+            found.iter().any(|warning| {
+                warning.contains(&cluster.nodes[node].address()) && warning.contains(what)
+            })
         };
         assert!(
             found.len() == 2 && about(1, "volatile-lru") && about(2, "full-coverage"),
@@ -182,7 +189,8 @@ mod tests {
     #[tokio::test]
     async fn one_server_is_asked_for_its_settings() {
         let server = Server::start(&["--maxmemory-policy", "allkeys-lfu"]);
-        let found = doubts(&opener(vec![server.address()], RedisMode::Single), Vec::new()).await;
+        let found =
+            warnings_about(&connector(vec![server.address()], RedisMode::Single), Vec::new()).await;
         assert!(found.len() == 1 && found[0].contains("allkeys-lfu"), "{found:?}");
     }
 

@@ -1,5 +1,5 @@
-//! What the engine's tests share: the programs, cells, a store whose time a test holds (in memory,
-//! or a real Redis), and real servers that stop when they are dropped.
+//! Shared by the engine's tests: the programs, cells, a store whose time the test controls (in
+//! memory, or a real Redis), and real servers that stop when dropped.
 
 mod servers;
 
@@ -35,7 +35,7 @@ program!(LEAKY_BUCKET, "leaky_bucket", Numbers, 3, 5);
 program!(CONCURRENCY, "concurrency", Leases, 0, 3);
 program!(QUOTA, "quota", Numbers, 2, 6);
 
-/// All that ship.
+/// All programs that ship with Weir.
 pub(super) static ALL: [&Program; 9] = [
     &FIXED_WINDOW,
     &SLIDING_WINDOW_COUNTER,
@@ -47,7 +47,7 @@ pub(super) static ALL: [&Program; 9] = [
     &CONCURRENCY,
     &QUOTA,
 ];
-/// Those with a rate: they tell when to come back.
+/// Those with a rate, which report when to retry.
 pub(super) static RATES: [&Program; 7] = [
     &FIXED_WINDOW,
     &SLIDING_WINDOW_COUNTER,
@@ -59,14 +59,15 @@ pub(super) static RATES: [&Program; 7] = [
 ];
 
 pub(super) const SECOND_US: u64 = 1_000_000;
-/// Tests with a held time begin here, in 2039: Redis' own clock must not expire what they write.
+/// Tests that control the time start here, in 2039, so that Redis' own clock does not expire what
+/// they write.
 pub(super) const START_US: u64 = 2_200_000_000_000_000;
-/// Sub-windows of [`cell`]'s.
+/// Number of sub-windows in [`cell`].
 const BUCKETS: u64 = 10;
 
-/// A cell of cost 1 in microseconds, under tag 1 and a key of its own name. What a program has
-/// beside or instead of a quota, a period and a burst is filled in: a tenth of the period as a
-/// sub-window, no delay, the period as a lease's length, periods of a calendar around the start.
+/// A cell of cost 1 in microseconds, under tag 1 and a key of its own name. Numbers other than
+/// quota, period and burst are filled in: a tenth of the period as a sub-window, no delay, the
+/// period as a lease's length, periods of a calendar around the start.
 pub(super) fn cell(
     program: &'static Program,
     name: &str,
@@ -105,7 +106,7 @@ pub(super) fn one(cell: &Cell) -> Cells {
     Cells::from_iter([cell.clone()])
 }
 
-/// What happens to a store at an instant.
+/// A call on a store at an instant.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) now_us: u64,
@@ -115,43 +116,43 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Whether a store answers it with what it decided.
+    /// Whether the store answers with a decision.
     pub(super) fn answers(&self) -> bool {
         matches!(self.verb, Verb::Take | Verb::Look)
     }
 }
 
-/// A store whose time a test holds.
+/// A store whose time the test controls.
 pub(super) enum Store {
     Embedded(Box<Embedded>, Clock),
     Redis(Box<OnRedis>),
 }
 
-/// A real Redis, under a prefix of its own, with the driver's text but for its way to ask for the
-/// time.
+/// A real Redis, under a prefix of its own. It runs the driver's scripts, except for how they read
+/// the time.
 pub(super) struct OnRedis {
     conn: ::redis::Connection,
     prefix: String,
-    /// The names of the scripts that it was given.
+    /// The digests of the scripts loaded so far.
     known: HashMap<(Verb, Vec<&'static str>), String>,
     _server: Arc<Server>,
 }
 
-/// A store and its time.
-pub(super) struct Timed {
+/// A store and its present time.
+pub(super) struct TimedStore {
     pub(super) store: Store,
     pub(super) now_us: u64,
-    /// Takes so far: each has a name of its own where the test gave it none.
+    /// Number of takes so far, used as the member's name where the test gave none.
     takes: u128,
 }
 
-impl Timed {
-    /// In memory, and nothing is forgotten: a clock that steps back finds every counter again.
+impl TimedStore {
+    /// In memory, without expiry, so that every counter is found again when the clock steps back.
     pub(super) fn embedded() -> Self {
         Self::in_memory(Embedded::remembering)
     }
 
-    /// In memory, and what has expired is forgotten, as in a proxy.
+    /// In memory, with expiry, as in the proxy.
     pub(super) fn forgetting() -> Self {
         Self::in_memory(|embedded| embedded)
     }
@@ -194,11 +195,11 @@ impl Timed {
         let mut cells = cells.clone();
         self.takes += 1;
         cells.iter_mut().filter(|cell| cell.member == 0).for_each(|cell| cell.member = self.takes);
-        self.does(Verb::Take, cells, 0).unwrap()
+        self.apply(Verb::Take, cells, 0).unwrap()
     }
 
     pub(super) fn look(&mut self, cells: &Cells) -> Taken {
-        self.does(Verb::Look, cells.clone(), 0).unwrap()
+        self.apply(Verb::Look, cells.clone(), 0).unwrap()
     }
 
     /// How many keys it holds.
@@ -210,18 +211,18 @@ impl Timed {
     }
 
     pub(super) fn give_back(&mut self, cells: &Cells, taken_at_us: u64) {
-        self.does(Verb::GiveBack, cells.clone(), taken_at_us);
+        self.apply(Verb::GiveBack, cells.clone(), taken_at_us);
     }
 
     pub(super) fn renew(&mut self, cells: &Cells) {
-        self.does(Verb::Renew, cells.clone(), 0);
+        self.apply(Verb::Renew, cells.clone(), 0);
     }
 
-    fn does(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) -> Option<Taken> {
+    fn apply(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) -> Option<Taken> {
         self.replay(&[Event { now_us: self.now_us, verb, cells, taken_at_us }]).pop()
     }
 
-    /// Lets all of it happen; what takes and looks answer. On Redis in one go.
+    /// Makes all calls, on Redis in one pipeline; returns the answers of takes and looks.
     pub(super) fn replay(&mut self, events: &[Event]) -> Vec<Taken> {
         let (embedded, clock) = match &mut self.store {
             Store::Redis(redis) => return redis.replay(events),
@@ -243,21 +244,21 @@ impl Timed {
     pub(super) fn on_redis(&mut self) -> &mut OnRedis {
         match &mut self.store {
             Store::Redis(redis) => redis,
-            _ => panic!("this store is no Redis"),
+            _ => panic!("this store is not Redis"),
         }
     }
 
-    /// Takes one cell; whether it was admitted.
+    /// Takes one cell; returns whether it was admitted.
     pub(super) fn fits(&mut self, cell: &Cell) -> bool {
         self.take(&one(cell)).admitted
     }
 
-    /// Takes until it is refused; how many were admitted.
+    /// Takes until refused; returns how many were admitted.
     pub(super) fn drain(&mut self, cell: &Cell) -> u64 {
         (0..).take_while(|_| self.fits(cell)).count() as u64
     }
 
-    /// What a look (cost 0) says is left.
+    /// What a take of cost 0 reports as left.
     pub(super) fn left(&mut self, cell: &Cell) -> u64 {
         self.take(&one(&cost(cell, 0))).cells[0].remaining
     }
@@ -268,12 +269,12 @@ fn prefix() -> String {
 }
 
 impl OnRedis {
-    /// Scripts that a server is given before it forgets them all.
+    /// Number of scripts loaded before the server is flushed.
     const KNOWN_MAX: usize = 500;
 
-    /// Another prefix, where nothing was counted yet. Of a server of one's own: it forgets
-    /// everything now and then.
-    pub(super) fn start_again(&mut self) {
+    /// Switches to an unused prefix. Needs a server of its own, as the server is flushed now and
+    /// then.
+    pub(super) fn use_new_prefix(&mut self) {
         self.prefix = prefix();
         if self.known.len() > Self::KNOWN_MAX {
             ::redis::pipe()
@@ -310,11 +311,12 @@ impl OnRedis {
         let answers: Vec<::redis::Value> = pipe.query(&mut self.conn).unwrap();
         let takes = events.iter().zip(&answers).filter(|(event, _)| event.answers());
         takes
-            .map(|(event, answer)| super::redis::taken(answer, event.cells.len()).unwrap())
+            .map(|(event, answer)| super::redis::parse_taken(answer, event.cells.len()).unwrap())
             .collect()
     }
 
-    /// When each counter's key is gone, in milliseconds since 1970: -1 never, -2 it is gone.
+    /// When each counter's key expires, in milliseconds since 1970; -1: never, -2: there is no such
+    /// key.
     pub(super) fn lifetimes(&mut self, cells: &[Cell]) -> Vec<i64> {
         if cells.is_empty() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Real Redis servers, alone or as a cluster, that stop when they are dropped.
+//! Real Redis servers, single or as a cluster, that stop when dropped.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -30,8 +30,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One for all tests that run just now, stopped with the last of them (a static would never be
-    /// dropped).
+    /// One server for all tests running at the moment, stopped with the last of them (a static
+    /// would never be dropped).
     pub(crate) fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ impl Server {
     }
 
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        // Somebody may take the port between the look and the start: then the server ends, and
+        // Another process may take the port before the server starts. The server then exits, and
         // another port is tried.
         (0..10)
             .find_map(|_| Self::try_start(arguments))
@@ -120,13 +120,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Three masters, and as many replicas of the first as asked for.
+/// Three masters, and the given number of replicas of the first.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Server>,
 }
@@ -165,7 +165,8 @@ impl Cluster {
         };
         let known = format!("cluster_known_nodes:{}\r", nodes.len());
         wait_until("the cluster's meeting", || {
-            // Without full coverage a node calls itself well before it knows every slot.
+            // Without cluster-require-full-coverage a node reports ok well before it knows every
+            // slot.
             nodes.iter().all(|node| {
                 sees(node, "cluster_state:ok")
                     && sees(node, "cluster_slots_ok:16384")

@@ -1,9 +1,9 @@
-//! Finds counters by their names and reads them, for a person who asks: off the path of requests,
-//! bounded by time and number.
+//! Finds counters by their names and reads them, for operators: off the request path, and bounded
+//! by time and number.
 //!
-//! The last part of a name but one, the shape, is not known to whoever asks. In a cluster the tag
-//! decides the slot, and its owner lists a slot's keys; one server is searched by a pattern, page
-//! by page.
+//! The shape, the second to last part of a name, is not known to the caller. In a cluster the tag
+//! determines the slot, and the slot's owner lists its keys. A single server is searched by
+//! pattern, page by page.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use std::time::Duration;
 use ::redis::{Cmd, FromRedisValue, Value, cmd};
 
 use super::link::Link;
-use super::{Redis, follow};
+use super::{Redis, send};
 use crate::clock;
 use crate::engine::found::{self, FOUND_MAX, Found, MEMBERS_READ_MAX};
 use crate::engine::{Cause, Content, EngineError, Key, Kind, Ran, Space};
 
-/// Of one search, at most.
+/// Time limit for one search.
 const FIND_WAIT: Duration = Duration::from_secs(10);
-/// Keys that a page of a search is about.
+/// Number of keys scanned per page of a search.
 const PAGE_KEYS: usize = 1_000;
-/// Keys of a slot that are listed at once; a slot with more is searched in pages.
+/// Maximum number of a slot's keys that are listed at once; a slot with more is searched in pages.
 const SLOT_KEYS_MAX: i64 = 50_000;
 
-const NONSENSE: EngineError = EngineError { cause: Cause::Script, ran: Ran::No };
+const MALFORMED: EngineError = EngineError { cause: Cause::Script, ran: Ran::No };
 
 impl Redis {
-    /// The counters of `key` whose space begins with `prefix`; `kind` says of a space what its
-    /// counters are made of, where anybody knows.
+    /// The counters of `key` whose space begins with `prefix`. `kind` returns what the counters of
+    /// a space are made of, if it is known.
     pub(in crate::engine) async fn find(
         &self,
         key: &Key,
@@ -57,10 +57,10 @@ impl Search {
         space: &str,
         kind: fn(&str) -> Option<Kind>,
     ) -> Result<Vec<Found>, EngineError> {
-        // As `Key::text` writes it, with another space.
+        // The name as `Key::text` writes it, with a placeholder for the space.
         let sample = Key { space: Arc::new(Space { text: "\n".into(), digest: 0 }), ..key.clone() }
             .text(prefix);
-        let Some((before, after)) = sample.split_once('\n') else { return Err(NONSENSE) };
+        let Some((before, after)) = sample.split_once('\n') else { return Err(MALFORMED) };
         let before = format!("{before}{space}");
         let mut found = Vec::new();
         for name in self.names(&before, after).await? {
@@ -76,20 +76,20 @@ impl Search {
         Ok(found)
     }
 
-    /// Names that begin and end so, each once.
+    /// The names with this beginning and end, each once.
     async fn names(&self, before: &str, after: &str) -> Result<Vec<String>, EngineError> {
         let fits = |name: &String| name.starts_with(before) && name.ends_with(after);
-        if self.link.opener.is_cluster() {
+        if self.link.connector.is_cluster() {
             let slot = |verb: &str| {
                 let mut command = cmd("CLUSTER");
                 command.arg(verb).arg(self.slot);
                 command
             };
-            let count: i64 = self.ask(slot("COUNTKEYSINSLOT")).await?;
+            let count: i64 = self.query(slot("COUNTKEYSINSLOT")).await?;
             if count <= SLOT_KEYS_MAX {
                 let mut list = slot("GETKEYSINSLOT");
                 list.arg(count);
-                let names: Vec<String> = self.ask(list).await?;
+                let names: Vec<String> = self.query(list).await?;
                 return Ok(names.into_iter().filter(fits).take(FOUND_MAX).collect());
             }
         }
@@ -98,8 +98,8 @@ impl Search {
         loop {
             let mut scan = cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE_KEYS);
-            let (next, page): (u64, Vec<String>) = self.ask(scan).await?;
-            // A key may be in two pages.
+            let (next, page): (u64, Vec<String>) = self.query(scan).await?;
+            // A key may appear on two pages.
             found.extend(page.into_iter().filter(fits));
             found.sort_unstable();
             found.dedup();
@@ -110,7 +110,7 @@ impl Search {
         }
     }
 
-    /// `None` where it went meanwhile.
+    /// Reads a counter; `None` if it no longer exists.
     async fn read(&self, key: Key, name: String, kind: Kind) -> Result<Option<Found>, EngineError> {
         let of = |verb: &str| {
             let mut command = cmd(verb);
@@ -119,14 +119,14 @@ impl Search {
         };
         let content = match kind {
             Kind::Numbers | Kind::Buckets => {
-                let bytes: Option<Vec<u8>> = self.ask(of("GET")).await?;
+                let bytes: Option<Vec<u8>> = self.query(of("GET")).await?;
                 let Some(bytes) = bytes else { return Ok(None) };
-                found::unpack(kind, &bytes).ok_or(NONSENSE)?
+                found::unpack(kind, &bytes).ok_or(MALFORMED)?
             }
             Kind::Log => {
                 let mut range = of("LRANGE");
                 range.arg(0).arg(MEMBERS_READ_MAX - 1);
-                let members: Vec<Vec<u8>> = self.ask(range).await?;
+                let members: Vec<Vec<u8>> = self.query(range).await?;
                 if members.is_empty() {
                     return Ok(None);
                 }
@@ -134,23 +134,23 @@ impl Search {
                     member
                         .first_chunk()
                         .map(|bytes| f64::from_le_bytes(*bytes) as u64)
-                        .ok_or(NONSENSE)
+                        .ok_or(MALFORMED)
                 };
                 Content::Members(members.into_iter().map(instant).collect::<Result<_, _>>()?)
             }
             Kind::Leases => {
                 let mut range = of("ZRANGE");
                 range.arg(0).arg(MEMBERS_READ_MAX - 1).arg("WITHSCORES");
-                let members: Vec<(Vec<u8>, f64)> = self.ask(range).await?;
+                let members: Vec<(Vec<u8>, f64)> = self.query(range).await?;
                 if members.is_empty() {
                     return Ok(None);
                 }
                 Content::Members(members.into_iter().map(|(_, instant)| instant as u64).collect())
             }
         };
-        let lives: i64 = self.ask(of("PTTL")).await?;
-        let (seconds, us): (u64, u64) = self.ask(cmd("TIME")).await?;
-        // -1: it has no lifetime.
+        let lives: i64 = self.query(of("PTTL")).await?;
+        let (seconds, us): (u64, u64) = self.query(cmd("TIME")).await?;
+        // PTTL is -1 without a lifetime.
         Ok(Some(Found {
             key,
             text: Some(name),
@@ -160,14 +160,13 @@ impl Search {
         }))
     }
 
-    async fn ask<T: FromRedisValue>(&self, command: Cmd) -> Result<T, EngineError> {
-        let answer: Value =
-            follow(&self.link, self.slot, |_| command.clone(), &mut Ran::No).await?;
-        T::from_redis_value(answer).map_err(|_| NONSENSE)
+    async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, EngineError> {
+        let answer: Value = send(&self.link, self.slot, |_| command.clone(), &mut Ran::No).await?;
+        T::from_redis_value(answer).map_err(|_| MALFORMED)
     }
 }
 
-/// A text as a pattern that only it matches.
+/// Escapes a text so that the pattern matches only the text itself.
 fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for next in text.chars() {

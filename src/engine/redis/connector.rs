@@ -1,5 +1,5 @@
-//! Makes connections: a cluster's, one server's, and plain ones to a named node. Every wait is
-//! bounded. Must not know what is sent on them.
+//! Opens connections: to a cluster, to a single server, and plain ones to a given node. Every wait
+//! is bounded. Must not know what is sent on them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,14 +18,15 @@ use super::topology::Topology;
 use crate::engine::{RedisMode, RedisSettings};
 use crate::telemetry::Mistake;
 
-/// For one node's TCP connection and greeting.
+/// Time limit for one node's TCP connection and handshake.
 const CONNECT_WAIT: Duration = Duration::from_millis(250);
-/// For a whole new connection, to a cluster's every node.
+/// Time limit for a whole new connection, to every node of a cluster.
 const OPEN_WAIT: Duration = Duration::from_secs(2);
-/// Between tries inside redis-rs (it makes none for commands here, but for its own errands).
+/// Pauses between redis-rs' own retries. It makes none for commands here, only for its internal
+/// work.
 const RETRY_WAIT_MS: (u64, u64) = (5, 40);
-/// Unanswered bytes on the wire for so long end the connection: a cut cable, which no answer would
-/// ever tell.
+/// Unacknowledged data for this long closes the connection. Otherwise a cut cable would not be
+/// noticed.
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -37,7 +38,7 @@ pub(super) enum Conn {
 }
 
 impl Conn {
-    /// Sends a command to the master of `slot` and turns an error's answer into an error.
+    /// Sends a command to the master of `slot`, and turns an error reply into an error.
     pub(super) async fn send(&mut self, command: Cmd, slot: u16) -> Result<Value, RedisError> {
         let value = match self {
             Self::Cluster(conn) => {
@@ -61,8 +62,9 @@ impl Conn {
         value.extract_error()
     }
 
-    /// Whether the store serves: a cluster that says that it is well, a server that answers.
-    pub(super) async fn look(&mut self) -> Result<bool, RedisError> {
+    /// Whether the store serves: a cluster must report `cluster_state:ok`, a single server must
+    /// answer.
+    pub(super) async fn is_healthy(&mut self) -> Result<bool, RedisError> {
         if let Self::Single(_) = self {
             return self.send_anywhere(cmd("PING")).await.map(|_| true);
         }
@@ -79,7 +81,7 @@ impl Conn {
     }
 }
 
-/// All text of an answer, whatever its shape.
+/// All text in a reply, whatever its type.
 fn text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -100,21 +102,21 @@ fn slots() -> Cmd {
 
 fn read_topology(answer: &Value) -> Result<Topology, RedisError> {
     Topology::parse(answer).ok_or_else(|| {
-        RedisError::from((ErrorKind::UnexpectedReturnType, "CLUSTER SLOTS makes no sense"))
+        RedisError::from((ErrorKind::UnexpectedReturnType, "CLUSTER SLOTS can't be parsed"))
     })
 }
 
-/// What is needed to connect, checked.
-pub(super) struct Opener {
+/// The checked connection settings.
+pub(super) struct Connector {
     cluster: Option<ClusterClient>,
     nodes: Vec<(String, u16)>,
     username: Option<String>,
     password: Option<String>,
     deadline: Duration,
-    warned: AtomicBool,
+    settings_checked: AtomicBool,
 }
 
-impl Opener {
+impl Connector {
     pub(super) fn new(settings: &RedisSettings) -> Result<Self, Mistake> {
         let mut nodes = Vec::with_capacity(settings.nodes.len());
         for (index, node) in settings.nodes.iter().enumerate() {
@@ -130,21 +132,21 @@ impl Opener {
         if nodes.is_empty() {
             return Err(Mistake::new("redis.nodes", "[]", "at least one host:port"));
         }
-        let mut opener = Self {
+        let mut connector = Self {
             cluster: None,
             nodes,
             username: settings.username.clone(),
             password: settings.password.as_ref().map(|secret| secret.0.clone()),
             deadline: settings.deadline,
-            warned: AtomicBool::new(false),
+            settings_checked: AtomicBool::new(false),
         };
         if settings.mode == RedisMode::Cluster {
-            opener.cluster = Some(opener.cluster_client().map_err(|error| {
-                // redis-rs' own words name what it refuses; no secret is in them.
+            connector.cluster = Some(connector.cluster_client().map_err(|error| {
+                // redis-rs' message says what it rejects, and contains no secret.
                 Mistake::new("redis", error.to_string(), "settings that redis-rs accepts")
             })?);
         }
-        Ok(opener)
+        Ok(connector)
     }
 
     fn cluster_client(&self) -> Result<ClusterClient, RedisError> {
@@ -155,7 +157,7 @@ impl Opener {
             .max_retry_wait(RETRY_WAIT_MS.1)
             .connection_timeout(CONNECT_WAIT)
             .response_timeout(self.deadline)
-            // The engine's own deadline is around it all.
+            // The engine applies its own deadline around everything.
             .overall_response_timeout(None)
             .use_protocol(ProtocolVersion::RESP3)
             .tcp_settings(tcp());
@@ -180,7 +182,7 @@ impl Opener {
         Ok(info.set_redis_settings(redis).set_tcp_settings(tcp()))
     }
 
-    /// A worker's connection, with the topology that it starts from.
+    /// Opens a worker's connection and reads the current topology.
     pub(super) async fn open(&self) -> Result<(Conn, Topology), RedisError> {
         let opening = async {
             let mut conn = match &self.cluster {
@@ -194,7 +196,7 @@ impl Opener {
         tokio::time::timeout(OPEN_WAIT, opening).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
-    /// One server may stand under several addresses: the first that answers.
+    /// A single server may have several addresses; uses the first that answers.
     async fn open_first(&self) -> Result<MultiplexedConnection, RedisError> {
         let mut last = timed_out();
         for node in &self.nodes {
@@ -206,10 +208,10 @@ impl Opener {
         Err(last)
     }
 
-    /// A plain connection to `host:port`.
+    /// Opens a plain connection to `host:port`.
     pub(super) async fn open_node(&self, node: &str) -> Result<MultiplexedConnection, RedisError> {
-        let node =
-            parse_node(node).ok_or_else(|| RedisError::from((ErrorKind::Parse, "no address")))?;
+        let node = parse_node(node)
+            .ok_or_else(|| RedisError::from((ErrorKind::Parse, "invalid address")))?;
         self.open_info(self.info(&node)?).await
     }
 
@@ -222,8 +224,9 @@ impl Opener {
         tokio::time::timeout(CONNECT_WAIT, opening).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
-    /// What a plain connection sees: a cluster's topology; of one server, that it answers.
-    pub(super) async fn look(
+    /// Reads the topology on a plain connection. A single server is only pinged, and has an empty
+    /// one.
+    pub(super) async fn topology_of(
         &self,
         conn: &mut MultiplexedConnection,
     ) -> Result<Topology, RedisError> {
@@ -234,8 +237,9 @@ impl Opener {
         read_topology(&conn.send_packed_command(&slots()).await?.extract_error()?)
     }
 
-    /// All text of what a node answers to these words; `None` where it refuses.
-    pub(super) async fn told(
+    /// Sends a command, given as words, and returns all text of the reply; `None` if the node
+    /// refuses.
+    pub(super) async fn query(
         &self,
         conn: &mut MultiplexedConnection,
         words: &[&str],
@@ -253,9 +257,9 @@ impl Opener {
         })
     }
 
-    /// Whether nobody has looked at Redis' settings yet: one worker does.
-    pub(super) fn first_to_warn(&self) -> bool {
-        !self.warned.swap(true, Ordering::Relaxed)
+    /// Returns true once: one worker checks Redis' settings.
+    pub(super) fn claim_settings_check(&self) -> bool {
+        !self.settings_checked.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -274,7 +278,7 @@ fn timed_out() -> RedisError {
     RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut))
 }
 
-/// `host:port`, `[v6]:port`; CLUSTER SLOTS also writes `v6:port`.
+/// Parses `host:port` and `[v6]:port`, and also `v6:port`, which CLUSTER SLOTS writes.
 fn parse_node(node: &str) -> Option<(String, u16)> {
     let (host, port) = node.rsplit_once(':')?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
