@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `make bench`: installs what the benchmark needs, builds Weir in the release profile, and measures. benches/README.md lists the settings.
+# `make bench`: installs what the benchmark needs, builds Weir in the release profile, and measures.
+# benches/README.md lists the settings.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
 [[ $(uname -s) == Linux ]] || die "the benchmark reads /proc and pins cores: it needs Linux"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Counts instructions per request with callgrind, and compares them with the figures in instructions.toml.
+# Counts instructions per request with callgrind, and compares them with the figures in
+# instructions.toml.
 #
 #   benches/instructions.sh              counts, and fails if a path costs more than its figure plus the tolerance
 #   benches/instructions.sh --update     counts, and writes the figures: in the commit that changes them, whose message says why
@@ -25,7 +26,8 @@ done
 if [[ -z ${WEIR:-} ]]; then
     target=${CARGO_TARGET_DIR:-target}
     say "Building Weir's own code with optimisation"
-    # The example is built for its features: with it, the dependencies are those of `cargo test --workspace`, and none is built again.
+    # The example is built for its features: with it, the dependencies are those of `cargo test
+    # --workspace`, and none is built again.
     CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false \
         cargo build --workspace --bin weir --example limiter
     mkdir -p "$target/guard"
@@ -45,7 +47,8 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# start NAME COMMAND ...: sets `pid` and `address` once it is ready. The port, chosen by the kernel, is in the log.
+# start NAME COMMAND ...: sets `pid` and `address` once it is ready. The port, chosen by the kernel,
+# is in the log.
 start() {
     local name=$1
     shift
@@ -106,9 +109,10 @@ upstream = "api"
 CONF
 start weir valgrind --tool=callgrind --callgrind-out-file="$folder/profile" --instr-atstart=no "$WEIR"
 
-# ---- Counting ---------------------------------------------------------------------------------------------------------------------------
+# ---- Counting ------------------------------------------------------------------------------------
 
-# ask PATH COUNT: sends COUNT requests, one after another on one connection. The part after the # is not sent.
+# ask PATH COUNT: sends COUNT requests, one after another on one connection. The part after the # is
+# not sent.
 ask() {
     local expected=200 found
     [[ $1 != refused ]] || expected=429
@@ -127,8 +131,9 @@ counted() {
     [[ -n $instructions ]] || die "callgrind wrote no profile" "$(tail -n 5 "$folder/weir.log")"
 }
 
-# of PATH: sets `each`, instructions per request. Subtracting two counts cancels the connection's own cost. The median of ROUNDS
-# is used, because the number of timer wheel levels that are visited depends on the moment.
+# of PATH: sets `each`, instructions per request. Subtracting two counts cancels the connection's
+# own cost. The median of ROUNDS is used, because the number of timer wheel levels that are visited
+# depends on the moment.
 of() {
     local few counts=()
     for _ in $(seq "$ROUNDS"); do
@@ -150,7 +155,7 @@ for path in "${PATHS[@]}"; do
     found[$path]=$each
 done
 
-# ---- Comparing ------------------------------------------------------------------------------------------------------------------------
+# ---- Comparing -----------------------------------------------------------------------------------
 
 committed() { awk -v name="$1" '$1 == name && $2 == "=" { print $3 }' "$FIGURES"; }
 

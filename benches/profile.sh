@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Where each microsecond goes: runs some of the benchmark's cases under `perf` and sorts the samples by library.
-# CASES selects others. RECORD=yes writes the table into benches/README.md.
+# Where each microsecond goes: runs some of the benchmark's cases under `perf` and sorts the samples
+# by library. CASES selects others. RECORD=yes writes the table into benches/README.md.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
 have perf || die "perf is missing" "Debian: sudo apt-get install linux-perf"

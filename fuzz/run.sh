@@ -1,10 +1,12 @@
 #!/bin/sh
-# Builds one target with coverage and runs it: `fuzz/run.sh requests -max_total_time=60`. Further arguments go to libFuzzer.
+# Builds one target with coverage and runs it: `fuzz/run.sh requests -max_total_time=60`. Further
+# arguments go to libFuzzer.
 set -eu
 cd "$(dirname "$0")"
 target=$1
 shift
-# The flags of `cargo fuzz`, except for the sanitizer: the code is safe Rust, and the stable toolchain has none.
+# The flags of `cargo fuzz`, except for the sanitizer: the code is safe Rust, and the stable
+# toolchain has none.
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 host=$(rustc -vV | sed -n 's/^host: //p')

@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use crate::written::Written;
-use crate::{
-    ShapeExtra, Breach, Describe, LEASE_IN_MEMORY, Moment, NUMBERS_MAX, Program, Setting, check, shape,
-};
 #[cfg(feature = "host")]
 use crate::{
     Content,
     state::{Time, used},
 };
+use crate::{Describe, LEASE_IN_MEMORY, Moment, NUMBERS_MAX, Program, Setting, ShapeExtra, shape};
 
-const CODE: &str = "cc1";
 /// Maximum number of leases whose ends are listed.
 #[cfg(feature = "host")]
 const LEASES_LISTED_MAX: usize = 10;
@@ -26,6 +23,7 @@ pub struct Concurrency {
 
 impl Describe for Concurrency {
     const NAME: &'static str = "concurrency";
+    const CODE: &'static str = "cc1";
     const SETTINGS: &'static [Setting] = &[Setting::Quota];
     const NEEDED: &'static [(Setting, &'static str)] =
         &[(Setting::Quota, "how many requests may be in flight, such as `quota = 10`")];
@@ -36,10 +34,6 @@ impl Describe for Concurrency {
 
     fn read(written: &Written<'_>) -> Option<Self> {
         Some(Self { amount: written.quota? })
-    }
-
-    fn check(&self, breaches: &mut Vec<Breach>) {
-        check::amount(Setting::Quota, self.amount, breaches);
     }
 
     fn numbers(&self, moment: Moment) -> [i64; NUMBERS_MAX] {
@@ -81,16 +75,22 @@ impl Describe for Concurrency {
 
     fn write_shape(&self, extra: &ShapeExtra) -> String {
         let lease = if let ShapeExtra::Lease(lease) = extra { *lease } else { Duration::ZERO };
-        format!("{CODE}-{}", lease.as_millis())
+        format!("{}-{}", Self::CODE, lease.as_millis())
     }
 
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
-        let lease = Duration::from_millis(shape::period_after(text, CODE)?);
+        let lease = Duration::from_millis(shape::period_after(text, Self::CODE)?);
         Some((Self { amount: 0 }, ShapeExtra::Lease(lease)))
     }
 
     #[cfg(feature = "host")]
-    fn state(&self, extra: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
+    fn state(
+        &self,
+        extra: &ShapeExtra,
+        content: &Content,
+        at_us: u64,
+        known: bool,
+    ) -> Option<String> {
         let Content::Members(ends) = content else { return None };
         let time = Time::in_ms(at_us);
         let held: Vec<u64> = ends.iter().copied().filter(|ends| *ends > time.now).collect();

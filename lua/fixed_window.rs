@@ -1,14 +1,12 @@
 //! `fixed_window`: a quota in each window of a period.
 
-use crate::written::{self, Written};
-use crate::{ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check, shape};
+use crate::written::Written;
 #[cfg(feature = "host")]
 use crate::{
     Content,
     state::{Time, used, whole},
 };
-
-const CODE: &str = "fw1";
+use crate::{Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape};
 
 /// At most `rate.amount` in each window of `rate.per_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,8 +34,8 @@ impl Alignment {
 
 impl Describe for FixedWindow {
     const NAME: &'static str = "fixed_window";
+    const CODE: &'static str = "fw1";
     const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Alignment];
-    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
 
     fn program() -> Option<&'static Program> {
         crate::program::program!("fixed_window", Numbers, state 2, numbers 3)
@@ -46,10 +44,6 @@ impl Describe for FixedWindow {
     fn read(written: &Written<'_>) -> Option<Self> {
         let alignment = written.alignment.unwrap_or(Alignment::FirstRequest);
         Some(Self { rate: written.rate()?, alignment })
-    }
-
-    fn check(&self, breaches: &mut Vec<Breach>) {
-        check::rate(self.rate, (Setting::Quota, self.rate.amount), breaches);
     }
 
     fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
@@ -70,11 +64,11 @@ impl Describe for FixedWindow {
             Alignment::FirstRequest => 'f',
             Alignment::Clock => 'c',
         };
-        format!("{CODE}-{}{suffix}", self.rate.per_ms)
+        format!("{}-{}{suffix}", Self::CODE, self.rate.per_ms)
     }
 
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
-        let (per_ms, suffix) = shape::after_code(text, CODE)?;
+        let (per_ms, suffix) = shape::after_code(text, Self::CODE)?;
         let alignment = match suffix {
             "f" => Alignment::FirstRequest,
             "c" => Alignment::Clock,

@@ -2,8 +2,8 @@
 
 use crate::written::{self, Written};
 use crate::{
-    BURST_PERIOD_MAX, ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, PERIOD_MS_MAX, Program, Rate,
-    Setting, bucket, check, shape,
+    BURST_PERIOD_MAX, Breach, Describe, Moment, NUMBERS_MAX, PERIOD_MS_MAX, Program, Rate, Setting,
+    ShapeExtra, shape,
 };
 #[cfg(feature = "host")]
 use crate::{
@@ -11,7 +11,6 @@ use crate::{
     state::{Bucket, Time, emptied},
 };
 
-const CODE: &str = "lb1";
 /// Shaped requests pass one by one by default.
 const BURST_DEFAULT: u64 = 1;
 
@@ -34,16 +33,15 @@ impl LeakyBucket {
 
 impl Describe for LeakyBucket {
     const NAME: &'static str = "leaky_bucket";
+    const CODE: &'static str = "lb1";
     const QUEUES: bool = true;
+    const BUCKET: bool = true;
     const SETTINGS: &'static [Setting] =
         &[Setting::Quota, Setting::Period, Setting::Burst, Setting::MaxDelay];
     const NEEDED: &'static [(Setting, &'static str)] = &[
         written::QUOTA,
         written::PERIOD,
-        (
-            Setting::MaxDelay,
-            "the longest that a request may wait, such as `max_delay = \"500ms\"`",
-        ),
+        (Setting::MaxDelay, "the longest that a request may wait, such as `max_delay = \"500ms\"`"),
     ];
 
     fn program() -> Option<&'static Program> {
@@ -57,7 +55,7 @@ impl Describe for LeakyBucket {
 
     fn check(&self, breaches: &mut Vec<Breach>) {
         let Self { burst, rate, max_delay_ms } = *self;
-        let fits = check::rate(rate, (Setting::Burst, burst), breaches);
+        let fits = self.check_rate(rate, breaches);
         if max_delay_ms > PERIOD_MS_MAX {
             let expected = "a duration from \"0ms\" to \"400d\", such as \"500ms\" or \"2s\"";
             breaches.push(Breach::new(Setting::MaxDelay, format!("{max_delay_ms} ms"), expected));
@@ -68,9 +66,8 @@ impl Describe for LeakyBucket {
             let room = BURST_PERIOD_MAX - burst * rate.period_units();
             let most_ms = room / (units_a_ms * rate.amount.max(1));
             if max_delay_ms > most_ms {
-                let expected = format!(
-                    "\"0ms\" to \"{most_ms}ms\" with this quota, burst and a period of"
-                );
+                let expected =
+                    format!("\"0ms\" to \"{most_ms}ms\" with this quota, burst and a period of");
                 let found = format!("{max_delay_ms} ms");
                 let breach = Breach::new(Setting::MaxDelay, found, expected);
                 breaches.push(Breach { with_period: true, ..breach });
@@ -112,24 +109,12 @@ impl Describe for LeakyBucket {
         false
     }
 
-    fn policy(&self) -> Option<(u64, Option<u64>)> {
-        Some(bucket::policy(self.burst, self.rate))
-    }
-
-    fn unit_back_us(&self, reset_us: u64) -> u64 {
-        bucket::unit_back_us(self.burst, self.rate, reset_us)
-    }
-
     fn of_shape(&self) -> Self {
         Self { burst: 0, rate: self.rate.of_shape(), max_delay_ms: 0 }
     }
 
-    fn write_shape(&self, _: &ShapeExtra) -> String {
-        format!("{CODE}-{}", self.rate.per_ms)
-    }
-
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
-        let rate = Rate { amount: 0, per_ms: shape::period_after(text, CODE)? };
+        let rate = Rate { amount: 0, per_ms: shape::period_after(text, Self::CODE)? };
         Some((Self { burst: 0, rate, max_delay_ms: 0 }, ShapeExtra::Nothing))
     }
 

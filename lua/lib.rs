@@ -9,13 +9,22 @@
 //! variant to the contract (`wasm-sdk/wit/policy.wit`, and the two conversions that the compiler
 //! then asks for), and its section to `docs/algorithms.md`.
 
-mod bucket;
 mod calendar;
 mod check;
+mod concurrency;
+mod fixed_window;
+mod gcra;
+mod leaky_bucket;
 mod program;
+mod quota;
+mod script;
 mod shape;
+mod sliding_window_buckets;
+mod sliding_window_counter;
+mod sliding_window_log;
 #[cfg(feature = "host")]
 mod state;
+mod token_bucket;
 mod written;
 
 #[cfg(feature = "host")]
@@ -63,6 +72,14 @@ impl Rate {
         [self.amount as i64, self.period_units() as i64]
     }
 
+    /// In which time `units` come back; `period` is the rate's in some unit of time, and `divide`
+    /// says how to round.
+    fn time_for(&self, units: u64, period: u64, divide: fn(u128, u128) -> u128) -> u64 {
+        // Below 2^31 x 2^46, so 128 bits are enough for any plan.
+        let time = divide(u128::from(units) * u128::from(period), u128::from(self.amount.max(1)));
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
+
     /// The same period without an amount: the part that a counter's shape depends on.
     fn of_shape(self) -> Self {
         Self { amount: 0, ..self }
@@ -82,11 +99,14 @@ pub struct Moment {
 pub trait Describe: Sized {
     /// Its name in the configuration and in `NAME.lua`.
     const NAME: &'static str;
+    /// What its shapes begin with. Its number must change whenever the meaning of the state does.
+    const CODE: &'static str;
     /// The settings that it has.
     const SETTINGS: &'static [Setting];
     /// The settings without a default, each with the value that is expected.
-    const NEEDED: &'static [(Setting, &'static str)];
-
+    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
+    /// Whether it is a bucket: it has a burst, and refills unit by unit.
+    const BUCKET: bool = false;
     /// Whether a request that fits may have to wait for its turn.
     const QUEUES: bool = false;
 
@@ -97,10 +117,27 @@ pub trait Describe: Sized {
     fn read(written: &Written<'_>) -> Option<Self>;
 
     /// Adds all settings that are out of range.
-    fn check(&self, breaches: &mut Vec<Breach>);
+    fn check(&self, breaches: &mut Vec<Breach>) {
+        match (self.rate(), self.amount()) {
+            (Some(rate), _) => _ = self.check_rate(rate, breaches),
+            (None, Some(amount)) => _ = check::amount(Setting::Quota, amount, breaches),
+            (None, None) => {}
+        }
+    }
+
+    /// Adds what is out of range of the quota, the period and the capacity; returns whether all are
+    /// in range.
+    fn check_rate(&self, rate: Rate, breaches: &mut Vec<Breach>) -> bool {
+        let setting = if Self::BUCKET { Setting::Burst } else { Setting::Quota };
+        check::rate(rate, (setting, self.capacity().unwrap_or(0)), breaches)
+    }
 
     /// The numbers that its program reads.
-    fn numbers(&self, moment: Moment) -> [i64; NUMBERS_MAX];
+    fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
+        let [quota, period] = self.rate().map_or([0; 2], |rate| rate.numbers());
+        let burst = if Self::BUCKET { self.capacity().unwrap_or(0) as i64 } else { 0 };
+        [quota, period, burst, 0, 0, 0]
+    }
 
     /// Its name; for a script the file's name.
     fn name(&self) -> &str {
@@ -129,12 +166,12 @@ pub trait Describe: Sized {
 
     /// What messages call [`Describe::cost_max`].
     fn cost_max_text(&self) -> &'static str {
-        "the quota"
+        if Self::BUCKET { "the burst" } else { "the quota" }
     }
 
     /// Whether no request can ever pass. Such a limit never reaches Lua.
     fn refuses_all(&self) -> bool {
-        self.amount() == Some(0)
+        self.amount() == Some(0) || self.capacity() == Some(0)
     }
 
     /// Microseconds per time unit, 1 or 1000.
@@ -162,26 +199,43 @@ pub trait Describe: Sized {
         None
     }
 
-    /// `q` and `w` of `RateLimit-Policy`: a quota, and the window in seconds.
+    /// `q` and `w` of `RateLimit-Policy`: a quota, and the window in seconds. With a capacity above
+    /// the quota more than the quota may be left. The capacity is reported then, and the time in
+    /// which it comes back, which is the same rate.
     fn policy(&self) -> Option<(u64, Option<u64>)> {
-        let rate = self.rate()?;
-        Some((rate.amount, Some(rate.per_ms.div_ceil(1_000))))
+        let (rate, capacity) = (self.rate()?, self.capacity()?);
+        let (quota, window_ms) = if capacity > rate.amount && rate.amount > 0 {
+            (capacity, rate.time_for(capacity, rate.per_ms, u128::div_ceil))
+        } else {
+            (rate.amount, rate.per_ms)
+        };
+        Some((quota, Some(window_ms.div_ceil(1_000))))
     }
 
     /// When nothing is left and the whole allowance is back after `reset_us` microseconds: how long
     /// until the next unit is back, in microseconds. Rounded down, as the reported value is rounded
     /// up later.
     fn unit_back_us(&self, reset_us: u64) -> u64 {
-        reset_us
+        match (self.rate(), self.capacity()) {
+            // All but one unit of the burst are still missing then.
+            (Some(rate), Some(burst)) if Self::BUCKET => {
+                let others_us =
+                    rate.time_for(burst.saturating_sub(1), rate.per_ms * 1_000, u128::div_euclid);
+                reset_us.saturating_sub(others_us)
+            }
+            _ => reset_us,
+        }
     }
 
     /// The same without amounts: everything that gives a counter's state its meaning. Counters keep
     /// their state as long as this is unchanged.
     fn of_shape(&self) -> Self;
 
-    /// The shape as text, such as `fw1-60000c`. Short, as it is part of every key. If the meaning
-    /// of the state changes, the number must change, too.
-    fn write_shape(&self, extra: &ShapeExtra) -> String;
+    /// The shape as text, such as `fw1-60000c`: the code, the period in milliseconds, and whatever
+    /// else the state's meaning depends on. Short, as it is part of every key.
+    fn write_shape(&self, _: &ShapeExtra) -> String {
+        format!("{}-{}", Self::CODE, self.rate().map_or(0, |rate| rate.per_ms))
+    }
 
     /// Parses what [`Describe::write_shape`] wrote.
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)>;
@@ -216,7 +270,6 @@ pub struct Row {
 macro_rules! algorithms {
     (($d:tt) $($(#[$doc:meta])* $module:ident :: $variant:ident),+ $(,)?) => {
         $(
-            mod $module;
             pub use $module::$variant;
 
             impl From<$variant> for Algorithm {
@@ -225,6 +278,11 @@ macro_rules! algorithms {
                 }
             }
         )+
+
+        /// The types of all algorithms.
+        pub mod types {
+            $(pub use super::$variant;)+
+        }
 
         /// How a limit counts. Each variant except a script is a pure function in `lua/`.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]

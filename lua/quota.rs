@@ -1,17 +1,16 @@
 //! `quota`: an amount in each period of a calendar.
 
+use crate::{
+    Breach, Calendar, Describe, Every, Moment, NUMBERS_MAX, Program, Setting, ShapeExtra, TimeZone,
+    Written, check, written,
+};
 #[cfg(feature = "host")]
 use crate::{
     Content,
     state::{Time, used, whole},
     utc_text,
 };
-use crate::{
-    ShapeExtra, Breach, Calendar, Describe, Every, Moment, NUMBERS_MAX, Program, Setting, TimeZone,
-    Written, check, written,
-};
 
-const CODE: &str = "q1";
 const TIME_ZONE_DEFAULT: &str = "UTC";
 
 /// At most `amount` in each period of a calendar.
@@ -40,6 +39,7 @@ impl Quota {
 
 impl Describe for Quota {
     const NAME: &'static str = "quota";
+    const CODE: &'static str = "q1";
     const SETTINGS: &'static [Setting] = &[
         Setting::Quota,
         Setting::Calendar,
@@ -47,10 +47,8 @@ impl Describe for Quota {
         Setting::AnchorDay,
         Setting::Conditional,
     ];
-    const NEEDED: &'static [(Setting, &'static str)] = &[
-        written::QUOTA,
-        (Setting::Calendar, "one of `hour`, `day`, `week`, `month`, `forever`"),
-    ];
+    const NEEDED: &'static [(Setting, &'static str)] =
+        &[written::QUOTA, (Setting::Calendar, "one of `hour`, `day`, `week`, `month`, `forever`")];
 
     fn program() -> Option<&'static Program> {
         crate::program::program!("quota", Numbers, state 2, numbers 6)
@@ -148,13 +146,13 @@ impl Describe for Quota {
             Calendar::Day(zone) => ("d".to_owned(), zone),
             Calendar::Week(zone) => ("w".to_owned(), zone),
             Calendar::Month { time_zone, anchor_day } => (format!("m{anchor_day}"), time_zone),
-            Calendar::Forever => return format!("{CODE}-ever"),
+            Calendar::Forever => return format!("{}-ever", Self::CODE),
         };
-        format!("{CODE}-{code}-{}", zone.name().replace('/', "."))
+        format!("{}-{code}-{}", Self::CODE, zone.name().replace('/', "."))
     }
 
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
-        let period = text.strip_prefix(CODE)?.strip_prefix('-')?;
+        let period = text.strip_prefix(Self::CODE)?.strip_prefix('-')?;
         let calendar = if period == "ever" {
             Calendar::Forever
         } else {
@@ -188,7 +186,9 @@ impl Describe for Quota {
         let [_, this, next, _] = self.calendar.starts(i64::try_from(time.now).unwrap_or(i64::MAX));
         if start < this {
             let used = used(0, amount);
-            return Some(format!("{used} (the period that began at {began}, with {count}, is over)"));
+            return Some(format!(
+                "{used} (the period that began at {began}, with {count}, is over)"
+            ));
         }
         let (used, ends) = (used(whole(count), amount), utc_text(next));
         let until = time.until(whole(next));

@@ -8,10 +8,9 @@ use smallvec::SmallVec;
 use crate::Content;
 use crate::written::Written;
 use crate::{
-    ARGUMENT_MAX, ARGUMENTS_MAX, ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Setting,
+    ARGUMENT_MAX, ARGUMENTS_MAX, Breach, Describe, Moment, NUMBERS_MAX, Program, Setting,
+    ShapeExtra,
 };
-
-const CODE: &str = "script";
 
 /// The operator's own Lua file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,11 +23,10 @@ pub struct Script {
 
 impl Describe for Script {
     const NAME: &'static str = "script";
+    const CODE: &'static str = "script";
     const SETTINGS: &'static [Setting] = &[Setting::Script, Setting::Arguments];
-    const NEEDED: &'static [(Setting, &'static str)] = &[(
-        Setting::Script,
-        "the name of a script, such as `script = \"mine\"` for `mine.lua`",
-    )];
+    const NEEDED: &'static [(Setting, &'static str)] =
+        &[(Setting::Script, "the name of a script, such as `script = \"mine\"` for `mine.lua`")];
 
     fn program() -> Option<&'static Program> {
         None
@@ -74,12 +72,12 @@ impl Describe for Script {
 
     fn write_shape(&self, extra: &ShapeExtra) -> String {
         let digest = if let ShapeExtra::Script(digest) = extra { digest.as_str() } else { "" };
-        format!("{CODE}-{}-{digest}", self.name)
+        format!("{}-{}-{digest}", Self::CODE, self.name)
     }
 
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         // A script's name may contain a hyphen, its digest can't.
-        let (name, digest) = text.strip_prefix(CODE)?.strip_prefix('-')?.rsplit_once('-')?;
+        let (name, digest) = text.strip_prefix(Self::CODE)?.strip_prefix('-')?.rsplit_once('-')?;
         let script = Self { name: name.into(), arguments: SmallVec::new() };
         Some((script, ShapeExtra::Script(digest.to_owned())))
     }

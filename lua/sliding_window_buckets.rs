@@ -1,9 +1,8 @@
 //! `sliding_window_buckets`: counts of a period's sub-windows, in a ring.
 
-use crate::written::{self, Written};
+use crate::written::Written;
 use crate::{
-    BUCKETS_MAX, ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check,
-    shape,
+    BUCKETS_MAX, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape,
 };
 #[cfg(feature = "host")]
 use crate::{
@@ -11,7 +10,6 @@ use crate::{
     state::{Time, used},
 };
 
-const CODE: &str = "sb1";
 const BUCKETS_DEFAULT: u64 = 60;
 
 /// At most `rate.amount` in the last `buckets` sub-windows.
@@ -26,8 +24,8 @@ pub struct SlidingWindowBuckets {
 
 impl Describe for SlidingWindowBuckets {
     const NAME: &'static str = "sliding_window_buckets";
+    const CODE: &'static str = "sb1";
     const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Buckets];
-    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
 
     fn program() -> Option<&'static Program> {
         crate::program::program!("sliding_window_buckets", Buckets, state 0, numbers 3)
@@ -40,7 +38,7 @@ impl Describe for SlidingWindowBuckets {
     }
 
     fn check(&self, breaches: &mut Vec<Breach>) {
-        let fits = check::rate(self.rate, (Setting::Quota, self.rate.amount), breaches);
+        let fits = self.check_rate(self.rate, breaches);
         if !(1..=BUCKETS_MAX).contains(&self.buckets) {
             let expected = format!("1 to {BUCKETS_MAX} sub-windows");
             breaches.push(Breach::new(Setting::Buckets, self.buckets, expected));
@@ -66,11 +64,11 @@ impl Describe for SlidingWindowBuckets {
     }
 
     fn write_shape(&self, _: &ShapeExtra) -> String {
-        format!("{CODE}-{}x{}", self.rate.per_ms, self.buckets)
+        format!("{}-{}x{}", Self::CODE, self.rate.per_ms, self.buckets)
     }
 
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
-        let (per_ms, suffix) = shape::after_code(text, CODE)?;
+        let (per_ms, suffix) = shape::after_code(text, Self::CODE)?;
         let buckets = suffix.strip_prefix('x')?.parse().ok()?;
         Some((Self { rate: Rate { amount: 0, per_ms }, buckets }, ShapeExtra::Nothing))
     }

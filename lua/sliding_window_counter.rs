@@ -1,15 +1,13 @@
 //! `sliding_window_counter`: two counters, the older one weighted by the part of its window that
 //! the period still covers.
 
-use crate::written::{self, Written};
-use crate::{ShapeExtra, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check, shape};
+use crate::written::Written;
 #[cfg(feature = "host")]
 use crate::{
     Content,
     state::{Time, used, whole},
 };
-
-const CODE: &str = "sc1";
+use crate::{Describe, Program, Rate, Setting, ShapeExtra, shape};
 
 /// About `rate.amount` in each trailing `rate.per_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,8 +18,8 @@ pub struct SlidingWindowCounter {
 
 impl Describe for SlidingWindowCounter {
     const NAME: &'static str = "sliding_window_counter";
+    const CODE: &'static str = "sc1";
     const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period];
-    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
 
     fn program() -> Option<&'static Program> {
         crate::program::program!("sliding_window_counter", Numbers, state 3, numbers 2)
@@ -29,15 +27,6 @@ impl Describe for SlidingWindowCounter {
 
     fn read(written: &Written<'_>) -> Option<Self> {
         Some(Self { rate: written.rate()? })
-    }
-
-    fn check(&self, breaches: &mut Vec<Breach>) {
-        check::rate(self.rate, (Setting::Quota, self.rate.amount), breaches);
-    }
-
-    fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
-        let [quota, period] = self.rate.numbers();
-        [quota, period, 0, 0, 0, 0]
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -48,12 +37,8 @@ impl Describe for SlidingWindowCounter {
         Self { rate: self.rate.of_shape() }
     }
 
-    fn write_shape(&self, _: &ShapeExtra) -> String {
-        format!("{CODE}-{}", self.rate.per_ms)
-    }
-
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
-        let per_ms = shape::period_after(text, CODE)?;
+        let per_ms = shape::period_after(text, Self::CODE)?;
         Some((Self { rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
     }
 

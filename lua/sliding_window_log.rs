@@ -1,17 +1,12 @@
 //! `sliding_window_log`: each unit is stored for one period.
 
-use crate::written::{self, Written};
-use crate::{
-    ShapeExtra, Breach, Describe, MEMBERS_MAX, Moment, NUMBERS_MAX, Program, Rate, Setting, check,
-    shape,
-};
+use crate::written::Written;
+use crate::{Breach, Describe, MEMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape};
 #[cfg(feature = "host")]
 use crate::{
     Content,
     state::{Time, used},
 };
-
-const CODE: &str = "sl2";
 
 /// At most `rate.amount`, up to [`MEMBERS_MAX`], in any span of `rate.per_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,8 +17,8 @@ pub struct SlidingWindowLog {
 
 impl Describe for SlidingWindowLog {
     const NAME: &'static str = "sliding_window_log";
+    const CODE: &'static str = "sl2";
     const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period];
-    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
 
     fn program() -> Option<&'static Program> {
         crate::program::program!("sliding_window_log", Log, state 0, numbers 2)
@@ -34,16 +29,11 @@ impl Describe for SlidingWindowLog {
     }
 
     fn check(&self, breaches: &mut Vec<Breach>) {
-        let fits = check::rate(self.rate, (Setting::Quota, self.rate.amount), breaches);
+        let fits = self.check_rate(self.rate, breaches);
         if fits && self.rate.amount > MEMBERS_MAX {
             let expected = format!("at most {MEMBERS_MAX}: a log remembers each unit");
             breaches.push(Breach::new(Setting::Quota, self.rate.amount, expected));
         }
-    }
-
-    fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
-        let [quota, period] = self.rate.numbers();
-        [quota, period, 0, 0, 0, 0]
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -54,12 +44,8 @@ impl Describe for SlidingWindowLog {
         Self { rate: self.rate.of_shape() }
     }
 
-    fn write_shape(&self, _: &ShapeExtra) -> String {
-        format!("{CODE}-{}", self.rate.per_ms)
-    }
-
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
-        let per_ms = shape::period_after(text, CODE)?;
+        let per_ms = shape::period_after(text, Self::CODE)?;
         Some((Self { rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
     }
 

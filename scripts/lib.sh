@@ -1,6 +1,7 @@
 # Shared by the other scripts, which read it with `source`. Never run alone.
 #
-# Each script starts with `source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"`, which also changes to the repository's folder.
+# Each script starts with `source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"`, which also changes to
+# the repository's folder.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -39,7 +40,8 @@ new_enough() {
     [[ $(printf '%s\n%s\n' "$wanted" "$(rust_of "$1")" | sort -V | head -n 1) == "$wanted" ]]
 }
 
-# Whether Debian's toolchain and the sources of its standard library are installed and new enough: the other way to build guests.
+# Whether Debian's toolchain and the sources of its standard library are installed and new enough:
+# the other way to build guests.
 has_debian_wasm() {
     have wasm-ld && [[ -x /usr/bin/rustc && -x /usr/bin/cargo ]] && compgen -G '/usr/src/rustc-*/library/std' > /dev/null && new_enough /usr/bin/rustc
 }

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs what the named parts need: `build` (no root needed with rustup), `lint`, `test`, `bench`. Prints what it does, and what to
-# type if it can't.
+# Installs what the named parts need: `build` (no root needed with rustup), `lint`, `test`, `bench`.
+# Prints what it does, and what to type if it can't.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# ---- Packages -------------------------------------------------------------------------------------------------------------------------
+# ---- Packages ------------------------------------------------------------------------------------
 
-# root COMMAND ...: runs the command as root, or fails. Never asks for a password, because waiting for one would hang CI.
+# root COMMAND ...: runs the command as root, or fails. Never asks for a password, because waiting
+# for one would hang CI.
 root() {
     if [[ $(id -u) -eq 0 ]]; then
         "$@"
@@ -54,14 +55,15 @@ install() {
         root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
     fi
     guard_down
-    # The services must not start at the next boot either. If a service ran before, its package was not installed here.
+    # The services must not start at the next boot either. If a service ran before, its package was
+    # not installed here.
     [[ -d /run/systemd/system ]] || return 0
     if [[ " $* " == *" redis-server "* ]]; then root systemctl disable --quiet redis-server; fi
     if [[ " $* " == *" nginx-light "* ]]; then root systemctl disable --quiet nginx; fi
     if [[ " $* " == *" haproxy "* ]]; then root systemctl disable --quiet haproxy; fi
 }
 
-# ---- Parts ----------------------------------------------------------------------------------------------------------------------------
+# ---- Parts ---------------------------------------------------------------------------------------
 
 toolchain() {
     have cargo || die "cargo is missing" \
@@ -103,7 +105,8 @@ components() {
     component clippy clippy
 }
 
-# packages_for lint|test: installs the missing packages with one command, in case it has to be typed by hand.
+# packages_for lint|test: installs the missing packages with one command, in case it has to be typed
+# by hand.
 packages_for() {
     local missing=() mac=no
     [[ $(uname -s) != Darwin ]] || mac=yes
@@ -118,7 +121,8 @@ packages_for() {
         if [[ $mac == no ]] && ! compgen -G '/usr/lib/*/faketime/libfaketime.so.1' > /dev/null; then missing+=(faketime); fi
         # For benches/instructions.sh; it does not exist for macOS.
         if [[ $mac == no ]] && ! have valgrind; then missing+=(valgrind); fi
-        # Real clients and upstreams for both sides of Weir. Debian's nginx is in a folder that is rarely on the PATH.
+        # Real clients and upstreams for both sides of Weir. Debian's nginx is in a folder that is
+        # rarely on the PATH.
         have curl || missing+=(curl)
         if ! have nginx && [[ ! -x /usr/sbin/nginx ]]; then
             if [[ $mac == yes ]]; then missing+=(nginx); else missing+=(nginx-light); fi
@@ -156,7 +160,8 @@ curl_version() {
         "Debian's and Homebrew's can; put one of them first on the PATH."
 }
 
-# A Python that can create a virtual environment: the one on the PATH, or else Debian's, which a version manager's may hide.
+# A Python that can create a virtual environment: the one on the PATH, or else Debian's, which a
+# version manager's may hide.
 some_python() {
     local python
     for python in python3 /usr/bin/python3; do
@@ -168,8 +173,8 @@ some_python() {
     return 1
 }
 
-# The tests' Python packages, in a virtual environment under target/. A copy of the list is written last: it shows that the
-# installation is complete.
+# The tests' Python packages, in a virtual environment under target/. A copy of the list is written
+# last: it shows that the installation is complete.
 python_packages() {
     local wanted=tests/clients/requirements.txt folder=${CARGO_TARGET_DIR:-target}/python python
     if cmp -s "$wanted" "$folder/requirements.txt" && "$folder/bin/python" -c 'import httpx' > /dev/null 2>&1; then return; fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `make test-long`: the random tests of `make test`, with two million decisions instead of a hundred thousand (WEIR_DECISIONS), and
-# 10,000 histories of admissions for each algorithm (PROPTEST_CASES). A failing seed is written to proptest-regressions/; commit it.
+# `make test-long`: the random tests of `make test`, with two million decisions instead of a hundred
+# thousand (WEIR_DECISIONS), and 10,000 histories of admissions for each algorithm (PROPTEST_CASES).
+# A failing seed is written to proptest-regressions/; commit it.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts/setup.sh build test

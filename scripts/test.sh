@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# `make test`: setup, all checks, all tests. The same on a fresh machine, on a developer's machine and in CI.
+# `make test`: setup, all checks, all tests. The same on a fresh machine, on a developer's machine
+# and in CI.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts/setup.sh build test
 scripts/lint.sh
 export_wasm_choice
-# One invocation for the unit, integration and documentation tests of the proxy, the SDK and each policy. So their dependencies are
-# built once, in the profile that `make run` uses.
+# One invocation for the unit, integration and documentation tests of the proxy, the SDK and each
+# policy. So their dependencies are built once, in the profile that `make run` uses.
 say "Tests"
 cargo test --workspace "$@"
 # Callgrind runs on Linux only. With arguments, only the selected tests are run.

@@ -16,11 +16,10 @@ pub use outcome::{LimitOutcome, Outcome};
 pub use reserved::{is_reserved_field, reserved_fields};
 pub use slot::Slot;
 
+pub use weir_algorithms::types::*;
 pub use weir_algorithms::{
     AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, Alignment, BUCKETS_MAX, Calendar,
-    Concurrency, FixedWindow, Gcra, LeakyBucket, MEMBERS_MAX, PERIOD_MS_MAX,
-    PERIOD_MS_MAX_FOR_MICROSECONDS, Quota, Rate, Script, SlidingWindowBuckets,
-    SlidingWindowCounter, SlidingWindowLog, TimeZone, TokenBucket,
+    MEMBERS_MAX, PERIOD_MS_MAX, PERIOD_MS_MAX_FOR_MICROSECONDS, Rate, TimeZone,
 };
 
 /// Maximum number of limits in one plan.

@@ -52,12 +52,12 @@ names! {
     Counter POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer, guest, overload";
     Counter STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
     Counter STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
-    Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: they stand until they expire";
-    Counter SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped from the full queue: give_back, charge, reset";
-    Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a place in flight) had no answer, charge_refused did not fit any more";
+    Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";
+    Counter SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped because the queue was full: give_back, charge, reset";
+    Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) had no answer, charge_refused no longer fitted";
     Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, share, descriptors, body";
-    Counter UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was left alone because it failed";
-    Counter UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent to another endpoint, reconnected (sent again after a pooled connection was closed), held back by the budget";
+    Counter UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was ejected because it failed";
+    Counter UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent (to another endpoint), reconnected (sent again after a pooled connection was closed), held (not retried, because the budget was used up)";
     Counter CONNECTIONS "weir_connections" [] "Client connections accepted";
     Counter CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, address, accept";
     Counter CONNECTIONS_RECLAIMED "weir_connections_reclaimed" ["cause"] "Idle client connections closed to make room for others: limit, descriptors";
@@ -68,10 +68,10 @@ names! {
     Counter EMBEDDED_FULL "weir_embedded_full" [] "Takes refused because the embedded engine holds its maximum of keys";
     Gauge CONNECTIONS_OPEN "weir_connections_open" [] "Client connections open now";
     Gauge TUNNELS_OPEN "weir_tunnels_open" [] "Upgraded connections (WebSockets) open now";
-    Gauge BUFFERED_BYTES "weir_buffered_bytes" [] "Bytes held for others to take, as the limit buffered_bytes counts them; renewed each second";
+    Gauge BUFFERED_BYTES "weir_buffered_bytes" [] "Bytes buffered for clients and upstreams to read, as counted for server.limits.buffered_bytes; updated each second";
     Gauge EMBEDDED_KEYS "weir_embedded_keys" [] "Keys that the embedded engine holds";
     Gauge CONFIG_APPLIED "weir_config_applied_timestamp_seconds" [] "When the running configuration was applied, in Unix seconds";
     OptionalGauge CERTIFICATES_EXPIRE "weir_certificates_expire_timestamp_seconds" [] "When the first certificate of a listener expires, in Unix seconds; absent without TLS";
-    Histogram REQUEST_SECONDS "weir_request_duration_seconds" [] "From the request's head to the reply's end, in seconds";
-    Histogram DECISION_SECONDS "weir_decision_duration_seconds" [] "Deciding, policy and limits together, in seconds";
+    Histogram REQUEST_SECONDS "weir_request_duration_seconds" [] "From the request's headers to the end of the response, in seconds";
+    Histogram DECISION_SECONDS "weir_decision_duration_seconds" [] "Time to decide, from the request's arrival: routing, policy and limits, in seconds";
 }

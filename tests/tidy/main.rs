@@ -83,6 +83,7 @@ fn the_readme_lists_every_metric() {
     // Without a README there is nothing to check.
     let readme = read("README.md").unwrap_or_default();
     assert_none(&words::metrics(&names, &readme));
+    assert_none(&words::metric_texts(&names, &readme));
 }
 
 #[test]

@@ -208,6 +208,14 @@ fn a_file_without_a_head_and_one_that_is_too_long_are_found() {
 }
 
 #[test]
+fn a_metric_that_the_readme_describes_in_other_words_is_found() {
+    let names =
+        "Counter A \"weir_a\" [\"b\"] \"What a is\";\nGauge B \"weir_b\" [] \"What b is\";\n";
+    let readme = "| `weir_a_total` | `b` | What a is |\n| `weir_b` |  | What it is |\n";
+    assert_eq!(lines(&words::metric_texts(names, readme)), [(2, "metrics")]);
+}
+
+#[test]
 fn a_wide_comment_is_found_and_wide_code_in_one_is_not() {
     let wide = "word ".repeat(25);
     let rust = format!(

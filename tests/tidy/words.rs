@@ -97,6 +97,27 @@ pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
     findings
 }
 
+/// The README describes each metric as `/metrics` does.
+pub fn metric_texts(names: &str, readme: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (line, text) in (1..).zip(names.lines()) {
+        let strings: Vec<&str> = text.split('"').skip(1).step_by(2).collect();
+        let (Some(name), Some(help)) = (strings.first(), strings.last()) else { continue };
+        if !name.starts_with("weir_") || strings.len() < 2 {
+            continue;
+        }
+        let rows = [format!("| `{name}` |"), format!("| `{name}_total` |")];
+        let mut table =
+            readme.lines().filter(|row| rows.iter().any(|start| row.starts_with(start)));
+        if table.any(|row| !row.contains(&format!("| {help} |"))) {
+            let why = format!("README.md describes `{name}` in other words");
+            let file = "src/telemetry/names.rs".into();
+            findings.push(Finding { file, line, rule: "metrics", why });
+        }
+    }
+    findings
+}
+
 fn quoted_metrics(line: &str) -> Vec<String> {
     let strings = line.split('"').skip(1).step_by(2);
     strings
