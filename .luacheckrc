@@ -13,8 +13,8 @@ files["lua/driver"] = {
   },
   read_globals = {
     "KEYS", "ARGV", "I", "NUMBERS", "FORMAT", "STORED", "LOAD_STATE", "PACKED", "OUTSIDE",
-    "PURGE_EVERY", "TAKE", "GIVE_BACK", "call", "fmt", "pack", "unpack", "sub", "rep", "spread",
-    "us", "cost", "unit", "value", "ends",
+    "PURGE_EVERY", "TAKE", "GIVE_BACK", "CHARGE", "call", "fmt", "pack", "unpack", "sub", "rep",
+    "spread", "us", "cost", "unit", "value", "ends",
   },
   -- What one section makes another one uses.
   ignore = { "2..", "311", "4..", "542" },

@@ -21,7 +21,7 @@ use weir::clock::Clock;
 use weir::engine::{self, Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{
-    Algorithm, Alignment, Calendar, Concurrency, FixedWindow, Gcra, LeakyBucket, Limit,
+    Algorithm, Alignment, Calendar, Concurrency, Debt, FixedWindow, Gcra, LeakyBucket, Limit,
     OnStoreError, Plan, Quota, Rate, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog,
     TimeZone, TokenBucket,
 };
@@ -174,7 +174,7 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let mut cases = Vec::new();
+    let (mut cases, debt) = (Vec::new(), Debt::None);
     let minute = |amount| Rate { amount, per_ms: 60_000 };
     for (admits, quota) in [(true, PLENTY / 64), (false, 1)] {
         let ours =
@@ -198,18 +198,19 @@ fn cases() -> Vec<Case> {
                 Algorithm::FixedWindow(FixedWindow {
                     rate: minute(quota),
                     alignment: Alignment::Clock,
+                    debt,
                 }),
             ),
             ours(
                 "quota",
-                Algorithm::Quota(Quota { amount: quota, calendar: day, conditional: true }),
+                Algorithm::Quota(Quota { amount: quota, calendar: day, conditional: true, debt }),
             ),
             article("article: HMGET, HSET, PEXPIRE bucket", BUCKET, quota, 60_000),
             ours(
                 "token_bucket",
-                Algorithm::TokenBucket(TokenBucket { burst: quota, rate: minute(quota) }),
+                Algorithm::TokenBucket(TokenBucket { burst: quota, rate: minute(quota), debt }),
             ),
-            ours("gcra", Algorithm::Gcra(Gcra { burst: quota, rate: minute(quota) })),
+            ours("gcra", Algorithm::Gcra(Gcra { burst: quota, rate: minute(quota), debt })),
             ours(
                 "leaky_bucket",
                 Algorithm::LeakyBucket(LeakyBucket {
@@ -221,17 +222,21 @@ fn cases() -> Vec<Case> {
             article("article: two GETs, INCR, PEXPIRE", TWO_WINDOWS, quota, 60_000),
             ours(
                 "sliding_window_counter",
-                Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate: minute(quota) }),
+                Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate: minute(quota), debt }),
             ),
             ours(
                 "sliding_window_buckets",
                 Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
                     rate: minute(quota),
                     buckets: 60,
+                    debt,
                 }),
             ),
             article("article: ZSET log", LOG, log.amount, log.per_ms),
-            ours("sliding_window_log", Algorithm::SlidingWindowLog(SlidingWindowLog { rate: log })),
+            ours(
+                "sliding_window_log",
+                Algorithm::SlidingWindowLog(SlidingWindowLog { rate: log, debt }),
+            ),
             ours(
                 "concurrency",
                 Algorithm::Concurrency(Concurrency { amount: if admits { 10_000 } else { 1 } }),

@@ -27,7 +27,9 @@ use std::time::Duration;
 use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings, Settings as Store};
 use weir::limit::{Ending, Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Alignment, FixedWindow, Limit, OnStoreError, Plan, Rate, Refund};
+use weir::plan::{
+    Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, Plan, Rate, Refund,
+};
 use weir::telemetry::Metrics;
 
 /// How long to wait after the store could not be reached.
@@ -159,7 +161,11 @@ pub async fn worker(
         amount: pace.quota,
         per_ms: u64::try_from(pace.hour.as_millis()).unwrap_or(u64::MAX),
     };
-    let hour = Algorithm::FixedWindow(FixedWindow { rate, alignment: Alignment::FirstRequest });
+    let hour = Algorithm::FixedWindow(FixedWindow {
+        rate,
+        alignment: Alignment::FirstRequest,
+        debt: Debt::None,
+    });
     let limit = Limit { refund: Refund::Unsent, ..Limit::new("hourly", "everybody", hour) };
     let plan = Arc::new(Plan::new(vec![limit]).map_err(std::io::Error::other)?);
 

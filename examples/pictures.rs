@@ -17,7 +17,7 @@ use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, Settings as Store};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{
-    Algorithm, Alignment, Calendar, Concurrency, FixedWindow, Gcra, LeakyBucket, Limit,
+    Algorithm, Alignment, Calendar, Concurrency, Debt, FixedWindow, Gcra, LeakyBucket, Limit,
     OnStoreError, Plan, Quota, Rate, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog,
     TimeZone, TokenBucket,
 };
@@ -49,21 +49,49 @@ pub fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { amount: LIMIT, per_ms: (WINDOW * SECOND_US as f64) as u64 / 1_000 };
     let day = Calendar::Day(TimeZone::utc());
     vec![
-        ("fixed_window", Algorithm::FixedWindow(FixedWindow { rate, alignment: Alignment::Clock })),
-        ("sliding_window_counter", Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate })),
+        (
+            "fixed_window",
+            Algorithm::FixedWindow(FixedWindow {
+                rate,
+                alignment: Alignment::Clock,
+                debt: Debt::None,
+            }),
+        ),
+        (
+            "sliding_window_counter",
+            Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate, debt: Debt::None }),
+        ),
         (
             "sliding_window_buckets",
-            Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 5 }),
+            Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+                rate,
+                buckets: 5,
+                debt: Debt::None,
+            }),
         ),
-        ("sliding_window_log", Algorithm::SlidingWindowLog(SlidingWindowLog { rate })),
-        ("token_bucket", Algorithm::TokenBucket(TokenBucket { burst: LIMIT, rate })),
-        ("gcra", Algorithm::Gcra(Gcra { burst: 3, rate })),
+        (
+            "sliding_window_log",
+            Algorithm::SlidingWindowLog(SlidingWindowLog { rate, debt: Debt::None }),
+        ),
+        (
+            "token_bucket",
+            Algorithm::TokenBucket(TokenBucket { burst: LIMIT, rate, debt: Debt::None }),
+        ),
+        ("gcra", Algorithm::Gcra(Gcra { burst: 3, rate, debt: Debt::None })),
         (
             "leaky_bucket",
             Algorithm::LeakyBucket(LeakyBucket { burst: 3, rate, max_delay_ms: rate.per_ms / 2 }),
         ),
         ("concurrency", Algorithm::Concurrency(Concurrency { amount: IN_FLIGHT })),
-        ("quota", Algorithm::Quota(Quota { amount: LIMIT, calendar: day, conditional: true })),
+        (
+            "quota",
+            Algorithm::Quota(Quota {
+                amount: LIMIT,
+                calendar: day,
+                conditional: true,
+                debt: Debt::None,
+            }),
+        ),
     ]
 }
 

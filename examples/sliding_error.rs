@@ -14,7 +14,7 @@ use std::sync::Arc;
 use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, Settings as Store};
 use weir::limit::{Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Limit, OnStoreError, Plan, Rate, SlidingWindowCounter};
+use weir::plan::{Algorithm, Debt, Limit, OnStoreError, Plan, Rate, SlidingWindowCounter};
 use weir::telemetry::Metrics;
 
 const SECOND_US: i64 = 1_000_000;
@@ -112,7 +112,7 @@ pub async fn replay(
         let plan = Arc::new(Plan::new(vec![Limit::new(
             "error",
             client,
-            Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate }),
+            Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate, debt: Debt::None }),
         )])?);
         let truth = admitted.entry(client).or_default();
         while truth.front().is_some_and(|first| *first <= at - window_us) {

@@ -4,7 +4,7 @@
 use crate::{Rate, Setting};
 
 /// Largest amount, burst, cost and adjustment that all engines count exactly.
-pub const AMOUNT_MAX: u64 = 1 << 31;
+pub const AMOUNT_MAX: u64 = 1 << 52;
 /// Longest period: 400 days.
 pub const PERIOD_MS_MAX: u64 = 400 * 24 * 3600 * 1000;
 /// Periods up to this long are counted in microseconds, longer ones in milliseconds.
@@ -15,11 +15,12 @@ pub const MEMBERS_MAX: u64 = 10_000;
 /// Maximum number of sub-windows of a `sliding_window_buckets`.
 pub const BUCKETS_MAX: u32 = 1_000;
 /// Maximum number of arguments of an operator's script.
-pub const ARGUMENTS_MAX: usize = crate::NUMBERS_MAX;
+pub const ARGUMENTS_MAX: usize = 6;
 /// Largest absolute value of such an argument: what a double represents exactly.
 pub const ARGUMENT_MAX: u64 = 1 << 53;
-/// Maximum of `burst x period` in the limit's time unit, so that products and their quotients stay
-/// exact whole numbers in a double.
+/// Maximum of `burst x period` of a bucket in the limit's time unit, once quota and period are
+/// divided by what they have in common, so that products and their quotients stay exact whole
+/// numbers in a double. A debt counts as a larger burst.
 pub const BURST_PERIOD_MAX: u64 = 1 << 52;
 
 /// A setting that is out of range.
@@ -50,27 +51,28 @@ pub(crate) fn amount(setting: Setting, amount: u64, breaches: &mut Vec<Breach>) 
     amount <= AMOUNT_MAX
 }
 
-/// Checks the quota, the period and the product of the period and `capacity`, which is set by
-/// `setting`; returns whether all are in range.
-pub(crate) fn rate(
-    rate: Rate,
-    (setting, capacity): (Setting, u64),
-    breaches: &mut Vec<Breach>,
-) -> bool {
+/// Checks the quota, the period, and the burst of a bucket; returns whether all are in range.
+pub(crate) fn rate(rate: Rate, burst: Option<u64>, breaches: &mut Vec<Breach>) -> bool {
     let quota_fits = amount(Setting::Quota, rate.amount, breaches);
-    let capacity_fits = setting == Setting::Quota || amount(setting, capacity, breaches);
+    let burst_fits = burst.is_none_or(|burst| amount(Setting::Burst, burst, breaches));
     if rate.per_ms == 0 || rate.per_ms > PERIOD_MS_MAX {
         let expected = "a duration from \"1ms\" to \"400d\", such as \"10s\", \"1m\" or \"1h30m\"";
         breaches.push(Breach::new(Setting::Period, format!("{} ms", rate.per_ms), expected));
         return false;
     }
-    if !quota_fits || !capacity_fits {
+    if !quota_fits || !burst_fits {
         return false;
     }
-    let most = BURST_PERIOD_MAX / rate.period_units();
-    if capacity > most {
-        let breach = Breach::new(setting, capacity, format!("0 to {most} with a period of"));
-        breaches.push(Breach { with_period: true, ..breach });
-    }
-    capacity <= most
+    let most = burst_max(rate);
+    let Some(burst) = burst.filter(|burst| *burst > most) else { return true };
+    let expected =
+        format!("0 to {most} with this quota (a rounder one allows more) and a period of");
+    let breach = Breach::new(Setting::Burst, burst, expected);
+    breaches.push(Breach { with_period: true, ..breach });
+    false
+}
+
+/// The largest burst of a bucket of this rate, debt included.
+pub(crate) fn burst_max(rate: Rate) -> u64 {
+    BURST_PERIOD_MAX / rate.ticking(u128::MAX).period.max(1)
 }

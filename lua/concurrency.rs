@@ -42,7 +42,7 @@ impl Describe for Concurrency {
         // memory a lease counts as long as it exists, however far the clock has stepped back. On
         // Redis, where the holder may have died, there is no slack.
         let slack_ms = if moment.lease == LEASE_IN_MEMORY { lease_ms } else { 0 };
-        [self.amount as i64, lease_ms, slack_ms, 0, 0, 0]
+        [self.amount as i64, lease_ms, slack_ms, 0, 0, 0, 0]
     }
 
     fn amount(&self) -> Option<u64> {

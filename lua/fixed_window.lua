@@ -2,15 +2,19 @@
 --
 -- Promises   Exact: a window admits `quota` units, never one more. As with every fixed window, up
 --            to 2 x quota may pass around the border of two windows. A window starts once, with its
---            first unit or by the clock; later hits never extend it.
+--            first unit or by the clock; later hits never extend it. What was charged beyond the
+--            quota counts in the next windows, which begin where this one ends, until it is paid.
 -- Numbers    quota (units), period (time units), alignment (0: a window starts at the first request
---            after the previous one ended; 1: at whole multiples of the period since 1970).
+--            after the previous one ended; 1: at whole multiples of the period since 1970), debt
+--            (units that charges may take beyond the quota; below zero: as many, and forgotten when
+--            the window ends).
 -- State      s1 = the window's start (time units since 1970), s2 = units counted in it, s3 = 0. A
 --            count of zero means no window. The start is compared with `now`; expiry never decides.
 --            A start in the future proves that the clock stepped back. With alignment 1, if it is
 --            the start of the next window, units are counted in that window, as it would otherwise
 --            start twice. In all other cases counting starts afresh.
--- Lifetime   One period beyond the window's end, set with its first unit.
+-- Lifetime   One period beyond the window's end, or beyond the end of the last one that pays a
+--            debt.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
 --            written, time units until it would fit (-1: it fits, or never can), time units until
 --            all is back, the instant at which the state may be forgotten (0: unchanged). Cost 0 is
@@ -18,6 +22,9 @@
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
 --            the instant at which it may be forgotten. Only into the window that was charged. A
 --            count of zero means no window: all 0.
+-- charge     (state, now, units, numbers) -> new state, units charged, the instant at which the
+--            state may be forgotten. Always charges, into debt if need be, as many units as the
+--            debt has room for. 0 charged: nothing is to be written.
 -- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SETRANGE (a SET with its lifetime for a window's first unit).
 -- Source     The usual fixed window counter (nginx, Envoy, Redis' INCR pattern), with the window's
@@ -27,26 +34,51 @@
 -- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
 -- generator needs the last line on its own.
 
-local function take(s1, s2, _, now, cost, quota, period, alignment)
-  local start, count = now, 0
+-- The window that contains now: its start, and the units that count in it. Those that the previous
+-- windows could not hold are carried over.
+local function window(s1, s2, now, quota, period, alignment, debt)
+  local start = now
   if alignment == 1 then
     start = now - now % period
-    if s1 == start + period and s2 > 0 then start = s1 end
-    if s1 == start then count = s2 end
-  elseif s2 > 0 and s1 <= now and now - s1 < period then
-    start, count = s1, s2
+    if s1 == start + period and s2 > 0 then return s1, s2 end
   end
+  if s2 == 0 or s1 > start then return start, 0 end
+  local age = now - s1
+  if age < period then return s1, s2 end
+  local owed = s2 - quota
+  if owed > debt then owed = debt end
+  if owed <= 0 then return start, 0 end
+  local windows = (age - age % period) / period
+  owed = owed - (windows - 1) * quota
+  if owed <= 0 then return start, 0 end
+  return s1 + windows * period, owed
+end
+
+local function take(s1, s2, _, now, cost, quota, period, alignment, debt)
+  local start, count = window(s1, s2, now, quota, period, alignment, debt)
   local ends = start + period
   local forget = ends + period
-  if count > 0 then forget = 0 end
+  if start == s1 and s2 > 0 then forget = 0 end
   local ask = cost
   if ask == 0 then ask = 1 end
 
   if count + ask > quota then
     local left, retry, reset = quota - count, -1, 0
-    if left < 0 then left = 0 end -- the quota was edited to less
-    if ask <= quota then retry = ends - now end
-    if count > 0 then reset = ends - now end
+    if left < 0 then left = 0 end -- in debt, or the quota was edited to less
+    -- What the windows after this one have to pay first.
+    local owed = count - quota
+    if owed > debt then owed = debt end
+    if owed < 0 then owed = 0 end
+    if ask <= quota then
+      retry = ends - now
+      local lacking = owed + ask - quota
+      if lacking > 0 then
+        retry = retry + (lacking + (quota - lacking % quota) % quota) / quota * period
+      end
+    end
+    if count > 0 then
+      reset = ends - now + (owed + (quota - owed % quota) % quota) / quota * period
+    end
     return 0, start, count, 0, left, retry, reset, forget
   end
   count = count + cost
@@ -65,4 +97,18 @@ local function give_back(s1, s2, s3, now, units, taken_at, _, period)
   return s1, s2 - units, 0, 1, 0
 end
 
-return { take = take, give_back = give_back }
+local function charge(s1, s2, _, now, units, quota, period, alignment, debt)
+  local start, count = window(s1, s2, now, quota, period, alignment, debt)
+  local room = quota + debt - count
+  if debt < 0 then room = quota - debt - count end
+  if units > room then units = room end
+  if units <= 0 then return s1, s2, 0, 0, 0 end
+  count = count + units
+  local owed = count - quota
+  if owed > debt then owed = debt end
+  if owed < 0 then owed = 0 end
+  local windows = (owed + (quota - owed % quota) % quota) / quota
+  return start, count, 0, units, start + (2 + windows) * period
+end
+
+return { take = take, give_back = give_back, charge = charge }

@@ -4,9 +4,9 @@ use crate::written::Written;
 #[cfg(feature = "host")]
 use crate::{
     Content,
-    state::{Time, used, whole},
+    state::{Time, owed, used, whole},
 };
-use crate::{Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape};
+use crate::{Debt, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape};
 
 /// At most `rate.amount` in each window of `rate.per_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +15,8 @@ pub struct FixedWindow {
     pub rate: Rate,
     /// Where a window starts.
     pub alignment: Alignment,
+    /// How far charges may go beyond it.
+    pub debt: Debt,
 }
 
 /// Where a fixed window starts.
@@ -35,28 +37,39 @@ impl Alignment {
 impl Describe for FixedWindow {
     const NAME: &'static str = "fixed_window";
     const CODE: &'static str = "fw1";
-    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Alignment];
+    const WINDOWS: bool = true;
+    const SETTINGS: &'static [Setting] =
+        &[Setting::Quota, Setting::Period, Setting::Alignment, Setting::Debt];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("fixed_window", Numbers, state 2, numbers 3)
+        crate::program::program!("fixed_window", Numbers, state 2, numbers 4)
     }
 
     fn read(written: &Written<'_>) -> Option<Self> {
         let alignment = written.alignment.unwrap_or(Alignment::FirstRequest);
-        Some(Self { rate: written.rate()?, alignment })
+        Some(Self { rate: written.rate()?, alignment, debt: written.debt() })
     }
 
     fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
-        let [quota, period] = self.rate.numbers();
-        [quota, period, i64::from(self.alignment == Alignment::Clock), 0, 0, 0]
+        let (quota, period) = (self.rate.amount as i64, self.rate.period_units() as i64);
+        let aligned = i64::from(self.alignment == Alignment::Clock);
+        [quota, period, aligned, self.debt.number(self.rate.amount), 0, 0, 0]
     }
 
     fn rate(&self) -> Option<Rate> {
         Some(self.rate)
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn with_debt(self, debt: Debt) -> Option<Self> {
+        Some(Self { debt, ..self })
+    }
+
     fn of_shape(&self) -> Self {
-        Self { rate: self.rate.of_shape(), ..*self }
+        Self { rate: self.rate.of_shape(), debt: Debt::None, ..*self }
     }
 
     fn write_shape(&self, _: &ShapeExtra) -> String {
@@ -74,7 +87,8 @@ impl Describe for FixedWindow {
             "c" => Alignment::Clock,
             _ => return None,
         };
-        Some((Self { rate: Rate { amount: 0, per_ms }, alignment }, ShapeExtra::Nothing))
+        let rate = Rate { amount: 0, per_ms };
+        Some((Self { rate, alignment, debt: Debt::None }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
@@ -84,7 +98,10 @@ impl Describe for FixedWindow {
         let (start, ends) = (whole(start), whole(start) + time.units(self.rate.per_ms));
         let span = format!("the window from {} to {}", time.at(start), time.at(ends));
         if time.now >= ends {
-            return Some(format!("{} ({span}, with {count}, is over)", used(0, amount)));
+            let windows = (time.now - start) / time.units(self.rate.per_ms).max(1);
+            let debt = self.debt.number(self.rate.amount);
+            let owed = amount.map_or(0, |quota| owed(whole(count), quota, debt, windows));
+            return Some(format!("{} ({span}, with {count}, is over)", used(owed, amount)));
         }
         Some(format!("{}, all back in {} ({span})", used(whole(count), amount), time.until(ends)))
     }

@@ -6,7 +6,7 @@ use crate::{
     Content,
     state::{Bucket, Time, emptied},
 };
-use crate::{Describe, Program, Rate, Setting, ShapeExtra, shape};
+use crate::{Debt, Describe, Moment, Program, Rate, Setting, ShapeExtra, shape};
 
 /// Virtual scheduling (ITU-T I.371): the guarantee of a token bucket, stored as one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,21 +15,25 @@ pub struct Gcra {
     pub burst: u64,
     /// The sustained rate.
     pub rate: Rate,
+    /// How far charges may go beyond it.
+    pub debt: Debt,
 }
 
 impl Describe for Gcra {
     const NAME: &'static str = "gcra";
     const CODE: &'static str = "gcra2";
     const BUCKET: bool = true;
-    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Burst];
+    const SETTINGS: &'static [Setting] =
+        &[Setting::Quota, Setting::Period, Setting::Burst, Setting::Debt];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("gcra", Numbers, state 2, numbers 3)
+        crate::program::program!("gcra", Numbers, state 2, numbers 4)
     }
 
     fn read(written: &Written<'_>) -> Option<Self> {
         let rate = written.rate()?;
-        Some(Self { burst: written.burst.unwrap_or(rate.amount), rate })
+        let burst = written.burst.unwrap_or(rate.amount);
+        Some(Self { burst, rate, debt: written.debt() })
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -40,22 +44,34 @@ impl Describe for Gcra {
         Some(self.burst)
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn with_debt(self, debt: Debt) -> Option<Self> {
+        Some(Self { debt, ..self })
+    }
+
     fn of_shape(&self) -> Self {
-        Self { burst: 0, rate: self.rate.of_shape() }
+        Self { burst: 0, rate: self.rate.of_shape(), debt: Debt::None }
     }
 
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let per_ms = shape::period_after(text, Self::CODE)?;
-        Some((Self { burst: 0, rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
+        let rate = Rate { amount: 0, per_ms };
+        Some((Self { burst: 0, rate, debt: Debt::None }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
     fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Numbers([empty, rest, _]) = *content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
-        let bucket = Bucket::new(self.burst, self.rate).filter(|_| known);
-        // An instant in the future: the clock stepped back, and the bucket starts again full.
-        let full = i128::from(empty) > i128::from(time.now) || (empty == 0 && rest == 0);
-        Some(emptied(time, [empty, rest], bucket.as_ref(), full))
+        let numbers = self.numbers(Moment::ANY);
+        let bucket = Bucket::new(numbers, "owed").filter(|_| known);
+        // An instant further ahead than the debt allows: the clock stepped back, and the bucket
+        // starts again full.
+        let least = bucket.as_ref().map(|bucket| bucket.least(numbers[3]));
+        let full = empty == 0 && rest == 0;
+        Some(emptied(time, [empty, rest], bucket.as_ref(), full, least))
     }
 }

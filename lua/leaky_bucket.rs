@@ -3,7 +3,7 @@
 use crate::written::{self, Written};
 use crate::{
     BURST_PERIOD_MAX, Breach, Describe, Moment, NUMBERS_MAX, PERIOD_MS_MAX, Program, Rate, Setting,
-    ShapeExtra, shape,
+    ShapeExtra, Ticking, shape,
 };
 #[cfg(feature = "host")]
 use crate::{
@@ -63,8 +63,9 @@ impl Describe for LeakyBucket {
             // Waiting units are debt, as the burst is: both together must stay an exact whole
             // number.
             let units_a_ms = 1000 / rate.unit_us();
-            let room = BURST_PERIOD_MAX - burst * rate.period_units();
-            let most_ms = room / (units_a_ms * rate.amount.max(1));
+            let Ticking { amount, period } = rate.ticking(u128::MAX);
+            let room = BURST_PERIOD_MAX - burst * period;
+            let most_ms = room / (units_a_ms * amount.max(1));
             if max_delay_ms > most_ms {
                 let expected =
                     format!("\"0ms\" to \"{most_ms}ms\" with this quota, burst and a period of");
@@ -76,9 +77,11 @@ impl Describe for LeakyBucket {
     }
 
     fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
-        let [quota, period] = self.rate.numbers();
-        let max_delay = self.max_delay_ms as i64 * (1000 / self.rate.unit_us() as i64);
-        [quota, period, self.burst as i64, max_delay, 1, 0]
+        let max_delay = self.max_delay_ms * (1000 / self.rate.unit_us());
+        let burst = u128::from(self.burst) * u128::from(self.rate.period_units());
+        let waiting = u128::from(max_delay) * u128::from(self.rate.amount);
+        let Ticking { amount, period } = self.rate.ticking(burst + waiting);
+        [amount as i64, period as i64, self.burst as i64, max_delay as i64, 1, 0, 0]
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -90,7 +93,7 @@ impl Describe for LeakyBucket {
     }
 
     fn cost_max(&self) -> Option<u64> {
-        // The products are below 2^31 x 2^36, so 128 bits hold them.
+        // The products are below 2^52 x 2^36, so 128 bits hold them.
         let waiting = u128::from(self.max_delay_ms) * u128::from(self.rate.amount)
             / u128::from(self.rate.per_ms.max(1));
         Some(self.burst.saturating_add(u64::try_from(waiting).unwrap_or(u64::MAX)))
@@ -122,9 +125,9 @@ impl Describe for LeakyBucket {
     fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
         let Content::Numbers([empty, rest, last]) = *content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
-        let bucket = Bucket::new(self.burst, self.rate).filter(|_| known);
+        let bucket = Bucket::new(self.numbers(Moment::ANY), "waiting").filter(|_| known);
         // A last write in the future: the clock stepped back, and the bucket starts again full.
         let full = last <= 0 || i128::from(last) > i128::from(time.now);
-        Some(emptied(time, [empty, rest], bucket.as_ref(), full))
+        Some(emptied(time, [empty, rest], bucket.as_ref(), full, None))
     }
 }

@@ -12,6 +12,7 @@
 mod calendar;
 mod check;
 mod concurrency;
+mod debt;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
@@ -34,6 +35,7 @@ pub use check::{
     AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, BUCKETS_MAX, BURST_PERIOD_MAX, Breach, MEMBERS_MAX,
     PERIOD_MS_MAX, PERIOD_MS_MAX_FOR_MICROSECONDS,
 };
+pub use debt::Debt;
 pub use fixed_window::Alignment;
 pub use program::{Content, Kind, NUMBERS_MAX, Program};
 pub use shape::{Shape, ShapeExtra, script_digest_of};
@@ -67,15 +69,22 @@ impl Rate {
         self.per_ms * (1000 / self.unit_us())
     }
 
-    /// The program's first two numbers. Each is below 2^53, as `check` ensures.
-    fn numbers(&self) -> [i64; 2] {
-        [self.amount as i64, self.period_units() as i64]
+    /// Its amount and its period, divided by a common factor if `ticks` (a bucket's level in ticks
+    /// of 1 / amount time units) are more than a double counts exactly: the same rate with fewer
+    /// ticks. They are a program's first two numbers, each below 2^53, as `check` ensures.
+    fn ticking(&self, ticks: u128) -> Ticking {
+        let whole = Ticking { amount: self.amount, period: self.period_units() };
+        if ticks <= u128::from(check::BURST_PERIOD_MAX) {
+            return whole;
+        }
+        let factor = common_factor(whole.amount, whole.period).max(1);
+        Ticking { amount: whole.amount / factor, period: whole.period / factor }
     }
 
     /// In which time `units` come back; `period` is the rate's in some unit of time, and `divide`
     /// says how to round.
     fn time_for(&self, units: u64, period: u64, divide: fn(u128, u128) -> u128) -> u64 {
-        // Below 2^31 x 2^46, so 128 bits are enough for any plan.
+        // Below 2^52 x 2^46, so 128 bits are enough for any plan.
         let time = divide(u128::from(units) * u128::from(period), u128::from(self.amount.max(1)));
         u64::try_from(time).unwrap_or(u64::MAX)
     }
@@ -86,6 +95,22 @@ impl Rate {
     }
 }
 
+/// A rate as a program reads it.
+#[derive(Clone, Copy, Debug)]
+struct Ticking {
+    amount: u64,
+    /// In the limit's time unit.
+    period: u64,
+}
+
+/// The greatest common divisor.
+fn common_factor(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 /// What an algorithm's numbers depend on in addition to its own settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
@@ -93,6 +118,12 @@ pub struct Moment {
     pub lease: Duration,
     /// The instant for which a calendar's periods are named, in microseconds since 1970.
     pub now_us: i64,
+}
+
+impl Moment {
+    /// For algorithms whose numbers depend on nothing else.
+    #[cfg(feature = "host")]
+    const ANY: Self = Self { lease: Duration::ZERO, now_us: 0 };
 }
 
 /// One algorithm with its settings. [`Algorithm`] delegates each method to its variant.
@@ -107,6 +138,8 @@ pub trait Describe: Sized {
     const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
     /// Whether it is a bucket: it has a burst, and refills unit by unit.
     const BUCKET: bool = false;
+    /// Whether it counts in windows that end, where a debt may be forgotten.
+    const WINDOWS: bool = false;
     /// Whether a request that fits may have to wait for its turn.
     const QUEUES: bool = false;
 
@@ -125,23 +158,46 @@ pub trait Describe: Sized {
         }
     }
 
-    /// Adds what is out of range of the quota, the period and the capacity; returns whether all are
-    /// in range.
+    /// Adds what is out of range of the quota, the period and the burst; returns whether all are in
+    /// range.
     fn check_rate(&self, rate: Rate, breaches: &mut Vec<Breach>) -> bool {
-        let setting = if Self::BUCKET { Setting::Burst } else { Setting::Quota };
-        check::rate(rate, (setting, self.capacity().unwrap_or(0)), breaches)
+        check::rate(rate, self.capacity().filter(|_| Self::BUCKET), breaches)
+    }
+
+    /// The most units that may be owed; 0 if none may.
+    fn debt_max(&self) -> u64 {
+        match self.rate() {
+            Some(rate) if Self::BUCKET => {
+                check::burst_max(rate).saturating_sub(self.capacity().unwrap_or(0))
+            }
+            Some(rate) if Self::WINDOWS => debt::most_of_windows(rate),
+            _ => self.amount().map_or(0, debt::most_beside),
+        }
     }
 
     /// The numbers that its program reads.
     fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
-        let [quota, period] = self.rate().map_or([0; 2], |rate| rate.numbers());
-        let burst = if Self::BUCKET { self.capacity().unwrap_or(0) as i64 } else { 0 };
-        [quota, period, burst, 0, 0, 0]
+        let (Some(rate), allowance) = (self.rate(), self.capacity().unwrap_or(0)) else {
+            return [0; NUMBERS_MAX];
+        };
+        let debt = self.debt().number(allowance);
+        if Self::BUCKET {
+            let units = u128::from(allowance) + u128::from(debt.unsigned_abs());
+            let Ticking { amount, period } = rate.ticking(units * u128::from(rate.period_units()));
+            [amount as i64, period as i64, allowance as i64, debt, 0, 0, 0]
+        } else {
+            [rate.amount as i64, rate.period_units() as i64, debt, 0, 0, 0, 0]
+        }
     }
 
     /// Its name; for a script the file's name.
     fn name(&self) -> &str {
         Self::NAME
+    }
+
+    /// How far its units may be owed.
+    fn debt(&self) -> Debt {
+        Debt::None
     }
 
     /// Quota and period, if it has a rate.
@@ -225,6 +281,11 @@ pub trait Describe: Sized {
             }
             _ => reset_us,
         }
+    }
+
+    /// The same with this debt; `None` if units can't be owed to it.
+    fn with_debt(self, _: Debt) -> Option<Self> {
+        None
     }
 
     /// The same without amounts: everything that gives a counter's state its meaning. Counters keep
@@ -323,6 +384,17 @@ macro_rules! algorithms {
                 match self { $(Self::$variant(_) => $variant::QUEUES),+ }
             }
 
+            /// See [`Describe::WINDOWS`].
+            fn has_windows(&self) -> bool {
+                match self { $(Self::$variant(_) => $variant::WINDOWS),+ }
+            }
+
+            /// The same with this debt; `None` if the algorithm has no such setting.
+            #[must_use]
+            pub fn with_debt(self, debt: Debt) -> Option<Self> {
+                match self { $(Self::$variant(it) => it.with_debt(debt).map(Self::$variant)),+ }
+            }
+
             /// The same without amounts: see [`Describe::of_shape`].
             #[must_use]
             pub fn of_shape(&self) -> Self {
@@ -390,6 +462,8 @@ macro_rules! delegate {
 delegate! {
     /// See [`Describe::name`].
     name() -> &str;
+    /// See [`Describe::debt`].
+    debt() -> Debt;
     /// See [`Describe::rate`].
     rate() -> Option<Rate>;
     /// See [`Describe::amount`].
@@ -416,6 +490,8 @@ delegate! {
     policy() -> Option<(u64, Option<u64>)>;
     /// See [`Describe::unit_back_us`].
     unit_back_us(reset_us: u64) -> u64;
+    /// See [`Describe::debt_max`].
+    debt_max() -> u64;
     /// See [`Describe::numbers`].
     numbers(moment: Moment) -> [i64; NUMBERS_MAX];
 }
@@ -459,6 +535,10 @@ impl Algorithm {
     pub fn breaches(&self) -> Vec<Breach> {
         let mut breaches = Vec::new();
         dispatch!(self, it => it.check(&mut breaches));
+        if breaches.is_empty() && self.debt() != Debt::None {
+            let (allowance, most) = (self.capacity().unwrap_or(0), self.debt_max());
+            self.debt().check(allowance, most, self.has_windows(), &mut breaches);
+        }
         breaches
     }
 

@@ -1,14 +1,15 @@
 //! What an engine runs and what its counters hold: texts and numbers without their meaning.
 
 /// Maximum count of numbers of a counter's algorithm.
-pub const NUMBERS_MAX: usize = 6;
+pub const NUMBERS_MAX: usize = 7;
 
 /// An algorithm's Lua.
 #[derive(PartialEq, Eq)]
 pub struct Program {
     /// `fixed_window`, `gcra`, ...: a Lua identifier, unique for each text.
     pub name: &'static str,
-    /// The chunk; its last line is `return { take = take, give_back = give_back }`.
+    /// The chunk. Its last line returns a table of its functions: `take`, `give_back`, and `charge`
+    /// if its units may be owed.
     pub text: &'static str,
     /// What its counters are made of.
     pub kind: Kind,
@@ -58,7 +59,7 @@ pub enum Content {
         /// Counted from 1970.
         last: u64,
         /// Indexed by a sub-window's number modulo their count.
-        counts: Vec<u32>,
+        counts: Vec<u64>,
     },
 }
 

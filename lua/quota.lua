@@ -5,15 +5,19 @@
 --            a period admits `amount` units, never one more. If unconditional, it only counts and
 --            refuses nothing. The store's time selects the period among those that the caller names
 --            around its own time. If none of them matches, because the caller's clock is off, it is
---            told so and nothing is charged.
+--            told so and nothing is charged. What was charged beyond the amount counts in the next
+--            period.
 -- Numbers    amount (units), conditional (1: it refuses; 0: it only counts), and four ascending
 --            instants (time units since 1970): the starts of the previous period, this one, the
---            next and the one after. All four 0: a single period that never ends.
+--            next and the one after. All four 0: a single period that never ends. Last the debt
+--            (units, at most the amount, that charges may take beyond the amount; below zero: as
+--            many, and forgotten when the period ends).
 -- State      s1 = the period's start, s2 = units counted in it, s3 = 0. A count of zero means no
 --            period. A start other than this period's belongs to another period, so counting starts
 --            again at 0. The exception is the next period's start: the clock stepped back over the
 --            border, and units are counted in that period, as it would otherwise start twice.
--- Lifetime   One period beyond the period's end; unlimited for a period that never ends.
+-- Lifetime   One period beyond the period's end, two if it ends in debt; unlimited for a period
+--            that never ends.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written
 --            (never below 0), time units until it would fit (-1: it fits, or never can; -2: none of
 --            the periods named contains now, and nothing was decided), time units until all is back
@@ -22,6 +26,9 @@
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
 --            the instant at which it may be forgotten. Only into the period that was charged. A
 --            count of zero means no period: all 0.
+-- charge     (state, now, units, numbers) -> new state, units charged (-2: as in take), the instant
+--            at which the state may be forgotten. Always charges, into debt if need be, as many
+--            units as the debt has room for. 0 charged: nothing is to be written.
 -- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SETRANGE (a SET with its lifetime for a period's first unit).
 -- Source     The quotas of API gateways and billing. Lua has no time zones, so the caller passes
@@ -30,6 +37,9 @@
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers
 -- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
 -- generator needs the last line on its own.
+
+-- Units that are only counted can be any number. The count ends here.
+local COUNT_MAX = 9007199254740992
 
 -- The period that contains an instant, among those named: its start, its end (-1: it has none), and
 -- an instant one more period after its end. nil if none contains it.
@@ -41,28 +51,56 @@ local function period(at, before, this, next, after)
   return this, next, after
 end
 
-local function take(s1, s2, _, now, cost, amount, conditional, before, this, next, after)
+-- The period in which units count now: its start, its end, the instant after its end, and the units
+-- that count in it. Those that the period before could not hold are carried over. nil if the
+-- periods named don't tell.
+local function counted(s1, s2, now, amount, conditional, before, this, next, after, debt)
   local start, ends, forget = period(now, before, this, next, after)
   -- The counted period started before the clock stepped back over its border.
   if start and s2 > 0 and s1 == ends then
     start, ends, forget = period(s1, before, this, next, after)
   end
+  if not start then return nil end
+  if s1 == start then return start, ends, forget, s2 end
+  local owed = s2 - amount
+  if owed > debt then owed = debt end
+  if owed <= 0 or conditional == 0 or s1 > start then return start, ends, forget, 0 end
+  -- A debt of at most the amount is paid in one period. The one before the first is not named, and
+  -- may have been half as long again.
+  if start == before and 2 * (before - s1) <= 3 * (this - before) then return nil end
+  local follows = start == this and s1 == before or start == next and s1 == this
+  if not follows then owed = 0 end
+  return start, ends, forget, owed
+end
+
+local function take(s1, s2, _, now, cost, amount, conditional, before, this, next, after, debt)
+  local start, ends, forget, count =
+    counted(s1, s2, now, amount, conditional, before, this, next, after, debt)
   if not start then return 0, 0, 0, 0, 0, -2, 0, 0 end
 
-  local count = 0
-  if s1 == start then count = s2 end
-  if count > 0 then forget = 0 end
+  local second = forget
+  if start == s1 and s2 > 0 then forget = 0 end
   local ask = cost
   if ask == 0 then ask = 1 end
 
   local fits, retry, reset = 1, -1, 0
   if conditional == 1 and count + ask > amount then
     fits = 0
-    if ask <= amount and ends >= 0 then retry = ends - now end
   else
     count = count + cost
+    if count > COUNT_MAX then count = COUNT_MAX end
   end
-  if count > 0 and ends >= 0 then reset = ends - now end
+  local owed = 0
+  if conditional == 1 then owed = count - amount end
+  if owed > debt then owed = debt end
+  if fits == 0 and ask <= amount and ends >= 0 then
+    retry = ends - now
+    if owed + ask > amount then retry = second - now end
+  end
+  if count > 0 and ends >= 0 then
+    reset = ends - now
+    if owed > 0 then reset = second - now end
+  end
   local left = amount - count
   if left < 0 then left = 0 end
   return fits, start, count, 0, left, retry, reset, forget
@@ -78,4 +116,20 @@ local function give_back(s1, s2, s3, now, units, taken_at, _, _, before, this, n
   return s1, s2 - units, 0, 1, 0
 end
 
-return { take = take, give_back = give_back }
+local function charge(s1, s2, _, now, units, amount, conditional, before, this, next, after, debt)
+  local start, ends, forget, count =
+    counted(s1, s2, now, amount, conditional, before, this, next, after, debt)
+  if not start then return s1, s2, 0, -2, 0 end
+  if conditional == 1 then
+    local room = amount + debt - count
+    if debt < 0 then room = amount - debt - count end
+    if units > room then units = room end
+    if units <= 0 then return s1, s2, 0, 0, 0 end
+    if debt > 0 and count + units > amount and ends >= 0 then forget = forget + forget - ends end
+  end
+  count = count + units
+  if count > COUNT_MAX then count = COUNT_MAX end
+  return start, count, 0, units, forget
+end
+
+return { take = take, give_back = give_back, charge = charge }

@@ -1,13 +1,13 @@
 //! `quota`: an amount in each period of a calendar.
 
 use crate::{
-    Breach, Calendar, Describe, Every, Moment, NUMBERS_MAX, Program, Setting, ShapeExtra, TimeZone,
-    Written, check, written,
+    Breach, Calendar, Debt, Describe, Every, Moment, NUMBERS_MAX, Program, Setting, ShapeExtra,
+    TimeZone, Written, check, debt, written,
 };
 #[cfg(feature = "host")]
 use crate::{
     Content,
-    state::{Time, used, whole},
+    state::{Time, owed, used, whole},
     utc_text,
 };
 
@@ -22,6 +22,8 @@ pub struct Quota {
     pub calendar: Calendar,
     /// Whether it refuses requests. If not, it only counts and reports what is left.
     pub conditional: bool,
+    /// How far charges may go beyond it.
+    pub debt: Debt,
 }
 
 #[cfg(feature = "host")]
@@ -40,18 +42,20 @@ impl Quota {
 impl Describe for Quota {
     const NAME: &'static str = "quota";
     const CODE: &'static str = "q1";
+    const WINDOWS: bool = true;
     const SETTINGS: &'static [Setting] = &[
         Setting::Quota,
         Setting::Calendar,
         Setting::TimeZone,
         Setting::AnchorDay,
         Setting::Conditional,
+        Setting::Debt,
     ];
     const NEEDED: &'static [(Setting, &'static str)] =
         &[written::QUOTA, (Setting::Calendar, "one of `hour`, `day`, `week`, `month`, `forever`")];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("quota", Numbers, state 2, numbers 6)
+        crate::program::program!("quota", Numbers, state 2, numbers 7)
     }
 
     /// The zone is only named here; the proxy looks it up.
@@ -69,7 +73,7 @@ impl Describe for Quota {
             Every::Forever => Calendar::Forever,
         };
         let conditional = written.conditional.unwrap_or(true);
-        Some(Self { amount: written.quota?, calendar, conditional })
+        Some(Self { amount: written.quota?, calendar, conditional, debt: written.debt() })
     }
 
     fn check(&self, breaches: &mut Vec<Breach>) {
@@ -91,13 +95,19 @@ impl Describe for Quota {
     #[cfg(feature = "host")]
     fn numbers(&self, moment: Moment) -> [i64; NUMBERS_MAX] {
         let [before, this, next, after] = self.calendar.starts(moment.now_us.div_euclid(1000));
-        [self.amount as i64, i64::from(self.conditional), before, this, next, after]
+        let debt = self.debt.number(self.amount);
+        [self.amount as i64, i64::from(self.conditional), before, this, next, after, debt]
     }
 
     /// There are no periods without the database of time zones.
     #[cfg(not(feature = "host"))]
     fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
         [0; NUMBERS_MAX]
+    }
+
+    /// A debt is paid in one period, so that the periods that are named tell what is owed.
+    fn debt_max(&self) -> u64 {
+        self.amount.min(debt::most_beside(self.amount))
     }
 
     fn amount(&self) -> Option<u64> {
@@ -135,8 +145,17 @@ impl Describe for Quota {
         Some((self.amount, window_s))
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn with_debt(self, debt: Debt) -> Option<Self> {
+        Some(Self { debt, ..self })
+    }
+
     fn of_shape(&self) -> Self {
-        Self { amount: 0, calendar: self.calendar.clone(), conditional: true }
+        let calendar = self.calendar.clone();
+        Self { amount: 0, calendar, conditional: true, debt: Debt::None }
     }
 
     /// A zone's `/` becomes `.`, which no zone's name contains.
@@ -168,7 +187,8 @@ impl Describe for Quota {
                 },
             }
         };
-        Some((Self { amount: 0, calendar, conditional: true }, ShapeExtra::Nothing))
+        let quota = Self { amount: 0, calendar, conditional: true, debt: Debt::None };
+        Some((quota, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
@@ -183,9 +203,12 @@ impl Describe for Quota {
             let used = used(whole(count), amount);
             return Some(format!("{used} in the period that began at {began}"));
         }
-        let [_, this, next, _] = self.calendar.starts(i64::try_from(time.now).unwrap_or(i64::MAX));
+        let [before, this, next, _] =
+            self.calendar.starts(i64::try_from(time.now).unwrap_or(i64::MAX));
         if start < this {
-            let used = used(0, amount);
+            let windows = if start == before { 1 } else { 2 };
+            let debt = if self.conditional { self.debt.number(self.amount) } else { 0 };
+            let used = used(owed(whole(count), self.amount, debt, windows), amount);
             return Some(format!(
                 "{used} (the period that began at {began}, with {count}, is over)"
             ));

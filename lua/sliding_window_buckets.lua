@@ -6,7 +6,8 @@
 --            than `quota` units in `buckets` whole sub-windows. Its memory does not grow with the
 --            traffic.
 -- Numbers    quota (units), length of a sub-window (time units: the period divided by `buckets`,
---            rounded up), buckets (1 to 1,000).
+--            rounded up), buckets (1 to 1,000), debt (units that charges may take beyond the
+--            quota).
 -- State      The number of the last sub-window, counted from 1970, the sum of all units that count,
 --            and a ring of counts, packed. The store drops the sub-windows that have left. A number
 --            in the future proves that the clock stepped back: the ring starts again empty.
@@ -20,7 +21,10 @@
 --            writes nothing. A cost above the quota never fits.
 -- give_back  The store subtracts from the sub-window that was charged, never below zero, so there
 --            is nothing to decide.
--- Memory     16 bytes, and 4 per sub-window. Redis: the driver's one GET and, where it fits, one
+-- charge     (units that count, 0, the sub-window's start, now, units, numbers) -> three zeros,
+--            units charged, the instant at which the ring may be forgotten. Always charges, into
+--            debt if need be, as many units as the debt has room for. They leave as all others do.
+-- Memory     16 bytes, and 8 per sub-window. Redis: the driver's one GET and, where it fits, one
 --            SET.
 -- Source     Sub-windows as in the sliding windows of Envoy and resilience4j.
 --
@@ -53,4 +57,11 @@ local function give_back()
   return 0, 0, 0, 0, 0
 end
 
-return { take = take, give_back = give_back }
+local function charge(count, _, begins, _, units, quota, length, buckets, debt)
+  local room = quota + debt - count
+  if units > room then units = room end
+  if units < 0 then units = 0 end
+  return 0, 0, 0, units, begins + 2 * buckets * length
+end
+
+return { take = take, give_back = give_back, charge = charge }

@@ -2,7 +2,8 @@
 
 use crate::written::Written;
 use crate::{
-    BUCKETS_MAX, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape,
+    BUCKETS_MAX, Breach, Debt, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, ShapeExtra,
+    shape,
 };
 #[cfg(feature = "host")]
 use crate::{
@@ -20,21 +21,24 @@ pub struct SlidingWindowBuckets {
     /// Number of sub-windows, 1 to [`BUCKETS_MAX`], and at most one per time unit of the limit's
     /// period.
     pub buckets: u32,
+    /// How far charges may go beyond it.
+    pub debt: Debt,
 }
 
 impl Describe for SlidingWindowBuckets {
     const NAME: &'static str = "sliding_window_buckets";
-    const CODE: &'static str = "sb1";
-    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Buckets];
+    const CODE: &'static str = "sb2";
+    const SETTINGS: &'static [Setting] =
+        &[Setting::Quota, Setting::Period, Setting::Buckets, Setting::Debt];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("sliding_window_buckets", Buckets, state 0, numbers 3)
+        crate::program::program!("sliding_window_buckets", Buckets, state 0, numbers 4)
     }
 
     fn read(written: &Written<'_>) -> Option<Self> {
         // A value above the range must not be truncated to one inside it.
         let buckets = written.buckets.unwrap_or(BUCKETS_DEFAULT).min(u64::from(u32::MAX)) as u32;
-        Some(Self { rate: written.rate()?, buckets })
+        Some(Self { rate: written.rate()?, buckets, debt: written.debt() })
     }
 
     fn check(&self, breaches: &mut Vec<Breach>) {
@@ -49,18 +53,26 @@ impl Describe for SlidingWindowBuckets {
     }
 
     fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
-        let [quota, period] = self.rate.numbers();
-        let buckets = i64::from(self.buckets.max(1));
         // Rounded up, so that all sub-windows together cover the period.
-        [quota, (period + buckets - 1) / buckets, i64::from(self.buckets), 0, 0, 0]
+        let length = self.rate.period_units().div_ceil(u64::from(self.buckets.max(1)));
+        let debt = self.debt.number(self.rate.amount);
+        [self.rate.amount as i64, length as i64, i64::from(self.buckets), debt, 0, 0, 0]
     }
 
     fn rate(&self) -> Option<Rate> {
         Some(self.rate)
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn with_debt(self, debt: Debt) -> Option<Self> {
+        Some(Self { debt, ..self })
+    }
+
     fn of_shape(&self) -> Self {
-        Self { rate: self.rate.of_shape(), ..*self }
+        Self { rate: self.rate.of_shape(), debt: Debt::None, ..*self }
     }
 
     fn write_shape(&self, _: &ShapeExtra) -> String {
@@ -70,7 +82,8 @@ impl Describe for SlidingWindowBuckets {
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let (per_ms, suffix) = shape::after_code(text, Self::CODE)?;
         let buckets = suffix.strip_prefix('x')?.parse().ok()?;
-        Some((Self { rate: Rate { amount: 0, per_ms }, buckets }, ShapeExtra::Nothing))
+        let rate = Rate { amount: 0, per_ms };
+        Some((Self { rate, buckets, debt: Debt::None }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]
@@ -84,7 +97,7 @@ impl Describe for SlidingWindowBuckets {
             .filter(|window| last <= this && window + buckets > this)
             .filter_map(|window| {
                 let count = *counts.get((window % buckets) as usize)?;
-                Some((window, u64::from(count)))
+                Some((window, count))
             })
             .filter(|(_, count)| *count > 0)
             .collect();

@@ -7,39 +7,50 @@ use crate::{
     Content,
     state::{Time, used, whole},
 };
-use crate::{Describe, Program, Rate, Setting, ShapeExtra, shape};
+use crate::{Debt, Describe, Program, Rate, Setting, ShapeExtra, shape};
 
 /// About `rate.amount` in each trailing `rate.per_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowCounter {
     /// The quota and the window's length.
     pub rate: Rate,
+    /// How far charges may go beyond it.
+    pub debt: Debt,
 }
 
 impl Describe for SlidingWindowCounter {
     const NAME: &'static str = "sliding_window_counter";
     const CODE: &'static str = "sc1";
-    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period];
+    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Debt];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("sliding_window_counter", Numbers, state 3, numbers 2)
+        crate::program::program!("sliding_window_counter", Numbers, state 3, numbers 3)
     }
 
     fn read(written: &Written<'_>) -> Option<Self> {
-        Some(Self { rate: written.rate()? })
+        Some(Self { rate: written.rate()?, debt: written.debt() })
     }
 
     fn rate(&self) -> Option<Rate> {
         Some(self.rate)
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn with_debt(self, debt: Debt) -> Option<Self> {
+        Some(Self { debt, ..self })
+    }
+
     fn of_shape(&self) -> Self {
-        Self { rate: self.rate.of_shape() }
+        Self { rate: self.rate.of_shape(), debt: Debt::None }
     }
 
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let per_ms = shape::period_after(text, Self::CODE)?;
-        Some((Self { rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
+        let rate = Rate { amount: 0, per_ms };
+        Some((Self { rate, debt: Debt::None }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]

@@ -2,7 +2,8 @@
 --
 -- Promises   Exact: no span of one period, wherever it starts, holds more than `quota` units. Units
 --            taken in the same microsecond are stored separately.
--- Numbers    quota (units, at most 10,000), period (time units).
+-- Numbers    quota (units, at most 10,000), period (time units), debt (units that charges may take
+--            beyond the quota, at most 10,000).
 -- State      Units with their instants, in order: a list on Redis, a counter's log in memory. The
 --            store counts those within (now - period, now]. Older units, and units in the future
 --            because the clock stepped back, do not count, and are removed when a unit is written.
@@ -16,6 +17,9 @@
 --            unit), the instant at which the log may be forgotten. Cost 0 is decided as 1 and
 --            writes nothing. A cost above the quota never fits.
 -- give_back  The store removes the take's own units, by name, so there is nothing to decide.
+-- charge     (units within the period, 0, 0, now, units, numbers) -> three zeros, units charged,
+--            the instant at which the log may be forgotten. Always charges, into debt if need be,
+--            as many units as the debt has room for. They leave one period later, as all others do.
 -- Memory     Each unit is a member: about 30 bytes on Redis; in memory 48 bytes per take. Redis:
 --            LLEN, LINDEX for the oldest, and for the newest if there are two or more; a few more
 --            LINDEX if the oldest has expired or is not the unit that must leave; if it fits,
@@ -51,4 +55,11 @@ local function give_back()
   return 0, 0, 0, 0, 0
 end
 
-return { take = take, give_back = give_back }
+local function charge(count, _, _, now, units, quota, period, debt)
+  local room = quota + debt - count
+  if units > room then units = room end
+  if units < 0 then units = 0 end
+  return 0, 0, 0, units, now + period + period
+end
+
+return { take = take, give_back = give_back, charge = charge }

@@ -1,7 +1,7 @@
 //! `sliding_window_log`: each unit is stored for one period.
 
 use crate::written::Written;
-use crate::{Breach, Describe, MEMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape};
+use crate::{Breach, Debt, Describe, MEMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape};
 #[cfg(feature = "host")]
 use crate::{
     Content,
@@ -13,19 +13,21 @@ use crate::{
 pub struct SlidingWindowLog {
     /// The quota and the window's length.
     pub rate: Rate,
+    /// How far charges may go beyond it.
+    pub debt: Debt,
 }
 
 impl Describe for SlidingWindowLog {
     const NAME: &'static str = "sliding_window_log";
     const CODE: &'static str = "sl2";
-    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period];
+    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Debt];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("sliding_window_log", Log, state 0, numbers 2)
+        crate::program::program!("sliding_window_log", Log, state 0, numbers 3)
     }
 
     fn read(written: &Written<'_>) -> Option<Self> {
-        Some(Self { rate: written.rate()? })
+        Some(Self { rate: written.rate()?, debt: written.debt() })
     }
 
     fn check(&self, breaches: &mut Vec<Breach>) {
@@ -40,13 +42,26 @@ impl Describe for SlidingWindowLog {
         Some(self.rate)
     }
 
+    fn debt_max(&self) -> u64 {
+        MEMBERS_MAX
+    }
+
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn with_debt(self, debt: Debt) -> Option<Self> {
+        Some(Self { debt, ..self })
+    }
+
     fn of_shape(&self) -> Self {
-        Self { rate: self.rate.of_shape() }
+        Self { rate: self.rate.of_shape(), debt: Debt::None }
     }
 
     fn read_shape(text: &str) -> Option<(Self, ShapeExtra)> {
         let per_ms = shape::period_after(text, Self::CODE)?;
-        Some((Self { rate: Rate { amount: 0, per_ms } }, ShapeExtra::Nothing))
+        let rate = Rate { amount: 0, per_ms };
+        Some((Self { rate, debt: Debt::None }, ShapeExtra::Nothing))
     }
 
     #[cfg(feature = "host")]

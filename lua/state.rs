@@ -1,7 +1,7 @@
 //! Describes counters' states in words, for several algorithms. It follows the same rules as the
 //! Lua programs, but decides nothing and is never written back.
 
-use crate::{PERIOD_MS_MAX_FOR_MICROSECONDS, Rate, utc_text};
+use crate::{NUMBERS_MAX, PERIOD_MS_MAX_FOR_MICROSECONDS, utc_text};
 
 /// The present time in a counter's unit.
 #[derive(Clone, Copy)]
@@ -53,18 +53,28 @@ pub(crate) fn used(count: u64, of: Option<u64>) -> String {
     of.map_or_else(|| format!("{count} used"), |amount| format!("{count} of {amount} used"))
 }
 
+/// What an earlier window could not hold and `windows` later ones, one at least, have not paid yet:
+/// of `count` units with this quota, where at most `debt` (a program's number) is carried over.
+pub(crate) fn owed(count: u64, quota: u64, debt: i64, windows: u64) -> u64 {
+    let owed = count.saturating_sub(quota).min(whole(debt));
+    owed.saturating_sub(quota.saturating_mul(windows.saturating_sub(1)))
+}
+
 /// A bucket's numbers, in ticks of 1 / quota time units.
 pub(crate) struct Bucket {
     unit: i128,
     back: i128,
     burst: u64,
+    /// Which units there are below zero.
+    below_zero: &'static str,
 }
 
 impl Bucket {
-    /// `None` for a bucket that never refills.
-    pub(crate) fn new(burst: u64, rate: Rate) -> Option<Self> {
-        let (unit, back) = (rate.period_units().into(), rate.amount.into());
-        (rate.amount > 0).then_some(Self { unit, back, burst })
+    /// From its program's numbers. `None` for a bucket that never refills.
+    pub(crate) fn new(numbers: [i64; NUMBERS_MAX], below_zero: &'static str) -> Option<Self> {
+        let [quota, period, burst, ..] = numbers;
+        let (unit, back) = (period.into(), quota.into());
+        (quota > 0).then_some(Self { unit, back, burst: whole(burst), below_zero })
     }
 
     pub(crate) fn full(&self) -> i128 {
@@ -76,7 +86,12 @@ impl Bucket {
         i128::from(tokens) * self.unit + i128::from(ticks) + elapsed * self.back
     }
 
-    /// Describes a level in ticks; below zero there is a queue.
+    /// The level of a whole debt, in ticks.
+    pub(crate) fn least(&self, debt: i64) -> i128 {
+        i128::from(debt) * -self.unit
+    }
+
+    /// Describes a level in ticks; below zero there is a queue, or a debt.
     pub(crate) fn describe(&self, time: Time, level: i128) -> String {
         let level = level.min(self.full());
         let left = level.div_euclid(self.unit).max(0);
@@ -86,41 +101,42 @@ impl Bucket {
             let units = (ticks + self.back - 1).div_euclid(self.back);
             time.span(u64::try_from(units).unwrap_or(u64::MAX))
         };
-        let waiting = (-level + self.unit - 1).div_euclid(self.unit).max(0);
-        let waiting = if waiting > 0 { format!(" and {waiting} waiting") } else { String::new() };
+        let below = (-level + self.unit - 1).div_euclid(self.unit).max(0);
+        let below =
+            if below > 0 { format!(" and {below} {}", self.below_zero) } else { String::new() };
         let all = after(self.full() - level);
         match spent {
             0 => used,
-            1 => format!("{used}{waiting}, back in {all}"),
+            1 => format!("{used}{below}, back in {all}"),
             _ => {
                 let one = after((left + 1) * self.unit - level);
-                format!("{used}{waiting}, 1 back in {one}, all in {all}")
+                format!("{used}{below}, 1 back in {one}, all in {all}")
             }
         }
     }
 }
 
 /// Describes the state of `gcra` and `leaky_bucket`: the instant `empty` plus `rest` ticks, at
-/// which nothing was or will be left. With `full`, the state means nothing at this time, and the
-/// bucket is full.
+/// which nothing was or will be left. With `full`, or below the `least` level, the state means
+/// nothing at this time, and the bucket is full.
 pub(crate) fn emptied(
     time: Time,
     [empty, rest]: [i64; 2],
     bucket: Option<&Bucket>,
     full: bool,
+    least: Option<i128>,
 ) -> String {
     let since = i128::from(time.now) - i128::from(empty);
-    match bucket {
-        Some(bucket) if full => bucket.describe(time, bucket.full()),
-        Some(bucket) => bucket.describe(time, since * bucket.back - i128::from(rest)),
-        None if since < 0 => {
+    let Some(bucket) = bucket else {
+        if since < 0 {
             let empty = whole(empty);
-            format!("nothing left until {}, in {}", time.at(empty), time.until(empty))
+            return format!("nothing left until {}, in {}", time.at(empty), time.until(empty));
         }
-        None => {
-            let ago = time.span(u64::try_from(since).unwrap_or(u64::MAX));
-            let empty = time.at(whole(empty));
-            format!("nothing left at {empty}, {ago} ago; a burst at most has come back since")
-        }
-    }
+        let ago = time.span(u64::try_from(since).unwrap_or(u64::MAX));
+        let empty = time.at(whole(empty));
+        return format!("nothing left at {empty}, {ago} ago; a burst at most has come back since");
+    };
+    let level = since * bucket.back - i128::from(rest);
+    let full = full || least.is_some_and(|least| level < least);
+    bucket.describe(time, if full { bucket.full() } else { level })
 }

@@ -11,11 +11,11 @@ const SECOND_US: i64 = 1_000_000;
 const DAY_MS: i64 = 86_400_000;
 
 fn window(rate: Rate, alignment: fixed_window::Alignment) -> Algorithm {
-    FixedWindow { rate, alignment }.into()
+    FixedWindow { rate, alignment, debt: Debt::None }.into()
 }
 
 fn quota(amount: u64, calendar: Calendar) -> Algorithm {
-    Quota { amount, calendar, conditional: true }.into()
+    Quota { amount, calendar, conditional: true, debt: Debt::None }.into()
 }
 
 fn berlin() -> TimeZone {
@@ -37,12 +37,12 @@ fn of_each_shape() -> Vec<(Algorithm, &'static str)> {
         (window(MINUTE, Clock), "fw1-60000c"),
         (window(MINUTE, FirstRequest), "fw1-60000f"),
         (window(Rate { per_ms: 60_001, ..MINUTE }, Clock), "fw1-60001c"),
-        (SlidingWindowCounter { rate: MINUTE }.into(), "sc1-60000"),
-        (SlidingWindowLog { rate: MINUTE }.into(), "sl2-60000"),
-        (SlidingWindowBuckets { rate: MINUTE, buckets: 6 }.into(), "sb1-60000x6"),
-        (SlidingWindowBuckets { rate: MINUTE, buckets: 7 }.into(), "sb1-60000x7"),
-        (Gcra { burst: 1, rate: MINUTE }.into(), "gcra2-60000"),
-        (TokenBucket { burst: 1, rate: MINUTE }.into(), "tb1-60000"),
+        (SlidingWindowCounter { rate: MINUTE, debt: Debt::None }.into(), "sc1-60000"),
+        (SlidingWindowLog { rate: MINUTE, debt: Debt::None }.into(), "sl2-60000"),
+        (SlidingWindowBuckets { rate: MINUTE, buckets: 6, debt: Debt::None }.into(), "sb2-60000x6"),
+        (SlidingWindowBuckets { rate: MINUTE, buckets: 7, debt: Debt::None }.into(), "sb2-60000x7"),
+        (Gcra { burst: 1, rate: MINUTE, debt: Debt::None }.into(), "gcra2-60000"),
+        (TokenBucket { burst: 1, rate: MINUTE, debt: Debt::None }.into(), "tb1-60000"),
         (LeakyBucket { burst: 1, rate: MINUTE, max_delay_ms: 5 }.into(), "lb1-60000"),
         (Concurrency { amount: 5 }.into(), "cc1-10000"),
         (quota(5, Calendar::Hour(berlin())), "q1-h-Europe.Berlin"),
@@ -71,7 +71,7 @@ fn a_shape_is_read_as_it_is_written_and_each_is_its_own() {
         }
     }
     for wrong in
-        ["", "fw1", "fw1-60000", "fw2-60000c", "gcra2-", "gcra2-1x", "sb1-60000", "q1-x-UTC"]
+        ["", "fw1", "fw1-60000", "fw2-60000c", "gcra2-", "gcra2-1x", "sb2-60000", "q1-x-UTC"]
     {
         assert_eq!(wrong.parse::<Shape>(), Err(()), "{wrong}");
     }
@@ -84,7 +84,9 @@ fn amounts_leave_the_shape_as_it_is() {
             Algorithm::FixedWindow(it) => {
                 FixedWindow { rate: Rate { amount: 1, ..it.rate }, ..it }.into()
             }
-            Algorithm::Gcra(it) => Gcra { burst: 9, rate: Rate { amount: 1, ..it.rate } }.into(),
+            Algorithm::Gcra(it) => {
+                Gcra { burst: 9, rate: Rate { amount: 1, ..it.rate }, ..it }.into()
+            }
             Algorithm::TokenBucket(it) => TokenBucket { burst: 9, ..it }.into(),
             Algorithm::LeakyBucket(it) => LeakyBucket { burst: 9, max_delay_ms: 9, ..it }.into(),
             Algorithm::Concurrency(_) => Concurrency { amount: 1 }.into(),
@@ -101,23 +103,23 @@ fn numbers_are_in_the_limits_own_unit() {
     let of = |algorithm: Algorithm| {
         algorithm.numbers(Moment { lease: LEASE, now_us: (NOON_MS + 43_200_000) * 1_000 })
     };
-    assert_eq!(of(window(MINUTE, Clock)), [100, 60_000_000, 1, 0, 0, 0]);
-    assert_eq!(of(window(MINUTE, FirstRequest)), [100, 60_000_000, 0, 0, 0, 0]);
+    assert_eq!(of(window(MINUTE, Clock)), [100, 60_000_000, 1, 0, 0, 0, 0]);
+    assert_eq!(of(window(MINUTE, FirstRequest)), [100, 60_000_000, 0, 0, 0, 0, 0]);
     let day = Rate { amount: 5, per_ms: 86_400_000 };
-    let gcra: Algorithm = Gcra { burst: 7, rate: day }.into();
-    assert_eq!((gcra.unit_us(), of(gcra)), (1000, [5, 86_400_000, 7, 0, 0, 0]));
-    let buckets = SlidingWindowBuckets { rate: day, buckets: 7 };
-    assert_eq!(of(buckets.into()), [5, 12_342_858, 7, 0, 0, 0], "rounded up");
+    let gcra: Algorithm = Gcra { burst: 7, rate: day, debt: Debt::None }.into();
+    assert_eq!((gcra.unit_us(), of(gcra)), (1000, [5, 86_400_000, 7, 0, 0, 0, 0]));
+    let buckets = SlidingWindowBuckets { rate: day, buckets: 7, debt: Debt::None };
+    assert_eq!(of(buckets.into()), [5, 12_342_858, 7, 0, 0, 0, 0], "rounded up");
     let leaky = |rate| LeakyBucket { burst: 2, rate, max_delay_ms: 1_500 }.into();
-    assert_eq!(of(leaky(MINUTE)), [100, 60_000_000, 2, 1_500_000, 1, 0]);
-    assert_eq!(of(leaky(day)), [5, 86_400_000, 2, 1_500, 1, 0]);
+    assert_eq!(of(leaky(MINUTE)), [100, 60_000_000, 2, 1_500_000, 1, 0, 0]);
+    assert_eq!(of(leaky(day)), [5, 86_400_000, 2, 1_500, 1, 0, 0]);
     let leases: Algorithm = Concurrency { amount: 3 }.into();
-    assert_eq!((leases.unit_us(), of(leases)), (1000, [3, 10_000, 0, 0, 0, 0]));
+    assert_eq!((leases.unit_us(), of(leases)), (1000, [3, 10_000, 0, 0, 0, 0, 0]));
     let around = [NOON_MS - DAY_MS, NOON_MS, NOON_MS + DAY_MS, NOON_MS + 2 * DAY_MS];
     let [before, this, next, after] = around;
-    assert_eq!(of(quota(9, Calendar::Day(TimeZone::utc()))), [9, 1, before, this, next, after]);
+    assert_eq!(of(quota(9, Calendar::Day(TimeZone::utc()))), [9, 1, before, this, next, after, 0]);
     let script = Script { name: "s".into(), arguments: [-1, 2].into_iter().collect() };
-    assert_eq!(of(script.into()), [-1, 2, 0, 0, 0, 0]);
+    assert_eq!(of(script.into()), [-1, 2, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -137,13 +139,17 @@ fn nothing_passes_a_limit_of_0_unless_it_only_counts() {
     let rate = |amount| Rate { amount, per_ms: 1_000 };
     let leaky = |max_delay_ms| LeakyBucket { burst: 0, rate: rate(5), max_delay_ms };
     for (algorithm, never) in [
-        (Gcra { burst: 0, rate: rate(5) }.into(), true),
-        (Gcra { burst: 5, rate: rate(0) }.into(), true),
+        (Gcra { burst: 0, rate: rate(5), debt: Debt::None }.into(), true),
+        (Gcra { burst: 5, rate: rate(0), debt: Debt::None }.into(), true),
         (leaky(1_000).into(), false),
         (leaky(0).into(), true),
         (Concurrency { amount: 0 }.into(), true),
         (quota(0, Calendar::Forever), true),
-        (Quota { amount: 0, calendar: Calendar::Forever, conditional: false }.into(), false),
+        (
+            Quota { amount: 0, calendar: Calendar::Forever, conditional: false, debt: Debt::None }
+                .into(),
+            false,
+        ),
     ] {
         let algorithm: Algorithm = algorithm;
         assert_eq!(algorithm.refuses_all(), never, "{algorithm:?}");
@@ -209,11 +215,11 @@ fn each_state_is_put_into_words() {
         // Each sub-window lasts a second: the oldest leaves at the start of the fourth one after
         // it.
         (
-            "sb1-4000x4",
+            "sb2-4000x4",
             Content::Buckets { last: 999, counts: vec![1, 2, 4, 8] },
             "14 used, 2 back in 1.000 s, all in 3.000 s",
         ),
-        ("sb1-4000x4", Content::Buckets { last: 1_001, counts: vec![1, 2, 4, 8] }, "0 used"),
+        ("sb2-4000x4", Content::Buckets { last: 1_001, counts: vec![1, 2, 4, 8] }, "0 used"),
         (
             "cc1-10000",
             Content::Members(vec![999_999, 1_000_500, 1_001_000]),
@@ -249,8 +255,8 @@ fn each_state_is_put_into_words() {
 #[test]
 fn of_a_known_limit_it_is_said_how_much_is_used() {
     let rate = Rate { amount: 3, per_ms: 60_000 };
-    let gcra: Algorithm = Gcra { burst: 3, rate }.into();
-    let bucket: Algorithm = TokenBucket { burst: 3, rate }.into();
+    let gcra: Algorithm = Gcra { burst: 3, rate, debt: Debt::None }.into();
+    let bucket: Algorithm = TokenBucket { burst: 3, rate, debt: Debt::None }.into();
     let leaky: Algorithm = LeakyBucket { burst: 1, rate, max_delay_ms: 60_000 }.into();
     for (shape, content, known, expected) in [
         // Three at the same instant: one comes back every twenty seconds.
@@ -304,7 +310,7 @@ fn of_a_known_limit_it_is_said_how_much_is_used() {
         of("fw1-60000c", numbers(960 * SECOND_US, 2, 0), clock),
         "2 of 3 used, all back in 20.000 s (the window from 1970-01-01T00:16:00Z to 1970-01-01T00:17:00Z)"
     );
-    let log = SlidingWindowLog { rate }.into();
+    let log = SlidingWindowLog { rate, debt: Debt::None }.into();
     let one = Content::Members(vec![999_000_000]);
     assert_eq!(of("sl2-60000", one, log), "1 of 3 used, back in 59.000 s");
     let places = Concurrency { amount: 4 }.into();

@@ -1,7 +1,7 @@
 //! A limit's settings that belong to its algorithm, as an operator writes them.
 
 use crate::fixed_window::Alignment;
-use crate::{NAMES, ROWS};
+use crate::{Debt, NAMES, ROWS};
 
 /// A setting of some algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +30,13 @@ pub enum Setting {
     Script,
     /// `arguments`
     Arguments,
+    /// `debt`
+    Debt,
 }
 
 impl Setting {
     /// All settings, in the order in which mistakes are listed.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Quota,
         Self::Period,
         Self::Burst,
@@ -47,6 +49,7 @@ impl Setting {
         Self::Conditional,
         Self::Script,
         Self::Arguments,
+        Self::Debt,
     ];
 
     /// Its key in the configuration.
@@ -65,6 +68,7 @@ impl Setting {
             Self::Conditional => "conditional",
             Self::Script => "script",
             Self::Arguments => "arguments",
+            Self::Debt => "debt",
         }
     }
 
@@ -75,6 +79,7 @@ impl Setting {
             ROWS.iter().filter(|row| row.settings.contains(&self)).map(|row| row.name).collect();
         match (self, owners.as_slice()) {
             (Self::Period, _) => "algorithms with a rate".into(),
+            (Self::Debt, _) => "windows, buckets and quotas".into(),
             (_, [one]) => (*one).to_owned(),
             (_, [others @ .., last]) if owners.len() < NAMES.len() / 2 => {
                 format!("{} and {last}", others.join(", "))
@@ -126,6 +131,7 @@ pub struct Written<'w> {
     pub conditional: Option<bool>,
     pub script: Option<&'w str>,
     pub arguments: Option<&'w [i64]>,
+    pub debt: Option<Debt>,
 }
 
 impl Written<'_> {
@@ -145,7 +151,13 @@ impl Written<'_> {
             Setting::Conditional => self.conditional.is_some(),
             Setting::Script => self.script.is_some(),
             Setting::Arguments => self.arguments.is_some(),
+            Setting::Debt => self.debt.is_some(),
         }
+    }
+
+    /// The debt, none by default.
+    pub(crate) fn debt(&self) -> Debt {
+        self.debt.unwrap_or_default()
     }
 
     /// Quota and period.

@@ -1,11 +1,11 @@
 -- Counts of sub-windows in a ring: the number of the last one and the sum of all units that count,
--- as doubles, then a four-byte count per slot. See `frame.lua`.
+-- as doubles, then one double per slot. See `frame.lua`.
 
 --@ functions
 local function ring_count(v, this, buckets)
   local last, total = unpack('<dd', v)
   if last > this or this - last >= buckets then return 0 end
-  for w = last + 1, this do total = total - unpack('<I4', v, 17 + 4 * (w % buckets)) end
+  for w = last + 1, this do total = total - unpack('<d', v, 17 + 8 * (w % buckets)) end
   return total, last
 end
 local function ring_leaves(v, this, last, buckets, units)
@@ -13,13 +13,13 @@ local function ring_leaves(v, this, last, buckets, units)
   local place = w % buckets
   -- Rotated so that the oldest comes first, and padded so that eight can be read at the end. Empty
   -- sub-windows are skipped in groups of sixteen.
-  local ring = sub(v, 17 + 4 * place) .. sub(v, 17, 16 + 4 * place) .. rep('\0', 28)
-  local zeros, left, at = rep('\0', 64), 0, 0
+  local ring = sub(v, 17 + 8 * place) .. sub(v, 17, 16 + 8 * place) .. rep('\0', 56)
+  local zeros, left, at = rep('\0', 128), 0, 0
   while at <= last - w do
-    if at % 16 == 0 and sub(ring, 4 * at + 1, 4 * at + 64) == zeros then
+    if at % 16 == 0 and sub(ring, 8 * at + 1, 8 * at + 128) == zeros then
       at = at + 16
     else
-      local a, b, c, d, e, f, g, h = unpack('<I4I4I4I4I4I4I4I4', ring, 4 * at + 1)
+      local a, b, c, d, e, f, g, h = unpack('<dddddddd', ring, 8 * at + 1)
       local eight = a + b + c + d + e + f + g + h
       if left + eight >= units then
         for _, count in ipairs({ a, b, c, d, e, f, g, h }) do
@@ -38,21 +38,21 @@ local function ring_add(v, this, buckets, units)
   if v then count, last = ring_count(v, this, buckets) end
   local to = this % buckets
   if not last then
-    local before, after = rep('\0', 4 * to), rep('\0', 4 * (buckets - to - 1))
-    return pack('<dd', this, units) .. before .. pack('<I4', units) .. after
+    local before, after = rep('\0', 8 * to), rep('\0', 8 * (buckets - to - 1))
+    return pack('<dd', this, units) .. before .. pack('<d', units) .. after
   end
   local head = pack('<dd', this, count + units)
   if last == this then
-    local added = pack('<I4', unpack('<I4', v, 17 + 4 * to) + units)
-    return head .. sub(v, 17, 16 + 4 * to) .. added .. sub(v, 21 + 4 * to)
+    local added = pack('<d', unpack('<d', v, 17 + 8 * to) + units)
+    return head .. sub(v, 17, 16 + 8 * to) .. added .. sub(v, 25 + 8 * to)
   end
   local from = (last + 1) % buckets
   if from <= to then
-    local kept, zeros = sub(v, 17, 16 + 4 * from), rep('\0', 4 * (to - from))
-    return head .. kept .. zeros .. pack('<I4', units) .. sub(v, 21 + 4 * to)
+    local kept, zeros = sub(v, 17, 16 + 8 * from), rep('\0', 8 * (to - from))
+    return head .. kept .. zeros .. pack('<d', units) .. sub(v, 25 + 8 * to)
   end
-  local kept, zeros = sub(v, 21 + 4 * to, 16 + 4 * from), rep('\0', 4 * (buckets - from))
-  return head .. rep('\0', 4 * to) .. pack('<I4', units) .. kept .. zeros
+  local kept, zeros = sub(v, 25 + 8 * to, 16 + 8 * from), rep('\0', 8 * (buckets - from))
+  return head .. rep('\0', 8 * to) .. pack('<d', units) .. kept .. zeros
 end
 
 --@ read
@@ -80,11 +80,11 @@ do
   local this, charged = (now - now % n2) / n2, (taken - taken % n2) / n2
   local last, total = unpack('<dd', v)
   if last <= this and this - last < n3 and charged <= last and charged + n3 > this then
-    local at = 16 + 4 * (charged % n3)
-    local count = unpack('<I4', v, at + 1)
+    local at = 16 + 8 * (charged % n3)
+    local count = unpack('<d', v, at + 1)
     if units > count then units = count end
     local head = pack('<dd', last, total - units) .. sub(v, 17, at)
-    v = head .. pack('<I4', count - units) .. sub(v, at + 5)
+    v = head .. pack('<d', count - units) .. sub(v, at + 9)
     if total == units then
       call('DEL', KEYS[I])
     else

@@ -9,7 +9,7 @@
 -- I            a cell's number: in KEYS[I], ARGV[I], and at the end of a local's name, as in fits_I
 -- NUMBERS      the program's numbers n1, n2, ..., as many as it reads
 -- FORMAT       the packed doubles of a cell's argument
--- TAKE(), GIVE_BACK()   the program's functions
+-- TAKE(), GIVE_BACK(), CHARGE()   the program's functions
 -- STORED       the expression for the cell's string, nil if there is none
 -- LOAD_STATE(), PACKED  the state numbers that a program uses: unpacked into s1, s2, s3; packed
 --              from x_I, y_I, z_I
@@ -63,6 +63,23 @@ end
 --@ write
 if writes_I then
   --+ write
+end
+
+--@ charge
+-- For the kinds whose units may be owed. What is read and written is as in a take.
+local charged_I
+do
+  local unit, _, cost, NUMBERS = unpack(FORMAT, ARGV[I])
+  local now, s1, s2, s3 = us, 0, 0, 0
+  if unit == 1000 then now = (us - us % 1000) / 1000 end
+  --+ read
+  local x_I, y_I, z_I, expires_I, writes_I
+  x_I, y_I, z_I, charged_I, expires_I = CHARGE(s1, s2, s3, now, cost, NUMBERS)
+  if charged_I > 0 then
+    cost, writes_I = charged_I, true
+    --+ keep
+    --+ write
+  end
 end
 
 --@ give_back_state

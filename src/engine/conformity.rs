@@ -1,6 +1,7 @@
 //! After any history the admitted requests alone must conform to the limit: the promise of each
 //! exact algorithm, checked only on what was admitted. Units that were given back count as never
-//! taken from then on.
+//! taken from then on. With charges at the end, what was admitted and charged exceeds the promise
+//! by the debt at most.
 
 use std::collections::HashMap;
 
@@ -35,8 +36,9 @@ impl Admission {
 /// The time to the next step: nothing, a unit, until the reported time or just before it, or
 /// hundredths of the period.
 type Pause = (u8, u64);
-/// A pause, a cost, and perhaps, before the take, a give-back of quarters of an earlier one.
-type Steps = Vec<(Pause, u64, Option<(usize, u64)>)>;
+/// A pause, a cost, and perhaps, before the take, a give-back of quarters of an earlier one. The
+/// last says whether it is a charge instead, where there are charges.
+type Steps = Vec<(Pause, u64, Option<(usize, u64)>, bool)>;
 
 fn steps() -> impl Strategy<Value = Steps> {
     let give_back = prop_oneof![3 => Just(None), 1 => (any::<usize>(), 1_u64..5).prop_map(Some)];
@@ -45,6 +47,7 @@ fn steps() -> impl Strategy<Value = Steps> {
             (0_u8..8, 0_u64..130),
             prop_oneof![6 => 1_u64..2, 2 => 2_u64..5, 1 => 5_u64..30],
             give_back,
+            prop::bool::weighted(0.3),
         ),
         1..120,
     )
@@ -63,9 +66,18 @@ fn numbers() -> impl Strategy<Value = (u64, u64, u64)> {
 
 /// Runs a history on the embedded engine; returns what was admitted.
 fn history(limit: &Cell, steps: &Steps) -> Vec<Admission> {
+    run(limit, steps, false)
+}
+
+/// The same with charges, as admissions of the units that were charged.
+fn history_with_charges(limit: &Cell, steps: &Steps) -> Vec<Admission> {
+    run(limit, steps, true)
+}
+
+fn run(limit: &Cell, steps: &Steps, charges: bool) -> Vec<Admission> {
     let (mut store, mut told) = (TimedStore::embedded(), 0_u64);
     let mut admitted: Vec<Admission> = Vec::new();
-    for (step, ((pause, hundredths), units, give_back)) in steps.iter().enumerate() {
+    for (step, ((pause, hundredths), units, give_back, owes)) in steps.iter().enumerate() {
         let period = limit.numbers[1].unsigned_abs();
         let parts = [
             0,
@@ -90,6 +102,14 @@ fn history(limit: &Cell, steps: &Steps) -> Vec<Admission> {
                 store.give_back(&one(&cell), earlier.at as u64);
                 earlier.back = Some((step, units));
             }
+        }
+        if charges && *owes {
+            let at = i128::from(store.now_us);
+            let units = store.charge(&Cell { cost: 5 * units, ..limit.clone() });
+            // A charge is never given back.
+            let (units, back) = (i128::from(units), Some((step, 0)));
+            admitted.push(Admission { at, passed: at, units, back, step });
+            continue;
         }
         let taken =
             store.take(&one(&Cell { cost: *units, member: 1 + step as u128, ..limit.clone() }));
@@ -196,6 +216,96 @@ proptest! {
     }
 
     #[test]
+    fn a_bucket_is_over_by_its_debt_at_most(
+        (quota, period, burst) in numbers(), debt in 0_i64..40, gcra in any::<bool>(), steps in steps()
+    ) {
+        let program: &'static Program = if gcra { &GCRA } else { &TOKEN_BUCKET };
+        let mut limit = cell(program, "bucket", quota, period, burst);
+        limit.numbers[3] = debt;
+        let admitted = history_with_charges(&limit, &steps);
+        let [quota, period, most] = [i128::from(quota), i128::from(period), i128::from(burst) + i128::from(debt)];
+        for (units, length, _) in spans(&admitted) {
+            prop_assert!(units * period <= most * period + length * quota, "{units} units in {length} us");
+        }
+    }
+
+    #[test]
+    fn fixed_windows_are_over_by_their_debt_at_most(
+        (quota, period, _) in numbers(), aligned in any::<bool>(), debt in 0_i64..40, cut in any::<bool>(), steps in steps()
+    ) {
+        let mut limit = cell(&FIXED_WINDOW, "window", quota, period, quota);
+        limit.numbers[2] = i64::from(aligned);
+        limit.numbers[3] = if cut { -debt } else { debt };
+        let admitted = history_with_charges(&limit, &steps);
+        let [quota, period, debt] = [i128::from(quota), i128::from(period), i128::from(debt)];
+        for (index, last) in admitted.iter().enumerate() {
+            let mut units = 0;
+            for first in admitted[..=index].iter().rev() {
+                units += first.units_at(last.step + 1);
+                let windows = if aligned {
+                    last.at / period - first.at / period + 1
+                } else {
+                    (last.at - first.at) / period + 2
+                };
+                // A debt that is not carried over may be made anew in each window.
+                let most = windows * quota + debt * if cut { windows } else { 1 };
+                prop_assert!(units <= most, "{units} in {windows} windows of {quota}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_is_over_by_its_debt_at_most(
+        (quota, period, buckets) in numbers(), debt in 0_i64..40, steps in steps()
+    ) {
+        let most = i128::from(quota) + i128::from(debt);
+        let mut log = cell(&SLIDING_WINDOW_LOG, "log", quota, period, quota);
+        log.numbers[2] = debt;
+        let admitted = history_with_charges(&log, &steps);
+        let units = worst(&admitted, |earlier, last| earlier.at > last.at - i128::from(period));
+        prop_assert!(units <= most, "a log: {units} in a span of {quota}");
+
+        let (buckets, whole) = (buckets.min(period), i128::from(buckets.min(period)));
+        let length = period.div_ceil(buckets);
+        let mut limit = cell(&SLIDING_WINDOW_BUCKETS, "buckets", quota, period, quota);
+        limit.numbers[1..4].copy_from_slice(&[length as i64, buckets as i64, debt]);
+        let (admitted, length) = (history_with_charges(&limit, &steps), i128::from(length));
+        let units = worst(&admitted, |earlier, last| earlier.at / length > last.at / length - whole);
+        prop_assert!(units <= most, "sub-windows: {units} in a span of {quota}");
+
+        let mut limit = cell(&SLIDING_WINDOW_COUNTER, "counter", quota, period, quota);
+        limit.numbers[2] = debt;
+        let (admitted, period) = (history_with_charges(&limit, &steps), i128::from(period));
+        let units = worst(&admitted, |earlier, last| earlier.at / period == last.at / period);
+        prop_assert!(units <= most, "a counter: {units} in a window of {quota}");
+        let units = worst(&admitted, |earlier, last| earlier.at > last.at - period);
+        prop_assert!(units <= 2 * most, "a counter: {units} in a span of {quota}");
+    }
+
+    #[test]
+    fn calendar_periods_are_over_by_their_debt_at_most(
+        (quota, period, _) in numbers(), share in 0_u64..5, cut in any::<bool>(), steps in steps()
+    ) {
+        let mut limit = cell(&QUOTA, "quota", quota, period, quota);
+        let (this, length) = (START_US as i64, 3 * period as i64);
+        let debt = (quota * share / 4) as i64;
+        let owed = if cut { -debt } else { debt };
+        limit.numbers = [quota as i64, 1, this - length, this, this + length, this + 2 * length, owed];
+        let admitted: Vec<Admission> = history_with_charges(&limit, &steps);
+        let number = |at: i128| (at - i128::from(this)).div_euclid(i128::from(length));
+        let [quota, debt] = [quota, debt as u64].map(i128::from);
+        for (index, last) in admitted.iter().enumerate() {
+            let mut units = 0;
+            for first in admitted[..=index].iter().rev() {
+                units += first.units_at(last.step + 1);
+                let periods = number(last.at) - number(first.at) + 1;
+                let most = periods * quota + debt * if cut { periods } else { 1 };
+                prop_assert!(units <= most, "{units} in {periods} periods of {quota}");
+            }
+        }
+    }
+
+    #[test]
     fn what_passes_a_leaky_bucket_in_its_turn_conforms(
         (quota, period, burst) in numbers(), delay in 0_u64..300, steps in steps()
     ) {
@@ -221,7 +331,7 @@ proptest! {
         // Four periods around the start; what comes after them is not admitted.
         let this = START_US as i64;
         let length = 3 * period as i64;
-        limit.numbers = [quota as i64, i64::from(conditional), this - length, this, this + length, this + 2 * length];
+        limit.numbers = [quota as i64, i64::from(conditional), this - length, this, this + length, this + 2 * length, 0];
         let admitted = history(&Cell { numbers: limit.numbers, ..limit.clone() }, &steps);
         let number = |at: i128| (at - i128::from(this)).div_euclid(i128::from(length));
         prop_assert!(admitted.iter().all(|admission| (-1..2).contains(&number(admission.at))));

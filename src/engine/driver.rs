@@ -11,7 +11,8 @@
 //! as two doubles and four bytes per sub-window, a log as a list, and leases as a sorted set by
 //! instant. A take and a look return packed doubles, since a table of integers costs Redis more
 //! than twice as much: the time (microseconds), admitted (0 or 1), then for each cell fits,
-//! remaining, retry, reset. Give-backs and renewals return the time, an integer.
+//! remaining, retry, reset. A charge returns packed doubles, too: the time, then for each cell the
+//! units charged. Give-backs and renewals return the time, an integer.
 
 mod hidden;
 mod template;
@@ -23,8 +24,12 @@ use smallvec::SmallVec;
 use self::template::Template;
 use super::{Cell, Cells, Kind, NUMBERS_MAX, Program, scripts};
 
-/// The last line of each chunk in `lua/`. The driver removes it and calls the two functions itself.
+/// The last line of an operator's script.
 pub(super) const LAST_LINE: &str = "return { take = take, give_back = give_back }";
+/// How the last line of each program begins. The driver removes it and calls the functions itself.
+const LAST_LINE_BEGINS: &str = "return { take = take, give_back = give_back";
+/// The functions of a program.
+const FUNCTIONS: [&str; 3] = ["take", "give_back", "charge"];
 
 /// Values of a reply that one call of `pack` packs, at most.
 const VALUES_PER_PACK_MAX: usize = 18;
@@ -38,6 +43,8 @@ pub(super) enum Verb {
     Look,
     /// Gives each cell back independently of the others; also when Redis is out of memory.
     GiveBack,
+    /// Charges each cell independently of the others, into debt if need be.
+    Charge,
     /// Extends leases to one full length from now.
     Renew,
 }
@@ -65,6 +72,7 @@ impl Script {
             Verb::Take => take(&programs, time),
             Verb::Look => look(&programs, time),
             Verb::GiveBack => give_back(&programs, time),
+            Verb::Charge => charge(&programs, time),
             Verb::Renew => renew(&programs, time),
         };
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
@@ -81,7 +89,7 @@ pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> Argument {
     let second = match verb {
         Verb::Take | Verb::Look => i64::from(cell.shadow),
         Verb::GiveBack => taken_at_us as i64,
-        Verb::Renew => 0,
+        Verb::Charge | Verb::Renew => 0,
     };
     let first = [i64::from(cell.unit_us), second, cell.cost as i64];
     let numbers = first.iter().chain(cell.numbers.iter().take(cell.program.numbers));
@@ -109,16 +117,18 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         done.push(program.name);
         line(text, format_args!("local {}\ndo", program.name));
         let code = program.text.lines().filter(|line| {
-            !line.starts_with("--") && !line.trim().is_empty() && line.trim() != LAST_LINE
+            !line.starts_with("--")
+                && !line.trim().is_empty()
+                && !line.starts_with(LAST_LINE_BEGINS)
         });
-        // Each call of the script creates its functions, so the one that is not called is left out.
+        // Each call of the script creates its functions, so those that are not called are left out.
         // A function ends at the first `end` in column 0.
-        let (other, mut inside) = (
-            if function == "take" { "local function give_back(" } else { "local function take(" },
-            false,
-        );
+        let others = FUNCTIONS.into_iter().filter(|other| *other != function);
+        let others: SmallVec<[String; 2]> =
+            others.map(|other| format!("local function {other}(")).collect();
+        let mut inside = false;
         for code in code {
-            inside |= code.starts_with(other);
+            inside |= others.iter().any(|other| code.starts_with(other));
             if !inside {
                 line(text, format_args!("{code}"));
             }
@@ -186,24 +196,25 @@ fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2
         .collect()
 }
 
-/// The beginning of a take and of a look, and the expression for each cell's string.
+/// The beginning of a take, a look and a charge, and the expression for each cell's string.
 fn begin(
     first_line: &str,
     programs: &[&'static Program],
+    function: &str,
     time: &str,
 ) -> (String, SmallVec<[String; 2]>) {
     let mut text = String::from(first_line);
-    preamble(&mut text, programs, Some("take"));
+    preamble(&mut text, programs, Some(function));
     text.push_str(time);
     let stored = read(&mut text, programs);
-    text.push_str("local ok = 1\n");
     (text, stored)
 }
 
 fn take(programs: &[&'static Program], time: &str) -> String {
     // Without allow-oom, so that Redis refuses the script before running it when it is out of
     // memory.
-    let (mut text, stored) = begin("#!lua\n", programs, time);
+    let (mut text, stored) = begin("#!lua\n", programs, "take", time);
+    text.push_str("local ok = 1\n");
     for cell in cells(programs, &stored) {
         cell.write(&mut text, "take");
     }
@@ -217,7 +228,8 @@ fn take(programs: &[&'static Program], time: &str) -> String {
 }
 
 fn look(programs: &[&'static Program], time: &str) -> String {
-    let (mut text, stored) = begin("#!lua flags=no-writes\n", programs, time);
+    let (mut text, stored) = begin("#!lua flags=no-writes\n", programs, "take", time);
+    text.push_str("local ok = 1\n");
     for cell in cells(programs, &stored) {
         cell.write(&mut text, "look");
     }
@@ -225,12 +237,27 @@ fn look(programs: &[&'static Program], time: &str) -> String {
     text
 }
 
-/// Writes the reply. Many cells need several packs: each value of a call takes one of Lua's
-/// registers, in addition to all locals.
+fn charge(programs: &[&'static Program], time: &str) -> String {
+    // Without allow-oom, as a charge may need a new key.
+    let (mut text, stored) = begin("#!lua\n", programs, "charge", time);
+    for cell in cells(programs, &stored) {
+        cell.write(&mut text, "charge");
+    }
+    let charged = (1..=programs.len()).map(|i| format!("charged_{i}"));
+    pack(&mut text, std::iter::once("us".to_owned()).chain(charged).collect());
+    text
+}
+
+/// Writes the reply to a take or a look.
 fn answer(text: &mut String, cells: usize) {
     let of_cells = (1..=cells)
         .flat_map(|i| ["fits", "left", "retry", "reset"].map(|name| format!("{name}_{i}")));
-    let values: Vec<String> = ["us", "ok"].map(str::to_owned).into_iter().chain(of_cells).collect();
+    pack(text, ["us", "ok"].map(str::to_owned).into_iter().chain(of_cells).collect());
+}
+
+/// Writes a reply of packed doubles. Many need several packs: each value of a call takes one of
+/// Lua's registers, in addition to all locals.
+fn pack(text: &mut String, values: Vec<String>) {
     let packs: Vec<String> = values
         .chunks(VALUES_PER_PACK_MAX)
         .map(|some| format!("pack('<{}', {})", "d".repeat(some.len()), some.join(", ")))

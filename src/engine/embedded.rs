@@ -15,7 +15,9 @@ use super::counters::{self, Stored};
 use super::found::{FOUND_MAX, Found};
 use super::lua::{self, Decision};
 use super::shard::Shard;
-use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken};
+use super::{
+    Cause, Cell, Cells, Charged, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken,
+};
 use crate::clock::Clock;
 use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
 
@@ -115,6 +117,14 @@ impl Embedded {
     /// [`Cause::Script`].
     pub fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
         self.try_give_back(cells, taken_at_us).inspect_err(|error| self.failures.inc(error.cause))
+    }
+
+    /// Charges `cost` units of each cell, into debt if need be: see [`super::Engine::charge`].
+    ///
+    /// # Errors
+    /// [`Cause::Full`] or [`Cause::Script`]; cells before the one that failed are charged.
+    pub fn charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
+        self.try_charge(cells).inspect_err(|error| self.failures.inc(error.cause))
     }
 
     /// Deletes a counter, which restores its whole allowance.
@@ -286,6 +296,26 @@ impl Embedded {
             entry.counter.purge(cell, whole_units(now_us, cell.unit_us));
             self.reweigh(before, entry.counter.weight());
         }
+    }
+
+    fn try_charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
+        lua::with(|vm| {
+            let mut charged = Charged { at_us: self.now_us(), units: SmallVec::new() };
+            for cell in cells {
+                let mut shard = self.shard(cell.key.tag).ok_or(FULL)?;
+                let (id, now_us) = (cell.key.id(), self.now_us());
+                let now = whole_units(now_us, cell.unit_us);
+                let state = counters::read(shard.get(id), cell, now);
+                let answer = vm.charge(cell, state, now as f64)?;
+                charged.at_us = now_us;
+                charged.units.push(answer.units());
+                if let Some(cost @ 1..) = answer.units() {
+                    let cells = Cells::from_iter([Cell { cost, shadow: false, ..cell.clone() }]);
+                    self.write(&mut shard, &cells, &[(id, answer.into_decision())], now_us)?;
+                }
+            }
+            Ok(charged)
+        })
     }
 
     fn try_give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {

@@ -18,8 +18,8 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use self::cases::{Case, Trace};
 use super::driver::Verb;
-use super::testing::{ALL, Server, TimedStore, wait_until};
-use super::{Cell, Taken};
+use super::testing::{ALL, Answer, Server, TimedStore, wait_until};
+use super::{Cell, CellReply};
 
 /// Minimum number of decisions to compare.
 const DECISIONS: u64 = 100_000;
@@ -54,7 +54,15 @@ impl Coverage {
             self.decisions += u64::from(answer.is_some());
             for (index, cell) in event.cells.iter().enumerate() {
                 let name = cell.program.name;
-                let Some(reply) = answer.map(|answer| answer.cells[index]) else {
+                if let Some(Answer::Charged(charged)) = answer {
+                    let units = charged.units[index];
+                    self.count(name, "charged", units.is_some_and(|units| units > 0));
+                    self.count(name, "debt full", units.is_some_and(|units| units < cell.cost));
+                    self.count(name, "outside", units.is_none());
+                    continue;
+                }
+                let taken = answer.and_then(Answer::taken);
+                let Some(reply): Option<CellReply> = taken.map(|taken| taken.cells[index]) else {
                     self.count(
                         name,
                         if event.verb == Verb::Renew { "renewed" } else { "given back" },
@@ -94,6 +102,13 @@ impl Coverage {
                 program.name
             );
         }
+        let owe = |name| !matches!(name, "leaky_bucket" | "concurrency");
+        for program in ALL.into_iter().filter(|program| owe(program.name)) {
+            for what in ["charged", "debt full"] {
+                let rare = self.decisions / 1_000;
+                assert!(self.of(program.name, what) >= rare, "{} {what}: {self:#?}", program.name);
+            }
+        }
         for (name, what) in
             [("leaky_bucket", "waits"), ("quota", "outside"), ("concurrency", "renewed")]
         {
@@ -104,7 +119,7 @@ impl Coverage {
 
 /// Compares the answers with the model's; fails at the first difference, with the calls that led to
 /// it.
-fn same(engine: &str, trace: &Trace, answers: &[Taken]) -> Result<(), TestCaseError> {
+fn same(engine: &str, trace: &Trace, answers: &[Answer]) -> Result<(), TestCaseError> {
     let different =
         trace.expected.iter().zip(answers).position(|(expected, answer)| expected != answer);
     if let Some(index) = different {
@@ -133,7 +148,7 @@ fn lifetimes(trace: &Trace, redis: &mut TimedStore) -> Result<(), TestCaseError>
     let there = lifetimes.iter().filter(|gone_ms| **gone_ms != -2).count();
     prop_assert_eq!(redis.on_redis().keys(), there, "no other key was written");
     for ((cell, latest_us), gone_ms) in trace.latest_expiry.values().zip(lifetimes) {
-        let for_ever = cell.program.name == "quota" && cell.numbers[2..] == [0; 4];
+        let for_ever = cell.program.name == "quota" && cell.numbers[2..6] == [0; 4];
         let wrong = match gone_ms {
             -1 => !for_ever,
             -2 => !trace.edited && !trace.model.is_forgotten(cell, trace.now_us),

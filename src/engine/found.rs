@@ -26,8 +26,8 @@ pub struct Found {
     pub at_us: u64,
 }
 
-/// Parses a string as the Redis driver packs it: doubles, and for a ring four-byte counts after the
-/// first two.
+/// Parses a string as the Redis driver packs it: doubles. Those of a ring are the last sub-window,
+/// the sum, and the counts.
 pub(super) fn unpack(kind: Kind, bytes: &[u8]) -> Option<Content> {
     let (doubles, rest) = bytes.as_chunks::<8>();
     let number = |index: usize| doubles.get(index).map(|bytes| f64::from_le_bytes(*bytes) as i64);
@@ -37,8 +37,8 @@ pub(super) fn unpack(kind: Kind, bytes: &[u8]) -> Option<Content> {
             Some(Content::Numbers([0, 1, 2].map(|index| number(index).unwrap_or(0))))
         }
         Kind::Buckets => {
-            let (counts, rest) = bytes.get(16..)?.as_chunks::<4>();
-            let counts = counts.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+            let counts = doubles.get(2..)?.iter().map(|bytes| f64::from_le_bytes(*bytes) as u64);
+            let counts = counts.collect();
             rest.is_empty()
                 .then_some(Content::Buckets { last: u64::try_from(number(0)?).ok()?, counts })
         }

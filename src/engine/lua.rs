@@ -21,7 +21,8 @@ pub(super) type State = [f64; 3];
 
 /// The values that `take` returns: fits, the new state, remaining, retry, reset, expiry.
 type TakeAnswer = (f64, f64, f64, f64, f64, f64, f64, f64);
-/// The values that `give_back` returns: the new state, changed, expiry.
+/// The values that `give_back` returns: the new state, changed, expiry. Those of `charge` are the
+/// new state, the units charged, expiry.
 type GiveBackAnswer = (f64, f64, f64, f64, f64);
 
 /// The result of a program's `take`.
@@ -66,6 +67,28 @@ pub(super) struct Returned {
     pub(super) expire: f64,
 }
 
+/// The result of a program's `charge`.
+pub(super) struct ChargeAnswer {
+    pub(super) state: State,
+    /// Units charged; [`OUTSIDE`]: nothing was decided.
+    pub(super) units: f64,
+    /// As in [`Decision`].
+    pub(super) expire: f64,
+}
+
+impl ChargeAnswer {
+    /// The units charged; `None` if the time was outside the periods that the numbers name.
+    pub(super) fn units(&self) -> Option<u64> {
+        (self.units != OUTSIDE as f64).then_some(self.units as u64)
+    }
+
+    /// As a take that fits, so that it can be written.
+    pub(super) fn into_decision(self) -> Decision {
+        let Self { state, expire, .. } = self;
+        Decision { fits: true, state, remaining: 0.0, retry: -1.0, reset: 0.0, expire }
+    }
+}
+
 /// Most programs read at most this many numbers.
 const NUMBERS_USUAL_MAX: usize = 4;
 
@@ -85,7 +108,7 @@ struct Loaded {
 
 enum Code {
     /// A program that ships with Weir.
-    BuiltIn { take: Function, give_back: Function },
+    BuiltIn { take: Function, give_back: Function, charge: Option<Function> },
     /// An operator's script.
     Sandboxed(Box<Sandbox>),
 }
@@ -197,6 +220,29 @@ impl Vm {
         }
     }
 
+    /// Asks `cell`'s program to charge `cell.cost` units at `now` (in the cell's time units).
+    pub(super) fn charge(
+        &mut self,
+        cell: &Cell,
+        state: State,
+        now: f64,
+    ) -> Result<ChargeAnswer, EngineError> {
+        let index = self.program(cell.program)?;
+        let Some(Code::BuiltIn { charge: Some(charge), .. }) =
+            self.loaded.get(index).map(|loaded| &loaded.code)
+        else {
+            tracing::error!(program = cell.program.name, "an algorithm without debt is charged");
+            return Err(FAILED);
+        };
+        let [s1, s2, s3] = state;
+        let [n1, n2, n3, n4, n5, n6, n7] = cell.numbers.map(|number| number as f64);
+        let answer: mlua::Result<GiveBackAnswer> =
+            charge.call((s1, s2, s3, now, cell.cost as f64, n1, n2, n3, n4, n5, n6, n7));
+        let (s1, s2, s3, units, expire) =
+            answer.map_err(|error| script_failed(cell.program.name, &error))?;
+        Ok(ChargeAnswer { state: [s1, s2, s3], units, expire })
+    }
+
     /// Drops a sandbox that failed; the next call creates a fresh one.
     fn discard(&mut self, index: usize, why: &str) -> EngineError {
         sandbox_failed(self.loaded.swap_remove(index).program.name, why)
@@ -213,11 +259,11 @@ fn built_in_take(
     // All are whole numbers below 2^53, and passing an integer costs half of what passing a double
     // does.
     let [s1, s2, s3] = state.map(|number| number as i64);
-    let [n1, n2, n3, n4, n5, n6] = cell.numbers;
+    let [n1, n2, n3, n4, n5, n6, n7] = cell.numbers;
     let (now, cost) = (now as i64, cost as i64);
     // Each number passed costs time, and most programs read four at most.
     let answer: mlua::Result<TakeAnswer> = if cell.program.numbers > NUMBERS_USUAL_MAX {
-        take.call((s1, s2, s3, now, cost, n1, n2, n3, n4, n5, n6))
+        take.call((s1, s2, s3, now, cost, n1, n2, n3, n4, n5, n6, n7))
     } else {
         take.call((s1, s2, s3, now, cost, n1, n2, n3, n4))
     };
@@ -234,10 +280,10 @@ fn built_in_give_back(
     taken_at: f64,
 ) -> Result<Returned, EngineError> {
     let [s1, s2, s3] = state;
-    let [n1, n2, n3, n4, n5, n6] = cell.numbers.map(|number| number as f64);
+    let [n1, n2, n3, n4, n5, n6, n7] = cell.numbers.map(|number| number as f64);
     let units = cell.cost as f64;
     let answer: mlua::Result<GiveBackAnswer> =
-        give_back.call((s1, s2, s3, now, units, taken_at, n1, n2, n3, n4, n5, n6));
+        give_back.call((s1, s2, s3, now, units, taken_at, n1, n2, n3, n4, n5, n6, n7));
     let (s1, s2, s3, changed, expire) =
         answer.map_err(|error| script_failed(cell.program.name, &error))?;
     Ok(Returned { state: [s1, s2, s3], changed: changed == 1.0, expire })
@@ -245,7 +291,11 @@ fn built_in_give_back(
 
 fn load(lua: &Lua, program: &'static Program) -> mlua::Result<Code> {
     let functions: Table = lua.load(program.text).set_name(program.name).eval()?;
-    Ok(Code::BuiltIn { take: functions.get("take")?, give_back: functions.get("give_back")? })
+    Ok(Code::BuiltIn {
+        take: functions.get("take")?,
+        give_back: functions.get("give_back")?,
+        charge: functions.get("charge")?,
+    })
 }
 
 /// Logs that an operator's script failed. That is no bug in Weir, and may happen at each request,

@@ -118,6 +118,17 @@ pub struct CellReply {
 /// The retry time that a program returns when it can't decide.
 const OUTSIDE: i64 = -2;
 
+/// The outcome of a charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The store's time, in microseconds since 1970.
+    pub at_us: u64,
+    /// For each cell, in order, the units charged: its cost, or less if its debt has no room for
+    /// more. `None`: the store's time is outside the periods named in the cell's numbers, and
+    /// nothing was charged.
+    pub units: SmallVec<[Option<u64>; 2]>,
+}
+
 /// Why the store gave no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("the store failed: {cause:?}")]
@@ -330,6 +341,18 @@ impl Engine {
         match self {
             Self::Embedded(embedded) => embedded.give_back(cells, taken_at_us),
             Self::Redis(redis) => redis.give_back(cells, taken_at_us).await,
+        }
+    }
+
+    /// Charges `cost` units of each cell, into debt if need be, independently of the other cells.
+    /// The cells share a tag, and the programs of all of them have a `charge`.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; failures are counted here, by cause.
+    pub async fn charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
+        match self {
+            Self::Embedded(embedded) => embedded.charge(cells),
+            Self::Redis(redis) => redis.charge(cells).await,
         }
     }
 

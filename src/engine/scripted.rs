@@ -50,7 +50,7 @@ fn counting(evil: &str) -> String {
 
 fn asked(program: &'static Program, name: &str, how: i64) -> Cell {
     let cell = cell(program, name, 0, 0, 0);
-    Cell { numbers: [how, 5, 0, 0, 0, 0], ..cell }
+    Cell { numbers: [how, 5, 0, 0, 0, 0, 0], ..cell }
 }
 
 fn lockout() -> &'static Program {
@@ -314,7 +314,7 @@ async fn costs_its_own_calls_only(engine: &Engine, name: &str, evil: &str, redis
     let script = program(name, &counting(evil));
     let limit = |how: i64| asked(script, name, how);
     let window = cell(&FIXED_WINDOW, name, 2, 3_600 * SECOND_US, 2);
-    let neighbour = Cell { numbers: [2, 3_600_000_000, 0, 0, 0, 0], ..window };
+    let neighbour = Cell { numbers: [2, 3_600_000_000, 0, 0, 0, 0, 0], ..window };
     assert!(engine.take(&one(&limit(0))).await.unwrap().admitted, "{evil}");
     let before = thread_cpu();
     for turn in 0..3 {

@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::LAST_LINE;
 use super::lua::Sandbox;
+use weir_algorithms::{AMOUNT_MAX, ARGUMENTS_MAX};
+
 use super::{Kind, NUMBERS_MAX, Program};
 use crate::telemetry::Mistake;
 
@@ -33,7 +35,7 @@ const TRIALS_MAX: usize = 8;
 /// none, small, large, and backwards.
 const TRIAL_NOW_US: f64 = 1_774_785_600_000_000.0;
 const TRIAL_STEPS_US: [f64; 6] = [0.0, 0.0, 1.0, 250_000.0, 86_400_000_000.0, -3_600_000_000.0];
-const TRIAL_COSTS: [u64; 4] = [1, 0, 3, 1 << 31];
+const TRIAL_COSTS: [u64; 4] = [1, 0, 3, AMOUNT_MAX];
 
 static TEXTS: Mutex<Vec<&'static Program>> = Mutex::new(Vec::new());
 
@@ -151,7 +153,7 @@ fn intern(name: &str, text: &str) -> Option<&'static Program> {
         text: text.to_owned().leak(),
         kind: Kind::Numbers,
         state: 3,
-        numbers: NUMBERS_MAX,
+        numbers: ARGUMENTS_MAX,
     };
     let program: &'static Program = Box::leak(Box::new(program));
     texts.push(program);
@@ -204,7 +206,7 @@ fn trials(text: &str) -> Result<Vec<[i64; NUMBERS_MAX]>, (String, &'static str)>
             (format!("line {line}: {TRIAL}{}", rest.chars().take(40).collect::<String>()), expected)
         };
         let mut numbers = [0; NUMBERS_MAX];
-        let mut places = numbers.iter_mut();
+        let mut places = numbers.iter_mut().take(ARGUMENTS_MAX);
         for word in rest.split_whitespace() {
             *places.next().ok_or_else(wrong)? = word
                 .parse::<i64>()

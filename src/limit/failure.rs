@@ -17,7 +17,7 @@ pub(super) fn on_store_error(scope: &Scope, limit: &Limit) -> OnStoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Algorithm, Gcra, Rate};
+    use crate::plan::{Algorithm, Debt, Gcra, Rate};
 
     fn resolve(
         scope: OnStoreError,
@@ -26,7 +26,7 @@ mod tests {
         enforcement: Enforcement,
     ) -> OnStoreError {
         let scope = Scope::new("p".into(), "p".into(), scope, limit_decides);
-        let gcra = Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } };
+        let gcra = Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 }, debt: Debt::None };
         let plain = Limit::new("l", "k", Algorithm::Gcra(gcra));
         super::on_store_error(&scope, &Limit { on_store_error, enforcement, ..plain })
     }

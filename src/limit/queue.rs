@@ -28,7 +28,8 @@ pub(super) enum Job {
     GiveBack { cells: Cells, taken_at_us: u64 },
     /// Charge in addition. If the store's time lies outside the period that the cell's numbers
     /// describe, it is called once more, with other numbers.
-    Charge { cells: Cells, algorithm: Algorithm },
+    /// `owes`: into debt if need be; else only if it fits.
+    Charge { cells: Cells, algorithm: Algorithm, owes: bool },
     /// Delete the counter.
     Reset(Key),
 }
@@ -199,6 +200,7 @@ mod tests {
         Job::Charge {
             cells: Cells::new(),
             algorithm: Algorithm::Concurrency(Concurrency { amount: 1 }),
+            owes: false,
         }
     }
 

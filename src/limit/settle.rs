@@ -14,8 +14,8 @@ use super::prepared::{self, CellRequest};
 use super::queue::{Job, Worker};
 use super::shared::Shared;
 use super::{Ending, Grant};
-use crate::engine::{Cell, Cells, Embedded, Engine, EngineError, Taken};
-use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Limit, Refund};
+use crate::engine::{Cell, Cells, Charged, Embedded, Engine, EngineError, Taken};
+use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, Refund};
 use crate::telemetry::{Counter, names};
 
 /// What to do for one limit.
@@ -23,8 +23,10 @@ use crate::telemetry::{Counter, names};
 struct Settlement {
     /// Units to give back, at most what was taken.
     give_back: u64,
-    /// Units to charge in addition.
+    /// Units to charge in addition, if they fit.
     charge: u64,
+    /// Units to charge in addition, into debt if need be.
+    owe: u64,
     /// Delete the counter, and do nothing else.
     reset: bool,
 }
@@ -62,14 +64,14 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
         Engine::Embedded(embedded) => {
             let result = match &job {
                 Job::GiveBack { cells, taken_at_us } => {
-                    embedded.give_back(cells, *taken_at_us).map(|()| true)
+                    embedded.give_back(cells, *taken_at_us).map(|()| Settled::Wholly)
                 }
-                Job::Charge { cells, algorithm } => {
-                    charge_embedded(shared, embedded, cells, algorithm)
+                Job::Charge { cells, algorithm, owes } => {
+                    charge_embedded(shared, embedded, cells, algorithm, *owes)
                 }
                 Job::Reset(key) => {
                     embedded.reset(key);
-                    Ok(true)
+                    Ok(Settled::Wholly)
                 }
             };
             PendingCall::new(shared, &job).end(result);
@@ -78,16 +80,62 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     }
 }
 
+/// The result of a settling call that the store answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settled {
+    /// Nothing was left out.
+    Wholly,
+    /// A charge that must fit did not, and nothing was charged.
+    Refused,
+    /// The debt had no room for a part of the charge.
+    DebtFull,
+}
+
+/// The answer to a charge.
+enum Answer {
+    Settled(Settled),
+    /// The store's time lay outside the periods that the cells' numbers name, so nothing was
+    /// decided.
+    Outside {
+        at_us: u64,
+    },
+}
+
+impl Answer {
+    fn of_take(taken: &Taken) -> Self {
+        if taken.cells.iter().any(|reply| reply.outside) {
+            return Self::Outside { at_us: taken.at_us };
+        }
+        Self::Settled(if taken.admitted { Settled::Wholly } else { Settled::Refused })
+    }
+
+    fn of_charge(cells: &Cells, charged: &Charged) -> Self {
+        if charged.units.contains(&None) {
+            return Self::Outside { at_us: charged.at_us };
+        }
+        let wholly =
+            cells.iter().zip(&charged.units).all(|(cell, units)| *units == Some(cell.cost));
+        Self::Settled(if wholly { Settled::Wholly } else { Settled::DebtFull })
+    }
+}
+
 fn charge_embedded(
     shared: &Shared,
     embedded: &Embedded,
     cells: &Cells,
     algorithm: &Algorithm,
-) -> Result<bool, EngineError> {
-    let taken = embedded.take(cells)?;
-    match cells_for_retry(shared, cells, algorithm, &taken) {
-        Some(cells) => embedded.take(&cells).map(|taken| taken.admitted),
-        None => Ok(taken.admitted),
+    owes: bool,
+) -> Result<Settled, EngineError> {
+    let call = |cells: &Cells| {
+        if owes {
+            embedded.charge(cells).map(|charged| Answer::of_charge(cells, &charged))
+        } else {
+            embedded.take(cells).map(|taken| Answer::of_take(&taken))
+        }
+    };
+    match call(cells)? {
+        Answer::Settled(settled) => Ok(settled),
+        Answer::Outside { at_us } => call(&cells_at(shared, cells, algorithm, at_us)).map(at_last),
     }
 }
 
@@ -95,27 +143,36 @@ async fn charge(
     shared: &Shared,
     cells: &Cells,
     algorithm: &Algorithm,
-) -> Result<bool, EngineError> {
-    let taken = shared.engine.take(cells).await?;
-    match cells_for_retry(shared, cells, algorithm, &taken) {
-        Some(cells) => shared.engine.take(&cells).await.map(|taken| taken.admitted),
-        None => Ok(taken.admitted),
+    owes: bool,
+) -> Result<Settled, EngineError> {
+    let call = async |cells: &Cells| {
+        if owes {
+            let charged = shared.engine.charge(cells).await?;
+            Ok::<_, EngineError>(Answer::of_charge(cells, &charged))
+        } else {
+            shared.engine.take(cells).await.map(|taken| Answer::of_take(&taken))
+        }
+    };
+    match call(cells).await? {
+        Answer::Settled(settled) => Ok(settled),
+        Answer::Outside { at_us } => {
+            call(&cells_at(shared, cells, algorithm, at_us)).await.map(at_last)
+        }
     }
 }
 
-/// The cells for a second try, if the store's time lay outside the period that their numbers
-/// describe and so nothing was decided. Their numbers are those of the store's time.
-fn cells_for_retry(
-    shared: &Shared,
-    cells: &Cells,
-    algorithm: &Algorithm,
-    taken: &Taken,
-) -> Option<Cells> {
-    if !taken.cells.iter().any(|reply| reply.outside) {
-        return None;
+/// The cells for a second try, with the numbers of the store's time.
+fn cells_at(shared: &Shared, cells: &Cells, algorithm: &Algorithm, at_us: u64) -> Cells {
+    let numbers = shared.numbers(algorithm, at_us as i64);
+    cells.iter().map(|cell| Cell { numbers, ..cell.clone() }).collect()
+}
+
+/// The second try's result. It can only be outside again if a clock stepped in between.
+fn at_last(answer: Answer) -> Settled {
+    match answer {
+        Answer::Settled(settled) => settled,
+        Answer::Outside { .. } => Settled::Refused,
     }
-    let numbers = shared.numbers(algorithm, taken.at_us as i64);
-    Some(cells.iter().map(|cell| Cell { numbers, ..cell.clone() }).collect())
 }
 
 /// What the limit's `refund` gives back for `ending`.
@@ -161,6 +218,9 @@ fn apply(
     if !limit.algorithm.settles() {
         return Err("changes a concurrency or leaky_bucket limit, which can't be adjusted");
     }
+    if requested.units() > AMOUNT_MAX {
+        return Err("more than 2^52 units");
+    }
     let units = match requested {
         Change::Reset if limit.refund != Refund::BySettle => {
             return Err("resets, but the limit's refund is not by-settle");
@@ -170,12 +230,18 @@ fn apply(
             *settlement = Settlement { reset: true, ..Settlement::default() };
             return Ok(());
         }
-        Change::Units(_) if settlement.reset => return Err("the limit is reset already"),
+        Change::Units(_) | Change::Debt(_) if settlement.reset => {
+            return Err("the limit is reset already");
+        }
+        Change::Debt(_) if limit.algorithm.debt() == Debt::None => {
+            return Err("charges into debt, but the limit has no debt");
+        }
+        Change::Debt(units) => {
+            settlement.owe = (settlement.owe + units).min(AMOUNT_MAX);
+            return Ok(());
+        }
         Change::Units(units) => units,
     };
-    if units.unsigned_abs() > AMOUNT_MAX {
-        return Err("more than 2^31 units");
-    }
     if units > 0 {
         settlement.charge = (settlement.charge + units.unsigned_abs()).min(AMOUNT_MAX);
     } else if limit.refund != Refund::BySettle {
@@ -211,23 +277,20 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<Job>) {
                 );
             }
         }
-        for (index, limit, settlement) in
-            settled.clone().filter(|(_, _, settlement)| settlement.charge > 0)
-        {
+        let charges = settled.clone().flat_map(|(index, limit, settlement)| {
+            [(settlement.charge, false), (settlement.owe, true)]
+                .map(|(units, owes)| (index, limit, units, owes))
+        });
+        for (index, limit, units, owes) in charges.filter(|(_, _, units, _)| *units > 0) {
             if limit.algorithm.refuses_all() {
                 shared.counters.charge_refused.inc();
                 continue;
             }
-            let cell = cell(
-                limit,
-                index,
-                settlement.charge,
-                prepared.new_member(),
-                prepared.now_us(shared),
-            );
+            let (member, now_us) = (prepared.new_member(), prepared.now_us(shared));
+            let cell = cell(limit, index, units, member, now_us);
             // Enforced, so that `admitted` says whether it fitted.
             let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
-            jobs.push(Job::Charge { cells, algorithm: limit.algorithm.clone() });
+            jobs.push(Job::Charge { cells, algorithm: limit.algorithm.clone(), owes });
         }
         for (index, limit, _) in settled.filter(|(_, _, settlement)| settlement.reset) {
             jobs.push(Job::Reset(cell(limit, index, 0, 0, 0).key));
@@ -277,12 +340,15 @@ impl Drainer {
                 let pending = PendingCall::new(&self.shared, &job);
                 let result = match &job {
                     Job::GiveBack { cells, taken_at_us } => {
-                        self.shared.engine.give_back(cells, *taken_at_us).await.map(|()| true)
+                        let given = self.shared.engine.give_back(cells, *taken_at_us).await;
+                        given.map(|()| Settled::Wholly)
                     }
-                    Job::Charge { cells, algorithm } => {
-                        charge(&self.shared, cells, algorithm).await
+                    Job::Charge { cells, algorithm, owes } => {
+                        charge(&self.shared, cells, algorithm, *owes).await
                     }
-                    Job::Reset(key) => self.shared.engine.reset(key).await.map(|()| true),
+                    Job::Reset(key) => {
+                        self.shared.engine.reset(key).await.map(|()| Settled::Wholly)
+                    }
                 };
                 pending.end(result);
             }
@@ -305,6 +371,7 @@ impl Drop for Drainer {
 struct PendingCall {
     failed: Option<Counter>,
     refused: Counter,
+    debt_full: Counter,
 }
 
 impl PendingCall {
@@ -312,16 +379,17 @@ impl PendingCall {
         Self {
             failed: Some(shared.counters.failed.of(job).clone()),
             refused: shared.counters.charge_refused.clone(),
+            debt_full: shared.counters.debt_full.clone(),
         }
     }
 
-    /// `Ok(false)` is a charge that did not fit: nothing was charged.
-    fn end(mut self, result: Result<bool, EngineError>) {
-        if let Ok(fitted) = result {
-            self.failed = None;
-            if !fitted {
-                self.refused.inc();
-            }
+    fn end(mut self, result: Result<Settled, EngineError>) {
+        let Ok(settled) = result else { return };
+        self.failed = None;
+        match settled {
+            Settled::Wholly => {}
+            Settled::Refused => self.refused.inc(),
+            Settled::DebtFull => self.debt_full.inc(),
         }
     }
 }

@@ -68,6 +68,8 @@ pub(super) struct Counters {
     pub(super) failed: ByKind,
     /// A charge no longer fitted.
     pub(super) charge_refused: Counter,
+    /// A debt had no room for a whole charge.
+    pub(super) debt_full: Counter,
     /// A lease could not be renewed.
     pub(super) failed_renewals: Counter,
     /// Too many takes were in flight.
@@ -89,6 +91,7 @@ impl Shared {
             dropped: by_kind(names::SETTLES_DROPPED),
             failed: by_kind(names::SETTLES_FAILED),
             charge_refused: metrics.counter(names::SETTLES_FAILED, &["charge_refused"]),
+            debt_full: metrics.counter(names::SETTLES_FAILED, &["debt_full"]),
             failed_renewals: metrics.counter(names::SETTLES_FAILED, &["renewal"]),
             overload: metrics.counter(names::STORE_ERRORS, &["overload"]),
         };

@@ -66,7 +66,7 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
             return Err(at("tag", "more than 4096 bytes".into(), "at most 4096 bytes"));
         }
         if limit.cost > AMOUNT_MAX {
-            return Err(at("cost", limit.cost.to_string(), "at most 2147483648"));
+            return Err(at("cost", limit.cost.to_string(), "at most 4503599627370496"));
         }
         if limit.on_store_error == Some(OnStoreError::Local) {
             return Err(at(
@@ -113,6 +113,7 @@ fn field_of(algorithm: &Algorithm, setting: Setting) -> &'static str {
         Setting::Conditional => "algorithm.conditional",
         Setting::Script => "algorithm.name",
         Setting::Arguments => "algorithm.arguments",
+        Setting::Debt => "debt",
     }
 }
 
@@ -130,10 +131,11 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Alignment, PERIOD_MS_MAX, Plan, Rate};
+    use super::super::{Alignment, Calendar, PERIOD_MS_MAX, Plan, Rate};
     use super::*;
     use crate::plan::{
-        Concurrency, FixedWindow, LeakyBucket, Script, SlidingWindowBuckets, SlidingWindowLog,
+        Concurrency, Debt, FixedWindow, Gcra, LeakyBucket, Quota, Script, SlidingWindowBuckets,
+        SlidingWindowCounter, SlidingWindowLog,
     };
 
     fn limit(amount: u64, per_ms: u64) -> Limit {
@@ -143,6 +145,7 @@ mod tests {
             Algorithm::FixedWindow(FixedWindow {
                 rate: Rate { amount, per_ms },
                 alignment: Alignment::Clock,
+                debt: Debt::None,
             }),
         )
     }
@@ -168,7 +171,6 @@ mod tests {
         assert_eq!(field(vec![local]), "limits[0].on-store-error");
         assert_eq!(field(vec![limit(1, 0)]), "limits[0].algorithm.rate.per-ms");
         assert_eq!(field(vec![limit(1, PERIOD_MS_MAX + 1)]), "limits[0].algorithm.rate.per-ms");
-        assert_eq!(field(vec![limit(AMOUNT_MAX, 3_600_000)]), "limits[0].algorithm.rate.amount");
     }
 
     fn of(algorithm: Algorithm) -> Limit {
@@ -181,12 +183,16 @@ mod tests {
         let leaky = |max_delay_ms| {
             of(Algorithm::LeakyBucket(LeakyBucket {
                 burst: 5,
-                rate: rate(1 << 20, 1_000),
+                rate: rate(1_000_003, 1_000),
                 max_delay_ms,
             }))
         };
         let buckets = |buckets| {
-            of(Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: rate(5, 1), buckets }))
+            of(Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+                rate: rate(5, 1),
+                buckets,
+                debt: Debt::None,
+            }))
         };
         let script = |arguments: &[i64]| {
             of(Algorithm::Script(Script {
@@ -196,7 +202,10 @@ mod tests {
         };
         for (limits, expected) in [
             (
-                vec![of(Algorithm::SlidingWindowLog(SlidingWindowLog { rate: rate(10_001, 1) }))],
+                vec![of(Algorithm::SlidingWindowLog(SlidingWindowLog {
+                    rate: rate(10_001, 1),
+                    debt: Debt::None,
+                }))],
                 "limits[0].algorithm.rate.amount",
             ),
             (
@@ -224,7 +233,53 @@ mod tests {
             buckets(1_000),
             leaky(1_000),
             script(&[-(1 << 53), 1 << 53]),
-            of(Algorithm::SlidingWindowLog(SlidingWindowLog { rate: rate(10_000, 1) })),
+            of(Algorithm::SlidingWindowLog(SlidingWindowLog {
+                rate: rate(10_000, 1),
+                debt: Debt::None,
+            })),
+        ] {
+            assert_eq!(Plan::new(vec![limit]).err(), None);
+        }
+    }
+
+    #[test]
+    fn large_amounts_and_debts_have_their_ranges() {
+        const DAY_MS: u64 = 86_400_000;
+        let rate = |amount, per_ms| Rate { amount, per_ms };
+        // A day: a prime number of units has no factor in common with it.
+        let gcra = |burst, per_ms, debt| {
+            of(Algorithm::Gcra(Gcra { burst, rate: rate(burst, per_ms), debt }))
+        };
+        let fixed = |amount, debt| {
+            let (rate, alignment) = (rate(amount, DAY_MS), Alignment::Clock);
+            of(Algorithm::FixedWindow(FixedWindow { rate, alignment, debt }))
+        };
+        let quota = |amount| {
+            let (calendar, debt) = (Calendar::Forever, Debt::None);
+            Algorithm::Quota(Quota { amount, calendar, conditional: true, debt })
+        };
+        let counter = Algorithm::SlidingWindowCounter(SlidingWindowCounter {
+            rate: rate(AMOUNT_MAX, PERIOD_MS_MAX),
+            debt: Debt::None,
+        });
+        for (limits, expected) in [
+            (vec![gcra(1_000_000_007, DAY_MS, Debt::None)], "limits[0].algorithm.burst"),
+            (vec![gcra(50_000_017, DAY_MS, Debt::Allowance)], "limits[0].debt"),
+            (vec![fixed(5, Debt::Units(5 * 400 + 1))], "limits[0].debt"),
+            (vec![of(quota(5).with_debt(Debt::Units(6)).unwrap())], "limits[0].debt"),
+            (vec![of(counter.clone().with_debt(Debt::Window).unwrap())], "limits[0].debt"),
+        ] {
+            assert_eq!(field(limits), expected);
+        }
+        for limit in [
+            gcra(1_000_000_000, DAY_MS, Debt::Allowance),
+            gcra(52_000_000, DAY_MS, Debt::None),
+            fixed(5, Debt::Units(5 * 400)),
+            fixed(AMOUNT_MAX, Debt::None),
+            fixed(AMOUNT_MAX / 2, Debt::Window),
+            of(quota(AMOUNT_MAX)),
+            of(quota(5).with_debt(Debt::Units(5)).unwrap()),
+            of(counter),
         ] {
             assert_eq!(Plan::new(vec![limit]).err(), None);
         }

@@ -18,7 +18,7 @@ pub use slot::Slot;
 
 pub use weir_algorithms::types::*;
 pub use weir_algorithms::{
-    AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, Alignment, BUCKETS_MAX, Calendar,
+    AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, Alignment, BUCKETS_MAX, Calendar, Debt,
     MEMBERS_MAX, PERIOD_MS_MAX, PERIOD_MS_MAX_FOR_MICROSECONDS, Rate, TimeZone,
 };
 

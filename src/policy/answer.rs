@@ -7,9 +7,9 @@ use super::abi::types;
 use super::fact::is_token;
 use super::{Decision, Denial, Verdict};
 use crate::plan::{
-    self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, FixedWindow, Gcra,
-    LeakyBucket, Limit, Plan, Quota, Rate, Script, SlidingWindowBuckets, SlidingWindowCounter,
-    SlidingWindowLog, Slot, TimeZone, TokenBucket,
+    self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, Debt, FixedWindow,
+    Gcra, LeakyBucket, Limit, Plan, Quota, Rate, Script, SlidingWindowBuckets,
+    SlidingWindowCounter, SlidingWindowLog, Slot, TimeZone, TokenBucket,
 };
 
 /// Maximum number of header fields that a decision may set on a message.
@@ -51,14 +51,13 @@ pub(super) fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustme
     }
     let check = |(index, adjustment): (usize, types::Adjustment)| {
         let change = match adjustment.change {
-            types::Change::Units(units) if units.unsigned_abs() > AMOUNT_MAX => {
-                return Err(format!(
-                    "adjustments[{index}].change: {units} units, at most 2^31 either way"
-                ));
-            }
             types::Change::Units(units) => Change::Units(units),
+            types::Change::Debt(units) => Change::Debt(units),
             types::Change::Reset => Change::Reset,
         };
+        if change.units() > AMOUNT_MAX {
+            return Err(format!("adjustments[{index}].change: {change}, at most 2^52"));
+        }
         if adjustment.limit.len() > NAME_BYTES_MAX {
             return Err(format!("adjustments[{index}].limit: longer than {NAME_BYTES_MAX} bytes"));
         }
@@ -80,8 +79,19 @@ fn plan(limits: Vec<types::Limit>, scripts: &[String]) -> Result<Plan, String> {
 }
 
 fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Limit, String> {
-    let algorithm = algorithm(answered.algorithm, scripts)
+    let mut algorithm = algorithm(answered.algorithm, scripts)
         .map_err(|what| format!("limits[{index}].algorithm{what}"))?;
+    if let Some(debt) = answered.debt {
+        let name = algorithm.name().to_owned();
+        let debt = match debt {
+            types::Debt::Allowance => Debt::Allowance,
+            types::Debt::Units(units) => Debt::Units(units),
+            types::Debt::Window => Debt::Window,
+        };
+        algorithm = algorithm.with_debt(debt).ok_or_else(|| {
+            format!("limits[{index}].debt: found {debt:?}, expected none: {name} knows no debt")
+        })?;
+    }
     if answered.unit.as_deref().is_some_and(|unit| !is_name(unit)) {
         return Err(format!("limits[{index}].unit: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
     }
@@ -121,22 +131,26 @@ fn algorithm(answered: types::Algorithm, scripts: &[String]) -> Result<Algorithm
                 types::Alignment::FirstRequest => plan::Alignment::FirstRequest,
                 types::Alignment::Clock => plan::Alignment::Clock,
             },
+            debt: Debt::None,
         }
         .into(),
         types::Algorithm::SlidingWindowCounter(window) => {
-            SlidingWindowCounter { rate: rate(window) }.into()
+            SlidingWindowCounter { rate: rate(window), debt: Debt::None }.into()
         }
         types::Algorithm::SlidingWindowLog(window) => {
-            SlidingWindowLog { rate: rate(window) }.into()
+            SlidingWindowLog { rate: rate(window), debt: Debt::None }.into()
         }
-        types::Algorithm::SlidingWindowBuckets(window) => {
-            SlidingWindowBuckets { rate: rate(window.rate), buckets: window.buckets }.into()
+        types::Algorithm::SlidingWindowBuckets(window) => SlidingWindowBuckets {
+            rate: rate(window.rate),
+            buckets: window.buckets,
+            debt: Debt::None,
         }
+        .into(),
         types::Algorithm::TokenBucket(bucket) => {
-            TokenBucket { burst: bucket.burst, rate: rate(bucket.rate) }.into()
+            TokenBucket { burst: bucket.burst, rate: rate(bucket.rate), debt: Debt::None }.into()
         }
         types::Algorithm::Gcra(bucket) => {
-            Gcra { burst: bucket.burst, rate: rate(bucket.rate) }.into()
+            Gcra { burst: bucket.burst, rate: rate(bucket.rate), debt: Debt::None }.into()
         }
         types::Algorithm::LeakyBucket(bucket) => LeakyBucket {
             burst: bucket.burst,
@@ -149,6 +163,7 @@ fn algorithm(answered: types::Algorithm, scripts: &[String]) -> Result<Algorithm
             amount: quota.amount,
             conditional: quota.conditional,
             calendar: calendar(&quota)?,
+            debt: Debt::None,
         }
         .into(),
         types::Algorithm::Script(script) => {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use weir_algorithms::{Every, Row, Setting, Written};
 
-use crate::plan::{Algorithm, Alignment};
+use crate::plan::{Algorithm, Alignment, Debt};
 
 /// Maximum number of limits listed.
 const LISTED_MAX: usize = 1_024;
@@ -76,6 +76,10 @@ fn algorithm(table: &Map<String, Value>) -> Option<Algorithm> {
         conditional: table.get(Setting::Conditional.key()).and_then(Value::as_bool),
         script: text(Setting::Script.key()),
         arguments: arguments.as_deref(),
+        debt: match table.get(Setting::Debt.key()) {
+            Some(Value::String(name)) => named(&Debt::NAMED, Some(name)),
+            other => other.and_then(Value::as_u64).map(Debt::Units),
+        },
     };
     let algorithm = (Row::named(text("algorithm")?)?.read)(&written)?;
     let located = match algorithm {
@@ -101,9 +105,14 @@ mod tests {
         let config = r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 3, "period": "1h30m"}, {"name": "no limit"},
                                     {"name": "b", "algorithm": "script", "script": "mine"}],
                          "plans": {"gold": [{"name": "a", "algorithm": "quota", "quota": 9, "calendar": "month", "anchor_day": 15}]}}"#;
-        let gcra = Algorithm::Gcra(Gcra { burst: 3, rate: Rate { amount: 3, per_ms: 5_400_000 } });
+        let gcra = Algorithm::Gcra(Gcra {
+            burst: 3,
+            rate: Rate { amount: 3, per_ms: 5_400_000 },
+            debt: Debt::None,
+        });
         let calendar = Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 15 };
-        let quota = Algorithm::Quota(Quota { amount: 9, calendar, conditional: true });
+        let quota =
+            Algorithm::Quota(Quota { amount: 9, calendar, conditional: true, debt: Debt::None });
         let script =
             Algorithm::Script(Script { name: "mine".into(), arguments: [].into_iter().collect() });
         let one = |list: &str, name: &str, algorithm| ListedLimit {

@@ -195,7 +195,7 @@ mod tests {
     use sfv::{BareItem, List, ListEntry, Parser};
 
     use super::*;
-    use crate::plan::{Algorithm, Calendar, Gcra, LeakyBucket, Quota, TokenBucket};
+    use crate::plan::{Algorithm, Calendar, Debt, Gcra, LeakyBucket, Quota, TokenBucket};
     use crate::plan::{Alignment, Rate, TimeZone};
     use crate::plan::{Concurrency, FixedWindow, Script};
 
@@ -206,12 +206,17 @@ mod tests {
             Algorithm::FixedWindow(FixedWindow {
                 rate: Rate { amount, per_ms },
                 alignment: Alignment::Clock,
+                debt: Debt::None,
             }),
         )
     }
 
     fn gcra(name: &str, burst: u64, amount: u64, per_ms: u64) -> Limit {
-        Limit::new(name, "k", Algorithm::Gcra(Gcra { burst, rate: Rate { amount, per_ms } }))
+        Limit::new(
+            name,
+            "k",
+            Algorithm::Gcra(Gcra { burst, rate: Rate { amount, per_ms }, debt: Debt::None }),
+        )
     }
 
     fn fits(remaining: u64, reset_us: u64) -> LimitOutcome {
@@ -309,6 +314,7 @@ mod tests {
                 Algorithm::TokenBucket(TokenBucket {
                     burst,
                     rate: Rate { amount: 10, per_ms: 60_000 },
+                    debt: Debt::None,
                 }),
             )
         };
@@ -348,7 +354,9 @@ mod tests {
                 fields(FieldStyle::Draft, &[Limit::new("a", "k", algorithm)], &[fits(3, 0)]);
             (read(&headers, "ratelimit-policy").remove(0), read(&headers, "ratelimit").remove(0))
         };
-        let quota = |calendar| Algorithm::Quota(Quota { amount: 9, calendar, conditional: true });
+        let quota = |calendar| {
+            Algorithm::Quota(Quota { amount: 9, calendar, conditional: true, debt: Debt::None })
+        };
         assert_eq!(
             reported(Algorithm::Concurrency(Concurrency { amount: 9 })),
             (member("a", &[("q", "9"), ("qu", "concurrent-requests")]), member("a", &[("r", "3")]))

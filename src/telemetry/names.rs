@@ -54,7 +54,7 @@ names! {
     Counter STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
     Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";
     Counter SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped because the queue was full: give_back, charge, reset";
-    Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) had no answer, charge_refused no longer fitted";
+    Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) had no answer, charge_refused no longer fitted, debt_full exceeded the limit's debt";
     Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, share, descriptors, body";
     Counter UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was ejected because it failed";
     Counter UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent (to another endpoint), reconnected (sent again after a pooled connection was closed), held (not retried, because the budget was used up)";

@@ -19,6 +19,13 @@ pub(crate) fn sign_in() -> PathBuf {
     module("sign-in")
 }
 
+/// `examples/policies/reply-cost`.
+#[must_use]
+#[allow(dead_code, reason = "each user of this file needs other guests")]
+pub(crate) fn reply_cost() -> PathBuf {
+    module("reply-cost")
+}
+
 /// The module of one of the workspace's policies, built in a target directory of its own.
 fn module(package: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -10,8 +10,8 @@ use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{
-    Algorithm, Alignment, Calendar, FixedWindow, Gcra, Limit, OnStoreError, Outcome, Plan, Quota,
-    Rate, SlidingWindowLog, TokenBucket,
+    Algorithm, Alignment, Calendar, Debt, FixedWindow, Gcra, Limit, OnStoreError, Outcome, Plan,
+    Quota, Rate, SlidingWindowLog, TokenBucket,
 };
 use weir::telemetry::Metrics;
 
@@ -118,6 +118,7 @@ pub fn fixed_window(amount: u64, per_ms: u64) -> Algorithm {
     Algorithm::FixedWindow(FixedWindow {
         rate: Rate { amount, per_ms },
         alignment: Alignment::FirstRequest,
+        debt: Debt::None,
     })
 }
 
@@ -126,11 +127,16 @@ pub fn exact(amount: u64, per_ms: u64) -> Vec<Algorithm> {
     let rate = Rate { amount, per_ms };
     vec![
         fixed_window(amount, per_ms),
-        Algorithm::FixedWindow(FixedWindow { rate, alignment: Alignment::Clock }),
-        Algorithm::SlidingWindowLog(SlidingWindowLog { rate }),
-        Algorithm::TokenBucket(TokenBucket { burst: amount, rate }),
-        Algorithm::Gcra(Gcra { burst: amount, rate }),
-        Algorithm::Quota(Quota { amount, calendar: Calendar::Forever, conditional: true }),
+        Algorithm::FixedWindow(FixedWindow { rate, alignment: Alignment::Clock, debt: Debt::None }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate, debt: Debt::None }),
+        Algorithm::TokenBucket(TokenBucket { burst: amount, rate, debt: Debt::None }),
+        Algorithm::Gcra(Gcra { burst: amount, rate, debt: Debt::None }),
+        Algorithm::Quota(Quota {
+            amount,
+            calendar: Calendar::Forever,
+            conditional: true,
+            debt: Debt::None,
+        }),
     ]
 }
 

@@ -164,19 +164,20 @@ fn check_warns_of_a_key_that_a_route_can_never_have_with_its_line() {
 }
 
 #[test]
-fn check_refuses_a_refund_that_the_policy_never_gives() {
-    for (policy, found) in [("client-ip", 1), ("keyed", 1)] {
+fn check_refuses_a_refund_and_a_debt_that_the_policy_never_makes() {
+    for policy in ["client-ip", "keyed"] {
         let text = format!(
             "{HEAD}[policies.p]\nuse = \"{policy}\"\nconfig.limits = [{{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", \
-             key = \"{{client_ip}}\", refund = \"by_settle\" }}]\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+             key = \"{{client_ip}}\", refund = \"by_settle\", debt = 5 }}]\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
         );
         let (code, told) = checked(&text);
         assert_eq!(
             (code, told.matches("this policy never settles").count()),
-            (EXIT_CONFIG, found),
+            (EXIT_CONFIG, 2),
             "{told}"
         );
         assert!(told.contains("limits[0].refund: found \"by_settle\""), "{told}");
+        assert!(told.contains("limits[0].debt: found 5"), "{told}");
     }
 }
 
@@ -217,7 +218,7 @@ fn check_marks_keys_and_names_the_range_of_each_setting() {
         ),
         (
             "algorithm = \"gcra\"\nquota = 9007199254740993\nperiod = \"1s\"",
-            &["found 9007199254740993\n", "expected 0 to 2147483648"],
+            &["found 9007199254740993\n", "expected 0 to 4503599627370496"],
         ),
     ] {
         let (code, told) = checked(&limit(fields));

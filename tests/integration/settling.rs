@@ -1,5 +1,5 @@
 //! What a request holds and how it is settled: concurrency leases, turns in a leaky bucket,
-//! failures that count and successes that reset.
+//! failures that count and successes that reset, replies whose cost is told at their end.
 
 use std::time::{Duration, Instant};
 
@@ -285,6 +285,64 @@ async fn only_failures_count_and_a_success_resets_its_own_account_alone() {
                     units => Err(format!("{units} units")),
                 })
                 .await;
+            }
+        }
+    }
+}
+
+/// The configuration of `examples/policies/reply-cost` with one limit.
+fn reply_cost(limit: &str) -> Toml {
+    let policy = format!(
+        "[policies.tokens]\nwasm = \"reply_cost.wasm\"\n[policies.tokens.config]\nlimits = [{{ name = \"tokens\", {limit} }}]\n"
+    );
+    let route = "name = \"v1\"\npath = \"/*\"\nupstream = \"app\"\npolicy = \"tokens\"";
+    Toml::new().upstream("app", "http://127.0.0.1:9", "").more(&policy).route(route)
+}
+
+/// 1,000 tokens, replies that cost 500, told at their end, 64 callers at once: those that were
+/// under way are charged whole, and nobody else passes until their debt is paid.
+#[tokio::test]
+async fn replies_that_cost_more_than_is_left_are_owed() {
+    const CALLERS: u64 = 64;
+    let redis = Redis::start();
+    let module = std::fs::read(guest::reply_cost()).unwrap();
+    for limit in [
+        "algorithm = \"fixed_window\", quota = 1000, period = \"1h\", debt = 32000",
+        // Pays 31,000 back in 1.55 s.
+        "algorithm = \"gcra\", quota = 20000, period = \"1s\", burst = 1000, debt = 32000",
+    ] {
+        for config in both(&redis, &reply_cost(limit)) {
+            let upstream = Upstream::start();
+            upstream.answer(200, &[("x-cost", "500")], "");
+            upstream.hold();
+            let config = config.text().replace("http://127.0.0.1:9", &upstream.url());
+            let weir = Weir::build(&config).file("reply_cost.wasm", &module).start();
+            let address = weir.http;
+            let callers: Vec<_> = (0..CALLERS)
+                .map(|_| tokio::spawn(async move { get(address, "/", &[]).await.status }))
+                .collect();
+            at_upstream(&upstream, CALLERS).await;
+            let released = Instant::now();
+            upstream.release();
+            for caller in callers {
+                assert_eq!(caller.await.unwrap(), 200, "{limit}");
+            }
+            // On Redis the charges may still be under way.
+            let refused = eventually_async("the replies are charged", async || {
+                let reply = get(weir.http, "/", &[]).await;
+                if reply.status == 429 { Ok(reply) } else { Err(format!("{reply:?}")) }
+            })
+            .await;
+            assert_eq!(refused.remaining("tokens"), 0, "{limit}: {refused:?}");
+            let wait: u64 = refused.header("retry-after").parse().unwrap();
+            assert!(wait > 0, "{limit}: {refused:?}");
+            if limit.contains("gcra") {
+                eventually_async("the debt is paid", async || {
+                    let reply = get(weir.http, "/", &[]).await;
+                    if reply.status == 200 { Ok(()) } else { Err(format!("{reply:?}")) }
+                })
+                .await;
+                assert!(released.elapsed() > Duration::from_millis(1_500), "paid too soon");
             }
         }
     }

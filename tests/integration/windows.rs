@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir::plan::{Algorithm, Alignment, FixedWindow, Rate};
+use weir::plan::{Algorithm, Alignment, Debt, FixedWindow, Rate};
 
 use crate::harness::cluster::Cluster;
 use crate::harness::nodes::{Node, one};
@@ -28,6 +28,7 @@ async fn every_window_begins_full(node: Node) {
     let algorithm = Algorithm::FixedWindow(FixedWindow {
         rate: Rate { amount: QUOTA, per_ms: WINDOW_MS },
         alignment: Alignment::Clock,
+        debt: Debt::None,
     });
     let plan = |key: &str| one(key, algorithm.clone());
     let mut others = tokio::task::JoinSet::new();

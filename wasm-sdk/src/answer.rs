@@ -7,8 +7,8 @@ use crate::bindings::weir::policy::types::{
     Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
 };
 use crate::{
-    Adjustment, Algorithm, Alignment, Calendar, Change, Decision, Denial, Enforcement, Fallback,
-    Limit, Manifest, Quota, Rate, Refund, Verdict,
+    Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
+    Fallback, Limit, Manifest, Quota, Rate, Refund, Verdict,
 };
 
 impl Decision {
@@ -115,6 +115,7 @@ impl Limit {
             unit: None,
             enforcement: Enforcement::Enforce,
             refund: Refund::Never,
+            debt: None,
             on_store_error: Fallback::RouteDefault,
         }
     }
@@ -140,6 +141,13 @@ impl Limit {
         self
     }
 
+    /// Lets charges of [`Adjustment::debt`] go this far beyond what is left.
+    #[must_use]
+    pub fn debt(mut self, debt: Debt) -> Self {
+        self.debt = Some(debt);
+        self
+    }
+
     /// Sets when units are given back.
     #[must_use]
     pub fn refund(mut self, refund: Refund) -> Self {
@@ -156,10 +164,17 @@ impl Adjustment {
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_sub_unsigned(units)) }
     }
 
-    /// Charges `units` more, if they still fit.
+    /// Charges `units` more if they still fit, else nothing.
     #[must_use]
     pub fn charge(limit: impl Into<String>, units: u64) -> Self {
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_add_unsigned(units)) }
+    }
+
+    /// Charges `units` more, whatever is left: into debt, as far as the limit's [`Limit::debt`]
+    /// allows.
+    #[must_use]
+    pub fn debt(limit: impl Into<String>, units: u64) -> Self {
+        Self { limit: limit.into(), change: Change::Debt(units) }
     }
 
     /// Resets the limit's counter: its key has the whole allowance again. The limit's refund must

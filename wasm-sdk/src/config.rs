@@ -72,37 +72,39 @@ pub(crate) fn read_value<T: DeserializeOwned>(mut value: Value) -> (Option<T>, V
 
 /// Mistakes for the limits that wait for a policy to settle them, in policies that never do. A
 /// limit is what [`Limits`](crate::Limits) reads: a table with an `algorithm`.
-pub(crate) fn by_settle(text: &str) -> Vec<Mistake> {
+pub(crate) fn unsettled(text: &str) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     // Usually there is none. A large table is then not read twice.
-    if text.contains("by_settle")
+    if (text.contains("by_settle") || text.contains("debt"))
         && let Ok(value) = serde_json::from_str(text)
     {
-        find_by_settle("", &value, &mut mistakes);
+        find_unsettled("", &value, &mut mistakes);
     }
     mistakes
 }
 
-fn find_by_settle(at: &str, value: &Value, mistakes: &mut Vec<Mistake>) {
+fn find_unsettled(at: &str, value: &Value, mistakes: &mut Vec<Mistake>) {
     match value {
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .for_each(|(index, item)| find_by_settle(&format!("{at}[{index}]"), item, mistakes)),
+            .for_each(|(index, item)| find_unsettled(&format!("{at}[{index}]"), item, mistakes)),
         Value::Object(table) => {
-            let refund = table.get("refund").and_then(Value::as_str);
-            if refund == Some("by_settle")
-                && table.contains_key("algorithm")
-                && mistakes.len() < MISTAKES_MAX
-            {
+            let mut mistake = |key: &str, found: &Value, expected: &str| {
+                if table.contains_key("algorithm") && mistakes.len() < MISTAKES_MAX {
+                    mistakes
+                        .push(Mistake { path: join(at, key), message: message(found, expected) });
+                }
+            };
+            if let Some(refund) = table.get("refund").filter(|refund| *refund == "by_settle") {
                 let expected =
                     "another refund: this policy never settles, so nothing would be given back";
-                mistakes.push(Mistake {
-                    path: join(at, "refund"),
-                    message: message("\"by_settle\"", expected),
-                });
+                mistake("refund", refund, expected);
             }
-            table.iter().for_each(|(key, member)| find_by_settle(&join(at, key), member, mistakes));
+            if let Some(debt) = table.get("debt") {
+                mistake("debt", debt, "none: this policy never settles, so nothing would be owed");
+            }
+            table.iter().for_each(|(key, member)| find_unsettled(&join(at, key), member, mistakes));
         }
         _ => {}
     }

@@ -62,7 +62,7 @@ impl<P: Policy> Slot<P> {
 /// Makes a policy from its configuration. Mistakes that its type finds and those that the policy
 /// itself finds are returned in one list.
 pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
-    let unsettled = if P::SETTLES { Vec::new() } else { config::by_settle(config) };
+    let unsettled = if P::SETTLES { Vec::new() } else { config::unsettled(config) };
     let (config, mut mistakes) = config::read::<P::Config>(config);
     mistakes.extend(unsettled);
     let Some(config) = config else { return Err(mistakes) };

@@ -63,8 +63,9 @@ mod template;
 pub mod testing;
 
 pub use bindings::weir::policy::types::{
-    Adjustment, Algorithm, Alignment, Calendar, Change, Decision, Denial, Enforcement, Fallback,
-    Limit, LimitResult, Manifest, Mistake, Outcome, Quota, Rate, Refund, ResponseView, Verdict,
+    Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
+    Fallback, Limit, LimitResult, Manifest, Mistake, Outcome, Quota, Rate, Refund, ResponseView,
+    Verdict,
 };
 pub use client::{Client, Ipv6Prefix};
 pub use conditions::Conditions;

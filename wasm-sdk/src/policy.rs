@@ -13,8 +13,8 @@ pub trait Policy: Sized + 'static {
     /// is reported.
     type Config: DeserializeOwned;
 
-    /// Whether [`Policy::settle`] is implemented. If not, a limit with `refund = "by_settle"` is a
-    /// configuration mistake: its units would never be given back.
+    /// Whether [`Policy::settle`] is implemented. If not, a limit with `refund = "by_settle"` or a
+    /// `debt` is a configuration mistake: its units would never be given back.
     const SETTLES: bool = false;
 
     /// Makes the policy, and checks what its type alone can't.

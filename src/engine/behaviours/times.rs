@@ -55,7 +55,7 @@ fn five_thousand_in_a_second_are_all_in_the_log() {
         };
         let events: Vec<Event> = (0..5_001).map(take).collect();
         let admitted: Vec<bool> =
-            store.replay(&events).iter().map(|taken| taken.admitted).collect();
+            store.replay(&events).iter().map(|answer| answer.taken().unwrap().admitted).collect();
         assert!(admitted[..5_000].iter().all(|admitted| *admitted) && !admitted[5_000], "{engine}");
         // The first seven leave first.
         store.step(SECOND_US as i64 - 1);
@@ -296,7 +296,7 @@ fn a_quotas_told_time_is_the_next_periods_beginning() {
         store.step(1);
         assert!(store.fits(&limit), "{engine}");
         // A period without an end has no time to report.
-        limit.numbers = [3, 1, 0, 0, 0, 0];
+        limit.numbers = [3, 1, 0, 0, 0, 0, 0];
         limit.key.key = 99;
         assert_eq!(store.drain(&limit), 3, "{engine}");
         assert_eq!(store.take(&one(&limit)).cells[0].retry_units, None, "{engine}");
@@ -389,7 +389,7 @@ fn callers_with_different_numbers_do_not_reset_each_other() {
             );
         }
         let long = Cell {
-            numbers: [10, SECOND_US as i64, 1, 10 * SECOND_US as i64, 1, 0],
+            numbers: [10, SECOND_US as i64, 1, 10 * SECOND_US as i64, 1, 0, 0],
             ..cell(&LEAKY_BUCKET, "apart", 10, SECOND_US, 1)
         };
         let mut short = long.clone();

@@ -20,7 +20,7 @@ use super::{Cell, Content, Kind};
 /// call.
 pub(super) const PURGE_EVERY: u64 = 8;
 /// This many sub-windows count as one key.
-const BUCKETS_PER_KEY: usize = 16;
+const BUCKETS_PER_KEY: usize = 8;
 
 /// A counter's content, by kind.
 pub(super) enum Stored {

@@ -8,7 +8,7 @@ pub(in crate::engine) struct Ring {
     last: u64,
     /// The sum of all sub-windows that counted at `last`.
     total: u64,
-    counts: Box<[u32]>,
+    counts: Box<[u64]>,
 }
 
 impl Ring {
@@ -38,7 +38,7 @@ impl Ring {
     }
 
     fn at(&self, window: u64) -> u64 {
-        self.counts.get((window % self.buckets()) as usize).copied().map_or(0, u64::from)
+        self.counts.get((window % self.buckets()) as usize).copied().unwrap_or(0)
     }
 
     /// Whether the counts still mean something at `this` sub-window: not once all have left, nor
@@ -96,8 +96,7 @@ impl Ring {
     fn set(&mut self, window: u64, count: u64) {
         let index = (window % self.buckets()) as usize;
         if let Some(slot) = self.counts.get_mut(index) {
-            // Below 2^31, the range of a quota.
-            *slot = u32::try_from(count).unwrap_or(u32::MAX);
+            *slot = count;
         }
     }
 }

@@ -99,7 +99,8 @@ impl Template<'_> {
             .replace("STORED", self.stored)
             .replace("OUTSIDE", &OUTSIDE.to_string())
             .replace("PURGE_EVERY", &PURGE_EVERY.to_string());
-        for (placeholder, function) in [("GIVE_BACK(", "give_back"), ("TAKE(", "take")] {
+        let calls = [("GIVE_BACK(", "give_back"), ("TAKE(", "take"), ("CHARGE(", "charge")];
+        for (placeholder, function) in calls {
             if filled.contains(placeholder) {
                 let name = self.program.name;
                 // An operator's script has its answer checked first.

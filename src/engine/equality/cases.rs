@@ -8,14 +8,13 @@ use proptest::prelude::*;
 
 use super::super::driver::Verb;
 use super::super::model::Model;
-use super::super::testing::{ALL, Event, START_US, cell};
-use super::super::{Cell, Cells, Taken};
+use super::super::testing::{ALL, Answer, Event, START_US, cell};
+use super::super::{Cell, Cells, NUMBERS_MAX, Taken};
 
 /// One in this many takes is preceded by a look.
 const TAKES_PER_LOOK: usize = 3;
-/// What a plan allows (design.md, section 4): amounts, bursts, costs; burst x period; a log's and a
-/// concurrency's members.
-const AMOUNT_MAX: u64 = 1 << 31;
+/// What a plan allows: amounts, bursts, costs; burst x period; a log's and a concurrency's members.
+const AMOUNT_MAX: u64 = 1 << 52;
 const PRODUCT_MAX: u64 = 1 << 52;
 const MEMBERS_MAX: u64 = 10_000;
 /// Maximum members of most logs, and of most takes.
@@ -35,6 +34,8 @@ struct Limit {
     calendar_ms: Option<i64>,
     /// Whether it may hold as many members as a plan allows, which is slow on Redis.
     large: bool,
+    /// How its debt follows from its settings.
+    debt: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +80,13 @@ enum Step {
     Renew {
         which: usize,
     },
+    /// Charges limits of the case, into debt if need be.
+    Charge {
+        key: u128,
+        some: bool,
+        costs: [Cost; 4],
+        skew: i64,
+    },
     /// Changes the amount and burst of a limit.
     Edit {
         which: usize,
@@ -103,7 +111,7 @@ pub(super) struct Case {
 /// The events of a case, and what the model answered.
 pub(super) struct Trace {
     pub(super) events: Vec<Event>,
-    pub(super) expected: Vec<Taken>,
+    pub(super) expected: Vec<Answer>,
     pub(super) model: Model,
     pub(super) now_us: u64,
     pub(super) edited: bool,
@@ -133,16 +141,16 @@ fn amounts() -> impl Strategy<Value = u64> {
         6 => 1_u64..20,
         2 => 20_u64..2_000,
         1 => 2_000..=AMOUNT_MAX,
-        1 => (0_u32..32).prop_map(|bits| 1 << bits),
+        1 => (0_u32..=52).prop_map(|bits| 1 << bits),
         1 => Just(AMOUNT_MAX),
     ]
 }
 
 fn limits() -> impl Strategy<Value = Limit> {
     let buckets = prop_oneof![Just(1_u64), 2_u64..20, Just(60), 1_u64..=1_000, Just(1_000)];
-    let rest = (buckets, 0_u64..6, any::<bool>(), any::<bool>(), 0_u64..5);
+    let rest = (buckets, 0_u64..6, any::<bool>(), any::<bool>(), 0_u64..5, 0_u8..8);
     (0..ALL.len(), spans(), amounts(), amounts(), rest).prop_map(
-        |(program, span, amount, burst, (buckets, delay, flag, other, shadow))| {
+        |(program, span, amount, burst, (buckets, delay, flag, other, shadow, debt))| {
             let (unit_us, period) = span;
             let mut cell = Cell {
                 unit_us,
@@ -161,13 +169,14 @@ fn limits() -> impl Strategy<Value = Limit> {
                 "concurrency" => cell.unit_us = 1_000,
                 "quota" => {
                     cell.unit_us = 1_000;
-                    cell.numbers = [0, i64::from(flag), 0, 0, 0, 0];
+                    cell.numbers = [0, i64::from(flag), 0, 0, 0, 0, 0];
                     calendar_ms = (other || delay > 2)
                         .then_some((period * u64::from(unit_us) / 1_000).max(40) as i64);
                 }
                 _ => {}
             }
-            let mut limit = Limit { cell, calendar_ms, large: other && delay == 5 && shadow == 1 };
+            let large = other && delay == 5 && shadow == 1;
+            let mut limit = Limit { cell, calendar_ms, large, debt };
             limit.edit(amount, burst);
             limit
         },
@@ -201,10 +210,25 @@ impl Limit {
     fn edit(&mut self, amount: u64, burst: u64) {
         let period = self.period();
         let whole = (PRODUCT_MAX / period).min(AMOUNT_MAX);
+        let (debt, large) = (self.debt, self.large);
         let numbers = &mut self.cell.numbers;
+        // None, a few units, a half or the whole of the allowance or several, or what is possible.
+        let owed = |allowance: u64, most: u64| {
+            let debt = match debt {
+                0..3 => 0,
+                3 => 3,
+                4 => allowance.div_ceil(2),
+                5 => allowance,
+                6 => allowance.saturating_mul(3),
+                _ => most,
+            };
+            debt.min(most) as i64
+        };
+        let cut = |debt: i64| if period.is_multiple_of(3) { -debt } else { debt };
         match self.cell.program.name {
             "gcra" | "token_bucket" => {
-                (numbers[0], numbers[2]) = (amount.min(AMOUNT_MAX) as i64, burst.min(whole) as i64)
+                (numbers[0], numbers[2]) = (amount.min(AMOUNT_MAX) as i64, burst.min(whole) as i64);
+                numbers[3] = owed(numbers[2] as u64, PRODUCT_MAX / period - numbers[2] as u64);
             }
             "leaky_bucket" => {
                 let (amount, burst) = (amount.min(AMOUNT_MAX), burst.min(whole));
@@ -222,12 +246,26 @@ impl Limit {
                     (amount as i64, burst as i64, delay.min(room) as i64);
             }
             "sliding_window_log" => {
-                numbers[0] =
-                    amount.min(whole).min(if self.large { MEMBERS_MAX } else { MEMBERS_FEW })
-                        as i64;
+                let most = if large { MEMBERS_MAX } else { MEMBERS_FEW };
+                numbers[0] = amount.min(most) as i64;
+                numbers[2] = owed(numbers[0] as u64, most);
             }
-            "concurrency" | "quota" => numbers[0] = amount.min(AMOUNT_MAX) as i64,
-            _ => numbers[0] = amount.min(whole) as i64,
+            "concurrency" => numbers[0] = amount.min(AMOUNT_MAX) as i64,
+            "quota" => {
+                numbers[0] = amount.min(AMOUNT_MAX) as i64;
+                let most = amount.min(AMOUNT_MAX).min(AMOUNT_MAX - numbers[0] as u64);
+                numbers[6] = cut(owed(amount, most));
+            }
+            name => {
+                let amount = amount.min(AMOUNT_MAX);
+                let debt = owed(amount, (AMOUNT_MAX - amount).min(amount.saturating_mul(5)));
+                numbers[0] = amount as i64;
+                match name {
+                    "fixed_window" => numbers[3] = cut(debt),
+                    "sliding_window_buckets" => numbers[3] = debt,
+                    _ => numbers[2] = debt,
+                }
+            }
         }
     }
 
@@ -237,7 +275,7 @@ impl Limit {
     }
 
     /// Its numbers, with the periods that a caller names whose clock shows `caller_us`.
-    fn numbers(&self, caller_us: i128, may_wait: bool) -> [i64; 6] {
+    fn numbers(&self, caller_us: i128, may_wait: bool) -> [i64; NUMBERS_MAX] {
         let mut numbers = self.cell.numbers;
         if let Some(length) = self.calendar_ms {
             let idea_ms = (caller_us / 1_000) as i64;
@@ -245,7 +283,7 @@ impl Limit {
             while Self::begins(length, n) > idea_ms {
                 n -= 1;
             }
-            numbers[2..]
+            numbers[2..6]
                 .copy_from_slice(&[n - 1, n, n + 1, n + 2].map(|n| Self::begins(length, n)));
         }
         if self.cell.program.name == "leaky_bucket" {
@@ -296,11 +334,13 @@ fn costs() -> impl Strategy<Value = Cost> {
 fn steps() -> impl Strategy<Value = Step> {
     // Most of the time the clocks agree.
     let skews = prop_oneof![8 => Just(0_i64), 1 => -25_i64..26];
-    let take = (0_u128..3, any::<bool>(), prop::array::uniform4(costs()), skews, 0_u8..8);
+    let take = (0_u128..3, any::<bool>(), prop::array::uniform4(costs()), skews.clone(), 0_u8..8);
+    let charge = (0_u128..3, any::<bool>(), prop::array::uniform4(costs()), skews);
     prop_oneof![
         16 => take.prop_map(|(key, some, costs, skew, room)| Step::Take { key, some, costs, skew, may_wait: room > 0 }),
         3 => (any::<usize>(), 0_u64..6).prop_map(|(which, part)| Step::GiveBack { which, part }),
         1 => any::<usize>().prop_map(|which| Step::Renew { which }),
+        3 => charge.prop_map(|(key, some, costs, skew)| Step::Charge { key, some, costs, skew }),
         1 => (any::<usize>(), amounts(), amounts()).prop_map(|(which, amount, burst)| Step::Edit { which, amount, burst }),
     ]
 }
@@ -432,6 +472,12 @@ impl Run {
                 }
                 self.push_event(Verb::GiveBack, cells, taken_at_us);
             }
+            Step::Charge { key, some: only_some, costs, skew } => {
+                let some = if *only_some { some } else { u8::MAX };
+                let mut cells = self.cells(*key, some, costs, *skew, true);
+                cells.retain(|cell| !matches!(cell.program.name, "leaky_bucket" | "concurrency"));
+                self.charge(cells);
+            }
             Step::Renew { which } if !self.taken.is_empty() => {
                 let (_, cells) = &self.taken[which % self.taken.len()];
                 let cells = cells.clone();
@@ -485,7 +531,8 @@ impl Run {
 
     fn take(&mut self, cells: Cells) {
         if self.trace.events.len().is_multiple_of(TAKES_PER_LOOK) {
-            self.trace.expected.push(self.trace.model.look(&cells, self.trace.now_us));
+            let answer = self.trace.model.look(&cells, self.trace.now_us);
+            self.trace.expected.push(Answer::Taken(answer));
             self.push_event(Verb::Look, cells.clone(), 0);
         }
         let answer = self.trace.model.take(&cells, self.trace.now_us);
@@ -498,8 +545,23 @@ impl Run {
             }
         }
         self.last = Some((answer.clone(), cells.clone()));
-        self.trace.expected.push(answer);
+        self.trace.expected.push(Answer::Taken(answer));
         self.push_event(Verb::Take, cells, 0);
+    }
+
+    fn charge(&mut self, cells: Cells) {
+        if cells.is_empty() {
+            return;
+        }
+        let charged = self.trace.model.charge(&cells, self.trace.now_us);
+        for (cell, units) in cells.iter().zip(&charged.units) {
+            if units.is_some_and(|units| units > 0) {
+                let reset_units = self.trace.model.reset_units(cell, self.trace.now_us);
+                self.extend_lifetime(cell, reset_units);
+            }
+        }
+        self.trace.expected.push(Answer::Charged(charged));
+        self.push_event(Verb::Charge, cells, 0);
     }
 
     fn push_event(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) {

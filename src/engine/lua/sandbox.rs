@@ -127,7 +127,7 @@ impl Sandbox {
         numbers: Numbers,
     ) -> Result<Decision, String> {
         let [s1, s2, s3] = state;
-        let [n1, n2, n3, n4, n5, n6] = numbers.map(|number| number as f64);
+        let [n1, n2, n3, n4, n5, n6, _] = numbers.map(|number| number as f64);
         self.usage.reset();
         let answer: mlua::Result<MultiValue> =
             self.take.call((s1, s2, s3, now, cost as f64, n1, n2, n3, n4, n5, n6));
@@ -165,7 +165,7 @@ impl Sandbox {
         numbers: Numbers,
     ) -> Result<Returned, String> {
         let [s1, s2, s3] = state;
-        let [n1, n2, n3, n4, n5, n6] = numbers.map(|number| number as f64);
+        let [n1, n2, n3, n4, n5, n6, _] = numbers.map(|number| number as f64);
         self.usage.reset();
         let answer: mlua::Result<MultiValue> =
             self.give_back.call((s1, s2, s3, now, units as f64, taken_at, n1, n2, n3, n4, n5, n6));

@@ -35,12 +35,12 @@ pub(super) struct Gcra(Option<Empty>);
 
 impl Gcra {
     fn level(&self, query: &Query) -> i128 {
-        let [quota, period, burst, ..] = query.numbers;
+        let [quota, period, burst, debt, ..] = query.numbers;
         let full = burst * period;
-        // An instant in the future: the clock has stepped back.
+        // An instant further ahead than any debt: the clock has stepped back.
         self.0
             .map(|empty| empty.level(query.now, quota, full))
-            .filter(|level| *level >= 0)
+            .filter(|level| *level >= -debt * period)
             .unwrap_or(full)
     }
 }
@@ -53,6 +53,10 @@ impl Counter for Gcra {
     fn charge(&mut self, query: &Query) {
         let [quota, period, ..] = query.numbers;
         self.0 = Some(Empty::of(query.now, self.level(query) - query.cost * period, quota));
+    }
+
+    fn room(&self, query: &Query) -> Option<i128> {
+        Some(room(query, self.level(query)))
     }
 
     fn give_back(&mut self, query: &Query, taken_at: i128) {
@@ -76,11 +80,17 @@ fn level_answer(query: &Query, level: i128) -> Answer {
     let after = if fits { level - query.cost * period } else { level };
     Answer {
         fits,
-        remaining: after.div_euclid(period),
+        remaining: after.max(0).div_euclid(period),
         retry: (!fits && query.wanted <= burst).then(|| first(query.now, fits_at) - query.now),
         reset: first(query.now, |at| level_at(after, at) == full) - query.now,
         outside: false,
     }
+}
+
+/// The whole units between `level` and the largest debt.
+fn room(query: &Query, level: i128) -> i128 {
+    let [_, period, _, debt, ..] = query.numbers;
+    (level + debt * period).div_euclid(period)
 }
 
 /// The ticks of a take that have not come back by themselves; none if the take is in the future,
@@ -119,6 +129,11 @@ impl Counter for Tokens {
             Some((self.level(query.now, quota, burst * period) - query.cost * period, query.now));
     }
 
+    fn room(&self, query: &Query) -> Option<i128> {
+        let [quota, period, burst, ..] = query.numbers;
+        Some(room(query, self.level(query.now, quota, burst * period)))
+    }
+
     fn give_back(&mut self, query: &Query, taken_at: i128) {
         let [quota, period, burst, ..] = query.numbers;
         let full = burst * period;
@@ -144,7 +159,7 @@ impl Leaky {
 
 impl Counter for Leaky {
     fn decide(&self, query: &Query) -> Answer {
-        let [quota, period, burst, max_delay, may_wait, _] = query.numbers;
+        let [quota, period, burst, max_delay, may_wait, ..] = query.numbers;
         let (full, level) = (burst * period, self.level(query));
         let level_at = |level: i128, at: i128| (level + (at - query.now) * quota).min(full);
         // It fits if its turn comes within the delay that it may have.
@@ -173,6 +188,10 @@ impl Counter for Leaky {
         let [quota, period, ..] = query.numbers;
         self.0 =
             Some((Empty::of(query.now, self.level(query) - query.cost * period, quota), query.now));
+    }
+
+    fn room(&self, _: &Query) -> Option<i128> {
+        panic!("a turn can't be owed");
     }
 
     fn give_back(&mut self, _: &Query, _: i128) {}

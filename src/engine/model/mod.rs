@@ -11,7 +11,7 @@ mod windows;
 
 use std::collections::HashMap;
 
-use super::{Cell, CellReply, Taken};
+use super::{Cell, CellReply, Charged, NUMBERS_MAX, Taken};
 
 /// All counters of the model.
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Query {
     wanted: i128,
     cost: i128,
     member: u128,
-    numbers: [i128; 6],
+    numbers: [i128; NUMBERS_MAX],
 }
 
 /// A counter's answer. It is not written yet.
@@ -57,8 +57,10 @@ impl Answer {
 /// One algorithm's counter.
 trait Counter {
     fn decide(&self, query: &Query) -> Answer;
-    /// Writes a cost that fits.
+    /// Writes a cost, which fits or may be owed.
     fn charge(&mut self, query: &Query);
+    /// How many units more may be charged now, debt included: `None` if nothing can be decided.
+    fn room(&self, query: &Query) -> Option<i128>;
     /// Gives back `cost` units taken at `taken_at`.
     fn give_back(&mut self, query: &Query, taken_at: i128);
     /// Only leases are renewed.
@@ -122,6 +124,23 @@ impl Model {
             }
         }
         Taken { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
+    }
+
+    /// Charges each cell as far as its debt allows.
+    pub(super) fn charge(&mut self, cells: &[Cell], now_us: u64) -> Charged {
+        let charge = |cell: &Cell| {
+            let counter = self
+                .counters
+                .entry(cell.key.id())
+                .or_insert_with(|| new_counter(cell.program.name));
+            let query = query(cell, now_us);
+            let cost = counter.room(&query)?.clamp(0, query.cost);
+            if cost > 0 {
+                counter.charge(&Query { cost, ..query });
+            }
+            Some(cost.try_into().unwrap())
+        };
+        Charged { at_us: now_us, units: cells.iter().map(charge).collect() }
     }
 
     /// Decides without writing, and reports what is left now.

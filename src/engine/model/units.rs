@@ -58,6 +58,12 @@ impl Counter for Log {
         add(&mut self.0, query.now, query);
     }
 
+    fn room(&self, query: &Query) -> Option<i128> {
+        let [quota, period, debt, ..] = query.numbers;
+        let inside = |unit: &&Unit| query.now - period < unit.at && unit.at <= query.now;
+        Some(quota + debt - self.0.iter().filter(inside).count() as i128)
+    }
+
     fn give_back(&mut self, query: &Query, _: i128) {
         remove(&mut self.0, query);
     }
@@ -85,6 +91,10 @@ impl Counter for Leases {
         let purges = purges(query);
         self.0.retain(|unit| unit.at <= ends && !(purges && unit.at <= query.now));
         add(&mut self.0, ends, query);
+    }
+
+    fn room(&self, _: &Query) -> Option<i128> {
+        panic!("a lease can't be owed");
     }
 
     fn give_back(&mut self, query: &Query, _: i128) {
@@ -150,6 +160,13 @@ impl Counter for SubWindows {
         }
         self.0.retain(|window, _| window + query.numbers[2] > this);
         *self.0.entry(this).or_default() += query.cost;
+    }
+
+    fn room(&self, query: &Query) -> Option<i128> {
+        let [quota, length, buckets, debt, ..] = query.numbers;
+        let this = query.now.div_euclid(length);
+        let counting = self.0.range(this + 1 - buckets..=this).filter(|_| self.knows(this));
+        Some(quota + debt - counting.map(|(_, units)| units).sum::<i128>())
     }
 
     fn give_back(&mut self, query: &Query, taken_at: i128) {

@@ -12,42 +12,52 @@ pub(super) struct Fixed {
 }
 
 impl Fixed {
-    /// The window that contains `now`: its start and its count.
-    fn seen(&self, query: &Query) -> (i128, i128) {
-        let [_, period, to_clock, ..] = query.numbers;
-        let now = query.now;
-        if to_clock == 1 {
-            let start = now.div_euclid(period) * period;
-            // Started before the clock stepped back over its border.
-            if self.count > 0 && self.start == start + period {
-                return (self.start, self.count);
-            }
-            return (start, if start == self.start { self.count } else { 0 });
+    /// The window that contains `now`: its start and its count. Each window that has ended hands
+    /// what it could not hold, at most the debt, to the next one.
+    fn seen(&self, query: &Query, now: i128) -> (i128, i128) {
+        let [quota, period, to_clock, debt, ..] = query.numbers;
+        let new = if to_clock == 1 { now.div_euclid(period) * period } else { now };
+        let (mut start, mut count) = (self.start, self.count);
+        // Started before the clock stepped back over its border.
+        if count > 0 && to_clock == 1 && start == new + period {
+            return (start, count);
         }
-        let lasts = self.count > 0 && (self.start..self.start + period).contains(&now);
-        if lasts { (self.start, self.count) } else { (now, 0) }
+        if start > now {
+            return (new, 0);
+        }
+        while count > 0 && start + period <= now {
+            (start, count) = (start + period, (count - quota).min(debt).max(0));
+        }
+        if count > 0 { (start, count) } else { (new, 0) }
     }
 }
 
 impl Counter for Fixed {
     fn decide(&self, query: &Query) -> Answer {
-        let [quota, period, ..] = query.numbers;
-        let (start, count) = self.seen(query);
-        let left_of_it = start + period - query.now;
+        let [quota, ..] = query.numbers;
+        let now = query.now;
+        let (start, count) = self.seen(query, now);
         let fits = count + query.wanted <= quota;
         let after = if fits { count + query.cost } else { count };
+        let after = Self { start, count: after };
+        let fits_at = |at| after.seen(query, at).1 + query.wanted <= quota;
         Answer {
             fits,
-            remaining: (quota - after).max(0),
-            retry: (!fits && query.wanted <= quota).then_some(left_of_it),
-            reset: if after > 0 { left_of_it } else { 0 },
+            remaining: (quota - after.count).max(0),
+            retry: (!fits && query.wanted <= quota).then(|| first(now, fits_at) - now),
+            reset: first(now, |at| after.seen(query, at).1 == 0) - now,
             outside: false,
         }
     }
 
     fn charge(&mut self, query: &Query) {
-        let (start, count) = self.seen(query);
+        let (start, count) = self.seen(query, query.now);
         *self = Self { start, count: count + query.cost };
+    }
+
+    fn room(&self, query: &Query) -> Option<i128> {
+        let [quota, _, _, debt, ..] = query.numbers;
+        Some(quota + debt.abs() - self.seen(query, query.now).1)
     }
 
     fn give_back(&mut self, query: &Query, taken_at: i128) {
@@ -119,6 +129,14 @@ impl Counter for Pair {
         self.units.retain(|window, _| *window >= this - 1);
     }
 
+    fn room(&self, query: &Query) -> Option<i128> {
+        let [quota, period, debt, ..] = query.numbers;
+        let this = query.now.div_euclid(period);
+        // What is free, less what the debt allows, in whole units.
+        let free = self.free(query.now, quota, period, (this, 0));
+        Some((free + debt * period).div_euclid(period))
+    }
+
     fn give_back(&mut self, query: &Query, taken_at: i128) {
         let period = query.numbers[1];
         let (this, charged) = (query.now.div_euclid(period), taken_at.div_euclid(period));
@@ -143,7 +161,7 @@ pub(super) struct Quota {
 
 /// The period that contains `now`, among those named: its start, and its end if it has one.
 fn period(query: &Query, now: i128) -> Option<(i128, Option<i128>)> {
-    let [_, _, starts @ ..] = query.numbers;
+    let [_, _, starts @ .., _] = query.numbers;
     if starts == [0; 4] {
         return Some((0, None));
     }
@@ -153,42 +171,74 @@ fn period(query: &Query, now: i128) -> Option<(i128, Option<i128>)> {
         .map(|pair| (pair[0], Some(pair[1])))
 }
 
+/// The end of the period after one from `start` to `ends`; as long as that one if it is not named.
+fn second_end(query: &Query, start: i128, ends: i128) -> i128 {
+    let (_, named_ends) = period(query, ends).unwrap_or((0, None));
+    named_ends.unwrap_or(2 * ends - start)
+}
+
 impl Quota {
-    /// The period to count in at `now`: the one that contains it, or the next one if that was
-    /// started before the clock stepped back.
-    fn period(&self, query: &Query) -> Option<(i128, Option<i128>)> {
-        let (start, ends) = period(query, query.now)?;
+    /// The period to count in at `now` and its count. The period is the one that contains it, or
+    /// the next one if that was started before the clock stepped back. A period hands what it could
+    /// not hold, at most the debt, to the next one. `None` if the periods named don't tell.
+    fn seen(&self, query: &Query) -> Option<(i128, Option<i128>, i128)> {
+        let [amount, conditional, _, this, next, _, debt] = query.numbers;
+        let (mut start, mut ends) = period(query, query.now)?;
         if self.count > 0 && ends == Some(self.start) {
-            period(query, self.start)
-        } else {
-            Some((start, ends))
+            (start, ends) = period(query, self.start)?;
         }
+        if self.start == start {
+            return Some((start, ends, self.count));
+        }
+        let owed = (self.count - amount).min(debt).max(0);
+        if owed == 0 || conditional == 0 || self.start > start {
+            return Some((start, ends, 0));
+        }
+        // Only the first period named has an unknown predecessor. It may have been up to half as
+        // long again.
+        if start != this && start != next {
+            let may_follow = 2 * (start - self.start) <= 3 * (this - start);
+            return if may_follow { None } else { Some((start, ends, 0)) };
+        }
+        let followed = period(query, self.start).and_then(|(_, ends)| ends) == Some(start);
+        Some((start, ends, if followed { owed } else { 0 }))
     }
 }
 
 impl Counter for Quota {
     fn decide(&self, query: &Query) -> Answer {
-        let [amount, conditional, ..] = query.numbers;
-        let Some((start, ends)) = self.period(query) else {
+        let [amount, conditional, .., debt] = query.numbers;
+        let Some((start, ends, count)) = self.seen(query) else {
             return Answer { fits: false, remaining: 0, retry: None, reset: 0, outside: true };
         };
-        let count = if start == self.start { self.count } else { 0 };
         let fits = conditional == 0 || count + query.wanted <= amount;
         let after = if fits { count + query.cost } else { count };
-        let until_the_end = ends.map(|ends| ends - query.now);
+        let owed = if conditional == 0 { 0 } else { (after - amount).min(debt).max(0) };
+        // At the end of this period, or of the next one.
+        let until = |second: bool| {
+            let ends = ends?;
+            Some(if second { second_end(query, start, ends) } else { ends } - query.now)
+        };
+        let wanted = !fits && query.wanted <= amount;
         Answer {
             fits,
             remaining: (amount - after).max(0),
-            retry: until_the_end.filter(|_| !fits && query.wanted <= amount),
-            reset: until_the_end.filter(|_| after > 0).unwrap_or(0),
+            retry: until(owed + query.wanted > amount).filter(|_| wanted),
+            reset: until(owed > 0).filter(|_| after > 0).unwrap_or(0),
             outside: false,
         }
     }
 
     fn charge(&mut self, query: &Query) {
-        let Some((start, _)) = self.period(query) else { return };
-        let count = if start == self.start { self.count } else { 0 };
-        *self = Self { start, count: count + query.cost };
+        let Some((start, _, count)) = self.seen(query) else { return };
+        // The largest number that a double counts.
+        *self = Self { start, count: (count + query.cost).min(1 << 53) };
+    }
+
+    fn room(&self, query: &Query) -> Option<i128> {
+        let [amount, conditional, .., debt] = query.numbers;
+        let (_, _, count) = self.seen(query)?;
+        Some(if conditional == 0 { query.cost } else { amount + debt.abs() - count })
     }
 
     fn give_back(&mut self, query: &Query, taken_at: i128) {

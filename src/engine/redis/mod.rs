@@ -31,7 +31,9 @@ use self::connector::Connector;
 use self::failure::Next;
 use self::link::Link;
 use super::driver::{self, Script, Verb};
-use super::{Cause, CellReply, Cells, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken};
+use super::{
+    Cause, CellReply, Cells, Charged, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken,
+};
 use crate::clock;
 use crate::telemetry::{Counter, CounterSet, Metrics, Mistake, names};
 
@@ -161,6 +163,13 @@ impl Redis {
         let link = self.link();
         let request = self.request(&link, Verb::GiveBack, cells, taken_at_us);
         self.call(&link, &request, self.deadline).await.map(|_| ())
+    }
+
+    pub(super) async fn charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
+        let link = self.link();
+        let request = self.request(&link, Verb::Charge, cells, 0);
+        let answer = self.call(&link, &request, self.deadline).await?;
+        parse_charged(&answer, cells.len())
     }
 
     pub(super) async fn renew(&self, cells: &Cells) -> Result<(), EngineError> {
@@ -307,15 +316,29 @@ async fn send(
     }
 }
 
-/// Parses the reply to a take or a look.
-pub(super) fn parse_taken(answer: &Value, cells: usize) -> Result<Taken, EngineError> {
-    // Either the script ran, or the reply is not from one of our scripts.
-    let malformed = EngineError { cause: Cause::Script, ran: Ran::Unknown };
-    let Value::BulkString(bytes) = answer else { return Err(malformed) };
+/// Either the script ran, or the reply is not from one of our scripts.
+const MALFORMED: EngineError = EngineError { cause: Cause::Script, ran: Ran::Unknown };
+
+/// The whole numbers of a reply of packed doubles, one by one.
+fn numbers_of(answer: &Value) -> Result<impl FnMut() -> Result<i64, EngineError>, EngineError> {
+    let Value::BulkString(bytes) = answer else { return Err(MALFORMED) };
     let mut numbers = bytes.chunks(8).map(|bytes| {
         bytes.try_into().map(f64::from_le_bytes).ok().filter(|number| number.fract() == 0.0)
     });
-    let mut next = || numbers.next().flatten().map(|number| number as i64).ok_or(malformed);
+    Ok(move || numbers.next().flatten().map(|number| number as i64).ok_or(MALFORMED))
+}
+
+/// Parses the reply to a charge.
+pub(super) fn parse_charged(answer: &Value, cells: usize) -> Result<Charged, EngineError> {
+    let mut next = numbers_of(answer)?;
+    let at_us = next()? as u64;
+    let units = (0..cells).map(|_| next().map(|units| u64::try_from(units).ok()));
+    Ok(Charged { at_us, units: units.collect::<Result<_, _>>()? })
+}
+
+/// Parses the reply to a take or a look.
+pub(super) fn parse_taken(answer: &Value, cells: usize) -> Result<Taken, EngineError> {
+    let mut next = numbers_of(answer)?;
     let at_us = next()? as u64;
     let admitted = next()? == 1;
     let mut replies = SmallVec::new();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(crate) use servers::{Cluster, Server, wait_until};
 
 use super::driver::{self, Script, Verb};
-use super::{Cell, Cells, Embedded, EmbeddedSettings, Key, Kind, Program, Space, Taken};
+use super::{Cell, Cells, Charged, Embedded, EmbeddedSettings, Key, Kind, Program, Space, Taken};
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
 
@@ -25,15 +25,15 @@ macro_rules! program {
     };
 }
 
-program!(FIXED_WINDOW, "fixed_window", Numbers, 2, 3);
-program!(SLIDING_WINDOW_COUNTER, "sliding_window_counter", Numbers, 3, 2);
-program!(SLIDING_WINDOW_LOG, "sliding_window_log", Log, 0, 2);
-program!(SLIDING_WINDOW_BUCKETS, "sliding_window_buckets", Buckets, 0, 3);
-program!(TOKEN_BUCKET, "token_bucket", Numbers, 3, 3);
-program!(GCRA, "gcra", Numbers, 2, 3);
+program!(FIXED_WINDOW, "fixed_window", Numbers, 2, 4);
+program!(SLIDING_WINDOW_COUNTER, "sliding_window_counter", Numbers, 3, 3);
+program!(SLIDING_WINDOW_LOG, "sliding_window_log", Log, 0, 3);
+program!(SLIDING_WINDOW_BUCKETS, "sliding_window_buckets", Buckets, 0, 4);
+program!(TOKEN_BUCKET, "token_bucket", Numbers, 3, 4);
+program!(GCRA, "gcra", Numbers, 2, 4);
 program!(LEAKY_BUCKET, "leaky_bucket", Numbers, 3, 5);
 program!(CONCURRENCY, "concurrency", Leases, 0, 3);
-program!(QUOTA, "quota", Numbers, 2, 6);
+program!(QUOTA, "quota", Numbers, 2, 7);
 
 /// All programs that ship with Weir.
 pub(super) static ALL: [&Program; 9] = [
@@ -83,17 +83,17 @@ pub(super) fn cell(
     let [quota, period, burst] = [quota as i64, period_us as i64, burst as i64];
     let numbers = match program.name {
         "fixed_window" | "sliding_window_counter" | "sliding_window_log" | "concurrency" => {
-            [quota, period, 0, 0, 0, 0]
+            [quota, period, 0, 0, 0, 0, 0]
         }
         "sliding_window_buckets" => {
-            [quota, period_us.div_ceil(BUCKETS) as i64, BUCKETS as i64, 0, 0, 0]
+            [quota, period_us.div_ceil(BUCKETS) as i64, BUCKETS as i64, 0, 0, 0, 0]
         }
-        "leaky_bucket" => [quota, period, burst, 0, 1, 0],
+        "leaky_bucket" => [quota, period, burst, 0, 1, 0, 0],
         "quota" => {
             let this = START_US as i64 / period * period;
-            [quota, 1, this - period, this, this + period, this + 2 * period]
+            [quota, 1, this - period, this, this + period, this + 2 * period, 0]
         }
-        _ => [quota, period, burst, 0, 0, 0],
+        _ => [quota, period, burst, 0, 0, 0, 0],
     };
     Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers, member: 0 }
 }
@@ -116,9 +116,22 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Whether the store answers with a decision.
+    /// Whether the store answers with a decision, or with what it charged.
     pub(super) fn answers(&self) -> bool {
-        matches!(self.verb, Verb::Take | Verb::Look)
+        matches!(self.verb, Verb::Take | Verb::Look | Verb::Charge)
+    }
+}
+
+/// A store's answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Taken(Taken),
+    Charged(Charged),
+}
+
+impl Answer {
+    pub(super) fn taken(&self) -> Option<&Taken> {
+        if let Self::Taken(taken) = self { Some(taken) } else { None }
     }
 }
 
@@ -195,11 +208,12 @@ impl TimedStore {
         let mut cells = cells.clone();
         self.takes += 1;
         cells.iter_mut().filter(|cell| cell.member == 0).for_each(|cell| cell.member = self.takes);
-        self.apply(Verb::Take, cells, 0).unwrap()
+        self.apply(Verb::Take, cells, 0).and_then(|answer| answer.taken().cloned()).unwrap()
     }
 
     pub(super) fn look(&mut self, cells: &Cells) -> Taken {
-        self.apply(Verb::Look, cells.clone(), 0).unwrap()
+        let answer = self.apply(Verb::Look, cells.clone(), 0);
+        answer.and_then(|answer| answer.taken().cloned()).unwrap()
     }
 
     /// How many keys it holds.
@@ -214,16 +228,26 @@ impl TimedStore {
         self.apply(Verb::GiveBack, cells.clone(), taken_at_us);
     }
 
+    /// Charges one cell; returns the units charged, none if the time is outside its periods.
+    pub(super) fn charge(&mut self, cell: &Cell) -> u64 {
+        self.takes += 1;
+        let cells = one(&Cell { member: self.takes, ..cell.clone() });
+        match self.apply(Verb::Charge, cells, 0) {
+            Some(Answer::Charged(charged)) => charged.units[0].unwrap_or(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(super) fn renew(&mut self, cells: &Cells) {
         self.apply(Verb::Renew, cells.clone(), 0);
     }
 
-    fn apply(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) -> Option<Taken> {
+    fn apply(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) -> Option<Answer> {
         self.replay(&[Event { now_us: self.now_us, verb, cells, taken_at_us }]).pop()
     }
 
-    /// Makes all calls, on Redis in one pipeline; returns the answers of takes and looks.
-    pub(super) fn replay(&mut self, events: &[Event]) -> Vec<Taken> {
+    /// Makes all calls, on Redis in one pipeline; returns the answers of takes, looks and charges.
+    pub(super) fn replay(&mut self, events: &[Event]) -> Vec<Answer> {
         let (embedded, clock) = match &mut self.store {
             Store::Redis(redis) => return redis.replay(events),
             Store::Embedded(embedded, clock) => (embedded, clock),
@@ -231,8 +255,9 @@ impl TimedStore {
         let answers = events.iter().filter_map(|Event { now_us, verb, cells, taken_at_us }| {
             clock.set(*now_us as i64);
             match verb {
-                Verb::Take => return Some(embedded.take(cells).unwrap()),
-                Verb::Look => return Some(embedded.look(cells).unwrap()),
+                Verb::Take => return Some(Answer::Taken(embedded.take(cells).unwrap())),
+                Verb::Look => return Some(Answer::Taken(embedded.look(cells).unwrap())),
+                Verb::Charge => return Some(Answer::Charged(embedded.charge(cells).unwrap())),
                 Verb::GiveBack => embedded.give_back(cells, *taken_at_us).unwrap(),
                 Verb::Renew => embedded.renew(cells),
             }
@@ -289,7 +314,7 @@ impl OnRedis {
         }
     }
 
-    fn replay(&mut self, events: &[Event]) -> Vec<Taken> {
+    fn replay(&mut self, events: &[Event]) -> Vec<Answer> {
         if events.is_empty() {
             return Vec::new();
         }
@@ -310,9 +335,13 @@ impl OnRedis {
         }
         let answers: Vec<::redis::Value> = pipe.query(&mut self.conn).unwrap();
         let takes = events.iter().zip(&answers).filter(|(event, _)| event.answers());
-        takes
-            .map(|(event, answer)| super::redis::parse_taken(answer, event.cells.len()).unwrap())
-            .collect()
+        let parse = |(event, answer): (&Event, &::redis::Value)| match event.verb {
+            Verb::Charge => {
+                Answer::Charged(super::redis::parse_charged(answer, event.cells.len()).unwrap())
+            }
+            _ => Answer::Taken(super::redis::parse_taken(answer, event.cells.len()).unwrap()),
+        };
+        takes.map(parse).collect()
     }
 
     /// When each counter's key expires, in milliseconds since 1970; -1: never, -2: there is no such

@@ -1,6 +1,6 @@
 //! On the embedded engine, whose clock moves only when a test moves it.
 
-use crate::plan::{Gcra, TokenBucket};
+use crate::plan::{Debt, Gcra, TokenBucket};
 use std::sync::Barrier;
 
 use super::super::{Ending, local};
@@ -164,8 +164,12 @@ async fn an_amount_or_a_burst_of_zero_refuses_for_ever_and_asks_no_counter() {
     let rate = Rate { amount: 0, per_ms: 1_000 };
     let closed = [
         window(0, 1_000),
-        Algorithm::Gcra(Gcra { burst: 5, rate }),
-        Algorithm::TokenBucket(TokenBucket { burst: 0, rate: Rate { amount: 5, ..rate } }),
+        Algorithm::Gcra(Gcra { burst: 5, rate, debt: Debt::None }),
+        Algorithm::TokenBucket(TokenBucket {
+            burst: 0,
+            rate: Rate { amount: 5, ..rate },
+            debt: Debt::None,
+        }),
     ];
     for algorithm in closed {
         let limits = [
@@ -243,7 +247,7 @@ fn adjustment(units: i64) -> Adjustment {
 #[tokio::test]
 async fn a_policy_gives_back_at_most_what_was_taken_and_charges_what_fits() {
     for (units, left) in
-        [(-1, 13), (-4, 16), (-5, 16), (-(1 << 31), 16), (0, 12), (3, 9), (12, 0), (13, 12)]
+        [(-1, 13), (-4, 16), (-5, 16), (-(1 << 52), 16), (0, 12), (3, 9), (12, 0), (13, 12)]
     {
         let rig = Rig::embedded();
         let limit = refunded(Limit { cost: 4, ..daily("l", "k", 20) }, Refund::BySettle);
@@ -267,7 +271,7 @@ async fn adjustments_that_cannot_be_are_counted_and_change_nothing() {
     let limit = refunded(Limit { cost: 4, ..daily("l", "k", 10) }, Refund::Unsent);
     let wrong = [
         adjustment(-1),
-        adjustment((1 << 31) + 1),
+        adjustment((1 << 52) + 1),
         adjustment(i64::MIN),
         Adjustment { limit: "other".into(), change: Change::Units(1) },
     ];
@@ -279,8 +283,16 @@ async fn adjustments_that_cannot_be_are_counted_and_change_nothing() {
 #[tokio::test]
 async fn giving_back_after_a_refill_never_yields_a_second_burst() {
     let algorithms = [
-        Algorithm::Gcra(Gcra { burst: 10, rate: Rate { amount: 10, per_ms: 1_000 } }),
-        Algorithm::TokenBucket(TokenBucket { burst: 10, rate: Rate { amount: 10, per_ms: 1_000 } }),
+        Algorithm::Gcra(Gcra {
+            burst: 10,
+            rate: Rate { amount: 10, per_ms: 1_000 },
+            debt: Debt::None,
+        }),
+        Algorithm::TokenBucket(TokenBucket {
+            burst: 10,
+            rate: Rate { amount: 10, per_ms: 1_000 },
+            debt: Debt::None,
+        }),
     ];
     for algorithm in algorithms {
         let rig = Rig::embedded();

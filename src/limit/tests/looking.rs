@@ -4,7 +4,7 @@ use super::redis_server::Server;
 use super::settling::algorithms;
 use super::*;
 use crate::limit::{Counter, CounterName};
-use crate::plan::Quota;
+use crate::plan::{Debt, Quota};
 
 fn name(limit: &str, key: &str, tag: Option<&str>) -> CounterName {
     CounterName {
@@ -87,6 +87,7 @@ async fn a_tag_is_part_of_a_counters_name_and_for_ever_has_no_lifetime() {
             amount: 5,
             calendar: crate::plan::Calendar::Forever,
             conditional: true,
+            debt: Debt::None,
         });
         drop(
             rig.grant(&Limit { tag: Some("tenant".into()), ..Limit::new("q", "k", forever) }).await,

@@ -1,6 +1,7 @@
 //! The limiter through its public interface: on the embedded engine with a virtual clock, and on a
 //! real Redis, whose calls take time or fail.
 
+mod debts;
 mod embedded;
 mod leases;
 mod looking;
@@ -20,7 +21,7 @@ use crate::engine::{
     EmbeddedSettings, Engine, RedisMode, RedisSettings, Secret, Settings as EngineSettings,
 };
 use crate::plan::{
-    Adjustment, Algorithm, Alignment, Change, Enforcement, FixedWindow, Limit, LimitOutcome,
+    Adjustment, Algorithm, Alignment, Change, Debt, Enforcement, FixedWindow, Limit, LimitOutcome,
     OnStoreError, Outcome, Plan, Rate, Refund,
 };
 use crate::telemetry::{Metrics, names};
@@ -178,6 +179,7 @@ fn window(amount: u64, per_ms: u64) -> Algorithm {
     Algorithm::FixedWindow(FixedWindow {
         rate: Rate { amount, per_ms },
         alignment: Alignment::Clock,
+        debt: Debt::None,
     })
 }
 

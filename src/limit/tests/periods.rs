@@ -3,13 +3,17 @@
 use super::super::Ending;
 use super::redis_server::Server;
 use super::*;
-use crate::plan::Quota;
 use crate::plan::{Calendar, TimeZone};
+use crate::plan::{Debt, Quota};
 
 const HOUR_US: i64 = 3_600_000_000;
 
 fn quota(name: &str, amount: u64, calendar: Calendar) -> Limit {
-    Limit::new(name, "k", Algorithm::Quota(Quota { amount, calendar, conditional: true }))
+    Limit::new(
+        name,
+        "k",
+        Algorithm::Quota(Quota { amount, calendar, conditional: true, debt: Debt::None }),
+    )
 }
 
 fn calendars() -> [Calendar; 4] {
@@ -97,7 +101,12 @@ async fn unconditional_counts_and_shows_and_never_refuses() {
             ..Limit::new(
                 "q",
                 "k",
-                Algorithm::Quota(Quota { amount: 5, calendar, conditional: false }),
+                Algorithm::Quota(Quota {
+                    amount: 5,
+                    calendar,
+                    conditional: false,
+                    debt: Debt::None,
+                }),
             )
         };
         for left in [3, 1, 0, 0] {
@@ -108,8 +117,12 @@ async fn unconditional_counts_and_shows_and_never_refuses() {
                 rig.name()
             );
         }
-        let none =
-            Algorithm::Quota(Quota { amount: 0, calendar: Calendar::Forever, conditional: false });
+        let none = Algorithm::Quota(Quota {
+            amount: 0,
+            calendar: Calendar::Forever,
+            conditional: false,
+            debt: Debt::None,
+        });
         assert!(rig.admits(&Limit::new("none", "k", none)).await);
     }
 }

@@ -1,6 +1,6 @@
 //! On one real Redis: calls that take time, fail, or outlive their request.
 
-use crate::plan::Gcra;
+use crate::plan::{Debt, Gcra};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Barrier;
@@ -115,7 +115,11 @@ async fn refused_requests_drain_no_bucket_that_others_share() {
         let shared = Limit::new(
             "shared",
             pair[0],
-            Algorithm::Gcra(Gcra { burst: 1_000, rate: Rate { amount: 1_000, per_ms: 1_000 } }),
+            Algorithm::Gcra(Gcra {
+                burst: 1_000,
+                rate: Rate { amount: 1_000, per_ms: 1_000 },
+                debt: Debt::None,
+            }),
         );
         let own = daily("own", pair[1], 1);
         assert!(rig.outcome(&[shared.clone(), own.clone()]).await.admitted);

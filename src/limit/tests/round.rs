@@ -1,6 +1,6 @@
 //! The steps of a [`Round`], for any answers of the store.
 
-use crate::plan::{Algorithm, Gcra};
+use crate::plan::{Algorithm, Debt, Gcra};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn cell(tag: u128, shadow: bool, cost: u64) -> Cell {
         unit_us: 1,
         shadow,
         cost,
-        numbers: [9, 1, 9, 0, 0, 0],
+        numbers: [9, 1, 9, 0, 0, 0, 0],
         member: 0,
     }
 }
@@ -52,7 +52,11 @@ fn limit(cost: u64) -> Limit {
         ..Limit::new(
             "l",
             "k",
-            Algorithm::Gcra(Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } }),
+            Algorithm::Gcra(Gcra {
+                burst: 9,
+                rate: Rate { amount: 9, per_ms: 1 },
+                debt: Debt::None,
+            }),
         )
     }
 }

@@ -5,7 +5,7 @@ use super::super::Ending;
 use super::redis_server::Server;
 use super::*;
 use crate::clock::monotonic;
-use crate::plan::{Calendar, TimeZone};
+use crate::plan::{Calendar, Debt, TimeZone};
 use crate::plan::{
     Concurrency, Gcra, LeakyBucket, Quota, SlidingWindowBuckets, SlidingWindowCounter,
     SlidingWindowLog, TokenBucket,
@@ -18,15 +18,20 @@ pub(super) fn algorithms(amount: u64) -> [Algorithm; 9] {
     let rate = Rate { amount, per_ms: 30 * DAY_MS };
     [
         window(amount, 30 * DAY_MS),
-        Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate }),
-        Algorithm::SlidingWindowLog(SlidingWindowLog { rate }),
-        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 30 }),
-        Algorithm::TokenBucket(TokenBucket { burst: amount, rate }),
-        Algorithm::Gcra(Gcra { burst: amount, rate }),
+        Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate, debt: Debt::None }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate, debt: Debt::None }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+            rate,
+            buckets: 30,
+            debt: Debt::None,
+        }),
+        Algorithm::TokenBucket(TokenBucket { burst: amount, rate, debt: Debt::None }),
+        Algorithm::Gcra(Gcra { burst: amount, rate, debt: Debt::None }),
         Algorithm::Quota(Quota {
             amount,
             calendar: Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 1 },
             conditional: true,
+            debt: Debt::None,
         }),
         Algorithm::Concurrency(Concurrency { amount }),
         Algorithm::LeakyBucket(LeakyBucket { burst: amount, rate, max_delay_ms: 0 }),
@@ -240,7 +245,11 @@ async fn a_log_gives_back_the_takes_own_units_by_name() {
         let limit = refunded(
             Limit {
                 cost: 2,
-                ..Limit::new("l", "k", Algorithm::SlidingWindowLog(SlidingWindowLog { rate }))
+                ..Limit::new(
+                    "l",
+                    "k",
+                    Algorithm::SlidingWindowLog(SlidingWindowLog { rate, debt: Debt::None }),
+                )
             },
             Refund::Unsent,
         );
@@ -263,7 +272,11 @@ async fn a_sub_window_that_no_longer_counts_takes_nothing_back() {
         Limit::new(
             "l",
             "k",
-            Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 4 }),
+            Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+                rate,
+                buckets: 4,
+                debt: Debt::None,
+            }),
         ),
         Refund::Unsent,
     );
@@ -284,7 +297,11 @@ async fn on_redis_a_sub_window_that_no_longer_counts_takes_nothing_back_either()
     let rig = Rig::redis(server.port);
     let rate = Rate { amount: 5, per_ms: 800 };
     for attempt in 0..10 {
-        let algorithm = Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 4 });
+        let algorithm = Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+            rate,
+            buckets: 4,
+            debt: Debt::None,
+        });
         let limit = refunded(Limit::new("l", format!("{attempt}"), algorithm), Refund::Unsent);
         let grants = [rig.grant(&limit).await, rig.grant(&limit).await];
         let began = monotonic();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::{
-    Adjustment, Algorithm, Alignment, Calendar, Change, Concurrency, FixedWindow, Gcra,
+    Adjustment, Algorithm, Alignment, Calendar, Change, Concurrency, Debt, FixedWindow, Gcra,
     LeakyBucket, Quota, Rate, Script, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog,
     TimeZone, TokenBucket,
 };
@@ -21,11 +21,16 @@ fn the_shipped_policy_charges_the_clients_address() {
     let window = Algorithm::FixedWindow(FixedWindow {
         rate: Rate { amount: 100, per_ms: 60_000 },
         alignment: Alignment::FirstRequest,
+        debt: Debt::None,
     });
     assert_eq!(limits[0].algorithm, window);
     assert_eq!(
         limits[1].algorithm,
-        Algorithm::Gcra(Gcra { burst: 20, rate: Rate { amount: 10, per_ms: 1_000 } })
+        Algorithm::Gcra(Gcra {
+            burst: 20,
+            rate: Rate { amount: 10, per_ms: 1_000 },
+            debt: Debt::None
+        })
     );
 }
 
@@ -36,26 +41,26 @@ fn each_algorithm_that_is_written_arrives() {
     let month =
         Calendar::Month { time_zone: TimeZone::named("Europe/Berlin").unwrap(), anchor_day: 31 };
     for (written, expected) in [
-        (format!(r#""fixed_window", "alignment": "clock", {timed}"#), Algorithm::FixedWindow(FixedWindow { rate, alignment: Alignment::Clock })),
-        (format!(r#""sliding_window_counter", {timed}"#), Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate })),
-        (format!(r#""sliding_window_log", {timed}"#), Algorithm::SlidingWindowLog(SlidingWindowLog { rate })),
-        (format!(r#""sliding_window_buckets", {timed}"#), Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 60 })),
-        (format!(r#""sliding_window_buckets", "buckets": 7, {timed}"#), Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 7 })),
-        (format!(r#""token_bucket", "burst": 9, {timed}"#), Algorithm::TokenBucket(TokenBucket { burst: 9, rate })),
-        (format!(r#""gcra", {timed}"#), Algorithm::Gcra(Gcra { burst: 6, rate })),
+        (format!(r#""fixed_window", "alignment": "clock", {timed}"#), Algorithm::FixedWindow(FixedWindow { rate, alignment: Alignment::Clock, debt: Debt::None })),
+        (format!(r#""sliding_window_counter", {timed}"#), Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate, debt: Debt::None })),
+        (format!(r#""sliding_window_log", {timed}"#), Algorithm::SlidingWindowLog(SlidingWindowLog { rate, debt: Debt::None })),
+        (format!(r#""sliding_window_buckets", {timed}"#), Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 60, debt: Debt::None })),
+        (format!(r#""sliding_window_buckets", "buckets": 7, {timed}"#), Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 7, debt: Debt::None })),
+        (format!(r#""token_bucket", "burst": 9, {timed}"#), Algorithm::TokenBucket(TokenBucket { burst: 9, rate, debt: Debt::None })),
+        (format!(r#""gcra", {timed}"#), Algorithm::Gcra(Gcra { burst: 6, rate, debt: Debt::None })),
         (format!(r#""leaky_bucket", "max_delay": "500ms", {timed}"#), Algorithm::LeakyBucket(LeakyBucket { burst: 1, rate, max_delay_ms: 500 })),
         (r#""concurrency", "quota": 6"#.into(), Algorithm::Concurrency(Concurrency { amount: 6 })),
         (
             r#""quota", "quota": 6, "calendar": "day""#.into(),
-            Algorithm::Quota(Quota { amount: 6, calendar: Calendar::Day(TimeZone::utc()), conditional: true }),
+            Algorithm::Quota(Quota { amount: 6, calendar: Calendar::Day(TimeZone::utc()), conditional: true, debt: Debt::None }),
         ),
         (
             r#""quota", "quota": 6, "calendar": "month", "time_zone": "Europe/Berlin", "anchor_day": 31, "conditional": false"#.into(),
-            Algorithm::Quota(Quota { amount: 6, calendar: month, conditional: false }),
+            Algorithm::Quota(Quota { amount: 6, calendar: month, conditional: false, debt: Debt::None }),
         ),
         (
             r#""quota", "quota": 6, "calendar": "forever""#.into(),
-            Algorithm::Quota(Quota { amount: 6, calendar: Calendar::Forever, conditional: true }),
+            Algorithm::Quota(Quota { amount: 6, calendar: Calendar::Forever, conditional: true, debt: Debt::None }),
         ),
         (
             r#""script", "script": "mine", "arguments": [7, -8]"#.into(),

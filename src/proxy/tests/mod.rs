@@ -20,7 +20,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
 use crate::limit::{Limiter, Scope};
-use crate::plan::{Algorithm, Alignment, FixedWindow, Limit, OnStoreError, Plan, Rate, Slot};
+use crate::plan::{Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, Plan, Rate, Slot};
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
 use crate::telemetry::{Access, Metrics};
 
@@ -216,6 +216,7 @@ fn window(name: &str, amount: u64) -> Limit {
         Algorithm::FixedWindow(FixedWindow {
             rate: Rate { amount, per_ms: 60_000 },
             alignment: Alignment::Clock,
+            debt: Debt::None,
         }),
     )
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use weir::plan::{
-    Algorithm, Alignment, FixedWindow, Gcra, Rate, SlidingWindowBuckets, SlidingWindowCounter,
-    SlidingWindowLog, TokenBucket,
+    Algorithm, Alignment, Debt, FixedWindow, Gcra, Rate, SlidingWindowBuckets,
+    SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 
 use super::{BEGIN_S, held};
@@ -21,12 +21,16 @@ const BUCKETS: u32 = 10;
 
 fn sliding() -> [Algorithm; 6] {
     [
-        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE }),
-        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: RATE, buckets: BUCKETS }),
-        Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate: RATE }),
-        Algorithm::TokenBucket(TokenBucket { burst: QUOTA, rate: RATE }),
-        Algorithm::Gcra(Gcra { burst: QUOTA, rate: RATE }),
-        Algorithm::Gcra(Gcra { burst: 1, rate: RATE }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE, debt: Debt::None }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+            rate: RATE,
+            buckets: BUCKETS,
+            debt: Debt::None,
+        }),
+        Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate: RATE, debt: Debt::None }),
+        Algorithm::TokenBucket(TokenBucket { burst: QUOTA, rate: RATE, debt: Debt::None }),
+        Algorithm::Gcra(Gcra { burst: QUOTA, rate: RATE, debt: Debt::None }),
+        Algorithm::Gcra(Gcra { burst: 1, rate: RATE, debt: Debt::None }),
     ]
 }
 
@@ -68,7 +72,11 @@ async fn a_fixed_window_lets_twice_its_quota_through_within_a_second_of_its_bord
  {
     let (time, redis) = held();
     let node = Node::single(redis.address);
-    let fixed = Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::Clock });
+    let fixed = Algorithm::FixedWindow(FixedWindow {
+        rate: RATE,
+        alignment: Alignment::Clock,
+        debt: Debt::None,
+    });
     let passed = greedy(&node, &time, &fixed, 2).await;
     assert_eq!(passed, BTreeMap::from([(99, QUOTA), (100, QUOTA)]), "as its header says");
     for algorithm in sliding() {
@@ -146,8 +154,12 @@ async fn a_bucket_whose_score_is_the_count_trims_all_or_nothing_and_ours_trims_w
     let node = Node::single(redis.address);
     let rate = Rate { amount: LIMIT as u64, ..RATE };
     for algorithm in [
-        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 100 }),
-        Algorithm::SlidingWindowLog(SlidingWindowLog { rate }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+            rate,
+            buckets: 100,
+            debt: Debt::None,
+        }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate, debt: Debt::None }),
     ] {
         time.set(BEGIN_S);
         let plan = one("seconds", algorithm.clone());

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use weir::limit::Take;
 use weir::plan::{
-    Algorithm, Concurrency, Gcra, LeakyBucket, Limit, Plan, Rate, SlidingWindowBuckets, TokenBucket,
+    Algorithm, Concurrency, Debt, Gcra, LeakyBucket, Limit, Plan, Rate, SlidingWindowBuckets,
+    TokenBucket,
 };
 
 use crate::harness::cluster::Cluster;
@@ -22,7 +23,11 @@ fn pairs() -> Vec<[Algorithm; 2]> {
     let mut pairs: Vec<[Algorithm; 2]> =
         exact(1, YEAR_MS).into_iter().map(|algorithm| [algorithm.clone(), algorithm]).collect();
     let more = [
-        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 10 }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+            rate,
+            buckets: 10,
+            debt: Debt::None,
+        }),
         Algorithm::Concurrency(Concurrency { amount: 1 }),
     ];
     pairs.extend(more.map(|algorithm| [algorithm.clone(), algorithm]));
@@ -140,8 +145,8 @@ async fn refills(
 ) {
     let rate = Rate { amount: SHARED_A_SECOND, per_ms: 1_000 };
     for shared in [
-        Algorithm::Gcra(Gcra { burst: SHARED_AT_ONCE, rate }),
-        Algorithm::TokenBucket(TokenBucket { burst: SHARED_AT_ONCE, rate }),
+        Algorithm::Gcra(Gcra { burst: SHARED_AT_ONCE, rate, debt: Debt::None }),
+        Algorithm::TokenBucket(TokenBucket { burst: SHARED_AT_ONCE, rate, debt: Debt::None }),
     ] {
         let begun = Instant::now();
         let admitted = contend(&shared, |round| round, begun + Duration::from_secs(1)).await;

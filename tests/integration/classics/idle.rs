@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use weir::plan::{
-    Algorithm, Alignment, FixedWindow, Gcra, LeakyBucket, Rate, SlidingWindowBuckets,
+    Algorithm, Alignment, Debt, FixedWindow, Gcra, LeakyBucket, Rate, SlidingWindowBuckets,
     SlidingWindowLog, TokenBucket,
 };
 
@@ -45,8 +45,8 @@ async fn a_lifetime_shorter_than_the_refill_gives_the_burst_again_and_ours_gives
 
     let node = Node::single(redis.address);
     for algorithm in [
-        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE }),
-        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE }),
+        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE, debt: Debt::None }),
+        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE, debt: Debt::None }),
     ] {
         time.set(BEGIN_S);
         let plan = one("bucket", algorithm);
@@ -75,13 +75,25 @@ async fn an_idle_client_gets_its_burst_once_however_long_it_was_idle() {
     let (time, redis) = held();
     let node = Node::single(redis.address);
     let all = [
-        Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::FirstRequest }),
+        Algorithm::FixedWindow(FixedWindow {
+            rate: RATE,
+            alignment: Alignment::FirstRequest,
+            debt: Debt::None,
+        }),
         // Taken at the start of a window.
-        Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::Clock }),
-        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE }),
-        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: RATE, buckets: 100 }),
-        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE }),
-        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE }),
+        Algorithm::FixedWindow(FixedWindow {
+            rate: RATE,
+            alignment: Alignment::Clock,
+            debt: Debt::None,
+        }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE, debt: Debt::None }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+            rate: RATE,
+            buckets: 100,
+            debt: Debt::None,
+        }),
+        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE, debt: Debt::None }),
+        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE, debt: Debt::None }),
         Algorithm::LeakyBucket(LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 }),
     ];
     // Around the return of each unit, and across every expiry: none is later than three periods and
@@ -123,8 +135,8 @@ async fn after_its_key_has_expired_a_client_has_its_burst_and_no_more() {
     let rate = Rate { amount: BURST, per_ms: PER_MS };
     let mut client = redis.connect();
     for algorithm in [
-        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate }),
-        Algorithm::Gcra(Gcra { burst: BURST, rate }),
+        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate, debt: Debt::None }),
+        Algorithm::Gcra(Gcra { burst: BURST, rate, debt: Debt::None }),
     ] {
         let plan = one("idle", algorithm);
         assert!(together(&nodes, 50, &plan).await >= BURST);

@@ -1,7 +1,7 @@
 //! Expiry that decides: what happens if it is missing, or set again.
 
 use tokio::runtime::Builder;
-use weir::plan::{Algorithm, Rate, SlidingWindowLog};
+use weir::plan::{Algorithm, Debt, Rate, SlidingWindowLog};
 
 use super::{BEGIN_S, held};
 use crate::harness::nodes::{Node, fixed_window, one};
@@ -159,9 +159,10 @@ async fn expire_on_each_hit_locks_a_slow_client_out_and_a_window_that_is_set_onc
 
     let node = Node::single(redis.address);
     let rate = Rate { amount: LIMIT, per_ms: PERIOD_MS };
-    for algorithm in
-        [fixed_window(LIMIT, PERIOD_MS), Algorithm::SlidingWindowLog(SlidingWindowLog { rate })]
-    {
+    for algorithm in [
+        fixed_window(LIMIT, PERIOD_MS),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate, debt: Debt::None }),
+    ] {
         let plan = one("slow", algorithm);
         for hit in 0..HITS {
             // Each starts when the previous one's keys have expired.

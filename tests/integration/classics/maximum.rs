@@ -1,6 +1,6 @@
 //! Counters with a maximum: those that refuse, and those that only count.
 
-use weir::plan::{Algorithm, Calendar, Quota};
+use weir::plan::{Algorithm, Calendar, Debt, Quota};
 
 use crate::harness::nodes::{Node, one, together};
 use crate::harness::redis::{Connection, Redis};
@@ -9,7 +9,7 @@ const MOST: u64 = 5;
 const CLIENTS: usize = 16;
 
 fn quota(amount: u64, conditional: bool) -> Algorithm {
-    Algorithm::Quota(Quota { amount, calendar: Calendar::Forever, conditional })
+    Algorithm::Quota(Quota { amount, calendar: Calendar::Forever, conditional, debt: Debt::None })
 }
 
 #[tokio::test]

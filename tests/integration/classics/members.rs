@@ -1,6 +1,6 @@
 //! A log of requests as a sorted set: how its members are named.
 
-use weir::plan::{Algorithm, Rate, SlidingWindowLog};
+use weir::plan::{Algorithm, Debt, Rate, SlidingWindowLog};
 
 use super::held;
 use crate::harness::nodes::{Node, one, together};
@@ -44,6 +44,7 @@ async fn all_are_counted(redis: &Redis, nodes: &[Node]) {
         "log",
         Algorithm::SlidingWindowLog(SlidingWindowLog {
             rate: Rate { amount: LIMIT, per_ms: HOUR_MS },
+            debt: Debt::None,
         }),
     );
     // Connects, and loads the script.

@@ -1,6 +1,6 @@
 //! Read first, write later: what others do in between is not seen.
 
-use weir::plan::{Algorithm, Limit, Rate, SlidingWindowCounter};
+use weir::plan::{Algorithm, Debt, Limit, Rate, SlidingWindowCounter};
 
 use super::{BEGIN_S, held};
 use crate::harness::nodes::{Node, exact, fixed_window, of, one, together};
@@ -77,7 +77,7 @@ async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in
             ..Limit::new(
                 "limit",
                 "both",
-                Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate }),
+                Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate, debt: Debt::None }),
             )
         }])
     };

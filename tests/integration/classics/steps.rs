@@ -1,7 +1,7 @@
 //! The store's clock steps: back, as when a clock that was ahead is corrected, and forward.
 
 use weir::plan::{
-    Algorithm, Alignment, Calendar, FixedWindow, Gcra, LeakyBucket, Quota, Rate,
+    Algorithm, Alignment, Calendar, Debt, FixedWindow, Gcra, LeakyBucket, Quota, Rate,
     SlidingWindowBuckets, SlidingWindowLog, TimeZone, TokenBucket,
 };
 
@@ -27,17 +27,30 @@ return allowed";
 
 fn all() -> [Algorithm; 8] {
     [
-        Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::FirstRequest }),
-        Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::Clock }),
-        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE }),
-        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: RATE, buckets: 10 }),
-        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE }),
-        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE }),
+        Algorithm::FixedWindow(FixedWindow {
+            rate: RATE,
+            alignment: Alignment::FirstRequest,
+            debt: Debt::None,
+        }),
+        Algorithm::FixedWindow(FixedWindow {
+            rate: RATE,
+            alignment: Alignment::Clock,
+            debt: Debt::None,
+        }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE, debt: Debt::None }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+            rate: RATE,
+            buckets: 10,
+            debt: Debt::None,
+        }),
+        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE, debt: Debt::None }),
+        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE, debt: Debt::None }),
         Algorithm::LeakyBucket(LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 }),
         Algorithm::Quota(Quota {
             amount: BURST,
             calendar: Calendar::Hour(TimeZone::utc()),
             conditional: true,
+            debt: Debt::None,
         }),
     ]
 }

@@ -49,6 +49,8 @@ pub use missing::Missing;
 /// # cost = 1
 /// # shadow = false              # count and report, never refuse
 /// # refund = "never"            # when units are given back: or "unsent", "upstream_error" (also after a 5xx), "by_settle"
+/// # debt = 500                  # units that a policy's `settle` may charge beyond what is left; or "allowance" (one quota or
+///                               # burst), "window" (one quota, forgotten when the window ends)
 /// # on_store_error = "deny"     # or "allow"; default: the route's
 /// # unit = "requests"
 /// ```

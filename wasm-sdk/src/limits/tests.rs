@@ -179,12 +179,12 @@ fn everything_that_is_missing_is_named_at_once() {
 fn each_number_out_of_range_is_named() {
     for (fields, expected) in [
         (
-            r#""algorithm": "gcra", "quota": 2147483649, "period": "1ms""#,
-            "limits[0].quota: found 2147483649, expected 0 to 2147483648",
+            r#""algorithm": "gcra", "quota": 4503599627370497, "period": "1ms""#,
+            "limits[0].quota: found 4503599627370497, expected 0 to 4503599627370496",
         ),
         (
-            r#""algorithm": "gcra", "quota": 1, "burst": 2147483649, "period": "1ms""#,
-            "limits[0].burst: found 2147483649, expected 0 to",
+            r#""algorithm": "gcra", "quota": 1, "burst": 4503599627370497, "period": "1ms""#,
+            "limits[0].burst: found 4503599627370497, expected 0 to",
         ),
         (
             r#""algorithm": "gcra", "quota": 1, "period": "0s""#,
@@ -195,16 +195,16 @@ fn each_number_out_of_range_is_named() {
             "limits[0].period: found \"401d\", expected a duration from \"1ms\" to \"400d\", such as",
         ),
         (
-            r#""algorithm": "gcra", "quota": 2000000000, "period": "1h""#,
-            "limits[0].quota: found 2000000000, expected 0 to 1250999 with a period of \"1h\"",
+            r#""algorithm": "gcra", "quota": 2000000011, "period": "1h""#,
+            "limits[0].quota: found 2000000011, expected 0 to 1250999 with this quota (a rounder one allows more) and a period of \"1h\"",
         ),
         (
             r#""algorithm": "gcra", "quota": 1, "burst": 2000000000, "period": "1d""#,
-            "limits[0].burst: found 2000000000, expected 0 to 52124995 with a period of \"1d\"",
+            "limits[0].burst: found 2000000000, expected 0 to 52124995 with this quota (a rounder one allows more) and a period of \"1d\"",
         ),
         (
-            r#""algorithm": "gcra", "quota": 1, "period": "1m", "cost": 2147483649"#,
-            "limits[0].cost: found 2147483649, expected 0 to",
+            r#""algorithm": "gcra", "quota": 1, "period": "1m", "cost": 4503599627370497"#,
+            "limits[0].cost: found 4503599627370497, expected 0 to",
         ),
         (r#""algorithm": "gcra", "quota": 1"#, "limits[0]: found no `period`, expected a duration"),
         (
@@ -238,7 +238,7 @@ fn all_mistakes_of_all_tables_come_at_once() {
     let found = mistakes(
         r#"{"other": "x",
             "limits": [{"name": "A!", "algorithm": "gcar", "qouta": 1, "quota": 1, "period": "1s"},
-                       {"name": "b", "algorithm": "gcra", "quota": 9999999999, "period": "500d"},
+                       {"name": "b", "algorithm": "gcra", "quota": 9999999999999999, "period": "500d"},
                        {"name": "b", "algorithm": "gcra", "quota": 1, "period": "1s"}],
             "plans": {"free": [], "gold": [{"name": "x", "algorithm": "gcra", "quota": 1}]}}"#,
     );

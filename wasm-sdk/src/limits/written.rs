@@ -2,9 +2,10 @@
 
 use std::fmt::Display;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use weir_algorithms::{AMOUNT_MAX, Alignment, Every};
+use weir_algorithms::{AMOUNT_MAX, Alignment, Debt, Every};
 
 use crate::bindings::weir::policy::types;
 use crate::config::join;
@@ -12,7 +13,7 @@ use crate::limits::algorithm::{self, NamedRow};
 use crate::limits::missing::Missing;
 use crate::limits::period::{self, Period};
 use crate::limits::unsupported;
-use crate::mistakes::Mistakes;
+use crate::mistakes::{Mistakes, message};
 use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Limit, Template};
 
@@ -39,6 +40,8 @@ pub(super) struct Written {
     pub(super) conditional: Option<bool>,
     pub(super) script: Option<String>,
     pub(super) arguments: Option<Vec<i64>>,
+    #[serde(default, deserialize_with = "debt")]
+    pub(super) debt: Option<Debt>,
     key: Option<Template>,
     missing: Option<Missing>,
     when: Option<Conditions>,
@@ -75,6 +78,18 @@ fn alignment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Alignm
 
 fn calendar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Every>, D::Error> {
     algorithm::keyword(deserializer, &Every::ALL, &["hour", "day", "week", "month", "forever"])
+}
+
+/// A number of units, or one of the words.
+fn debt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Debt>, D::Error> {
+    const EXPECTED: &str = "units such as `debt = 500`, \"allowance\" or \"window\"";
+    let value = Value::deserialize(deserializer)?;
+    let named = |name: &str| Debt::NAMED.into_iter().find(|(known, _)| *known == name);
+    let debt = match &value {
+        Value::String(name) => named(name).map(|(_, debt)| debt),
+        _ => value.as_u64().map(Debt::Units),
+    };
+    debt.map(Some).ok_or_else(|| D::Error::custom(message(&value, EXPECTED)))
 }
 
 fn one() -> u64 {
@@ -155,6 +170,7 @@ impl Written {
             conditional: self.conditional,
             script: self.script.as_deref(),
             arguments: self.arguments.as_deref(),
+            debt: self.debt,
         }
     }
 
@@ -178,6 +194,12 @@ impl Written {
         if report.found {
             return None;
         }
+        let debt = match self.debt {
+            None | Some(Debt::None) => None,
+            Some(Debt::Allowance) => Some(types::Debt::Allowance),
+            Some(Debt::Units(units)) => Some(types::Debt::Units(units)),
+            Some(Debt::Window) => Some(types::Debt::Window),
+        };
         let limit = Limit {
             algorithm: algorithm::to_wit(algorithm?),
             name: self.name?,
@@ -192,6 +214,7 @@ impl Written {
                 Refund::UpstreamError => types::Refund::UpstreamError,
                 Refund::BySettle => types::Refund::BySettle,
             },
+            debt,
             on_store_error: match self.on_store_error {
                 None => types::Fallback::RouteDefault,
                 Some(Fallback::Allow) => types::Fallback::Allow,

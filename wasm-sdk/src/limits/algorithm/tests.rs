@@ -147,8 +147,8 @@ fn a_script_is_named_with_its_numbers() {
             "limits[0].quota: found 5, expected nothing: `quota` does not belong to script, only to Weir's",
         ),
         (
-            r#", "script": "a", "cost": 2147483649"#,
-            "limits[0].cost: found 2147483649, expected 0 to",
+            r#", "script": "a", "cost": 4503599627370497"#,
+            "limits[0].cost: found 4503599627370497, expected 0 to",
         ),
     ] {
         let found = mistakes(&one(&format!(r#""algorithm": "script"{fields}"#)));
@@ -201,8 +201,8 @@ fn each_range_is_held() {
             "cost: found 10001, expected at most 10000: each",
         ),
         (
-            r#""algorithm": "concurrency", "quota": 2147483649"#,
-            "quota: found 2147483649, expected 0 to 2147483648",
+            r#""algorithm": "concurrency", "quota": 4503599627370497"#,
+            "quota: found 4503599627370497, expected 0 to 4503599627370496",
         ),
         (
             r#""algorithm": "concurrency", "quota": 2, "cost": 3"#,
@@ -253,8 +253,32 @@ fn each_range_is_held() {
             "max_delay: found \"401d\", expected a duration from \"0ms\" to \"400d\"",
         ),
         (
-            &format!(r#"{leaky}, "quota": 1048576, "max_delay": "9h""#),
-            "max_delay: found \"9h\", expected \"0ms\" to \"4294967ms\" with this quota, burst and a period of \"1s\"",
+            &format!(r#"{leaky}, "quota": 1000003, "max_delay": "9h""#),
+            "max_delay: found \"9h\", expected \"0ms\" to \"4503586ms\" with this quota, burst and a period of \"1s\"",
+        ),
+        (
+            &format!(r#"{leaky}, "quota": 10, "max_delay": "1s", "debt": 5"#),
+            "debt: found 5, expected nothing: `debt` does not belong to leaky_bucket, only to windows, buckets and quotas",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 10, "period": "1s", "debt": "some""#,
+            "debt: found \"some\", expected units such as `debt = 500`, \"allowance\" or \"window\"",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 10, "period": "1s", "debt": -5"#,
+            "debt: found -5, expected units such as",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 10, "period": "1s", "debt": "window""#,
+            "debt: found \"window\", expected units or \"allowance\"",
+        ),
+        (
+            r#""algorithm": "fixed_window", "quota": 10, "period": "1d", "debt": 4001"#,
+            "debt: found 4001, expected 0 to 4000 units with these settings",
+        ),
+        (
+            r#""algorithm": "quota", "quota": 10, "calendar": "day", "debt": 11"#,
+            "debt: found 11, expected 0 to 10 units with these settings",
         ),
         // One at once, and five more in the half second of delay.
         (
@@ -280,9 +304,11 @@ fn the_edges_of_each_range_are_inside() {
         &format!(
             r#""algorithm": "sliding_window_log", "quota": {MEMBERS_MAX}, "period": "400d", "cost": {MEMBERS_MAX}"#
         ),
-        r#""algorithm": "concurrency", "quota": 2147483648, "cost": 10000"#,
-        r#""algorithm": "quota", "quota": 1, "calendar": "day", "conditional": false, "cost": 2147483648"#,
-        r#""algorithm": "quota", "quota": 2147483648, "calendar": "month", "anchor_day": 1, "time_zone": "Etc/GMT+1""#,
+        r#""algorithm": "concurrency", "quota": 4503599627370496, "cost": 10000"#,
+        r#""algorithm": "quota", "quota": 1, "calendar": "day", "conditional": false, "cost": 4503599627370496"#,
+        r#""algorithm": "quota", "quota": 4503599627370496, "calendar": "month", "anchor_day": 1, "time_zone": "Etc/GMT+1""#,
+        r#""algorithm": "fixed_window", "quota": 10, "period": "1d", "debt": 4000"#,
+        r#""algorithm": "gcra", "quota": 1000000000, "period": "1d", "debt": "allowance""#,
         r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "cost": 6"#,
         // None at once: every request waits.
         r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "burst": 0"#,
@@ -310,7 +336,7 @@ fn a_request_waits_once() {
 #[test]
 fn several_mistakes_of_one_limit_come_at_once() {
     let found = mistakes(&one(
-        r#""algorithm": "quota", "quota": 2147483649, "calendar": "month", "time_zone": "", "anchor_day": 40, "period": "1s", "burst": 2"#,
+        r#""algorithm": "quota", "quota": 4503599627370497, "calendar": "month", "time_zone": "", "anchor_day": 40, "period": "1s", "burst": 2"#,
     ));
     assert_eq!(found.len(), 5, "{found:#?}");
 }

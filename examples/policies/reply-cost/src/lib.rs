@@ -1,0 +1,113 @@
+//! Charges what a reply says that it cost: tokens, seconds, money.
+//!
+//! A request is charged its limits' cost when it comes, so that nobody without an allowance gets
+//! through. The rest is charged at the end of the response. It is charged whatever is left, into
+//! the limits' `debt`: a charge that had to fit would be dropped as soon as less is left than a
+//! reply costs, and requests would pass for next to nothing.
+
+use weir_policy::{
+    Adjustment, Decision, Facts, FieldName, Limits, Manifest, Mistakes, Policy, ResponseView,
+};
+
+/// `[policies.NAME.config]`.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The limits, by client address unless they have a `key`.
+    limits: Limits,
+    /// The response field with the cost, a whole number; `x-cost` by default.
+    cost_field: Option<FieldName>,
+    /// What a response without that field costs.
+    #[serde(default)]
+    cost_if_missing: u64,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct ReplyCost(Config);
+
+impl ReplyCost {
+    /// The fact with the cost.
+    fn cost_fact(&self) -> String {
+        format!("header.{}", self.0.cost_field.as_ref().map_or("x-cost", FieldName::as_str))
+    }
+}
+
+impl Policy for ReplyCost {
+    type Config = Config;
+
+    const SETTLES: bool = true;
+
+    fn new(config: Config) -> Result<Self, Mistakes> {
+        Ok(Self(config))
+    }
+
+    fn manifest(&self) -> Manifest {
+        Manifest::reads(["client-ip"])
+            .and(self.0.limits.facts())
+            .and_of_response([self.cost_fact()])
+            .pure()
+    }
+
+    fn decide(&self, facts: &Facts) -> Result<Decision, String> {
+        let client = facts.get("client-ip").ok_or("no client address")?;
+        let limits = match self.0.limits.charge(client, facts) {
+            Ok(limits) => limits,
+            Err(denial) => return Ok(Decision::deny(denial)),
+        };
+        // What each limit has been charged so far.
+        let memo: Vec<String> =
+            limits.iter().map(|limit| format!("{} {}", limit.name, limit.cost)).collect();
+        Ok(Decision::check(limits).settle_with(memo.join("\n")))
+    }
+
+    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+        let name = self.cost_fact();
+        let told = response.facts.iter().find(|(fact, _)| *fact == name);
+        let cost = told.and_then(|(_, value)| value.parse().ok()).unwrap_or(self.0.cost_if_missing);
+        let rest = |line: &str| {
+            let (limit, charged) = line.split_once(' ')?;
+            let rest = u64::saturating_sub(cost, charged.parse().ok()?);
+            (rest > 0).then(|| Adjustment::debt(limit, rest))
+        };
+        Ok(memo.lines().filter_map(rest).collect())
+    }
+}
+
+weir_policy::export!(ReplyCost);
+
+#[cfg(test)]
+mod tests {
+    use weir_policy::testing::Instance;
+    use weir_policy::{Change, Outcome};
+
+    use super::*;
+
+    fn charged(cost: &[(&str, &str)]) -> Vec<(String, Change)> {
+        let config = r#"{"cost_if_missing": 50, "limits": [
+            {"name": "tokens", "algorithm": "fixed_window", "quota": 1000, "period": "1m", "debt": 5000},
+            {"name": "day", "algorithm": "quota", "quota": 9000, "calendar": "day", "cost": 10, "debt": "allowance"}]}"#;
+        let policy = Instance::<ReplyCost>::new(config).unwrap();
+        let memo = policy.decide(&[("client-ip", "192.0.2.1")]).unwrap().settle_with.unwrap();
+        let facts = cost.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let view =
+            ResponseView { outcome: Outcome::Completed, status: 200, facts, limits: Vec::new() };
+        let adjustments = policy.settle(&memo, &view).unwrap();
+        adjustments.into_iter().map(|adjustment| (adjustment.limit, adjustment.change)).collect()
+    }
+
+    #[test]
+    fn the_rest_of_the_cost_is_charged_into_debt() {
+        let expected = |first, second| {
+            vec![
+                ("tokens".to_owned(), Change::Debt(first)),
+                ("day".to_owned(), Change::Debt(second)),
+            ]
+        };
+        assert_eq!(charged(&[("header.x-cost", "500")]), expected(499, 490));
+        assert_eq!(charged(&[]), expected(49, 40));
+        assert_eq!(charged(&[("header.x-cost", "many")]), expected(49, 40));
+        assert_eq!(charged(&[("header.x-cost", "7")]), [("tokens".to_owned(), Change::Debt(6))]);
+        assert_eq!(charged(&[("header.x-cost", "1")]), []);
+    }
+}
