@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::LAST_LINE;
 use super::lua::Sandbox;
-use weir_algorithms::{AMOUNT_MAX, ARGUMENTS_MAX};
+use weir_algorithms::ARGUMENTS_MAX;
 
 use super::{Kind, NUMBERS_MAX, Program};
 use crate::telemetry::Mistake;
@@ -35,7 +35,7 @@ const TRIALS_MAX: usize = 8;
 /// none, small, large, and backwards.
 const TRIAL_NOW_US: f64 = 1_774_785_600_000_000.0;
 const TRIAL_STEPS_US: [f64; 6] = [0.0, 0.0, 1.0, 250_000.0, 86_400_000_000.0, -3_600_000_000.0];
-const TRIAL_COSTS: [u64; 4] = [1, 0, 3, AMOUNT_MAX];
+const TRIAL_COSTS: [u64; 4] = [1, 0, 3, 1 << 31];
 
 static TEXTS: Mutex<Vec<&'static Program>> = Mutex::new(Vec::new());
 
