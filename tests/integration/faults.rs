@@ -143,12 +143,27 @@ async fn a_store_that_comes_back_counts_again() {
         if status == 503 { Ok(()) } else { Err(status.to_string()) }
     })
     .await;
+    for _ in 0..10 {
+        assert_eq!(get(weir.http, "/", &[]).await.status, 503);
+    }
+    let lines = |message: &str| {
+        let events = weir.output().events();
+        events.into_iter().filter(|event| event["message"] == message).collect::<Vec<_>>()
+    };
+    let fails = lines("a Redis shard fails: the limits on it follow on_store_error");
+    assert_eq!(fails.len(), 1, "{fails:?}");
+    assert_eq!(fails[0]["node"], redis.address.to_string());
+    assert_eq!(fails[0]["cause"], "connection");
+    assert!(fails[0]["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()));
     redis.start_again();
     eventually_async("requests are admitted", async || {
         let status = get(weir.http, "/", &[]).await.status;
         if status == 200 { Ok(()) } else { Err(status.to_string()) }
     })
     .await;
+    let serves = lines("a Redis shard serves again");
+    assert_eq!(serves.len(), 1, "{serves:?}");
+    assert!(serves[0]["failed_calls"].as_u64().is_some_and(|failed| failed > 10), "{serves:?}");
     eventually_async("the proxy is ready", async || {
         let page = weir.admin_page("/ready");
         if page.status == 200 { Ok(()) } else { Err(page.text()) }
@@ -183,7 +198,7 @@ async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() 
         "30 callers on one shard: {on_first:?}"
     );
     cluster.nodes[0].kill();
-    let lost = &on_first[0];
+    let (lost, dead) = (&on_first[0], cluster.nodes[0].address.to_string());
     eventually_async("callers of the lost shard are refused", async || {
         let status = get(weir.http, "/", &[("x-tenant", lost)]).await.status;
         if status == 503 { Ok(()) } else { Err(status.to_string()) }
@@ -197,4 +212,16 @@ async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() 
         .await;
         assert!(kept.remaining("day") < 999, "a lost counter: {kept:?}");
     }
+    eventually_async("one line about the shard", async || {
+        let _ = get(weir.http, "/", &[("x-tenant", lost)]).await;
+        let events = weir.output().events();
+        let message = "a Redis shard fails: the limits on it follow on_store_error";
+        let nodes: Vec<_> = events
+            .iter()
+            .filter(|event| event["message"] == message)
+            .map(|event| event["node"].as_str().unwrap_or_default())
+            .collect();
+        if nodes == [&dead] { Ok(()) } else { Err(format!("{nodes:?}")) }
+    })
+    .await;
 }

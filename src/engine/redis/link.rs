@@ -117,6 +117,17 @@ impl Link {
         state.open.as_ref().map(|open| (state.epoch, Arc::clone(&open.topology)))
     }
 
+    /// The address of the node that owns `slot`, for the log; all that are configured, while the
+    /// owner is not known.
+    pub(super) fn node_of(&self, slot: u16) -> String {
+        let topology = self.topology().map(|(_, topology)| topology);
+        let owner = topology.as_ref().and_then(|topology| topology.address(slot));
+        owner.map_or_else(
+            || self.connector.nodes().collect::<Vec<_>>().join(", "),
+            ToOwned::to_owned,
+        )
+    }
+
     fn start_opening(self: &Arc<Self>) -> Result<(), EngineError> {
         let mut state = self.lock();
         if state.closed {

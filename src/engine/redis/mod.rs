@@ -13,6 +13,7 @@ mod connector;
 mod failure;
 mod find;
 mod link;
+mod outage;
 mod topology;
 mod watch;
 
@@ -30,6 +31,7 @@ use smallvec::SmallVec;
 use self::connector::Connector;
 use self::failure::Next;
 use self::link::Link;
+use self::outage::Outages;
 use super::driver::{self, Script, Verb};
 use super::{
     Cause, CellReply, Cells, Charged, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken,
@@ -57,6 +59,7 @@ pub struct Redis {
     /// otherwise keep its connection.
     links: Mutex<Vec<Weak<Link>>>,
     failures: CounterSet<Cause>,
+    outages: Outages,
     unknown: Counter,
 }
 
@@ -114,6 +117,7 @@ impl Redis {
             connector: Arc::new(Connector::new(settings)?),
             links: Mutex::new(Vec::new()),
             failures: metrics.counters(names::STORE_ERRORS, &[]),
+            outages: Outages::default(),
             unknown: metrics.counter(names::TAKES_UNKNOWN, &[]),
         })
     }
@@ -182,7 +186,7 @@ impl Redis {
         let mut command = ::redis::cmd("DEL");
         command.arg(key.text(&self.key_prefix));
         let link = self.link();
-        self.within(self.deadline, &link, async |ran| {
+        self.within(self.deadline, &link, Some(key.slot()), async |ran| {
             send(&link, key.slot(), |_| command.clone(), ran).await.map(|_| ())
         })
         .await
@@ -190,7 +194,7 @@ impl Redis {
 
     pub(super) async fn ping(&self) -> Result<(), EngineError> {
         let link = self.link();
-        self.within(self.deadline, &link, async |_| {
+        self.within(self.deadline, &link, None, async |_| {
             let (_, mut conn) = link.connection().await?;
             let healthy = conn.is_healthy().await.map_err(|error| failure::engine_error(&error))?;
             if healthy { Ok(()) } else { Err(EngineError { cause: Cause::Cluster, ran: Ran::No }) }
@@ -213,18 +217,20 @@ impl Redis {
         request: &Request,
         left: Duration,
     ) -> Result<Value, EngineError> {
-        self.within(left, link, async |ran| {
+        self.within(left, link, Some(request.slot), async |ran| {
             send(link, request.slot, |with_text| request.command(with_text), ran).await
         })
         .await
     }
 
-    /// Runs `work` for at most `left` and at most the engine's deadline, including connecting.
+    /// Runs `work`, a call to the shard of `slot`, for at most `left` and at most the engine's
+    /// deadline, including connecting.
     /// `work` keeps its [`Ran`] up to date, for the error if it times out.
     async fn within<T>(
         &self,
         left: Duration,
         link: &Arc<Link>,
+        slot: Option<u16>,
         work: impl AsyncFnOnce(&mut Ran) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let deadline = tokio::time::Instant::from_std(clock::monotonic() + self.deadline.min(left));
@@ -234,9 +240,17 @@ impl Redis {
             Err(_) => Err(EngineError { cause: Cause::Timeout, ran }),
         };
         match outcome {
-            Ok(_) => link.record_success(),
+            Ok(_) => {
+                link.record_success();
+                if let Some(slot) = slot.filter(|_| self.outages.any()) {
+                    self.outages.succeeded(&link.node_of(slot), clock::monotonic());
+                }
+            }
             Err(error) => {
                 self.failures.inc(error.cause);
+                if let Some(slot) = slot {
+                    self.outages.failed(&link.node_of(slot), error.cause, clock::monotonic());
+                }
                 link.record_failure(error.cause);
             }
         }

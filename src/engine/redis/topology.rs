@@ -46,6 +46,14 @@ impl Topology {
             .map(|range| range.id.as_str())
     }
 
+    /// The address of the master of `slot`, `host:port`, if it has one.
+    pub(super) fn address(&self, slot: u16) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|range| (range.from..=range.to).contains(&slot))
+            .map(|range| range.address.as_str())
+    }
+
     /// A number that identifies the master of `slot` as long as the topology does not change.
     pub(super) fn shard(&self, slot: u16) -> Option<usize> {
         let owner = self.owner(slot)?;

@@ -57,7 +57,7 @@ pub(super) async fn run(link: &Link) {
         match link.connector.open().await {
             Ok((conn, topology)) => {
                 if link.replace(epoch, conn, topology) {
-                    tracing::info!("opened a new connection to Redis");
+                    tracing::debug!("opened a new connection to Redis");
                 }
             }
             Err(error) => tracing::debug!(%error, "no new connection to Redis yet"),

@@ -1,0 +1,170 @@
+//! Tells an operator when a shard fails and when it serves again: one log line each, however many
+//! calls fail. Shared by all workers, but touched only while a shard fails.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::engine::Cause;
+use crate::telemetry::Label;
+
+/// An outage is told after this many failed calls in a row: a single one may be a hiccup.
+const FAILURES_UNTOLD_MAX: u64 = 2;
+/// Minimum time from the end of a shard's outage to the line about its next one.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+/// Shards remembered, at most.
+const SHARDS_MAX: usize = 1_024;
+
+/// The outages of all shards.
+#[derive(Debug, Default)]
+pub(super) struct Outages {
+    /// Whether some shard's last call failed, so that successes need to be recorded.
+    any: AtomicBool,
+    shards: Mutex<BTreeMap<String, Outage>>,
+}
+
+/// One shard's calls that failed in a row.
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    failed: u64,
+    is_told: bool,
+    /// When the last outage that was told ended.
+    ended: Option<Instant>,
+}
+
+/// A line for the log.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    Fails,
+    ServesAgain { failed: u64, away: Duration },
+}
+
+impl Outages {
+    /// Whether [`Outages::succeeded`] has to be called.
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Records that a call to the shard at `node` failed.
+    pub(super) fn failed(&self, node: &str, cause: Cause, now: Instant) {
+        if self.add_failure(node, now) == Some(Line::Fails) {
+            tracing::warn!(
+                node,
+                cause = cause.label(),
+                remedy = remedy(cause),
+                "a Redis shard fails: the limits on it follow on_store_error"
+            );
+        }
+    }
+
+    /// Records that a call to the shard at `node` succeeded.
+    pub(super) fn succeeded(&self, node: &str, now: Instant) {
+        if let Some(Line::ServesAgain { failed, away }) = self.end(node, now) {
+            tracing::info!(
+                node,
+                failed_calls = failed,
+                away_s = away.as_secs_f64(),
+                "a Redis shard serves again"
+            );
+        }
+    }
+
+    fn add_failure(&self, node: &str, now: Instant) -> Option<Line> {
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shards.contains_key(node) {
+            if shards.len() >= SHARDS_MAX {
+                shards.retain(|_, outage| outage.failed > 0);
+            }
+            let fresh = Outage { since: now, failed: 0, is_told: false, ended: None };
+            shards.insert(node.to_owned(), fresh);
+        }
+        self.any.store(true, Ordering::Relaxed);
+        let outage = shards.get_mut(node)?;
+        if outage.failed == 0 {
+            outage.since = now;
+        }
+        outage.failed += 1;
+        let due = outage.ended.is_none_or(|ended| now.duration_since(ended) >= LINE_EVERY);
+        if outage.is_told || !due || outage.failed <= FAILURES_UNTOLD_MAX {
+            return None;
+        }
+        outage.is_told = true;
+        Some(Line::Fails)
+    }
+
+    fn end(&self, node: &str, now: Instant) -> Option<Line> {
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = None;
+        if let Some(outage) = shards.get_mut(node).filter(|outage| outage.failed > 0) {
+            if std::mem::take(&mut outage.is_told) {
+                let away = now.duration_since(outage.since);
+                line = Some(Line::ServesAgain { failed: outage.failed, away });
+                outage.ended = Some(now);
+            }
+            outage.failed = 0;
+        }
+        self.any.store(shards.values().any(|outage| outage.failed > 0), Ordering::Relaxed);
+        line
+    }
+}
+
+/// What an operator may do about a cause. `docs/operations.md` says more.
+fn remedy(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Timeout => {
+            "is the node overloaded, frozen or cut off? store.redis.deadline bounds each decision"
+        }
+        Cause::Connection => "is the node running, and reachable from here?",
+        Cause::OutOfMemory => "raise its maxmemory, or add shards",
+        Cause::NoReplicas => "it has too few replicas for its min-replicas-to-write",
+        Cause::Busy => "a script or module blocks it: SCRIPT KILL ends a script that only reads",
+        Cause::NoPermission => "check store.redis' user and password, and the user's ACL",
+        Cause::Misconfigured => "it refuses writes since it can't save: see its own log",
+        Cause::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
+        Cause::Script | Cause::Full => "see the lines before this one",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::monotonic;
+
+    #[test]
+    fn an_outage_is_one_line_and_its_end_another() {
+        let (outages, began) = (Outages::default(), monotonic());
+        let at = |ms| began + Duration::from_millis(ms);
+        assert!(!outages.any());
+        let lines: Vec<_> = (0..500).filter_map(|n| outages.add_failure("a:1", at(n))).collect();
+        assert_eq!((lines, outages.any()), (vec![Line::Fails], true));
+        assert_eq!(outages.end("b:1", at(600)), None, "another shard");
+        let away = Duration::from_millis(700);
+        assert_eq!(outages.end("a:1", at(700)), Some(Line::ServesAgain { failed: 500, away }));
+        assert_eq!((outages.end("a:1", at(701)), outages.any()), (None, false));
+    }
+
+    #[test]
+    fn single_failures_are_not_told() {
+        let (outages, now) = (Outages::default(), monotonic());
+        for _ in 0..100 {
+            for _ in 0..FAILURES_UNTOLD_MAX {
+                assert_eq!(outages.add_failure("a:1", now), None);
+            }
+            assert_eq!(outages.end("a:1", now), None);
+        }
+    }
+
+    #[test]
+    fn a_shard_that_comes_and_goes_is_told_every_ten_seconds() {
+        let (outages, began) = (Outages::default(), monotonic());
+        let mut lines = 0;
+        for second in 0..60 {
+            let now = began + Duration::from_secs(second);
+            lines += (0..5).filter(|_| outages.add_failure("a:1", now).is_some()).count();
+            outages.end("a:1", now);
+        }
+        assert_eq!(lines, 6);
+    }
+}
