@@ -157,9 +157,9 @@ async fn refills(
             "{admitted}, at most {most}: {shared:?}"
         );
 
-        // Once the first key is used up all requests are refused, for twice as long as a burst takes
-        // to refill. Mostly it is: but a client that took it may have found the bucket empty, and
-        // given it back.
+        // Once the first key is used up all requests are refused, for twice as long as a burst
+        // takes to refill. Mostly it is: but a client that took it may have found the bucket empty,
+        // and given it back.
         while node.ask(&behind(&shared, 0)).await.limits[1].fits {}
         assert_eq!(contend(&shared, |_| 0, Instant::now() + Duration::from_millis(500)).await, 0);
         node.drain().await;
