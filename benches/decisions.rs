@@ -47,17 +47,17 @@ macro_rules! program {
 /// The algorithms that store numbers or a ring, each with numbers that admit: a quota per second,
 /// in microseconds.
 static VALUES: [(Program, [i64; 7]); 7] = [
-    (program!("fixed_window", Numbers, 2, 4), [QUOTA as i64, SECOND, 1, 0, 0, 0, 0]),
+    (program!("fixed_window", Numbers, 3, 4), [QUOTA as i64, SECOND, 1, 0, 0, 0, 0]),
     (program!("sliding_window_counter", Numbers, 3, 3), [1 << 31, SECOND, 0, 0, 0, 0, 0]),
     (
         program!("sliding_window_buckets", Buckets, 0, 4),
         [QUOTA as i64, SECOND / 60, 60, 0, 0, 0, 0],
     ),
     (program!("token_bucket", Numbers, 3, 4), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0, 0]),
-    (program!("gcra", Numbers, 2, 4), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0, 0]),
+    (program!("gcra", Numbers, 3, 4), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0, 0]),
     (program!("leaky_bucket", Numbers, 3, 5), [QUOTA as i64, SECOND, QUOTA as i64, 0, 1, 0, 0]),
     // One period for ever: the engine needs no time zone.
-    (program!("quota", Numbers, 2, 7), [QUOTA as i64, 1, 0, 0, 0, 0, 0]),
+    (program!("quota", Numbers, 3, 7), [QUOTA as i64, 1, 0, 0, 0, 0, 0]),
 ];
 const SECOND: i64 = 1_000_000;
 

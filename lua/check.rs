@@ -65,8 +65,9 @@ pub(crate) fn rate(rate: Rate, burst: Option<u64>, breaches: &mut Vec<Breach>) -
     }
     let most = burst_max(rate);
     let Some(burst) = burst.filter(|burst| *burst > most) else { return true };
-    let expected =
-        format!("0 to {most} with this quota (a rounder one allows more) and a period of");
+    let expected = format!(
+        "a burst (by default the quota) of 0 to {most}, or a rounder quota, with a period of"
+    );
     let breach = Breach::new(Setting::Burst, burst, expected);
     breaches.push(Breach { with_period: true, ..breach });
     false
@@ -74,5 +75,5 @@ pub(crate) fn rate(rate: Rate, burst: Option<u64>, breaches: &mut Vec<Breach>) -
 
 /// The largest burst of a bucket of this rate, debt included.
 pub(crate) fn burst_max(rate: Rate) -> u64 {
-    BURST_PERIOD_MAX / rate.ticking(u128::MAX).period.max(1)
+    BURST_PERIOD_MAX / rate.ticking().period.max(1)
 }

@@ -39,8 +39,7 @@ impl Debt {
     }
 
     /// Adds a breach if more units may be owed than `most`. `windows` says whether the limit has
-    /// windows that end. A debt that follows from the quota is reported with the quota's name for
-    /// it.
+    /// windows that end. A debt written as a word is reported with that word.
     pub(crate) fn check(
         self,
         allowance: u64,
@@ -54,7 +53,8 @@ impl Debt {
             |(name, _)| format!("{name:?}, {}", self.units(allowance)),
         );
         if self == Self::Window && !windows {
-            let expected = "units or \"allowance\": it has no window that ends, so a debt is paid";
+            let expected =
+                "units or \"allowance\": only fixed_window and quota have windows that end";
             breaches.push(Breach::new(Setting::Debt, "\"window\"", expected));
         } else if self.units(allowance) > most {
             let expected = format!("0 to {most} units with these settings");

@@ -8,11 +8,13 @@
 --            after the previous one ended; 1: at whole multiples of the period since 1970), debt
 --            (units that charges may take beyond the quota; below zero: as many, and forgotten when
 --            the window ends).
--- State      s1 = the window's start (time units since 1970), s2 = units counted in it, s3 = 0. A
---            count of zero means no window. The start is compared with `now`; expiry never decides.
---            A start in the future proves that the clock stepped back. With alignment 1, if it is
---            the start of the next window, units are counted in that window, as it would otherwise
---            start twice. In all other cases counting starts afresh.
+-- State      s1 = the window's start (time units since 1970), s2 = units counted in it, s3 = those
+--            of them that are owed: they count in the next window if they are above the quota
+--            still. Units above a quota that was edited to less are not owed. A count of zero means
+--            no window. The start is compared with `now`; expiry never decides. A start in the
+--            future proves that the clock stepped back. With alignment 1, if it is the start of the
+--            next window, units are counted in that window, as it would otherwise start twice. In
+--            all other cases counting starts afresh.
 -- Lifetime   One period beyond the window's end, or beyond the end of the last one that pays a
 --            debt.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
@@ -25,7 +27,7 @@
 -- charge     (state, now, units, numbers) -> new state, units charged, the instant at which the
 --            state may be forgotten. Always charges, into debt if need be, as many units as the
 --            debt has room for. 0 charged: nothing is to be written.
--- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SETRANGE (a SET with its lifetime for a window's first unit).
 -- Source     The usual fixed window counter (nginx, Envoy, Redis' INCR pattern), with the window's
 --            start stored in the value.
@@ -34,28 +36,33 @@
 -- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
 -- generator needs the last line on its own.
 
--- The window that contains now: its start, and the units that count in it. Those that the previous
--- windows could not hold are carried over.
-local function window(s1, s2, now, quota, period, alignment, debt)
+-- How many of `count` units the next window has to pay, of those that were charged as owed.
+local function owed(count, owing, quota)
+  local over = count - quota
+  if over > owing then over = owing end
+  if over < 0 then over = 0 end
+  return over
+end
+
+-- The window that contains now: its start, the units that count in it, and those that are owed.
+-- What the previous windows could not hold is carried over.
+local function window(s1, s2, s3, now, quota, period, alignment)
   local start = now
   if alignment == 1 then
     start = now - now % period
-    if s1 == start + period and s2 > 0 then return s1, s2 end
+    if s1 == start + period and s2 > 0 then return s1, s2, s3 end
   end
-  if s2 == 0 or s1 > start then return start, 0 end
+  if s2 == 0 or s1 > start then return start, 0, 0 end
   local age = now - s1
-  if age < period then return s1, s2 end
-  local owed = s2 - quota
-  if owed > debt then owed = debt end
-  if owed <= 0 then return start, 0 end
+  if age < period then return s1, s2, s3 end
   local windows = (age - age % period) / period
-  owed = owed - (windows - 1) * quota
-  if owed <= 0 then return start, 0 end
-  return s1 + windows * period, owed
+  local count = owed(s2, s3, quota) - (windows - 1) * quota
+  if count <= 0 then return start, 0, 0 end
+  return s1 + windows * period, count, count
 end
 
-local function take(s1, s2, _, now, cost, quota, period, alignment, debt)
-  local start, count = window(s1, s2, now, quota, period, alignment, debt)
+local function take(s1, s2, s3, now, cost, quota, period, alignment)
+  local start, count, owing = window(s1, s2, s3, now, quota, period, alignment)
   local ends = start + period
   local forget = ends + period
   if start == s1 and s2 > 0 then forget = 0 end
@@ -65,21 +72,18 @@ local function take(s1, s2, _, now, cost, quota, period, alignment, debt)
   if count + ask > quota then
     local left, retry, reset = quota - count, -1, 0
     if left < 0 then left = 0 end -- in debt, or the quota was edited to less
-    -- What the windows after this one have to pay first.
-    local owed = count - quota
-    if owed > debt then owed = debt end
-    if owed < 0 then owed = 0 end
+    local debt = owed(count, owing, quota)
     if ask <= quota then
       retry = ends - now
-      local lacking = owed + ask - quota
+      local lacking = debt + ask - quota
       if lacking > 0 then
         retry = retry + (lacking + (quota - lacking % quota) % quota) / quota * period
       end
     end
     if count > 0 then
-      reset = ends - now + (owed + (quota - owed % quota) % quota) / quota * period
+      reset = ends - now + (debt + (quota - debt % quota) % quota) / quota * period
     end
-    return 0, start, count, 0, left, retry, reset, forget
+    return 0, start, count, owing, left, retry, reset, forget
   end
   count = count + cost
   local reset = 0
@@ -94,21 +98,21 @@ local function give_back(s1, s2, s3, now, units, taken_at, _, period)
     return s1, s2, s3, 0, 0
   end
   if s2 <= units then return 0, 0, 0, 1, 0 end
-  return s1, s2 - units, 0, 1, 0
+  return s1, s2 - units, s3, 1, 0
 end
 
-local function charge(s1, s2, _, now, units, quota, period, alignment, debt)
-  local start, count = window(s1, s2, now, quota, period, alignment, debt)
+local function charge(s1, s2, s3, now, units, quota, period, alignment, debt)
+  local start, count, owing = window(s1, s2, s3, now, quota, period, alignment)
   local room = quota + debt - count
   if debt < 0 then room = quota - debt - count end
   if units > room then units = room end
-  if units <= 0 then return s1, s2, 0, 0, 0 end
+  if units <= 0 then return s1, s2, s3, 0, 0 end
   count = count + units
-  local owed = count - quota
-  if owed > debt then owed = debt end
-  if owed < 0 then owed = 0 end
-  local windows = (owed + (quota - owed % quota) % quota) / quota
-  return start, count, 0, units, start + (2 + windows) * period
+  -- With a debt below zero, what this charge owes is forgotten when the window ends.
+  if debt > 0 and count - quota > owing then owing = count - quota end
+  local over = owed(count, owing, quota)
+  local windows = (over + (quota - over % quota) % quota) / quota
+  return start, count, owing, units, start + (2 + windows) * period
 end
 
 return { take = take, give_back = give_back, charge = charge }

@@ -4,7 +4,7 @@ use crate::written::Written;
 #[cfg(feature = "host")]
 use crate::{
     Content,
-    state::{Time, owed, used, whole},
+    state::{Time, owed, used, used_and_owed, whole},
 };
 use crate::{Debt, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, ShapeExtra, shape};
 
@@ -36,13 +36,13 @@ impl Alignment {
 
 impl Describe for FixedWindow {
     const NAME: &'static str = "fixed_window";
-    const CODE: &'static str = "fw1";
+    const CODE: &'static str = "fw2";
     const WINDOWS: bool = true;
     const SETTINGS: &'static [Setting] =
         &[Setting::Quota, Setting::Period, Setting::Alignment, Setting::Debt];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("fixed_window", Numbers, state 2, numbers 4)
+        crate::program::program!("fixed_window", Numbers, state 3, numbers 4)
     }
 
     fn read(written: &Written<'_>) -> Option<Self> {
@@ -93,16 +93,36 @@ impl Describe for FixedWindow {
 
     #[cfg(feature = "host")]
     fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
-        let Content::Numbers([start, count, _]) = *content else { return None };
-        let (time, amount) = (Time::of(self.rate.per_ms, at_us), known.then_some(self.rate.amount));
-        let (start, ends) = (whole(start), whole(start) + time.units(self.rate.per_ms));
+        let Content::Numbers([start, count, owing]) = *content else { return None };
+        let (time, quota) = (Time::of(self.rate.per_ms, at_us), self.rate.amount);
+        let (start, count) = (whole(start), whole(count));
+        let period = time.units(self.rate.per_ms).max(1);
+        let (ends, owed) = (start + period, owed(count, whole(owing), quota));
         let span = format!("the window from {} to {}", time.at(start), time.at(ends));
-        if time.now >= ends {
-            let windows = (time.now - start) / time.units(self.rate.per_ms).max(1);
-            let debt = self.debt.number(self.rate.amount);
-            let owed = amount.map_or(0, |quota| owed(whole(count), quota, debt, windows));
-            return Some(format!("{} ({span}, with {count}, is over)", used(owed, amount)));
+        if !known {
+            return Some(match time.now >= ends {
+                true => format!("{} ({span}, with {count}, is over)", used(0, None)),
+                false => {
+                    format!("{}, all back in {} ({span})", used(count, None), time.until(ends))
+                }
+            });
         }
-        Some(format!("{}, all back in {} ({span})", used(whole(count), amount), time.until(ends)))
+        // What is owed counts in the windows after it, until it is paid.
+        let back = |owed: u64, ends: u64| ends + owed.div_ceil(quota.max(1)) * period;
+        if time.now >= ends {
+            let windows = (time.now - start) / period;
+            let carried = owed.saturating_sub(quota.saturating_mul(windows - 1));
+            let (owed, ends) = (carried.saturating_sub(quota), start + (windows + 1) * period);
+            let used = used_and_owed(carried, quota, owed);
+            return Some(match carried {
+                0 => format!("{used} ({span}, with {count}, is over)"),
+                _ => format!(
+                    "{used}, all back in {} ({span}, with {count}, is over)",
+                    time.until(back(owed, ends))
+                ),
+            });
+        }
+        let (used, all) = (used_and_owed(count, quota, owed), time.until(back(owed, ends)));
+        Some(format!("{used}, all back in {all} ({span})"))
     }
 }

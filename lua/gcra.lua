@@ -2,19 +2,19 @@
 --
 -- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no
 --            rounding error: 900 a second stays 900 a second. Makes the same decisions as
---            token_bucket, with two integers of state. If callers use different quotas or bursts,
---            as they do while an edit is rolled out, at most what the larger ones allow passes.
+--            token_bucket, from an instant instead of tokens. If callers use different quotas,
+--            bursts or debts, as they do while an edit is rolled out, at most what the larger ones
+--            allow passes.
 -- Numbers    quota (units), period (time units), burst (units), debt (units that charges may take
---            beyond what is left). Quota and period may be divided by a common factor.
--- State      s1 + s2 / quota = the instant at which nothing was left, or would have been (time
---            units since 1970; s1 whole, s2 the remainder in 1 / quota units): the theoretical
---            arrival time (TAT) minus a whole burst. What has flowed in since, a burst at most, is
---            left. It does not depend on the burst, so that a limit may be edited. It may be
---            negative, for an instant before 1970. All 0 means full; the one instant that would be
---            written as all 0 is moved by one time unit. An instant in the future is a debt. One
---            further ahead than the debt allows proves that the clock stepped back: the bucket
---            starts afresh, full from now. A remainder of quota or more (the quota was edited) is
---            rounded up.
+--            beyond what is left). Quota and period are divided by what they have in common.
+-- State      s1 + s2 / quota = the instant at which nothing was left, would have been, or will be
+--            once a debt is paid (time units since 1970; s1 whole, s2 the remainder in 1 / quota
+--            units): the theoretical arrival time (TAT) minus a whole burst. What has flowed in
+--            since, a burst at most, is left. It does not depend on the burst, so that a limit may
+--            be edited. It may be negative, for an instant before 1970. s3 = the instant of the
+--            last write; 0 means absent: full. A last write in the future proves that the clock
+--            stepped back: the bucket starts afresh, full from now. (An instant in the future does
+--            not: it is a debt.) A remainder of quota or more (the quota was edited) is rounded up.
 -- Lifetime   One period beyond the instant at which all is back.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
 --            written, time units until it would fit (-1: it fits, or never can), time units until
@@ -29,7 +29,7 @@
 -- charge     (state, now, units, numbers) -> new state, units charged, the instant at which the
 --            state may be forgotten. Always charges, into debt if need be, as many units as the
 --            debt has room for. 0 charged: nothing is to be written.
--- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SET.
 -- Source     ITU-T I.371, the Generic Cell Rate Algorithm in its virtual scheduling form, its TAT
 --            moved by the burst.
@@ -41,13 +41,18 @@
 -- text gives the same answers in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the
 -- arguments. The driver's generator needs the last line on its own.
 
-local function take(s1, s2, _, now, cost, quota, period, burst, debt)
+-- The most ticks that a bucket may lack, so that all numbers stay exact. Only a limit that was
+-- edited while it was in debt may lack more.
+local LACKING_MAX = 4503599627370496
+
+local function take(s1, s2, s3, now, cost, quota, period, burst)
   local full = burst * period
   local level = full
-  if s1 ~= 0 or s2 ~= 0 then
+  if s3 > 0 and s3 <= now then
     if s2 >= quota then s1, s2 = s1 + 1, 0 end
-    local known = (now - s1) * quota - s2
-    if known < full and known >= -debt * period then level = known end
+    level = (now - s1) * quota - s2
+    if level > full then level = full end
+    if level < full - LACKING_MAX then level = full - LACKING_MAX end
   end
   local ask = cost
   if ask == 0 then ask = 1 end
@@ -66,51 +71,50 @@ local function take(s1, s2, _, now, cost, quota, period, burst, debt)
   local reset = (missing + (quota - missing % quota) % quota) / quota
   local rest = (quota - level % quota) % quota
   local whole = now - (level + rest) / quota
-  if whole == 0 and rest == 0 then whole = 1 end
   local left = 0
   if level > 0 then left = (level - level % period) / period end
-  return fits, whole, rest, 0, left, retry, reset, now + reset + period
+  return fits, whole, rest, now, left, retry, reset, now + reset + period
 end
 
-local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst, debt)
+local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst)
   local full = burst * period
   local whole, rest = s1, s2
   if rest >= quota then whole, rest = whole + 1, 0 end
   local level = (now - whole) * quota - rest
+  if level < full - LACKING_MAX then level = full - LACKING_MAX end
   if units > burst then units = burst end
   local back = units * period - (now - taken_at) * quota
-  -- A take in the future, or an instant further ahead than the debt allows: the clock stepped back,
-  -- and what was taken is no longer in this state.
-  local unknown = s1 == 0 and s2 == 0 or level < -debt * period or taken_at > now
+  -- A take or a last write in the future: the clock stepped back, and what was taken is no longer
+  -- in this state.
+  local unknown = s3 == 0 or s3 > now or taken_at > now
   if unknown or level >= full or back <= 0 then return s1, s2, s3, 0, 0 end
   level = level + back
   if level >= full then return 0, 0, 0, 1, 0 end
   local missing = full - level
   rest = (quota - level % quota) % quota
   whole = now - (level + rest) / quota
-  if whole == 0 and rest == 0 then whole = 1 end
-  return whole, rest, 0, 1, now + (missing + (quota - missing % quota) % quota) / quota + period
+  return whole, rest, now, 1, now + (missing + (quota - missing % quota) % quota) / quota + period
 end
 
-local function charge(s1, s2, _, now, units, quota, period, burst, debt)
-  local full, least = burst * period, -debt * period
+local function charge(s1, s2, s3, now, units, quota, period, burst, debt)
+  local full = burst * period
   local level = full
-  if s1 ~= 0 or s2 ~= 0 then
+  if s3 > 0 and s3 <= now then
     local whole, rest = s1, s2
     if rest >= quota then whole, rest = whole + 1, 0 end
-    local known = (now - whole) * quota - rest
-    if known < full and known >= least then level = known end
+    level = (now - whole) * quota - rest
+    if level > full then level = full end
+    if level < full - LACKING_MAX then level = full - LACKING_MAX end
   end
-  local room = level - least
+  local room = level + debt * period
+  if room < 0 then room = 0 end -- the debt was edited to less
   if units * period > room then units = (room - room % period) / period end
-  if units == 0 then return s1, s2, 0, 0, 0 end
+  if units == 0 then return s1, s2, s3, 0, 0 end
   level = level - units * period
   local missing = full - level
   local rest = (quota - level % quota) % quota
-  local whole = now - (level + rest) / quota
-  if whole == 0 and rest == 0 then whole = 1 end
   local reset = (missing + (quota - missing % quota) % quota) / quota
-  return whole, rest, 0, units, now + reset + period
+  return now - (level + rest) / quota, rest, now, units, now + reset + period
 end
 
 return { take = take, give_back = give_back, charge = charge }

@@ -21,13 +21,13 @@ pub struct Gcra {
 
 impl Describe for Gcra {
     const NAME: &'static str = "gcra";
-    const CODE: &'static str = "gcra2";
+    const CODE: &'static str = "gcra3";
     const BUCKET: bool = true;
     const SETTINGS: &'static [Setting] =
         &[Setting::Quota, Setting::Period, Setting::Burst, Setting::Debt];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("gcra", Numbers, state 2, numbers 4)
+        crate::program::program!("gcra", Numbers, state 3, numbers 4)
     }
 
     fn read(written: &Written<'_>) -> Option<Self> {
@@ -64,14 +64,11 @@ impl Describe for Gcra {
 
     #[cfg(feature = "host")]
     fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
-        let Content::Numbers([empty, rest, _]) = *content else { return None };
+        let Content::Numbers([empty, rest, last]) = *content else { return None };
         let time = Time::of(self.rate.per_ms, at_us);
-        let numbers = self.numbers(Moment::ANY);
-        let bucket = Bucket::new(numbers, "owed").filter(|_| known);
-        // An instant further ahead than the debt allows: the clock stepped back, and the bucket
-        // starts again full.
-        let least = bucket.as_ref().map(|bucket| bucket.least(numbers[3]));
-        let full = empty == 0 && rest == 0;
-        Some(emptied(time, [empty, rest], bucket.as_ref(), full, least))
+        let bucket = Bucket::new(self.numbers(Moment::ANY), "owed").filter(|_| known);
+        // A last write in the future: the clock stepped back, and the bucket starts again full.
+        let full = last <= 0 || i128::from(last) > i128::from(time.now);
+        Some(emptied(time, [empty, rest], bucket.as_ref(), full))
     }
 }

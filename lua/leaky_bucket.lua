@@ -7,9 +7,9 @@
 --            units, rounded up: if a unit does not last a whole number of them, t is one longer. No
 --            request waits longer than `max_delay`, so at most max_delay x quota / period units
 --            wait.
--- Numbers    quota (units), period (time units), burst (units), max_delay (time units), may_wait
---            (1, or 0 if the caller can't hold one more waiting request: then only what passes at
---            once fits).
+-- Numbers    quota (units), period (time units; both divided by what they have in common), burst
+--            (units), max_delay (time units), may_wait (1, or 0 if the caller can't hold one more
+--            waiting request: then only what passes at once fits).
 -- State      s1 + s2 / quota = the instant at which nothing was left, or will be once the last
 --            waiting request has passed (time units since 1970; s1 whole, s2 the remainder in 1 /
 --            quota units): the theoretical arrival time (TAT) minus a whole burst. What has flowed

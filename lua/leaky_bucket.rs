@@ -33,7 +33,7 @@ impl LeakyBucket {
 
 impl Describe for LeakyBucket {
     const NAME: &'static str = "leaky_bucket";
-    const CODE: &'static str = "lb1";
+    const CODE: &'static str = "lb2";
     const QUEUES: bool = true;
     const BUCKET: bool = true;
     const SETTINGS: &'static [Setting] =
@@ -63,7 +63,7 @@ impl Describe for LeakyBucket {
             // Waiting units are debt, as the burst is: both together must stay an exact whole
             // number.
             let units_a_ms = 1000 / rate.unit_us();
-            let Ticking { amount, period } = rate.ticking(u128::MAX);
+            let Ticking { amount, period } = rate.ticking();
             let room = BURST_PERIOD_MAX - burst * period;
             let most_ms = room / (units_a_ms * amount.max(1));
             if max_delay_ms > most_ms {
@@ -78,9 +78,7 @@ impl Describe for LeakyBucket {
 
     fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
         let max_delay = self.max_delay_ms * (1000 / self.rate.unit_us());
-        let burst = u128::from(self.burst) * u128::from(self.rate.period_units());
-        let waiting = u128::from(max_delay) * u128::from(self.rate.amount);
-        let Ticking { amount, period } = self.rate.ticking(burst + waiting);
+        let Ticking { amount, period } = self.rate.ticking();
         [amount as i64, period as i64, self.burst as i64, max_delay as i64, 1, 0, 0]
     }
 
@@ -128,6 +126,6 @@ impl Describe for LeakyBucket {
         let bucket = Bucket::new(self.numbers(Moment::ANY), "waiting").filter(|_| known);
         // A last write in the future: the clock stepped back, and the bucket starts again full.
         let full = last <= 0 || i128::from(last) > i128::from(time.now);
-        Some(emptied(time, [empty, rest], bucket.as_ref(), full, None))
+        Some(emptied(time, [empty, rest], bucket.as_ref(), full))
     }
 }

@@ -69,16 +69,11 @@ impl Rate {
         self.per_ms * (1000 / self.unit_us())
     }
 
-    /// Its amount and its period, divided by a common factor if `ticks` (a bucket's level in ticks
-    /// of 1 / amount time units) are more than a double counts exactly: the same rate with fewer
-    /// ticks. They are a program's first two numbers, each below 2^53, as `check` ensures.
-    fn ticking(&self, ticks: u128) -> Ticking {
-        let whole = Ticking { amount: self.amount, period: self.period_units() };
-        if ticks <= u128::from(check::BURST_PERIOD_MAX) {
-            return whole;
-        }
-        let factor = common_factor(whole.amount, whole.period).max(1);
-        Ticking { amount: whole.amount / factor, period: whole.period / factor }
+    /// Its amount and its period, divided by what they have in common: the same rate with the
+    /// smallest numbers, so that a bucket of any size counts exactly. A bucket's first two numbers.
+    fn ticking(&self) -> Ticking {
+        let factor = common_factor(self.amount, self.period_units()).max(1);
+        Ticking { amount: self.amount / factor, period: self.period_units() / factor }
     }
 
     /// In which time `units` come back; `period` is the rate's in some unit of time, and `divide`
@@ -182,8 +177,7 @@ pub trait Describe: Sized {
         };
         let debt = self.debt().number(allowance);
         if Self::BUCKET {
-            let units = u128::from(allowance) + u128::from(debt.unsigned_abs());
-            let Ticking { amount, period } = rate.ticking(units * u128::from(rate.period_units()));
+            let Ticking { amount, period } = rate.ticking();
             [amount as i64, period as i64, allowance as i64, debt, 0, 0, 0]
         } else {
             [rate.amount as i64, rate.period_units() as i64, debt, 0, 0, 0, 0]
@@ -292,7 +286,7 @@ pub trait Describe: Sized {
     /// their state as long as this is unchanged.
     fn of_shape(&self) -> Self;
 
-    /// The shape as text, such as `fw1-60000c`: the code, the period in milliseconds, and whatever
+    /// The shape as text, such as `fw2-60000c`: the code, the period in milliseconds, and whatever
     /// else the state's meaning depends on. Short, as it is part of every key.
     fn write_shape(&self, _: &ShapeExtra) -> String {
         format!("{}-{}", Self::CODE, self.rate().map_or(0, |rate| rate.per_ms))

@@ -12,29 +12,32 @@
 --            next and the one after. All four 0: a single period that never ends. Last the debt
 --            (units, at most the amount, that charges may take beyond the amount; below zero: as
 --            many, and forgotten when the period ends).
--- State      s1 = the period's start, s2 = units counted in it, s3 = 0. A count of zero means no
---            period. A start other than this period's belongs to another period, so counting starts
---            again at 0. The exception is the next period's start: the clock stepped back over the
---            border, and units are counted in that period, as it would otherwise start twice.
+-- State      s1 = the period's start, s2 = units counted in it, s3 = those of them that are owed:
+--            they count in the next period if they are above the amount still. A count of zero
+--            means no period. A start other than this period's belongs to another period, so
+--            counting starts again at 0. The exception is the next period's start: the clock
+--            stepped back over the border, and units are counted in that period, as it would
+--            otherwise start twice.
 -- Lifetime   One period beyond the period's end, two if it ends in debt; unlimited for a period
 --            that never ends.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written
 --            (never below 0), time units until it would fit (-1: it fits, or never can; -2: none of
---            the periods named contains now, and nothing was decided), time units until all is back
---            (0 if never), the instant at which the state may be forgotten (0: unchanged; -1:
---            never). Cost 0 is decided as 1 and counts nothing. A cost above the amount never fits.
+--            the periods named contains now, or they don't tell what is owed, and nothing was
+--            decided), time units until all is back (0 if never), the instant at which the state
+--            may be forgotten (0: unchanged; -1: never). Cost 0 is decided as 1 and counts nothing.
+--            A cost above the amount never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
 --            the instant at which it may be forgotten. Only into the period that was charged. A
 --            count of zero means no period: all 0.
 -- charge     (state, now, units, numbers) -> new state, units charged (-2: as in take), the instant
 --            at which the state may be forgotten. Always charges, into debt if need be, as many
 --            units as the debt has room for. 0 charged: nothing is to be written.
--- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
 --            SETRANGE (a SET with its lifetime for a period's first unit).
 -- Source     The quotas of API gateways and billing. Lua has no time zones, so the caller passes
 --            the starts: a period is identified by its start.
 --
--- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers
+-- All arguments and answers are whole numbers up to 2^53, so the same text gives the same answers
 -- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
 -- generator needs the last line on its own.
 
@@ -51,34 +54,41 @@ local function period(at, before, this, next, after)
   return this, next, after
 end
 
--- The period in which units count now: its start, its end, the instant after its end, and the units
--- that count in it. Those that the period before could not hold are carried over. nil if the
--- periods named don't tell.
-local function counted(s1, s2, now, amount, conditional, before, this, next, after, debt)
-  local start, ends, forget = period(now, before, this, next, after)
+-- How many of `count` units the next period has to pay, of those that were charged as owed.
+local function owed(count, owing, amount)
+  local over = count - amount
+  if over > owing then over = owing end
+  if over < 0 then over = 0 end
+  return over
+end
+
+-- The period in which units count now: its start, its end, the end of the next one, the units that
+-- count in it, and those that are owed. What the period before could not hold is carried over. nil
+-- if the periods named don't tell.
+local function counted(s1, s2, s3, now, amount, before, this, next, after)
+  local start, ends, next_ends = period(now, before, this, next, after)
   -- The counted period started before the clock stepped back over its border.
   if start and s2 > 0 and s1 == ends then
-    start, ends, forget = period(s1, before, this, next, after)
+    start, ends, next_ends = period(s1, before, this, next, after)
   end
   if not start then return nil end
-  if s1 == start then return start, ends, forget, s2 end
-  local owed = s2 - amount
-  if owed > debt then owed = debt end
-  if owed <= 0 or conditional == 0 or s1 > start then return start, ends, forget, 0 end
+  if s1 == start then return start, ends, next_ends, s2, s3 end
+  local count = owed(s2, s3, amount)
+  if count == 0 or s1 > start then return start, ends, next_ends, 0, 0 end
   -- A debt of at most the amount is paid in one period. The one before the first is not named, and
   -- may have been half as long again.
   if start == before and 2 * (before - s1) <= 3 * (this - before) then return nil end
   local follows = start == this and s1 == before or start == next and s1 == this
-  if not follows then owed = 0 end
-  return start, ends, forget, owed
+  if not follows then count = 0 end
+  return start, ends, next_ends, count, count
 end
 
-local function take(s1, s2, _, now, cost, amount, conditional, before, this, next, after, debt)
-  local start, ends, forget, count =
-    counted(s1, s2, now, amount, conditional, before, this, next, after, debt)
+local function take(s1, s2, s3, now, cost, amount, conditional, before, this, next, after)
+  local start, ends, next_ends, count, owing =
+    counted(s1, s2, s3, now, amount, before, this, next, after)
   if not start then return 0, 0, 0, 0, 0, -2, 0, 0 end
 
-  local second = forget
+  local forget = next_ends
   if start == s1 and s2 > 0 then forget = 0 end
   local ask = cost
   if ask == 0 then ask = 1 end
@@ -90,20 +100,18 @@ local function take(s1, s2, _, now, cost, amount, conditional, before, this, nex
     count = count + cost
     if count > COUNT_MAX then count = COUNT_MAX end
   end
-  local owed = 0
-  if conditional == 1 then owed = count - amount end
-  if owed > debt then owed = debt end
+  local debt = owed(count, owing, amount)
   if fits == 0 and ask <= amount and ends >= 0 then
     retry = ends - now
-    if owed + ask > amount then retry = second - now end
+    if debt + ask > amount then retry = next_ends - now end
   end
   if count > 0 and ends >= 0 then
     reset = ends - now
-    if owed > 0 then reset = second - now end
+    if debt > 0 then reset = next_ends - now end
   end
   local left = amount - count
   if left < 0 then left = 0 end
-  return fits, start, count, 0, left, retry, reset, forget
+  return fits, start, count, owing, left, retry, reset, forget
 end
 
 local function give_back(s1, s2, s3, now, units, taken_at, _, _, before, this, next, after)
@@ -113,23 +121,26 @@ local function give_back(s1, s2, s3, now, units, taken_at, _, _, before, this, n
     return s1, s2, s3, 0, 0
   end
   if s2 <= units then return 0, 0, 0, 1, 0 end
-  return s1, s2 - units, 0, 1, 0
+  return s1, s2 - units, s3, 1, 0
 end
 
-local function charge(s1, s2, _, now, units, amount, conditional, before, this, next, after, debt)
-  local start, ends, forget, count =
-    counted(s1, s2, now, amount, conditional, before, this, next, after, debt)
-  if not start then return s1, s2, 0, -2, 0 end
+local function charge(s1, s2, s3, now, units, amount, conditional, before, this, next, after, debt)
+  local start, ends, next_ends, count, owing =
+    counted(s1, s2, s3, now, amount, before, this, next, after)
+  if not start then return s1, s2, s3, -2, 0 end
   if conditional == 1 then
     local room = amount + debt - count
     if debt < 0 then room = amount - debt - count end
     if units > room then units = room end
-    if units <= 0 then return s1, s2, 0, 0, 0 end
-    if debt > 0 and count + units > amount and ends >= 0 then forget = forget + forget - ends end
+    if units <= 0 then return s1, s2, s3, 0, 0 end
+    -- With a debt below zero, what this charge owes is forgotten when the period ends.
+    if debt > 0 and count + units - amount > owing then owing = count + units - amount end
   end
   count = count + units
   if count > COUNT_MAX then count = COUNT_MAX end
-  return start, count, 0, units, forget
+  local forget = next_ends
+  if owed(count, owing, amount) > 0 and ends >= 0 then forget = forget + next_ends - ends end
+  return start, count, owing, units, forget
 end
 
 return { take = take, give_back = give_back, charge = charge }

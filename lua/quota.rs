@@ -7,7 +7,7 @@ use crate::{
 #[cfg(feature = "host")]
 use crate::{
     Content,
-    state::{Time, owed, used, whole},
+    state::{Time, owed, used, used_and_owed, whole},
     utc_text,
 };
 
@@ -41,7 +41,7 @@ impl Quota {
 
 impl Describe for Quota {
     const NAME: &'static str = "quota";
-    const CODE: &'static str = "q1";
+    const CODE: &'static str = "q2";
     const WINDOWS: bool = true;
     const SETTINGS: &'static [Setting] = &[
         Setting::Quota,
@@ -55,7 +55,7 @@ impl Describe for Quota {
         &[written::QUOTA, (Setting::Calendar, "one of `hour`, `day`, `week`, `month`, `forever`")];
 
     fn program() -> Option<&'static Program> {
-        crate::program::program!("quota", Numbers, state 2, numbers 7)
+        crate::program::program!("quota", Numbers, state 3, numbers 7)
     }
 
     /// The zone is only named here; the proxy looks it up.
@@ -193,7 +193,7 @@ impl Describe for Quota {
 
     #[cfg(feature = "host")]
     fn state(&self, _: &ShapeExtra, content: &Content, at_us: u64, known: bool) -> Option<String> {
-        let Content::Numbers([start, count, _]) = *content else { return None };
+        let Content::Numbers([start, count, owing]) = *content else { return None };
         let amount = known.then_some(self.amount);
         if self.calendar == Calendar::Forever {
             return Some(format!("{}, for ever", used(whole(count), amount)));
@@ -203,18 +203,24 @@ impl Describe for Quota {
             let used = used(whole(count), amount);
             return Some(format!("{used} in the period that began at {began}"));
         }
-        let [before, this, next, _] =
+        let [before, this, next, after] =
             self.calendar.starts(i64::try_from(time.now).unwrap_or(i64::MAX));
+        let owed = if self.conditional { owed(whole(count), whole(owing), self.amount) } else { 0 };
         if start < this {
-            let windows = if start == before { 1 } else { 2 };
-            let debt = if self.conditional { self.debt.number(self.amount) } else { 0 };
-            let used = used(owed(whole(count), self.amount, debt, windows), amount);
+            // What is owed is paid in the next period.
+            let carried = if start == before { owed } else { 0 };
+            let used = used(carried, amount);
             return Some(format!(
                 "{used} (the period that began at {began}, with {count}, is over)"
             ));
         }
-        let (used, ends) = (used(whole(count), amount), utc_text(next));
-        let until = time.until(whole(next));
+        let used = if self.conditional {
+            used_and_owed(whole(count), self.amount, owed)
+        } else {
+            used(whole(count), amount)
+        };
+        let (ends, until) =
+            (utc_text(next), time.until(whole(if owed > 0 { after } else { next })));
         Some(format!("{used}, all back in {until} (the period from {began} to {ends})"))
     }
 }

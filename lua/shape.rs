@@ -25,7 +25,7 @@ pub enum ShapeExtra {
     Script(String),
 }
 
-/// A shape, such as `fw1-60000c`: the algorithm with the version of its state's format, the period
+/// A shape, such as `fw2-60000c`: the algorithm with the version of its state's format, the period
 /// in milliseconds, and what else the state depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {

@@ -53,11 +53,15 @@ pub(crate) fn used(count: u64, of: Option<u64>) -> String {
     of.map_or_else(|| format!("{count} used"), |amount| format!("{count} of {amount} used"))
 }
 
-/// What an earlier window could not hold and `windows` later ones, one at least, have not paid yet:
-/// of `count` units with this quota, where at most `debt` (a program's number) is carried over.
-pub(crate) fn owed(count: u64, quota: u64, debt: i64, windows: u64) -> u64 {
-    let owed = count.saturating_sub(quota).min(whole(debt));
-    owed.saturating_sub(quota.saturating_mul(windows.saturating_sub(1)))
+/// How many of `count` units the next window has to pay, of those that were charged as owed.
+pub(crate) fn owed(count: u64, owing: u64, quota: u64) -> u64 {
+    count.saturating_sub(quota).min(owing)
+}
+
+/// `15 of 10 used and 5 owed`.
+pub(crate) fn used_and_owed(count: u64, quota: u64, owed: u64) -> String {
+    let used = used(count.min(quota), Some(quota));
+    if owed > 0 { format!("{used} and {owed} owed") } else { used }
 }
 
 /// A bucket's numbers, in ticks of 1 / quota time units.
@@ -86,11 +90,6 @@ impl Bucket {
         i128::from(tokens) * self.unit + i128::from(ticks) + elapsed * self.back
     }
 
-    /// The level of a whole debt, in ticks.
-    pub(crate) fn least(&self, debt: i64) -> i128 {
-        i128::from(debt) * -self.unit
-    }
-
     /// Describes a level in ticks; below zero there is a queue, or a debt.
     pub(crate) fn describe(&self, time: Time, level: i128) -> String {
         let level = level.min(self.full());
@@ -117,14 +116,13 @@ impl Bucket {
 }
 
 /// Describes the state of `gcra` and `leaky_bucket`: the instant `empty` plus `rest` ticks, at
-/// which nothing was or will be left. With `full`, or below the `least` level, the state means
-/// nothing at this time, and the bucket is full.
+/// which nothing was or will be left. With `full`, the state means nothing at this time, and the
+/// bucket is full.
 pub(crate) fn emptied(
     time: Time,
     [empty, rest]: [i64; 2],
     bucket: Option<&Bucket>,
     full: bool,
-    least: Option<i128>,
 ) -> String {
     let since = i128::from(time.now) - i128::from(empty);
     let Some(bucket) = bucket else {
@@ -137,6 +135,5 @@ pub(crate) fn emptied(
         return format!("nothing left at {empty}, {ago} ago; a burst at most has come back since");
     };
     let level = since * bucket.back - i128::from(rest);
-    let full = full || least.is_some_and(|least| level < least);
     bucket.describe(time, if full { bucket.full() } else { level })
 }

@@ -34,23 +34,23 @@ fn of_each_shape() -> Vec<(Algorithm, &'static str)> {
     use fixed_window::Alignment::{Clock, FirstRequest};
     let month = Calendar::Month { time_zone: berlin(), anchor_day: 31 };
     vec![
-        (window(MINUTE, Clock), "fw1-60000c"),
-        (window(MINUTE, FirstRequest), "fw1-60000f"),
-        (window(Rate { per_ms: 60_001, ..MINUTE }, Clock), "fw1-60001c"),
+        (window(MINUTE, Clock), "fw2-60000c"),
+        (window(MINUTE, FirstRequest), "fw2-60000f"),
+        (window(Rate { per_ms: 60_001, ..MINUTE }, Clock), "fw2-60001c"),
         (SlidingWindowCounter { rate: MINUTE, debt: Debt::None }.into(), "sc1-60000"),
         (SlidingWindowLog { rate: MINUTE, debt: Debt::None }.into(), "sl2-60000"),
         (SlidingWindowBuckets { rate: MINUTE, buckets: 6, debt: Debt::None }.into(), "sb2-60000x6"),
         (SlidingWindowBuckets { rate: MINUTE, buckets: 7, debt: Debt::None }.into(), "sb2-60000x7"),
-        (Gcra { burst: 1, rate: MINUTE, debt: Debt::None }.into(), "gcra2-60000"),
-        (TokenBucket { burst: 1, rate: MINUTE, debt: Debt::None }.into(), "tb1-60000"),
-        (LeakyBucket { burst: 1, rate: MINUTE, max_delay_ms: 5 }.into(), "lb1-60000"),
+        (Gcra { burst: 1, rate: MINUTE, debt: Debt::None }.into(), "gcra3-60000"),
+        (TokenBucket { burst: 1, rate: MINUTE, debt: Debt::None }.into(), "tb2-60000"),
+        (LeakyBucket { burst: 1, rate: MINUTE, max_delay_ms: 5 }.into(), "lb2-60000"),
         (Concurrency { amount: 5 }.into(), "cc1-10000"),
-        (quota(5, Calendar::Hour(berlin())), "q1-h-Europe.Berlin"),
-        (quota(5, Calendar::Day(TimeZone::utc())), "q1-d-UTC"),
-        (quota(5, Calendar::Day(berlin())), "q1-d-Europe.Berlin"),
-        (quota(5, Calendar::Week(berlin())), "q1-w-Europe.Berlin"),
-        (quota(5, month), "q1-m31-Europe.Berlin"),
-        (quota(5, Calendar::Forever), "q1-ever"),
+        (quota(5, Calendar::Hour(berlin())), "q2-h-Europe.Berlin"),
+        (quota(5, Calendar::Day(TimeZone::utc())), "q2-d-UTC"),
+        (quota(5, Calendar::Day(berlin())), "q2-d-Europe.Berlin"),
+        (quota(5, Calendar::Week(berlin())), "q2-w-Europe.Berlin"),
+        (quota(5, month), "q2-m31-Europe.Berlin"),
+        (quota(5, Calendar::Forever), "q2-ever"),
         (
             Script { name: "mi-ne".into(), arguments: [1, 2].into_iter().collect() }.into(),
             "script-mi-ne-0123456789abcdef",
@@ -71,7 +71,7 @@ fn a_shape_is_read_as_it_is_written_and_each_is_its_own() {
         }
     }
     for wrong in
-        ["", "fw1", "fw1-60000", "fw2-60000c", "gcra2-", "gcra2-1x", "sb2-60000", "q1-x-UTC"]
+        ["", "fw1", "fw2-60000", "fw1-60000c", "gcra3-", "gcra3-1x", "sb2-60000", "q2-x-UTC"]
     {
         assert_eq!(wrong.parse::<Shape>(), Err(()), "{wrong}");
     }
@@ -107,12 +107,12 @@ fn numbers_are_in_the_limits_own_unit() {
     assert_eq!(of(window(MINUTE, FirstRequest)), [100, 60_000_000, 0, 0, 0, 0, 0]);
     let day = Rate { amount: 5, per_ms: 86_400_000 };
     let gcra: Algorithm = Gcra { burst: 7, rate: day, debt: Debt::None }.into();
-    assert_eq!((gcra.unit_us(), of(gcra)), (1000, [5, 86_400_000, 7, 0, 0, 0, 0]));
+    assert_eq!((gcra.unit_us(), of(gcra)), (1000, [1, 17_280_000, 7, 0, 0, 0, 0]));
     let buckets = SlidingWindowBuckets { rate: day, buckets: 7, debt: Debt::None };
     assert_eq!(of(buckets.into()), [5, 12_342_858, 7, 0, 0, 0, 0], "rounded up");
     let leaky = |rate| LeakyBucket { burst: 2, rate, max_delay_ms: 1_500 }.into();
-    assert_eq!(of(leaky(MINUTE)), [100, 60_000_000, 2, 1_500_000, 1, 0, 0]);
-    assert_eq!(of(leaky(day)), [5, 86_400_000, 2, 1_500, 1, 0, 0]);
+    assert_eq!(of(leaky(MINUTE)), [1, 600_000, 2, 1_500_000, 1, 0, 0]);
+    assert_eq!(of(leaky(day)), [1, 17_280_000, 2, 1_500, 1, 0, 0]);
     let leases: Algorithm = Concurrency { amount: 3 }.into();
     assert_eq!((leases.unit_us(), of(leases)), (1000, [3, 10_000, 0, 0, 0, 0, 0]));
     let around = [NOON_MS - DAY_MS, NOON_MS, NOON_MS + DAY_MS, NOON_MS + 2 * DAY_MS];
@@ -182,27 +182,27 @@ fn state(shape: &str, content: &Content, known: Option<&Algorithm>) -> String {
 fn each_state_is_put_into_words() {
     for (shape, content, expected) in [
         (
-            "fw1-60000c",
+            "fw2-60000c",
             numbers(960 * SECOND_US, 7, 0),
             "7 used, all back in 20.000 s (the window from 1970-01-01T00:16:00Z to 1970-01-01T00:17:00Z)",
         ),
         (
-            "fw1-10000f",
+            "fw2-10000f",
             numbers(960 * SECOND_US, 7, 0),
             "0 used (the window from 1970-01-01T00:16:00Z to 1970-01-01T00:16:10Z, with 7, is over)",
         ),
         (
-            "gcra2-1000",
+            "gcra3-1000",
             numbers(997_500_000, 3, 0),
             "nothing left at 1970-01-01T00:16:37.5Z, 2.500 s ago; a burst at most has come back since",
         ),
         (
-            "lb1-1000",
+            "lb2-1000",
             numbers(1_002_500_000, 3, 1_000_000_000),
             "nothing left until 1970-01-01T00:16:42.5Z, in 2.500 s",
         ),
         (
-            "tb1-1000",
+            "tb2-1000",
             numbers(5, 0, 990 * SECOND_US),
             "5 tokens left at 1970-01-01T00:16:30Z, and what was refilled since",
         ),
@@ -231,11 +231,11 @@ fn each_state_is_put_into_words() {
             "1 used, back when their requests end",
         ),
         (
-            "q1-d-Europe.Berlin",
+            "q2-d-Europe.Berlin",
             numbers(0, 3, 0),
             "3 used in the period that began at 1970-01-01T00:00:00Z",
         ),
-        ("q1-ever", numbers(0, 3, 0), "3 used, for ever"),
+        ("q2-ever", numbers(0, 3, 0), "3 used, for ever"),
         ("script-mi-ne-0123456789abcdef", numbers(1, -2, 3), "the numbers [1, -2, 3]"),
     ] {
         assert_eq!(state(shape, &content, None), expected, "{shape}");
@@ -248,7 +248,7 @@ fn each_state_is_put_into_words() {
     );
     let script: Shape = "script-mi-ne-01".parse().unwrap();
     assert_eq!(script.name(), "mi-ne");
-    let window: Shape = "fw1-1f".parse().unwrap();
+    let window: Shape = "fw2-1f".parse().unwrap();
     assert_eq!(window.state(&Content::Members(vec![]), 0, None), None, "of another kind");
 }
 
@@ -261,42 +261,53 @@ fn of_a_known_limit_it_is_said_how_much_is_used() {
     for (shape, content, known, expected) in [
         // Three at the same instant: one comes back every twenty seconds.
         (
-            "gcra2-60000",
-            numbers(1_000 * SECOND_US, 0, 0),
+            "gcra3-60000",
+            numbers(1_000 * SECOND_US, 0, 900 * SECOND_US),
             &gcra,
             "3 of 3 used, 1 back in 20.000 s, all in 60.000 s",
         ),
         (
-            "gcra2-60000",
-            numbers(990 * SECOND_US, 0, 0),
+            "gcra3-60000",
+            numbers(990 * SECOND_US, 0, 900 * SECOND_US),
             &gcra,
             "3 of 3 used, 1 back in 10.000 s, all in 50.000 s",
         ),
-        ("gcra2-60000", numbers(950 * SECOND_US, 0, 0), &gcra, "1 of 3 used, back in 10.000 s"),
-        ("gcra2-60000", numbers(900 * SECOND_US, 0, 0), &gcra, "0 of 3 used"),
-        // The clock stepped back.
-        ("gcra2-60000", numbers(1_001 * SECOND_US, 0, 0), &gcra, "0 of 3 used"),
         (
-            "tb1-60000",
+            "gcra3-60000",
+            numbers(950 * SECOND_US, 0, 900 * SECOND_US),
+            &gcra,
+            "1 of 3 used, back in 10.000 s",
+        ),
+        ("gcra3-60000", numbers(900 * SECOND_US, 0, 900 * SECOND_US), &gcra, "0 of 3 used"),
+        (
+            "gcra3-60000",
+            numbers(1_030 * SECOND_US, 0, 900 * SECOND_US),
+            &gcra,
+            "3 of 3 used and 2 owed, 1 back in 50.000 s, all in 90.000 s",
+        ),
+        // The clock stepped back.
+        ("gcra3-60000", numbers(1_001 * SECOND_US, 0, 1_001 * SECOND_US), &gcra, "0 of 3 used"),
+        (
+            "tb2-60000",
             numbers(0, 0, 990 * SECOND_US),
             &bucket,
             "3 of 3 used, 1 back in 10.000 s, all in 50.000 s",
         ),
         (
-            "tb1-60000",
-            numbers(2, 30 * SECOND_US, 1_000 * SECOND_US),
+            "tb2-60000",
+            numbers(2, 10 * SECOND_US, 1_000 * SECOND_US),
             &bucket,
             "1 of 3 used, back in 10.000 s",
         ),
-        ("tb1-60000", numbers(0, 0, 0), &bucket, "0 of 3 used"),
+        ("tb2-60000", numbers(0, 0, 0), &bucket, "0 of 3 used"),
         (
-            "lb1-60000",
+            "lb2-60000",
             numbers(1_000 * SECOND_US, 0, 1_000 * SECOND_US),
             &leaky,
             "1 of 1 used, back in 20.000 s",
         ),
         (
-            "lb1-60000",
+            "lb2-60000",
             numbers(1_040 * SECOND_US, 0, 1_000 * SECOND_US),
             &leaky,
             "1 of 1 used and 2 waiting, back in 60.000 s",
@@ -307,7 +318,7 @@ fn of_a_known_limit_it_is_said_how_much_is_used() {
     let of = |shape, content, known: Algorithm| state(shape, &content, Some(&known));
     let clock = window(rate, fixed_window::Alignment::Clock);
     assert_eq!(
-        of("fw1-60000c", numbers(960 * SECOND_US, 2, 0), clock),
+        of("fw2-60000c", numbers(960 * SECOND_US, 2, 0), clock),
         "2 of 3 used, all back in 20.000 s (the window from 1970-01-01T00:16:00Z to 1970-01-01T00:17:00Z)"
     );
     let log = SlidingWindowLog { rate, debt: Debt::None }.into();
@@ -317,13 +328,31 @@ fn of_a_known_limit_it_is_said_how_much_is_used() {
     assert_eq!(of("cc1-10000", Content::Members(vec![]), places), "0 of 4 used");
     let day = || quota(9, Calendar::Day(TimeZone::utc()));
     assert_eq!(
-        of("q1-d-UTC", numbers(0, 4, 0), day()),
+        of("q2-d-UTC", numbers(0, 4, 0), day()),
         "4 of 9 used, all back in 85400.000 s (the period from 1970-01-01T00:00:00Z to 1970-01-02T00:00:00Z)"
     );
     assert_eq!(
-        of("q1-d-UTC", numbers(-86_400_000, 4, 0), day()),
+        of("q2-d-UTC", numbers(-86_400_000, 4, 0), day()),
         "0 of 9 used (the period that began at 1969-12-31T00:00:00Z, with 4, is over)"
     );
     // A limit of another shape says nothing about this counter.
-    assert!(of("q1-ever", numbers(0, 4, 0), day()).starts_with("4 used"));
+    assert!(of("q2-ever", numbers(0, 4, 0), day()).starts_with("4 used"));
+}
+
+#[test]
+fn what_a_window_owes_is_paid_by_the_ones_after_it() {
+    let rate = Rate { amount: 3, per_ms: 60_000 };
+    for (count, owing, at, expected) in [
+        // Above a quota that was edited to less, and owed.
+        (9, 0, 960, "3 of 3 used, all back in 20.000 s (the window from"),
+        (9, 6, 960, "3 of 3 used and 6 owed, all back in 140.000 s (the window from"),
+        // In the windows after it, of which the second one is paid off.
+        (9, 6, 900, "3 of 3 used and 3 owed, all back in 80.000 s (the window from"),
+        (9, 6, 840, "3 of 3 used, all back in 20.000 s (the window from"),
+        (9, 6, 780, "0 of 3 used (the window from"),
+    ] {
+        let clock = window(rate, fixed_window::Alignment::Clock);
+        let found = state("fw2-60000c", &numbers(at * SECOND_US, count, owing), Some(&clock));
+        assert!(found.starts_with(expected), "{found}");
+    }
 }

@@ -3,13 +3,13 @@
 -- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no
 --            rounding error. Makes the same decisions as gcra.
 -- Numbers    quota (tokens), period (time units), burst (tokens: the capacity), debt (tokens that
---            charges may take beyond what is left). Quota and period may be divided by a common
---            factor.
+--            charges may take beyond what is left). Quota and period are divided by what they have
+--            in common.
 -- State      s1 = whole tokens (below zero: a debt), s2 = the remainder in 1 / period tokens, s3 =
 --            the instant of both (time units since 1970, `last`). last = 0 means absent: full. A
 --            `last` in the future proves that the clock stepped back: the bucket starts afresh,
 --            full from now. Tokens above the burst (it was edited to less) are dropped, and so is a
---            remainder of period or more (the common factor has changed).
+--            remainder of period or more (the quota was edited).
 -- Lifetime   One period beyond the instant at which the bucket is full again.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
 --            written, time units until it would fit (-1: it fits, or never can), time units until
@@ -33,6 +33,10 @@
 -- Pure: the answers depend only on the arguments. The driver's generator needs the last line on its
 -- own.
 
+-- The most ticks that a bucket may lack, so that all numbers stay exact. Only a limit that was
+-- edited while it was in debt may lack more.
+local LACKING_MAX = 4503599627370496
+
 local function take(s1, s2, s3, now, cost, quota, period, burst)
   local full = burst * period
   local level = full
@@ -41,6 +45,7 @@ local function take(s1, s2, s3, now, cost, quota, period, burst)
     local before = s1 * period + s2
     local gained = (now - s3) * quota
     if gained < full - before then level = before + gained end
+    if level < full - LACKING_MAX then level = full - LACKING_MAX end
   end
   local ask = cost
   if ask == 0 then ask = 1 end
@@ -77,7 +82,9 @@ local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst)
   if s3 == 0 or s3 > now or taken_at > now or gained >= full - before or back <= 0 then
     return s1, s2, s3, 0, s3 + period
   end
-  local level = before + gained + back
+  local level = before + gained
+  if level < full - LACKING_MAX then level = full - LACKING_MAX end
+  level = level + back
   if level >= full then return 0, 0, 0, 1, 0 end
   local missing = full - level
   local reset = (missing + (quota - missing % quota) % quota) / quota
@@ -94,6 +101,7 @@ local function charge(s1, s2, s3, now, units, quota, period, burst, debt)
     local before = s1 * period + rest
     local gained = (now - s3) * quota
     if gained < full - before then level = before + gained end
+    if level < full - LACKING_MAX then level = full - LACKING_MAX end
   end
   local room = level + debt * period
   if room < 0 then room = 0 end -- the debt was edited to less

@@ -21,7 +21,7 @@ pub struct TokenBucket {
 
 impl Describe for TokenBucket {
     const NAME: &'static str = "token_bucket";
-    const CODE: &'static str = "tb1";
+    const CODE: &'static str = "tb2";
     const BUCKET: bool = true;
     const SETTINGS: &'static [Setting] =
         &[Setting::Quota, Setting::Period, Setting::Burst, Setting::Debt];

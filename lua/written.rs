@@ -79,7 +79,7 @@ impl Setting {
             ROWS.iter().filter(|row| row.settings.contains(&self)).map(|row| row.name).collect();
         match (self, owners.as_slice()) {
             (Self::Period, _) => "algorithms with a rate".into(),
-            (Self::Debt, _) => "windows, buckets and quotas".into(),
+            (Self::Debt, _) => "fixed_window, quota, sliding windows, token_bucket and gcra".into(),
             (_, [one]) => (*one).to_owned(),
             (_, [others @ .., last]) if owners.len() < NAMES.len() / 2 => {
                 format!("{} and {last}", others.join(", "))

@@ -8,7 +8,7 @@
 //! scripts and they never overflow Redis' script cache. Must not know what a program computes.
 //!
 //! `lua/driver/frame.lua` documents KEYS and ARGV. Redis stores numbers as packed doubles, a ring
-//! as two doubles and four bytes per sub-window, a log as a list, and leases as a sorted set by
+//! as two doubles and one per sub-window, a log as a list, and leases as a sorted set by
 //! instant. A take and a look return packed doubles, since a table of integers costs Redis more
 //! than twice as much: the time (microseconds), admitted (0 or 1), then for each cell fits,
 //! remaining, retry, reset. A charge returns packed doubles, too: the time, then for each cell the

@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_name_with_braces_slashes_or_a_newline_is_escaped() {
-        assert_eq!(space("{x}", "per-minute", "fw1-1000c").text, "%7Bx%7D/per-minute/fw1-1000c");
+        assert_eq!(space("{x}", "per-minute", "fw2-1000c").text, "%7Bx%7D/per-minute/fw2-1000c");
         assert_eq!(space("a/b c\n", "l", "s").text, "a%2Fb%20c%0A/l/s");
         let (long, longer) = (space(&"x".repeat(200), "l", "s"), space(&"x".repeat(201), "l", "s"));
         assert_eq!(long.text.len(), 33 + "/l/s".len());

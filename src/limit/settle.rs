@@ -177,8 +177,7 @@ fn at_last(answer: Answer) -> Settled {
 
 /// What the limit's `refund` gives back for `ending`.
 fn declared_refund(limit: &Limit, charged: bool, ending: Ending) -> Settlement {
-    // A concurrency permit is released with its lease, and a slot in a leaky bucket is never given
-    // back.
+    // A lease ends with its guard, and a turn in a leaky bucket is never given back.
     if !limit.algorithm.settles() {
         return Settlement::default();
     }

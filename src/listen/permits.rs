@@ -45,7 +45,7 @@ pub(super) struct Permits {
 /// Why a connection gets no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPermit {
-    /// All are taken. If `reclaimed` is not 0, so many idle connections were just told to close.
+    /// All are taken. If `reclaimed` is not 0, that many idle connections were just told to close.
     Full { reclaimed: usize },
     /// The client's network has its maximum of connections.
     Address,
@@ -104,7 +104,7 @@ impl Permits {
         count
     }
 
-    /// The idle connections that were not told to close yet, with the time since when each is idle.
+    /// The idle connections that were not told to close yet, and since when each has been idle.
     fn idle(&self) -> Vec<(u64, Arc<ConnectionState>)> {
         let lists: Vec<_> = self.lists().iter().filter_map(Weak::upgrade).collect();
         let mut idle = Vec::new();

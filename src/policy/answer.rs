@@ -89,7 +89,7 @@ fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Lim
             types::Debt::Window => Debt::Window,
         };
         algorithm = algorithm.with_debt(debt).ok_or_else(|| {
-            format!("limits[{index}].debt: found {debt:?}, expected none: {name} knows no debt")
+            format!("limits[{index}].debt: found one, expected none: {name} can't have a debt")
         })?;
     }
     if answered.unit.as_deref().is_some_and(|unit| !is_name(unit)) {

@@ -53,7 +53,7 @@ const MANY_PART: usize = 2;
 /// Each client may then have one in this many, besides those that it had before.
 const CLIENT_PART: usize = 8;
 
-/// Upstream ids are consecutive numbers and need no mixing.
+/// Upstream ids are consecutive, so one multiplication mixes them well enough.
 #[derive(Default)]
 struct IdHasher(u64);
 

@@ -499,7 +499,7 @@ async fn over_three_proxies_and_a_cluster(tags: Tags) {
     exact(&proxies, &upstream, tags).await;
     let for_ever = cluster.keys_without_lifetime();
     assert!(
-        for_ever.iter().all(|key| key.contains("ever/") && key.contains("/q1-ever:")),
+        for_ever.iter().all(|key| key.contains("ever/") && key.contains("/q2-ever:")),
         "{for_ever:?}"
     );
     assert_eq!(for_ever.len(), if tags == Tags::One { 2 } else { 1 + TENANTS }, "{for_ever:?}");

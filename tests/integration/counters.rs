@@ -66,7 +66,7 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
         );
         assert!(
             out.contains("\n  fixed_window: 2 of 5 used, all back in ")
-                && out.contains("\n    shape fw1-86400000f, forgotten in "),
+                && out.contains("\n    shape fw2-86400000f, forgotten in "),
             "{out}"
         );
         assert_eq!(remaining(&weir).await, 2, "to look takes nothing");
@@ -119,7 +119,7 @@ async fn after_an_edit_each_shape_is_told() {
             // The limit before the edit is described without its quota.
             let found = [
                 "  fixed_window: 1 used",
-                "    shape fw1-86400000f",
+                "    shape fw2-86400000f",
                 "  sliding_window_log: 1 of 5 used",
                 "    shape sl2-86400000",
             ];

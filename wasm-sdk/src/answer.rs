@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use weir_algorithms::AMOUNT_MAX;
+
 use crate::bindings::weir::policy::types::{
     Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
 };
@@ -170,11 +172,11 @@ impl Adjustment {
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_add_unsigned(units)) }
     }
 
-    /// Charges `units` more, whatever is left: into debt, as far as the limit's [`Limit::debt`]
-    /// allows.
+    /// Charges `units` more, 2^52 at most, whatever is left: into debt, as far as the limit's
+    /// [`Limit::debt`] allows.
     #[must_use]
     pub fn debt(limit: impl Into<String>, units: u64) -> Self {
-        Self { limit: limit.into(), change: Change::Debt(units) }
+        Self { limit: limit.into(), change: Change::Debt(units.min(AMOUNT_MAX)) }
     }
 
     /// Resets the limit's counter: its key has the whole allowance again. The limit's refund must

@@ -14,7 +14,7 @@ pub trait Policy: Sized + 'static {
     type Config: DeserializeOwned;
 
     /// Whether [`Policy::settle`] is implemented. If not, a limit with `refund = "by_settle"` or a
-    /// `debt` is a configuration mistake: its units would never be given back.
+    /// `debt` is a configuration mistake: nothing would ever be given back or owed.
     const SETTLES: bool = false;
 
     /// Makes the policy, and checks what its type alone can't.

@@ -114,7 +114,7 @@ fn windows_pay_a_debt_one_after_another_or_forget_it() {
 
 /// In `gcra` a debt is an instant in the future, and so is what a clock that stepped back leaves.
 #[test]
-fn a_debt_is_no_refill_and_a_clock_that_steps_back_further_is_one() {
+fn a_debt_is_no_refill_and_a_clock_that_steps_back_is_one() {
     for (engine, mut store) in TimedStore::engines() {
         for program in [&GCRA, &TOKEN_BUCKET] {
             let name = program.name;
@@ -125,10 +125,45 @@ fn a_debt_is_no_refill_and_a_clock_that_steps_back_further_is_one() {
             assert_eq!(store.left(&limit), 0, "{engine} {name}: paid");
             store.step(10 * SECOND_US as i64);
             assert_eq!(store.left(&limit), 10, "{engine} {name}");
-            // An hour back: full from now, as without a debt.
-            store.step(-3_600 * SECOND_US as i64);
+            // To before the last write: full from now, as without a debt.
+            store.step(-71 * SECOND_US as i64);
             assert_eq!(store.left(&limit), 60, "{engine} {name}");
-            store.step(3_600 * SECOND_US as i64);
+            store.step(71 * SECOND_US as i64);
+        }
+    }
+}
+
+/// As while an edit of `debt` is rolled out, or if a policy allows it for some requests only.
+#[test]
+fn a_caller_without_a_debt_neither_erases_nor_refills_that_of_another() {
+    for (engine, mut store) in TimedStore::engines() {
+        for program in [&GCRA, &TOKEN_BUCKET, &FIXED_WINDOW] {
+            let name = program.name;
+            let owing_one = owing(program, "mixed", 10, MINUTE_US, 10);
+            let plain = owing(program, "mixed", 10, MINUTE_US, 0);
+            let mut units = 0;
+            for _ in 0..5 {
+                units += store.drain(&plain) + store.charge(&cost(&owing_one, 10));
+            }
+            assert_eq!(units, 20, "{engine} {name}");
+            store.step(MINUTE_US as i64);
+            assert_eq!(store.drain(&plain), 0, "{engine} {name}: it pays for the other");
+        }
+    }
+}
+
+#[test]
+fn units_above_a_quota_that_was_edited_to_less_are_not_owed() {
+    for (engine, mut store) in TimedStore::engines() {
+        for program in [&FIXED_WINDOW, &QUOTA] {
+            let name = program.name;
+            let limit = owing(program, "edited", 1_000, MINUTE_US, 1_000);
+            let less = owing(program, "edited", 100, MINUTE_US, 100);
+            let now = |limit: &Cell, store: &TimedStore| named(limit, MINUTE_US, store.now_us);
+            assert!(store.fits(&cost(&now(&limit, &store), 900)), "{engine} {name}");
+            let refused = store.take(&one(&now(&less, &store))).cells[0];
+            store.step(refused.retry_units.unwrap() as i64);
+            assert_eq!(store.left(&now(&less, &store)), 100, "{engine} {name}");
         }
     }
 }

@@ -29,19 +29,22 @@ impl Empty {
     }
 }
 
-/// A bucket stored as one instant; without one it is full.
+/// The most ticks that a bucket may lack. Only one that was edited while it was in debt could lack
+/// more.
+const LACKING_MAX: i128 = 1 << 52;
+
+/// A bucket stored as one instant, and the instant of the last write; without them it is full.
 #[derive(Default)]
-pub(super) struct Gcra(Option<Empty>);
+pub(super) struct Gcra(Option<(Empty, i128)>);
 
 impl Gcra {
     fn level(&self, query: &Query) -> i128 {
-        let [quota, period, burst, debt, ..] = query.numbers;
+        let [quota, period, burst, ..] = query.numbers;
         let full = burst * period;
-        // An instant further ahead than any debt: the clock has stepped back.
+        // Written in the future: the clock has stepped back.
         self.0
-            .map(|empty| empty.level(query.now, quota, full))
-            .filter(|level| *level >= -debt * period)
-            .unwrap_or(full)
+            .filter(|(_, last)| *last <= query.now)
+            .map_or(full, |(empty, _)| empty.level(query.now, quota, full).max(full - LACKING_MAX))
     }
 }
 
@@ -52,7 +55,8 @@ impl Counter for Gcra {
 
     fn charge(&mut self, query: &Query) {
         let [quota, period, ..] = query.numbers;
-        self.0 = Some(Empty::of(query.now, self.level(query) - query.cost * period, quota));
+        let empty = Empty::of(query.now, self.level(query) - query.cost * period, quota);
+        self.0 = Some((empty, query.now));
     }
 
     fn room(&self, query: &Query) -> Option<i128> {
@@ -65,7 +69,8 @@ impl Counter for Gcra {
             (burst * period, self.level(query), not_flowed_back(query, taken_at));
         if level < full && back > 0 {
             // A full bucket is equivalent to none.
-            self.0 = (level + back < full).then(|| Empty::of(query.now, level + back, quota));
+            let empty = (level + back < full).then(|| Empty::of(query.now, level + back, quota));
+            self.0 = empty.map(|empty| (empty, query.now));
         }
     }
 }
@@ -111,7 +116,9 @@ pub(super) struct Tokens(Option<(i128, i128)>);
 impl Tokens {
     fn level(&self, at: i128, quota: i128, full: i128) -> i128 {
         match self.0 {
-            Some((level, last)) if last <= at => (level + (at - last) * quota).min(full),
+            Some((level, last)) if last <= at => {
+                (level + (at - last) * quota).min(full).max(full - LACKING_MAX)
+            }
             _ => full,
         }
     }

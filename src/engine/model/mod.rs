@@ -57,8 +57,12 @@ impl Answer {
 /// One algorithm's counter.
 trait Counter {
     fn decide(&self, query: &Query) -> Answer;
-    /// Writes a cost, which fits or may be owed.
+    /// Writes a cost that fits.
     fn charge(&mut self, query: &Query);
+    /// Writes a cost that may be owed.
+    fn owe(&mut self, query: &Query) {
+        self.charge(query);
+    }
     /// How many units more may be charged now, debt included: `None` if nothing can be decided.
     fn room(&self, query: &Query) -> Option<i128>;
     /// Gives back `cost` units taken at `taken_at`.
@@ -136,7 +140,7 @@ impl Model {
             let query = query(cell, now_us);
             let cost = counter.room(&query)?.clamp(0, query.cost);
             if cost > 0 {
-                counter.charge(&Query { cost, ..query });
+                counter.owe(&Query { cost, ..query });
             }
             Some(cost.try_into().unwrap())
         };

@@ -5,30 +5,34 @@ use std::collections::BTreeMap;
 use super::{Answer, Counter, Query, first};
 
 /// A single window, started by its first unit or by the clock.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Fixed {
     start: i128,
     count: i128,
+    /// Units that charges took beyond the quota, to be paid by the next windows.
+    owing: i128,
 }
 
 impl Fixed {
-    /// The window that contains `now`: its start and its count. Each window that has ended hands
-    /// what it could not hold, at most the debt, to the next one.
-    fn seen(&self, query: &Query, now: i128) -> (i128, i128) {
-        let [quota, period, to_clock, debt, ..] = query.numbers;
-        let new = if to_clock == 1 { now.div_euclid(period) * period } else { now };
-        let (mut start, mut count) = (self.start, self.count);
+    /// The window that contains `now`. Each window that has ended hands what is owed of the units
+    /// that it could not hold to the next one.
+    fn seen(self, query: &Query, now: i128) -> Self {
+        let [quota, period, to_clock, ..] = query.numbers;
+        let start = if to_clock == 1 { now.div_euclid(period) * period } else { now };
+        let new = Self { start, ..Self::default() };
+        let mut window = self;
         // Started before the clock stepped back over its border.
-        if count > 0 && to_clock == 1 && start == new + period {
-            return (start, count);
+        if window.count > 0 && to_clock == 1 && window.start == start + period {
+            return window;
         }
-        if start > now {
-            return (new, 0);
+        if window.start > now {
+            return new;
         }
-        while count > 0 && start + period <= now {
-            (start, count) = (start + period, (count - quota).min(debt).max(0));
+        while window.count > 0 && window.start + period <= now {
+            let carried = (window.count - quota).min(window.owing).max(0);
+            window = Self { start: window.start + period, count: carried, owing: carried };
         }
-        if count > 0 { (start, count) } else { (new, 0) }
+        if window.count > 0 { window } else { new }
     }
 }
 
@@ -36,28 +40,35 @@ impl Counter for Fixed {
     fn decide(&self, query: &Query) -> Answer {
         let [quota, ..] = query.numbers;
         let now = query.now;
-        let (start, count) = self.seen(query, now);
-        let fits = count + query.wanted <= quota;
-        let after = if fits { count + query.cost } else { count };
-        let after = Self { start, count: after };
-        let fits_at = |at| after.seen(query, at).1 + query.wanted <= quota;
+        let seen = self.seen(query, now);
+        let fits = seen.count + query.wanted <= quota;
+        let after = Self { count: seen.count + if fits { query.cost } else { 0 }, ..seen };
+        let fits_at = |at| after.seen(query, at).count + query.wanted <= quota;
         Answer {
             fits,
             remaining: (quota - after.count).max(0),
             retry: (!fits && query.wanted <= quota).then(|| first(now, fits_at) - now),
-            reset: first(now, |at| after.seen(query, at).1 == 0) - now,
+            reset: first(now, |at| after.seen(query, at).count == 0) - now,
             outside: false,
         }
     }
 
     fn charge(&mut self, query: &Query) {
-        let (start, count) = self.seen(query, query.now);
-        *self = Self { start, count: count + query.cost };
+        let seen = self.seen(query, query.now);
+        *self = Self { count: seen.count + query.cost, owing: 0, ..seen };
+    }
+
+    fn owe(&mut self, query: &Query) {
+        let [quota, _, _, debt, ..] = query.numbers;
+        let seen = self.seen(query, query.now);
+        let count = seen.count + query.cost;
+        let owing = if debt > 0 { seen.owing.max(count - quota) } else { seen.owing };
+        *self = Self { count, owing, ..seen };
     }
 
     fn room(&self, query: &Query) -> Option<i128> {
         let [quota, _, _, debt, ..] = query.numbers;
-        Some(quota + debt.abs() - self.seen(query, query.now).1)
+        Some(quota + debt.abs() - self.seen(query, query.now).count)
     }
 
     fn give_back(&mut self, query: &Query, taken_at: i128) {
@@ -157,6 +168,8 @@ impl Counter for Pair {
 pub(super) struct Quota {
     start: i128,
     count: i128,
+    /// Units that charges took beyond the amount, to be paid by the next period.
+    owing: i128,
 }
 
 /// The period that contains `now`, among those named: its start, and its end if it has one.
@@ -178,46 +191,48 @@ fn second_end(query: &Query, start: i128, ends: i128) -> i128 {
 }
 
 impl Quota {
-    /// The period to count in at `now` and its count. The period is the one that contains it, or
-    /// the next one if that was started before the clock stepped back. A period hands what it could
-    /// not hold, at most the debt, to the next one. `None` if the periods named don't tell.
-    fn seen(&self, query: &Query) -> Option<(i128, Option<i128>, i128)> {
-        let [amount, conditional, _, this, next, _, debt] = query.numbers;
+    /// The period to count in at `now`, with its end if it has one. It is the one that contains
+    /// `now`, or the next one if that was started before the clock stepped back. A period hands
+    /// what is owed of the units that it could not hold to the next one. `None` if the periods
+    /// named don't tell.
+    fn seen(&self, query: &Query) -> Option<(Self, Option<i128>)> {
+        let [amount, _, _, this, next, ..] = query.numbers;
         let (mut start, mut ends) = period(query, query.now)?;
         if self.count > 0 && ends == Some(self.start) {
             (start, ends) = period(query, self.start)?;
         }
         if self.start == start {
-            return Some((start, ends, self.count));
+            return Some((Self { ..*self }, ends));
         }
-        let owed = (self.count - amount).min(debt).max(0);
-        if owed == 0 || conditional == 0 || self.start > start {
-            return Some((start, ends, 0));
+        let owed = (self.count - amount).min(self.owing).max(0);
+        let new = |owed| Some((Self { start, count: owed, owing: owed }, ends));
+        if owed == 0 || self.start > start {
+            return new(0);
         }
         // Only the first period named has an unknown predecessor. It may have been up to half as
         // long again.
         if start != this && start != next {
             let may_follow = 2 * (start - self.start) <= 3 * (this - start);
-            return if may_follow { None } else { Some((start, ends, 0)) };
+            return if may_follow { None } else { new(0) };
         }
         let followed = period(query, self.start).and_then(|(_, ends)| ends) == Some(start);
-        Some((start, ends, if followed { owed } else { 0 }))
+        new(if followed { owed } else { 0 })
     }
 }
 
 impl Counter for Quota {
     fn decide(&self, query: &Query) -> Answer {
-        let [amount, conditional, .., debt] = query.numbers;
-        let Some((start, ends, count)) = self.seen(query) else {
+        let [amount, conditional, ..] = query.numbers;
+        let Some((seen, ends)) = self.seen(query) else {
             return Answer { fits: false, remaining: 0, retry: None, reset: 0, outside: true };
         };
-        let fits = conditional == 0 || count + query.wanted <= amount;
-        let after = if fits { count + query.cost } else { count };
-        let owed = if conditional == 0 { 0 } else { (after - amount).min(debt).max(0) };
+        let fits = conditional == 0 || seen.count + query.wanted <= amount;
+        let after = if fits { seen.count + query.cost } else { seen.count };
+        let owed = (after - amount).min(seen.owing).max(0);
         // At the end of this period, or of the next one.
         let until = |second: bool| {
             let ends = ends?;
-            Some(if second { second_end(query, start, ends) } else { ends } - query.now)
+            Some(if second { second_end(query, seen.start, ends) } else { ends } - query.now)
         };
         let wanted = !fits && query.wanted <= amount;
         Answer {
@@ -230,15 +245,23 @@ impl Counter for Quota {
     }
 
     fn charge(&mut self, query: &Query) {
-        let Some((start, _, count)) = self.seen(query) else { return };
+        let Some((seen, _)) = self.seen(query) else { return };
         // The largest number that a double counts.
-        *self = Self { start, count: (count + query.cost).min(1 << 53) };
+        *self = Self { count: (seen.count + query.cost).min(1 << 53), ..seen };
+    }
+
+    fn owe(&mut self, query: &Query) {
+        let [amount, conditional, .., debt] = query.numbers;
+        self.charge(query);
+        if conditional == 1 && debt > 0 {
+            self.owing = self.owing.max(self.count - amount);
+        }
     }
 
     fn room(&self, query: &Query) -> Option<i128> {
         let [amount, conditional, .., debt] = query.numbers;
-        let (_, _, count) = self.seen(query)?;
-        Some(if conditional == 0 { query.cost } else { amount + debt.abs() - count })
+        let (seen, _) = self.seen(query)?;
+        Some(if conditional == 0 { query.cost } else { amount + debt.abs() - seen.count })
     }
 
     fn give_back(&mut self, query: &Query, taken_at: i128) {

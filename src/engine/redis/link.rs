@@ -23,13 +23,13 @@ use crate::engine::{Cause, Cells, EngineError, Ran};
 
 /// After an attempt to connect has failed, calls fail immediately for this long.
 const REOPEN_WAIT: Duration = Duration::from_millis(100);
-/// After a slot's owner did not serve, calls to it fail immediately for this long. Each attempt
+/// After a slot's owner failed to answer, calls to it fail immediately for this long. Each attempt
 /// would make redis-rs refresh its slots, and nothing else is sent meanwhile.
 const DOWN_WAIT: Duration = Duration::from_millis(100);
-/// A cluster connection is replaced after this many failed calls in a row ...
+/// A cluster connection is replaced after this many failed calls in a row, if none has succeeded
+/// for [`FAILING_WAIT`]: losing one master must not cost the other masters' calls their connection.
 const FAILURES_MAX: u32 = 3;
-/// ... and this long without a success: losing one master must not cost the other masters' calls
-/// their connection.
+/// See [`FAILURES_MAX`].
 const FAILING_WAIT: Duration = Duration::from_millis(250);
 /// Scripts that a worker caches; when there are more, the cache is emptied.
 const SCRIPTS_CACHED_MAX: usize = 512;
@@ -42,7 +42,8 @@ type Programs = SmallVec<[usize; 4]>;
 pub(super) struct Link {
     pub(super) connector: Arc<Connector>,
     state: Mutex<State>,
-    /// Changes whenever the state does.
+    /// Changes when an attempt to connect or a watch ends, and when the connection is replaced or
+    /// the link is closed.
     changed: version::Sender<u64>,
     /// Failed calls since the last successful one.
     failures_in_a_row: AtomicU32,
@@ -353,7 +354,7 @@ async fn open(done: ResetFlag) {
             let cause = failure::engine_error(&error).cause;
             let before = link.lock().open_failed.replace((clock::monotonic(), cause));
             if before.is_none() {
-                tracing::warn!(%error, "no connection to Redis; trying again as long as requests need it");
+                tracing::warn!(%error, "no connection to Redis; retrying whenever a request needs it");
             }
         }
     }

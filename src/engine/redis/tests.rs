@@ -110,7 +110,7 @@ fn what_is_written_is_bounded_in_time_and_named_by_tag_and_key() {
     let ttl_ms: i64 = server.run(&format!("PTTL {}", keys[0])).unwrap();
     assert!((11_000..=12_001).contains(&ttl_ms), "{ttl_ms}");
     let bytes: Vec<u8> = server.run(&format!("GET {}", keys[0])).unwrap();
-    assert_eq!(bytes.len(), 16, "two of the three numbers are in use");
+    assert_eq!(bytes.len(), 24, "three numbers");
 }
 
 #[test]

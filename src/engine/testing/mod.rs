@@ -25,15 +25,15 @@ macro_rules! program {
     };
 }
 
-program!(FIXED_WINDOW, "fixed_window", Numbers, 2, 4);
+program!(FIXED_WINDOW, "fixed_window", Numbers, 3, 4);
 program!(SLIDING_WINDOW_COUNTER, "sliding_window_counter", Numbers, 3, 3);
 program!(SLIDING_WINDOW_LOG, "sliding_window_log", Log, 0, 3);
 program!(SLIDING_WINDOW_BUCKETS, "sliding_window_buckets", Buckets, 0, 4);
 program!(TOKEN_BUCKET, "token_bucket", Numbers, 3, 4);
-program!(GCRA, "gcra", Numbers, 2, 4);
+program!(GCRA, "gcra", Numbers, 3, 4);
 program!(LEAKY_BUCKET, "leaky_bucket", Numbers, 3, 5);
 program!(CONCURRENCY, "concurrency", Leases, 0, 3);
-program!(QUOTA, "quota", Numbers, 2, 7);
+program!(QUOTA, "quota", Numbers, 3, 7);
 
 /// All programs that ship with Weir.
 pub(super) static ALL: [&Program; 9] = [

@@ -354,11 +354,11 @@ async fn what_a_worker_remembers_is_bounded_and_a_new_scope_is_not_taken_for_an_
         })
     };
     for name in 0..5_000 {
-        assert_eq!(space(&rig.scope, &name.to_string()), format!("public/{name}/fw1-1000c"));
+        assert_eq!(space(&rig.scope, &name.to_string()), format!("public/{name}/fw2-1000c"));
     }
     for name in 0..5_000 {
         let scope = scope(&format!("s{name}"), OnStoreError::Deny);
-        assert_eq!(space(&scope, "l"), format!("s{name}/l/fw1-1000c"));
+        assert_eq!(space(&scope, "l"), format!("s{name}/l/fw2-1000c"));
     }
     for per_ms in 1..200 {
         rig.outcome(&[Limit::new("varies", "k", window(1, per_ms))]).await;

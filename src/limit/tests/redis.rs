@@ -266,8 +266,8 @@ async fn a_counters_name_holds_the_digests_and_what_it_belongs_to() {
     let digests = &rig.limiter.shared.digests;
     let (key, tag) = (digests.of(&[b"a\0{b}"]), digests.of(&[b"}{"]));
     let mut expected = [
-        format!("weir:1:{{{key:032x}}}:%7Bx%7D/l/fw1-86400000c:{key:032x}"),
-        format!("weir:1:{{{tag:032x}}}:%7Bx%7D/m/fw1-86400000c:{key:032x}"),
+        format!("weir:1:{{{key:032x}}}:%7Bx%7D/l/fw2-86400000c:{key:032x}"),
+        format!("weir:1:{{{tag:032x}}}:%7Bx%7D/m/fw2-86400000c:{key:032x}"),
     ];
     let mut keys = server.keys();
     keys.sort();

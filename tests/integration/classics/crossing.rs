@@ -73,7 +73,7 @@ async fn on_a_cluster_of_eight_clients_on_two_limits_of_one_exactly_one_is_admit
             exactly_one(clients.collect::<tokio::task::JoinSet<Take>>().join_all().await, &pair);
         }
     }
-    assert!(cluster.keys_without_lifetime().iter().all(|key| key.contains("/q1-ever:")));
+    assert!(cluster.keys_without_lifetime().iter().all(|key| key.contains("/q2-ever:")));
 }
 
 #[test]

@@ -105,6 +105,12 @@ impl Limits {
         self.limits.iter().map(|entry| entry.limit.name.as_str())
     }
 
+    /// The names of the limits with a `debt`, in the order of the table.
+    pub fn owing(&self) -> impl Iterator<Item = &str> {
+        let owing = self.limits.iter().filter(|entry| entry.limit.debt.is_some());
+        owing.map(|entry| entry.limit.name.as_str())
+    }
+
     /// The indices in the table of the limits without their own `key`.
     pub fn without_key(&self) -> impl Iterator<Item = usize> {
         self.limits

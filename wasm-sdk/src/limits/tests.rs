@@ -196,11 +196,11 @@ fn each_number_out_of_range_is_named() {
         ),
         (
             r#""algorithm": "gcra", "quota": 2000000011, "period": "1h""#,
-            "limits[0].quota: found 2000000011, expected 0 to 1250999 with this quota (a rounder one allows more) and a period of \"1h\"",
+            "limits[0].quota: found 2000000011, expected a burst (by default the quota) of 0 to 1250999, or a rounder quota, with a period of \"1h\"",
         ),
         (
             r#""algorithm": "gcra", "quota": 1, "burst": 2000000000, "period": "1d""#,
-            "limits[0].burst: found 2000000000, expected 0 to 52124995 with this quota (a rounder one allows more) and a period of \"1d\"",
+            "limits[0].burst: found 2000000000, expected a burst (by default the quota) of 0 to 52124995, or a rounder quota, with a period of \"1d\"",
         ),
         (
             r#""algorithm": "gcra", "quota": 1, "period": "1m", "cost": 4503599627370497"#,

@@ -39,7 +39,12 @@ impl Policy for ReplyCost {
     const SETTLES: bool = true;
 
     fn new(config: Config) -> Result<Self, Mistakes> {
-        Ok(Self(config))
+        let mut mistakes = Mistakes::new();
+        if config.limits.owing().next().is_none() {
+            let expected = "one with a `debt` at least, or no reply's cost would be charged";
+            mistakes.add("limits", "no limit with a `debt`", expected);
+        }
+        mistakes.or(Self(config))
     }
 
     fn manifest(&self) -> Manifest {
@@ -55,16 +60,17 @@ impl Policy for ReplyCost {
             Ok(limits) => limits,
             Err(denial) => return Ok(Decision::deny(denial)),
         };
-        // What each limit has been charged so far.
+        // What each limit that may owe has been charged so far.
+        let owing = limits.iter().filter(|limit| limit.debt.is_some());
         let memo: Vec<String> =
-            limits.iter().map(|limit| format!("{} {}", limit.name, limit.cost)).collect();
+            owing.map(|limit| format!("{} {}", limit.name, limit.cost)).collect();
         Ok(Decision::check(limits).settle_with(memo.join("\n")))
     }
 
     fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
         let name = self.cost_fact();
         let told = response.facts.iter().find(|(fact, _)| *fact == name);
-        let cost = told.and_then(|(_, value)| value.parse().ok()).unwrap_or(self.0.cost_if_missing);
+        let cost = told.and_then(|(_, value)| cost(value)).unwrap_or(self.0.cost_if_missing);
         let rest = |line: &str| {
             let (limit, charged) = line.split_once(' ')?;
             let rest = u64::saturating_sub(cost, charged.parse().ok()?);
@@ -72,6 +78,13 @@ impl Policy for ReplyCost {
         };
         Ok(memo.lines().filter_map(rest).collect())
     }
+}
+
+/// The cost that a reply tells. A number that is too large is as large as can be: a reply that
+/// claims to cost more than anything must not be free.
+fn cost(value: &str) -> Option<u64> {
+    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| value.parse().unwrap_or(u64::MAX))
 }
 
 weir_policy::export!(ReplyCost);
@@ -86,6 +99,7 @@ mod tests {
     fn charged(cost: &[(&str, &str)]) -> Vec<(String, Change)> {
         let config = r#"{"cost_if_missing": 50, "limits": [
             {"name": "tokens", "algorithm": "fixed_window", "quota": 1000, "period": "1m", "debt": 5000},
+            {"name": "flight", "algorithm": "concurrency", "quota": 64},
             {"name": "day", "algorithm": "quota", "quota": 9000, "calendar": "day", "cost": 10, "debt": "allowance"}]}"#;
         let policy = Instance::<ReplyCost>::new(config).unwrap();
         let memo = policy.decide(&[("client-ip", "192.0.2.1")]).unwrap().settle_with.unwrap();
@@ -109,5 +123,15 @@ mod tests {
         assert_eq!(charged(&[("header.x-cost", "many")]), expected(49, 40));
         assert_eq!(charged(&[("header.x-cost", "7")]), [("tokens".to_owned(), Change::Debt(6))]);
         assert_eq!(charged(&[("header.x-cost", "1")]), []);
+        let most = charged(&[("header.x-cost", "99999999999999999999999")]);
+        assert!(most.iter().all(|(_, change)| *change == Change::Debt(1 << 52)), "{most:?}");
+    }
+
+    #[test]
+    fn limits_of_which_none_may_owe_are_a_mistake() {
+        let config =
+            r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1m"}]}"#;
+        let mistakes = Instance::<ReplyCost>::new(config).unwrap_err();
+        assert!(mistakes[0].message.starts_with("found no limit with a `debt`"), "{mistakes:?}");
     }
 }

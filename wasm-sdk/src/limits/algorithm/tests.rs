@@ -258,7 +258,7 @@ fn each_range_is_held() {
         ),
         (
             &format!(r#"{leaky}, "quota": 10, "max_delay": "1s", "debt": 5"#),
-            "debt: found 5, expected nothing: `debt` does not belong to leaky_bucket, only to windows, buckets and quotas",
+            "debt: found 5, expected nothing: `debt` does not belong to leaky_bucket, only to fixed_window, quota, sliding windows, token_bucket and gcra",
         ),
         (
             r#""algorithm": "gcra", "quota": 10, "period": "1s", "debt": "some""#,
