@@ -36,10 +36,14 @@
 -- in Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
 -- generator needs the last line on its own.
 
--- How many of `count` units the next window has to pay, of those that were charged as owed.
-local function owed(count, owing, quota)
+-- How many of `count` units the next windows have to pay, of those that were charged as owed. A
+-- quota that was edited to much less forgives what takes more than 2^51 time units, so that all
+-- numbers stay exact.
+local function owed(count, owing, quota, period)
+  local most = (2251799813685248 - 2251799813685248 % period) / period * quota
   local over = count - quota
   if over > owing then over = owing end
+  if over > most then over = most end
   if over < 0 then over = 0 end
   return over
 end
@@ -56,7 +60,7 @@ local function window(s1, s2, s3, now, quota, period, alignment)
   local age = now - s1
   if age < period then return s1, s2, s3 end
   local windows = (age - age % period) / period
-  local count = owed(s2, s3, quota) - (windows - 1) * quota
+  local count = owed(s2, s3, quota, period) - (windows - 1) * quota
   if count <= 0 then return start, 0, 0 end
   return s1 + windows * period, count, count
 end
@@ -72,7 +76,7 @@ local function take(s1, s2, s3, now, cost, quota, period, alignment)
   if count + ask > quota then
     local left, retry, reset = quota - count, -1, 0
     if left < 0 then left = 0 end -- in debt, or the quota was edited to less
-    local debt = owed(count, owing, quota)
+    local debt = owed(count, owing, quota, period)
     if ask <= quota then
       retry = ends - now
       local lacking = debt + ask - quota
@@ -110,7 +114,7 @@ local function charge(s1, s2, s3, now, units, quota, period, alignment, debt)
   count = count + units
   -- With a debt below zero, what this charge owes is forgotten when the window ends.
   if debt > 0 and count - quota > owing then owing = count - quota end
-  local over = owed(count, owing, quota)
+  local over = owed(count, owing, quota, period)
   local windows = (over + (quota - over % quota) % quota) / quota
   return start, count, owing, units, start + (2 + windows) * period
 end

@@ -28,9 +28,14 @@ impl Fixed {
         if window.start > now {
             return new;
         }
-        while window.count > 0 && window.start + period <= now {
-            let carried = (window.count - quota).min(window.owing).max(0);
-            window = Self { start: window.start + period, count: carried, owing: carried };
+        let ended = (now - window.start).div_euclid(period);
+        if window.count > 0 && ended > 0 {
+            // The first one after it gets all that is owed, at most what 2^51 time units can pay,
+            // and each pays a quota.
+            let owed = (window.count - quota).min(window.owing).min((1 << 51) / period * quota);
+            let carried = (owed.max(0) - (ended - 1) * quota).max(0);
+            let start = window.start + ended * period;
+            window = Self { start, count: carried, owing: carried };
         }
         if window.count > 0 { window } else { new }
     }
