@@ -204,7 +204,7 @@ pub trait Describe: Sized {
         self.rate().map(|rate| rate.amount)
     }
 
-    /// How many units may pass at once: the burst, or a window's whole quota.
+    /// Its allowance, which is how many units may pass at once: the burst, or a window's whole quota.
     fn capacity(&self) -> Option<u64> {
         self.amount()
     }
@@ -383,7 +383,7 @@ macro_rules! algorithms {
                 match self { $(Self::$variant(_) => $variant::WINDOWS),+ }
             }
 
-            /// The same with this debt; `None` if the algorithm has no such setting.
+            /// The same with this debt; `None` if units can't be owed to it.
             #[must_use]
             pub fn with_debt(self, debt: Debt) -> Option<Self> {
                 match self { $(Self::$variant(it) => it.with_debt(debt).map(Self::$variant)),+ }

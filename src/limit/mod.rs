@@ -153,7 +153,8 @@ pub enum Ending {
     Unsent,
     /// The upstream failed, or answered 5xx.
     UpstreamFailed,
-    /// The client went away. Nothing is refunded.
+    /// The client went away, its body failed, or the request took longer than it may. Nothing is
+    /// refunded.
     ClientGone,
 }
 

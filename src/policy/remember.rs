@@ -17,12 +17,12 @@ use crate::plan::Limit;
 
 /// Entries in a set.
 const WAYS: usize = 8;
-/// Sets of a table with its first decision, and the most that it grows to. Powers of two. With two
-/// sets to choose from, the table is four fifths full before both are full: the largest one holds
-/// more than 12,000 decisions.
+/// Sets of a new table, and of the largest one. Powers of two. With two sets to choose from, the
+/// table is four fifths full before both are full: the largest one holds more than 12,000
+/// decisions.
 const SETS_MIN: usize = 8;
 const SETS_MAX: usize = 2_048;
-/// Bytes of facts, and of a decision, that are worth caching.
+/// Larger facts or decisions are not cached, in bytes.
 const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
 /// Bytes that the tables of one thread share equally. When a table is added, the others shrink to
@@ -31,8 +31,8 @@ pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
 /// Bytes that are counted for what consumers derive from each limit and keep in the slots of plan
 /// and decision. Fields that they derive count as much as those of the decision.
 const DERIVED_LIMIT_BYTES: usize = 512;
-/// After so many look-ups one set is aged, each set in turn. In a full table, an entry stays if it
-/// is used once in `SETS_MAX` times as many look-ups.
+/// After this many look-ups one set is aged, each set in turn. An entry of a full table stays if it
+/// is used between two agings of its set, which are `SETS_MAX` times as many look-ups apart.
 const LOOKUPS_PER_AGING: usize = 32;
 /// Sets that are searched for bytes to free for one new entry, at most.
 const SETS_FREED_MAX: usize = 32;
@@ -226,7 +226,7 @@ impl Set {
         self.used_before = std::mem::take(&mut self.used);
     }
 
-    /// Stores `entry` there, marked as not used yet.
+    /// Stores `entry` at `way`, marked as not used yet; returns the entry that it replaces.
     fn put(&mut self, way: usize, hash: u64, entry: Entry) -> Option<Entry> {
         self.used &= !(1 << way);
         self.used_before &= !(1 << way);

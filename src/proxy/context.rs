@@ -54,7 +54,7 @@ pub(super) struct RequestContext {
     pub(super) ending: Ending,
     /// 0 until it is answered.
     pub(super) status: u16,
-    /// It was refused, denied or failed here.
+    /// It was refused, denied or failed here, or the client left before it was forwarded.
     pub(super) refused: bool,
     /// The client speaks gRPC.
     pub(super) grpc: bool,
@@ -370,7 +370,7 @@ impl OnEnd for RequestContext {
             wire::BodyOutcome::Complete => Ending::UpstreamFailed,
             wire::BodyOutcome::Failed(wire::BodyFailure::Overdue) => {
                 self.failure = Some("request-timeout");
-                // Refunds nothing: a client could make its request last.
+                // No refund, or a client could get one by making its request last.
                 Ending::ClientGone
             }
             wire::BodyOutcome::Failed(_) => {
