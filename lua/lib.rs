@@ -204,7 +204,8 @@ pub trait Describe: Sized {
         self.rate().map(|rate| rate.amount)
     }
 
-    /// Its allowance, which is how many units may pass at once: the burst, or a window's whole quota.
+    /// Its allowance, which is how many units may pass at once: the burst, or a window's whole
+    /// quota.
     fn capacity(&self) -> Option<u64> {
         self.amount()
     }

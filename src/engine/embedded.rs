@@ -1,9 +1,9 @@
 //! Counters in this process: shards of plain numbers, decided by the same Lua as on Redis.
 //!
-//! All cells of a call share a tag, hence a shard, hence one lock. For a take or a look, the time is
-//! read under the lock, every cell is decided, and the changes are written only when all enforced
-//! cells fit. Charges, give-backs and renewals handle each cell on its own. Must not know what an
-//! algorithm's numbers mean, except for those that a `Kind` prescribes.
+//! All cells of a call share a tag, hence a shard, hence one lock. For a take or a look, the time
+//! is read under the lock, every cell is decided, and the changes are written only when all
+//! enforced cells fit. Charges, give-backs and renewals handle each cell on its own. Must not know
+//! what an algorithm's numbers mean, except for those that a `Kind` prescribes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
