@@ -108,7 +108,9 @@ impl Describe for FixedWindow {
             });
         }
         // What is owed counts in the windows after it, until it is paid.
-        let back = |owed: u64, ends: u64| ends + owed.div_ceil(quota.max(1)) * period;
+        let back = |owed: u64, ends: u64| {
+            ends.saturating_add(owed.div_ceil(quota.max(1)).saturating_mul(period))
+        };
         if time.now >= ends {
             let windows = (time.now - start) / period;
             let carried = owed.saturating_sub(quota.saturating_mul(windows - 1));

@@ -58,7 +58,7 @@ pub(crate) fn owed(count: u64, owing: u64, quota: u64) -> u64 {
     count.saturating_sub(quota).min(owing)
 }
 
-/// `15 of 10 used and 5 owed`.
+/// `10 of 10 used and 5 owed`, for 15 units of which 5 are owed.
 pub(crate) fn used_and_owed(count: u64, quota: u64, owed: u64) -> String {
     let used = used(count.min(quota), Some(quota));
     if owed > 0 { format!("{used} and {owed} owed") } else { used }

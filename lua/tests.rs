@@ -350,6 +350,8 @@ fn what_a_window_owes_is_paid_by_the_ones_after_it() {
         (9, 6, 900, "3 of 3 used and 3 owed, all back in 80.000 s (the window from"),
         (9, 6, 840, "3 of 3 used, all back in 20.000 s (the window from"),
         (9, 6, 780, "0 of 3 used (the window from"),
+        // A debt that no time can pay is told, too.
+        (i64::MAX, i64::MAX, 960, "3 of 3 used and 9223372036854775804 owed, all back in "),
     ] {
         let clock = window(rate, fixed_window::Alignment::Clock);
         let found = state("fw2-60000c", &numbers(at * SECOND_US, count, owing), Some(&clock));
