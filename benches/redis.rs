@@ -254,7 +254,7 @@ fn decide(server: &Server, case: &Case, decisions: usize) -> usize {
         match &case.script {
             Script::Ours(algorithm) => ours(server, algorithm, decisions).await,
             Script::Article(script, quota, per_ms) => {
-                article(server, script, *quota, *per_ms, decisions).await
+                article(server, script, *quota, *per_ms, decisions)
             }
         }
     })
@@ -313,37 +313,26 @@ async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize
     admitted
 }
 
-async fn article(
+fn article(
     server: &Server,
     script: &'static str,
     quota: u64,
     per_ms: u64,
     decisions: usize,
 ) -> usize {
-    let conn = server.client().get_multiplexed_async_connection().await.unwrap();
-    let sha: String =
-        redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut conn.clone()).await.unwrap();
-    let asking = (0..IN_FLIGHT).map(|lane| {
-        let (mut conn, sha) = (conn.clone(), sha.clone());
-        tokio::spawn(async move {
-            let mut admitted = 0;
-            for turn in (lane..decisions).step_by(IN_FLIGHT) {
-                // As long as ours, which are digests.
-                let key = format!(
-                    "weir:1:{{{:032x}}}:bench/bench/article:{:032x}",
-                    turn % KEYS,
-                    turn % KEYS
-                );
-                let mut command = redis::cmd("EVALSHA");
-                command.arg(&sha).arg(1).arg(key).arg(quota).arg(per_ms).arg(format!("{turn:016}"));
-                admitted += command.query_async::<usize>(&mut conn).await.unwrap();
-            }
-            admitted
-        })
-    });
+    let mut conn = server.client().get_connection().unwrap();
+    let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut conn).unwrap();
     let mut admitted = 0;
-    for asking in asking.collect::<Vec<_>>() {
-        admitted += asking.await.unwrap();
+    for turns in (0..decisions).collect::<Vec<_>>().chunks(IN_FLIGHT) {
+        let mut calls = redis::pipe();
+        for turn in turns {
+            // As long as ours, which are digests.
+            let key = turn % KEYS;
+            let key = format!("weir:1:{{{key:032x}}}:bench/bench/article:{key:032x}");
+            let call = calls.cmd("EVALSHA").arg(&sha).arg(1).arg(key).arg(quota).arg(per_ms);
+            call.arg(format!("{turn:016}"));
+        }
+        admitted += calls.query::<Vec<usize>>(&mut conn).unwrap().iter().sum::<usize>();
     }
     admitted
 }

@@ -11,6 +11,7 @@ use super::build::Built;
 use super::counters::{self, NoCounters};
 use crate::admin::{CounterQuery, Views};
 use crate::config::Mistakes;
+use crate::telemetry::Label;
 use crate::upstream::{EndpointStatus, Upstream};
 
 /// How the last reload ended.
@@ -55,16 +56,24 @@ fn describe(built: &Built) -> Value {
 pub(super) struct Pages(pub(super) Arc<Running>);
 
 impl Views for Pages {
-    /// Ready means: not draining, and the store answers or no route needs it
-    /// (`on_store_error = "allow"` on all). Otherwise a load balancer would remove all proxies at
-    /// once, which is the outage that `allow` is meant to prevent.
+    /// Ready means: not draining, and some shard of the store can decide or no route needs the
+    /// store (`on_store_error = "allow"` on all). Otherwise a load balancer would remove all
+    /// proxies at once, since they share the store: with a shard lost, the other shards' requests
+    /// are still served.
     async fn ready(&self) -> Result<String, String> {
         if self.0.drain.started() {
             return Err("shutting down".into());
         }
         let applied = self.0.current.load();
         match applied.built.engine.ping().await {
-            Ok(()) => Ok("ready".into()),
+            Ok(failing) if failing.is_empty() => Ok("ready".into()),
+            Ok(failing) => {
+                let shards: Vec<String> = failing
+                    .iter()
+                    .map(|(node, cause)| format!("{node} ({})", cause.label()))
+                    .collect();
+                Ok(format!("ready, and degraded: Redis shards fail: {}", shards.join(", ")))
+            }
             Err(error) if applied.store_is_needed => Err(error.to_string()),
             Err(error) => Ok(format!(
                 "ready, and degraded: {error}; every route lets requests through uncounted"

@@ -1,12 +1,12 @@
 //! A counter's name: text on Redis, a number in memory. Knows nothing of what is counted.
 
-use std::fmt::Write as _;
-
 use super::Key;
 
-/// The version of the key and state format. A change of meaning gets a new number, and old counters
-/// expire unread.
-const FORMAT_VERSION: u8 = 1;
+/// What follows the prefix: the version of the key and state format, and the brace before the tag.
+/// A change of meaning gets a new number, and old counters expire unread.
+const MIDDLE: &str = ":1:{";
+/// Hexadecimal digits of a tag or key.
+const DIGEST_DIGITS: usize = 32;
 
 /// Odd constants from the digits of pi. Each part of a key is multiplied by its own, so that a tag
 /// equal to its key does not cancel out.
@@ -19,25 +19,30 @@ impl Key {
     /// can choose a slot with braces of its own.
     #[must_use]
     pub fn text(&self, prefix: &str) -> String {
-        let mut text = String::with_capacity(prefix.len() + self.space.text.len() + 72);
-        text.push_str(prefix);
-        // Writing to a String can't fail.
-        let _ = write!(
-            text,
-            ":{FORMAT_VERSION}:{{{:032x}}}:{}:{:032x}",
-            self.tag, self.space.text, self.key
-        );
-        text
+        let mut text = Vec::with_capacity(self.text_bytes(prefix));
+        self.write(prefix, &mut text);
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    /// The length of [`Key::text`].
+    pub(super) fn text_bytes(&self, prefix: &str) -> usize {
+        prefix.len() + MIDDLE.len() + 2 * DIGEST_DIGITS + 3 + self.space.text.len()
+    }
+
+    /// Appends [`Key::text`].
+    pub(super) fn write(&self, prefix: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(prefix.as_bytes());
+        out.extend_from_slice(MIDDLE.as_bytes());
+        out.extend_from_slice(&hex(self.tag));
+        out.extend_from_slice(b"}:");
+        out.extend_from_slice(self.space.text.as_bytes());
+        out.push(b':');
+        out.extend_from_slice(&hex(self.key));
     }
 
     /// The hash slot, determined by the tag.
     pub(crate) fn slot(&self) -> u16 {
-        let mut hex = [0_u8; 32];
-        for (index, digit) in hex.iter_mut().enumerate() {
-            let nibble = (self.tag >> (124 - 4 * index)) & 0xf;
-            *digit = char::from_digit(nibble as u32, 16).map_or(b'0', |digit| digit as u8);
-        }
-        crc16::State::<crc16::XMODEM>::calculate(&hex) % SLOTS
+        crc16::State::<crc16::XMODEM>::calculate(&hex(self.tag)) % SLOTS
     }
 
     /// Combines all parts into one number. They are digests, so a linear combination is as good as
@@ -47,6 +52,17 @@ impl Key {
             .wrapping_add(self.key.wrapping_mul(SPREAD_KEY))
             .wrapping_add(self.space.digest.wrapping_mul(SPREAD_SPACE))
     }
+}
+
+/// A digest as hexadecimal digits.
+fn hex(digest: u128) -> [u8; DIGEST_DIGITS] {
+    let mut digits = [0; DIGEST_DIGITS];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(digest.to_be_bytes()) {
+        for (digit, nibble) in pair.iter_mut().zip([byte >> 4, byte & 0xf]) {
+            *digit = if nibble < 10 { b'0' + nibble } else { b'a' - 10 + nibble };
+        }
+    }
+    digits
 }
 
 /// Hash slots of a Redis Cluster.

@@ -158,6 +158,8 @@ labels! {
         Misconfigured = "misconfigured",
         /// The cluster does not serve the slot at the moment, or kept redirecting.
         Cluster = "cluster",
+        /// Too many calls to the shard are in flight: nothing was sent.
+        Overload = "overload",
         /// The embedded engine already holds its maximum number of keys.
         Full = "full",
         /// A script failed, or a reply could not be parsed: a bug.
@@ -396,13 +398,14 @@ impl Engine {
         }
     }
 
-    /// Checks that the store answers now: for `/ready`.
+    /// Checks that the store can decide now: for `/ready`. Returns the shards that can't, each with
+    /// its cause.
     ///
     /// # Errors
-    /// The reason why it does not.
-    pub async fn ping(&self) -> Result<(), EngineError> {
+    /// The reason why none can.
+    pub async fn ping(&self) -> Result<Vec<(String, Cause)>, EngineError> {
         match self {
-            Self::Embedded(_) => Ok(()),
+            Self::Embedded(_) => Ok(Vec::new()),
             Self::Redis(redis) => redis.ping().await,
         }
     }

@@ -17,9 +17,9 @@ use crate::telemetry::Counter;
 pub(super) const SETTLES_QUEUED_MAX: usize = 4_096;
 /// Maximum number of settling calls that one worker has in flight.
 pub(super) const SETTLES_IN_FLIGHT_MAX: usize = 32;
-/// Maximum number of takes that one worker has in flight. Beyond it the store counts as
-/// unreachable.
-pub(super) const TAKES_IN_FLIGHT_MAX: usize = 4_096;
+/// Maximum number of takes that one worker has in flight, on all shards. Beyond it the store counts
+/// as unreachable. A single shard, which may be frozen, has a smaller maximum of its own.
+pub(super) const TAKES_IN_FLIGHT_MAX: usize = 16_384;
 
 /// A settling call.
 #[derive(Clone, Debug)]

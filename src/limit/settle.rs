@@ -6,6 +6,7 @@
 //! dropped are counted, and none is repeated, because it may have run.
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use smallvec::SmallVec;
 
@@ -318,7 +319,13 @@ pub(super) fn queue(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     }
     let drainer = Drainer { shared: Arc::clone(shared), worker: Arc::clone(worker), ended: false };
     match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn(drainer.run())),
+        Ok(runtime) => {
+            // Its first call is sent now, and so before that of a take that follows.
+            let mut run = Box::pin(drainer.run());
+            if run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                runtime.spawn(run);
+            }
+        }
         // No runtime here: the job waits for the next task, or is counted as dropped when its
         // worker is dropped.
         Err(_) => drop(drainer),

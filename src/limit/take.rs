@@ -1,16 +1,19 @@
 //! Runs a plan's round and builds its outcome. Knows both engines, but no algorithm.
 //!
 //! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On
-//! Redis the round runs in a task of its own, so that a call which was sent is always followed up.
-//! hyper drops a handler in mid-take when its client disconnects. The task then runs to completion,
-//! and the unclaimed grant is settled as [`Ending::Unsent`], because nothing reached the upstream.
+//! Redis the round is [`Outliving`], so that a call which was sent is always followed up. A request
+//! may be dropped in mid-take, when its client disconnects. The round then runs to completion in a
+//! task, and the unclaimed grant is settled as [`Ending::Unsent`], because nothing reached the
+//! upstream.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
 
 use super::leases::LeaseGuard;
 use super::local;
@@ -24,9 +27,7 @@ use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Take
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
 
 /// Too many takes are in flight on this worker: nothing was sent.
-const OVERLOADED: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::No };
-/// The take's task was dropped with its runtime.
-const CUT_OFF: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::Unknown };
+const OVERLOADED: EngineError = EngineError { cause: Cause::Overload, ran: Ran::No };
 
 /// Looks may use at most the decision's deadline divided by this, each time they are made.
 const LOOKS_SHARE: u32 = 2;
@@ -36,7 +37,7 @@ type LookAnswers = SmallVec<[(usize, Result<Taken, EngineError>); 4]>;
 
 /// Charges all limits of `plan`, or none.
 pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
-    let (receiver, permit) = match &*shared.engine {
+    match &*shared.engine {
         Engine::Embedded(embedded) => {
             let (answer, permit) = prepared::with(shared, scope, plan, |prepared| {
                 if prepared.always_refuses {
@@ -48,23 +49,16 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
                 (finish(shared, scope, plan, prepared, &round, context.member), permit)
             });
             // The common case without a wait: avoids moving the large answer once more.
-            return if permit.is_none() {
-                answer
-            } else {
-                wait(SettleOnDrop(Some(answer)), permit).await
-            };
+            if permit.is_none() { answer } else { wait(SettleOnDrop(Some(answer)), permit).await }
         }
-        Engine::Redis(_) => match spawn_round(shared, scope, plan) {
-            Ok(spawned) => spawned,
-            Err(answer) => return *answer,
+        Engine::Redis(_) => match begin_round(shared, scope, plan) {
+            Ok((round, permit)) => {
+                let (answer, in_flight) = round.await;
+                drop(in_flight);
+                wait(answer, permit).await
+            }
+            Err(answer) => *answer,
         },
-    };
-    match receiver.await {
-        Ok(answer) => wait(answer, permit).await,
-        // Whether it charged is unknown. A charge that was made is not given back.
-        Err(_) => prepared::with(shared, scope, plan, |prepared| {
-            failed(shared, scope, plan, prepared, CUT_OFF)
-        }),
     }
 }
 
@@ -208,13 +202,14 @@ fn failed(
     finish(shared, scope, plan, prepared, &round, 0)
 }
 
-/// Spawns the round's task, or answers at once if no call is needed or allowed.
-fn spawn_round(
+/// A round on Redis, or the answer if no call is needed or allowed.
+fn begin_round(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Arc<Plan>,
-) -> Result<SpawnedRound, Box<Take>> {
-    // A copy for the task: the plan may be taken again before it ends.
+) -> Result<BegunRound<impl Future<Output = (SettleOnDrop, InFlightTake)> + Send + use<>>, Box<Take>>
+{
+    // A copy for the round: the plan may be taken again before it ends.
     let prepared = prepared::with(shared, scope, plan, Prepared::clone);
     if prepared.always_refuses {
         return Err(Box::new(refused_without_call(shared, scope, plan)));
@@ -228,22 +223,49 @@ fn spawn_round(
         shared.counters.overload.inc();
         return Err(Box::new(failed(shared, scope, plan, &prepared, OVERLOADED)));
     };
-    let (sender, receiver) = oneshot::channel();
     let (scope, plan) = (Arc::clone(scope), Arc::clone(plan));
-    tokio::spawn(async move {
+    let round = async move {
         let mut round = prepared.round(&in_flight.shared, &scope, plan.limits(), context);
         run_on_redis(&mut round, &in_flight.shared, &in_flight.worker, &plan).await;
         let answer = finish(&in_flight.shared, &scope, &plan, &prepared, &round, context.member);
-        // If the request is gone, the answer comes back and is dropped (and settled) here, before
-        // `in_flight`: so a drain waits for it.
-        drop(sender.send(SettleOnDrop(Some(answer))));
-        drop(in_flight);
-    });
-    Ok((receiver, permit))
+        // Dropped in this order where the request is gone: a drain waits for the settling.
+        (SettleOnDrop(Some(answer)), in_flight)
+    };
+    Ok((Outliving::new(round), permit))
 }
 
-/// Where the task's answer arrives, and the request's wait permit.
-type SpawnedRound = (oneshot::Receiver<SettleOnDrop>, Option<WaitPermit>);
+/// A round that was begun, and the request's wait permit.
+type BegunRound<F> = (Outliving<F>, Option<WaitPermit>);
+
+/// A future that runs to its end even if nobody waits for it any more: dropped before, it goes on
+/// in a task.
+struct Outliving<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+
+impl<F: Future<Output: Send> + Send + 'static> Outliving<F> {
+    fn new(future: F) -> Self {
+        Self(Some(Box::pin(future)))
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Future for Outliving<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(future) = &mut self.0 else { return Poll::Pending };
+        let output = std::task::ready!(future.as_mut().poll(cx));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for Outliving<F> {
+    fn drop(&mut self) {
+        // Without a runtime the process is ending, and its calls with it.
+        if let (Some(future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(async move { drop(future.await) });
+        }
+    }
+}
 
 /// A take in flight. Counts against its worker's maximum, and a drain waits for it.
 struct InFlightTake {

@@ -1,119 +1,76 @@
-//! Opens connections: to a cluster, to a single server, and plain ones to a given node. Every wait
-//! is bounded. Must not know what is sent on them.
+//! Opens connections to nodes, with their handshake. Every wait is bounded. Must not know what is
+//! sent on them.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
-use ::redis::cluster::{ClusterClient, ClusterClientBuilder};
-use ::redis::cluster_async::ClusterConnection;
-use ::redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
-use ::redis::io::tcp::TcpSettings;
-use ::redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError, Value, cmd,
-};
+use ::redis::{RedisError, Value};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-use super::topology::Topology;
-use crate::engine::{RedisMode, RedisSettings};
+use super::failure;
+use super::outage::Outages;
+use super::resp::{self, ReplyScan};
+use crate::engine::{Cause, RedisMode, RedisSettings};
 use crate::telemetry::Mistake;
 
-/// Time limit for one node's TCP connection and handshake.
+/// Time limit for a connection and its handshake.
 const CONNECT_WAIT: Duration = Duration::from_millis(250);
-/// Time limit for a whole new connection, to every node of a cluster.
-const OPEN_WAIT: Duration = Duration::from_secs(2);
-/// Pauses between redis-rs' own retries. It makes none for commands here, only for its internal
-/// work.
-const RETRY_WAIT_MS: (u64, u64) = (5, 40);
 /// Unacknowledged data for this long closes the connection. Otherwise a cut cable would not be
 /// noticed.
-#[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
+/// An idle connection is probed after this long, and then this often.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
+/// Bytes of the replies to a handshake, at most.
+const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
 
-/// A connection that all calls of one worker share.
-#[derive(Clone)]
-pub(super) enum Conn {
-    Cluster(ClusterConnection),
-    Single(MultiplexedConnection),
+/// A connection's bytes.
+pub(super) type Stream = Pin<Box<dyn Duplex>>;
+
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
+
+/// Why a node could not be connected to.
+#[derive(Debug)]
+pub(super) struct OpenError {
+    pub(super) cause: Cause,
+    /// For the log; contains no secret.
+    pub(super) why: String,
 }
 
-impl Conn {
-    /// Sends a command to the master of `slot`, and turns an error reply into an error.
-    pub(super) async fn send(&mut self, command: Cmd, slot: u16) -> Result<Value, RedisError> {
-        let value = match self {
-            Self::Cluster(conn) => {
-                let route = SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master));
-                conn.route_command(command, RoutingInfo::SingleNode(route)).await?
-            }
-            Self::Single(conn) => conn.send_packed_command(&command).await?,
+impl OpenError {
+    fn io(error: &std::io::Error) -> Self {
+        let cause = match error.kind() {
+            std::io::ErrorKind::TimedOut => Cause::Timeout,
+            _ => Cause::Connection,
         };
-        value.extract_error()
+        Self { cause, why: error.to_string() }
     }
 
-    /// Sends a command to any node.
-    async fn send_anywhere(&mut self, command: Cmd) -> Result<Value, RedisError> {
-        let value = match self {
-            Self::Cluster(conn) => {
-                conn.route_command(command, RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random))
-                    .await?
-            }
-            Self::Single(conn) => conn.send_packed_command(&command).await?,
-        };
-        value.extract_error()
-    }
-
-    /// Whether the store serves: a cluster must report `cluster_state:ok`, a single server must
-    /// answer.
-    pub(super) async fn is_healthy(&mut self) -> Result<bool, RedisError> {
-        if let Self::Single(_) = self {
-            return self.send_anywhere(cmd("PING")).await.map(|_| true);
-        }
-        let mut command = cmd("CLUSTER");
-        command.arg("INFO");
-        Ok(text(&self.send_anywhere(command).await?).contains("cluster_state:ok"))
-    }
-
-    async fn topology(&mut self) -> Result<Topology, RedisError> {
-        match self {
-            Self::Cluster(_) => read_topology(&self.send_anywhere(slots()).await?),
-            Self::Single(_) => Ok(Topology::default()),
-        }
+    fn timed_out(what: &str, limit: Duration) -> Self {
+        Self { cause: Cause::Timeout, why: format!("no {what} within {limit:?}") }
     }
 }
 
-/// All text in a reply, whatever its type.
-fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
-        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
-        Value::Map(pairs) => {
-            pairs.iter().map(|(_, value)| text(value)).collect::<Vec<_>>().join(" ")
-        }
-        _ => String::new(),
+impl From<std::io::Error> for OpenError {
+    fn from(error: std::io::Error) -> Self {
+        Self::io(&error)
     }
 }
 
-fn slots() -> Cmd {
-    let mut command = cmd("CLUSTER");
-    command.arg("SLOTS");
-    command
-}
-
-fn read_topology(answer: &Value) -> Result<Topology, RedisError> {
-    Topology::parse(answer).ok_or_else(|| {
-        RedisError::from((ErrorKind::UnexpectedReturnType, "CLUSTER SLOTS can't be parsed"))
-    })
-}
-
-/// The checked connection settings.
+/// The checked connection settings, and what is known about outages.
 pub(super) struct Connector {
-    cluster: Option<ClusterClient>,
+    is_cluster: bool,
+    /// Host and port of each configured node.
     nodes: Vec<(String, u16)>,
     username: Option<String>,
     password: Option<String>,
-    deadline: Duration,
-    settings_checked: AtomicBool,
+    pub(super) deadline: Duration,
+    pub(super) outages: Outages,
+    has_advisor: AtomicBool,
 }
 
 impl Connector {
@@ -132,122 +89,67 @@ impl Connector {
         if nodes.is_empty() {
             return Err(Mistake::new("redis.nodes", "[]", "at least one host:port"));
         }
-        let mut connector = Self {
-            cluster: None,
+        Ok(Self {
+            is_cluster: settings.mode == RedisMode::Cluster,
             nodes,
             username: settings.username.clone(),
             password: settings.password.as_ref().map(|secret| secret.0.clone()),
             deadline: settings.deadline,
-            settings_checked: AtomicBool::new(false),
-        };
-        if settings.mode == RedisMode::Cluster {
-            connector.cluster = Some(connector.cluster_client().map_err(|error| {
-                // redis-rs' message says what it rejects, and contains no secret.
-                Mistake::new("redis", error.to_string(), "settings that redis-rs accepts")
-            })?);
-        }
-        Ok(connector)
+            outages: Outages::default(),
+            has_advisor: AtomicBool::new(false),
+        })
     }
 
-    fn cluster_client(&self) -> Result<ClusterClient, RedisError> {
-        let infos = self.nodes.iter().map(|node| self.info(node)).collect::<Result<Vec<_>, _>>()?;
-        let mut builder = ClusterClientBuilder::new(infos)
-            .retries(0)
-            .min_retry_wait(RETRY_WAIT_MS.0)
-            .max_retry_wait(RETRY_WAIT_MS.1)
-            .connection_timeout(CONNECT_WAIT)
-            .response_timeout(self.deadline)
-            // The engine applies its own deadline around everything.
-            .overall_response_timeout(None)
-            .use_protocol(ProtocolVersion::RESP3)
-            .tcp_settings(tcp());
-        if let Some(username) = &self.username {
-            builder = builder.username(username);
-        }
-        if let Some(password) = &self.password {
-            builder = builder.password(password);
-        }
-        builder.build()
-    }
-
-    fn info(&self, (host, port): &(String, u16)) -> Result<ConnectionInfo, RedisError> {
-        let mut redis = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
-        if let Some(username) = &self.username {
-            redis = redis.set_username(username);
-        }
-        if let Some(password) = &self.password {
-            redis = redis.set_password(password);
-        }
-        let info = ConnectionAddr::Tcp(host.clone(), *port).into_connection_info()?;
-        Ok(info.set_redis_settings(redis).set_tcp_settings(tcp()))
-    }
-
-    /// Opens a worker's connection and reads the current topology.
-    pub(super) async fn open(&self) -> Result<(Conn, Topology), RedisError> {
-        let opening = async {
-            let mut conn = match &self.cluster {
-                Some(client) => Conn::Cluster(client.get_async_connection().await?),
-                None => Conn::Single(self.open_first().await?),
-            };
-            let topology = conn.topology().await?;
-            Ok((conn, topology))
-        };
-        // `get_async_connection` can hang (redis-rs#1953).
-        tokio::time::timeout(OPEN_WAIT, opening).await.unwrap_or_else(|_| Err(timed_out()))
-    }
-
-    /// A single server may have several addresses; uses the first that answers.
-    async fn open_first(&self) -> Result<MultiplexedConnection, RedisError> {
-        let mut last = timed_out();
-        for node in &self.nodes {
-            match self.open_info(self.info(node)?).await {
-                Ok(conn) => return Ok(conn),
-                Err(error) => last = error,
+    /// Opens a connection to the node at `address`; for a single server, to the first of its
+    /// addresses that answers. A probe must also be answered within the deadline.
+    pub(super) async fn open(&self, address: &str, is_probe: bool) -> Result<Stream, OpenError> {
+        if !self.is_cluster {
+            let mut last = None;
+            for node in &self.nodes {
+                match self.open_node(node, is_probe).await {
+                    Ok(stream) => return Ok(stream),
+                    Err(error) => last = Some(error),
+                }
             }
+            return Err(last.unwrap_or_else(|| OpenError::timed_out("node", CONNECT_WAIT)));
         }
-        Err(last)
+        let wrong = || OpenError { cause: Cause::Cluster, why: format!("no address: {address:?}") };
+        self.open_node(&parse_node(address).ok_or_else(wrong)?, is_probe).await
     }
 
-    /// Opens a plain connection to `host:port`.
-    pub(super) async fn open_node(&self, node: &str) -> Result<MultiplexedConnection, RedisError> {
-        let node = parse_node(node)
-            .ok_or_else(|| RedisError::from((ErrorKind::Parse, "invalid address")))?;
-        self.open_info(self.info(&node)?).await
-    }
-
-    async fn open_info(&self, info: ConnectionInfo) -> Result<MultiplexedConnection, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_WAIT))
-            .set_response_timeout(Some(self.deadline));
-        let client = Client::open(info)?;
-        let opening = client.get_multiplexed_async_connection_with_config(&config);
-        tokio::time::timeout(CONNECT_WAIT, opening).await.unwrap_or_else(|_| Err(timed_out()))
-    }
-
-    /// Reads the topology on a plain connection. A single server is only pinged, and has an empty
-    /// one.
-    pub(super) async fn topology_of(
+    async fn open_node(
         &self,
-        conn: &mut MultiplexedConnection,
-    ) -> Result<Topology, RedisError> {
-        if self.cluster.is_none() {
-            conn.send_packed_command(&cmd("PING")).await?.extract_error()?;
-            return Ok(Topology::default());
+        (host, port): &(String, u16),
+        is_probe: bool,
+    ) -> Result<Stream, OpenError> {
+        let opening = async {
+            let tcp = TcpStream::connect((host.as_str(), *port)).await?;
+            tcp.set_nodelay(true)?;
+            keep_alive(&tcp)?;
+            let mut stream: Stream = Box::pin(tcp);
+            self.greet(&mut stream).await?;
+            Ok(stream)
+        };
+        let mut stream = timeout(CONNECT_WAIT, opening)
+            .await
+            .unwrap_or_else(|_| Err(OpenError::timed_out("connection", CONNECT_WAIT)))?;
+        if is_probe {
+            timeout(self.deadline, ask(&mut stream, &[b"PING"]))
+                .await
+                .unwrap_or_else(|_| Err(OpenError::timed_out("answer", self.deadline)))?;
         }
-        read_topology(&conn.send_packed_command(&slots()).await?.extract_error()?)
+        Ok(stream)
     }
 
-    /// Sends a command, given as words, and returns all text of the reply; `None` if the node
-    /// refuses.
-    pub(super) async fn query(
-        &self,
-        conn: &mut MultiplexedConnection,
-        words: &[&str],
-    ) -> Option<String> {
-        let mut command = Cmd::new();
-        words.iter().for_each(|word| _ = command.arg(word));
-        let answer = conn.send_packed_command(&command).await.ok()?.extract_error().ok()?;
-        Some(text(&answer))
+    /// HELLO chooses RESP3 and names the user.
+    async fn greet(&self, stream: &mut Stream) -> Result<(), OpenError> {
+        let mut words: Vec<&[u8]> = vec![b"HELLO", b"3"];
+        if let Some(password) = &self.password {
+            let user = self.username.as_deref().unwrap_or("default");
+            words.extend([b"AUTH", user.as_bytes(), password.as_bytes()]);
+        }
+        words.extend([b"SETNAME".as_slice(), b"weir"]);
+        ask(stream, &words).await.map(|_| ())
     }
 
     /// The addresses in the settings.
@@ -257,28 +159,54 @@ impl Connector {
         })
     }
 
-    /// Returns true once: one worker checks Redis' settings.
-    pub(super) fn claim_settings_check(&self) -> bool {
-        !self.settings_checked.swap(true, Ordering::Relaxed)
+    /// Returns true once: one worker looks at Redis' settings.
+    pub(super) fn claim_advice(&self) -> bool {
+        !self.has_advisor.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn is_cluster(&self) -> bool {
-        self.cluster.is_some()
+        self.is_cluster
     }
 }
 
-fn tcp() -> TcpSettings {
-    let settings = TcpSettings::default().set_nodelay(true);
+/// Sends one command and waits for its reply.
+async fn ask(stream: &mut Stream, words: &[&[u8]]) -> Result<Value, OpenError> {
+    let mut out = Vec::new();
+    resp::begin(&mut out, words.len());
+    words.iter().for_each(|word| resp::word(&mut out, word));
+    stream.write_all(&out).await?;
+    stream.flush().await?;
+    let (mut input, mut scan) = (Vec::new(), ReplyScan::default());
+    loop {
+        if stream.read_buf(&mut input).await? == 0 {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
+        if let Some(end) = scan.end(&input).map_err(std::io::Error::other)? {
+            let reply = resp::parse(input.get(..end).unwrap_or_default());
+            return reply.and_then(Value::extract_error).map_err(|error| refused(&error));
+        }
+        if input.len() > HANDSHAKE_BYTES_MAX {
+            return Err(std::io::Error::other("a reply too long for a handshake").into());
+        }
+    }
+}
+
+/// The node refuses the handshake.
+fn refused(error: &RedisError) -> OpenError {
+    OpenError { cause: failure::engine_error(error).cause, why: error.to_string() }
+}
+
+fn keep_alive(tcp: &TcpStream) -> std::io::Result<()> {
+    let socket = socket2::SockRef::from(tcp);
+    let (idle, interval) = KEEPALIVE;
+    let probes = socket2::TcpKeepalive::new().with_time(idle).with_interval(interval);
+    socket.set_tcp_keepalive(&probes)?;
     #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(USER_TIMEOUT);
-    settings
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    Ok(())
 }
 
-fn timed_out() -> RedisError {
-    RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut))
-}
-
-/// Parses `host:port` and `[v6]:port`, and also `v6:port`, which CLUSTER SLOTS writes.
+/// Parses `host:port` and `[v6]:port`, and also `v6:port`, which Redis writes.
 fn parse_node(node: &str) -> Option<(String, u16)> {
     let (host, port) = node.rsplit_once(':')?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

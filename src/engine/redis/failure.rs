@@ -1,51 +1,57 @@
 //! What an error of Redis or of the connection means: whether anything ran, and what to do next.
 //! Only this module reads error codes.
 
-use std::time::Duration;
-
 use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::engine::{Cause, EngineError, Ran};
-
-/// Pause before a retry when the server can't serve the slot yet.
-const NOT_NOW_WAIT: Duration = Duration::from_millis(5);
 
 /// What to do after an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The server does not have the script: send its text.
     SendText,
-    /// Nothing ran; send the command again after this pause.
-    Retry(Duration),
-    /// Nothing ran; send the command once to this node, after this pause.
-    Ask(String, Duration),
+    /// Nothing ran: another node owns the slot now. The host may be empty.
+    Moved { host: String, port: String },
+    /// Nothing ran: send this command to that node, and the next one to this node again.
+    Ask { host: String, port: String },
+    /// Nothing ran: some of the keys have moved to another node, and the others will.
+    WaitForSlot,
+    /// Nothing ran: the node can't serve now.
+    WaitForNode,
     /// Give up.
     Fail(EngineError),
 }
 
 pub(super) fn next(error: &RedisError) -> Next {
+    let unclear = Next::Fail(EngineError { cause: Cause::Cluster, ran: Ran::No });
+    let redirect = || {
+        let (address, _) = error.redirect_node()?;
+        let (host, port) = address.rsplit_once(':')?;
+        Some((host.to_owned(), port.to_owned()))
+    };
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::NoScript) => Next::SendText,
-        // The cluster connection refreshes its slots before it sends anything more.
-        ErrorKind::Server(ServerErrorKind::Moved) => Next::Retry(Duration::ZERO),
-        ErrorKind::Server(ServerErrorKind::Ask) => match error.redirect_node() {
-            Some((node, _)) => Next::Ask(node.to_owned(), Duration::ZERO),
-            None => Next::Retry(NOT_NOW_WAIT),
-        },
+        ErrorKind::Server(ServerErrorKind::Moved) => {
+            redirect().map_or(unclear, |(host, port)| Next::Moved { host, port })
+        }
+        ErrorKind::Server(ServerErrorKind::Ask) => {
+            redirect().map_or(unclear, |(host, port)| Next::Ask { host, port })
+        }
+        ErrorKind::Server(ServerErrorKind::TryAgain) => Next::WaitForSlot,
+        // Without an owner of this slot: the node may serve others.
+        ErrorKind::Server(ServerErrorKind::ClusterDown)
+            if error.detail().is_some_and(|detail| detail.contains("Hash slot not served")) =>
+        {
+            unclear
+        }
         ErrorKind::Server(
-            ServerErrorKind::TryAgain
-            | ServerErrorKind::ReadOnly
+            ServerErrorKind::ReadOnly
             | ServerErrorKind::MasterDown
             | ServerErrorKind::BusyLoading
             | ServerErrorKind::ClusterDown,
-        ) => Next::Retry(NOT_NOW_WAIT),
+        ) => Next::WaitForNode,
         _ => Next::Fail(engine_error(error)),
     }
-}
-
-/// Whether the error only says that this slot is being migrated, and nothing about the node.
-pub(super) fn is_from_migrating_slot(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain))
 }
 
 /// The cause of an error that is not retried, and whether the command may have run.
@@ -90,17 +96,25 @@ mod tests {
 
     #[test]
     fn answers_that_prove_that_nothing_ran_are_followed() {
-        for line in [
-            "-TRYAGAIN x\r\n",
-            "-READONLY x\r\n",
-            "-LOADING x\r\n",
-            "-CLUSTERDOWN x\r\n",
-            "-MASTERDOWN x\r\n",
-        ] {
-            assert_eq!(next(&answer(line)), Next::Retry(NOT_NOW_WAIT), "{line}");
+        for line in ["-READONLY x\r\n", "-LOADING x\r\n", "-CLUSTERDOWN x\r\n", "-MASTERDOWN x\r\n"]
+        {
+            assert_eq!(next(&answer(line)), Next::WaitForNode, "{line}");
         }
-        assert_eq!(next(&answer("-MOVED 1 a:1\r\n")), Next::Retry(Duration::ZERO));
-        assert_eq!(next(&answer("-ASK 1 a:1\r\n")), Next::Ask("a:1".into(), Duration::ZERO));
+        assert_eq!(next(&answer("-TRYAGAIN x\r\n")), Next::WaitForSlot);
+        let unserved = EngineError { cause: Cause::Cluster, ran: Ran::No };
+        assert_eq!(
+            next(&answer("-CLUSTERDOWN Hash slot not served\r\n")),
+            Next::Fail(unserved),
+            "the node serves others"
+        );
+        let to = |host: &str, port: &str| (host.to_owned(), port.to_owned());
+        for (address, (host, port)) in
+            [("a:1", to("a", "1")), ("::1:2", to("::1", "2")), (":3", to("", "3"))]
+        {
+            let moved = Next::Moved { host: host.clone(), port: port.clone() };
+            assert_eq!(next(&answer(&format!("-MOVED 1 {address}\r\n"))), moved);
+            assert_eq!(next(&answer(&format!("-ASK 1 {address}\r\n"))), Next::Ask { host, port });
+        }
         assert_eq!(next(&answer("-NOSCRIPT x\r\n")), Next::SendText);
     }
 

@@ -8,16 +8,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::{Cmd, FromRedisValue, Value, cmd};
+use ::redis::{Cmd, FromRedisValue, cmd};
 
 use super::link::Link;
-use super::{Redis, send};
+use super::{Redis, failure};
 use crate::clock;
 use crate::engine::found::{self, FOUND_MAX, Found, MEMBERS_READ_MAX};
 use crate::engine::{Cause, Content, EngineError, Key, Kind, Ran, Space};
 
 /// Time limit for one search.
 const FIND_WAIT: Duration = Duration::from_secs(10);
+/// Time limit for one node's list.
+const NODE_WAIT: Duration = Duration::from_secs(2);
 /// Number of keys scanned per page of a search.
 const PAGE_KEYS: usize = 1_000;
 /// Maximum number of a slot's keys that are listed at once; a slot with more is searched in pages.
@@ -79,19 +81,12 @@ impl Search {
     /// The names with this beginning and end, each once.
     async fn names(&self, before: &str, after: &str) -> Result<Vec<String>, EngineError> {
         let fits = |name: &String| name.starts_with(before) && name.ends_with(after);
-        if self.link.connector.is_cluster() {
-            let slot = |verb: &str| {
-                let mut command = cmd("CLUSTER");
-                command.arg(verb).arg(self.slot);
-                command
-            };
-            let count: i64 = self.query(slot("COUNTKEYSINSLOT")).await?;
-            if count <= SLOT_KEYS_MAX {
-                let mut list = slot("GETKEYSINSLOT");
-                list.arg(count);
-                let names: Vec<String> = self.query(list).await?;
-                return Ok(names.into_iter().filter(fits).take(FOUND_MAX).collect());
-            }
+        if self.link.connector.is_cluster()
+            && let Some(mut names) = self.names_in_slot(before).await?
+        {
+            names.retain(fits);
+            names.truncate(FOUND_MAX);
+            return Ok(names);
         }
         let pattern = format!("{}*{after}", escaped(before));
         let (mut cursor, mut found) = (0_u64, Vec::new());
@@ -108,6 +103,55 @@ impl Search {
                 return Ok(found);
             }
         }
+    }
+
+    /// All names in the slot; `None` if there are too many to list. The nodes' lists don't follow
+    /// the slot: a node that does not own it, or not yet, lists nothing or a part. So all are
+    /// asked.
+    async fn names_in_slot(&self, before: &str) -> Result<Option<Vec<String>>, EngineError> {
+        // This finds out who owns the slot, as any command on a key does.
+        let mut any_key = cmd("EXISTS");
+        any_key.arg(before);
+        let _: i64 = self.query(any_key).await?;
+        let topology = self.link.watch.topology().ok_or(MALFORMED)?;
+        let owner = topology.owner(self.slot);
+        let mut names = Vec::new();
+        for master in topology.masters() {
+            match self.names_on(&master.address).await {
+                Ok(Some(some)) => names.extend(some),
+                Ok(None) => return Ok(None),
+                Err(error) if owner == Some(master) => return Err(error),
+                // It may be lost: the keys of this slot are elsewhere.
+                Err(_) => {}
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(Some(names))
+    }
+
+    /// The names in the slot on one node; `None` if there are too many to list.
+    async fn names_on(&self, node: &Arc<str>) -> Result<Option<Vec<String>>, EngineError> {
+        let pipeline = self.link.pipeline(node)?;
+        let until = clock::monotonic() + NODE_WAIT;
+        let query = async |command: Cmd| {
+            let reply =
+                pipeline.call(until, false, |out| command.write_packed_command(out)).await?;
+            reply.extract_error().map_err(|error| failure::engine_error(&error))
+        };
+        let slot = |verb: &str| {
+            let mut command = cmd("CLUSTER");
+            command.arg(verb).arg(self.slot);
+            command
+        };
+        let count = i64::from_redis_value(query(slot("COUNTKEYSINSLOT")).await?);
+        let count = count.map_err(|_| MALFORMED)?;
+        if count > SLOT_KEYS_MAX {
+            return Ok(None);
+        }
+        let mut list = slot("GETKEYSINSLOT");
+        list.arg(count);
+        Vec::from_redis_value(query(list).await?).map(Some).map_err(|_| MALFORMED)
     }
 
     /// Reads a counter; `None` if it no longer exists.
@@ -161,7 +205,9 @@ impl Search {
     }
 
     async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, EngineError> {
-        let answer: Value = send(&self.link, self.slot, |_| command.clone(), &mut Ran::No).await?;
+        let until = clock::monotonic() + FIND_WAIT;
+        let write = |_, out: &mut Vec<u8>| command.write_packed_command(out);
+        let answer = self.link.send(self.slot, until, write).await?;
         T::from_redis_value(answer).map_err(|_| MALFORMED)
     }
 }

@@ -1,294 +1,167 @@
-//! A worker's connection: opened on first use, shared by the worker's calls, and reopened when it
-//! is lost.
+//! A worker's way to the store: a pipeline to each node, the scripts that it uses, and the rules by
+//! which a command finds its node.
 //!
 //! A link belongs to one worker. Its locks exist because the engine closes links from another
 //! thread. They are never contended, nor held across an await.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::redis::aio::MultiplexedConnection;
-use ::redis::{Cmd, RedisError, Value};
+use ::redis::Value;
 use smallvec::SmallVec;
-use tokio::sync::watch as version;
+use tokio::time::sleep;
 
-use super::connector::{Conn, Connector};
-use super::topology::Topology;
-use super::{failure, watch};
+use super::connector::Connector;
+use super::failure::{self, Next};
+use super::pipeline::Pipeline;
+use super::topology::{Topology, address_of};
+use super::watch::Watch;
 use crate::clock;
 use crate::engine::driver::{Script, Verb};
 use crate::engine::{Cause, Cells, EngineError, Ran};
 
-/// After an attempt to connect has failed, calls fail immediately for this long.
-const REOPEN_WAIT: Duration = Duration::from_millis(100);
-/// After a slot's owner failed to answer, calls to it fail immediately for this long. Each attempt
-/// would make redis-rs refresh its slots, and nothing else is sent meanwhile.
-const DOWN_WAIT: Duration = Duration::from_millis(100);
-/// A cluster connection is replaced after this many failed calls in a row, if none has succeeded
-/// for [`FAILING_WAIT`]: losing one master must not cost the other masters' calls their connection.
-const FAILURES_MAX: u32 = 3;
-/// See [`FAILURES_MAX`].
-const FAILING_WAIT: Duration = Duration::from_millis(250);
+/// MOVED and ASK that one call follows.
+const REDIRECTS_MAX: usize = 5;
+/// How often one call is sent again because the node can't serve it yet.
+const RETRIES_MAX: usize = 2;
+/// Pause before the first of these retries.
+const NOT_YET_WAIT: Duration = Duration::from_millis(5);
+/// Pause before a key is asked for again while its slot moves. It doubles each time, and only the
+/// deadline ends it: one slot moves within milliseconds.
+const MOVING_WAIT: Duration = Duration::from_millis(1);
+/// A node that can't serve any of its slots is left alone for this long.
+const REST: Duration = Duration::from_millis(100);
 /// Scripts that a worker caches; when there are more, the cache is emptied.
 const SCRIPTS_CACHED_MAX: usize = 512;
-/// Connections kept open to nodes that ASK redirected to.
-const ASK_NODES_MAX: usize = 8;
 
 type Programs = SmallVec<[usize; 4]>;
 
-/// A worker's connection to Redis.
+/// A worker's connections to Redis.
 pub(super) struct Link {
     pub(super) connector: Arc<Connector>,
+    pub(super) watch: Arc<Watch>,
     state: Mutex<State>,
-    /// Changes when an attempt to connect or a watch ends, and when the connection is replaced or
-    /// the link is closed.
-    changed: version::Sender<u64>,
-    /// Failed calls since the last successful one.
-    failures_in_a_row: AtomicU32,
-    any_down: AtomicBool,
     scripts: Mutex<HashMap<(Verb, Programs), Arc<Script>>>,
 }
 
 #[derive(Default)]
 struct State {
-    open: Option<Connected>,
-    /// The connection's number, so that a call can say which connection it found closed.
-    epoch: u64,
-    opening: bool,
-    watching: bool,
-    closed: bool,
-    /// When and why the last attempt to connect failed.
-    open_failed: Option<(Instant, Cause)>,
-    failing_since: Option<Instant>,
-    failed_last: Option<Instant>,
-    down: Vec<(String, Instant)>,
-    ask_nodes: Vec<(String, MultiplexedConnection)>,
-}
-
-#[derive(Clone)]
-struct Connected {
-    conn: Conn,
-    topology: Arc<Topology>,
+    is_closed: bool,
+    pipelines: HashMap<Arc<str>, Arc<Pipeline>>,
+    /// The topology that unused pipelines were last compared with.
+    compared: Option<Arc<Topology>>,
 }
 
 impl Link {
-    pub(super) fn new(connector: Arc<Connector>) -> Self {
-        Self {
-            connector,
-            state: Mutex::default(),
-            changed: version::Sender::new(0),
-            failures_in_a_row: AtomicU32::new(0),
-            any_down: AtomicBool::new(false),
-            scripts: Mutex::default(),
-        }
+    pub(super) fn new(connector: Arc<Connector>, watch: Arc<Watch>) -> Self {
+        Self { connector, watch, state: Mutex::default(), scripts: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection and its number. Waits while it is being opened: the caller's deadline bounds
-    /// the wait, and opening continues without the caller.
-    pub(super) async fn connection(self: &Arc<Self>) -> Result<(u64, Conn), EngineError> {
-        if let Some(found) = self.current() {
-            return Ok(found);
-        }
-        let mut changed = self.changed.subscribe();
+    /// Sends a command to the owner of `slot`, and again after an answer that proves that nothing
+    /// ran, at most until `until`. `command` writes it; it is told whether a script's text is
+    /// needed.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        slot: u16,
+        until: Instant,
+        command: impl Fn(bool, &mut Vec<u8>),
+    ) -> Result<Value, EngineError> {
+        let (mut with_text, mut asks, mut redirects) = (false, None, 0);
+        let (mut retries, mut waits) = (0, 0);
         loop {
-            if let Some(found) = self.current() {
-                return Ok(found);
-            }
-            self.start_opening()?;
-            if changed.changed().await.is_err() {
-                return Err(EngineError { cause: Cause::Connection, ran: Ran::No });
+            let (pipeline, node, asking) = match asks.take() {
+                Some(node) => (self.pipeline(&node)?, node, true),
+                None => {
+                    let node = self.owner(slot, until).await?;
+                    (self.pipeline(&node)?, node, false)
+                }
+            };
+            let reply = pipeline.call(until, asking, |out| command(with_text, out)).await?;
+            let error = match reply.extract_error() {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let not_run = Err(EngineError { cause: Cause::Cluster, ran: Ran::No });
+            match failure::next(&error) {
+                Next::SendText if with_text => {
+                    return Err(EngineError { cause: Cause::Script, ran: Ran::No });
+                }
+                Next::SendText => with_text = true,
+                Next::Moved { host, port } | Next::Ask { host, port }
+                    if redirects == REDIRECTS_MAX || !self.connector.is_cluster() =>
+                {
+                    tracing::debug!(slot, host, port, "redirected too often");
+                    return not_run;
+                }
+                Next::Moved { host, port } => {
+                    redirects += 1;
+                    self.watch.moved(self, slot, &address_of(&host, &port, &node));
+                }
+                Next::Ask { host, port } => {
+                    redirects += 1;
+                    asks = Some(Arc::from(address_of(&host, &port, &node)));
+                }
+                Next::WaitForSlot => {
+                    if !pause(MOVING_WAIT * 2_u32.saturating_pow(waits), until).await {
+                        return not_run;
+                    }
+                    waits += 1;
+                }
+                Next::WaitForNode if retries < RETRIES_MAX => {
+                    retries += 1;
+                    if !pause(NOT_YET_WAIT, until).await {
+                        return not_run;
+                    }
+                }
+                Next::WaitForNode => {
+                    pipeline.rest(Cause::Cluster, REST);
+                    return not_run;
+                }
+                Next::Fail(error) => return Err(error),
             }
         }
     }
 
-    fn current(&self) -> Option<(u64, Conn)> {
-        let state = self.lock();
-        state.open.as_ref().map(|open| (state.epoch, open.conn.clone()))
+    async fn owner(self: &Arc<Self>, slot: u16, until: Instant) -> Result<Arc<str>, EngineError> {
+        let topology = match self.watch.topology() {
+            Some(topology) => topology,
+            None => self.watch.known(self, until).await?,
+        };
+        match topology.owner(slot) {
+            Some(owner) => Ok(Arc::clone(&owner.address)),
+            None => Err(EngineError { cause: Cause::Cluster, ran: Ran::No }),
+        }
     }
 
-    /// The connection's number and topology, if there is one.
-    pub(super) fn topology(&self) -> Option<(u64, Arc<Topology>)> {
-        let state = self.lock();
-        state.open.as_ref().map(|open| (state.epoch, Arc::clone(&open.topology)))
+    /// The pipeline to the node at `address`.
+    pub(super) fn pipeline(&self, address: &Arc<str>) -> Result<Arc<Pipeline>, EngineError> {
+        let mut state = self.lock();
+        if let Some(pipeline) = state.pipelines.get(address) {
+            return Ok(Arc::clone(pipeline));
+        }
+        if state.is_closed {
+            return Err(EngineError { cause: Cause::Connection, ran: Ran::No });
+        }
+        state.retire_unused(&self.watch);
+        let pipeline = Arc::new(Pipeline::new(Arc::clone(&self.connector), Arc::clone(address)));
+        state.pipelines.insert(Arc::clone(address), Arc::clone(&pipeline));
+        Ok(pipeline)
     }
 
     /// The address of the node that owns `slot`, for the log; all that are configured, while the
     /// owner is not known.
-    pub(super) fn node_of(&self, slot: u16) -> String {
-        let topology = self.topology().map(|(_, topology)| topology);
-        let owner = topology.as_ref().and_then(|topology| topology.address(slot));
+    pub(super) fn node_of(&self, slot: u16) -> Arc<str> {
+        let topology = self.watch.topology();
+        let owner = topology.as_ref().and_then(|topology| topology.owner(slot));
         owner.map_or_else(
-            || self.connector.nodes().collect::<Vec<_>>().join(", "),
-            ToOwned::to_owned,
+            || self.connector.nodes().collect::<Vec<_>>().join(", ").into(),
+            |owner| Arc::clone(&owner.address),
         )
-    }
-
-    fn start_opening(self: &Arc<Self>) -> Result<(), EngineError> {
-        let mut state = self.lock();
-        if state.closed {
-            return Err(EngineError { cause: Cause::Connection, ran: Ran::No });
-        }
-        if let Some((at, cause)) = state.open_failed
-            && clock::monotonic().duration_since(at) < REOPEN_WAIT
-        {
-            return Err(EngineError { cause, ran: Ran::No });
-        }
-        if !state.opening {
-            state.opening = true;
-            drop(state);
-            tokio::spawn(open(ResetFlag {
-                link: Arc::clone(self),
-                which: |state| &mut state.opening,
-            }));
-        }
-        Ok(())
-    }
-
-    /// Replaces connection number `epoch`; returns whether that was still the current one.
-    pub(super) fn replace(&self, epoch: u64, conn: Conn, topology: Topology) -> bool {
-        let mut state = self.lock();
-        if state.closed || state.epoch != epoch {
-            return false;
-        }
-        state.epoch += 1;
-        state.open = Some(Connected { conn, topology: Arc::new(topology) });
-        state.open_failed = None;
-        state.failing_since = None;
-        state.down.clear();
-        self.any_down.store(false, Ordering::Relaxed);
-        drop(state);
-        self.failures_in_a_row.store(0, Ordering::Relaxed);
-        self.changed.send_modify(|version| *version += 1);
-        true
-    }
-
-    fn epoch(&self) -> u64 {
-        self.lock().epoch
-    }
-
-    /// Records that a call succeeded.
-    pub(super) fn record_success(&self) {
-        if self.failures_in_a_row.load(Ordering::Relaxed) > 0 {
-            self.failures_in_a_row.store(0, Ordering::Relaxed);
-            self.lock().failing_since = None;
-        }
-    }
-
-    /// Records that a call failed, and watches the store until calls succeed again.
-    pub(super) fn record_failure(self: &Arc<Self>, cause: Cause) {
-        if !matches!(cause, Cause::Timeout | Cause::Connection | Cause::Cluster) {
-            return;
-        }
-        self.failures_in_a_row.fetch_add(1, Ordering::Relaxed);
-        let now = clock::monotonic();
-        let mut state = self.lock();
-        state.failing_since.get_or_insert(now);
-        state.failed_last = Some(now);
-        if !state.watching && !state.closed {
-            state.watching = true;
-            drop(state);
-            let done = ResetFlag { link: Arc::clone(self), which: |state| &mut state.watching };
-            tokio::spawn(async move { watch::run(&done.link).await });
-        }
-    }
-
-    /// Whether a call failed within the last `span`.
-    pub(super) fn failed_within(&self, span: Duration) -> bool {
-        let state = self.lock();
-        !state.closed
-            && state.failed_last.is_some_and(|at| clock::monotonic().duration_since(at) < span)
-    }
-
-    /// Whether all calls on this connection fail.
-    pub(super) fn all_failing(&self) -> bool {
-        let since = self.lock().failing_since;
-        self.failures_in_a_row.load(Ordering::Relaxed) >= FAILURES_MAX
-            && since.is_some_and(|at| clock::monotonic().duration_since(at) >= FAILING_WAIT)
-    }
-
-    /// Records that a call found connection `epoch` closed. A single server's connection is
-    /// dropped. A cluster's recovers by itself, and is dropped only if all calls on it fail.
-    pub(super) fn connection_lost(&self, epoch: u64) {
-        if self.connector.is_cluster() && !self.all_failing() {
-            return;
-        }
-        let mut state = self.lock();
-        if state.epoch == epoch && state.open.take().is_some() {
-            state.epoch += 1;
-        }
-    }
-
-    /// Whether the owner of `slot` was recently unreachable.
-    pub(super) fn is_down(&self, slot: u16) -> bool {
-        if !self.any_down.load(Ordering::Relaxed) {
-            return false;
-        }
-        let now = clock::monotonic();
-        let mut state = self.lock();
-        state.down.retain(|(_, until)| *until > now);
-        if state.down.is_empty() {
-            self.any_down.store(false, Ordering::Relaxed);
-            return false;
-        }
-        let owner = state.open.as_ref().and_then(|open| open.topology.owner(slot));
-        owner.is_some_and(|owner| state.down.iter().any(|(node, _)| node == owner))
-    }
-
-    /// Records that the owner of `slot` is unreachable.
-    pub(super) fn set_down(&self, slot: u16) {
-        let until = clock::monotonic() + DOWN_WAIT;
-        let mut state = self.lock();
-        let owner =
-            state.open.as_ref().and_then(|open| open.topology.owner(slot)).map(ToOwned::to_owned);
-        if let Some(owner) = owner {
-            state.down.retain(|(node, _)| *node != owner);
-            state.down.push((owner, until));
-            self.any_down.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Sends a command to the node that is importing a slot. The ASKING before it goes in the same
-    /// write, since other calls share the connection.
-    pub(super) async fn ask(&self, node: &str, command: Cmd) -> Result<Value, RedisError> {
-        let known = self
-            .lock()
-            .ask_nodes
-            .iter()
-            .find(|(name, _)| name == node)
-            .map(|(_, conn)| conn.clone());
-        let mut conn = match known {
-            Some(conn) => conn,
-            None => {
-                let conn = self.connector.open_node(node).await?;
-                let mut state = self.lock();
-                if state.ask_nodes.len() >= ASK_NODES_MAX {
-                    state.ask_nodes.clear();
-                }
-                state.ask_nodes.push((node.to_owned(), conn.clone()));
-                conn
-            }
-        };
-        let mut pipeline = ::redis::pipe();
-        pipeline.cmd("ASKING").add_command(command);
-        let reply = conn.send_packed_commands(&pipeline, 1, 1).await.and_then(|mut values| {
-            match values.pop() {
-                Some(value) => value.extract_error(),
-                None => Err(RedisError::from((
-                    ::redis::ErrorKind::UnexpectedReturnType,
-                    "no reply after ASKING",
-                ))),
-            }
-        });
-        if reply.as_ref().is_err_and(RedisError::is_io_error) {
-            self.lock().ask_nodes.retain(|(name, _)| name != node);
-        }
-        reply
     }
 
     /// The script for these cells' programs.
@@ -310,52 +183,42 @@ impl Link {
     /// Closes the link for good, because its engine was dropped.
     pub(super) fn close(&self) {
         let mut state = self.lock();
-        state.closed = true;
-        state.open = None;
-        state.ask_nodes.clear();
+        state.is_closed = true;
+        let pipelines = std::mem::take(&mut state.pipelines);
         drop(state);
-        self.changed.send_modify(|version| *version += 1);
+        pipelines.values().for_each(|pipeline| pipeline.close());
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.lock().is_closed
     }
 }
 
-/// Clears a task's flag when the task ends, however it ends.
-struct ResetFlag {
-    link: Arc<Link>,
-    which: fn(&mut State) -> &mut bool,
-}
-
-impl Drop for ResetFlag {
-    fn drop(&mut self) {
-        *(self.which)(&mut self.link.lock()) = false;
-        self.link.changed.send_modify(|version| *version += 1);
-    }
-}
-
-/// Opens the link's connection once. This has its own time limit: a caller's deadline is far
-/// shorter than a slow connect, which must not start over with every request.
-async fn open(done: ResetFlag) {
-    let link = &done.link;
-    let epoch = link.epoch();
-    match link.connector.open().await {
-        Ok((conn, topology)) => {
-            let first = link.lock().open_failed.take().is_some() || epoch == 0;
-            if link.replace(epoch, conn, topology) && first {
-                tracing::info!("connected to Redis");
-                if link.connector.claim_settings_check() {
-                    tokio::spawn(watch::watch_settings(Arc::downgrade(link)));
-                }
-            }
+impl State {
+    /// Retires the pipelines to nodes that own no slot any more. It suffices to look when a new one
+    /// is opened.
+    fn retire_unused(&mut self, watch: &Watch) {
+        let Some(topology) = watch.topology() else { return };
+        let same = self.compared.as_ref().is_some_and(|known| known.has_masters_of(&topology));
+        if same {
+            return;
         }
-        Err(error) => {
-            let cause = failure::engine_error(&error).cause;
-            let before = link.lock().open_failed.replace((clock::monotonic(), cause));
-            if before.is_none() {
-                tracing::warn!(%error, "no connection to Redis; retrying whenever a request needs it");
+        self.pipelines.retain(|address, pipeline| {
+            let used = topology.masters().iter().any(|master| master.address == *address);
+            if !used {
+                pipeline.retire();
             }
-        }
+            used
+        });
+        self.compared = Some(topology);
     }
+}
+
+/// Waits for `span`. Returns false at once if that would be later than `until`.
+async fn pause(span: Duration, until: Instant) -> bool {
+    if clock::monotonic() + span >= until {
+        return false;
+    }
+    sleep(span).await;
+    true
 }

@@ -1,19 +1,22 @@
-//! Counters on Redis: one script per call, on one connection per worker, within one deadline, and
-//! never run twice.
+//! Counters on Redis: one script per call, within one deadline, and never run twice.
 //!
-//! Read next: `link` (a worker's connection), `failure` (what an error means), `watch` (how a lost
-//! master is found again), `connector` (how connections are opened). Must not know what a program
-//! computes.
+//! Each worker has one connection to each node, and nothing that one of them waits for holds up the
+//! others. A command is sent again only after an answer that proves that nothing ran, within the
+//! deadline. redis-rs gives the commands and parses the replies.
 //!
-//! redis-rs' own retries are switched off, as they can't tell a command that may have run from one
-//! that has not. This module retries only on errors that prove that nothing ran, within the
-//! deadline.
+//! Read next: `link` (how a command finds its node), `pipeline` (a worker's connection to a node),
+//! `calls` (which reply belongs to which call), `failure` (what an error means), `watch` (who owns
+//! which slot), `connector` (how connections are opened). Must not know what a program computes.
 
+mod advice;
+mod calls;
 mod connector;
 mod failure;
 mod find;
 mod link;
 mod outage;
+mod pipeline;
+mod resp;
 mod topology;
 mod watch;
 
@@ -23,15 +26,15 @@ mod tests;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ::redis::{Cmd, Value};
+use ::redis::Value;
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use self::connector::Connector;
-use self::failure::Next;
 use self::link::Link;
-use self::outage::Outages;
+use self::watch::Watch;
 use super::driver::{self, Script, Verb};
 use super::{
     Cause, CellReply, Cells, Charged, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken,
@@ -39,8 +42,8 @@ use super::{
 use crate::clock;
 use crate::telemetry::{Counter, CounterSet, Metrics, Mistake, names};
 
-/// Maximum number of times that one call is sent again after errors that prove that nothing ran.
-const RETRIES_MAX: usize = 2;
+/// Does what a take needs permission, memory and replicas for, and writes nothing.
+const CHECK: &str = "#!lua\nreturn 1";
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
@@ -55,11 +58,11 @@ pub struct Redis {
     key_prefix: String,
     deadline: Duration,
     connector: Arc<Connector>,
+    watch: Arc<Watch>,
     /// All workers' links. They are closed when the engine is dropped, since an idle worker would
-    /// otherwise keep its connection.
+    /// otherwise keep its connections.
     links: Mutex<Vec<Weak<Link>>>,
     failures: CounterSet<Cause>,
-    outages: Outages,
     unknown: Counter,
 }
 
@@ -71,32 +74,40 @@ impl std::fmt::Debug for Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
+        self.watch.close();
         let links = std::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner));
         links.iter().filter_map(Weak::upgrade).for_each(|link| link.close());
     }
 }
 
-/// A script with its keys and arguments.
-struct Request {
-    script: Arc<Script>,
-    slot: u16,
-    keys: SmallVec<[String; 2]>,
-    arguments: SmallVec<[driver::Argument; 2]>,
+/// A script call on some cells.
+struct Request<'c> {
+    verb: Verb,
+    cells: &'c Cells,
+    key_prefix: &'c str,
+    script: &'c Script,
+    taken_at_us: u64,
 }
 
-impl Request {
-    /// EVALSHA, or EVAL with the whole text for a server that does not have the script yet.
-    fn command(&self, with_text: bool) -> Cmd {
-        let mut command = Cmd::new();
+impl Request<'_> {
+    /// Writes EVALSHA, or EVAL with the whole text for a server that does not have the script yet.
+    fn write(&self, with_text: bool, out: &mut Vec<u8>) {
+        resp::begin(out, 3 + 2 * self.cells.len());
         if with_text {
-            command.arg("EVAL").arg(&self.script.text);
+            resp::word(out, b"EVAL");
+            resp::word(out, self.script.text.as_bytes());
         } else {
-            command.arg("EVALSHA").arg(&self.script.sha);
+            resp::word(out, b"EVALSHA");
+            resp::word(out, self.script.sha.as_bytes());
         }
-        command.arg(self.keys.len());
-        self.keys.iter().for_each(|key| _ = command.arg(key));
-        self.arguments.iter().for_each(|argument| _ = command.arg(argument.as_slice()));
-        command
+        resp::word(out, itoa::Buffer::new().format(self.cells.len()).as_bytes());
+        for cell in self.cells {
+            let bytes = cell.key.text_bytes(self.key_prefix);
+            resp::word_of(out, bytes, |out| cell.key.write(self.key_prefix, out));
+        }
+        for cell in self.cells {
+            resp::word(out, &driver::argument(self.verb, cell, self.taken_at_us));
+        }
     }
 }
 
@@ -110,14 +121,15 @@ impl Redis {
                 expected,
             ));
         }
+        let connector = Arc::new(Connector::new(settings)?);
         Ok(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             key_prefix: settings.key_prefix.clone(),
             deadline: settings.deadline,
-            connector: Arc::new(Connector::new(settings)?),
+            watch: Arc::new(Watch::new(settings.mode, &connector)),
+            connector,
             links: Mutex::new(Vec::new()),
             failures: metrics.counters(names::STORE_ERRORS, &[]),
-            outages: Outages::default(),
             unknown: metrics.counter(names::TAKES_UNKNOWN, &[]),
         })
     }
@@ -149,14 +161,13 @@ impl Redis {
             self.failures.inc(error.cause);
             return Err(error);
         }
-        let link = self.link();
-        let request = self.request(&link, verb, cells, 0);
-        self.call(&link, &request, left).await.and_then(|answer| parse_taken(&answer, cells.len()))
+        let answer = self.call(verb, cells, 0, left).await?;
+        parse_taken(&answer, cells.len())
     }
 
     /// The position of the master of a counter's slot among all masters; 0 while none is known.
     pub(super) fn shard_of(&self, key: &Key) -> usize {
-        self.link().topology().and_then(|(_, topology)| topology.shard(key.slot())).unwrap_or(0)
+        self.watch.topology().and_then(|topology| topology.shard(key.slot())).unwrap_or(0)
     }
 
     pub(super) async fn give_back(
@@ -164,94 +175,101 @@ impl Redis {
         cells: &Cells,
         taken_at_us: u64,
     ) -> Result<(), EngineError> {
-        let link = self.link();
-        let request = self.request(&link, Verb::GiveBack, cells, taken_at_us);
-        self.call(&link, &request, self.deadline).await.map(|_| ())
+        self.call(Verb::GiveBack, cells, taken_at_us, self.deadline).await.map(|_| ())
     }
 
     pub(super) async fn charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
-        let link = self.link();
-        let request = self.request(&link, Verb::Charge, cells, 0);
-        let answer = self.call(&link, &request, self.deadline).await?;
+        let answer = self.call(Verb::Charge, cells, 0, self.deadline).await?;
         parse_charged(&answer, cells.len())
     }
 
     pub(super) async fn renew(&self, cells: &Cells) -> Result<(), EngineError> {
-        let link = self.link();
-        let request = self.request(&link, Verb::Renew, cells, 0);
-        self.call(&link, &request, self.deadline).await.map(|_| ())
+        self.call(Verb::Renew, cells, 0, self.deadline).await.map(|_| ())
     }
 
     pub(super) async fn reset(&self, key: &Key) -> Result<(), EngineError> {
-        let mut command = ::redis::cmd("DEL");
-        command.arg(key.text(&self.key_prefix));
-        let link = self.link();
-        self.within(self.deadline, &link, Some(key.slot()), async |ran| {
-            send(&link, key.slot(), |_| command.clone(), ran).await.map(|_| ())
-        })
-        .await
+        let (link, name) = (self.link(), key.text(&self.key_prefix));
+        let delete = |_, out: &mut Vec<u8>| {
+            resp::begin(out, 2);
+            resp::word(out, b"DEL");
+            resp::word(out, name.as_bytes());
+        };
+        let outcome = link.send(key.slot(), self.until(self.deadline), delete).await;
+        self.record(&link, key.slot(), outcome).map(|_| ())
     }
 
-    pub(super) async fn ping(&self) -> Result<(), EngineError> {
-        let link = self.link();
-        self.within(self.deadline, &link, None, async |_| {
-            let (_, mut conn) = link.connection().await?;
-            let healthy = conn.is_healthy().await.map_err(|error| failure::engine_error(&error))?;
-            if healthy { Ok(()) } else { Err(EngineError { cause: Cause::Cluster, ran: Ran::No }) }
-        })
-        .await
-    }
-
-    fn request(&self, link: &Link, verb: Verb, cells: &Cells, taken_at_us: u64) -> Request {
-        Request {
-            script: link.script(verb, cells),
-            slot: cells.first().map_or(0, |cell| cell.key.slot()),
-            keys: cells.iter().map(|cell| cell.key.text(&self.key_prefix)).collect(),
-            arguments: cells.iter().map(|cell| driver::argument(verb, cell, taken_at_us)).collect(),
+    /// Asks each master for what a take needs. Returns those that can't serve; an error if none
+    /// can.
+    pub(super) async fn ping(&self) -> Result<Vec<(String, Cause)>, EngineError> {
+        let (link, until) = (self.link(), self.until(self.deadline));
+        let topology = self.watch.known(&link, until).await?;
+        let check = |out: &mut Vec<u8>| {
+            resp::begin(out, 3);
+            [b"EVAL", CHECK.as_bytes(), b"0"].iter().for_each(|word| resp::word(out, word));
+        };
+        let masters = topology.masters();
+        let checks = masters.iter().map(async |master| {
+            let pipeline = link.pipeline(&master.address)?;
+            let reply = pipeline.call(until, false, check).await?;
+            reply.extract_error().map_err(|error| failure::engine_error(&error))
+        });
+        let found = join_all(checks).await;
+        let mut failing: Vec<_> = masters
+            .iter()
+            .zip(&found)
+            .filter_map(|(master, found)| {
+                Some((master.address.to_string(), found.as_ref().err()?.cause))
+            })
+            .collect();
+        if failing.len() == masters.len() {
+            let cause = failing.first().map_or(Cause::Cluster, |(_, cause)| *cause);
+            return Err(EngineError { cause, ran: Ran::No });
         }
+        if topology.lacks_owners() {
+            failing.push(("slots without a master".into(), Cause::Cluster));
+        }
+        Ok(failing)
     }
 
     async fn call(
         &self,
-        link: &Arc<Link>,
-        request: &Request,
+        verb: Verb,
+        cells: &Cells,
+        taken_at_us: u64,
         left: Duration,
     ) -> Result<Value, EngineError> {
-        self.within(left, link, Some(request.slot), async |ran| {
-            send(link, request.slot, |with_text| request.command(with_text), ran).await
-        })
-        .await
+        let link = self.link();
+        let script = &*link.script(verb, cells);
+        let key_prefix = self.key_prefix.as_str();
+        let request = Request { verb, cells, key_prefix, script, taken_at_us };
+        let slot = cells.first().map_or(0, |cell| cell.key.slot());
+        let outcome =
+            link.send(slot, self.until(left), |with_text, out| request.write(with_text, out)).await;
+        self.record(&link, slot, outcome)
     }
 
-    /// Runs `work`, a call to the shard of `slot`, for at most `left` and at most the engine's
-    /// deadline, including connecting.
-    /// `work` keeps its [`Ran`] up to date, for the error if it times out.
-    async fn within<T>(
+    /// When a call that begins now has to end.
+    fn until(&self, left: Duration) -> Instant {
+        clock::monotonic() + self.deadline.min(left)
+    }
+
+    /// Counts a failure, tells the operator about it, and has the owners of slots watched.
+    fn record<T>(
         &self,
-        left: Duration,
         link: &Arc<Link>,
-        slot: Option<u16>,
-        work: impl AsyncFnOnce(&mut Ran) -> Result<T, EngineError>,
+        slot: u16,
+        outcome: Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        let deadline = tokio::time::Instant::from_std(clock::monotonic() + self.deadline.min(left));
-        let mut ran = Ran::No;
-        let outcome = match tokio::time::timeout_at(deadline, work(&mut ran)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(EngineError { cause: Cause::Timeout, ran }),
-        };
-        match outcome {
-            Ok(_) => {
-                link.record_success();
-                if let Some(slot) = slot.filter(|_| self.outages.any()) {
-                    self.outages.succeeded(&link.node_of(slot), clock::monotonic());
-                }
-            }
+        let outages = &self.connector.outages;
+        match &outcome {
+            Ok(_) if outages.any() => outages.succeeded(&link.node_of(slot), clock::monotonic()),
+            Ok(_) => {}
             Err(error) => {
                 self.failures.inc(error.cause);
-                if let Some(slot) = slot {
-                    self.outages.failed(&link.node_of(slot), error.cause, clock::monotonic());
+                outages.failed(&link.node_of(slot), error.cause, clock::monotonic());
+                if matches!(error.cause, Cause::Timeout | Cause::Connection | Cause::Cluster) {
+                    self.watch.failed(link);
                 }
-                link.record_failure(error.cause);
             }
         }
         outcome
@@ -264,69 +282,30 @@ impl Redis {
                 return Arc::clone(link);
             }
             links.retain(|(_, link)| !link.is_closed());
-            let link = Arc::new(Link::new(Arc::clone(&self.connector)));
+            let link = Arc::new(Link::new(Arc::clone(&self.connector), Arc::clone(&self.watch)));
             links.push((self.id, Arc::clone(&link)));
             let mut all = self.links.lock().unwrap_or_else(PoisonError::into_inner);
             all.retain(|link| link.strong_count() > 0);
             all.push(Arc::downgrade(&link));
+            drop(all);
+            if self.connector.claim_advice() {
+                tokio::spawn(advice::watch_settings(Arc::downgrade(&link)));
+            }
             link
         })
     }
 }
 
-/// Sends a command to a slot's owner. Sends it again after an error that proves that nothing ran.
-async fn send(
-    link: &Arc<Link>,
-    slot: u16,
-    command: impl Fn(bool) -> Cmd,
-    ran: &mut Ran,
-) -> Result<Value, EngineError> {
-    let mut with_text = false;
-    let mut ask_node: Option<String> = None;
-    let mut retries = 0;
-    loop {
-        if link.is_down(slot) {
-            return Err(EngineError { cause: Cause::Cluster, ran: Ran::No });
+/// All text in a reply, whatever its type.
+fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
+        Value::Map(pairs) => {
+            pairs.iter().map(|(_, value)| text(value)).collect::<Vec<_>>().join(" ")
         }
-        let (epoch, mut conn) = link.connection().await?;
-        *ran = Ran::Unknown;
-        let reply = match ask_node.take() {
-            None => conn.send(command(with_text), slot).await,
-            Some(node) => link.ask(&node, command(with_text)).await,
-        };
-        let error = match reply {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        let next = failure::next(&error);
-        if !matches!(next, Next::Fail(_)) {
-            *ran = Ran::No;
-        }
-        match next {
-            Next::SendText if !with_text => with_text = true,
-            Next::SendText => return Err(EngineError { cause: Cause::Script, ran: Ran::No }),
-            Next::Retry(wait) | Next::Ask(_, wait) if retries < RETRIES_MAX => {
-                retries += 1;
-                if let Next::Ask(node, _) = next {
-                    ask_node = Some(node);
-                }
-                tokio::time::sleep(wait).await;
-            }
-            Next::Retry(_) | Next::Ask(..) => {
-                // While slots are being migrated, one after another answers so. The node's other
-                // slots are not affected.
-                if !failure::is_from_migrating_slot(&error) {
-                    link.set_down(slot);
-                }
-                return Err(EngineError { cause: Cause::Cluster, ran: Ran::No });
-            }
-            Next::Fail(error) => {
-                if error.cause == Cause::Connection {
-                    link.connection_lost(epoch);
-                }
-                return Err(error);
-            }
-        }
+        _ => String::new(),
     }
 }
 

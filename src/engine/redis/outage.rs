@@ -22,6 +22,8 @@ pub(super) struct Outages {
     /// Whether some shard's last call failed, so that successes need to be recorded.
     any: AtomicBool,
     shards: Mutex<BTreeMap<String, Outage>>,
+    /// Why nodes could not be connected to.
+    reasons: Mutex<BTreeMap<String, String>>,
 }
 
 /// One shard's calls that failed in a row.
@@ -47,12 +49,26 @@ impl Outages {
         self.any.load(Ordering::Relaxed)
     }
 
+    /// Says why `node` could not be connected to, for the next line about it.
+    pub(super) fn explain(&self, node: &str, why: String) {
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        if reasons.len() >= SHARDS_MAX {
+            reasons.clear();
+        }
+        reasons.insert(node.to_owned(), why);
+    }
+
+    fn reason(&self, node: &str) -> Option<String> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner).remove(node)
+    }
+
     /// Records that a call to the shard at `node` failed.
     pub(super) fn failed(&self, node: &str, cause: Cause, now: Instant) {
         if self.add_failure(node, now) == Some(Line::Fails) {
             tracing::warn!(
                 node,
                 cause = cause.label(),
+                error = self.reason(node),
                 remedy = remedy(cause),
                 "a Redis shard fails: the limits on it follow on_store_error"
             );
@@ -123,6 +139,7 @@ fn remedy(cause: Cause) -> &'static str {
         Cause::NoPermission => "check store.redis' user and password, and the user's ACL",
         Cause::Misconfigured => "it refuses writes since it can't save: see its own log",
         Cause::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
+        Cause::Overload => "it answers too slowly for the calls that it gets: add shards",
         Cause::Script | Cause::Full => "see the lines before this one",
     }
 }

@@ -1,79 +1,115 @@
-//! The owners of the hash slots, as CLUSTER SLOTS reports them: used to notice changes, and to name
-//! a slot's owner.
-//!
-//! Owners are compared by node id, because nodes may report different addresses for a node, above
-//! all for themselves.
+//! The owners of the hash slots, as CLUSTER SLOTS and redirections report them.
+
+use std::sync::Arc;
 
 use ::redis::Value;
 
-/// Slot ranges and their masters, sorted by slot.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Topology(Vec<Range>);
+use crate::engine::key::SLOTS;
 
+/// Number that stands for no node.
+const NOBODY: u16 = u16::MAX;
+
+/// Which node owns each slot.
 #[derive(Clone, Debug)]
-struct Range {
-    from: u16,
-    to: u16,
+pub(super) struct Topology {
+    nodes: Vec<Master>,
+    /// For each slot, the index of its owner in `nodes`.
+    slots: Box<[u16]>,
+    /// The cluster's epoch when it was reported. A failover begins a new one.
+    epoch: u64,
+}
+
+/// A node that owns slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Master {
+    /// Empty while only a redirection has named it.
     id: String,
     /// `host:port`.
-    address: String,
+    pub(super) address: Arc<str>,
 }
 
 impl Topology {
-    /// Parses the reply to CLUSTER SLOTS; `None` if it is malformed.
-    pub(super) fn parse(answer: &Value) -> Option<Self> {
-        let Value::Array(ranges) = answer else { return None };
-        let mut all = ranges.iter().map(range).collect::<Option<Vec<_>>>()?;
-        all.sort_by_key(|range| range.from);
-        Some(Self(all))
+    /// All slots on one server.
+    pub(super) fn single(address: String) -> Self {
+        let slots = vec![0; usize::from(SLOTS)].into_boxed_slice();
+        let master = Master { id: String::new(), address: address.into() };
+        Self { nodes: vec![master], slots, epoch: 0 }
     }
 
-    /// Whether every slot has the same owner in both.
-    pub(super) fn agrees(&self, other: &Self) -> bool {
-        self.0.len() == other.0.len()
-            && self
-                .0
-                .iter()
-                .zip(&other.0)
-                .all(|(a, b)| (a.from, a.to, &a.id) == (b.from, b.to, &b.id))
+    /// Parses the replies to CLUSTER SLOTS and CLUSTER INFO of the node at `asked`; `None` if they
+    /// are malformed.
+    pub(super) fn parse(ranges: &Value, info: &str, asked: &str) -> Option<Self> {
+        let Value::Array(ranges) = ranges else { return None };
+        let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"))?;
+        let slots = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
+        let mut all = Self { nodes: Vec::new(), slots, epoch: epoch.trim().parse().ok()? };
+        for value in ranges {
+            let (from, to, master) = range(value, asked)?;
+            let node = all.number_of(master)?;
+            all.slots.get_mut(usize::from(from)..=usize::from(to))?.fill(node);
+        }
+        Some(all)
     }
 
-    /// The node id of the master of `slot`, if it has one.
-    pub(super) fn owner(&self, slot: u16) -> Option<&str> {
-        self.0
-            .iter()
-            .find(|range| (range.from..=range.to).contains(&slot))
-            .map(|range| range.id.as_str())
+    fn number_of(&mut self, master: Master) -> Option<u16> {
+        let known = self.nodes.iter().position(|known| *known == master);
+        let number = known.unwrap_or_else(|| {
+            self.nodes.push(master);
+            self.nodes.len() - 1
+        });
+        u16::try_from(number).ok().filter(|number| *number != NOBODY)
     }
 
-    /// The address of the master of `slot`, `host:port`, if it has one.
-    pub(super) fn address(&self, slot: u16) -> Option<&str> {
-        self.0
-            .iter()
-            .find(|range| (range.from..=range.to).contains(&slot))
-            .map(|range| range.address.as_str())
+    /// The same, but with `slot` owned by the node at `address`; `None` if it already is.
+    pub(super) fn with_moved(&self, slot: u16, address: &str) -> Option<Self> {
+        if self.owner(slot).is_some_and(|owner| &*owner.address == address) {
+            return None;
+        }
+        let known = self.nodes.iter().find(|node| &*node.address == address).cloned();
+        let master = known.unwrap_or_else(|| Master { id: String::new(), address: address.into() });
+        let mut moved = self.clone();
+        let node = moved.number_of(master)?;
+        *moved.slots.get_mut(usize::from(slot))? = node;
+        Some(moved)
+    }
+
+    /// The master of `slot`, if it has one.
+    pub(super) fn owner(&self, slot: u16) -> Option<&Master> {
+        self.nodes.get(self.shard(slot)?)
     }
 
     /// A number that identifies the master of `slot` as long as the topology does not change.
     pub(super) fn shard(&self, slot: u16) -> Option<usize> {
-        let owner = self.owner(slot)?;
-        self.0.iter().position(|range| range.id == owner)
+        self.slots.get(usize::from(slot)).filter(|node| **node != NOBODY).map(|node| (*node).into())
     }
 
-    /// The masters' addresses.
-    pub(super) fn masters(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|range| range.address.as_str())
+    /// The nodes that own slots.
+    pub(super) fn masters(&self) -> &[Master] {
+        &self.nodes
+    }
+
+    /// Whether the same nodes own slots in both.
+    pub(super) fn has_masters_of(&self, other: &Self) -> bool {
+        let all_in = |a: &Self, b: &Self| a.nodes.iter().all(|node| b.nodes.contains(node));
+        all_in(self, other) && all_in(other, self)
+    }
+
+    /// Whether some slot has no owner.
+    pub(super) fn lacks_owners(&self) -> bool {
+        self.slots.contains(&NOBODY)
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
     }
 }
 
-fn range(value: &Value) -> Option<Range> {
+/// One range of CLUSTER SLOTS: first slot, last slot, master.
+fn range(value: &Value, asked: &str) -> Option<(u16, u16, Master)> {
     let Value::Array(parts) = value else { return None };
-    let number = |index: usize| {
-        if let Some(Value::Int(number)) = parts.get(index) {
-            u16::try_from(*number).ok()
-        } else {
-            None
-        }
+    let number = |index: usize| match parts.get(index) {
+        Some(Value::Int(number)) => u16::try_from(*number).ok(),
+        _ => None,
     };
     let Some(Value::Array(node)) = parts.get(2) else { return None };
     let text = |index: usize| match node.get(index)? {
@@ -84,34 +120,60 @@ fn range(value: &Value) -> Option<Range> {
         _ => None,
     };
     let Some(Value::Int(port)) = node.get(1) else { return None };
-    Some(Range {
-        from: number(0)?,
-        to: number(1)?,
-        id: text(2)?,
-        address: format!("{}:{port}", text(0)?),
-    })
+    let address = address_of(&text(0)?, &port.to_string(), asked);
+    Some((number(0)?, number(1)?, Master { id: text(2)?, address: address.into() }))
+}
+
+/// The address of a node that the node at `asked` names. Without a host, it is that of `asked`.
+pub(super) fn address_of(host: &str, port: &str, asked: &str) -> String {
+    let host = match host {
+        "" | "?" => asked.rsplit_once(':').map_or("", |(host, _)| host),
+        host => host,
+    };
+    format!("{host}:{port}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Two nodes that share the slots, as the node at `q:9` reports it. `host` is the second's.
+    fn topology(host: &str, id: &str) -> Topology {
+        let second = format!("*3\r\n:8192\r\n:16383\r\n*3\r\n{host}:2\r\n$2\r\n{id}\r\n");
+        let text =
+            format!("*2\r\n{second}*3\r\n:0\r\n:8191\r\n*3\r\n$1\r\na\r\n:1\r\n$2\r\nia\r\n");
+        let ranges = ::redis::parse_redis_value(text.as_bytes()).unwrap();
+        Topology::parse(&ranges, "x:1\r\ncluster_current_epoch:7\r\n", "q:9").unwrap()
+    }
+
+    fn owner(topology: &Topology, slot: u16) -> &str {
+        topology.owner(slot).map_or("nobody", |owner| &*owner.address)
+    }
+
     #[test]
     fn an_answer_names_each_slots_owner() {
-        let parse = |host: &str, id: &str| {
-            let second = format!("*3\r\n:8192\r\n:16383\r\n*3\r\n{host}:2\r\n$2\r\n{id}\r\n");
-            let text =
-                format!("*2\r\n{second}*3\r\n:0\r\n:8191\r\n*3\r\n$1\r\na\r\n:1\r\n$2\r\nia\r\n");
-            Topology::parse(&::redis::parse_redis_value(text.as_bytes()).unwrap()).unwrap()
-        };
-        let topology = parse("$1\r\nb\r\n", "ib");
-        assert_eq!((topology.owner(8191), topology.owner(8192)), (Some("ia"), Some("ib")));
-        assert_eq!(topology.masters().collect::<Vec<_>>(), ["a:1", "b:2"]);
-        assert!(
-            topology.agrees(&parse("$-1\r\n", "ib"))
-                && !topology.agrees(&parse("$1\r\nb\r\n", "ic"))
-        );
-        assert_eq!(Topology::default().owner(1), None);
-        assert!(Topology::parse(&Value::Int(1)).is_none());
+        let known = topology("$1\r\nb\r\n", "ib");
+        assert_eq!((owner(&known, 8191), owner(&known, 8192), known.epoch()), ("a:1", "b:2", 7));
+        assert!(!known.lacks_owners());
+        let nameless = topology("$-1\r\n", "ib");
+        assert_eq!(owner(&nameless, 8192), "q:2", "on the host that was asked");
+        assert!(known.has_masters_of(&topology("$1\r\nb\r\n", "ib")));
+        assert!(!known.has_masters_of(&topology("$1\r\nb\r\n", "ic")));
+        let none =
+            Topology::parse(&Value::Array(vec![]), "cluster_current_epoch:0", "q:9").unwrap();
+        assert_eq!((owner(&none, 1), none.lacks_owners()), ("nobody", true));
+        assert!(Topology::parse(&Value::Int(1), "cluster_current_epoch:0", "q:9").is_none());
+        assert!(Topology::parse(&Value::Array(vec![]), "", "q:9").is_none());
+    }
+
+    #[test]
+    fn a_redirection_moves_one_slot() {
+        let known = topology("$1\r\nb\r\n", "ib");
+        assert!(known.with_moved(8192, "b:2").is_none(), "it is there already");
+        let moved = known.with_moved(7, "b:2").unwrap();
+        assert_eq!((owner(&moved, 6), owner(&moved, 7), owner(&moved, 8)), ("a:1", "b:2", "a:1"));
+        assert_eq!(moved.shard(7), moved.shard(8192));
+        let moved = moved.with_moved(7, "new:3").unwrap();
+        assert_eq!((owner(&moved, 7), moved.masters().len()), ("new:3", 3));
     }
 }

@@ -1,209 +1,235 @@
-//! Watches the store while calls fail, and only then: finds a slot's new owner, and replaces a
-//! connection that will not recover.
+//! Which node owns each slot: known to all workers, corrected by redirections at once, and read
+//! again from the cluster after a redirection and while calls fail.
 //!
-//! A frozen master answers nothing, and a timeout never makes redis-rs look for the slot's new
-//! owner. So a plain connection to any other node reads the topology every 100 ms. Only when the
-//! owners have changed is a new cluster connection opened in the background and swapped in. Until
-//! then, calls to the other shards continue on the old one.
+//! One task reads, for all workers, and only while there is something to learn. It asks the nodes
+//! in turn. Of two different views, the one with the later epoch is right: a master that was cut
+//! off still believes that it owns its slots.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
-
-use ::redis::aio::MultiplexedConnection;
+use ::redis::Cmd;
+use arc_swap::ArcSwapOption;
+use tokio::sync::watch as version;
+use tokio::time::{sleep, timeout_at};
 
 use super::connector::Connector;
 use super::link::Link;
 use super::topology::Topology;
+use super::{failure, text};
 use crate::clock;
+use crate::engine::{Cause, EngineError, Ran, RedisMode};
 
-/// Pause between two probes.
-const PROBE_EVERY: Duration = Duration::from_millis(100);
-/// Probing continues for this long after the last failure.
-const PROBE_FOR: Duration = Duration::from_secs(3);
+/// Pause between two readings.
+const READ_EVERY: Duration = Duration::from_millis(100);
+/// Readings go on for this long after the last failed call.
+const READ_FOR: Duration = Duration::from_secs(3);
+/// Time limit for one node's answer.
+const ANSWER_WAIT: Duration = Duration::from_millis(250);
+/// A view with an earlier epoch is accepted when none with the known epoch was seen for this long:
+/// the cluster was made anew.
+const EPOCH_TRUSTED_FOR: Duration = Duration::from_secs(5);
 
-/// How often the list of masters is compared with the one whose settings were checked ...
-const SETTINGS_COMPARE_EVERY: Duration = Duration::from_secs(10);
-/// ... and how often the settings are checked again while it stays the same.
-const SETTINGS_CHECK_EVERY: Duration = Duration::from_secs(600);
-/// The oldest major version of Redis with script flags and effects replication only.
-const MAJOR_MIN: u32 = 7;
+/// What is known about the owners of slots.
+pub(super) struct Watch {
+    topology: ArcSwapOption<Topology>,
+    /// Changes with the topology, and when no node could be asked.
+    changed: version::Sender<u64>,
+    state: Mutex<State>,
+    /// A single server owns all slots, whatever happens.
+    is_fixed: bool,
+}
 
-/// Probes the store until no call has failed for a while.
-pub(super) async fn run(link: &Link) {
-    let mut probe = None;
-    let mut attempt = 0;
-    while link.failed_within(PROBE_FOR) {
-        tokio::time::sleep(PROBE_EVERY).await;
-        // Without a connection there is nothing to compare: the next call opens one.
-        let Some((epoch, known)) = link.topology() else { continue };
-        let Some(mut conn) = probe.take() else {
-            probe = open_probe(
-                link,
-                &known.masters().map(ToOwned::to_owned).collect::<Vec<_>>(),
-                attempt,
-            )
-            .await;
-            attempt += 1;
-            continue;
-        };
-        // A probe connection that fails is dropped, and another node is tried.
-        let Ok(seen) = link.connector.topology_of(&mut conn).await else { continue };
-        probe = Some(conn);
-        if seen.agrees(&known) && !link.all_failing() {
-            continue;
-        }
-        match link.connector.open().await {
-            Ok((conn, topology)) => {
-                if link.replace(epoch, conn, topology) {
-                    tracing::debug!("opened a new connection to Redis");
-                }
-            }
-            Err(error) => tracing::debug!(%error, "no new connection to Redis yet"),
+#[derive(Default)]
+struct State {
+    is_running: bool,
+    /// Something was learned since the last reading began.
+    is_wanted: bool,
+    is_closed: bool,
+    /// When a call last failed, or found that nothing is known.
+    failed: Option<Instant>,
+    /// Why no node could be asked the last time.
+    refused: Option<Cause>,
+    /// When a view with the known epoch was last seen.
+    confirmed: Option<Instant>,
+}
+
+impl Watch {
+    pub(super) fn new(mode: RedisMode, connector: &Connector) -> Self {
+        let fixed = (mode == RedisMode::Single).then(|| {
+            let nodes: Vec<String> = connector.nodes().collect();
+            Arc::new(Topology::single(nodes.join(", ")))
+        });
+        Self {
+            is_fixed: fixed.is_some(),
+            topology: ArcSwapOption::new(fixed),
+            changed: version::Sender::new(0),
+            state: Mutex::default(),
         }
     }
-}
 
-/// Opens a plain connection to one of the nodes, a different one on each attempt.
-async fn open_probe(
-    link: &Link,
-    masters: &[String],
-    attempt: usize,
-) -> Option<MultiplexedConnection> {
-    let mut nodes: Vec<String> = link.connector.nodes().collect();
-    nodes.extend_from_slice(masters);
-    nodes.sort();
-    nodes.dedup();
-    let node = nodes.get(attempt % nodes.len().max(1))?;
-    link.connector.open_node(node).await.ok()
-}
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-/// Checks each node's version and settings once connected, whenever the masters change, and every
-/// ten minutes, until the link is closed. Logs each warning that the previous check did not give.
-pub(super) async fn watch_settings(link: Weak<Link>) {
-    let (mut warned, mut seen, mut checked_at) =
-        (BTreeSet::new(), None::<Arc<Topology>>, None::<Instant>);
-    loop {
-        let Some(link) = link.upgrade().filter(|link| !link.is_closed()) else { return };
+    /// The topology, if it is known.
+    pub(super) fn topology(&self) -> Option<Arc<Topology>> {
+        self.topology.load_full()
+    }
+
+    /// The topology. Waits for it at most until `until`, and not at all while no node can be asked.
+    pub(super) async fn known(
+        &self,
+        link: &Arc<Link>,
+        until: Instant,
+    ) -> Result<Arc<Topology>, EngineError> {
+        let not_run = |cause| EngineError { cause, ran: Ran::No };
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(topology) = self.topology() {
+                return Ok(topology);
+            }
+            self.failed(link);
+            if let Some(cause) = self.lock().refused {
+                return Err(not_run(cause));
+            }
+            let until = tokio::time::Instant::from_std(until);
+            match timeout_at(until, changed.changed()).await {
+                Ok(Ok(())) if !self.lock().is_closed => {}
+                Ok(_) => return Err(not_run(Cause::Connection)),
+                Err(_) => return Err(not_run(Cause::Timeout)),
+            }
+        }
+    }
+
+    /// A node has redirected: `slot` is owned by the node at `address`.
+    pub(super) fn moved(&self, link: &Arc<Link>, slot: u16, address: &str) {
+        if self.is_fixed {
+            return;
+        }
+        // Another worker may change it in the same moment; the next redirection corrects that.
+        if let Some(moved) = self.topology().and_then(|known| known.with_moved(slot, address)) {
+            self.topology.store(Some(Arc::new(moved)));
+            self.read_again(link, |state| state.is_wanted = true);
+        }
+    }
+
+    /// A call failed: the owners are read again and again until no call has failed for a while.
+    pub(super) fn failed(&self, link: &Arc<Link>) {
+        if !self.is_fixed {
+            let now = clock::monotonic();
+            self.read_again(link, |state| state.failed = Some(now));
+        }
+    }
+
+    fn read_again(&self, link: &Arc<Link>, why: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        why(&mut state);
+        if !state.is_running && !state.is_closed {
+            state.is_running = true;
+            drop(state);
+            tokio::spawn(run(Running(Arc::clone(link))));
+        }
+    }
+
+    /// Whether to read again. If not, the task is over.
+    fn goes_on(&self) -> bool {
+        let mut state = self.lock();
         let now = clock::monotonic();
-        if let Some((_, topology)) = link.topology() {
-            let same = seen.as_ref().is_some_and(|seen| topology.agrees(seen));
-            if !same || checked_at.is_none_or(|at| now - at >= SETTINGS_CHECK_EVERY) {
-                let masters = topology.masters().map(ToOwned::to_owned).collect();
-                (seen, checked_at) = (Some(topology), Some(now));
-                let found: BTreeSet<String> =
-                    warnings_about(&link.connector, masters).await.into_iter().collect();
-                found.difference(&warned).for_each(|warning| tracing::warn!("{warning}"));
-                warned = found;
+        let failing = state.failed.is_some_and(|at| now.duration_since(at) < READ_FOR);
+        state.is_running = !state.is_closed && (failing || state.is_wanted);
+        if !state.is_running {
+            // The next call waits for an attempt of its own.
+            state.refused = None;
+        }
+        state.is_running
+    }
+
+    /// Takes over a view, unless an earlier one was right.
+    fn accept(&self, seen: Topology) {
+        let now = clock::monotonic();
+        let mut state = self.lock();
+        state.refused = None;
+        if let Some(known) = self.topology() {
+            let trusted =
+                state.confirmed.is_some_and(|at| now.duration_since(at) < EPOCH_TRUSTED_FOR);
+            if seen.epoch() < known.epoch() && trusted {
+                return;
             }
         }
-        drop(link);
-        tokio::time::sleep(SETTINGS_COMPARE_EVERY).await;
+        state.confirmed = Some(now);
+        drop(state);
+        self.topology.store(Some(Arc::new(seen)));
+        self.changed.send_modify(|version| *version += 1);
+    }
+
+    fn refuse(&self, cause: Cause) {
+        self.lock().refused = Some(cause);
+        self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// Ends the task, and the waits for it, for good.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.send_modify(|version| *version += 1);
     }
 }
 
-/// Warns of versions and settings that change what limits mean, on these masters or on the single
-/// server. Best effort: CONFIG may be forbidden, and a node may be unreachable.
-async fn warnings_about(connector: &Connector, mut nodes: Vec<String>) -> Vec<String> {
-    if !connector.is_cluster() {
-        nodes = connector.nodes().collect();
+/// The task that reads. When it ends, in whatever way, the next failure starts another.
+struct Running(Arc<Link>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.watch.lock().is_running = false;
     }
-    nodes.sort();
+}
+
+async fn run(running: Running) {
+    let (link, mut turn) = (&running.0, 0);
+    loop {
+        link.watch.lock().is_wanted = false;
+        match read(link, &mut turn).await {
+            Ok(seen) => link.watch.accept(seen),
+            Err(cause) => link.watch.refuse(cause),
+        }
+        if !link.watch.goes_on() {
+            return;
+        }
+        sleep(READ_EVERY).await;
+    }
+}
+
+/// Reads the owners from the first node that answers, beginning with another one each time.
+async fn read(link: &Arc<Link>, turn: &mut usize) -> Result<Topology, Cause> {
+    let known = link.watch.topology();
+    let masters = known.iter().flat_map(|known| known.masters());
+    let mut nodes: Vec<Arc<str>> = masters.map(|master| Arc::clone(&master.address)).collect();
+    nodes.extend(link.connector.nodes().map(Arc::from));
+    nodes.sort_unstable();
     nodes.dedup();
-    let mut warnings = Vec::new();
-    for node in nodes {
-        let Ok(mut conn) = connector.open_node(&node).await else { continue };
-        let mut query =
-            async |words: &[&str]| connector.query(&mut conn, words).await.unwrap_or_default();
-        if let Some(version) = too_old(&query(&["INFO", "server"]).await) {
-            warnings.push(format!("Redis {node} is version {version}, and Weir needs 7.0 or later: every decision fails there"));
-        }
-        if connector.is_cluster()
-            && query(&["CONFIG", "GET", "cluster-require-full-coverage"]).await.contains("yes")
-        {
-            warnings.push(format!("Redis {node} has cluster-require-full-coverage yes: one lost shard stops them all; set it to no"));
-        }
-        let policy = query(&["CONFIG", "GET", "maxmemory-policy"]).await;
-        if let Some(policy) = policy
-            .split_whitespace()
-            .find(|word| word.starts_with("allkeys") || word.starts_with("volatile"))
-        {
-            warnings.push(format!(
-                "Redis {node} has maxmemory-policy {policy}: it may evict counters when memory is short, which silently resets limits; set it to \
-                 noeviction"
-            ));
+    let count = nodes.len().max(1);
+    let mut failed = Cause::Connection;
+    for _ in 0..count {
+        *turn += 1;
+        let Some(node) = nodes.get(*turn % count) else { continue };
+        match ask(link, node).await {
+            Ok(seen) => return Ok(seen),
+            Err(error) => failed = error.cause,
         }
     }
-    warnings
+    Err(failed)
 }
 
-/// The version in the text of INFO, if it is before 7.0.
-fn too_old(info: &str) -> Option<String> {
-    let version = info.lines().find_map(|line| line.trim().strip_prefix("redis_version:"))?;
-    let major: u32 = version.split('.').next()?.parse().ok()?;
-    (major < MAJOR_MIN).then(|| version.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::testing::{Cluster, Server};
-    use crate::engine::{RedisMode, RedisSettings};
-
-    fn connector(nodes: Vec<String>, mode: RedisMode) -> Connector {
-        let deadline = Duration::from_secs(5);
-        Connector::new(&RedisSettings {
-            nodes,
-            mode,
-            username: None,
-            password: None,
-            key_prefix: "weir".into(),
-            deadline,
-        })
-        .unwrap()
-    }
-
-    #[tokio::test]
-    async fn each_master_is_asked_for_its_settings() {
-        let cluster = Cluster::start(0);
-        let only_first = connector(vec![cluster.nodes[0].address()], RedisMode::Cluster);
-        let (_, topology) = only_first.open().await.unwrap();
-        let masters = || topology.masters().map(ToOwned::to_owned).collect();
-        assert_eq!(warnings_about(&only_first, masters()).await, [] as [&str; 0]);
-        let _: String = cluster.nodes[1].run("CONFIG SET maxmemory-policy volatile-lru").unwrap();
-        let _: String =
-            cluster.nodes[2].run("CONFIG SET cluster-require-full-coverage yes").unwrap();
-        let found = warnings_about(&only_first, masters()).await;
-        let about = |node: usize, what: &str| {
-            found.iter().any(|warning| {
-                warning.contains(&cluster.nodes[node].address()) && warning.contains(what)
-            })
-        };
-        assert!(
-            found.len() == 2 && about(1, "volatile-lru") && about(2, "full-coverage"),
-            "{found:?}"
-        );
-    }
-
-    #[tokio::test]
-    async fn one_server_is_asked_for_its_settings() {
-        let server = Server::start(&["--maxmemory-policy", "allkeys-lfu"]);
-        let found =
-            warnings_about(&connector(vec![server.address()], RedisMode::Single), Vec::new()).await;
-        assert!(found.len() == 1 && found[0].contains("allkeys-lfu"), "{found:?}");
-    }
-
-    #[test]
-    fn a_version_before_seven_is_named() {
-        assert_eq!(
-            too_old("# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n"),
-            Some("6.2.14".into())
-        );
-        for recent in
-            ["redis_version:7.0.15\r\n", "redis_version:10.1\r\n", "", "redis_version:unstable\r\n"]
-        {
-            assert_eq!(too_old(recent), None, "{recent}");
-        }
-    }
+async fn ask(link: &Arc<Link>, node: &Arc<str>) -> Result<Topology, EngineError> {
+    let until = clock::monotonic() + ANSWER_WAIT;
+    let pipeline = link.pipeline(node)?;
+    let query = async |word: &str| {
+        let mut command = Cmd::new();
+        command.arg("CLUSTER").arg(word);
+        let reply = pipeline.call(until, false, |out| command.write_packed_command(out)).await?;
+        reply.extract_error().map_err(|error| failure::engine_error(&error))
+    };
+    let (ranges, info) = (query("SLOTS").await?, query("INFO").await?);
+    let wrong = EngineError { cause: Cause::Cluster, ran: Ran::No };
+    Topology::parse(&ranges, &text(&info), node).ok_or(wrong)
 }

@@ -133,6 +133,11 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start(replicas: usize) -> Self {
+        Self::with(replicas, &[])
+    }
+
+    /// With more arguments for the first node.
+    pub(crate) fn with(replicas: usize, of_first: &[&str]) -> Self {
         let arguments = [
             "--cluster-enabled",
             "yes",
@@ -147,7 +152,10 @@ impl Cluster {
             "--repl-ping-replica-period",
             "1",
         ];
-        let nodes: Vec<Server> = (0..3 + replicas).map(|_| Server::start(&arguments)).collect();
+        let arguments_of =
+            |index| if index == 0 { [&arguments, of_first].concat() } else { arguments.to_vec() };
+        let nodes: Vec<Server> =
+            (0..3 + replicas).map(|index| Server::start(&arguments_of(index))).collect();
         for (index, (node, slots)) in
             nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).enumerate()
         {
