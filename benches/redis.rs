@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir::clock::Clock;
-use weir::engine::{self, Engine, RedisMode, RedisSettings};
+use weir::engine::{Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{
     Algorithm, Alignment, Calendar, Concurrency, Debt, FixedWindow, Gcra, LeakyBucket, Limit,
@@ -262,17 +262,11 @@ fn decide(server: &Server, case: &Case, decisions: usize) -> usize {
 
 async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize {
     let settings = RedisSettings {
-        nodes: vec![format!("127.0.0.1:{}", server.port)],
-        mode: RedisMode::Single,
-        username: None,
-        password: None,
-        key_prefix: "weir".into(),
         deadline: Duration::from_secs(5),
+        ..RedisSettings::new(vec![format!("127.0.0.1:{}", server.port)], RedisMode::Single)
     };
     let metrics = Metrics::new(1);
-    let engine = Arc::new(
-        Engine::build(&engine::Settings::Redis(settings), Clock::system(), &metrics).unwrap(),
-    );
+    let engine = Arc::new(Engine::build(&settings.into(), Clock::system(), &metrics).unwrap());
     let limiter = Arc::new(Limiter::new(
         Settings { deadline: Duration::from_secs(5), ..Settings::default() },
         engine,

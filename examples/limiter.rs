@@ -109,14 +109,8 @@ pub fn in_memory() -> Store {
 pub fn on_redis<'a>(mode: RedisMode, nodes: impl IntoIterator<Item = &'a str>) -> Store {
     let nodes = nodes.into_iter().map(str::to_owned).collect();
     let deadline = Duration::from_secs(2);
-    Store::Redis(RedisSettings {
-        nodes,
-        mode,
-        username: None,
-        password: None,
-        key_prefix: "mail".into(),
-        deadline,
-    })
+    let settings = RedisSettings::new(nodes, mode);
+    RedisSettings { key_prefix: "mail".into(), deadline, ..settings }.into()
 }
 
 /// The limiter on a store. All limiters with the same store and prefix count together.

@@ -110,10 +110,10 @@ pub fn counters(config: &Config, query: &CounterQuery, forget: bool) -> Result<S
     let Settings::Redis(settings) = &config.engine else {
         return Err(NoCounters::InMemory);
     };
-    let settings =
-        Settings::Redis(crate::engine::RedisSettings { deadline: DEADLINE, ..settings.clone() });
+    let mut settings = settings.clone();
+    settings.deadline = DEADLINE;
     let metrics = Metrics::new(1);
-    let engine = Engine::build(&settings, Clock::system(), &metrics)
+    let engine = Engine::build(&Settings::Redis(settings), Clock::system(), &metrics)
         .map_err(|mistake| NoCounters::Store(mistake.found))?;
     let limiter = Limiter::new(config.limiter.clone(), Arc::new(engine), Clock::system(), metrics);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

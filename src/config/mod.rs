@@ -22,6 +22,7 @@ mod source;
 mod store;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod units;
 mod upstreams;
 

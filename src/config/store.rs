@@ -1,10 +1,11 @@
 //! `[store]`: where counters live, and what happens when they can't be reached.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::reader::{Item, Notes, Table};
-use super::{files, scripts};
+use super::{files, scripts, tls};
 use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile};
 use crate::limit;
 use crate::plan::OnStoreError;
@@ -79,7 +80,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     Store {
         engine: match kind {
             Kind::Embedded => engine::Settings::Embedded(EmbeddedSettings { keys_max }),
-            Kind::Redis => engine::Settings::Redis(redis),
+            Kind::Redis => redis.into(),
         },
         limiter,
         scripts,
@@ -100,9 +101,30 @@ fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings
         .take("key_prefix")
         .and_then(|item| key_prefix(&item))
         .unwrap_or_else(|| KEY_PREFIX_DEFAULT.into());
-    table.not_yet("tls", "TLS");
+    let tls = table.section("tls");
+    // An empty section is TLS, too: with the system's authorities.
+    let is_used = tls.is_present();
+    let tls = Some(tls::client(tls)).filter(|_| is_used);
+    let addresses = addresses(&mut table);
     table.finish();
-    RedisSettings { nodes, mode, username, password, key_prefix, deadline }
+    RedisSettings { nodes, mode, username, password, key_prefix, deadline, tls, addresses }
+}
+
+/// The keys are addresses, and not finished as a table of known keys would be.
+fn addresses(table: &mut Table<'_>) -> BTreeMap<String, String> {
+    let mut addresses = BTreeMap::new();
+    let Some(written) = table.take("addresses").and_then(|item| item.table()) else {
+        return addresses;
+    };
+    for (announced, item) in written.named() {
+        if host_and_port(&announced).is_none() {
+            item.wrong_key(&announced, "\"host:port\", as the node announces it");
+        }
+        if let Some(reached) = item.parsed("\"host:port\", to connect to instead", host_and_port) {
+            addresses.insert(announced, reached);
+        }
+    }
+    addresses
 }
 
 fn nodes(table: &mut Table<'_>, mode: RedisMode) -> Vec<String> {

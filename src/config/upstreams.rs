@@ -4,9 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::reader::{Item, Table};
-use super::{NAMED_MAX, check_name, units};
-use crate::upstream::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettings};
-use crate::wire::Identity;
+use super::{NAMED_MAX, check_name, tls, units};
+use crate::upstream::{Ejection, Http2Settings, Protocol, Retry, Settings};
 
 const ENDPOINTS_MAX: usize = 256;
 const TIMEOUT: RangeInclusive<Duration> =
@@ -25,7 +24,6 @@ const CONNECTIONS: RangeInclusive<u64> = 1..=1_000;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
 const PING_INTERVAL: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
-const PEM: &str = "a PEM file";
 
 pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<Settings> {
     let table = root.section("upstreams");
@@ -44,7 +42,7 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
         .map(|item| endpoints(&item));
     let mut settings = Settings::new(name, endpoints.unwrap_or_default());
     table.choice("protocol", &[("h1", Protocol::H1), ("h2", Protocol::H2)], &mut settings.protocol);
-    settings.tls = tls(&mut table);
+    settings.tls = tls::client(table.section("tls"));
     http2(&mut table, &mut settings.http2);
     let mut timeouts = table.section("timeouts");
     timeouts.duration("connect", TIMEOUT, &mut settings.connect);
@@ -89,24 +87,6 @@ fn endpoints(written: &Item<'_>) -> Vec<String> {
             item.text("a URL such as \"http://127.0.0.1:9000\"").map(ToOwned::to_owned)
         })
         .collect()
-}
-
-fn tls(table: &mut Table<'_>) -> TlsSettings {
-    let mut table = table.section("tls");
-    let ca = table.take("ca").and_then(|item| item.pem(PEM));
-    let (certificate, key) = (table.take("certificate"), table.take("key"));
-    match (&certificate, &key) {
-        (Some(_), None) => table.missing("key", "the certificate's key"),
-        (None, Some(_)) => table.missing("certificate", "the key's certificate"),
-        _ => {}
-    }
-    let identity =
-        certificate.and_then(|item| item.pem(PEM)).zip(key.and_then(|item| item.pem(PEM)));
-    let identity = identity.map(|(certificate, key)| Identity { certificate, key });
-    let server_name =
-        table.take("server_name").and_then(|item| item.text("a host name")).map(ToOwned::to_owned);
-    table.finish();
-    TlsSettings { ca, identity, server_name }
 }
 
 fn http2(table: &mut Table<'_>, http2: &mut Http2Settings) {

@@ -28,6 +28,7 @@ mod scripted;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
 
 use crate::clock::Clock;
 use crate::telemetry::{Metrics, Mistake, labels};
+use crate::wire::ClientTls;
 
 /// A counter's name, as digests: clients can neither choose its slot nor make it long.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -182,7 +184,13 @@ pub enum Settings {
     /// In memory.
     Embedded(EmbeddedSettings),
     /// On Redis.
-    Redis(RedisSettings),
+    Redis(Box<RedisSettings>),
+}
+
+impl From<RedisSettings> for Settings {
+    fn from(settings: RedisSettings) -> Self {
+        Self::Redis(Box::new(settings))
+    }
 }
 
 impl Settings {
@@ -220,6 +228,28 @@ pub struct RedisSettings {
     pub key_prefix: String,
     /// Time limit for one whole decision.
     pub deadline: Duration,
+    /// How the nodes are verified, if they are connected to with TLS.
+    pub tls: Option<ClientTls>,
+    /// Where to find nodes that announce an address at which they can't be reached from here: from
+    /// `host:port` as announced to `host:port` as reached.
+    pub addresses: BTreeMap<String, String>,
+}
+
+impl RedisSettings {
+    /// Settings without a user, without TLS, and with the defaults of `proxy.toml`.
+    #[must_use]
+    pub fn new(nodes: Vec<String>, mode: RedisMode) -> Self {
+        Self {
+            nodes,
+            mode,
+            username: None,
+            password: None,
+            key_prefix: "weir".into(),
+            deadline: Duration::from_millis(50),
+            tls: None,
+            addresses: BTreeMap::new(),
+        }
+    }
 }
 
 /// A cluster, or one server.
@@ -255,7 +285,7 @@ impl Engine {
     /// use.
     ///
     /// # Errors
-    /// Settings that can't work, such as an invalid address.
+    /// A setting that can't work, such as an invalid address.
     pub fn build(settings: &Settings, clock: Clock, metrics: &Metrics) -> Result<Self, Mistake> {
         match settings {
             Settings::Embedded(settings) => {

@@ -256,14 +256,11 @@ fn embedded() -> Engine {
 
 fn redis(server: &Server) -> Engine {
     let settings = RedisSettings {
-        nodes: vec![server.address()],
-        mode: RedisMode::Single,
-        username: None,
-        password: None,
         key_prefix: format!("t{:x}", fastrand::u64(..)),
         deadline: Duration::from_secs(10),
+        ..RedisSettings::new(vec![server.address()], RedisMode::Single)
     };
-    Engine::build(&Settings::Redis(settings), Clock::system(), &Metrics::new(1)).unwrap()
+    Engine::build(&settings.into(), Clock::system(), &Metrics::new(1)).unwrap()
 }
 
 /// What a script may do that passes its trial and misbehaves later. The last ones are stopped by

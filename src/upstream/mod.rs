@@ -38,7 +38,7 @@ mod tests;
 mod tls;
 
 pub use budget::Budget;
-pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettings};
+pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings};
 
 use hosts::{Hosts, Resolve};
 

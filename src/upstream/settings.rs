@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::wire::{Identity, Pem};
+use crate::wire::ClientTls;
 
 /// One `[upstreams.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Settings {
     /// The protocol spoken there.
     pub protocol: Protocol,
     /// `[upstreams.NAME.tls]`.
-    pub tls: TlsSettings,
+    pub tls: ClientTls,
     /// `[upstreams.NAME.http2]`.
     pub http2: Http2Settings,
     /// Time to connect, including TLS.
@@ -74,17 +74,6 @@ pub enum Protocol {
     H2,
 }
 
-/// How we verify an `https://` upstream, and identify ourselves to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsSettings {
-    /// Certificate authorities to trust instead of the system's.
-    pub ca: Option<Pem>,
-    /// Our client certificate, for upstreams that ask for one.
-    pub identity: Option<Identity>,
-    /// The name for SNI and verification. `None`: each endpoint's own host.
-    pub server_name: Option<String>,
-}
-
 /// Limits of HTTP/2 connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http2Settings {
@@ -106,7 +95,7 @@ impl Settings {
             name: name.into(),
             endpoints,
             protocol: Protocol::default(),
-            tls: TlsSettings::default(),
+            tls: ClientTls::default(),
             http2: Http2Settings::default(),
             connect: Duration::from_secs(1),
             response_header: Duration::from_secs(30),
@@ -140,12 +129,5 @@ impl Default for Http2Settings {
             ping_interval: None,
             ping_timeout: Duration::from_secs(10),
         }
-    }
-}
-
-impl TlsSettings {
-    /// Whether no setting was given.
-    pub(super) fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 }

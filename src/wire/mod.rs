@@ -9,6 +9,7 @@ use bytes::Bytes;
 mod body;
 mod budget;
 mod buffer;
+mod client_tls;
 mod content;
 mod delegate;
 mod descriptors;
@@ -31,6 +32,7 @@ pub use body::{Body, BodyError, Source};
 pub use budget::buffered_bytes;
 pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
+pub use client_tls::{ClientTls, ClientTlsMistake};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
 pub(crate) use delegate::{Disconnected, delegate_write};

@@ -37,15 +37,8 @@ impl Node {
 
     fn on(addresses: &[SocketAddr], mode: RedisMode) -> Self {
         let nodes = addresses.iter().map(ToString::to_string).collect();
-        let settings = RedisSettings {
-            nodes,
-            mode,
-            username: None,
-            password: None,
-            key_prefix: "weir".into(),
-            deadline: DEADLINE,
-        };
-        Self::with(&weir::engine::Settings::Redis(settings))
+        let settings = RedisSettings { deadline: DEADLINE, ..RedisSettings::new(nodes, mode) };
+        Self::with(&settings.into())
     }
 
     /// In memory. Its clones share the counters.

@@ -52,7 +52,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("policy", &["plan", "clock", "telemetry"]),
     ("plan", &[]),
     ("limit", &["engine", "plan", "clock", "telemetry"]),
-    ("engine", &["clock", "telemetry"]),
+    ("engine", &["wire", "clock", "telemetry"]),
     ("upstream", &["http1", "wire", "clock", "telemetry"]),
     ("http1", &["wire", "clock"]),
     ("admin", &["listen", "wire", "telemetry"]),
@@ -68,7 +68,9 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     // It reports which files it read, it does not watch them.
     ("config", "reload", &["Watch"]),
     // It reads TLS material without judging it, and it configures how slow a client may be.
-    ("config", "wire", &["Pem", "Identity", "PEM_BYTES_MAX", "Rate"]),
+    ("config", "wire", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX", "Rate"]),
+    // It connects to Redis with TLS, and knows nothing of HTTP.
+    ("engine", "wire", &["ClientTls", "ClientTlsMistake"]),
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.
@@ -102,7 +104,7 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["rustls", "tokio_rustls", "rustls_native_certs", "x509_parser"],
-        to: &["wire/", "listen/", "upstream/"],
+        to: &["wire/", "listen/", "upstream/", "engine/redis"],
         why: "TLS belongs to the two sides, and to what they share",
     },
     Belongs {

@@ -15,6 +15,7 @@ use super::*;
 use crate::engine::{EmbeddedSettings, RedisMode};
 use crate::policy::Module;
 use crate::telemetry::{Access, Format};
+use crate::wire::ClientTls;
 
 /// The README's.
 const MINIMAL: &str = r#"
@@ -94,6 +95,8 @@ fn every_setting_is_read() {
         .replace("# username", "username")
         .replace("# password_file = \"/run/secrets/redis\"", "password_env = \"PATH\"")
         .replace("# key_prefix", "key_prefix")
+        .replace("# tls = { ca = \"tls/redis-ca.pem\" }", "tls = {}")
+        .replace("# addresses", "addresses")
         .replace("format = \"auto\"", "format = \"json\"")
         .replace("access = \"all\"", "access = \"refused\"")
         .replace("isolation = \"reuse\"", "isolation = \"request\"")
@@ -121,6 +124,8 @@ fn every_setting_is_read() {
     );
     let secret = std::env::var("PATH").ok().map(engine::Secret);
     assert_eq!((&redis.password, &config.limiter.key_secret), (&secret, &secret));
+    assert_eq!(redis.tls, Some(ClientTls::default()));
+    assert_eq!(redis.addresses["172.18.0.2:6379"], "127.0.0.1:7001");
     assert!(config.policies[0].isolated);
     let route = &config.routes[0];
     assert_eq!(

@@ -254,7 +254,19 @@ fn a_store_on_redis_must_say_what_happens_without_it() {
     says(&format!("{REDIS}key_prefix = \"{{prod}}\""), &["without { and }"]);
     says(&format!("{REDIS}mode = \"sentinel\""), &["\"cluster\" or \"single\""]);
     says(&REDIS.replace(":7000\"]", ":7000\", \"b:1\"]\nmode = \"single\""), &["found 2 nodes"]);
-    says(&format!("{REDIS}tls = true"), &["TLS: not built yet"]);
+    says(&format!("{REDIS}tls = true"), &["store.redis.tls: found true", "expected a table"]);
+    says(
+        &format!("{REDIS}tls.ca = \"absent.pem\""),
+        &["store.redis.tls.ca: found absent.pem (No such file or directory)"],
+    );
+    says(
+        &format!("{REDIS}addresses = {{ \"h\" = \"h:1\" }}"),
+        &["store.redis.addresses.h", "\"host:port\", as the node announces it"],
+    );
+    says(
+        &format!("{REDIS}addresses = {{ \"h:1\" = \"h\" }}"),
+        &["found \"h\"", "\"host:port\", to connect to instead"],
+    );
 }
 
 #[test]

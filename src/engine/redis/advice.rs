@@ -109,14 +109,7 @@ mod tests {
 
     async fn link(nodes: Vec<String>, mode: RedisMode) -> (Arc<Link>, Arc<Topology>) {
         let deadline = Duration::from_secs(5);
-        let settings = RedisSettings {
-            nodes,
-            mode,
-            username: None,
-            password: None,
-            key_prefix: "weir".into(),
-            deadline,
-        };
+        let settings = RedisSettings { deadline, ..RedisSettings::new(nodes, mode) };
         let connector = Arc::new(Connector::new(&settings).unwrap());
         let watch = Arc::new(Watch::new(mode, &connector));
         let link = Arc::new(Link::new(connector, watch));

@@ -1,20 +1,26 @@
 //! Opens connections to nodes, with their handshake. Every wait is bounded. Must not know what is
 //! sent on them.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::redis::{RedisError, Value};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 use super::failure;
 use super::outage::Outages;
 use super::resp::{self, ReplyScan};
 use crate::engine::{Cause, RedisMode, RedisSettings};
 use crate::telemetry::Mistake;
+use crate::wire::{ClientTls, ClientTlsMistake};
 
 /// Time limit for a connection and its handshake.
 const CONNECT_WAIT: Duration = Duration::from_millis(250);
@@ -68,9 +74,43 @@ pub(super) struct Connector {
     nodes: Vec<(String, u16)>,
     username: Option<String>,
     password: Option<String>,
+    tls: Option<Tls>,
+    addresses: BTreeMap<String, String>,
     pub(super) deadline: Duration,
     pub(super) outages: Outages,
     has_advisor: AtomicBool,
+}
+
+/// How nodes are verified.
+struct Tls {
+    config: Arc<ClientConfig>,
+    /// Instead of the node's own host.
+    server_name: Option<ServerName<'static>>,
+}
+
+impl Tls {
+    fn build(settings: &ClientTls) -> Result<Self, Mistake> {
+        let config = settings.build().map_err(|mistakes| {
+            let first = mistakes.into_iter().next();
+            let of = |it: ClientTlsMistake| Mistake::new(it.part, it.found, it.expected);
+            first.map_or_else(|| Mistake::new("", "", ""), of).under("redis.tls")
+        })?;
+        let server_name = settings.server_name.clone().map(|name| {
+            let wrong =
+                |_| Mistake::new("redis.tls.server_name", format!("{name:?}"), "a host name");
+            ServerName::try_from(name.clone()).map_err(wrong)
+        });
+        Ok(Self { config: Arc::new(config), server_name: server_name.transpose()? })
+    }
+
+    async fn handshake(&self, host: &str, tcp: TcpStream) -> std::io::Result<Stream> {
+        let name = match &self.server_name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?,
+        };
+        let connector = TlsConnector::from(Arc::clone(&self.config));
+        Ok(Box::pin(connector.connect(name, tcp).await?))
+    }
 }
 
 impl Connector {
@@ -94,6 +134,8 @@ impl Connector {
             nodes,
             username: settings.username.clone(),
             password: settings.password.as_ref().map(|secret| secret.0.clone()),
+            tls: settings.tls.as_ref().map(Tls::build).transpose()?,
+            addresses: settings.addresses.clone(),
             deadline: settings.deadline,
             outages: Outages::default(),
             has_advisor: AtomicBool::new(false),
@@ -113,6 +155,7 @@ impl Connector {
             }
             return Err(last.unwrap_or_else(|| OpenError::timed_out("node", CONNECT_WAIT)));
         }
+        let address = self.addresses.get(address).map_or(address, String::as_str);
         let wrong = || OpenError { cause: Cause::Cluster, why: format!("no address: {address:?}") };
         self.open_node(&parse_node(address).ok_or_else(wrong)?, is_probe).await
     }
@@ -126,7 +169,10 @@ impl Connector {
             let tcp = TcpStream::connect((host.as_str(), *port)).await?;
             tcp.set_nodelay(true)?;
             keep_alive(&tcp)?;
-            let mut stream: Stream = Box::pin(tcp);
+            let mut stream: Stream = match &self.tls {
+                Some(tls) => tls.handshake(host, tcp).await?,
+                None => Box::pin(tcp),
+            };
             self.greet(&mut stream).await?;
             Ok(stream)
         };

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ::redis::Value;
-use tokio::io::{AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 use tokio::sync::watch as version;
 use tokio::time::{Sleep, sleep, timeout_at};
 
@@ -324,6 +324,7 @@ struct Driver {
     /// How much of `input` was received and not yet parsed.
     filled: usize,
     scan: ReplyScan,
+    is_flushed: bool,
     tick: Pin<Box<Sleep>>,
     tick_every: Duration,
     ticks: bool,
@@ -337,6 +338,7 @@ impl Driver {
             input: vec![0; INPUT_BYTES],
             filled: 0,
             scan: ReplyScan::default(),
+            is_flushed: true,
             tick: Box::pin(sleep(longest)),
             tick_every: (deadline / TICKS).clamp(shortest, longest),
             ticks: false,
@@ -373,17 +375,20 @@ impl Driver {
     }
 
     fn write(&mut self, state: &mut State, cx: &mut Context<'_>) -> std::io::Result<()> {
-        let mut wrote = false;
         while !state.calls.unwritten().is_empty() {
             match self.stream.as_mut().poll_write(cx, state.calls.unwritten()) {
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
                 Poll::Ready(bytes) => state.calls.wrote(bytes?),
                 Poll::Pending => break,
             }
-            wrote = true;
+            self.is_flushed = false;
         }
-        if wrote && let Poll::Ready(flushed) = flush(&mut self.stream, cx) {
+        // TLS keeps what the socket did not take.
+        if !self.is_flushed
+            && let Poll::Ready(flushed) = self.stream.as_mut().poll_flush(cx)
+        {
             flushed?;
+            self.is_flushed = true;
         }
         Ok(())
     }
@@ -461,8 +466,4 @@ impl Driver {
             self.ticks = true;
         }
     }
-}
-
-fn flush(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-    AsyncWrite::poll_flush(stream.as_mut(), cx)
 }

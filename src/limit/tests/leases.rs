@@ -134,7 +134,7 @@ async fn renewals_that_fail_are_counted_and_the_next_one_holds_the_permit() {
     let mut server = Server::start();
     let settings =
         RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
-    let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
+    let rig = Rig::with(&settings.into(), short_leases());
     let limit = permits(1);
     let grant = rig.grant(&limit).await;
     let first = ends(&mut server);
@@ -179,7 +179,7 @@ async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
     let mut server = Server::start();
     let settings =
         RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
-    let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
+    let rig = Rig::with(&settings.into(), short_leases());
     let limit = permits(1);
     // Opens the connection and loads the script before Redis is held.
     drop(rig.grant(&limit).await);
@@ -225,10 +225,7 @@ async fn permits_are_renewed_while_another_shard_does_not_answer() {
         deadline,
         ..redis_settings(0)
     };
-    let rig = Rig::with(
-        &EngineSettings::Redis(settings),
-        Settings { deadline, lease, ..Settings::default() },
-    );
+    let rig = Rig::with(&settings.into(), Settings { deadline, lease, ..Settings::default() });
     let began = monotonic();
     while rig.limiter.shared.engine.ping().await.is_err() {
         assert!(began.elapsed() < TEST_TIMEOUT);

@@ -152,17 +152,13 @@ fn with_test_timeout() -> Settings {
 }
 
 fn on_redis(port: u16) -> EngineSettings {
-    EngineSettings::Redis(redis_settings(port))
+    redis_settings(port).into()
 }
 
 fn redis_settings(port: u16) -> RedisSettings {
     RedisSettings {
-        nodes: vec![format!("127.0.0.1:{port}")],
-        mode: RedisMode::Single,
-        username: None,
-        password: None,
-        key_prefix: "weir".into(),
         deadline: TEST_TIMEOUT,
+        ..RedisSettings::new(vec![format!("127.0.0.1:{port}")], RedisMode::Single)
     }
 }
 

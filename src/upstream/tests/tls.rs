@@ -8,7 +8,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::wire::pki::{Issued, Pki};
-use crate::wire::{Identity, Pem, provider};
+use crate::wire::{ClientTls, Identity, Pem, provider};
 
 fn pem(text: &str) -> Pem {
     Pem { path: "test.pem".into(), bytes: text.as_bytes().into() }
@@ -80,7 +80,7 @@ async fn scripted(acceptor: TlsAcceptor) -> Scripted {
 fn settings_tls(scripted: &Scripted, pki: &Pki) -> Settings {
     Settings {
         endpoints: vec![format!("https://localhost:{}", scripted.address.port())],
-        tls: TlsSettings { ca: Some(pem(&pki.ca)), ..TlsSettings::default() },
+        tls: ClientTls { ca: Some(pem(&pki.ca)), ..ClientTls::default() },
         ..settings(&[])
     }
 }
@@ -110,10 +110,8 @@ async fn an_upstream_that_is_not_who_it_should_be_gets_nothing() {
     let scripted = scripted(server(&pki, "localhost", None, &[], rustls::ALL_VERSIONS)).await;
     let right = settings_tls(&scripted, &pki);
     assert!(send(&right).await.is_ok());
-    let named =
-        |name: &str| TlsSettings { server_name: Some(name.to_owned()), ..right.tls.clone() };
-    let wrong =
-        [TlsSettings { ca: Some(pem(&other.ca)), ..right.tls.clone() }, named("api.example")];
+    let named = |name: &str| ClientTls { server_name: Some(name.to_owned()), ..right.tls.clone() };
+    let wrong = [ClientTls { ca: Some(pem(&other.ca)), ..right.tls.clone() }, named("api.example")];
     for tls in wrong {
         let error = send(&Settings { tls, ..right.clone() }).await.unwrap_err();
         assert_eq!((error.cause, error.sent), (Cause::Tls, false));
@@ -135,7 +133,7 @@ async fn our_own_certificate_is_shown_where_it_is_asked_for() {
     let error = send(&without).await.unwrap_err();
     assert_eq!(error.cause, Cause::Tls);
     let identity = Some(identity(&clients.client("weir")));
-    send(&Settings { tls: TlsSettings { identity, ..without.tls.clone() }, ..without })
+    send(&Settings { tls: ClientTls { identity, ..without.tls.clone() }, ..without })
         .await
         .unwrap();
 }
@@ -204,7 +202,7 @@ async fn a_reply_that_is_cut_without_a_goodbye_is_not_whole() {
 fn mistakes_name_their_setting() {
     let (pki, other) = (Pki::new(), Pki::new());
     let (client, stranger) = (pki.client("weir"), other.client("weir"));
-    let tls = |tls: TlsSettings| Settings {
+    let tls = |tls: ClientTls| Settings {
         tls,
         ..Settings::new("api", vec!["https://localhost".to_owned()])
     };
@@ -212,27 +210,24 @@ fn mistakes_name_their_setting() {
     let mixed = Identity { certificate: pem(&client.certificate), key: pem(&stranger.key) };
     let swapped = Identity { certificate: pem(&client.key), key: pem(&client.certificate) };
     let cases = [
-        (tls(TlsSettings { ca: Some(pem("nothing")), ..TlsSettings::default() }), &["tls.ca"][..]),
+        (tls(ClientTls { ca: Some(pem("nothing")), ..ClientTls::default() }), &["tls.ca"][..]),
+        (tls(ClientTls { ca: ca(), identity: Some(mixed), ..ClientTls::default() }), &["tls.key"]),
         (
-            tls(TlsSettings { ca: ca(), identity: Some(mixed), ..TlsSettings::default() }),
-            &["tls.key"],
-        ),
-        (
-            tls(TlsSettings { ca: ca(), identity: Some(swapped), ..TlsSettings::default() }),
+            tls(ClientTls { ca: ca(), identity: Some(swapped), ..ClientTls::default() }),
             &["tls.certificate", "tls.key"],
         ),
         (
-            tls(TlsSettings {
+            tls(ClientTls {
                 ca: ca(),
                 server_name: Some("a:80".to_owned()),
-                ..TlsSettings::default()
+                ..ClientTls::default()
             }),
             &["tls.server_name"],
         ),
         (
             Settings {
                 endpoints: vec!["http://localhost".to_owned()],
-                ..tls(TlsSettings { ca: ca(), ..TlsSettings::default() })
+                ..tls(ClientTls { ca: ca(), ..ClientTls::default() })
             },
             &["tls"],
         ),

@@ -1,6 +1,7 @@
 //! The Redis engine against real servers: which errors are retried, what never runs twice, what is
 //! waited for, and what losing a master costs.
 
+mod access;
 mod faults;
 
 use std::io::{Read, Write};
@@ -13,7 +14,7 @@ use super::super::testing::{
     Cluster, FIXED_WINDOW, GCRA, RATES, SECOND_US, Server, cell, cost, one,
 };
 use super::super::{
-    Cause, Cell, Cells, Engine, EngineError, Ran, RedisMode, RedisSettings, Secret, Settings,
+    Cause, Cell, Cells, Engine, EngineError, Ran, RedisMode, RedisSettings, Secret,
 };
 use crate::clock::{self, Clock};
 use crate::telemetry::{Metrics, names};
@@ -23,19 +24,12 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const TIGHT: Duration = Duration::from_millis(250);
 
 fn settings(nodes: Vec<String>, mode: RedisMode) -> RedisSettings {
-    RedisSettings {
-        nodes,
-        mode,
-        username: None,
-        password: None,
-        key_prefix: "weir".into(),
-        deadline: DEADLINE,
-    }
+    RedisSettings { deadline: DEADLINE, ..RedisSettings::new(nodes, mode) }
 }
 
 fn engine(settings: RedisSettings) -> (Engine, Metrics) {
     let metrics = Metrics::new(1);
-    (Engine::build(&Settings::Redis(settings), Clock::system(), &metrics).unwrap(), metrics)
+    (Engine::build(&settings.into(), Clock::system(), &metrics).unwrap(), metrics)
 }
 
 fn single(server: &Server) -> (Engine, Metrics) {
@@ -409,10 +403,8 @@ fn a_password_is_needed_where_the_server_wants_one() {
 
 #[test]
 fn settings_that_can_not_work_are_named() {
-    let mistake = |settings| {
-        Engine::build(&Settings::Redis(settings), Clock::system(), &Metrics::new(1))
-            .unwrap_err()
-            .setting
+    let mistake = |settings: RedisSettings| {
+        Engine::build(&settings.into(), Clock::system(), &Metrics::new(1)).unwrap_err().setting
     };
     assert_eq!(
         mistake(settings(vec!["a:1".into(), "b".into()], RedisMode::Cluster)),
