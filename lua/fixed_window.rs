@@ -68,6 +68,10 @@ impl Describe for FixedWindow {
         Some(Self { debt, ..self })
     }
 
+    fn with_rate(&self, rate: Rate, _: u64) -> Option<Self> {
+        Some(Self { rate, ..*self })
+    }
+
     fn of_shape(&self) -> Self {
         Self { rate: self.rate.of_shape(), debt: Debt::None, ..*self }
     }

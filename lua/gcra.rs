@@ -52,6 +52,10 @@ impl Describe for Gcra {
         Some(Self { debt, ..self })
     }
 
+    fn with_rate(&self, rate: Rate, burst: u64) -> Option<Self> {
+        Some(Self { burst, rate, ..*self })
+    }
+
     fn of_shape(&self) -> Self {
         Self { burst: 0, rate: self.rate.of_shape(), debt: Debt::None }
     }

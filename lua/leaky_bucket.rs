@@ -110,6 +110,10 @@ impl Describe for LeakyBucket {
         false
     }
 
+    fn with_rate(&self, rate: Rate, burst: u64) -> Option<Self> {
+        Some(Self { burst, rate, ..*self })
+    }
+
     fn of_shape(&self) -> Self {
         Self { burst: 0, rate: self.rate.of_shape(), max_delay_ms: 0 }
     }

@@ -20,6 +20,7 @@ mod program;
 mod quota;
 mod script;
 mod shape;
+mod share;
 mod sliding_window_buckets;
 mod sliding_window_counter;
 mod sliding_window_log;
@@ -39,6 +40,7 @@ pub use debt::Debt;
 pub use fixed_window::Alignment;
 pub use program::{Content, Kind, NUMBERS_MAX, Program};
 pub use shape::{Shape, ShapeExtra, script_digest_of};
+pub use share::Share;
 pub use written::{Every, Setting, Written};
 
 use std::time::Duration;
@@ -283,6 +285,11 @@ pub trait Describe: Sized {
         None
     }
 
+    /// The same with another quota and burst; `None` if it can't be counted apart for a while.
+    fn with_rate(&self, _: Rate, _: u64) -> Option<Self> {
+        None
+    }
+
     /// The same without amounts: everything that gives a counter's state its meaning. Counters keep
     /// their state as long as this is unchanged.
     fn of_shape(&self) -> Self;
@@ -388,6 +395,13 @@ macro_rules! algorithms {
             #[must_use]
             pub fn with_debt(self, debt: Debt) -> Option<Self> {
                 match self { $(Self::$variant(it) => it.with_debt(debt).map(Self::$variant)),+ }
+            }
+
+            /// This share of its quota and burst. `None` if it can't be counted by several apart:
+            /// what is in flight, calendars, and scripts.
+            #[must_use]
+            pub fn share(&self, share: Share) -> Option<Self> {
+                match self { $(Self::$variant(it) => share.of_algorithm(it).map(Self::$variant)),+ }
             }
 
             /// The same without amounts: see [`Describe::of_shape`].

@@ -50,7 +50,7 @@ impl Applied {
         let store_is_needed = built
             .routes
             .iter()
-            .any(|route| route.policy.is_some() && route.on_store_error != OnStoreError::Allow);
+            .any(|route| route.policy.is_some() && route.on_store_error == OnStoreError::Deny);
         let policies = built.policies.values().map(|(settings, _)| settings);
         Self {
             snapshot: Arc::new(snapshot),

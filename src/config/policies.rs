@@ -87,7 +87,7 @@ fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
         (Some(shipped), None) => {
             let words: Vec<(&str, String)> =
                 policy::shipped().iter().map(|name| (*name, (*name).to_owned())).collect();
-            shipped.choice(&words, &[]).map(Module::Shipped)
+            shipped.choice(&words).map(Module::Shipped)
         }
         (None, Some(file)) => {
             let (path, bytes) = notes.named_file(&file, "a .wasm file", WASM_BYTES_MAX)?;

@@ -227,7 +227,7 @@ impl<'a> Table<'a> {
         words: &[(&str, T)],
         value: &mut T,
     ) {
-        set(value, self.take(key).and_then(|item| item.choice(words, &[])));
+        set(value, self.take(key).and_then(|item| item.choice(words)));
     }
 
     /// Reads `true` or `false` into `value`, which holds the default.
@@ -416,23 +416,15 @@ impl<'a> Item<'a> {
         size
     }
 
-    /// One of a closed set of words. `not_yet` are words of the design that this version does not
-    /// support.
-    pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)], not_yet: &[&str]) -> Option<T> {
+    /// One of a closed set of words.
+    pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)]) -> Option<T> {
         let text = self.value.as_str();
         let chosen =
             words.iter().find(|(word, _)| Some(*word) == text).map(|(_, value)| value.clone());
         if chosen.is_none() {
             let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let help = match text {
-                Some(text) if not_yet.contains(&text) => {
-                    Some(format!("\"{text}\" is not built yet"))
-                }
-                Some(text) => {
-                    nearest(text, &known).map(|word| format!("the nearest is \"{word}\""))
-                }
-                None => None,
-            };
+            let near = text.and_then(|text| nearest(text, &known));
+            let help = near.map(|word| format!("the nearest is \"{word}\""));
             self.wrong_with(
                 known.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or "),
                 help,

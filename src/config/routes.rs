@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::extras::{extras, respond};
 use super::reader::{Item, Mark, Table};
 use super::server::BODY_BYTES;
-use super::store::{FALLBACKS, FALLBACKS_NOT_YET};
+use super::store::FALLBACKS;
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
 use crate::proxy::FieldStyle;
@@ -193,5 +193,5 @@ fn on_store_error(table: &mut Table<'_>, store: OnStoreError) -> (OnStoreError, 
     let Some(item) = table.take("on_store_error") else { return (store, false) };
     let mut words = FALLBACKS.map(|(word, fallback)| (word, (fallback, false))).to_vec();
     words.push(("policy", (store, true)));
-    item.choice(&words, &FALLBACKS_NOT_YET).unwrap_or((store, false))
+    item.choice(&words).unwrap_or((store, false))
 }

@@ -150,8 +150,8 @@ fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertifi
         );
         return None;
     }
-    let required = required
-        .map_or(Some(true), |item| item.choice(&[("required", true), ("optional", false)], &[]));
+    let required =
+        required.map_or(Some(true), |item| item.choice(&[("required", true), ("optional", false)]));
     Some(listen::ClientCertificates {
         ca: ca?.pem("a PEM file with certificate authorities")?,
         required: required?,

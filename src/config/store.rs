@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::reader::{Item, Notes, Table};
 use super::{files, scripts, tls};
 use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile};
-use crate::limit;
+use crate::limit::{self, Share};
 use crate::plan::OnStoreError;
 
 /// For one whole decision.
@@ -21,10 +21,9 @@ const NODES_MAX: usize = 256;
 const KEY_PREFIX_DEFAULT: &str = "weir";
 const KEY_PREFIX_BYTES_MAX: usize = 64;
 
-/// What happens to a request when the store fails. `local` is part of the design and not built yet.
-pub(super) const FALLBACKS: [(&str, OnStoreError); 2] =
-    [("allow", OnStoreError::Allow), ("deny", OnStoreError::Deny)];
-pub(super) const FALLBACKS_NOT_YET: [&str; 1] = ["local"];
+/// What happens to a request when the store fails.
+pub(super) const FALLBACKS: [(&str, OnStoreError); 3] =
+    [("allow", OnStoreError::Allow), ("local", OnStoreError::Local), ("deny", OnStoreError::Deny)];
 
 /// `[store]`.
 #[derive(Debug)]
@@ -49,13 +48,13 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     let mut kind = Kind::Embedded;
     table.choice("engine", &kinds, &mut kind);
     let on_store_error = match table.take("on_store_error") {
-        Some(item) => item.choice(&FALLBACKS, &FALLBACKS_NOT_YET),
+        Some(item) => item.choice(&FALLBACKS),
         None if kind == Kind::Redis => {
             // Failing open, or failing closed on every network hiccup: either must be a conscious
             // decision.
             table.missing(
                 "on_store_error",
-                "\"allow\" (let requests through uncounted) or \"deny\" (503): with \"redis\" it must be written",
+                "\"allow\" (let requests through uncounted), \"local\" (count this proxy's share of each limit) or \"deny\" (503): with \"redis\" it must be written",
             );
             None
         }
@@ -75,7 +74,10 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
 
     // Read even when it is not in use, so that mistakes show before the switch.
     let redis = redis(&mut table, limiter.deadline, kind == Kind::Redis);
-    table.not_yet("local_share", "on_store_error = \"local\"");
+    if let Some(item) = table.take("local_share") {
+        let expected = "a fraction above 0 and at most 1, such as \"1/4\" for one of four proxies";
+        limiter.local_share = item.parsed(expected, Share::parse).unwrap_or(Share::WHOLE);
+    }
     table.finish();
     Store {
         engine: match kind {

@@ -73,7 +73,7 @@ impl std::fmt::Debug for Embedded {
 }
 
 impl Embedded {
-    pub(super) fn new(settings: &EmbeddedSettings, clock: Clock, metrics: &Metrics) -> Self {
+    pub(crate) fn new(settings: &EmbeddedSettings, clock: Clock, metrics: &Metrics) -> Self {
         let seed = RandomState::new().hash_one(0_u8);
         Self {
             shards: (0..SHARDS).map(|_| AlignedShard(Mutex::new(Shard::new(seed)))).collect(),

@@ -14,11 +14,13 @@
 //! - `leases` holds and renews `concurrency` permits.
 //! - `settle` and `queue` give back and charge when a request ends.
 //! - `local` is per worker, `shared` is common to all workers.
+//! - `ledger` is what was counted here while a shard was away.
 //! - `look` finds and resets counters for `weir key`.
 
 mod failure;
 mod keys;
 mod leases;
+mod ledger;
 mod local;
 mod look;
 mod prepared;
@@ -39,6 +41,7 @@ use crate::plan::{Adjustment, Algorithm, OnStoreError, Outcome, Plan};
 use crate::telemetry::Metrics;
 
 pub use look::{Counter, CounterName};
+pub use weir_algorithms::Share;
 
 /// What the limiter needs beside its engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub struct Settings {
     pub waiting_max: usize,
     /// Secret for the digests of tags and keys. Must be the same on every proxy.
     pub key_secret: Option<Secret>,
+    /// What this proxy admits of each limit while it counts alone, because the store failed.
+    pub local_share: Share,
     /// The operator's own algorithms. Editing one starts its counters afresh.
     pub scripts: Scripts,
 }
@@ -65,6 +70,7 @@ impl Default for Settings {
             lease: Duration::from_secs(10),
             waiting_max: 1_000,
             key_secret: None,
+            local_share: Share::WHOLE,
             scripts: Scripts::default(),
         }
     }
@@ -94,8 +100,8 @@ pub struct Scope {
     pub name: String,
     /// The policy's name, for metrics.
     pub policy: String,
-    /// What to do when a counter can't be reached and the limit does not say. `Local` is not
-    /// implemented yet and means `Deny`.
+    /// What to do when a counter can't be reached and the limit does not say. `Local` means `Deny`
+    /// for limits that can't be counted by each proxy alone, and in memory.
     pub on_store_error: OnStoreError,
     /// Whether a limit may be looser than `on_store_error`.
     pub limit_decides: bool,
@@ -138,6 +144,8 @@ pub struct Grant {
     scope: Arc<Scope>,
     plan: Arc<Plan>,
     charged: round::Charged,
+    /// The limits that were counted in this process, since the store failed.
+    local: round::LimitSet,
     /// The member's name in logs and leases, for algorithms that keep members.
     member: u128,
     /// Given back when the grant is dropped.

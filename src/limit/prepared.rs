@@ -162,9 +162,13 @@ impl Prepared {
             }
         };
         let on_store_error = |index| {
-            limits
-                .get(index)
-                .map_or(OnStoreError::Allow, |limit| failure::on_store_error(scope, limit))
+            let limit = limits.get(index);
+            match limit.map_or(OnStoreError::Allow, |limit| failure::on_store_error(scope, limit)) {
+                OnStoreError::Local if !limit.is_some_and(|limit| shared.counts_here(limit)) => {
+                    OnStoreError::Deny
+                }
+                resolved => resolved,
+            }
         };
         Round::new(&self.calls, |call| adjusted.then(|| call.adjusted(adjust)), on_store_error)
     }

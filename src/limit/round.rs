@@ -16,13 +16,32 @@
 //!    earlier groups took is then given back, in reverse order.
 
 use smallvec::SmallVec;
+use weir_algorithms::Describe;
 
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
-use crate::plan::{Enforcement, Limit, LimitOutcome, OnStoreError};
+use crate::plan::{Enforcement, LeakyBucket, Limit, LimitOutcome, OnStoreError};
 
 /// When each limit of a plan was charged, in the plan's order: the store's time in microseconds.
 /// `None` if it was not charged.
 pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
+
+/// The numbers with which a limit is counted, by its index in the plan.
+pub(super) trait Numbers {
+    /// For the store's time, in microseconds since 1970.
+    fn at(&self, index: usize, at_us: u64) -> Option<[i64; NUMBERS_MAX]>;
+
+    /// For this proxy's share of it.
+    fn local(&self, index: usize) -> Option<[i64; NUMBERS_MAX]>;
+}
+
+/// Who decides a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The store.
+    Store,
+    /// This process, because the store failed.
+    Local,
+}
 
 /// The limits of a plan that share a tag, as one call to the engine. The same for every take of the
 /// plan.
@@ -53,6 +72,7 @@ struct Group<'p> {
     needs_look: bool,
     /// It was called again with other numbers, in this phase.
     retried: bool,
+    place: Place,
     /// The last answer: of a look or of a take.
     answer: Option<Result<Taken, EngineError>>,
     /// Whether `answer` is that of a take.
@@ -65,9 +85,9 @@ pub(super) enum Step<'a> {
     /// Look at all of [`Round::looks`] in parallel, then pass each answer to [`Round::looked`].
     Look,
     /// Take these, then pass the answer to [`Round::took`].
-    Take(&'a Cells),
+    Take(&'a Cells, Place),
     /// Give these back. They were taken at this time, in microseconds since 1970.
-    GiveBack(&'a Cells, u64),
+    GiveBack(&'a Cells, u64, Place),
     /// Nothing is left to do.
     Done,
 }
@@ -173,6 +193,7 @@ impl<'p> Round<'p> {
                 on_store_error,
                 needs_look,
                 retried: false,
+                place: Place::Store,
                 answer: None,
                 was_take: false,
             });
@@ -209,7 +230,7 @@ impl<'p> Round<'p> {
                     return self
                         .groups
                         .get(at)
-                        .map_or(Step::Done, |group| Step::Take(group.cells()));
+                        .map_or(Step::Done, |group| Step::Take(group.cells(), group.place));
                 }
                 None => self.end_taking(at),
             }
@@ -224,19 +245,19 @@ impl<'p> Round<'p> {
                 return self
                     .groups
                     .get(at)
-                    .map_or(Step::Done, |group| Step::GiveBack(group.cells(), at_us));
+                    .map_or(Step::Done, |group| Step::GiveBack(group.cells(), at_us, group.place));
             }
         }
         Step::Done
     }
 
-    /// The groups that have to be looked at now: their indices and cells.
-    pub(super) fn looks(&self) -> SmallVec<[(usize, &Cells); 4]> {
+    /// The groups that have to be looked at now: their indices and cells, and where.
+    pub(super) fn looks(&self) -> SmallVec<[(usize, &Cells, Place); 4]> {
         self.groups
             .iter()
             .enumerate()
             .filter(|(_, group)| group.needs_look)
-            .map(|(at, group)| (at, group.cells()))
+            .map(|(at, group)| (at, group.cells(), group.place))
             .collect()
     }
 
@@ -245,7 +266,7 @@ impl<'p> Round<'p> {
         &mut self,
         at: usize,
         answer: Result<Taken, EngineError>,
-        numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
+        numbers: &impl Numbers,
     ) {
         let Some(group) = self.groups.get_mut(at) else { return };
         if let Some(answer) = group.accept_or_retry(answer, numbers) {
@@ -277,13 +298,9 @@ impl<'p> Round<'p> {
     }
 
     /// Records the answer to the last `Take`. If the store's time lies outside the period that the
-    /// cells' numbers describe, the group is called once more. `numbers` computes a limit's numbers
-    /// from its index and the store's time.
-    pub(super) fn took(
-        &mut self,
-        answer: Result<Taken, EngineError>,
-        numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
-    ) {
+    /// cells' numbers describe, the group is called once more, with other numbers. If the store
+    /// failed for a group that is then counted here, it is called here.
+    pub(super) fn took(&mut self, answer: Result<Taken, EngineError>, numbers: &impl Numbers) {
         let Phase::Taking(at) = self.phase else { return };
         let Some(group) = self.groups.get_mut(at) else { return };
         let Some(answer) = group.accept_or_retry(answer, numbers) else { return };
@@ -305,6 +322,12 @@ impl<'p> Round<'p> {
         } else {
             Phase::RollingBack(end)
         };
+    }
+
+    /// The indices of the limits that were counted here.
+    pub(super) fn local(&self) -> LimitSet {
+        let local = self.groups.iter().filter(|group| group.place == Place::Local);
+        LimitSet(local.flat_map(|group| &group.call.indices).fold(0, |set, at| set | (1 << at)))
     }
 
     /// Writes each called limit's outcome, and when it was charged, at the limit's index.
@@ -366,7 +389,22 @@ impl<'p> Round<'p> {
             reset_us,
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
             unmeasured: None,
+            is_local: group.place == Place::Local,
         }
+    }
+}
+
+/// Some limits of a plan, by their indices. A plan has at most 16.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LimitSet(u32);
+
+impl LimitSet {
+    pub(super) fn contains(self, index: usize) -> bool {
+        u32::try_from(index).is_ok_and(|at| self.0.checked_shr(at).is_some_and(|set| set & 1 == 1))
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
     }
 }
 
@@ -382,7 +420,7 @@ impl Group<'_> {
     fn denies(&self) -> bool {
         match self.on_store_error {
             OnStoreError::Allow => false,
-            // Neither a configuration nor a plan can say `Local` yet.
+            // It has failed here too: too many keys.
             OnStoreError::Local | OnStoreError::Deny => true,
         }
     }
@@ -401,8 +439,12 @@ impl Group<'_> {
     fn accept_or_retry(
         &mut self,
         answer: Result<Taken, EngineError>,
-        numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
+        numbers: &impl Numbers,
     ) -> Option<Result<Taken, EngineError>> {
+        let counts_here = self.on_store_error == OnStoreError::Local && self.place == Place::Store;
+        if answer.is_err() && counts_here {
+            return self.count_here(numbers).is_none().then_some(answer);
+        }
         let Some(taken) =
             answer.as_ref().ok().filter(|taken| taken.cells.iter().any(|reply| reply.outside))
         else {
@@ -421,9 +463,25 @@ impl Group<'_> {
             .zip(&taken.cells)
             .filter(|(_, reply)| reply.outside);
         for ((cell, index), _) in cells {
-            cell.numbers = numbers(usize::from(*index), taken.at_us).unwrap_or(cell.numbers);
+            cell.numbers = numbers.at(usize::from(*index), taken.at_us).unwrap_or(cell.numbers);
         }
         None
+    }
+
+    /// Has the group counted in this process; `None` if it can't be.
+    fn count_here(&mut self, numbers: &impl Numbers) -> Option<()> {
+        let call = self.call;
+        for (cell, index) in self.cells_mut().iter_mut().zip(&call.indices) {
+            let local = numbers.local(usize::from(*index))?;
+            // That a request must not wait is kept.
+            let waits = cell.numbers[LeakyBucket::MAY_WAIT];
+            cell.numbers = local;
+            if cell.program.name == LeakyBucket::NAME {
+                cell.numbers[LeakyBucket::MAY_WAIT] = waits;
+            }
+        }
+        self.place = Place::Local;
+        Some(())
     }
 
     /// Reduces `cells` to what was charged, and returns when. `None` if nothing was charged, or if

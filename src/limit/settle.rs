@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::local;
 use super::prepared::{self, CellRequest};
 use super::queue::{Job, Worker};
+use super::round::Place;
 use super::shared::Shared;
 use super::{Ending, Grant};
 use crate::engine::{Cell, Cells, Charged, Embedded, Engine, EngineError, Taken};
@@ -54,31 +55,42 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
         return;
     }
     let (worker, jobs) = jobs(grant, &settlements);
-    for job in jobs {
-        run(&grant.shared, &worker, job);
+    for (place, job) in jobs {
+        match place {
+            Place::Store => run(&grant.shared, &worker, job),
+            Place::Local => {
+                if let Job::GiveBack { cells, .. } = &job {
+                    let ledger = &grant.shared.ledger;
+                    cells.iter().for_each(|cell| ledger.remove(&cell.key, cell.cost));
+                }
+                run_on(grant.shared.standby(), &grant.shared, &job);
+            }
+        }
     }
 }
 
 /// Runs `job`: at once in memory, through the queue on Redis.
 pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     match &*shared.engine {
-        Engine::Embedded(embedded) => {
-            let result = match &job {
-                Job::GiveBack { cells, taken_at_us } => {
-                    embedded.give_back(cells, *taken_at_us).map(|()| Settled::Wholly)
-                }
-                Job::Charge { cells, algorithm, owes } => {
-                    charge_embedded(shared, embedded, cells, algorithm, *owes)
-                }
-                Job::Reset(key) => {
-                    embedded.reset(key);
-                    Ok(Settled::Wholly)
-                }
-            };
-            PendingCall::new(shared, &job).end(result);
-        }
+        Engine::Embedded(embedded) => run_on(embedded, shared, &job),
         Engine::Redis(_) => queue(shared, worker, job),
     }
+}
+
+fn run_on(embedded: &Embedded, shared: &Arc<Shared>, job: &Job) {
+    let result = match job {
+        Job::GiveBack { cells, taken_at_us } => {
+            embedded.give_back(cells, *taken_at_us).map(|()| Settled::Wholly)
+        }
+        Job::Charge { cells, algorithm, owes } => {
+            charge_embedded(shared, embedded, cells, algorithm, *owes)
+        }
+        Job::Reset(key) => {
+            embedded.reset(key);
+            Ok(Settled::Wholly)
+        }
+    };
+    PendingCall::new(shared, job).end(result);
 }
 
 /// The result of a settling call that the store answered.
@@ -253,9 +265,11 @@ fn apply(
 }
 
 /// The calls for `settlements`. Give-backs of one take share a call. Each charge and each reset is
-/// a call of its own, so that a charge which does not fit does not prevent the others.
-fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<Job>) {
-    let Grant { shared, scope, plan, charged, member, .. } = grant;
+/// a call of its own, so that a charge which does not fit does not prevent the others. What was
+/// counted in this process is settled there.
+fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(Place, Job)>) {
+    let Grant { shared, scope, plan, charged, local, member, .. } = grant;
+    let place = |index| if local.contains(index) { Place::Local } else { Place::Store };
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let jobs = prepared::with(shared, scope, plan, |prepared| {
         let mut jobs = Vec::new();
@@ -265,16 +279,18 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<Job>) {
             .enumerate()
             .zip(settlements)
             .map(|((index, limit), settlement)| (index, limit, settlement));
-        let cell = |limit, index, cost, member, now_us| {
-            prepared.cell(shared, scope, (limit, index), CellRequest { cost, member, now_us })
+        let cell = |limit: &Limit, index, cost, member, now_us| {
+            let request = CellRequest { cost, member, now_us };
+            let mut cell = prepared.cell(shared, scope, (limit, index), request);
+            if local.contains(index) {
+                cell.numbers = shared.local_numbers(&limit.algorithm).unwrap_or(cell.numbers);
+            }
+            cell
         };
         for ((index, limit, settlement), charged) in settled.clone().zip(charged) {
             if let (1.., Some(taken_at_us)) = (settlement.give_back, charged) {
-                give_back(
-                    &mut jobs,
-                    cell(limit, index, settlement.give_back, *member, *taken_at_us as i64),
-                    *taken_at_us,
-                );
+                let cell = cell(limit, index, settlement.give_back, *member, *taken_at_us as i64);
+                give_back(&mut jobs, place(index), cell, *taken_at_us);
             }
         }
         let charges = settled.clone().flat_map(|(index, limit, settlement)| {
@@ -290,10 +306,11 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<Job>) {
             let cell = cell(limit, index, units, member, now_us);
             // Enforced, so that `admitted` says whether it fitted.
             let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
-            jobs.push(Job::Charge { cells, algorithm: limit.algorithm.clone(), owes });
+            let job = Job::Charge { cells, algorithm: limit.algorithm.clone(), owes };
+            jobs.push((place(index), job));
         }
         for (index, limit, _) in settled.filter(|(_, _, settlement)| settlement.reset) {
-            jobs.push(Job::Reset(cell(limit, index, 0, 0, 0).key));
+            jobs.push((place(index), Job::Reset(cell(limit, index, 0, 0, 0).key)));
         }
         jobs
     });
@@ -301,14 +318,18 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<Job>) {
 }
 
 /// Adds a give-back: to an existing call of the same take and tag if there is one.
-fn give_back(jobs: &mut Vec<Job>, cell: Cell, taken_at_us: u64) {
-    let same = |job: &&mut Job| {
-        matches!(job, Job::GiveBack { cells, taken_at_us: at }
-        if *at == taken_at_us && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
+fn give_back(jobs: &mut Vec<(Place, Job)>, place: Place, cell: Cell, taken_at_us: u64) {
+    let same = |job: &&mut (Place, Job)| {
+        matches!(&job.1, Job::GiveBack { cells, taken_at_us: at } if *at == taken_at_us
+            && job.0 == place
+            && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
     };
     match jobs.iter_mut().find(same) {
-        Some(Job::GiveBack { cells, .. }) => cells.push(cell),
-        _ => jobs.push(Job::GiveBack { cells: Cells::from_iter([cell]), taken_at_us }),
+        Some((_, Job::GiveBack { cells, .. })) => cells.push(cell),
+        _ => {
+            let job = Job::GiveBack { cells: Cells::from_iter([cell]), taken_at_us };
+            jobs.push((place, job));
+        }
     }
 }
 

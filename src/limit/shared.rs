@@ -6,16 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use weir_algorithms::{LEASE_IN_MEMORY, Moment, Shape, ShapeExtra, script_digest_of};
+use weir_algorithms::{LEASE_IN_MEMORY, Moment, Shape, ShapeExtra, Share, script_digest_of};
 
 use super::Settings;
 use super::keys::Digests;
+use super::ledger::Ledger;
 use super::local::SCOPES_MAX;
 use super::queue::{ByKind, Worker};
 use crate::clock::Clock;
-use crate::engine::{Engine, Kind, NUMBERS_MAX, Program, Scripts};
-use crate::plan::Algorithm;
+use crate::engine::{Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts};
+use crate::plan::{Algorithm, Limit};
 use crate::telemetry::{Counter, Metrics, names};
+
+/// Counters that are held while shards are away, at most. When there are more, new ones are denied.
+const STANDBY_KEYS_MAX: usize = 1_000_000;
 
 /// Stands for a script that does not exist. It fails, and a script's error is a store error, so the
 /// limit's `on_store_error` decides.
@@ -39,6 +43,12 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) digests: Digests,
     pub(super) deadline: Duration,
+    /// Counts while a shard is away, where `on_store_error` says `local`. Not used by the embedded
+    /// engine.
+    standby: Embedded,
+    local_share: Share,
+    /// What was counted there and is not yet charged on Redis.
+    pub(super) ledger: Ledger,
     /// A lease's length.
     pub(super) lease: Duration,
     scripts: Scripts,
@@ -100,6 +110,8 @@ impl Shared {
             Engine::Embedded(_) => (LEASE_IN_MEMORY, Digests::of_process(secret)),
             Engine::Redis(_) => (settings.lease, Digests::new(secret)),
         };
+        let standby = EmbeddedSettings { keys_max: STANDBY_KEYS_MAX };
+        let standby = Embedded::new(&standby, clock.clone(), &metrics);
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             engine,
@@ -107,6 +119,9 @@ impl Shared {
             clock,
             digests,
             deadline: settings.deadline,
+            standby,
+            local_share: settings.local_share,
+            ledger: Ledger::default(),
             lease,
             scripts: settings.scripts,
             waiting_max: settings.waiting_max,
@@ -143,6 +158,22 @@ impl Shared {
     /// 1970.
     pub(super) fn numbers(&self, algorithm: &Algorithm, now_us: i64) -> [i64; NUMBERS_MAX] {
         algorithm.numbers(Moment { lease: self.lease, now_us })
+    }
+
+    /// The engine that counts in this process while a shard is away.
+    pub(super) fn standby(&self) -> &Embedded {
+        &self.standby
+    }
+
+    /// Whether `limit` can be counted in this process while its shard is away.
+    pub(super) fn counts_here(&self, limit: &Limit) -> bool {
+        matches!(*self.engine, Engine::Redis(_)) && self.local_numbers(&limit.algorithm).is_some()
+    }
+
+    /// The numbers of this proxy's share of `algorithm`; `None` if it can't be counted by each
+    /// proxy alone.
+    pub(super) fn local_numbers(&self, algorithm: &Algorithm) -> Option<[i64; NUMBERS_MAX]> {
+        algorithm.share(self.local_share).map(|share| self.numbers(&share, 0))
     }
 
     /// The shape of `algorithm`'s counters in this limiter.

@@ -16,12 +16,12 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::leases::LeaseGuard;
-use super::local;
 use super::prepared::{self, CellRequest, Prepared, TakeContext};
 use super::queue::{Job, WaitPermit, Worker};
-use super::round::{Charged, Round, RoundResult, Step};
+use super::round::{Charged, LimitSet, Numbers, Place, Round, RoundResult, Step};
 use super::shared::Shared;
 use super::{Ending, Grant, Scope, Take, settle};
+use super::{ledger, local};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
@@ -87,33 +87,54 @@ fn begin(shared: &Arc<Shared>, prepared: &Prepared) -> (TakeContext, Option<Wait
     (context, permit)
 }
 
-/// Computes the numbers of the plan's limit at an index, for the store's time.
-fn numbers_at(shared: &Shared, plan: &Plan) -> impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]> {
-    |index, at_us| {
-        plan.limits().get(index).map(|limit| shared.numbers(&limit.algorithm, at_us as i64))
+/// Computes the numbers of a plan's limits.
+struct NumbersOf<'a> {
+    shared: &'a Shared,
+    plan: &'a Plan,
+}
+
+impl Numbers for NumbersOf<'_> {
+    fn at(&self, index: usize, at_us: u64) -> Option<[i64; NUMBERS_MAX]> {
+        let limit = self.plan.limits().get(index)?;
+        Some(self.shared.numbers(&limit.algorithm, at_us as i64))
+    }
+
+    fn local(&self, index: usize) -> Option<[i64; NUMBERS_MAX]> {
+        self.shared.local_numbers(&self.plan.limits().get(index)?.algorithm)
     }
 }
 
 fn run_embedded(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &Plan) {
+    run_at_once(round, embedded, &NumbersOf { shared, plan }, None);
+}
+
+/// Runs a round of which no step waits: on `embedded`, or, if the store has failed with `failure`,
+/// those steps on it that are counted in this process.
+fn run_at_once(
+    round: &mut Round<'_>,
+    embedded: &Embedded,
+    numbers: &NumbersOf<'_>,
+    failure: Option<EngineError>,
+) {
+    let failed = |place| failure.filter(|_| place == Place::Store).map_or(Ok(()), Err);
     loop {
         match round.next() {
             Step::Look => {
-                let answers: LookAnswers = round
-                    .looks()
-                    .into_iter()
-                    .map(|(at, cells)| (at, embedded.look(cells)))
+                let looks = round.looks().into_iter();
+                let answers: LookAnswers = looks
+                    .map(|(at, cells, place)| {
+                        (at, failed(place).and_then(|()| embedded.look(cells)))
+                    })
                     .collect();
-                answers
-                    .into_iter()
-                    .for_each(|(at, answer)| round.looked(at, answer, numbers_at(shared, plan)));
+                answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers));
             }
-            Step::Take(cells) => {
-                let answer = embedded.take(cells);
-                round.took(answer, numbers_at(shared, plan));
+            Step::Take(cells, place) => {
+                let answer = failed(place).and_then(|()| embedded.take(cells));
+                round.took(answer, numbers);
             }
-            Step::GiveBack(cells, taken_at_us) => {
+            Step::GiveBack(cells, taken_at_us, _) => {
                 if embedded.give_back(cells, taken_at_us).is_err() {
-                    shared.counters.failed.give_back.inc();
+                    numbers.shared.counters.failed.give_back.inc();
                 }
             }
             Step::Done => return,
@@ -136,30 +157,42 @@ async fn run_on_redis(
     // More than one group, or one that may have to be called twice.
     let several =
         round.groups() > 1 || plan.limits().iter().any(|limit| limit.algorithm.is_dated());
+    let numbers = &NumbersOf { shared, plan };
     loop {
         match round.next() {
             Step::Look => {
                 // A shard that does not answer must leave time to charge the others.
                 let left = left(&mut began).min(shared.deadline / LOOKS_SHARE);
-                let looks = round
-                    .looks()
-                    .into_iter()
-                    .map(async |(at, cells)| (at, shared.engine.look(cells, left).await));
+                let looks = round.looks().into_iter().map(async |(at, cells, place)| {
+                    let answer = match place {
+                        Place::Store => shared.engine.look(cells, left).await,
+                        Place::Local => shared.standby().look(cells),
+                    };
+                    (at, answer)
+                });
                 let answers = join_all(looks).await;
-                answers
-                    .into_iter()
-                    .for_each(|(at, answer)| round.looked(at, answer, numbers_at(shared, plan)));
+                answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers));
             }
-            Step::Take(cells) => {
-                let answer = if several {
+            Step::Take(cells, place) => {
+                let answer = match place {
+                    Place::Local => shared.standby().take(cells),
                     // Later groups get the rest of the whole decision's deadline.
-                    shared.engine.take_within(cells, left(&mut began)).await
-                } else {
-                    shared.engine.take(cells).await
+                    Place::Store if several => {
+                        shared.engine.take_within(cells, left(&mut began)).await
+                    }
+                    Place::Store => shared.engine.take(cells).await,
                 };
-                round.took(answer, numbers_at(shared, plan));
+                if place == Place::Store && answer.is_ok() {
+                    ledger::hand_back(shared);
+                }
+                round.took(answer, numbers);
             }
-            Step::GiveBack(cells, taken_at_us) => {
+            Step::GiveBack(cells, taken_at_us, Place::Local) => {
+                if shared.standby().give_back(cells, taken_at_us).is_err() {
+                    shared.counters.failed.give_back.inc();
+                }
+            }
+            Step::GiveBack(cells, taken_at_us, Place::Store) => {
                 match shared.engine.give_back(cells, taken_at_us).await {
                     Ok(()) => {}
                     // It did not run: try once more, later.
@@ -179,27 +212,18 @@ async fn run_on_redis(
     }
 }
 
-/// The result of a take when no group can be called.
+/// The result of a take when the store can't be called.
 fn failed(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Arc<Plan>,
     prepared: &Prepared,
+    context: TakeContext,
     error: EngineError,
 ) -> Take {
-    let mut round = prepared.round(shared, scope, plan.limits(), TakeContext::default());
-    loop {
-        match round.next() {
-            Step::Look => {
-                let looks: SmallVec<[usize; 4]> =
-                    round.looks().into_iter().map(|(at, _)| at).collect();
-                looks.into_iter().for_each(|at| round.looked(at, Err(error), |_, _| None));
-            }
-            Step::Take(_) => round.took(Err(error), |_, _| None),
-            Step::GiveBack(..) | Step::Done => break,
-        }
-    }
-    finish(shared, scope, plan, prepared, &round, 0)
+    let mut round = prepared.round(shared, scope, plan.limits(), context);
+    run_at_once(&mut round, shared.standby(), &NumbersOf { shared, plan }, Some(error));
+    finish(shared, scope, plan, prepared, &round, context.member)
 }
 
 /// A round on Redis, or the answer if no call is needed or allowed.
@@ -221,7 +245,7 @@ fn begin_round(
     }
     let Some(in_flight) = InFlightTake::begin(shared) else {
         shared.counters.overload.inc();
-        return Err(Box::new(failed(shared, scope, plan, &prepared, OVERLOADED)));
+        return Err(Box::new(failed(shared, scope, plan, &prepared, context, OVERLOADED)));
     };
     let (scope, plan) = (Arc::clone(scope), Arc::clone(plan));
     let round = async move {
@@ -329,17 +353,39 @@ fn finish(
     count(shared, scope, limits, &outcome);
     if outcome.admitted {
         let leases = hold(shared, scope, plan, prepared, &charged, member);
+        let local = round.local();
+        if !local.is_empty() {
+            owe(shared, limits, prepared, (&charged, local));
+        }
         let grant = Grant {
             shared: Arc::clone(shared),
             scope: Arc::clone(scope),
             plan: Arc::clone(plan),
             charged,
+            local,
             member,
             _leases: leases,
         };
         Take::Granted(outcome, grant)
     } else {
         Take::Refused(outcome)
+    }
+}
+
+/// Remembers what was charged in this process, to charge it on Redis later.
+fn owe(
+    shared: &Shared,
+    limits: &[Limit],
+    prepared: &Prepared,
+    (charged, local): (&Charged, LimitSet),
+) {
+    for (index, (limit, charged)) in limits.iter().zip(charged).enumerate() {
+        if charged.is_some()
+            && local.contains(index)
+            && let Some(cell) = prepared.calls.cell(index)
+        {
+            shared.ledger.add(limit, cell);
+        }
     }
 }
 

@@ -5,10 +5,7 @@ use std::fmt;
 
 use weir_algorithms::{Breach, Setting};
 
-use super::{
-    AMOUNT_MAX, Algorithm, KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX, NAME_BYTES_MAX,
-    OnStoreError,
-};
+use super::{AMOUNT_MAX, Algorithm, KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX, NAME_BYTES_MAX};
 
 /// A field of a plan that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,13 +64,6 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
         }
         if limit.cost > AMOUNT_MAX {
             return Err(at("cost", limit.cost.to_string(), "at most 4503599627370496"));
-        }
-        if limit.on_store_error == Some(OnStoreError::Local) {
-            return Err(at(
-                "on-store-error",
-                "local".into(),
-                "allow or deny: local is not implemented yet",
-            ));
         }
         if limit.algorithm.keeps_members() && limit.cost > MEMBERS_MAX {
             return Err(at(
@@ -167,8 +157,6 @@ mod tests {
         );
         assert_eq!(field(vec![Limit { cost: AMOUNT_MAX + 1, ..limit(1, 1) }]), "limits[0].cost");
         assert_eq!(field(vec![limit(AMOUNT_MAX + 1, 1)]), "limits[0].algorithm.rate.amount");
-        let local = Limit { on_store_error: Some(OnStoreError::Local), ..limit(1, 1) };
-        assert_eq!(field(vec![local]), "limits[0].on-store-error");
         assert_eq!(field(vec![limit(1, 0)]), "limits[0].algorithm.rate.per-ms");
         assert_eq!(field(vec![limit(1, PERIOD_MS_MAX + 1)]), "limits[0].algorithm.rate.per-ms");
     }

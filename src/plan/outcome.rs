@@ -29,6 +29,8 @@ pub struct LimitOutcome {
     /// The counter could not be reached and this was done instead. The fields above were not
     /// measured.
     pub unmeasured: Option<OnStoreError>,
+    /// The counter could not be reached, and this proxy counted its share of the limit by itself.
+    pub is_local: bool,
 }
 
 impl Outcome {
@@ -38,6 +40,14 @@ impl Outcome {
         let enforced = |limit: &Limit| limit.enforcement == Enforcement::Enforce;
         let mut all = limits.iter().zip(&self.limits);
         self.admitted && all.any(|(limit, outcome)| enforced(limit) && outcome.unmeasured.is_some())
+    }
+
+    /// Whether the request is admitted by counting an enforced limit in this proxy alone.
+    #[must_use]
+    pub fn is_local(&self, limits: &[Limit]) -> bool {
+        let enforced = |limit: &Limit| limit.enforcement == Enforcement::Enforce;
+        let mut all = limits.iter().zip(&self.limits);
+        self.admitted && all.any(|(limit, outcome)| enforced(limit) && outcome.is_local)
     }
 
     /// Microseconds by which the admitted request is delayed.

@@ -202,11 +202,18 @@ pub(super) async fn charge(
     };
     match limiter.take(scope, plan).await {
         Take::Granted(outcome, grant) => {
-            let degraded = outcome.is_uncounted(plan.limits());
-            context.degraded = degraded.then_some("store");
+            let decided = if outcome.is_uncounted(plan.limits()) {
+                context.degraded = Some("store");
+                Decided::Degraded
+            } else if outcome.is_local(plan.limits()) {
+                context.degraded = Some("local");
+                Decided::Local
+            } else {
+                Decided::Admitted
+            };
             context.outcome = Some(outcome);
             context.grant = Some(grant);
-            context.decided(if degraded { Decided::Degraded } else { Decided::Admitted });
+            context.decided(decided);
             Ok(())
         }
         Take::Refused(outcome) => {

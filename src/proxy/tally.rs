@@ -26,6 +26,8 @@ labels! {
         Denied = "denied",
         /// Let through uncounted, because a counter could not be reached.
         Degraded = "degraded",
+        /// Admitted by this proxy's share of a limit, because its counter could not be reached.
+        Local = "local",
         /// Refused, because a counter could not be reached.
         Unavailable = "unavailable",
         /// The policy itself failed.

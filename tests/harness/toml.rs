@@ -83,6 +83,13 @@ impl Toml {
         self
     }
 
+    /// What this proxy counts of each limit with `on_store_error = "local"`.
+    pub fn share(mut self, share: &str) -> Self {
+        let store = format!("[store]\nlocal_share = \"{share}\"\n");
+        self.store = self.store.replacen("[store]\n", &store, 1);
+        self
+    }
+
     /// `[upstreams.NAME]` at `url`; `more` are further lines.
     pub fn upstream(mut self, name: &str, url: &str, more: &str) -> Self {
         let _ = writeln!(self.rest, "\n[upstreams.{name}]\nendpoints = [\"{url}\"]\n{more}");

@@ -172,6 +172,43 @@ async fn a_store_that_comes_back_counts_again() {
 }
 
 #[tokio::test]
+async fn without_a_store_local_counts_this_proxys_share_and_says_so() {
+    let (upstream, mut redis) = (Upstream::start(), Redis::start());
+    let limit = "name = \"day\", algorithm = \"fixed_window\", quota = 10, period = \"1d\"";
+    let config = simple(&upstream.url(), &[limit])
+        .redis_within("single", &[redis.address], "local", "500ms")
+        .share("1/2");
+    let weir = Weir::start(&config.text());
+    let reply = get(weir.http, "/", &[]).await;
+    assert_eq!((reply.status, reply.remaining("day")), (200, 9));
+    assert_eq!(reply.header("weir-degraded"), "");
+    redis.kill();
+    let reply = get(weir.http, "/", &[]).await;
+    assert_eq!((reply.status, reply.remaining("day")), (200, 4), "half of it: {reply:?}");
+    assert_eq!(reply.header("weir-degraded"), "local");
+    for left in (0..4).rev() {
+        assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), left);
+    }
+    let refused = get(weir.http, "/", &[]).await;
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert!(!refused.header("retry-after").is_empty(), "{refused:?}");
+    let decisions = |decision: &str| {
+        weir.metric(&format!("weir_decisions_total{{policy=\"public\",decision=\"{decision}\"}}"))
+    };
+    assert_eq!((decisions("local"), decisions("refused"), decisions("degraded")), (5, 1, 0));
+    let ready = weir.admin_page("/ready");
+    assert_eq!(ready.status, 200, "it limits: {ready:?}");
+    redis.start_again();
+    // It came back empty. What was admitted meanwhile is charged.
+    eventually_async("five units are handed back", async || {
+        let reply = get(weir.http, "/", &[]).await;
+        let back = reply.status == 200 && reply.header("weir-degraded").is_empty();
+        if back && reply.remaining("day") <= 4 { Ok(()) } else { Err(format!("{reply:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() {
     let (upstream, mut cluster) = (Upstream::start(), Cluster::start());
     let by_tenant = format!("{LIMIT}, key = \"{{header.x-tenant}}\"");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::limit::Share;
 use crate::telemetry::WORKERS_MAX;
 use crate::upstream::Protocol;
 
@@ -110,12 +111,22 @@ fn spellings_of_paths_have_a_word_each() {
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
-    says(
-        "store.on_store_error = \"local\"",
-        &["\"allow\" or \"deny\"", "\"local\" is not built yet"],
+fn a_share_is_a_fraction() {
+    let share = |text: &str| format!("store.local_share = {text}");
+    assert_eq!(
+        good(&extended(&share("\"1/4\""))).limiter.local_share,
+        Share::parse("1/4").unwrap()
     );
-    says("store.local_share = \"1/4\"", &["not built yet"]);
+    assert_eq!(good(MINIMAL).limiter.local_share, Share::WHOLE);
+    for wrong in ["\"25%\"", "0.25", "\"5/4\""] {
+        says(&share(wrong), &["store.local_share", "such as \"1/4\" for one of four proxies"]);
+    }
+    let local = good(&extended("store.on_store_error = \"local\""));
+    assert_eq!(local.routes[0].on_store_error, OnStoreError::Local);
+}
+
+#[test]
+fn what_is_not_built_yet_says_so() {
     says("store.embedded.snapshot = {}", &["snapshots of the embedded engine: not built yet"]);
 }
 

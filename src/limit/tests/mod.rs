@@ -11,6 +11,7 @@ mod redis_server;
 mod scripted;
 mod settling;
 mod shaping;
+mod standing_in;
 
 use std::sync::Arc;
 use std::time::Duration;

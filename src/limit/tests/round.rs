@@ -101,7 +101,7 @@ proptest! {
             match round.next() {
                 Step::Look => {
                     prop_assert!(taken.is_empty(), "no look follows a take");
-                    let answers: Vec<_> = round.looks().into_iter().map(|(at, cells)| {
+                    let answers: Vec<_> = round.looks().into_iter().map(|(at, cells, _)| {
                         let tag = cells[0].key.tag;
                         (at, tag, costs(cells), answer(cells, looks[tag as usize]))
                     }).collect();
@@ -115,10 +115,10 @@ proptest! {
                                 dead |= denies(tag);
                             }
                         }
-                        round.looked(at, answer, |_, _| None);
+                        round.looked(at, answer, &Dated);
                     }
                 }
-                Step::Take(cells) => {
+                Step::Take(cells, Place::Store) => {
                     let tag = cells[0].key.tag;
                     prop_assert!(!refused && !unavailable && !dead && taken.last().is_none_or(|last| *last < tag));
                     prop_assert!(!failed.contains(&tag), "a store that failed in the look is not called again");
@@ -132,13 +132,14 @@ proptest! {
                         Ok(_) => refused = true,
                         Err(_) => unavailable |= denies(tag),
                     }
-                    round.took(answer, |_, _| None);
+                    round.took(answer, &Dated);
                 }
-                Step::GiveBack(cells, at_us) => {
+                Step::GiveBack(cells, at_us, Place::Store) => {
                     prop_assert_eq!(at_us, 7);
                     prop_assert_eq!(held.remove(&cells[0].key.tag), Some(costs(cells).iter().sum()));
                 }
                 Step::Done => break,
+                step => prop_assert!(false, "nothing is counted here: {:?}", step),
             }
         }
         unavailable |= dead && !refused;
@@ -181,22 +182,99 @@ fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
         match round.next() {
             Step::Look => {
                 let looks: Vec<_> =
-                    round.looks().into_iter().map(|(at, cells)| (at, cells.clone())).collect();
+                    round.looks().into_iter().map(|(at, cells, _)| (at, cells.clone())).collect();
                 for (at, cells) in looks {
                     steps.push(("look", cells[0].key.tag, cells.len()));
-                    round.looked(at, answer(&cells, Store::Fits), |_, _| None);
+                    round.looked(at, answer(&cells, Store::Fits), &Dated);
                 }
             }
-            Step::Take(cells) => {
+            Step::Take(cells, Place::Store) => {
                 steps.push(("take", cells[0].key.tag, cells.len()));
                 let store = if cells[0].key.tag == refuses { Store::Refuses } else { Store::Fits };
                 let answer = answer(cells, store);
-                round.took(answer, |_, _| None);
+                round.took(answer, &Dated);
             }
-            Step::GiveBack(cells, _) => steps.push(("give back", cells[0].key.tag, cells.len())),
+            Step::GiveBack(cells, _, Place::Store) => {
+                steps.push(("give back", cells[0].key.tag, cells.len()))
+            }
             Step::Done => return steps,
+            step => panic!("nothing is counted here: {step:?}"),
         }
     }
+}
+
+/// Numbers that tell where they come from.
+struct Dated;
+
+impl Numbers for Dated {
+    fn at(&self, index: usize, at_us: u64) -> Option<[i64; NUMBERS_MAX]> {
+        Some([at_us as i64 + index as i64; NUMBERS_MAX])
+    }
+
+    fn local(&self, index: usize) -> Option<[i64; NUMBERS_MAX]> {
+        Some([-1 - index as i64; NUMBERS_MAX])
+    }
+}
+
+/// A group whose store fails is looked at and taken here, with other numbers, and given back here.
+#[test]
+fn a_group_without_its_store_is_counted_here() {
+    let mut calls = Calls::default();
+    for (tag, index) in [(1, 0), (2, 1), (3, 2)] {
+        calls.add(cell(tag, false, 1), index, false);
+    }
+    let mut round = Round::new(&calls, |_| None, |_| OnStoreError::Local);
+    let mut steps = Vec::new();
+    loop {
+        match round.next() {
+            Step::Look => {
+                let looks: Vec<_> = round
+                    .looks()
+                    .into_iter()
+                    .map(|(at, cells, place)| (at, cells.clone(), place))
+                    .collect();
+                for (at, cells, place) in looks {
+                    let (tag, number) = (cells[0].key.tag, cells[0].numbers[0]);
+                    steps.push(("look", tag, place, number));
+                    let fails = tag == 2 && place == Place::Store;
+                    let store = if fails { Store::Fails(Ran::No) } else { Store::Fits };
+                    round.looked(at, answer(&cells, store), &Dated);
+                }
+            }
+            Step::Take(cells, place) => {
+                let (tag, number) = (cells[0].key.tag, cells[0].numbers[0]);
+                steps.push(("take", tag, place, number));
+                let store = match (tag, place) {
+                    (1, Place::Store) => Store::Fails(Ran::No),
+                    (3, _) => Store::Refuses,
+                    _ => Store::Fits,
+                };
+                let answer = answer(cells, store);
+                round.took(answer, &Dated);
+            }
+            Step::GiveBack(cells, _, place) => {
+                steps.push(("give back", cells[0].key.tag, place, cells[0].numbers[0]));
+            }
+            Step::Done => break,
+        }
+    }
+    let (store, local) = (Place::Store, Place::Local);
+    assert_eq!(
+        steps,
+        [
+            ("look", 2, store, 9),
+            ("look", 3, store, 9),
+            ("look", 2, local, -2),
+            ("take", 1, store, 9),
+            ("take", 1, local, -1),
+            ("take", 2, local, -2),
+            ("take", 3, store, 9),
+            ("give back", 2, local, -2),
+            ("give back", 1, local, -1),
+        ]
+    );
+    assert_eq!([0, 1, 2].map(|index| round.local().contains(index)), [true, true, false]);
+    assert_eq!(round.result(), RoundResult::Refused);
 }
 
 #[test]
@@ -251,10 +329,10 @@ fn a_cell_outside_its_period_is_called_again_once() {
         calls.add(cell(1, shadow, 1), 1, false);
         let mut round = Round::new(&calls, |_| None, |index| on_error(index == 1 && denies));
         let mut numbers = Vec::new();
-        while let Step::Take(cells) = round.next() {
+        while let Step::Take(cells, Place::Store) = round.next() {
             numbers.push(cells.iter().map(|cell| cell.numbers[0]).collect::<Vec<_>>());
             let answer = outside(cells, 1);
-            round.took(answer, |index, at_us| Some([at_us as i64 + index as i64; NUMBERS_MAX]));
+            round.took(answer, &Dated);
         }
         assert_eq!(numbers, [[9, 9], [9, 78]]);
         assert_eq!(

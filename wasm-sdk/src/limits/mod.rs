@@ -3,7 +3,6 @@
 mod algorithm;
 mod missing;
 mod period;
-mod unsupported;
 mod written;
 
 use serde::de::Error as _;

@@ -112,18 +112,6 @@ fn a_misspelt_word_is_told_with_the_nearest() {
 }
 
 #[test]
-fn counting_ones_share_without_the_store_is_not_built() {
-    assert_eq!(
-        mistakes(&one(
-            r#""algorithm": "gcra", "quota": 1, "period": "1s", "on_store_error": "local""#
-        )),
-        [
-            "limits[0].on_store_error: found `local`, which is not built yet, expected `allow` or `deny`"
-        ]
-    );
-}
-
-#[test]
 fn a_cost_that_could_never_pass_is_a_mistake() {
     for (fields, expected) in [
         (

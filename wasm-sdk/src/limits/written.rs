@@ -12,7 +12,6 @@ use crate::config::join;
 use crate::limits::algorithm::{self, NamedRow};
 use crate::limits::missing::Missing;
 use crate::limits::period::{self, Period};
-use crate::limits::unsupported;
 use crate::mistakes::{Mistakes, message};
 use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Limit, Template};
@@ -51,7 +50,6 @@ pub(super) struct Written {
     shadow: bool,
     #[serde(default)]
     refund: Refund,
-    #[serde(default, deserialize_with = "unsupported::on_store_error")]
     on_store_error: Option<Fallback>,
     unit: Option<String>,
 }
@@ -110,6 +108,7 @@ enum Refund {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Fallback {
     Allow,
+    Local,
     Deny,
 }
 
@@ -218,6 +217,7 @@ impl Written {
             on_store_error: match self.on_store_error {
                 None => types::Fallback::RouteDefault,
                 Some(Fallback::Allow) => types::Fallback::Allow,
+                Some(Fallback::Local) => types::Fallback::Local,
                 Some(Fallback::Deny) => types::Fallback::Deny,
             },
         };

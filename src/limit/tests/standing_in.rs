@@ -1,0 +1,145 @@
+//! Counting in this process while the store fails. Redis refuses every write here, for lack of
+//! memory, until it is given some.
+
+use super::super::{Ending, Share};
+use super::redis_server::Server;
+use super::settling::algorithms;
+use super::*;
+use crate::clock::monotonic;
+use crate::plan::Concurrency;
+
+fn away(server: &mut Server) {
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+}
+
+fn back(server: &mut Server) {
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+fn with_share(server: &Server, share: &str) -> Rig {
+    let local_share = Share::parse(share).unwrap();
+    let settings = Settings { local_share, ..with_test_timeout() };
+    let mut rig = Rig::with(&on_redis(server.port), settings);
+    rig.scope = scope("public", OnStoreError::Local);
+    rig
+}
+
+/// The algorithms of which each proxy can count a share. Turns in a leaky bucket are neither given
+/// back nor handed back.
+fn shared_out(amount: u64) -> impl Iterator<Item = Algorithm> {
+    let all = algorithms(amount).into_iter();
+    all.filter(|it| it.share(Share::WHOLE).is_some() && !it.queues())
+}
+
+async fn drain(rig: &Rig, limit: &Limit) -> u64 {
+    let mut admitted = 0;
+    while rig.admits(limit).await {
+        admitted += 1;
+    }
+    admitted
+}
+
+/// Asks from each proxy until this many units are left: with an answer of Redis, a proxy charges
+/// what it owes there.
+async fn until_left(proxies: &[Rig], limit: &Limit, units: u64) {
+    let began = monotonic();
+    loop {
+        let mut left = 0;
+        for proxy in proxies {
+            left = proxy.remaining(limit).await;
+        }
+        if left == units {
+            return;
+        }
+        assert!(began.elapsed() < TEST_TIMEOUT, "{left} left, not {units}: {limit:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn three_proxies_without_their_store_admit_the_quota_together() {
+    let mut server = Server::start();
+    let proxies = [(); 3].map(|()| with_share(&server, "1/3"));
+    let mut seen = 0;
+    for algorithm in shared_out(30) {
+        let limit = Limit::new("shared", algorithm.name(), algorithm.clone());
+        for proxy in &proxies {
+            assert!(proxy.admits(&Limit { cost: 2, ..limit.clone() }).await);
+        }
+        away(&mut server);
+        let (outcome, _grant) = granted(proxies[0].take(std::slice::from_ref(&limit)).await);
+        assert!(outcome.is_local(std::slice::from_ref(&limit)), "{outcome:?}");
+        assert_eq!((outcome.limits[0].remaining, outcome.limits[0].unmeasured), (9, None));
+        let mut admitted = 1;
+        for proxy in &proxies {
+            admitted += drain(proxy, &limit).await;
+        }
+        assert_eq!(admitted, 30, "{}: a third each", limit.algorithm.name());
+        let refused = refused(proxies[0].take(std::slice::from_ref(&limit)).await);
+        assert!(refused.limits[0].retry_after_us.is_some(), "{refused:?}");
+        back(&mut server);
+        // Redis had admitted 6. With what the proxies admitted nothing is left.
+        until_left(&proxies, &limit, 0).await;
+        seen += 1;
+    }
+    assert_eq!(seen, 6);
+}
+
+#[tokio::test]
+async fn a_few_units_are_handed_back_as_they_are() {
+    let mut server = Server::start();
+    let rig = with_share(&server, "1/2");
+    for algorithm in shared_out(30) {
+        let limit =
+            refunded(Limit::new("few", algorithm.name(), algorithm.clone()), Refund::Unsent);
+        assert!(rig.admits(&Limit { cost: 7, ..limit.clone() }).await);
+        away(&mut server);
+        assert!(rig.admits(&Limit { cost: 4, ..limit.clone() }).await);
+        // Nothing was sent, so nothing is owed.
+        let unsent = rig.grant(&Limit { cost: 5, ..limit.clone() }).await;
+        unsent.settle(Ending::Unsent, &[]);
+        assert_eq!(rig.remaining(&limit).await, 11, "{}", limit.algorithm.name());
+        back(&mut server);
+        until_left(std::slice::from_ref(&rig), &limit, 30 - 7 - 4).await;
+    }
+}
+
+#[tokio::test]
+async fn a_plan_with_several_tags_is_counted_all_or_nothing() {
+    let mut server = Server::start();
+    let rig = with_share(&server, "1/1");
+    let [wide, narrow] = [daily("wide", "a", 10), daily("narrow", "b", 3)];
+    assert!(rig.outcome(&[wide.clone(), narrow.clone()]).await.admitted);
+    away(&mut server);
+    for turn in 0..5 {
+        let outcome = rig.outcome(&[wide.clone(), narrow.clone()]).await;
+        assert_eq!(outcome.admitted, turn < 3, "{outcome:?}");
+    }
+    assert_eq!(rig.remaining(&wide).await, 7, "what was refused took nothing");
+    back(&mut server);
+    until_left(std::slice::from_ref(&rig), &wide, 10 - 1 - 3).await;
+}
+
+#[tokio::test]
+async fn what_no_proxy_can_count_alone_is_denied() {
+    let mut server = Server::start();
+    let rig = with_share(&server, "1/2");
+    let alone = algorithms(30).into_iter().filter(|it| it.share(Share::WHOLE).is_none());
+    let mut denied: Vec<Limit> =
+        alone.map(|it| Limit::new("alone", it.name(), it.clone())).collect();
+    denied.push(Limit::new("permits", "p", Algorithm::Concurrency(Concurrency { amount: 5 })));
+    denied.push(Limit { on_store_error: Some(OnStoreError::Deny), ..daily("strict", "s", 5) });
+    for limit in &denied {
+        assert!(rig.admits(limit).await, "{limit:?}");
+    }
+    away(&mut server);
+    for limit in &denied {
+        let take = rig.take(std::slice::from_ref(limit)).await;
+        assert!(matches!(take, Take::Unavailable), "{limit:?}: {take:?}");
+        // Nor is a limit counted that is decided together with it.
+        let beside = Limit { name: "beside".into(), ..daily("beside", &limit.key, 5) };
+        let both = rig.take(&[beside, limit.clone()]).await;
+        assert!(matches!(both, Take::Unavailable), "{limit:?}: {both:?}");
+    }
+    assert!(denied.len() >= 4, "{denied:?}");
+}
