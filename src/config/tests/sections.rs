@@ -305,8 +305,8 @@ fn references_and_names() {
         &["routes[1].path: found the name \"all\", which routes[0] has", "write a `name`"],
     );
     says(
-        &route("respond = {}\non_store_error = \"local\""),
-        &["\"allow\" or \"deny\" or \"policy\"", "\"local\" is not built yet"],
+        &route("respond = {}\non_store_error = \"locl\""),
+        &["\"allow\" or \"local\" or \"deny\" or \"policy\"", "the nearest is \"local\""],
     );
     says(&route("respond = {}\npolcy = \"public\""), &["the nearest known key is `policy`"]);
     says("[[routes]]\nrespond = {}", &["routes[0].path: found nothing"]);
