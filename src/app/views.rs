@@ -57,7 +57,7 @@ pub(super) struct Pages(pub(super) Arc<Running>);
 
 impl Views for Pages {
     /// Ready means: not draining, and some shard of the store can decide or no route needs the
-    /// store (`on_store_error = "allow"` on all). Otherwise a load balancer would remove all
+    /// store (no `on_store_error = "deny"`). Otherwise a load balancer would remove all
     /// proxies at once, since they share the store: with a shard lost, the other shards' requests
     /// are still served.
     async fn ready(&self) -> Result<String, String> {
@@ -75,9 +75,9 @@ impl Views for Pages {
                 Ok(format!("ready, and degraded: Redis shards fail: {}", shards.join(", ")))
             }
             Err(error) if applied.store_is_needed => Err(error.to_string()),
-            Err(error) => Ok(format!(
-                "ready, and degraded: {error}; every route lets requests through uncounted"
-            )),
+            Err(error) => {
+                Ok(format!("ready, and degraded: {error}; no route denies requests for that"))
+            }
         }
     }
 

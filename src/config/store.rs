@@ -15,6 +15,8 @@ const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::
 /// How long a request in flight stays counted on Redis if its proxy falls silent. Renewed three
 /// times within it.
 const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
+/// How long a refusal is answered again without asking Redis.
+const REFUSALS_HELD: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(1);
 const KEYS_DEFAULT: usize = 1_000_000;
 const KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
 const NODES_MAX: usize = 256;
@@ -62,6 +64,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     };
     table.duration("deadline", DEADLINE, &mut limiter.deadline);
     table.duration("lease", LEASE, &mut limiter.lease);
+    table.duration("remember_refusals", REFUSALS_HELD, &mut limiter.refusals_held);
     limiter.key_secret = files::secret(&mut table, "key_secret_file", "key_secret_env");
 
     let scripts = scripts::scripts(notes, &mut table);

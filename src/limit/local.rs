@@ -13,6 +13,7 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::queue::Worker;
+use super::refusals::Refusals;
 use super::shared::Shared;
 use super::{Scope, keys};
 use crate::engine::Space;
@@ -34,6 +35,7 @@ thread_local! {
 pub(super) struct Local {
     limiter: Weak<Shared>,
     worker: Arc<Worker>,
+    refusals: Refusals,
     /// By the scope's address. The `Weak` in the value keeps the address from being reused.
     scopes: HashMap<usize, ScopeCache, Addresses>,
 }
@@ -101,6 +103,7 @@ pub(super) fn with<T>(shared: &Arc<Shared>, work: impl FnOnce(&mut Local) -> T) 
         let mut local = Local {
             limiter: Arc::downgrade(shared),
             worker: shared.new_worker(),
+            refusals: Refusals::default(),
             scopes: HashMap::default(),
         };
         let answer = work(&mut local);
@@ -112,6 +115,10 @@ pub(super) fn with<T>(shared: &Arc<Shared>, work: impl FnOnce(&mut Local) -> T) 
 impl Local {
     pub(super) fn worker(&self) -> &Arc<Worker> {
         &self.worker
+    }
+
+    pub(super) fn refusals(&mut self) -> &mut Refusals {
+        &mut self.refusals
     }
 
     /// Calls `work` with the cache of `scope`.

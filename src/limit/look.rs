@@ -5,6 +5,7 @@
 //! shape that has a counter is returned.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use weir_algorithms::Shape;
@@ -66,7 +67,10 @@ pub(super) async fn find(shared: &Shared, name: &CounterName) -> Result<Vec<Coun
 }
 
 pub(super) async fn forget(shared: &Shared, counter: &Counter) -> Result<(), EngineError> {
-    shared.engine.reset(&counter.key).await
+    let reset = shared.engine.reset(&counter.key).await;
+    // Also if it failed: it may have run.
+    shared.resets.fetch_add(1, Ordering::Relaxed);
+    reset
 }
 
 /// `None` if this version does not know the shape.

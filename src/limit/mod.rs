@@ -14,6 +14,7 @@
 //! - `leases` holds and renews `concurrency` permits.
 //! - `settle` and `queue` give back and charge when a request ends.
 //! - `local` is per worker, `shared` is common to all workers.
+//! - `refusals` are remembered for a moment instead of asking Redis again.
 //! - `ledger` is what was counted here while a shard was away.
 //! - `look` finds and resets counters for `weir key`.
 
@@ -25,6 +26,7 @@ mod local;
 mod look;
 mod prepared;
 mod queue;
+mod refusals;
 mod round;
 mod settle;
 mod shared;
@@ -58,6 +60,8 @@ pub struct Settings {
     pub key_secret: Option<Secret>,
     /// What this proxy admits of each limit while it counts alone, because the store failed.
     pub local_share: Share,
+    /// How long a refusal of Redis is remembered, at most a second; zero for never.
+    pub refusals_held: Duration,
     /// The operator's own algorithms. Editing one starts its counters afresh.
     pub scripts: Scripts,
 }
@@ -71,6 +75,7 @@ impl Default for Settings {
             waiting_max: 1_000,
             key_secret: None,
             local_share: Share::WHOLE,
+            refusals_held: refusals::HELD_MAX,
             scripts: Scripts::default(),
         }
     }

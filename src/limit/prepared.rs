@@ -14,7 +14,7 @@ use super::keys::PlanDigests;
 use super::local::{self, ScopeCache};
 use super::round::{Calls, Round};
 use super::shared::Shared;
-use super::{Scope, failure};
+use super::{Scope, failure, refusals};
 use crate::engine::{Cell, Key, NUMBERS_MAX};
 use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan};
 
@@ -32,6 +32,8 @@ pub(super) struct Prepared {
     pub(super) calls: Calls,
     /// Whether an algorithm keeps members by name: a log's units or concurrency permits.
     pub(super) keeps_members: bool,
+    /// Whether a refusal may be remembered.
+    pub(super) may_hold_refusal: bool,
     /// Whether a limit counts in calendar periods.
     is_dated: bool,
     /// Whether a request may have to wait for a leaky bucket.
@@ -95,6 +97,7 @@ impl Prepared {
                 .any(|limit| limit.enforcement == Enforcement::Enforce && never(limit)),
             calls: Calls::default(),
             keeps_members: limits.iter().any(|limit| limit.algorithm.keeps_members()),
+            may_hold_refusal: false,
             is_dated: limits.iter().any(|limit| limit.algorithm.is_dated()),
             may_wait: limits.iter().any(may_wait),
         };
@@ -114,6 +117,7 @@ impl Prepared {
                 }
             });
         });
+        prepared.may_hold_refusal = prepared.calls.only().is_some() && refusals::may_hold(limits);
         prepared
     }
 

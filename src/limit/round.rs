@@ -73,6 +73,8 @@ struct Group<'p> {
     /// It was called again with other numbers, in this phase.
     retried: bool,
     place: Place,
+    /// The store's call that failed may have run.
+    may_have_run: bool,
     /// The last answer: of a look or of a take.
     answer: Option<Result<Taken, EngineError>>,
     /// Whether `answer` is that of a take.
@@ -151,6 +153,12 @@ impl Calls {
         self.0.is_empty()
     }
 
+    /// The cells of all limits, if they share one tag. Numbers that depend on the time are missing.
+    pub(super) fn only(&self) -> Option<&Cells> {
+        let [call] = &*self.0 else { return None };
+        Some(&call.cells)
+    }
+
     /// The cell of the plan's limit at `index`.
     pub(super) fn cell(&self, index: usize) -> Option<&Cell> {
         self.0
@@ -194,6 +202,7 @@ impl<'p> Round<'p> {
                 needs_look,
                 retried: false,
                 place: Place::Store,
+                may_have_run: false,
                 answer: None,
                 was_take: false,
             });
@@ -324,10 +333,19 @@ impl<'p> Round<'p> {
         };
     }
 
-    /// The indices of the limits that were counted here.
+    /// The limits that were counted here.
     pub(super) fn local(&self) -> LimitSet {
-        let local = self.groups.iter().filter(|group| group.place == Place::Local);
-        LimitSet(local.flat_map(|group| &group.call.indices).fold(0, |set, at| set | (1 << at)))
+        self.limits_of(|group| group.place == Place::Local)
+    }
+
+    /// The limits that were counted here and certainly not on Redis.
+    pub(super) fn owed(&self) -> LimitSet {
+        self.limits_of(|group| group.place == Place::Local && !group.may_have_run)
+    }
+
+    fn limits_of(&self, which: impl Fn(&Group<'_>) -> bool) -> LimitSet {
+        let groups = self.groups.iter().filter(|group| which(group));
+        LimitSet(groups.flat_map(|group| &group.call.indices).fold(0, |set, at| set | (1 << at)))
     }
 
     /// Writes each called limit's outcome, and when it was charged, at the limit's index.
@@ -345,10 +363,15 @@ impl<'p> Round<'p> {
                 else {
                     continue;
                 };
-                let Some((taken, reply)) = group.reply(nth) else {
+                let reply = group.reply(nth).filter(|_| !group.is_left_out(nth, limit));
+                let Some((taken, reply)) = reply else {
+                    let unmeasured = match group.place {
+                        Place::Store => group.on_store_error,
+                        Place::Local => OnStoreError::Allow,
+                    };
                     *outcome = LimitOutcome {
                         fits: true,
-                        unmeasured: Some(group.on_store_error),
+                        unmeasured: Some(unmeasured),
                         ..LimitOutcome::default()
                     };
                     continue;
@@ -442,8 +465,10 @@ impl Group<'_> {
         numbers: &impl Numbers,
     ) -> Option<Result<Taken, EngineError>> {
         let counts_here = self.on_store_error == OnStoreError::Local && self.place == Place::Store;
-        if answer.is_err() && counts_here {
-            return self.count_here(numbers).is_none().then_some(answer);
+        if let (Err(error), true) = (&answer, counts_here) {
+            self.may_have_run |= error.ran == Ran::Unknown;
+            self.count_here(numbers);
+            return None;
         }
         let Some(taken) =
             answer.as_ref().ok().filter(|taken| taken.cells.iter().any(|reply| reply.outside))
@@ -468,11 +493,15 @@ impl Group<'_> {
         None
     }
 
-    /// Has the group counted in this process; `None` if it can't be.
-    fn count_here(&mut self, numbers: &impl Numbers) -> Option<()> {
+    /// Has the group counted in this process. Limits of which no proxy has a share take nothing and
+    /// refuse nobody: they are shadows, or let requests through.
+    fn count_here(&mut self, numbers: &impl Numbers) {
         let call = self.call;
         for (cell, index) in self.cells_mut().iter_mut().zip(&call.indices) {
-            let local = numbers.local(usize::from(*index))?;
+            let Some(local) = numbers.local(usize::from(*index)) else {
+                (cell.shadow, cell.cost) = (true, 0);
+                continue;
+            };
             // That a request must not wait is kept.
             let waits = cell.numbers[LeakyBucket::MAY_WAIT];
             cell.numbers = local;
@@ -481,7 +510,12 @@ impl Group<'_> {
             }
         }
         self.place = Place::Local;
-        Some(())
+    }
+
+    /// Whether the limit of this cell is neither counted on the store nor here.
+    fn is_left_out(&self, nth: usize, limit: &Limit) -> bool {
+        let cost = self.cells().get(nth).map_or(0, |cell| cell.cost);
+        self.place == Place::Local && cost == 0 && limit.cost > 0
     }
 
     /// Reduces `cells` to what was charged, and returns when. `None` if nothing was charged, or if

@@ -59,13 +59,25 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
         match place {
             Place::Store => run(&grant.shared, &worker, job),
             Place::Local => {
-                if let Job::GiveBack { cells, .. } = &job {
-                    let ledger = &grant.shared.ledger;
-                    cells.iter().for_each(|cell| ledger.remove(&cell.key, cell.cost));
-                }
+                settle_ledger(&grant.shared, &job);
                 run_on(grant.shared.standby(), &grant.shared, &job);
             }
         }
+    }
+}
+
+/// What is settled in this process is settled in what Redis will be charged, too.
+fn settle_ledger(shared: &Shared, job: &Job) {
+    let ledger = &shared.ledger;
+    match job {
+        Job::GiveBack { cells, .. } => {
+            cells.iter().for_each(|cell| ledger.remove(&cell.key, cell.cost));
+        }
+        Job::Charge { cells, algorithm, .. } => {
+            let numbers = shared.numbers(algorithm, 0);
+            cells.iter().for_each(|cell| ledger.add(algorithm, &Cell { numbers, ..cell.clone() }));
+        }
+        Job::Reset(key) => ledger.remove(key, u64::MAX),
     }
 }
 

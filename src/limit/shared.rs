@@ -13,6 +13,7 @@ use super::keys::Digests;
 use super::ledger::Ledger;
 use super::local::SCOPES_MAX;
 use super::queue::{ByKind, Worker};
+use super::refusals::HELD_MAX;
 use crate::clock::Clock;
 use crate::engine::{Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts};
 use crate::plan::{Algorithm, Limit};
@@ -47,6 +48,10 @@ pub(super) struct Shared {
     /// engine.
     standby: Embedded,
     local_share: Share,
+    /// How long a refusal is remembered.
+    pub(super) refusals_held: Duration,
+    /// How many counters were reset by hand: no refusal from before is remembered.
+    pub(super) resets: AtomicU64,
     /// What was counted there and is not yet charged on Redis.
     pub(super) ledger: Ledger,
     /// A lease's length.
@@ -84,6 +89,8 @@ pub(super) struct Counters {
     pub(super) failed_renewals: Counter,
     /// Too many takes were in flight.
     pub(super) overload: Counter,
+    /// A remembered refusal was answered.
+    pub(super) refusals_remembered: Counter,
 }
 
 impl Shared {
@@ -103,6 +110,7 @@ impl Shared {
             charge_refused: metrics.counter(names::SETTLES_FAILED, &["charge_refused"]),
             debt_full: metrics.counter(names::SETTLES_FAILED, &["debt_full"]),
             failed_renewals: metrics.counter(names::SETTLES_FAILED, &["renewal"]),
+            refusals_remembered: metrics.counter(names::REFUSALS_REMEMBERED, &[]),
             overload: metrics.counter(names::STORE_ERRORS, &["overload"]),
         };
         let secret = settings.key_secret.as_ref();
@@ -121,6 +129,8 @@ impl Shared {
             deadline: settings.deadline,
             standby,
             local_share: settings.local_share,
+            refusals_held: settings.refusals_held.min(HELD_MAX),
+            resets: AtomicU64::new(0),
             ledger: Ledger::default(),
             lease,
             scripts: settings.scripts,

@@ -8,8 +8,9 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -238,6 +239,10 @@ fn begin_round(
     if prepared.always_refuses {
         return Err(Box::new(refused_without_call(shared, scope, plan)));
     }
+    if let Some(outcome) = remembered_refusal(shared, &prepared) {
+        count(shared, scope, plan.limits(), &outcome);
+        return Err(Box::new(Take::Refused(outcome)));
+    }
     let (context, permit) = begin(shared, &prepared);
     if prepared.calls.is_empty() {
         let round = prepared.round(shared, scope, plan.limits(), context);
@@ -250,12 +255,41 @@ fn begin_round(
     let (scope, plan) = (Arc::clone(scope), Arc::clone(plan));
     let round = async move {
         let mut round = prepared.round(&in_flight.shared, &scope, plan.limits(), context);
+        let from = prepared.may_hold_refusal.then(monotonic);
         run_on_redis(&mut round, &in_flight.shared, &in_flight.worker, &plan).await;
         let answer = finish(&in_flight.shared, &scope, &plan, &prepared, &round, context.member);
+        if let (Take::Refused(outcome), Some(from)) = (&answer, from) {
+            remember_refusal(&in_flight.shared, &prepared, plan.limits(), outcome, from);
+        }
         // Dropped in this order where the request is gone: a drain waits for the settling.
         (SettleOnDrop(Some(answer)), in_flight)
     };
     Ok((Outliving::new(round), permit))
+}
+
+/// The outcome of a plan that was refused a moment ago, and would be refused again.
+fn remembered_refusal(shared: &Arc<Shared>, prepared: &Prepared) -> Option<Outcome> {
+    let cells = prepared.calls.only().filter(|_| prepared.may_hold_refusal)?;
+    let version = shared.resets.load(Ordering::Relaxed);
+    let outcome =
+        local::with(shared, |local| local.refusals().of(version).find(cells, monotonic()))?;
+    shared.counters.refusals_remembered.inc();
+    Some(outcome)
+}
+
+fn remember_refusal(
+    shared: &Arc<Shared>,
+    prepared: &Prepared,
+    limits: &[Limit],
+    outcome: &Outcome,
+    from: Instant,
+) {
+    let Some(cells) = prepared.calls.only() else { return };
+    let version = shared.resets.load(Ordering::Relaxed);
+    local::with(shared, |local| {
+        let times = (from, monotonic());
+        local.refusals().of(version).add(cells, limits, outcome, times, shared.refusals_held);
+    });
 }
 
 /// A round that was begun, and the request's wait permit.
@@ -353,16 +387,16 @@ fn finish(
     count(shared, scope, limits, &outcome);
     if outcome.admitted {
         let leases = hold(shared, scope, plan, prepared, &charged, member);
-        let local = round.local();
-        if !local.is_empty() {
-            owe(shared, limits, prepared, (&charged, local));
+        let owed = round.owed();
+        if !owed.is_empty() {
+            owe(shared, limits, prepared, (&charged, owed));
         }
         let grant = Grant {
             shared: Arc::clone(shared),
             scope: Arc::clone(scope),
             plan: Arc::clone(plan),
             charged,
-            local,
+            local: round.local(),
             member,
             _leases: leases,
         };
@@ -377,14 +411,14 @@ fn owe(
     shared: &Shared,
     limits: &[Limit],
     prepared: &Prepared,
-    (charged, local): (&Charged, LimitSet),
+    (charged, owed): (&Charged, LimitSet),
 ) {
     for (index, (limit, charged)) in limits.iter().zip(charged).enumerate() {
         if charged.is_some()
-            && local.contains(index)
+            && owed.contains(index)
             && let Some(cell) = prepared.calls.cell(index)
         {
-            shared.ledger.add(limit, cell);
+            shared.ledger.add(&limit.algorithm, cell);
         }
     }
 }

@@ -51,6 +51,7 @@ names! {
     Counter LIMIT_WOULD_REFUSE "weir_limit_would_refuse" ["policy", "limit"] "Requests that this shadow limit would have refused";
     Counter POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer, guest, overload";
     Counter STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
+    Counter REFUSALS_REMEMBERED "weir_refusals_remembered" [] "Requests refused because the same was refused less than a second ago, without asking Redis";
     Counter STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
     Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";
     Counter SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped because the queue was full: give_back, charge, reset";

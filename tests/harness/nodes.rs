@@ -50,7 +50,8 @@ impl Node {
         let metrics = Metrics::new(1);
         let engine = Engine::build(settings, Clock::system(), &metrics).expect("an engine");
         let limiter = Limiter::new(
-            Settings { deadline: DEADLINE, ..Settings::default() },
+            // Tests move Redis' clock, of which remembered refusals know nothing.
+            Settings { deadline: DEADLINE, refusals_held: Duration::ZERO, ..Settings::default() },
             Arc::new(engine),
             Clock::system(),
             metrics,

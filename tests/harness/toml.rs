@@ -77,7 +77,7 @@ impl Toml {
     ) -> Self {
         let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\"")).collect();
         self.store = format!(
-            "[store]\nengine = \"redis\"\non_store_error = \"{on_store_error}\"\ndeadline = \"{deadline}\"\n\n[store.redis]\nmode = \"{mode}\"\nnodes = [{}]\n",
+            "[store]\nengine = \"redis\"\non_store_error = \"{on_store_error}\"\ndeadline = \"{deadline}\"\nremember_refusals = \"0s\"\n\n[store.redis]\nmode = \"{mode}\"\nnodes = [{}]\n",
             nodes.join(", ")
         );
         self

@@ -14,6 +14,14 @@ use crate::engine::{Cause, EngineError, Ran};
 /// Capacity that the output buffer keeps when everything is written.
 const OUT_KEPT_BYTES: usize = 64 << 10;
 
+/// When a call ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Time {
+    pub(super) until: Instant,
+    /// Whether that is so soon that its timing out says nothing about the node.
+    pub(super) is_short: bool,
+}
+
 /// All calls on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
@@ -36,6 +44,8 @@ struct Call {
     /// Where its bytes begin in all that is sent on this connection.
     begins: u64,
     until: Instant,
+    /// Whether it was given so little time that its timing out says nothing about the node.
+    is_short: bool,
     /// Whether Redis has not answered it.
     is_open: bool,
     progress: Progress,
@@ -64,26 +74,26 @@ impl Calls {
     /// the same write: other calls share the connection.
     pub(super) fn push(
         &mut self,
-        until: Instant,
+        Time { until, is_short }: Time,
         asking: bool,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> usize {
         if asking {
-            let id = self.insert(until, Progress::Abandoned);
+            let id = self.insert(until, is_short, Progress::Abandoned);
             self.order.push_back(id);
             resp::begin(&mut self.out, 1);
             resp::word(&mut self.out, b"ASKING");
         }
-        let id = self.insert(until, Progress::Waiting(None));
+        let id = self.insert(until, is_short, Progress::Waiting(None));
         self.order.push_back(id);
         self.waiting += 1;
         write(&mut self.out);
         id
     }
 
-    fn insert(&mut self, until: Instant, progress: Progress) -> usize {
+    fn insert(&mut self, until: Instant, is_short: bool, progress: Progress) -> usize {
         let begins = self.before + self.out.len() as u64;
-        self.calls.insert(Call { begins, until, is_open: true, progress })
+        self.calls.insert(Call { begins, until, is_short, is_open: true, progress })
     }
 
     /// The outcome of call `id`, which is then forgotten.
@@ -165,21 +175,23 @@ impl Calls {
         }
     }
 
-    /// Ends the calls whose time is over, and returns how many. They may have run, or run later:
-    /// what is not written yet still will be.
+    /// Ends the calls whose time is over, and returns how many of them say something about the
+    /// node. They may have run, or run later: what is not written yet still will be.
     pub(super) fn expire(&mut self, now: Instant) -> usize {
-        let waiting = self.waiting;
+        let mut count = 0;
         for at in 0..self.order.len() {
             let Some(id) = self.order.get(at).copied() else { break };
-            let is_over = self.calls.get(id).is_some_and(|call| {
-                matches!(call.progress, Progress::Waiting(_)) && call.until <= now
-            });
-            if is_over {
+            let over = self
+                .calls
+                .get(id)
+                .filter(|call| matches!(call.progress, Progress::Waiting(_)) && call.until <= now);
+            if let Some(call) = over {
+                count += usize::from(!call.is_short);
                 let late = EngineError { cause: Cause::Timeout, ran: Ran::Unknown };
                 self.finish(id, Err(late));
             }
         }
-        waiting - self.waiting
+        count
     }
 
     /// The connection has ended: fails all calls, and forgets what was not written.
@@ -238,7 +250,8 @@ mod tests {
         }
 
         fn push(&mut self, text: &'static str, ms: u64) -> usize {
-            self.calls.push(self.now + Duration::from_millis(ms), false, word(text))
+            let time = Time { until: self.now + Duration::from_millis(ms), is_short: false };
+            self.calls.push(time, false, word(text))
         }
 
         fn poll(&mut self, id: usize) -> Poll<Result<Value, EngineError>> {
@@ -276,11 +289,16 @@ mod tests {
         let mut rig = Rig::new();
         let (a, b) = (rig.push("a", 50), rig.push("b", 90));
         rig.calls.wrote(2);
-        assert_eq!((rig.expire(49), rig.expire(50), rig.expire(50)), (0, 1, 0));
+        let short = Time { until: rig.now, is_short: true };
+        let c = rig.calls.push(short, false, word("c"));
+        assert_eq!(rig.expire(49), 0, "of no account");
+        assert_eq!(rig.poll(c), lost(Cause::Timeout, Ran::Unknown));
+        assert_eq!((rig.expire(50), rig.expire(50)), (1, 0));
         assert_eq!(rig.poll(a), lost(Cause::Timeout, Ran::Unknown));
         assert_eq!(rig.calls.answer(Value::Int(1)), Some(false));
         assert_eq!(rig.calls.answer(Value::Int(2)), Some(true));
         assert_eq!(rig.poll(b), Poll::Ready(Ok(Value::Int(2))));
+        assert_eq!(rig.calls.answer(Value::Int(3)), Some(false));
         assert!(rig.is_empty());
     }
 
@@ -305,7 +323,8 @@ mod tests {
     #[test]
     fn asking_has_a_reply_of_its_own() {
         let mut rig = Rig::new();
-        let id = rig.calls.push(rig.now, true, word("a"));
+        let time = Time { until: rig.now, is_short: true };
+        let id = rig.calls.push(time, true, word("a"));
         assert_eq!(rig.calls.unwritten(), b"*1\r\n$6\r\nASKING\r\na");
         assert_eq!(rig.calls.answer(Value::Okay), Some(false));
         assert_eq!(rig.calls.answer(Value::Int(1)), Some(true));

@@ -111,6 +111,8 @@ impl Link {
                         return not_run;
                     }
                     waits += 1;
+                    // Asked again, the owner redirects again.
+                    redirects = 0;
                 }
                 Next::WaitForNode if retries < RETRIES_MAX => {
                     retries += 1;

@@ -221,11 +221,16 @@ impl Redis {
                 Some((master.address.to_string(), found.as_ref().err()?.cause))
             })
             .collect();
+        let lacks_owners = topology.lacks_owners();
+        if lacks_owners || failing.iter().any(|(_, cause)| is_about_the_node(*cause)) {
+            // A proxy without requests must find the new owners, too.
+            self.watch.failed(&link);
+        }
         if failing.len() == masters.len() {
             let cause = failing.first().map_or(Cause::Cluster, |(_, cause)| *cause);
             return Err(EngineError { cause, ran: Ran::No });
         }
-        if topology.lacks_owners() {
+        if lacks_owners {
             failing.push(("slots without a master".into(), Cause::Cluster));
         }
         Ok(failing)
@@ -267,7 +272,7 @@ impl Redis {
             Err(error) => {
                 self.failures.inc(error.cause);
                 outages.failed(&link.node_of(slot), error.cause, clock::monotonic());
-                if matches!(error.cause, Cause::Timeout | Cause::Connection | Cause::Cluster) {
+                if is_about_the_node(error.cause) {
                     self.watch.failed(link);
                 }
             }
@@ -294,6 +299,11 @@ impl Redis {
             link
         })
     }
+}
+
+/// Whether another node may own the slot now.
+fn is_about_the_node(cause: Cause) -> bool {
+    matches!(cause, Cause::Timeout | Cause::Connection | Cause::Cluster)
 }
 
 /// All text in a reply, whatever its type.

@@ -58,8 +58,24 @@ impl Outages {
         reasons.insert(node.to_owned(), why);
     }
 
+    /// Why `node` could not be connected to; of several addresses, why one of them could not.
     fn reason(&self, node: &str) -> Option<String> {
-        self.reasons.lock().unwrap_or_else(PoisonError::into_inner).remove(node)
+        let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        node.split(", ").find_map(|node| reasons.get(node).cloned())
+    }
+
+    /// Ends the outages of all nodes but these: others own their slots now.
+    pub(super) fn keep(&self, is_master: impl Fn(&str) -> bool, now: Instant) {
+        if !self.any() {
+            return;
+        }
+        let failing = |(node, outage): (&String, &Outage)| {
+            (outage.failed > 0 && !is_master(node)).then(|| node.clone())
+        };
+        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let replaced: Vec<String> = shards.iter().filter_map(failing).collect();
+        drop(shards);
+        replaced.iter().for_each(|node| self.succeeded(node, now));
     }
 
     /// Records that a call to the shard at `node` failed.
@@ -111,6 +127,7 @@ impl Outages {
     }
 
     fn end(&self, node: &str, now: Instant) -> Option<Line> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = None;
         if let Some(outage) = shards.get_mut(node).filter(|outage| outage.failed > 0) {
@@ -160,6 +177,18 @@ mod tests {
         let away = Duration::from_millis(700);
         assert_eq!(outages.end("a:1", at(700)), Some(Line::ServesAgain { failed: 500, away }));
         assert_eq!((outages.end("a:1", at(701)), outages.any()), (None, false));
+    }
+
+    #[test]
+    fn the_outage_of_a_node_that_was_replaced_ends() {
+        let (outages, now) = (Outages::default(), monotonic());
+        for node in ["a:1", "b:1"] {
+            (0..5).for_each(|_| _ = outages.add_failure(node, now));
+        }
+        outages.keep(|node| node == "b:1", now);
+        assert_eq!(outages.end("a:1", now), None, "it has ended");
+        assert!(outages.any() && outages.end("b:1", now).is_some());
+        assert!(!outages.any());
     }
 
     #[test]

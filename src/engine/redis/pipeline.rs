@@ -15,7 +15,7 @@ use tokio::io::ReadBuf;
 use tokio::sync::watch as version;
 use tokio::time::{Sleep, sleep, timeout_at};
 
-use super::calls::Calls;
+use super::calls::{Calls, Time};
 use super::connector::{Connector, OpenError, Stream};
 use super::resp::{self, ReplyScan};
 use crate::clock;
@@ -25,6 +25,8 @@ use crate::engine::{Cause, EngineError, Ran};
 const IN_FLIGHT_MAX: usize = 4_096;
 /// After this many calls in a row without an answer in time, the node is away.
 const TIMEOUTS_MAX: usize = 3;
+/// A call that has less than the deadline divided by this says nothing about the node.
+const SHORT_SHARE: u32 = 4;
 /// Pause after the first failed attempt to connect. Each further one doubles it ...
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// ... up to this.
@@ -143,7 +145,13 @@ impl Pipeline {
                 if state.calls.open() >= IN_FLIGHT_MAX {
                     return Err(not_run(Cause::Overload));
                 }
-                let id = state.calls.push(until, asking, write);
+                let now = clock::monotonic();
+                // What was left of a decision with several calls. A look has half of it.
+                let is_short = until < now + self.connector.deadline / SHORT_SHARE;
+                if until <= now {
+                    return Err(not_run(Cause::Timeout));
+                }
+                let id = state.calls.push(Time { until, is_short }, asking, write);
                 let driver = state.driver.take();
                 drop(state);
                 if let Some(driver) = driver {
@@ -156,6 +164,7 @@ impl Pipeline {
                 Err(not_run(cause))
             }
             Stage::Closed => Err(not_run(Cause::Connection)),
+            Stage::Idle if state.is_retired => Err(not_run(Cause::Connection)),
             Stage::Connecting => Ok(Begun::Wait(self.changed.subscribe())),
             Stage::Idle => {
                 state.stage = Stage::Connecting;
@@ -367,7 +376,7 @@ impl Driver {
             return Some(End::Lost);
         }
         self.expire(state, cx);
-        let nobody_waits = state.calls.waiting() == 0;
+        let nobody_waits = state.calls.waiting() == 0 && state.connecting == 0;
         if matches!(state.stage, Stage::Away(_)) && nobody_waits {
             return Some(End::Away);
         }

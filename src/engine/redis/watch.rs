@@ -26,8 +26,8 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 const READ_FOR: Duration = Duration::from_secs(3);
 /// Time limit for one node's answer.
 const ANSWER_WAIT: Duration = Duration::from_millis(250);
-/// A view with an earlier epoch is accepted when none with the known epoch was seen for this long:
-/// the cluster was made anew.
+/// A view with an earlier epoch is accepted when only such views were seen for this long: the
+/// cluster was made anew.
 const EPOCH_TRUSTED_FOR: Duration = Duration::from_secs(5);
 
 /// What is known about the owners of slots.
@@ -50,8 +50,10 @@ struct State {
     failed: Option<Instant>,
     /// Why no node could be asked the last time.
     refused: Option<Cause>,
-    /// When a view with the known epoch was last seen.
-    confirmed: Option<Instant>,
+    /// Since when only views with earlier epochs are seen.
+    doubted: Option<Instant>,
+    /// Counts the nodes asked, so that each time another one comes first.
+    turn: usize,
 }
 
 impl Watch {
@@ -151,13 +153,13 @@ impl Watch {
         let mut state = self.lock();
         state.refused = None;
         if let Some(known) = self.topology() {
-            let trusted =
-                state.confirmed.is_some_and(|at| now.duration_since(at) < EPOCH_TRUSTED_FOR);
-            if seen.epoch() < known.epoch() && trusted {
+            let earlier = seen.epoch() < known.epoch();
+            let since = *state.doubted.get_or_insert(now);
+            if earlier && now.duration_since(since) < EPOCH_TRUSTED_FOR {
                 return;
             }
         }
-        state.confirmed = Some(now);
+        state.doubted = None;
         drop(state);
         self.topology.store(Some(Arc::new(seen)));
         self.changed.send_modify(|version| *version += 1);
@@ -185,12 +187,17 @@ impl Drop for Running {
 }
 
 async fn run(running: Running) {
-    let (link, mut turn) = (&running.0, 0);
+    let link = &running.0;
     loop {
         link.watch.lock().is_wanted = false;
-        match read(link, &mut turn).await {
+        match read(link).await {
             Ok(seen) => link.watch.accept(seen),
             Err(cause) => link.watch.refuse(cause),
+        }
+        if let Some(topology) = link.watch.topology() {
+            let is_master =
+                |node: &str| topology.masters().iter().any(|master| &*master.address == node);
+            link.connector.outages.keep(is_master, clock::monotonic());
         }
         if !link.watch.goes_on() {
             return;
@@ -200,7 +207,7 @@ async fn run(running: Running) {
 }
 
 /// Reads the owners from the first node that answers, beginning with another one each time.
-async fn read(link: &Arc<Link>, turn: &mut usize) -> Result<Topology, Cause> {
+async fn read(link: &Arc<Link>) -> Result<Topology, Cause> {
     let known = link.watch.topology();
     let masters = known.iter().flat_map(|known| known.masters());
     let mut nodes: Vec<Arc<str>> = masters.map(|master| Arc::clone(&master.address)).collect();
@@ -210,8 +217,12 @@ async fn read(link: &Arc<Link>, turn: &mut usize) -> Result<Topology, Cause> {
     let count = nodes.len().max(1);
     let mut failed = Cause::Connection;
     for _ in 0..count {
-        *turn += 1;
-        let Some(node) = nodes.get(*turn % count) else { continue };
+        let turn = {
+            let mut state = link.watch.lock();
+            state.turn = state.turn.wrapping_add(1);
+            state.turn
+        };
+        let Some(node) = nodes.get(turn % count) else { continue };
         match ask(link, node).await {
             Ok(seen) => return Ok(seen),
             Err(error) => failed = error.cause,
@@ -231,5 +242,8 @@ async fn ask(link: &Arc<Link>, node: &Arc<str>) -> Result<Topology, EngineError>
     };
     let (ranges, info) = (query("SLOTS").await?, query("INFO").await?);
     let wrong = EngineError { cause: Cause::Cluster, ran: Ran::No };
-    Topology::parse(&ranges, &text(&info), node).ok_or(wrong)
+    // A node that has not joined a cluster knows no masters.
+    Topology::parse(&ranges, &text(&info), node)
+        .filter(|topology| !topology.masters().is_empty())
+        .ok_or(wrong)
 }

@@ -8,6 +8,7 @@ mod looking;
 mod periods;
 mod redis;
 mod redis_server;
+mod refusals;
 mod scripted;
 mod settling;
 mod shaping;

@@ -121,6 +121,22 @@ async fn a_plan_with_several_tags_is_counted_all_or_nothing() {
 }
 
 #[tokio::test]
+async fn limits_that_refuse_nobody_keep_none_from_being_counted() {
+    let mut server = Server::start();
+    let rig = with_share(&server, "1/1");
+    let in_flight = Algorithm::Concurrency(Concurrency { amount: 5 });
+    let beside = shadow(Limit::new("shadow", "k", in_flight));
+    let limits = [daily("counted", "k", 2), beside];
+    assert!(rig.outcome(&limits).await.admitted);
+    away(&mut server);
+    for turn in 0..3 {
+        let outcome = rig.outcome(&limits).await;
+        assert_eq!((outcome.admitted, outcome.limits[0].is_local), (turn < 2, true), "{outcome:?}");
+        assert!(outcome.limits[1].unmeasured.is_some() && outcome.limits[1].fits, "{outcome:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_no_proxy_can_count_alone_is_denied() {
     let mut server = Server::start();
     let rig = with_share(&server, "1/2");
