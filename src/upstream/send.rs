@@ -126,8 +126,8 @@ pub(super) async fn send(
                 move_to_another_host(upstream, &mut permit, &mut tried);
                 continue;
             }
+            // Once only. If the new connection is lost too, the host is dying: then another one.
             Attempt::Lost(error) if repeatable && !repeated && exchange.may_reconnect(protocol) => {
-                repeated = true;
                 tracing::debug!(upstream = upstream.settings.name, %error, "a pooled connection was closed: its request is sent on a new one");
                 continue;
             }
