@@ -234,14 +234,20 @@ fn begin_round(
     plan: &Arc<Plan>,
 ) -> Result<BegunRound<impl Future<Output = (SettleOnDrop, InFlightTake)> + Send + use<>>, Box<Take>>
 {
-    // A copy for the round: the plan may be taken again before it ends.
-    let prepared = prepared::with(shared, scope, plan, Prepared::clone);
+    // A copy for the round: the plan may be taken again before it ends. A remembered refusal needs
+    // none.
+    let prepared = prepared::with(shared, scope, plan, |prepared| {
+        remembered_refusal(shared, prepared).map_or_else(|| Ok(prepared.clone()), Err)
+    });
+    let prepared = match prepared {
+        Ok(prepared) => prepared,
+        Err(outcome) => {
+            count(shared, scope, plan.limits(), &outcome);
+            return Err(Box::new(Take::Refused(outcome)));
+        }
+    };
     if prepared.always_refuses {
         return Err(Box::new(refused_without_call(shared, scope, plan)));
-    }
-    if let Some(outcome) = remembered_refusal(shared, &prepared) {
-        count(shared, scope, plan.limits(), &outcome);
-        return Err(Box::new(Take::Refused(outcome)));
     }
     let (context, permit) = begin(shared, &prepared);
     if prepared.calls.is_empty() {

@@ -147,7 +147,7 @@ impl Watch {
         state.is_running
     }
 
-    /// Takes over a view, unless an earlier one was right.
+    /// Replaces the known topology with a view, unless the view is older than what is known.
     fn accept(&self, seen: Topology) {
         let now = clock::monotonic();
         let mut state = self.lock();
