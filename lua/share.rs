@@ -61,10 +61,10 @@ mod tests {
     use super::*;
     use crate::{Algorithm, Concurrency, Debt, FixedWindow, Gcra, fixed_window::Alignment};
 
-    fn quarter(amount: u64, per_ms: u64, burst: u64) -> Option<(u64, u64)> {
+    fn share_of(text: &str, amount: u64, per_ms: u64, burst: u64) -> Option<(u64, u64)> {
         let rate = Rate { amount, per_ms };
         let gcra = Algorithm::from(Gcra { burst, rate, debt: Debt::None });
-        let share = gcra.share(Share::parse("1/4").unwrap())?;
+        let share = gcra.share(Share::parse(text).unwrap())?;
         Some((share.amount()?, share.capacity()?))
     }
 
@@ -79,14 +79,22 @@ mod tests {
 
     #[test]
     fn quota_and_burst_are_shared_and_at_least_one() {
-        assert_eq!(quarter(100, 60_000, 20), Some((25, 5)));
-        assert_eq!(quarter(2, 60_000, 1), Some((1, 1)));
-        assert_eq!(quarter(0, 60_000, 1), Some((0, 1)));
-        // 250,000,001 units a day have nothing in common with a day: with this burst they can't be
-        // counted exactly. So the share is a little smaller.
-        let (amount, burst) = quarter(1_000_000_004, 86_400_000, 200_000_000).unwrap();
-        assert_eq!((amount % 4, burst), (0, 50_000_000));
-        assert!((249_999_997..=250_000_001).contains(&amount), "{amount}");
+        assert_eq!(share_of("1/4", 100, 60_000, 20), Some((25, 5)));
+        assert_eq!(share_of("1/4", 2, 60_000, 1), Some((1, 1)));
+        assert_eq!(share_of("1/4", 0, 60_000, 1), Some((0, 1)));
+    }
+
+    #[test]
+    fn a_share_that_cannot_be_counted_exactly_is_a_little_smaller() {
+        // A billion units a day have a factor of 1,600,000 with a day's milliseconds; their
+        // seventh, 142,857,142, has 2, too few for a burst of as much.
+        let (day, billion) = (86_400_000, 1_000_000_000);
+        assert_eq!(share_of("1/7", billion, day, billion), Some((142_400_000, 142_857_142)));
+        assert_eq!(share_of("1/7", billion, day, 700), Some((142_857_142, 100)));
+    }
+
+    #[test]
+    fn what_has_a_rate_has_a_share() {
         let rate = Rate { amount: 10, per_ms: 1_000 };
         let window = FixedWindow { rate, alignment: Alignment::FirstRequest, debt: Debt::None };
         let share = Algorithm::from(window).share(Share::parse("1/3").unwrap()).unwrap();
