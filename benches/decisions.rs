@@ -88,7 +88,7 @@ fn addresses() -> Vec<String> {
 }
 
 fn in_memory() -> Engine {
-    let settings = engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 });
+    let settings = engine::Settings::Embedded(EmbeddedSettings::new(1_000_000));
     Engine::build(&settings, Clock::system(), &Metrics::new(1)).unwrap()
 }
 

@@ -102,7 +102,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Counters that end with this process.
 pub fn in_memory() -> Store {
-    Store::Embedded(EmbeddedSettings { keys_max: 1_000 })
+    Store::Embedded(EmbeddedSettings::new(1_000))
 }
 
 /// Counters on Redis, shared by all processes that name it.

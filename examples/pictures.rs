@@ -108,7 +108,7 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Sample>, Box<dyn Error>> {
         if matches!(algorithm, Algorithm::Quota(_)) { TENTH_OF_A_DAY_US } else { SECOND_US };
     let clock = Clock::virtual_at(START_US);
     let metrics = Metrics::new(1);
-    let store = Store::Embedded(EmbeddedSettings { keys_max: 1_000 });
+    let store = Store::Embedded(EmbeddedSettings::new(1_000));
     let limiter = Limiter::new(
         Settings::default(),
         Arc::new(Engine::build(&store, clock.clone(), &metrics)?),

@@ -94,7 +94,7 @@ pub async fn replay(
 ) -> Result<Found, Box<dyn Error>> {
     let clock = Clock::virtual_at(0);
     let metrics = Metrics::new(1);
-    let store = Store::Embedded(EmbeddedSettings { keys_max: 100_000 });
+    let store = Store::Embedded(EmbeddedSettings::new(100_000));
     let limiter = Limiter::new(
         Settings::default(),
         Arc::new(Engine::build(&store, clock.clone(), &metrics)?),

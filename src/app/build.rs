@@ -24,6 +24,8 @@ pub(super) struct Builder {
     metrics: Metrics,
     clock: Clock,
     runtime: Arc<Runtime>,
+    /// Whether what is built will serve, and so restores counters. Otherwise it is only checked.
+    serves: bool,
     /// Shared by the upstreams of all configurations.
     pub(super) budget: Budget,
 }
@@ -67,7 +69,12 @@ impl Builder {
     pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
         let runtime =
             Runtime::new(fact_names()).map_err(|mistake| mistake.under(setting::POLICIES))?;
-        Ok(Self { metrics, clock, runtime, budget: Budget::unlimited() })
+        Ok(Self { metrics, clock, runtime, serves: false, budget: Budget::unlimited() })
+    }
+
+    /// What it builds will serve.
+    pub(super) fn serving(self) -> Self {
+        Self { serves: true, ..self }
     }
 
     /// Adds the mistakes that modules find in what could be read of a mistaken configuration.
@@ -203,9 +210,12 @@ impl Builder {
         {
             return Ok(Arc::clone(&before.engine));
         }
-        Engine::build(&config.engine, self.clock.clone(), &self.metrics)
-            .map(Arc::new)
-            .map_err(|mistake| mistake.under(setting::STORE))
+        let engine = Engine::build(&config.engine, self.clock.clone(), &self.metrics)
+            .map_err(|mistake| mistake.under(setting::STORE))?;
+        if self.serves {
+            engine.restore();
+        }
+        Ok(Arc::new(engine))
     }
 
     /// The limiter is kept as long as its engine and its settings stay the same, with what it still
@@ -319,7 +329,17 @@ impl Built {
         here.or_else(|| all.find(|(settings, _)| settings.address == address))
     }
 
-    /// Applies a changed maximum of keys to the engine, which is taken over.
+    /// How often counters are saved, if they are.
+    pub(super) fn snapshot_every(&self) -> Option<Duration> {
+        match &self.engine_settings {
+            engine::Settings::Embedded(settings) => {
+                settings.snapshot.as_ref().map(|snapshot| snapshot.every)
+            }
+            engine::Settings::Redis(_) => None,
+        }
+    }
+
+    /// Applies changed settings to an engine that is taken over.
     pub(super) fn resize_engine(&self) {
         self.engine.resize(&self.engine_settings);
     }

@@ -1,14 +1,17 @@
-//! Gives memory back to the system when many connections have closed, and exports how many bytes
-//! buffers hold. Knows no connection, only their number.
+//! Gives memory back to the system when many connections have closed or many counters have expired,
+//! has expired counters dropped, and exports how many bytes buffers hold. Knows no connection and
+//! no counter, only their number.
 //!
 //! glibc keeps freed memory in an arena of each thread, and on its own gives back only what lies at
 //! the end of an arena. After a burst of thousands of connections their memory would otherwise stay
 //! with the process for good.
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::telemetry::{Metrics, names};
+use super::Running;
+use crate::telemetry::names;
 use crate::wire::buffered_bytes;
 
 /// How often the open connections are counted.
@@ -17,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FEW_LOOKS: u32 = 5;
 /// The least number of closed connections that is worth walking through the arenas.
 const CLOSED_MIN: i64 = 512;
+/// The same of expired counters.
+const EXPIRED_MIN: i64 = 65_536;
 
 /// Watches until it is dropped.
 #[derive(Debug)]
@@ -26,9 +31,11 @@ pub(super) struct Memory {
 }
 
 /// What was observed since memory was last given back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seen {
-    /// The most connections that were open at once.
+    /// The least number of connections, or counters, whose memory is worth giving back.
+    min: i64,
+    /// The most that there were at once.
     most: i64,
     /// Looks in a row that found few.
     few: u32,
@@ -39,15 +46,22 @@ impl Memory {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub(super) fn watch(metrics: &Metrics) -> std::io::Result<Self> {
+    pub(super) fn watch(running: &Arc<Running>) -> std::io::Result<Self> {
         let (end, ended) = channel();
+        let metrics = &running.metrics;
         let open = metrics.gauge(names::CONNECTIONS_OPEN);
+        let keys = metrics.gauge(names::EMBEDDED_KEYS);
         let buffered = metrics.gauge(names::BUFFERED_BYTES);
+        let running = Arc::downgrade(running);
         let watch = move || {
-            let mut seen = Seen::default();
+            let (mut connections, mut counters) = (Seen::new(CLOSED_MIN), Seen::new(EXPIRED_MIN));
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 buffered.set(i64::try_from(buffered_bytes()).unwrap_or(i64::MAX));
-                if seen.are_few(open.take_most(), open.get()) {
+                if let Some(running) = running.upgrade() {
+                    running.current.load().built.limiter.sweep();
+                }
+                let few = connections.are_few(open.take_most(), open.get());
+                if counters.are_few(keys.take_most(), keys.get()) || few {
                     give_back();
                 }
             }
@@ -58,16 +72,20 @@ impl Memory {
 }
 
 impl Seen {
-    /// Whether memory should be given back: `open` connections are few after there were many, and
-    /// have been for some time. `most` is the highest number since the last look. Answers yes once.
-    fn are_few(&mut self, most: i64, open: i64) -> bool {
+    fn new(min: i64) -> Self {
+        Self { min, most: 0, few: 0 }
+    }
+
+    /// Whether memory should be given back: there are few `now` after there were many, and have
+    /// been for some time. `most` is the highest number since the last look. Answers yes once.
+    fn are_few(&mut self, most: i64, now: i64) -> bool {
         self.most = self.most.max(most);
-        let few = open <= self.most / 2 && self.most - open >= CLOSED_MIN;
+        let few = now <= self.most / 2 && self.most - now >= self.min;
         self.few = if few { self.few + 1 } else { 0 };
         if self.few < FEW_LOOKS {
             return false;
         }
-        *self = Self { most: open, few: 0 };
+        *self = Self { most: now, few: 0, ..*self };
         true
     }
 }
@@ -82,7 +100,7 @@ fn give_back() {
     // SAFETY: malloc_trim may be called at any time and from any thread; it locks the arenas
     // itself.
     let some = unsafe { libc::malloc_trim(0) } != 0;
-    tracing::debug!(some, "memory of closed connections given back");
+    tracing::debug!(some, "memory given back");
 }
 
 /// Other allocators give back by themselves.
@@ -95,7 +113,7 @@ mod tests {
 
     /// The looks, counted from 0, at which memory is given back.
     fn given_back(looks: &[i64]) -> Vec<usize> {
-        let mut seen = Seen::default();
+        let mut seen = Seen::new(CLOSED_MIN);
         (0..)
             .zip(looks)
             .filter(|(_, open)| seen.are_few(**open, **open))
@@ -105,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_came_and_went_between_two_looks_counts() {
-        let mut seen = Seen::default();
+        let mut seen = Seen::new(CLOSED_MIN);
         let looks = [(8_000, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
         assert_eq!(
             looks.map(|(most, open)| seen.are_few(most, open)),

@@ -5,7 +5,8 @@
 //! and `applied` is that as one value, which a reload swaps. `workers` runs the threads, `views`
 //! shows the operator the state, `counters` finds counters for a person who asks, `descriptors`
 //! divides the files that the process may have open, `memory` gives back what closed connections
-//! leave, and `demo` is the small upstream of `weir demo`.
+//! and expired counters leave, `snapshots` saves counters, and `demo` is the small upstream of
+//! `weir demo`.
 
 mod applied;
 mod build;
@@ -14,6 +15,7 @@ mod demo;
 mod descriptors;
 mod memory;
 mod serve;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 mod views;
@@ -40,6 +42,7 @@ use applied::{Applied, Current};
 use build::{Builder, Built};
 use descriptors::Descriptors;
 use memory::Memory;
+use snapshots::Snapshots;
 use workers::Workers;
 
 /// A running Weir. Dropping it without [`App::shutdown`] cuts what is under way.
@@ -50,6 +53,8 @@ pub struct App {
     workers: Option<Workers>,
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
+    /// None once [`App::shutdown`] has taken it.
+    snapshots: Option<Snapshots>,
     _memory: Memory,
 }
 
@@ -142,7 +147,8 @@ impl App {
             (config.workers.max(1), Clock::system(), Descriptors::raise());
         let metrics = Metrics::new(workers);
         let builder = Builder::new(metrics.clone(), clock.clone())
-            .map_err(|mistake| config.source.locate(&[mistake]))?;
+            .map_err(|mistake| config.source.locate(&[mistake]))?
+            .serving();
         let (built, snapshot) = builder.build(config, None)?;
         built.warn(None);
         built.prepare();
@@ -173,7 +179,8 @@ impl App {
             admin_drain: Drain::new(),
         });
         running.show_applied();
-        let memory = Memory::watch(&running.metrics).map_err(StartError::Worker)?;
+        let memory = Memory::watch(&running).map_err(StartError::Worker)?;
+        let snapshots = Snapshots::start(&running).map_err(StartError::Worker)?;
         let workers = Workers::start(&running, public, pages.unwrap_or_default(), workers)
             .inspect_err(|_| {
                 // Stops the workers that did start.
@@ -184,6 +191,7 @@ impl App {
             workers: Some(workers),
             addresses,
             admin: admin_address,
+            snapshots: Some(snapshots),
             _memory: memory,
         })
     }
@@ -216,8 +224,13 @@ impl App {
     /// ends all threads. Returns whether everything finished in time.
     pub fn shutdown(mut self) -> bool {
         self.running.drain.start();
-        let grace = self.running.current.load().built.shutdown_grace;
-        self.workers.take().is_none_or(|workers| workers.join(grace))
+        let built = &self.running.current.load().built;
+        let finished = self.workers.take().is_none_or(|workers| workers.join(built.shutdown_grace));
+        // Last, with all that requests have settled.
+        if let Some(snapshots) = self.snapshots.take() {
+            snapshots.finish(&built.engine);
+        }
+        finished
     }
 }
 

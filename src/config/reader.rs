@@ -149,18 +149,6 @@ impl<'a> Table<'a> {
         self.notes.add(Mistake::new(self.path.clone(), found, expected), Mark::Value, None);
     }
 
-    /// A key of the design that this version does not support: a mistake, so that it is not taken
-    /// to work.
-    pub(super) fn not_yet(&mut self, key: &'static str, what: &str) {
-        if let Some(item) =
-            self.table.and_then(|table| table.get(key)).map(|_| join(&self.path, key))
-        {
-            let mistake = Mistake::new(item, format!("the key `{key}`"), "no such key");
-            self.notes.add(mistake, Mark::Key, Some(format!("{what}: not built yet")));
-            self.taken.push(key);
-        }
-    }
-
     /// A key that was taken and has no effect here.
     pub(super) fn useless(&self, key: &str, expected: &str) {
         if self.has(key) {

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 
 use super::reader::{Item, Notes, Table};
 use super::{files, scripts, tls};
-use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile};
+use crate::engine::{
+    self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile, SnapshotSettings,
+};
 use crate::limit::{self, Share};
 use crate::plan::OnStoreError;
 
@@ -19,6 +22,10 @@ const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_
 const REFUSALS_HELD: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(1);
 const KEYS_DEFAULT: usize = 1_000_000;
 const KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
+/// How often counters in memory are saved.
+const SNAPSHOT_EVERY: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
+const SNAPSHOT_EVERY_DEFAULT: Duration = Duration::from_secs(5);
 const NODES_MAX: usize = 256;
 const KEY_PREFIX_DEFAULT: &str = "weir";
 const KEY_PREFIX_BYTES_MAX: usize = 64;
@@ -72,7 +79,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     let mut embedded = table.section("embedded");
     let mut keys_max = KEYS_DEFAULT;
     embedded.number("max_keys", KEYS, &mut keys_max);
-    embedded.not_yet("snapshot", "snapshots of the embedded engine");
+    let snapshot = snapshot(notes, &mut embedded);
     embedded.finish();
 
     // Read even when it is not in use, so that mistakes show before the switch.
@@ -84,13 +91,40 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     table.finish();
     Store {
         engine: match kind {
-            Kind::Embedded => engine::Settings::Embedded(EmbeddedSettings { keys_max }),
+            Kind::Embedded => {
+                let secret_id = limit::secret_id(limiter.key_secret.as_ref());
+                engine::Settings::Embedded(EmbeddedSettings { keys_max, snapshot, secret_id })
+            }
             Kind::Redis => redis.into(),
         },
         limiter,
         scripts,
         on_store_error: on_store_error.unwrap_or(OnStoreError::Deny),
     }
+}
+
+/// Its folder must exist. The file itself appears when counters are first saved.
+fn snapshot(notes: &Notes, table: &mut Table<'_>) -> Option<SnapshotSettings> {
+    let expected = "the path of a file in a folder that exists, such as \"weir.snapshot\"";
+    let mut every = SNAPSHOT_EVERY_DEFAULT;
+    let path = table.take("snapshot").and_then(|item| {
+        let path = notes.folder.join(item.text(expected)?);
+        let folder = path.parent().is_some_and(Path::is_dir);
+        if path.file_name().is_none() || path.is_dir() || !folder {
+            item.found(path.display().to_string(), expected, None);
+            return None;
+        }
+        Some(path)
+    });
+    if let Some(item) = table.take("snapshot_every") {
+        match (&path, item.duration(SNAPSHOT_EVERY)) {
+            (None, _) if !table.has("snapshot") => {
+                item.found_key("snapshot_every without `snapshot`", "a `snapshot` to write", None);
+            }
+            (_, duration) => every = duration.unwrap_or(every),
+        }
+    }
+    path.map(|path| SnapshotSettings { path, every })
 }
 
 fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings {

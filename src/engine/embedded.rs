@@ -7,15 +7,17 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::counters::{self, Stored};
 use super::found::{FOUND_MAX, Found};
 use super::lua::{self, Decision};
-use super::shard::Shard;
+use super::saved::{Names, SALT_BYTES, SnapshotFile};
+use super::shard::{Entry, NEVER_US, Shard};
 use super::{
     Cause, Cell, Cells, Charged, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken,
 };
@@ -24,7 +26,7 @@ use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
 
 /// Number of shards, a power of two. Far more than there are workers, so that two workers rarely
 /// contend for one.
-const SHARDS: usize = 256;
+pub(super) const SHARDS: usize = 256;
 /// Counters that each call checks for expiry, in addition to two for each of its cells: this frees
 /// keys faster than calls can add them.
 const SWEEP_STEPS: usize = 2;
@@ -33,6 +35,10 @@ const SWEEP_STEPS_WHEN_FULL: usize = 512;
 /// Logs and leases that already exist may exceed the maximum by this fraction of it (1/4), so that
 /// existing clients continue when new ones have filled the engine.
 const EXISTING_SHARE: usize = 4;
+/// Calls of [`Embedded::sweep`] until all counters have been checked.
+const ROUND_CALLS: usize = 32;
+/// BLAKE3 key derivation context of the salt: separates this use from any other.
+const SALT_CONTEXT: &str = "weir 2025 digests of counter keys in memory, version 1";
 /// Maximum number of spaces remembered for searches. It is bounded because guests choose the names
 /// of limits. Spaces beyond it are not found.
 const SPACES_MAX: usize = 16_384;
@@ -59,6 +65,10 @@ pub struct Embedded {
     failures: CounterSet<Cause>,
     /// By text. The map holds only digests, so a search has to know the spaces.
     spaces: Mutex<HashMap<String, Arc<Space>>>,
+    /// Keys are digested with it where no secret is configured. Random, and saved with counters.
+    salt: OnceLock<[u8; SALT_BYTES]>,
+    settings: Mutex<EmbeddedSettings>,
+    snapshot: Mutex<Option<SnapshotFile>>,
 }
 
 impl std::fmt::Debug for Embedded {
@@ -86,11 +96,16 @@ impl Embedded {
             full: metrics.counter(names::EMBEDDED_FULL, &[]),
             failures: metrics.counters(names::STORE_ERRORS, &[]),
             spaces: Mutex::default(),
+            salt: OnceLock::new(),
+            settings: Mutex::new(settings.clone()),
+            snapshot: Mutex::default(),
         }
     }
 
-    /// Changes the maximum number of keys. Existing keys stay, even if there are more.
+    /// Changes the maximum number of keys, and where they are saved. Existing keys stay, even if
+    /// there are more.
     pub(super) fn resize(&self, settings: &EmbeddedSettings) {
+        lock(&self.settings).clone_from(settings);
         if self.keys_max.swap(settings.keys_max, Ordering::Relaxed) != settings.keys_max {
             self.warned.store(false, Ordering::Relaxed);
         }
@@ -136,7 +151,7 @@ impl Embedded {
 
     /// Remembers a space, for [`Embedded::find`].
     pub(super) fn note_space(&self, space: &Arc<Space>) {
-        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spaces = lock(&self.spaces);
         if spaces.len() < SPACES_MAX {
             spaces.entry(space.text.clone()).or_insert_with(|| Arc::clone(space));
         }
@@ -144,9 +159,7 @@ impl Embedded {
 
     /// The counters of `key` in the remembered spaces that begin with `prefix`.
     pub(super) fn find(&self, key: &Key, prefix: &str) -> Vec<Found> {
-        let known: Vec<Arc<Space>> =
-            self.spaces.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        let known = known.into_iter().filter(|space| space.text.starts_with(prefix));
+        let known = self.spaces().into_iter().filter(|space| space.text.starts_with(prefix));
         known
             .filter_map(|space| self.read_out(Key { space, ..key.clone() }))
             .take(FOUND_MAX)
@@ -159,7 +172,7 @@ impl Embedded {
         let at_us = self.now_us();
         let entry = shard.entry_at(key.id())?;
         let expires_ms =
-            (entry.expire_us != u64::MAX).then(|| entry.expire_us.saturating_sub(at_us) / 1000);
+            (entry.expire_us() != NEVER_US).then(|| entry.expire_us().saturating_sub(at_us) / 1000);
         Some(Found { content: entry.counter.content(), key, text: None, expires_ms, at_us })
     }
 
@@ -186,7 +199,7 @@ impl Embedded {
             let ends_us = now_us
                 .saturating_add(2 * length * u64::from(cell.unit_us))
                 .saturating_add(self.linger_us);
-            entry.expire_us = entry.expire_us.max(ends_us);
+            entry.expire_at(entry.expire_us().max(ends_us));
             let after = entry.counter.weight();
             drop(shard);
             self.reweigh(before + reserved, after);
@@ -279,7 +292,8 @@ impl Embedded {
                 before += shard.get(*id).map_or(0, Stored::weight);
                 let entry = shard.entry(*id, || Stored::new(cell));
                 entry.counter.take(cell, whole_units(now_us, cell.unit_us), now_us, decision.state);
-                entry.expire_us = self.expire_us(entry.expire_us, decision.expire, cell.unit_us);
+                let expire_us = self.expire_us(entry.expire_us(), decision.expire, cell.unit_us);
+                entry.expire_at(expire_us);
                 after += entry.counter.weight();
             }
         }
@@ -337,8 +351,11 @@ impl Embedded {
                             self.release(shard.remove(id));
                         } else if returned.changed {
                             *state = returned.state;
-                            entry.expire_us =
-                                self.expire_us(entry.expire_us, returned.expire, cell.unit_us);
+                            entry.expire_at(self.expire_us(
+                                entry.expire_us(),
+                                returned.expire,
+                                cell.unit_us,
+                            ));
                         }
                     }
                     (counter, _) => {
@@ -356,15 +373,96 @@ impl Embedded {
         })
     }
 
-    fn now_us(&self) -> u64 {
+    /// Drops expired counters, as many as are due so that all have been checked every
+    /// [`ROUND_CALLS`] calls. So memory comes back after a flood, also when no requests come.
+    pub fn sweep(&self) {
+        for index in 0..SHARDS {
+            let Some(mut left) = self.shard_at(index).map(|shard| shard.len() / ROUND_CALLS + 1)
+            else {
+                continue;
+            };
+            // Each step has its own lock, so that no call waits for long.
+            while left > 0 {
+                let steps = left.min(SWEEP_STEPS_WHEN_FULL);
+                let Some(mut shard) = self.shard_at(index) else { break };
+                let freed = shard.sweep(self.now_us(), steps);
+                drop(shard);
+                self.release(freed);
+                left -= steps;
+            }
+        }
+    }
+
+    /// The salt of keys; random if none was restored.
+    pub(crate) fn salt(&self) -> [u8; SALT_BYTES] {
+        // `RandomState` gets its keys from the system's random numbers.
+        *self.salt.get_or_init(|| {
+            let seed = [0_u64; SALT_BYTES / 8].map(|zero| RandomState::new().hash_one(zero));
+            blake3::derive_key(SALT_CONTEXT, seed.map(u64::to_le_bytes).as_flattened())
+        })
+    }
+
+    /// Sets a restored salt, before any key is digested.
+    pub(super) fn set_salt(&self, salt: [u8; SALT_BYTES]) {
+        let _ = self.salt.set(salt);
+    }
+
+    /// Identifies the secret of keys.
+    pub(super) fn names(&self) -> Names {
+        lock(&self.settings).secret_id
+    }
+
+    pub(super) fn snapshot_path(&self) -> Option<PathBuf> {
+        lock(&self.settings).snapshot.as_ref().map(|snapshot| snapshot.path.clone())
+    }
+
+    /// Locked during a whole save, so that saves come one after another.
+    pub(super) fn snapshot_file(&self) -> MutexGuard<'_, Option<SnapshotFile>> {
+        lock(&self.snapshot)
+    }
+
+    pub(super) fn spaces(&self) -> Vec<Arc<Space>> {
+        lock(&self.spaces).values().cloned().collect()
+    }
+
+    /// Whether a counter changed since this was last asked.
+    pub(super) fn take_unsaved(&self) -> bool {
+        let mut any = false;
+        for index in 0..SHARDS {
+            any |= self.shard_at(index).is_some_and(|mut shard| shard.take_unsaved());
+        }
+        any
+    }
+
+    /// Has the next save write all, as one failed.
+    pub(super) fn set_unsaved(&self) {
+        if let Some(mut shard) = self.shard_at(0) {
+            shard.set_unsaved();
+        }
+    }
+
+    /// Puts a restored counter in its place. It may replace an older state of itself, and is kept
+    /// also where there are more keys than there may be.
+    pub(super) fn put(&self, shard: usize, id: u128, entry: Entry) {
+        let Some(mut shard) = self.shard_at(shard) else { return };
+        let after = entry.counter.weight();
+        let before = shard.put(id, entry);
+        drop(shard);
+        self.reweigh(before, after);
+    }
+
+    pub(super) fn now_us(&self) -> u64 {
         u64::try_from(self.clock.wall_us()).unwrap_or(0)
     }
 
     fn shard(&self, tag: u128) -> Option<MutexGuard<'_, Shard>> {
         // Nothing panics while holding a shard. Even then each counter would be whole, as it is
         // written in one assignment.
-        let index = (tag as usize) & (SHARDS - 1);
-        self.shards.get(index).map(|slot| slot.0.lock().unwrap_or_else(PoisonError::into_inner))
+        self.shard_at((tag as usize) & (SHARDS - 1))
+    }
+
+    pub(super) fn shard_at(&self, index: usize) -> Option<MutexGuard<'_, Shard>> {
+        self.shards.get(index).map(|slot| lock(&slot.0))
     }
 
     /// Reserves room for `n` more keys; returns whether there was room. `new` returns whether any
@@ -418,7 +516,7 @@ impl Embedded {
             return current;
         }
         if expire < 0.0 {
-            return u64::MAX;
+            return NEVER_US;
         }
         (expire as u64).saturating_mul(u64::from(unit_us)).saturating_add(self.linger_us)
     }
@@ -435,6 +533,11 @@ impl Embedded {
     pub(super) fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
+}
+
+/// Nothing panics while it holds one of these locks, and what they guard would be whole even then.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Converts microseconds to whole units of `unit_us`.

@@ -12,6 +12,7 @@ mod found;
 mod key;
 mod lua;
 mod redis;
+mod saved;
 mod scripts;
 mod shard;
 
@@ -29,12 +30,14 @@ mod scripted;
 pub(crate) mod testing;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::redis::Redis;
 pub use embedded::Embedded;
 pub use found::Found;
+pub use saved::{SaveError, Saved};
 pub use scripts::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, Scripts, is_script_name};
 use smallvec::SmallVec;
 pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
@@ -211,6 +214,29 @@ impl Settings {
 pub struct EmbeddedSettings {
     /// Maximum number of keys held at once.
     pub keys_max: usize,
+    /// Where counters are saved, if they are.
+    pub snapshot: Option<SnapshotSettings>,
+    /// Identifies the secret under which keys are digested: a snapshot of counters under another
+    /// one is of no use.
+    pub secret_id: [u8; 16],
+}
+
+impl EmbeddedSettings {
+    /// Settings without a snapshot and without a secret.
+    #[must_use]
+    pub fn new(keys_max: usize) -> Self {
+        Self { keys_max, snapshot: None, secret_id: [0; 16] }
+    }
+}
+
+/// Where and how often counters in memory are saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotSettings {
+    /// The file.
+    pub path: PathBuf,
+    /// From the beginning of one save to that of the next, where saving takes at most a tenth of
+    /// that; else ten times as long as it takes.
+    pub every: Duration,
 }
 
 /// `[store.redis]`.
@@ -296,10 +322,38 @@ impl Engine {
         }
     }
 
-    /// Applies the maximum number of keys in `settings`. Every other change needs a new engine.
+    /// Applies the settings of the embedded engine. Every other change needs a new engine.
     pub fn resize(&self, settings: &Settings) {
         if let (Self::Embedded(embedded), Settings::Embedded(settings)) = (self, settings) {
             embedded.resize(settings);
+        }
+    }
+
+    /// Loads the counters that were saved to the configured snapshot, before any is used. What was
+    /// found is logged.
+    pub fn restore(&self) {
+        if let Self::Embedded(embedded) = self {
+            embedded.restore();
+        }
+    }
+
+    /// Drops expired counters in memory, a thirty-second part of them with each call: all memory
+    /// comes back, also when no requests come. Redis does this itself.
+    pub fn sweep(&self) {
+        if let Self::Embedded(embedded) = self {
+            embedded.sweep();
+        }
+    }
+
+    /// Saves counters in memory to the configured snapshot; `None` if there is none, or if nothing
+    /// has changed since.
+    ///
+    /// # Errors
+    /// See [`SaveError`].
+    pub fn save(&self) -> Result<Option<Saved>, SaveError> {
+        match self {
+            Self::Embedded(embedded) => embedded.save(),
+            Self::Redis(_) => Ok(None),
         }
     }
 

@@ -250,7 +250,7 @@ fn a_text_is_taken_up_once_and_another_text_is_another_program() {
 }
 
 fn embedded() -> Engine {
-    let settings = Settings::Embedded(super::EmbeddedSettings { keys_max: 1_000 });
+    let settings = Settings::Embedded(super::EmbeddedSettings::new(1_000));
     Engine::build(&settings, Clock::system(), &Metrics::new(1)).unwrap()
 }
 

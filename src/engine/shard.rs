@@ -1,5 +1,10 @@
-//! One shard of the embedded map. Counters are in a dense array, so that a sweep can go through
-//! them in small steps and never pauses for long.
+//! One shard of the embedded map: linear hashing over small tables, so that no insert, sweep or
+//! copy ever handles more than one table's counters, and memory shrinks as it grew.
+//!
+//! There are `n` segments. A hash modulo the power of two above `n` selects one; where there is no
+//! such segment yet, the highest bit is left out. When the average segment is full, one more is
+//! added at the end and takes its half of the segment that stood in for it (W. Litwin, "Linear
+//! hashing", VLDB 1980). When counters become few, the last segment is merged back.
 //!
 //! Must not know Lua. Expiry only frees memory and decides nothing: an expired counter that is
 //! still there is read like any other.
@@ -10,69 +15,282 @@ use indexmap::IndexMap;
 
 use super::counters::Stored;
 
-/// A counter and its expiry.
+/// Counters in the average segment when one is added. Just before its split a segment has twice as
+/// many, which still fits into a table of 512 (at 7/8).
+const SEGMENT_COUNTERS: usize = 208;
+/// When the average segment has fewer, the last one is merged. Far enough below for counters that
+/// come and go to cause neither.
+const SEGMENT_COUNTERS_MIN: usize = SEGMENT_COUNTERS / 2;
+/// The lowest bit of a hash that selects the segment. Lower ones select a place in its table.
+const SEGMENT_SHIFT: u32 = 16;
+
+/// A counter, its expiry, and whether it changed since it was last copied.
 pub(super) struct Entry {
     pub(super) counter: Stored,
-    /// When it may be forgotten, in microseconds since 1970.
-    pub(super) expire_us: u64,
+    /// The expiry, shifted by one, and in the lowest bit whether the counter changed. Together they
+    /// take no more memory than the expiry alone.
+    expire_and_changed: u64,
 }
+
+/// The expiry of a counter that is never forgotten.
+pub(super) const NEVER_US: u64 = u64::MAX >> 1;
+
+impl Entry {
+    pub(super) fn new(counter: Stored, expire_us: u64) -> Self {
+        let mut entry = Self { counter, expire_and_changed: 1 };
+        entry.expire_at(expire_us);
+        entry
+    }
+
+    /// When it may be forgotten, in microseconds since 1970, or [`NEVER_US`].
+    pub(super) fn expire_us(&self) -> u64 {
+        self.expire_and_changed >> 1
+    }
+
+    pub(super) fn expire_at(&mut self, expire_us: u64) {
+        self.expire_and_changed = (expire_us.min(NEVER_US) << 1) | (self.expire_and_changed & 1);
+    }
+
+    fn changed(&self) -> bool {
+        self.expire_and_changed & 1 == 1
+    }
+
+    fn set_changed(&mut self, changed: bool) {
+        self.expire_and_changed = (self.expire_and_changed & !1) | u64::from(changed);
+    }
+}
+
+type Segment = IndexMap<u128, Entry, DigestHashBuilder>;
 
 /// The counters whose tags map to one shard.
 pub(super) struct Shard {
-    entries: IndexMap<u128, Entry, DigestHashBuilder>,
-    /// Where the next sweep continues.
-    cursor: usize,
+    hasher: DigestHashBuilder,
+    /// At least one.
+    segments: Vec<Segment>,
+    counters: usize,
+    /// Where the next sweep continues: a segment, and a place in it.
+    cursor: (usize, usize),
+    /// Whether counters are being copied. Then no segment is merged: its counters could be missed.
+    copied: bool,
+    /// Whether a counter changed since this was last asked.
+    unsaved: bool,
+}
+
+/// Which counters are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All.
+    All,
+    /// Those that changed since they were last copied.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for the hand-over to a new process"))]
+    Changed,
+}
+
+/// Where a copy continues.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    segment: usize,
+    /// The counters of that segment that are still to be copied: those before this index. Counters
+    /// only ever move to lower indexes, and new ones are added after it.
+    below: usize,
+}
+
+impl Place {
+    pub(super) const FIRST: Self = Self { segment: 0, below: usize::MAX };
 }
 
 impl Shard {
     pub(super) fn new(seed: u64) -> Self {
-        Self { entries: IndexMap::with_hasher(DigestHashBuilder(seed)), cursor: 0 }
+        let hasher = DigestHashBuilder(seed);
+        let segments = vec![IndexMap::with_hasher(hasher.clone())];
+        Self { hasher, segments, counters: 0, cursor: (0, 0), copied: false, unsaved: false }
+    }
+
+    /// The index of the segment that holds `id`.
+    fn segment_of(&self, id: u128) -> usize {
+        let hash = (self.hasher.hash_one(id) >> SEGMENT_SHIFT) as usize;
+        let above = self.segments.len().next_power_of_two();
+        let index = hash & (above - 1);
+        if index < self.segments.len() { index } else { index - above / 2 }
     }
 
     pub(super) fn get(&self, id: u128) -> Option<&Stored> {
-        self.entries.get(&id).map(|entry| &entry.counter)
+        self.entry_at(id).map(|entry| &entry.counter)
     }
 
     pub(super) fn entry_at(&self, id: u128) -> Option<&Entry> {
-        self.entries.get(&id)
+        self.segments.get(self.segment_of(id))?.get(&id)
     }
 
+    /// The counter of `id`, to be changed.
     pub(super) fn get_mut(&mut self, id: u128) -> Option<&mut Entry> {
-        self.entries.get_mut(&id)
+        let index = self.segment_of(id);
+        let entry = self.segments.get_mut(index)?.get_mut(&id)?;
+        self.unsaved = true;
+        entry.set_changed(true);
+        Some(entry)
     }
 
-    /// The counter of `id`, created if it does not exist.
+    /// The counter of `id`, to be changed; created if it does not exist.
     pub(super) fn entry(&mut self, id: u128, new: impl FnOnce() -> Stored) -> &mut Entry {
-        self.entries.entry(id).or_insert_with(|| Entry { counter: new(), expire_us: 0 })
+        self.unsaved = true;
+        let mut index = self.segment_of(id);
+        if !self.segments.get(index).is_some_and(|segment| segment.contains_key(&id)) {
+            self.counters += 1;
+            if self.counters > self.segments.len() * SEGMENT_COUNTERS {
+                self.split();
+                index = self.segment_of(id);
+            }
+        }
+        #[allow(clippy::indexing_slicing, reason = "`segment_of` answers one that exists")]
+        let entry = self.segments[index].entry(id).or_insert_with(|| Entry::new(new(), 0));
+        entry.set_changed(true);
+        entry
     }
 
     /// Removes a counter; returns how many keys it counted as, 0 if it did not exist.
     pub(super) fn remove(&mut self, id: u128) -> usize {
-        self.entries.swap_remove(&id).map_or(0, |entry| entry.counter.weight())
+        let index = self.segment_of(id);
+        let removed = self.segments.get_mut(index).and_then(|segment| segment.swap_remove(&id));
+        let Some(entry) = removed else { return 0 };
+        self.unsaved = true;
+        self.removed_from(index);
+        entry.counter.weight()
+    }
+
+    /// Puts a counter in its place; returns how many keys the one counted as that was there before.
+    pub(super) fn put(&mut self, id: u128, entry: Entry) -> usize {
+        let before = self.get(id).map_or(0, Stored::weight);
+        *self.entry(id, || Stored::Numbers([0.0; 3])) = entry;
+        before
+    }
+
+    /// Adds a segment and moves to it what belongs there.
+    fn split(&mut self) {
+        let (new, hasher) = (self.segments.len(), self.hasher.clone());
+        self.segments.push(IndexMap::with_hasher(hasher));
+        let old = stands_in_for(new);
+        let Some(segment) = self.segments.get_mut(old) else { return };
+        let all = std::mem::replace(segment, IndexMap::with_hasher(self.hasher.clone()));
+        // In their order, so that a copy under way misses none of those that stay.
+        for (id, entry) in all {
+            let index = self.segment_of(id);
+            if let Some(segment) = self.segments.get_mut(index) {
+                segment.insert(id, entry);
+            }
+        }
+    }
+
+    /// Merges the last segment into the one that stands in for it, if counters have become few.
+    fn merge(&mut self) {
+        let fewer = self.segments.len() - 1;
+        if fewer == 0 || self.copied || self.counters > fewer * SEGMENT_COUNTERS_MIN {
+            return;
+        }
+        let last = self.segments.pop();
+        if let (Some(last), Some(segment)) = (last, self.segments.get_mut(stands_in_for(fewer))) {
+            segment.extend(last);
+        }
+        if self.segments.capacity() > 4 * self.segments.len() {
+            self.segments.shrink_to(2 * self.segments.len());
+        }
+    }
+
+    /// Counts a counter that was removed from a segment, and gives memory back.
+    fn removed_from(&mut self, index: usize) {
+        self.counters -= 1;
+        if let Some(segment) = self.segments.get_mut(index)
+            && segment.capacity() > 4 * segment.len()
+        {
+            segment.shrink_to(2 * segment.len());
+        }
+        self.merge();
     }
 
     /// Checks the next `steps` counters in turn and drops expired ones; returns how many keys those
-    /// counted as. A counter moved into a freed position is checked next, so that a full round
-    /// misses none.
+    /// counted as. A counter moved into a freed position is checked next.
     pub(super) fn sweep(&mut self, now_us: u64, steps: usize) -> usize {
         let mut freed = 0;
-        for _ in 0..steps {
-            if self.cursor >= self.entries.len() {
-                self.cursor = 0;
-            }
-            match self.entries.get_index(self.cursor) {
-                None => break,
-                Some((_, entry)) if entry.expire_us <= now_us => {
-                    freed += self
-                        .entries
-                        .swap_remove_index(self.cursor)
-                        .map_or(0, |(_, entry)| entry.counter.weight());
+        for _ in 0..steps.min(self.counters) {
+            let (segment, place) = self.next_to_sweep();
+            let Some(entries) = self.segments.get_mut(segment) else { break };
+            match entries.get_index(place) {
+                Some((_, entry)) if entry.expire_us() <= now_us => {
+                    let removed = entries.swap_remove_index(place);
+                    freed += removed.map_or(0, |(_, entry)| entry.counter.weight());
+                    self.removed_from(segment);
                 }
-                Some(_) => self.cursor += 1,
+                _ => self.cursor.1 = place + 1,
             }
         }
         freed
     }
+
+    /// The next counter to check: skips the ends of segments, and empty ones.
+    fn next_to_sweep(&mut self) -> (usize, usize) {
+        for _ in 0..=self.segments.len() {
+            let (segment, place) = self.cursor;
+            match self.segments.get(segment) {
+                Some(entries) if place < entries.len() => break,
+                Some(_) => self.cursor = (segment + 1, 0),
+                None => self.cursor = (0, 0),
+            }
+        }
+        self.cursor
+    }
+
+    /// The number of counters.
+    pub(super) fn len(&self) -> usize {
+        self.counters
+    }
+
+    /// Whether a counter changed since this was last asked.
+    pub(super) fn take_unsaved(&mut self) -> bool {
+        std::mem::take(&mut self.unsaved)
+    }
+
+    /// Answers yes when next asked.
+    pub(super) fn set_unsaved(&mut self) {
+        self.unsaved = true;
+    }
+
+    /// Begins or ends a copy.
+    pub(super) fn set_copied(&mut self, copied: bool) {
+        self.copied = copied;
+    }
+
+    /// Passes counters to `copy`, from `place` on, until those passed count as `most` keys or a
+    /// segment ends. Returns where to go on; `None` after the last. Counters that are added
+    /// meanwhile may be left out, and others may come twice.
+    pub(super) fn copy(
+        &mut self,
+        place: Place,
+        which: Which,
+        most: usize,
+        mut copy: impl FnMut(u128, &Entry),
+    ) -> Option<Place> {
+        let entries = self.segments.get_mut(place.segment)?;
+        let mut below = place.below.min(entries.len());
+        let mut weight = 0;
+        while below > 0 && weight < most {
+            below -= 1;
+            let Some((id, entry)) = entries.get_index_mut(below) else { continue };
+            if which == Which::All || entry.changed() {
+                entry.set_changed(false);
+                weight += entry.counter.weight();
+                copy(*id, entry);
+            }
+        }
+        Some(match below {
+            0 => Place { segment: place.segment + 1, below: usize::MAX },
+            below => Place { below, ..place },
+        })
+    }
+}
+
+/// The segment that stands in for one that does not exist yet.
+fn stands_in_for(index: usize) -> usize {
+    index & !(1 << index.checked_ilog2().unwrap_or(0))
 }
 
 /// Builds hashers for keys that are digests already. They are folded with a seed chosen per
@@ -111,44 +329,149 @@ impl Hasher for DigestHasher {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+    use std::time::Duration;
+
     use super::*;
 
-    fn put(shard: &mut Shard, id: u128, expire_us: u64) {
-        shard.entry(id, || Stored::Numbers([1.0, 0.0, 0.0])).expire_us = expire_us;
+    fn id(number: u128) -> u128 {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+    }
+
+    fn put(shard: &mut Shard, number: u128, expire_us: u64) {
+        let numbers = [number as f64, 0.0, 0.0];
+        shard.entry(id(number), || Stored::Numbers(numbers)).expire_at(expire_us);
+    }
+
+    #[test]
+    fn each_counter_is_found_however_many_come_and_go() {
+        let mut shard = Shard::new(7);
+        for number in 0..20_000 {
+            put(&mut shard, number, 1_000);
+        }
+        assert_eq!(shard.segments.len(), 20_000_usize.div_ceil(SEGMENT_COUNTERS));
+        let largest = shard.segments.iter().map(IndexMap::len).max().unwrap();
+        assert!(largest < 3 * SEGMENT_COUNTERS, "{largest}");
+        let held = |shard: &Shard, number: u128| match shard.get(id(number)) {
+            Some(Stored::Numbers([first, ..])) => *first == number as f64,
+            _ => false,
+        };
+        assert!((0..20_000).all(|number| held(&shard, number)));
+        for number in 0..19_900 {
+            assert_eq!((shard.remove(id(number)), shard.remove(id(number))), (1, 0), "{number}");
+        }
+        assert_eq!((shard.len(), shard.segments.len()), (100, 1));
+        assert!((0..20_000).all(|number| held(&shard, number) == (number >= 19_900)));
+        assert!(shard.segments[0].capacity() < 512 && shard.segments.capacity() < 8);
     }
 
     #[test]
     fn bounded_steps_find_every_expired_counter_in_the_end_and_no_other() {
         let mut shard = Shard::new(7);
-        for id in 0..1_000 {
-            put(&mut shard, id, if id % 3 == 0 { 2_000 } else { 1_000 });
+        for number in 0..1_000 {
+            put(&mut shard, number, if number % 3 == 0 { 2_000 } else { 1_000 });
         }
         let mut calls = 0;
-        while shard.entries.len() > 334 {
+        while shard.len() > 334 {
             assert!(shard.sweep(1_000, 4) <= 4);
             calls += 1;
-            assert!(calls < 1_000, "{} counters are left", shard.entries.len());
+            assert!(calls < 1_000, "{} counters are left", shard.len());
         }
-        assert!((0..1_000).all(|id| shard.get(id).is_some() == (id % 3 == 0)));
+        assert!((0..1_000).all(|number| shard.get(id(number)).is_some() == (number % 3 == 0)));
         assert_eq!(shard.sweep(1_999, 2_000), 0);
         assert_eq!(shard.sweep(2_000, 334), 334);
         assert_eq!(shard.sweep(2_000, 10), 0);
     }
-    #[test]
-    fn a_counter_costs_less_than_two_hundred_bytes() {
-        let mut shard = Shard::new(7);
-        for id in 0..100_000_u128 {
-            put(&mut shard, id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), 1);
-            // An entry (hash, key, counter), plus an index of 8 bytes and a control byte in a table
-            // that is at most half full.
-            let entries_bytes = size_of::<(usize, u128, Entry)>() * shard.entries.capacity();
-            let index_bytes = 2 * 9 * shard.entries.capacity();
-            assert!(
-                id < 100 || entries_bytes + index_bytes < 200 * shard.entries.len(),
-                "{} bytes for {}",
-                entries_bytes + index_bytes,
-                shard.entries.len()
-            );
+
+    /// Copies everything in steps of `most` and calls `between` after each.
+    fn copied(
+        shard: &mut Shard,
+        which: Which,
+        most: usize,
+        mut between: impl FnMut(&mut Shard),
+    ) -> HashMap<u128, f64> {
+        let (mut all, mut place) = (HashMap::new(), Place::FIRST);
+        shard.set_copied(true);
+        loop {
+            let next = shard.copy(place, which, most, |id, entry| {
+                let Stored::Numbers([first, ..]) = entry.counter else { panic!() };
+                all.insert(id, first);
+            });
+            let Some(next) = next else { break };
+            place = next;
+            between(shard);
         }
+        shard.set_copied(false);
+        all
+    }
+
+    #[test]
+    fn a_copy_misses_nothing_while_counters_come_and_go() {
+        let mut shard = Shard::new(7);
+        for number in 0..5_000 {
+            put(&mut shard, number, u64::MAX);
+        }
+        let mut next = 5_000;
+        let all = copied(&mut shard, Which::All, 50, |shard| {
+            // Splits segments that are copied, and makes holes in those that are not yet.
+            for number in next..next + 40 {
+                put(shard, number, u64::MAX);
+                shard.remove(id(number - 5_000));
+            }
+            next += 40;
+        });
+        assert!(next > 7_000, "{next}");
+        for number in next - 5_000..5_000 {
+            assert_eq!(all.get(&id(number)), Some(&(number as f64)), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_second_copy_holds_what_changed_since_the_first() {
+        let mut shard = Shard::new(7);
+        for number in 0..1_000 {
+            put(&mut shard, number, 1_000);
+        }
+        assert_eq!(copied(&mut shard, Which::All, 100, |_| {}).len(), 1_000);
+        assert_eq!(copied(&mut shard, Which::Changed, 100, |_| {}).len(), 0);
+        shard.get_mut(id(7)).unwrap().expire_at(u64::MAX);
+        put(&mut shard, 8, 1_000);
+        put(&mut shard, 1_000, 1_000);
+        let changed = copied(&mut shard, Which::Changed, 100, |_| {});
+        let mut changed: Vec<f64> = changed.into_values().collect();
+        changed.sort_by(f64::total_cmp);
+        assert_eq!(changed, [7.0, 8.0, 1_000.0]);
+        assert_eq!(shard.entry_at(id(7)).unwrap().expire_us(), NEVER_US);
+    }
+
+    /// The tables' own memory, in bytes: an entry (hash, key, counter) for each place, and an index
+    /// of 8 bytes and a control byte for each bucket, of which 7/8 are used at most.
+    fn bytes(shard: &Shard) -> usize {
+        let of_segment = |segment: &Segment| {
+            let buckets = (segment.capacity() * 8 / 7).next_power_of_two();
+            size_of::<(usize, u128, Entry)>() * segment.capacity() + 9 * buckets
+        };
+        shard.segments.capacity() * size_of::<Segment>()
+            + shard.segments.iter().map(of_segment).sum::<usize>()
+    }
+
+    #[test]
+    fn a_counter_costs_less_than_two_hundred_bytes_and_no_insert_moves_many() {
+        let mut shard = Shard::new(7);
+        let mut slowest = Duration::ZERO;
+        for number in 0..100_000_u128 {
+            let before = crate::clock::thread_cpu();
+            put(&mut shard, number, 1);
+            slowest = slowest.max(crate::clock::thread_cpu() - before);
+            if number > 100 && number % 64 == 0 {
+                let each = bytes(&shard) / shard.len();
+                assert!(each < 200, "{each} bytes for each of {}", shard.len());
+            }
+        }
+        // CPU time, as other threads may take the core; a generous bound for a build that is not
+        // optimised.
+        assert!(slowest < Duration::from_millis(5), "{slowest:?}");
+        while shard.sweep(1, 512) > 0 {}
+        assert!(bytes(&shard) < 4_096, "{} bytes for none", bytes(&shard));
     }
 }

@@ -15,8 +15,6 @@
 //!   it, so editing them applies to existing counters. Editing the shape starts new counters.
 
 use std::fmt::Write as _;
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
@@ -24,8 +22,8 @@ use crate::engine::{Secret, Space};
 
 /// BLAKE3 key derivation context: separates this use of the secret from any other.
 const SECRET_CONTEXT: &str = "weir 2025 digests of counter keys and tags, version 1";
-/// The context for the random secret of a process.
-const PROCESS_CONTEXT: &str = "weir 2025 digests of counter keys in memory, version 1";
+/// The context of [`secret_id`].
+const ID_CONTEXT: &str = "weir 2026 identity of the secret of counter keys, version 1";
 /// Maximum length of an escaped name in a key, in bytes. A longer name is digested.
 const ESCAPED_BYTES_MAX: usize = 96;
 /// Texts up to this size, in bytes, are digested without an allocation.
@@ -47,18 +45,10 @@ impl Digests {
         Self(secret.map(|secret| blake3::derive_key(SECRET_CONTEXT, secret.0.as_bytes())))
     }
 
-    /// For counters that no other process shares. If no secret is configured, the process uses a
-    /// random one: otherwise anybody could compute keys that all fall into one shard.
-    pub(super) fn of_process(secret: Option<&Secret>) -> Self {
-        static RANDOM: OnceLock<[u8; blake3::KEY_LEN]> = OnceLock::new();
-        // `RandomState` gets its keys from the system's random numbers.
-        let random = || {
-            let seed: Vec<u8> = (0..blake3::KEY_LEN / 8)
-                .flat_map(|_| RandomState::new().hash_one(0_u64).to_le_bytes())
-                .collect();
-            blake3::derive_key(PROCESS_CONTEXT, &seed)
-        };
-        if secret.is_some() { Self::new(secret) } else { Self(Some(*RANDOM.get_or_init(random))) }
+    /// For counters that no other process shares. If no secret is configured, they are digested
+    /// with the random `salt`: otherwise anybody could compute keys that all fall into one shard.
+    pub(super) fn salted(secret: Option<&Secret>, salt: [u8; blake3::KEY_LEN]) -> Self {
+        if secret.is_some() { Self::new(secret) } else { Self(Some(salt)) }
     }
 
     /// The digest of a list of parts. Each part is preceded by its length, so that different lists
@@ -75,6 +65,13 @@ impl Digests {
         };
         hash.as_bytes().first_chunk().map_or(0, |half| u128::from_be_bytes(*half))
     }
+}
+
+/// Identifies a secret without showing it; zeros without a secret.
+#[must_use]
+pub fn secret_id(secret: Option<&Secret>) -> [u8; 16] {
+    let key = secret.map(|secret| blake3::derive_key(ID_CONTEXT, secret.0.as_bytes()));
+    key.and_then(|key| key.first_chunk().copied()).unwrap_or_default()
 }
 
 /// Computes the digests of one plan's keys. Limits mostly share a key, which is digested once.
@@ -191,16 +188,22 @@ mod tests {
     }
 
     #[test]
-    fn in_memory_the_process_has_a_secret_of_its_own_and_keeps_it() {
-        let digest = |secret: Option<&Secret>| Digests::of_process(secret).of(&[b"203.0.113.7"]);
-        assert_eq!(digest(None), digest(None), "a reload finds its counters");
-        assert_ne!(
-            digest(None),
-            Digests::new(None).of(&[b"203.0.113.7"]),
-            "nobody else can compute it"
-        );
+    fn in_memory_keys_are_digested_with_a_salt_where_there_is_no_secret() {
+        let digest = |secret: Option<&Secret>, salt: u8| {
+            Digests::salted(secret, [salt; blake3::KEY_LEN]).of(&[b"203.0.113.7"])
+        };
+        assert_eq!(digest(None, 1), digest(None, 1));
+        assert_ne!(digest(None, 1), digest(None, 2), "nobody else can compute it");
         let secret = Secret("s".into());
-        assert_eq!(digest(Some(&secret)), Digests::new(Some(&secret)).of(&[b"203.0.113.7"]));
+        let plain = Digests::new(Some(&secret)).of(&[b"203.0.113.7"]);
+        assert_eq!((digest(Some(&secret), 1), digest(Some(&secret), 2)), (plain, plain));
+    }
+
+    #[test]
+    fn each_secret_has_an_identity() {
+        let [one, other] = ["s", "t"].map(|secret| secret_id(Some(&Secret(secret.into()))));
+        assert_eq!(one, secret_id(Some(&Secret("s".into()))));
+        assert!(one != other && one != secret_id(None));
     }
 
     #[test]

@@ -42,6 +42,7 @@ use crate::engine::{Engine, EngineError, Scripts, Secret};
 use crate::plan::{Adjustment, Algorithm, OnStoreError, Outcome, Plan};
 use crate::telemetry::Metrics;
 
+pub use keys::secret_id;
 pub use look::{Counter, CounterName};
 pub use weir_algorithms::Share;
 
@@ -257,6 +258,12 @@ impl Limiter {
     /// `grace`. The workers' runtimes must still be running.
     pub async fn drain(&self, grace: Duration) {
         drain(&self.shared, grace).await;
+    }
+
+    /// Drops expired counters in memory, a part of them with each call: of the embedded engine, and
+    /// of those that were counted here while Redis was away.
+    pub fn sweep(&self) {
+        self.shared.sweep();
     }
 
     /// A handle for draining this limiter after it was replaced: requests in flight settle with the

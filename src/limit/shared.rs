@@ -115,10 +115,12 @@ impl Shared {
         };
         let secret = settings.key_secret.as_ref();
         let (lease, digests) = match *engine {
-            Engine::Embedded(_) => (LEASE_IN_MEMORY, Digests::of_process(secret)),
+            Engine::Embedded(ref engine) => {
+                (LEASE_IN_MEMORY, Digests::salted(secret, engine.salt()))
+            }
             Engine::Redis(_) => (settings.lease, Digests::new(secret)),
         };
-        let standby = EmbeddedSettings { keys_max: STANDBY_KEYS_MAX };
+        let standby = EmbeddedSettings::new(STANDBY_KEYS_MAX);
         let standby = Embedded::new(&standby, clock.clone(), &metrics);
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -168,6 +170,12 @@ impl Shared {
     /// 1970.
     pub(super) fn numbers(&self, algorithm: &Algorithm, now_us: i64) -> [i64; NUMBERS_MAX] {
         algorithm.numbers(Moment { lease: self.lease, now_us })
+    }
+
+    /// Drops expired counters in memory, a part of them with each call.
+    pub(super) fn sweep(&self) {
+        self.engine.sweep();
+        self.standby.sweep();
     }
 
     /// The engine that counts in this process while a shard is away.

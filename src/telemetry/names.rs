@@ -71,6 +71,8 @@ names! {
     Gauge TUNNELS_OPEN "weir_tunnels_open" [] "Upgraded connections (WebSockets) open now";
     Gauge BUFFERED_BYTES "weir_buffered_bytes" [] "Bytes buffered for clients and upstreams to read, as counted for server.limits.buffered_bytes; updated each second";
     Gauge EMBEDDED_KEYS "weir_embedded_keys" [] "Keys that the embedded engine holds";
+    Counter SNAPSHOTS_FAILED "weir_snapshots_failed" [] "Snapshots of counters in memory that could not be written";
+    OptionalGauge SNAPSHOT_SAVED "weir_snapshot_saved_timestamp_seconds" [] "When counters in memory were last saved, in Unix seconds; absent before the first time";
     Gauge CONFIG_APPLIED "weir_config_applied_timestamp_seconds" [] "When the running configuration was applied, in Unix seconds";
     OptionalGauge CERTIFICATES_EXPIRE "weir_certificates_expire_timestamp_seconds" [] "When the first certificate of a listener expires, in Unix seconds; absent without TLS";
     Histogram REQUEST_SECONDS "weir_request_duration_seconds" [] "From the request's headers to the end of the response, in seconds";

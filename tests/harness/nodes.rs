@@ -43,7 +43,7 @@ impl Node {
 
     /// In memory. Its clones share the counters.
     pub fn embedded() -> Self {
-        Self::with(&weir::engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 }))
+        Self::with(&weir::engine::Settings::Embedded(EmbeddedSettings::new(1_000_000)))
     }
 
     fn with(settings: &weir::engine::Settings) -> Self {

@@ -28,6 +28,7 @@ pub fn binary() -> &'static str {
 pub struct Weir {
     child: Child,
     folder: TempDir,
+    start: Start,
     output: Output,
     pub http: SocketAddr,
     pub admin: Option<SocketAddr>,
@@ -36,6 +37,12 @@ pub struct Weir {
 /// How to start one.
 pub struct Builder {
     folder: TempDir,
+    start: Start,
+}
+
+/// A command line.
+#[derive(Clone, Default)]
+struct Start {
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
     /// An argument for `ulimit`.
@@ -56,34 +63,26 @@ impl Weir {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("proxy.toml");
         std::fs::write(&path, config).expect("a configuration file");
-        Builder {
-            folder,
-            arguments: vec!["run".into(), "--config".into(), path.into()],
-            environment: Vec::new(),
-            files: None,
-        }
+        let arguments = vec!["run".into(), "--config".into(), path.into()];
+        Builder { folder, start: Start { arguments, ..Start::default() } }
     }
 
     /// `weir ARGUMENTS`, without a configuration file.
     pub fn with_arguments(arguments: &[&str]) -> Builder {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Builder {
-            folder,
-            arguments: arguments.iter().map(OsString::from).collect(),
-            environment: Vec::new(),
-            files: None,
-        }
+        let arguments = arguments.iter().map(OsString::from).collect();
+        Builder { folder, start: Start { arguments, ..Start::default() } }
     }
 
     /// `weir check` of a configuration built for [`Builder::start`]: exit code, stdout, stderr.
     pub fn check(mut builder: Builder) -> (i32, String, String) {
-        builder.arguments[0] = "check".into();
+        builder.start.arguments[0] = "check".into();
         builder.run()
     }
 
     /// `weir demo` instead of `weir run`.
     pub fn demo(mut builder: Builder) -> Builder {
-        builder.arguments[0] = "demo".into();
+        builder.start.arguments[0] = "demo".into();
         builder
     }
 
@@ -124,6 +123,15 @@ impl Weir {
                 Err(format!("{now} so far\n{}", self.output.tail(30)))
             }
         });
+    }
+
+    /// Ends it with `signal`, and starts it again in the same folder.
+    pub fn restart(mut self, signal: Signal) -> Self {
+        self.signal(signal);
+        self.exit();
+        let nothing = tempfile::tempdir().expect("a temporary folder");
+        let folder = std::mem::replace(&mut self.folder, nothing);
+        Builder { folder, start: self.start.clone() }.start()
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -220,19 +228,19 @@ impl Builder {
     }
 
     pub fn environment(mut self, name: &str, value: &str) -> Self {
-        self.environment.push((name.into(), value.into()));
+        self.start.environment.push((name.into(), value.into()));
         self
     }
 
     /// Limits its open files to `max`, as `ulimit -n` does.
     pub fn files(mut self, max: u64) -> Self {
-        self.files = Some(format!("-n {max}"));
+        self.start.files = Some(format!("-n {max}"));
         self
     }
 
     /// Starts it with this soft limit of open files, which it may raise.
     pub fn soft_files(mut self, max: u64) -> Self {
-        self.files = Some(format!("-Sn {max}"));
+        self.start.files = Some(format!("-Sn {max}"));
         self
     }
 
@@ -247,7 +255,14 @@ impl Builder {
         output.follow(child.stdout.take().expect("a pipe"));
         output.follow(child.stderr.take().expect("a pipe"));
         let nowhere: SocketAddr = ([0, 0, 0, 0], 0).into();
-        let mut weir = Weir { child, folder: self.folder, output, http: nowhere, admin: None };
+        let mut weir = Weir {
+            child,
+            folder: self.folder,
+            start: self.start,
+            output,
+            http: nowhere,
+            admin: None,
+        };
         let deadline = Instant::now() + TIMEOUT;
         while !weir.output.says("ready") {
             assert!(weir.running(), "weir ended before it was ready:\n{}", weir.output.tail(60));
@@ -284,7 +299,7 @@ impl Builder {
     }
 
     fn command(&self) -> Command {
-        let mut command = match &self.files {
+        let mut command = match &self.start.files {
             None => Command::new(binary()),
             Some(files) => {
                 // The shell is replaced by the program, so that its process id is the program's.
@@ -294,8 +309,8 @@ impl Builder {
             }
         };
         command
-            .args(&self.arguments)
-            .envs(self.environment.iter().cloned())
+            .args(&self.start.arguments)
+            .envs(self.start.environment.iter().cloned())
             .current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command

@@ -54,6 +54,7 @@ mod settling;
 mod several;
 mod slow_clients;
 mod smuggling;
+mod snapshots;
 mod spellings;
 mod streams;
 mod tls;

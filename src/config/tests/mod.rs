@@ -69,7 +69,7 @@ fn a_file_of_twelve_lines_is_enough() {
         config.admin,
         Some(crate::admin::Settings::plain("127.0.0.1:9901".parse().unwrap()))
     );
-    assert_eq!(config.engine, engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 }));
+    assert_eq!(config.engine, engine::Settings::Embedded(EmbeddedSettings::new(1_000_000)));
     assert_eq!(config.policies[0].module, Module::Shipped("client-ip".into()));
     assert_eq!(
         &*config.policies[0].config_json,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::engine::SnapshotSettings;
 use crate::limit::Share;
 use crate::telemetry::WORKERS_MAX;
 use crate::upstream::Protocol;
@@ -126,8 +127,35 @@ fn a_share_is_a_fraction() {
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
-    says("store.embedded.snapshot = {}", &["snapshots of the embedded engine: not built yet"]);
+fn counters_in_memory_are_saved_to_a_file_in_a_folder_that_exists() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = |lines: &str| {
+        let text = extended(&format!("[store.embedded]\n{lines}"));
+        Config::parse(&text, &folder.path().join("proxy.toml"))
+    };
+    let snapshot = |lines: &str| match load(lines).unwrap().engine {
+        engine::Settings::Embedded(settings) => settings.snapshot,
+        engine::Settings::Redis(_) => None,
+    };
+    let written = |path: std::path::PathBuf, s| {
+        Some(SnapshotSettings { path, every: Duration::from_secs(s) })
+    };
+    let path = folder.path().join("weir.snapshot");
+    assert_eq!(snapshot("snapshot = \"weir.snapshot\""), written(path.clone(), 5));
+    let slower = format!("snapshot = \"{}\"\nsnapshot_every = \"1m\"", path.display());
+    assert_eq!(snapshot(&slower), written(path, 60));
+    assert_eq!(snapshot(""), None);
+    for (wrong, parts) in [
+        ("snapshot = \"\"", ["store.embedded.snapshot", "in a folder that exists"]),
+        ("snapshot = \"nowhere/weir.snapshot\"", ["nowhere/weir.snapshot", "that exists"]),
+        ("snapshot = \".\"", ["store.embedded.snapshot", "in a folder that exists"]),
+        ("snapshot = {}", ["store.embedded.snapshot", "in a folder that exists"]),
+        ("snapshot = \"a\"\nsnapshot_every = \"1ms\"", ["snapshot_every", "\"100ms\" to \"1d\""]),
+        ("snapshot_every = \"5s\"", ["without `snapshot`", "a `snapshot` to write"]),
+    ] {
+        let mistakes = load(wrong).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| mistakes.contains(part)), "{wrong}: {mistakes}");
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ const FULL: EngineError = EngineError { cause: Cause::Full, ran: Ran::No };
 fn embedded(keys_max: usize) -> (Embedded, Clock, Metrics) {
     let clock = Clock::virtual_at(START_US as i64);
     let metrics = Metrics::new(1);
-    (Embedded::new(&EmbeddedSettings { keys_max }, clock.clone(), &metrics), clock, metrics)
+    (Embedded::new(&EmbeddedSettings::new(keys_max), clock.clone(), &metrics), clock, metrics)
 }
 
 fn tagged(tag: u128) -> Cell {

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::saved::Bytes;
+
 /// The units `from..to` of one take, all with one instant.
 struct Record {
     at: u64,
@@ -94,6 +96,31 @@ impl Members {
     /// Drops units with an instant after `at`.
     pub(super) fn drop_after(&mut self, at: u64) {
         self.records.truncate(self.until(at));
+    }
+
+    /// Appends all records: their number, then of each its instant, name, and units.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&(self.records.len() as u32).to_le_bytes());
+        for record in &self.records {
+            out.extend_from_slice(&record.at.to_le_bytes());
+            out.extend_from_slice(&record.member.to_le_bytes());
+            out.extend_from_slice(&record.from.to_le_bytes());
+            out.extend_from_slice(&record.to.to_le_bytes());
+        }
+    }
+
+    /// Reads what [`Members::write`] wrote; `None` if the bytes are no such records.
+    pub(super) fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
+        let mut all = Self::default();
+        for _ in 0..bytes.u32()? {
+            let (at, member) = (bytes.u64()?, bytes.u128()?);
+            let (from, to) = (bytes.u32()?, bytes.u32()?);
+            let sorted = all.records.back().is_none_or(|last| last.at <= at);
+            let sum = all.sum(all.records.len()) + u64::from(to.checked_sub(from)?);
+            all.records.push_back(Record { at, member, from, to, sum });
+            sorted.then_some(())?;
+        }
+        Some(all)
     }
 
     fn update_sums(&mut self, index: usize) {

@@ -5,6 +5,7 @@
 //! agreed, exactly as the Redis driver does with a string, a list or a sorted set. Must not know
 //! what a program computes.
 
+mod bytes;
 mod members;
 mod ring;
 

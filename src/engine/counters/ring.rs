@@ -2,6 +2,7 @@
 //! count.
 
 use crate::engine::Content;
+use crate::engine::saved::Bytes;
 
 /// A ring, and the last sub-window written.
 pub(in crate::engine) struct Ring {
@@ -18,6 +19,22 @@ impl Ring {
             total: 0,
             counts: vec![0; usize::try_from(buckets).unwrap_or(0).max(1)].into_boxed_slice(),
         }
+    }
+
+    /// Appends the last sub-window, the number of sub-windows, and their counts.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.last.to_le_bytes());
+        out.extend_from_slice(&(self.counts.len() as u32).to_le_bytes());
+        self.counts.iter().for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
+        out.extend_from_slice(&self.total.to_le_bytes());
+    }
+
+    /// Reads what [`Ring::write`] wrote; `None` if the bytes are no ring.
+    pub(super) fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
+        let (last, buckets) = (bytes.u64()?, bytes.u32()?);
+        let counts: Option<Vec<u64>> = (0..buckets).map(|_| bytes.u64()).collect();
+        let counts = counts.filter(|counts| !counts.is_empty())?.into_boxed_slice();
+        Some(Self { last, counts, total: bytes.u64()? })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -172,7 +172,7 @@ impl TimedStore {
 
     fn in_memory(change: fn(Embedded) -> Embedded) -> Self {
         let clock = Clock::virtual_at(START_US as i64);
-        let settings = EmbeddedSettings { keys_max: 1_000_000 };
+        let settings = EmbeddedSettings::new(1_000_000);
         let embedded = change(Embedded::new(&settings, clock.clone(), &Metrics::new(1)));
         Self::of(Store::Embedded(Box::new(embedded), clock))
     }

@@ -323,7 +323,7 @@ async fn a_period_edited_applies_at_once_and_an_amount_edited_keeps_the_counter(
 
 #[tokio::test]
 async fn a_full_engine_follows_the_fallback_and_charges_no_other_tag() {
-    let settings = EngineSettings::Embedded(EmbeddedSettings { keys_max: 1 });
+    let settings = EngineSettings::Embedded(EmbeddedSettings::new(1));
     for (one, other) in PAIRS {
         let rig = Rig::new(&settings, None);
         let limits = [daily("a", one, 5), daily("b", other, 5)];

@@ -146,7 +146,7 @@ impl Rig {
 }
 
 fn in_memory() -> EngineSettings {
-    EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 })
+    EngineSettings::Embedded(EmbeddedSettings::new(10_000))
 }
 
 fn with_test_timeout() -> Settings {

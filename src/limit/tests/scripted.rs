@@ -32,7 +32,7 @@ fn tries(amount: i64) -> Limit {
 
 #[tokio::test]
 async fn an_edited_script_starts_afresh_and_edited_numbers_do_not() {
-    let settings = EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 });
+    let settings = EngineSettings::Embedded(EmbeddedSettings::new(10_000));
     let engine =
         Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());
     let scope = scope("public", OnStoreError::Deny);
@@ -54,7 +54,7 @@ async fn an_edited_script_starts_afresh_and_edited_numbers_do_not() {
 
 #[tokio::test]
 async fn what_a_script_took_is_given_back_and_its_retry_is_reported() {
-    let settings = EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 });
+    let settings = EngineSettings::Embedded(EmbeddedSettings::new(10_000));
     let engine =
         Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());
     let (scope, limiter) =

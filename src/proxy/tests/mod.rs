@@ -99,7 +99,7 @@ pub(super) fn settings() -> Settings {
 
 fn limiter(metrics: &Metrics) -> Arc<Limiter> {
     let clock = Clock::virtual_at(START_US);
-    let engine = EngineSettings::Embedded(EmbeddedSettings { keys_max: 1_000 });
+    let engine = EngineSettings::Embedded(EmbeddedSettings::new(1_000));
     let engine = Engine::build(&engine, clock.clone(), metrics).unwrap();
     Arc::new(Limiter::new(
         crate::limit::Settings { deadline: TEST_TIMEOUT, ..Default::default() },

@@ -1,0 +1,125 @@
+//! Saves counters in memory periodically, and once more at the end. Knows no format and no file,
+//! only when it is time.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::Running;
+use crate::clock;
+use crate::engine::{Engine, Saved};
+use crate::telemetry::{Counter, Metrics, names};
+
+/// How often the settings are looked at, so that a reload takes effect.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Between two saves passes this many times what the last one took, at least: saving takes at most
+/// a tenth of one core.
+const REST: u32 = 9;
+/// While saving fails, this often it is logged.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// Saves until it is ended or dropped.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    /// Never used to send: the thread ends when this is dropped.
+    end: Sender<std::convert::Infallible>,
+    thread: JoinHandle<Saver>,
+}
+
+impl Snapshots {
+    /// Starts saving as the current configuration says.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub(super) fn start(running: &Arc<Running>) -> std::io::Result<Self> {
+        let (end, ended) = channel();
+        let mut saver = Saver::new(&running.metrics);
+        let running = Arc::downgrade(running);
+        let save = move || {
+            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                saver.look(&running);
+            }
+            saver
+        };
+        let thread = std::thread::Builder::new().name("weir-snapshot".into()).spawn(save)?;
+        Ok(Self { end, thread })
+    }
+
+    /// Saves a last time, once a save that is under way is done. Nothing saves after it.
+    pub(super) fn finish(self, engine: &Engine) {
+        drop(self.end);
+        // The thread does not panic.
+        if let Ok(mut saver) = self.thread.join() {
+            saver.save(engine);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Saver {
+    metrics: Metrics,
+    failed: Counter,
+    /// When the last save began.
+    last: Option<Instant>,
+    /// When the next may begin.
+    rested: Instant,
+    /// When a failure was last logged, if the last save failed.
+    warned: Option<Instant>,
+}
+
+impl Saver {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            metrics: metrics.clone(),
+            failed: metrics.counter(names::SNAPSHOTS_FAILED, &[]),
+            last: None,
+            rested: clock::monotonic(),
+            warned: None,
+        }
+    }
+
+    /// Saves if it is time.
+    fn look(&mut self, running: &Weak<Running>) {
+        let Some(running) = running.upgrade() else { return };
+        let built = &running.current.load().built;
+        let Some(every) = built.snapshot_every() else { return };
+        let now = clock::monotonic();
+        if now < self.rested || self.last.is_some_and(|last| now < last + every) {
+            return;
+        }
+        self.last = Some(now);
+        let saved = self.save(&built.engine);
+        let at_s = running.clock.wall_us() / 1_000_000;
+        if saved.is_some() {
+            self.metrics.gauge(names::SNAPSHOT_SAVED).set(at_s);
+        }
+        let took = now.elapsed();
+        self.rested = now + took + took * REST;
+    }
+
+    fn save(&mut self, engine: &Engine) -> Option<Saved> {
+        match engine.save() {
+            Ok(saved) => {
+                if self.warned.take().is_some() {
+                    tracing::info!("counters are saved again");
+                }
+                if let Some(Saved { counters, bytes, took }) = saved {
+                    let took_ms = took.as_millis();
+                    tracing::debug!(counters, bytes, took_ms, "counters saved");
+                }
+                saved
+            }
+            Err(error) => {
+                self.failed.inc();
+                if self.warned.is_none_or(|warned| warned.elapsed() >= WARN_EVERY) {
+                    self.warned = Some(clock::monotonic());
+                    tracing::warn!(
+                        "counters can't be saved, so a restart would forget what is counted from now on: {error}"
+                    );
+                }
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The snapshot's file: written aside and renamed, so that there is always a whole one; held by one
+//! process at a time; set aside if it can't be read.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufReader, BufWriter, Seek};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::format::{Kind, Reader, Unreadable};
+use super::{Embedded, Restored};
+use crate::clock;
+
+/// Files that can't be read are kept under this many names, at most.
+const UNREADABLE_MAX: usize = 9;
+/// Only its owner may read it: it contains the salt of keys.
+const MODE: u32 = 0o600;
+
+/// Why a snapshot was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The system refused.
+    #[error("{what} {path}: {error}")]
+    Io {
+        /// What failed.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Another process saves its counters there.
+    #[error(
+        "another process saves its counters to {0}, expected a file for each: only the first one writes"
+    )]
+    Held(PathBuf),
+}
+
+/// What was saved.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved {
+    /// How many counters.
+    pub counters: u64,
+    /// The file's length.
+    pub bytes: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// The file, once this process holds it.
+#[derive(Debug)]
+pub(in crate::engine) struct SnapshotFile {
+    path: PathBuf,
+    /// Locked for as long as it is open.
+    _lock: File,
+}
+
+impl SnapshotFile {
+    /// Makes this process the one that writes `path`.
+    fn hold(path: &Path) -> Result<Self, SaveError> {
+        let lock_path = with_suffix(path, ".lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(MODE)
+            .open(&lock_path)
+            .map_err(failed("can't open", &lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(SaveError::Held(path.to_owned())),
+            Err(TryLockError::Error(error)) => Err(failed("can't lock", &lock_path)(error)),
+        }
+    }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SaveError {
+    let path = path.to_owned();
+    move |error| SaveError::Io { what, path, error }
+}
+
+impl Embedded {
+    /// Loads the configured snapshot. One that can't be read is set aside, and nothing of it is
+    /// used.
+    pub(in crate::engine) fn restore(&self) {
+        let Some(path) = self.snapshot_path() else { return };
+        let began = clock::monotonic();
+        match self.restore_from(&path) {
+            Ok(None) => tracing::info!(
+                snapshot = %path.display(),
+                "no snapshot of counters yet: they start at zero"
+            ),
+            Ok(Some((at_us, Restored { counters, expired }))) => {
+                let age_s = self.now_us().saturating_sub(at_us) / 1_000_000;
+                let took_ms = began.elapsed().as_millis();
+                tracing::info!(snapshot = %path.display(), counters, expired, age_s, took_ms, "counters restored");
+            }
+            Err(error) => {
+                let kept = set_aside(&path);
+                let kept = kept
+                    .as_deref()
+                    .map_or_else(String::new, |kept| format!(" (kept as {})", kept.display()));
+                tracing::error!(
+                    snapshot = %path.display(),
+                    "the snapshot of counters can't be used, so they start at zero{kept}: {error}"
+                );
+            }
+        }
+    }
+
+    /// Returns when the snapshot was written, and what was restored; `None` without a file.
+    fn restore_from(&self, path: &Path) -> Result<Option<(u64, Restored)>, Unreadable> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // First to its end, so that nothing of a torn file is used.
+        let mut reader = Reader::new(BufReader::new(&file))?;
+        self.read_header(&mut reader)?;
+        while reader.block()?.0 != Kind::End {}
+        (&file).rewind()?;
+        let mut reader = Reader::new(BufReader::new(&file))?;
+        let header = self.read_header(&mut reader)?;
+        self.set_salt(header.salt);
+        let restored = self.read_counters(&mut reader, Kind::End)?;
+        Ok(Some((header.at_us, restored)))
+    }
+
+    /// Saves all counters to the configured file; `None` if there is none, or if nothing has
+    /// changed since they were last saved.
+    ///
+    /// # Errors
+    /// See [`SaveError`]. The file is what it was before.
+    pub fn save(&self) -> Result<Option<Saved>, SaveError> {
+        let Some(path) = self.snapshot_path() else {
+            *self.snapshot_file() = None;
+            return Ok(None);
+        };
+        let mut held = self.snapshot_file();
+        if held.as_ref().is_none_or(|held| held.path != path) {
+            *held = None;
+            *held = Some(SnapshotFile::hold(&path)?);
+            self.set_unsaved();
+        }
+        if !self.take_unsaved() {
+            return Ok(None);
+        }
+        self.write_file(&path).inspect_err(|_| self.set_unsaved()).map(Some)
+    }
+
+    fn write_file(&self, path: &Path) -> Result<Saved, SaveError> {
+        let (began, aside) = (clock::monotonic(), with_suffix(path, ".new"));
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(MODE)
+            .open(&aside)
+            .map_err(failed("can't create", &aside))?;
+        let (writer, counters) =
+            self.write_snapshot(BufWriter::new(&file)).map_err(failed("can't write", &aside))?;
+        let bytes = writer.bytes();
+        drop(writer);
+        file.sync_all().map_err(failed("can't write", &aside))?;
+        std::fs::rename(&aside, path).map_err(failed("can't replace", path))?;
+        // The new name is on the disk once its folder is.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(failed("can't write", folder))?;
+        Ok(Saved { counters, bytes, took: began.elapsed() })
+    }
+}
+
+/// Renames a file that can't be used; returns its new name.
+fn set_aside(path: &Path) -> Option<PathBuf> {
+    let names =
+        (1..=UNREADABLE_MAX).map(|number| with_suffix(path, &format!(".unreadable-{number}")));
+    let free = names.clone().find(|name| !name.exists()).or_else(|| names.clone().next_back())?;
+    std::fs::rename(path, &free).ok().map(|()| free)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

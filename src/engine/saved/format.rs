@@ -1,0 +1,292 @@
+//! The format of saved counters: blocks, each with a digest of itself and of all before it, so that
+//! a file that is torn, mixed up or changed is noticed before anything of it is used.
+//!
+//! After [`MAGIC`], each block is a kind (1 byte), the payload's length (4 bytes), the payload, and
+//! 16 bytes of BLAKE3. Numbers are little-endian. The first block is [`Kind::Header`], the last one
+//! [`Kind::End`]. Must not know what a counter is.
+
+use std::io::{self, Read, Write};
+
+/// How saved counters begin. The number is the format's version.
+pub(super) const MAGIC: &[u8; 16] = b"weir snapshot 1\n";
+/// What every version begins with.
+const MAGIC_OF_ANY_VERSION: &[u8] = b"weir snapshot ";
+/// Maximum length of a payload.
+pub(super) const BLOCK_BYTES_MAX: usize = 1 << 20;
+const DIGEST_BYTES: usize = 16;
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Header = 1,
+    Spaces = 2,
+    Counters = 3,
+    /// Counters are complete, as far as they had been counted when saving began. More follows.
+    Pause = 4,
+    /// The number of counters.
+    End = 5,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Self> {
+        [Self::Header, Self::Spaces, Self::Counters, Self::Pause, Self::End]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Why saved counters can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("found no snapshot of Weir's, expected one that begins with \"weir snapshot 1\"")]
+    Foreign,
+    #[error("found a snapshot of another version of Weir, expected version 1 of the format")]
+    Version,
+    #[error("found its end after {0} bytes, expected more: it was not written completely")]
+    Torn(u64),
+    #[error("found bytes that do not match their digest in the block at byte {0}")]
+    Digest(u64),
+    #[error("found a block at byte {0} that makes no sense")]
+    Nonsense(u64),
+    #[error(
+        "found counters under another store.key_secret, expected the one that they were counted under"
+    )]
+    Secret,
+}
+
+/// Writes blocks.
+pub(super) struct Writer<W> {
+    out: W,
+    digest: [u8; DIGEST_BYTES],
+    bytes: u64,
+}
+
+impl<W: Write> Writer<W> {
+    pub(super) fn new(mut out: W) -> io::Result<Self> {
+        out.write_all(MAGIC)?;
+        Ok(Self { out, digest: first_digest(), bytes: MAGIC.len() as u64 })
+    }
+
+    /// Writes a block. Its payload is at most [`BLOCK_BYTES_MAX`] long.
+    pub(super) fn block(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= BLOCK_BYTES_MAX);
+        let length = length.ok_or(io::ErrorKind::InvalidInput)?.to_le_bytes();
+        self.digest = next_digest(&self.digest, kind as u8, payload);
+        self.out.write_all(&[kind as u8])?;
+        self.out.write_all(&length)?;
+        self.out.write_all(payload)?;
+        self.out.write_all(&self.digest)?;
+        self.bytes += (1 + length.len() + payload.len() + DIGEST_BYTES) as u64;
+        Ok(())
+    }
+
+    /// Bytes written so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Reads blocks.
+pub(super) struct Reader<R> {
+    input: R,
+    digest: [u8; DIGEST_BYTES],
+    at: u64,
+    payload: Vec<u8>,
+}
+
+impl<R: Read> Reader<R> {
+    pub(super) fn new(mut input: R) -> Result<Self, Unreadable> {
+        let mut magic = [0; MAGIC.len()];
+        read_exact(&mut input, &mut magic, 0).map_err(|error| match error {
+            Unreadable::Torn(_) => Unreadable::Foreign,
+            other => other,
+        })?;
+        match magic {
+            _ if magic == *MAGIC => {}
+            _ if magic.starts_with(MAGIC_OF_ANY_VERSION) => return Err(Unreadable::Version),
+            _ => return Err(Unreadable::Foreign),
+        }
+        let at = MAGIC.len() as u64;
+        Ok(Self { input, digest: first_digest(), at, payload: Vec::new() })
+    }
+
+    /// The byte at which the next block begins.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Reads the next block, whose digest is right.
+    pub(super) fn block(&mut self) -> Result<(Kind, &[u8]), Unreadable> {
+        let begins = self.at;
+        let (mut kind, mut length) = ([0; 1], [0; 4]);
+        self.read(&mut kind)?;
+        self.read(&mut length)?;
+        let [byte] = kind;
+        let kind = Kind::of(byte).ok_or(Unreadable::Nonsense(begins))?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > BLOCK_BYTES_MAX {
+            return Err(Unreadable::Nonsense(begins));
+        }
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.resize(length, 0);
+        self.read(&mut payload)?;
+        let mut digest = [0; DIGEST_BYTES];
+        self.read(&mut digest)?;
+        self.digest = next_digest(&self.digest, byte, &payload);
+        self.payload = payload;
+        if digest != self.digest {
+            return Err(Unreadable::Digest(begins));
+        }
+        Ok((kind, &self.payload))
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), Unreadable> {
+        read_exact(&mut self.input, bytes, self.at)?;
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Fills `bytes`, which begin at the byte `at` of the input.
+fn read_exact(input: &mut impl Read, bytes: &mut [u8], at: u64) -> Result<(), Unreadable> {
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match input.read(rest) {
+            Ok(0) => return Err(Unreadable::Torn(at + filled as u64)),
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn first_digest() -> [u8; DIGEST_BYTES] {
+    shortened(blake3::hash(MAGIC))
+}
+
+fn next_digest(before: &[u8; DIGEST_BYTES], kind: u8, payload: &[u8]) -> [u8; DIGEST_BYTES] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(before).update(&[kind]).update(payload);
+    shortened(hasher.finalize())
+}
+
+fn shortened(hash: blake3::Hash) -> [u8; DIGEST_BYTES] {
+    hash.as_bytes().first_chunk().copied().unwrap_or_default()
+}
+
+/// Reads numbers from the front of a payload.
+pub(in crate::engine) struct Bytes<'a>(pub(in crate::engine) &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub(in crate::engine) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(in crate::engine) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    pub(in crate::engine) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    pub(in crate::engine) fn u8(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    pub(in crate::engine) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(in crate::engine) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(in crate::engine) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(in crate::engine) fn u128(&mut self) -> Option<u128> {
+        self.array().map(u128::from_le_bytes)
+    }
+
+    pub(in crate::engine) fn f64(&mut self) -> Option<f64> {
+        self.array().map(f64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written() -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        for (kind, payload) in [(Kind::Header, "h"), (Kind::Counters, "some"), (Kind::End, "")] {
+            writer.block(kind, payload.as_bytes()).unwrap();
+        }
+        assert_eq!(writer.bytes() as usize, writer.out.len());
+        writer.out
+    }
+
+    fn read(bytes: &[u8]) -> Result<Vec<(Kind, Vec<u8>)>, Unreadable> {
+        let mut reader = Reader::new(bytes)?;
+        let mut all = Vec::new();
+        loop {
+            let (kind, payload) = reader.block()?;
+            all.push((kind, payload.to_vec()));
+            if kind == Kind::End {
+                return Ok(all);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let all = read(&written()).unwrap();
+        let (kinds, payloads): (Vec<Kind>, Vec<Vec<u8>>) = all.into_iter().unzip();
+        assert_eq!(kinds, [Kind::Header, Kind::Counters, Kind::End]);
+        assert_eq!(payloads, [&b"h"[..], b"some", b""]);
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        assert!(writer.block(Kind::Counters, &vec![0; BLOCK_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn every_torn_or_changed_file_is_noticed() {
+        let whole = written();
+        for length in 0..whole.len() {
+            let error = read(&whole[..length]).unwrap_err();
+            let torn = matches!(error, Unreadable::Torn(at) if at == length as u64);
+            assert!(torn || length < MAGIC.len(), "{length}: {error}");
+        }
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut changed = whole.clone();
+                changed[at] ^= 1 << bit;
+                assert!(read(&changed).is_err(), "{at}");
+            }
+        }
+        let version = [b"weir snapshot 9\n", &whole[MAGIC.len()..]].concat();
+        assert!(matches!(read(&version), Err(Unreadable::Version)));
+        assert!(matches!(read(b"#!/bin/sh\necho hello, I am a script"), Err(Unreadable::Foreign)));
+    }
+
+    #[test]
+    fn a_block_of_another_file_is_noticed() {
+        let (one, block) = (written(), MAGIC.len()..MAGIC.len() + 1 + 4 + 1 + DIGEST_BYTES);
+        let twice = [&one[..block.end], &one[block.clone()], &one[block.end..]].concat();
+        let error = read(&twice).unwrap_err();
+        assert!(matches!(error, Unreadable::Digest(at) if at == block.end as u64), "{error}");
+    }
+}

@@ -1,0 +1,218 @@
+//! Saves the counters of the embedded engine to a file, and restores them after a restart.
+//!
+//! A save goes through the shards in small steps, each under its shard's lock for microseconds, so
+//! no worker waits for it. Each counter is saved as it was at some moment of the save. `format` is
+//! the file's format, `file` is where it is kept. Must not know what a counter means.
+
+mod file;
+mod format;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use super::counters::Stored;
+use super::embedded::SHARDS;
+use super::shard::{Entry, Place, Which};
+use super::{Embedded, Space};
+use format::{Kind, Reader, Unreadable, Writer};
+
+pub(super) use file::SnapshotFile;
+pub use file::{SaveError, Saved};
+pub(super) use format::Bytes;
+
+/// Bytes of the random salt of keys.
+pub(super) const SALT_BYTES: usize = 32;
+/// What identifies the secret under which keys are digested.
+pub(super) type Names = [u8; 16];
+/// A block is written when it is this long. A log or a ring may make it longer, but never longer
+/// than a block may be: a log of 10,000 records takes 320 kB.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Copied under one lock, in keys as `max_keys` counts them: some ten microseconds.
+const KEYS_PER_LOCK: usize = 256;
+
+/// What a snapshot begins with.
+struct Header {
+    salt: [u8; SALT_BYTES],
+    names: Names,
+    /// When saving began, in microseconds since 1970.
+    at_us: u64,
+}
+
+impl Header {
+    fn write(&self) -> Vec<u8> {
+        [&self.salt[..], &self.names, &self.at_us.to_le_bytes()].concat()
+    }
+
+    fn read(payload: &[u8]) -> Option<Self> {
+        let mut bytes = Bytes(payload);
+        let header = Self { salt: bytes.array()?, names: bytes.array()?, at_us: bytes.u64()? };
+        bytes.is_empty().then_some(header)
+    }
+}
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Restored {
+    counters: u64,
+    /// Counters that had lost their meaning meanwhile.
+    expired: u64,
+}
+
+impl Embedded {
+    /// Writes the header, and the spaces for searches.
+    fn write_head<W: Write>(&self, out: W) -> io::Result<Writer<W>> {
+        let mut writer = Writer::new(out)?;
+        let header = Header { salt: self.salt(), names: self.names(), at_us: self.now_us() };
+        writer.block(Kind::Header, &header.write())?;
+        let mut block = Vec::new();
+        for space in self.spaces() {
+            let Ok(length) = u16::try_from(space.text.len()) else { continue };
+            block.extend_from_slice(&space.digest.to_le_bytes());
+            block.extend_from_slice(&length.to_le_bytes());
+            block.extend_from_slice(space.text.as_bytes());
+            write_if_full(&mut writer, Kind::Spaces, &mut block)?;
+        }
+        writer.block(Kind::Spaces, &block)?;
+        Ok(writer)
+    }
+
+    /// Writes counters, those of each shard in blocks that begin with its index (2 bytes); returns
+    /// how many.
+    fn write_counters<W: Write>(&self, writer: &mut Writer<W>, which: Which) -> io::Result<u64> {
+        let (mut block, mut count) = (Vec::with_capacity(2 * BLOCK_BYTES), 0);
+        for index in 0..SHARDS {
+            let Some(copying) = Copying::begin(self, index) else { continue };
+            let mut place = Some(Place::FIRST);
+            while let Some(from) = place {
+                if block.is_empty() {
+                    block.extend_from_slice(&(index as u16).to_le_bytes());
+                }
+                place = copying.next(from, which, |id, entry| {
+                    if entry.counter.outlives_the_process() {
+                        block.extend_from_slice(&id.to_le_bytes());
+                        block.extend_from_slice(&entry.expire_us().to_le_bytes());
+                        entry.counter.write(&mut block);
+                        count += 1;
+                    }
+                });
+                write_if_full(writer, Kind::Counters, &mut block)?;
+            }
+            if block.len() > size_of::<u16>() {
+                writer.block(Kind::Counters, &block)?;
+            }
+            block.clear();
+        }
+        Ok(count)
+    }
+
+    /// Writes a whole snapshot; returns the number of counters.
+    fn write_snapshot<W: Write>(&self, out: W) -> io::Result<(Writer<W>, u64)> {
+        let mut writer = self.write_head(out)?;
+        let count = self.write_counters(&mut writer, Which::All)?;
+        writer.block(Kind::End, &count.to_le_bytes())?;
+        writer.flush()?;
+        Ok((writer, count))
+    }
+
+    /// Reads the header, which must name the secret that is configured.
+    fn read_header<R: Read>(&self, reader: &mut Reader<R>) -> Result<Header, Unreadable> {
+        let at = reader.at();
+        let header = match reader.block()? {
+            (Kind::Header, payload) => Header::read(payload).ok_or(Unreadable::Nonsense(at))?,
+            _ => return Err(Unreadable::Nonsense(at)),
+        };
+        if header.names == self.names() { Ok(header) } else { Err(Unreadable::Secret) }
+    }
+
+    /// Reads counters up to a block of the kind `until`.
+    fn read_counters<R: Read>(
+        &self,
+        reader: &mut Reader<R>,
+        until: Kind,
+    ) -> Result<Restored, Unreadable> {
+        let (mut restored, now_us) = (Restored::default(), self.now_us());
+        loop {
+            let at = reader.at();
+            let (kind, payload) = reader.block()?;
+            let mut bytes = Bytes(payload);
+            match kind {
+                _ if kind == until => return Ok(restored),
+                Kind::Spaces => while self.read_space(&mut bytes).is_some() {},
+                Kind::Counters => {
+                    let shard = bytes.u16().ok_or(Unreadable::Nonsense(at))?;
+                    while let Some((id, entry)) = read_counter(&mut bytes) {
+                        if entry.expire_us() <= now_us {
+                            restored.expired += 1;
+                        } else {
+                            restored.counters += 1;
+                            self.put(usize::from(shard), id, entry);
+                        }
+                    }
+                }
+                Kind::Header | Kind::Pause | Kind::End => return Err(Unreadable::Nonsense(at)),
+            }
+            if !bytes.is_empty() {
+                return Err(Unreadable::Nonsense(at));
+            }
+        }
+    }
+
+    fn read_space(&self, bytes: &mut Bytes<'_>) -> Option<()> {
+        let mut rest = Bytes(bytes.0);
+        let (digest, length) = (rest.u128()?, rest.u16()?);
+        let text = std::str::from_utf8(rest.bytes(usize::from(length))?).ok()?;
+        self.note_space(&Arc::new(Space { text: text.to_owned(), digest }));
+        *bytes = rest;
+        Some(())
+    }
+}
+
+/// Reads one counter; `None` at the end of the block, or where there is no counter.
+fn read_counter(bytes: &mut Bytes<'_>) -> Option<(u128, Entry)> {
+    let mut rest = Bytes(bytes.0);
+    let (id, expire_us) = (rest.u128()?, rest.u64()?);
+    let counter = Stored::read(&mut rest)?;
+    *bytes = rest;
+    Some((id, Entry::new(counter, expire_us)))
+}
+
+/// Writes what has been collected if it fills a block.
+fn write_if_full<W: Write>(
+    writer: &mut Writer<W>,
+    kind: Kind,
+    block: &mut Vec<u8>,
+) -> io::Result<()> {
+    if block.len() >= BLOCK_BYTES {
+        writer.block(kind, block)?;
+        block.clear();
+    }
+    Ok(())
+}
+
+/// Copies one shard. While it lives, the shard merges no segments.
+struct Copying<'a> {
+    engine: &'a Embedded,
+    shard: usize,
+}
+
+impl<'a> Copying<'a> {
+    fn begin(engine: &'a Embedded, shard: usize) -> Option<Self> {
+        engine.shard_at(shard)?.set_copied(true);
+        Some(Self { engine, shard })
+    }
+
+    /// Copies the next few counters.
+    fn next(&self, from: Place, which: Which, copy: impl FnMut(u128, &Entry)) -> Option<Place> {
+        self.engine.shard_at(self.shard)?.copy(from, which, KEYS_PER_LOCK, copy)
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        if let Some(mut shard) = self.engine.shard_at(self.shard) {
+            shard.set_copied(false);
+        }
+    }
+}
