@@ -11,8 +11,8 @@ use crate::clock;
 use crate::engine::{Engine, Saved};
 use crate::telemetry::{Counter, Metrics, names};
 
-/// How often the settings are looked at, so that a reload takes effect.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often the settings are looked at, at least, so that a reload takes effect.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Between two saves passes this many times what the last one took, at least: saving takes at most
 /// a tenth of one core.
 const REST: u32 = 9;
@@ -37,8 +37,9 @@ impl Snapshots {
         let mut saver = Saver::new(&running.metrics);
         let running = Arc::downgrade(running);
         let save = move || {
-            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                saver.look(&running);
+            let mut wait = LOOK_EVERY;
+            while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                wait = saver.look(&running).min(LOOK_EVERY);
             }
             saver
         };
@@ -79,14 +80,15 @@ impl Saver {
         }
     }
 
-    /// Saves if it is time.
-    fn look(&mut self, running: &Weak<Running>) {
-        let Some(running) = running.upgrade() else { return };
+    /// Saves if it is time; returns how long to wait.
+    fn look(&mut self, running: &Weak<Running>) -> Duration {
+        let Some(running) = running.upgrade() else { return LOOK_EVERY };
         let built = &running.current.load().built;
-        let Some(every) = built.snapshot_every() else { return };
+        let Some(every) = built.snapshot_every() else { return LOOK_EVERY };
         let now = clock::monotonic();
-        if now < self.rested || self.last.is_some_and(|last| now < last + every) {
-            return;
+        let due = self.last.map_or(now, |last| last + every).max(self.rested);
+        if now < due {
+            return due - now;
         }
         self.last = Some(now);
         let saved = self.save(&built.engine);
@@ -96,6 +98,7 @@ impl Saver {
         }
         let took = now.elapsed();
         self.rested = now + took + took * REST;
+        (now + every).max(self.rested).saturating_duration_since(clock::monotonic())
     }
 
     fn save(&mut self, engine: &Engine) -> Option<Saved> {

@@ -36,7 +36,7 @@ const SWEEP_STEPS_WHEN_FULL: usize = 512;
 /// existing clients continue when new ones have filled the engine.
 const EXISTING_SHARE: usize = 4;
 /// Calls of [`Embedded::sweep`] until all counters have been checked.
-const ROUND_CALLS: usize = 32;
+const ROUND_CALLS: usize = 320;
 /// BLAKE3 key derivation context of the salt: separates this use from any other.
 const SALT_CONTEXT: &str = "weir 2025 digests of counter keys in memory, version 1";
 /// Maximum number of spaces remembered for searches. It is bounded because guests choose the names

@@ -337,8 +337,8 @@ impl Engine {
         }
     }
 
-    /// Drops expired counters in memory, a thirty-second part of them with each call: all memory
-    /// comes back, also when no requests come. Redis does this itself.
+    /// Drops expired counters in memory. Each call checks a small part of them, so that all are
+    /// checked after 320 calls. Redis does this itself.
     pub fn sweep(&self) {
         if let Self::Embedded(embedded) = self {
             embedded.sweep();

@@ -274,7 +274,7 @@ fn a_sweep_frees_everything_that_expired_without_a_call() {
     while engine.keys() > 0 {
         engine.sweep();
         sweeps += 1;
-        assert!(sweeps < 200, "{} keys", engine.keys());
+        assert!(sweeps < 1_000, "{} keys", engine.keys());
     }
-    assert!(sweeps > 5, "{sweeps}: each does a part");
+    assert!(sweeps > 50, "{sweeps}: each does a part");
 }
