@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::handover::Predecessor;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::{self, Config, Mistakes, Route, setting};
@@ -24,10 +25,21 @@ pub(super) struct Builder {
     metrics: Metrics,
     clock: Clock,
     runtime: Arc<Runtime>,
-    /// Whether what is built will serve, and so restores counters. Otherwise it is only checked.
-    serves: bool,
+    /// Where counters in memory come from.
+    counters: CountersFrom,
     /// Shared by the upstreams of all configurations.
     pub(super) budget: Budget,
+}
+
+/// Where a new engine's counters come from.
+#[derive(Clone, Debug)]
+pub(super) enum CountersFrom {
+    /// What is built will be checked and dropped.
+    Nowhere,
+    /// The configured snapshot.
+    Snapshot,
+    /// The process that this one takes over from.
+    Predecessor(Arc<Predecessor>),
 }
 
 /// What was built from one configuration, kept for the next one to compare with.
@@ -39,6 +51,7 @@ pub(super) struct Built {
     pub(super) tls: Vec<Option<Arc<listen::Tls>>>,
     pub(super) admin: Option<admin::Settings>,
     pub(super) workers: usize,
+    pub(super) shutdown_delay: Duration,
     pub(super) shutdown_grace: Duration,
     pub(super) log: telemetry::Settings,
     pub(super) connections: listen::ConnectionSettings,
@@ -69,12 +82,18 @@ impl Builder {
     pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
         let runtime =
             Runtime::new(fact_names()).map_err(|mistake| mistake.under(setting::POLICIES))?;
-        Ok(Self { metrics, clock, runtime, serves: false, budget: Budget::unlimited() })
+        Ok(Self {
+            metrics,
+            clock,
+            runtime,
+            counters: CountersFrom::Nowhere,
+            budget: Budget::unlimited(),
+        })
     }
 
-    /// What it builds will serve.
-    pub(super) fn serving(self) -> Self {
-        Self { serves: true, ..self }
+    /// What it builds will serve, with these counters.
+    pub(super) fn serving(self, counters: CountersFrom) -> Self {
+        Self { counters, ..self }
     }
 
     /// Adds the mistakes that modules find in what could be read of a mistaken configuration.
@@ -165,6 +184,7 @@ impl Builder {
             tls,
             admin: config.admin,
             workers: config.workers,
+            shutdown_delay: config.shutdown_delay,
             shutdown_grace: config.shutdown_grace,
             log: config.log,
             connections: config.connections,
@@ -212,8 +232,15 @@ impl Builder {
         }
         let engine = Engine::build(&config.engine, self.clock.clone(), &self.metrics)
             .map_err(|mistake| mistake.under(setting::STORE))?;
-        if self.serves {
-            engine.restore();
+        match &self.counters {
+            CountersFrom::Nowhere => {}
+            CountersFrom::Predecessor(predecessor) if before.is_none() => {
+                if let Err(error) = predecessor.counters(&engine) {
+                    tracing::error!(%error, "the old process did not send its counters");
+                    engine.restore();
+                }
+            }
+            CountersFrom::Snapshot | CountersFrom::Predecessor(_) => engine.restore(),
         }
         Ok(Arc::new(engine))
     }

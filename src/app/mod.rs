@@ -5,17 +5,22 @@
 //! and `applied` is that as one value, which a reload swaps. `workers` runs the threads, `views`
 //! shows the operator the state, `counters` finds counters for a person who asks, `descriptors`
 //! divides the files that the process may have open, `memory` gives back what closed connections
-//! and expired counters leave, `snapshots` saves counters, and `demo` is the small upstream of
-//! `weir demo`.
+//! and expired counters leave, `snapshots` saves counters, `handover` and `sockets` replace a
+//! process by a new one, `manager` talks to systemd, and `demo` is the small upstream of `weir
+//! demo`.
 
 mod applied;
 mod build;
 mod counters;
 mod demo;
 mod descriptors;
+mod handover;
+mod manager;
 mod memory;
+
 mod serve;
 mod snapshots;
+mod sockets;
 #[cfg(test)]
 mod tests;
 mod views;
@@ -23,7 +28,9 @@ mod workers;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
@@ -37,13 +44,19 @@ pub use crate::admin::page_paths;
 pub use counters::{CounterQuery, NoCounters, counters};
 pub use demo::DemoUpstream;
 pub use serve::serve;
+pub use sockets::Inherited;
 
 use applied::{Applied, Current};
-use build::{Builder, Built};
+use build::{Builder, Built, CountersFrom};
 use descriptors::Descriptors;
+use handover::{Again, HandOverError, Predecessor};
 use memory::Memory;
 use snapshots::Snapshots;
+use sockets::{For, Socket};
 use workers::Workers;
+
+/// How long a process that hands over waits for its workers to stop accepting.
+const ACCEPTING_MAX: Duration = Duration::from_secs(2);
 
 /// A running Weir. Dropping it without [`App::shutdown`] cuts what is under way.
 #[derive(Debug)]
@@ -53,8 +66,10 @@ pub struct App {
     workers: Option<Workers>,
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
-    /// None once [`App::shutdown`] has taken it.
+    /// None once [`App::shutdown`] has taken it, or another process has taken over.
     snapshots: Option<Snapshots>,
+    /// Further handles of the listening sockets, for a process that takes over.
+    sockets: Vec<Socket>,
     _memory: Memory,
 }
 
@@ -77,6 +92,8 @@ struct Running {
     drain: Drain,
     /// The operator's pages are served until everything else has ended.
     admin_drain: Drain,
+    /// The shutdown is announced: `/ready` says no, and everything is served on.
+    leaving: AtomicBool,
     started_us: i64,
     last_reload: Mutex<Option<views::LastReload>>,
 }
@@ -96,6 +113,23 @@ impl Running {
         match self.current.load().built.first_expiry_s() {
             Some(first) => self.metrics.gauge(names::CERTIFICATES_EXPIRE).set(first),
             None => self.metrics.forget_gauge(names::CERTIFICATES_EXPIRE),
+        }
+    }
+
+    /// Waits until no thread accepts connections: a matter of microseconds, unless one is busy.
+    fn await_no_accepting(&self) {
+        let waits = async {
+            self.drain.accepts_no_more().await;
+            self.admin_drain.accepts_no_more().await;
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let ended = runtime.is_ok_and(|runtime| {
+            runtime.block_on(async { tokio::time::timeout(ACCEPTING_MAX, waits).await.is_ok() })
+        });
+        if !ended {
+            tracing::warn!(
+                "a worker still accepts connections: what it decides is not handed over"
+            );
         }
     }
 
@@ -143,24 +177,60 @@ impl App {
     /// # Errors
     /// See [`StartError`].
     pub fn start_on(config: Config, sockets: Vec<TcpListener>) -> Result<Self, StartError> {
+        Self::start_with(config, sockets, Inherited::default())
+    }
+
+    /// Starts with what another process passed on: its sockets where the configuration names their
+    /// addresses, and, if it is a Weir that hands over, its counters. Returns when that one accepts
+    /// no more connections and this one does.
+    ///
+    /// # Errors
+    /// See [`StartError`]. A Weir that hands over then goes on.
+    pub fn start_inheriting(config: Config, inherited: Inherited) -> Result<Self, StartError> {
+        Self::start_with(config, Vec::new(), inherited)
+    }
+
+    fn start_with(
+        config: Config,
+        sockets: Vec<TcpListener>,
+        mut inherited: Inherited,
+    ) -> Result<Self, StartError> {
         let (workers, clock, descriptors) =
             (config.workers.max(1), Clock::system(), Descriptors::raise());
         let metrics = Metrics::new(workers);
+        let predecessor = inherited.predecessor.take().map(Predecessor::new).transpose();
+        let predecessor = predecessor.map_err(StartError::Worker)?.map(Arc::new);
+        let counters = predecessor
+            .as_ref()
+            .map_or(CountersFrom::Snapshot, |one| CountersFrom::Predecessor(Arc::clone(one)));
         let builder = Builder::new(metrics.clone(), clock.clone())
             .map_err(|mistake| config.source.locate(&[mistake]))?
-            .serving();
+            .serving(counters);
         let (built, snapshot) = builder.build(config, None)?;
         built.warn(None);
         built.prepare();
-        let public =
-            if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
+        let public = if sockets.is_empty() {
+            bind(&built, &mut inherited, workers)?
+        } else {
+            let each = sockets.into_iter().map(|socket| given(vec![socket], workers));
+            each.collect::<Result<_, _>>()?
+        };
         let public = numbered(public);
-        let pages = built.admin.as_ref().map(|admin| bind_one(admin.address, 1)).transpose()?;
+        let admin = built.admin.as_ref().map(|admin| admin.address);
+        let pages = admin
+            .map(|address| bind_one(For::Operators, address, &mut inherited, 1))
+            .transpose()?
+            .unwrap_or_default();
+        for address in inherited.left() {
+            tracing::warn!(%address, "this socket was passed on, but nothing is configured to listen there: it is closed");
+        }
+        drop(inherited);
         let addresses = public
             .iter()
             .filter_map(|per_worker| per_worker.first().map(Listener::address))
             .collect();
-        let admin_address = pages.as_ref().and_then(|bound| bound.first().map(Listener::address));
+        let admin_address = pages.first().map(Listener::address);
+        let sockets = handles(&built, &public, &pages).map_err(StartError::Worker)?;
 
         let applied = Applied::new(built, snapshot, None, descriptors, &builder.budget);
         let current = Current::new(applied);
@@ -177,21 +247,26 @@ impl App {
             descriptors,
             drain: Drain::new(),
             admin_drain: Drain::new(),
+            leaving: AtomicBool::new(false),
         });
         running.show_applied();
+        // From here on this process decides, and the old one does not.
+        if let Some(predecessor) = predecessor {
+            predecessor.take_over(&running.current.load().built.engine);
+        }
         let memory = Memory::watch(&running).map_err(StartError::Worker)?;
         let snapshots = Snapshots::start(&running).map_err(StartError::Worker)?;
-        let workers = Workers::start(&running, public, pages.unwrap_or_default(), workers)
-            .inspect_err(|_| {
-                // Stops the workers that did start.
-                running.drain.cut();
-            })?;
+        let workers = Workers::start(&running, public, pages, workers).inspect_err(|_| {
+            // Stops the workers that did start.
+            running.drain.cut();
+        })?;
         Ok(Self {
             running,
             workers: Some(workers),
             addresses,
             admin: admin_address,
             snapshots: Some(snapshots),
+            sockets,
             _memory: memory,
         })
     }
@@ -220,9 +295,43 @@ impl App {
         Reloader(Arc::clone(&self.running))
     }
 
-    /// Stops accepting, lets what is under way finish within the configured grace, settles, and
-    /// ends all threads. Returns whether everything finished in time.
+    /// Has `/ready` answer no, so that load balancers send no more requests, and serves on. Returns
+    /// how long the configuration wants to wait for that.
+    pub fn announce_shutdown(&self) -> Duration {
+        self.running.leaving.store(true, Ordering::SeqCst);
+        self.running.current.load().built.shutdown_delay
+    }
+
+    /// Starts the command `again` as a new process that takes over: listening sockets, counters,
+    /// and all connections from then on. This one has to be [shut down](Self::shutdown) next, which
+    /// lets what is under way finish.
+    ///
+    /// # Errors
+    /// The new process failed. This one goes on as if nothing had happened.
+    fn hand_over(&mut self, again: &Again) -> Result<(), HandOverError> {
+        let running = Arc::clone(&self.running);
+        // No reload replaces the engine meanwhile.
+        let _reloading = running.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = &running.current.load().built.engine;
+        let successor = handover::start(again, &self.sockets, engine)?;
+        let pid = successor.pid();
+        // The file is the new process's from now on.
+        if let Some(snapshots) = self.snapshots.take() {
+            snapshots.end();
+        }
+        running.drain.start_handing_over();
+        running.admin_drain.start_handing_over();
+        self.sockets.clear();
+        running.await_no_accepting();
+        successor.finish();
+        tracing::info!(pid, "handed over to a new process: what is under way here may finish");
+        Ok(())
+    }
+
+    /// Stops accepting, lets what is under way finish within the configured grace, settles, saves
+    /// counters in memory, and ends all threads. Returns whether everything finished in time.
     pub fn shutdown(mut self) -> bool {
+        self.sockets.clear();
         self.running.drain.start();
         let built = &self.running.current.load().built;
         let finished = self.workers.take().is_none_or(|workers| workers.join(built.shutdown_grace));
@@ -318,8 +427,15 @@ impl Reloader {
     }
 }
 
-fn bind(built: &Built, workers: usize) -> Result<Vec<Vec<Listener>>, StartError> {
-    built.listeners.iter().map(|settings| bind_one(settings.address, workers)).collect()
+fn bind(
+    built: &Built,
+    inherited: &mut Inherited,
+    workers: usize,
+) -> Result<Vec<Vec<Listener>>, StartError> {
+    let one = |settings: &crate::listen::Settings| {
+        bind_one(For::Clients, settings.address, inherited, workers)
+    };
+    built.listeners.iter().map(one).collect()
 }
 
 /// Each listener's sockets, with its number.
@@ -330,19 +446,48 @@ fn numbered(public: Vec<Vec<Listener>>) -> Vec<Vec<Listener>> {
     public.into_iter().enumerate().map(number).collect()
 }
 
-fn bind_one(address: SocketAddr, workers: usize) -> Result<Vec<Listener>, StartError> {
+/// The sockets at `address`: those that were passed on, or new ones.
+fn bind_one(
+    whom: For,
+    address: SocketAddr,
+    inherited: &mut Inherited,
+    workers: usize,
+) -> Result<Vec<Listener>, StartError> {
+    let passed_on = inherited.take(whom, address);
+    if !passed_on.is_empty() {
+        return given(passed_on, workers);
+    }
     Listener::bind(&crate::listen::Settings::plain(address), workers)
         .map_err(|source| StartError::Bind { address, source })
 }
 
-fn given(sockets: Vec<TcpListener>, workers: usize) -> Result<Vec<Vec<Listener>>, StartError> {
-    sockets
-        .into_iter()
-        .map(|socket| {
-            (0..workers).map(|_| socket.try_clone().and_then(Listener::from_std)).collect()
-        })
-        .collect::<std::io::Result<_>>()
-        .map_err(StartError::Worker)
+/// The sockets of one listener, with further handles of them where there are more workers.
+fn given(sockets: Vec<TcpListener>, workers: usize) -> Result<Vec<Listener>, StartError> {
+    let missing = workers.saturating_sub(sockets.len());
+    let more = sockets.iter().cycle().take(missing).map(TcpListener::try_clone);
+    let more: Vec<TcpListener> =
+        more.collect::<std::io::Result<_>>().map_err(StartError::Worker)?;
+    let all = sockets.into_iter().chain(more).map(Listener::from_std);
+    all.collect::<std::io::Result<_>>().map_err(StartError::Worker)
+}
+
+/// Further handles of all sockets, for a process that takes over.
+fn handles(
+    built: &Built,
+    public: &[Vec<Listener>],
+    pages: &[Listener],
+) -> std::io::Result<Vec<Socket>> {
+    let clients = built.listeners.iter().zip(public).flat_map(|(settings, sockets)| {
+        sockets.iter().map(|socket| (For::Clients, settings.address, socket))
+    });
+    let operators = built
+        .admin
+        .iter()
+        .flat_map(|admin| pages.iter().map(|socket| (For::Operators, admin.address, socket)));
+    let handle = |(whom, configured, socket): (For, SocketAddr, &Listener)| {
+        Ok(Socket { whom, configured, socket: socket.socket()? })
+    };
+    clients.chain(operators).map(handle).collect()
 }
 
 /// Reads a configuration. If it has mistakes, what could be read of it is built all the same and

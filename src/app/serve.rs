@@ -1,21 +1,23 @@
-//! Runs an app until a signal: logs the addresses, reloads when files change or on SIGHUP, and
-//! shuts down on SIGTERM or SIGINT.
+//! Runs an app until a signal: logs the addresses, reloads when files change or on SIGHUP, hands
+//! over to a new process on SIGUSR2, and shuts down on SIGTERM or SIGINT.
 
 use std::path::{Path, PathBuf};
 
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{App, Reloader};
+use super::handover::Again;
+use super::{App, Reloader, manager};
 use crate::reload::{Answer, Reloaded, Settings, Watcher};
 use crate::telemetry;
 
-/// Serves until SIGTERM or SIGINT, then shuts down. With `watch`, that configuration file and the
-/// files it names are watched and reloaded. Returns whether everything that was under way could
-/// finish.
+/// Serves until SIGTERM or SIGINT, or until a new process has taken over on SIGUSR2; then shuts
+/// down. With `watch`, that configuration file and the files it names are watched and reloaded.
+/// Returns whether everything that was under way could finish.
 ///
 /// A second SIGTERM or SIGINT ends the process at once.
 #[must_use]
-pub fn serve(app: App, watch: Option<&Path>) -> bool {
+pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
     for address in app.addresses() {
         tracing::info!(listener = "http", %address, "listening");
     }
@@ -23,13 +25,27 @@ pub fn serve(app: App, watch: Option<&Path>) -> bool {
         tracing::info!(listener = "admin", %address, "listening");
     }
     let watcher = watch.map(|path| watcher(&app, path)).transpose();
-    let finished = match watcher.and_then(|watcher| until_signal().map(|signal| (watcher, signal)))
-    {
-        Ok((watcher, signal)) => {
-            tracing::info!(
-                signal,
-                "shutting down: no new connections, what is under way may finish"
-            );
+    let watched = watcher.and_then(|watcher| Ok((watcher, Signals::new()?)));
+    let finished = match watched {
+        Ok((watcher, mut signals)) => {
+            let why = until_the_end(&mut app, &mut signals);
+            signals.end_at_the_next();
+            if let Ending::Signal(signal) = why {
+                manager::stopping();
+                let delay = app.announce_shutdown();
+                if !delay.is_zero() {
+                    tracing::info!(
+                        signal,
+                        delay_s = delay.as_secs_f64(),
+                        "shutting down soon: /ready says no, and everything is served on"
+                    );
+                    std::thread::sleep(delay);
+                }
+                tracing::info!(
+                    signal,
+                    "shutting down: no new connections, what is under way may finish"
+                );
+            }
             // A reload that is under way may take long, and would not be applied any more.
             if let Some(watcher) = watcher {
                 watcher.leave();
@@ -47,58 +63,104 @@ pub fn serve(app: App, watch: Option<&Path>) -> bool {
     finished
 }
 
+/// Why a process ends.
+enum Ending {
+    Signal(&'static str),
+    HandedOver,
+}
+
+fn until_the_end(app: &mut App, signals: &mut Signals) -> Ending {
+    // Now, as the program may be replaced while it runs.
+    let again = Again::of_this_process();
+    tracing::info!("ready");
+    manager::ready();
+    loop {
+        let signal = signals.next();
+        if signal != HAND_OVER {
+            return Ending::Signal(signal);
+        }
+        let handed_over = match &again {
+            Ok(again) => app.hand_over(again).map_err(|error| error.to_string()),
+            Err(error) => Err(format!("this program's path is unknown: {error}")),
+        };
+        match handed_over {
+            Ok(()) => return Ending::HandedOver,
+            Err(error) => tracing::error!("not handed over, so this process serves on: {error}"),
+        }
+    }
+}
+
 fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
     let (reloader, path): (Reloader, PathBuf) = (app.reloader(), path.to_owned());
     let settings = Settings { files: reloader.watched(), on_sighup: true };
-    Watcher::start(settings, app.metrics().clone(), move |_reason| match reloader.reload(&path) {
-        Ok(files) if reloader.is_draining() => Answer { result: Reloaded::Unchanged, files },
-        Ok(files) => Answer::applied(files),
-        Err(mistakes) => {
-            // A constant message that can be searched for; the details are in its fields.
-            tracing::error!(count = mistakes.count, %mistakes, "the new configuration was refused, the old one serves on");
-            Answer::refused(mistakes.watched)
+    Watcher::start(settings, app.metrics().clone(), move |_reason| {
+        manager::reloading();
+        let reloaded = reloader.reload(&path);
+        // Also where it was refused: what served before serves on.
+        manager::ready();
+        match reloaded {
+            Ok(files) if reloader.is_draining() => Answer { result: Reloaded::Unchanged, files },
+            Ok(files) => Answer::applied(files),
+            Err(mistakes) => {
+                // A constant message that can be searched for; the details are in its fields.
+                tracing::error!(count = mistakes.count, %mistakes, "the new configuration was refused, the old one serves on");
+                Answer::refused(mistakes.watched)
+            }
         }
     })
 }
 
-/// Waits for SIGTERM or SIGINT and names it. From then on, a second one ends the process.
-fn until_signal() -> std::io::Result<&'static str> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (first, mut signals) = runtime.block_on(async {
-        let mut signals = Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        };
-        tracing::info!("ready");
-        std::io::Result::Ok((signals.next().await, signals))
-    })?;
-    // The handlers stay installed for good, so a second signal must be waited for, too.
-    let second = move || {
-        let signal = runtime.block_on(signals.next());
-        tracing::warn!(
-            signal,
-            "a second signal: ending at once, and what is still under way is cut"
-        );
-        telemetry::flush();
-        std::process::exit(1);
-    };
-    // If the thread can't be started, a second signal is ignored. The first one still takes effect.
-    let _ = std::thread::Builder::new().name("weir-signal".into()).spawn(second);
-    Ok(first)
-}
+/// The signal that asks for a hand-over.
+const HAND_OVER: &str = "SIGUSR2";
 
-/// The signals that end the process. Kept after the first one, so that a second is not lost.
+/// The signals that end the process, and the one that hands over.
 struct Signals {
+    runtime: Runtime,
     terminate: Signal,
     interrupt: Signal,
+    hand_over: Signal,
 }
 
 impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let hand_over = signal(SignalKind::user_defined2())?;
+        drop(entered);
+        Ok(Self { runtime, terminate, interrupt, hand_over })
+    }
+
     /// Waits for the next one and returns its name.
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
+    fn next(&mut self) -> &'static str {
+        self.runtime.block_on(async {
+            tokio::select! {
+                _ = self.terminate.recv() => "SIGTERM",
+                _ = self.interrupt.recv() => "SIGINT",
+                _ = self.hand_over.recv() => HAND_OVER,
+            }
+        })
+    }
+
+    /// From now on, SIGTERM and SIGINT end the process. The handlers stay installed for good, so
+    /// they must be waited for.
+    fn end_at_the_next(mut self) {
+        let second = move || {
+            let mut signal = self.next();
+            while signal == HAND_OVER {
+                tracing::warn!("this process ends, and can't hand over any more");
+                signal = self.next();
+            }
+            tracing::warn!(
+                signal,
+                "a second signal: ending at once, and what is still under way is cut"
+            );
+            telemetry::flush();
+            std::process::exit(1);
+        };
+        // If the thread can't be started, a second signal is ignored. The first one still takes
+        // effect.
+        let _ = std::thread::Builder::new().name("weir-signal".into()).spawn(second);
     }
 }

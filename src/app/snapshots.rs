@@ -47,6 +47,13 @@ impl Snapshots {
         Ok(Self { end, thread })
     }
 
+    /// Ends without saving a last time; a save that is under way is finished.
+    pub(super) fn end(self) {
+        drop(self.end);
+        // The thread does not panic.
+        let _ = self.thread.join();
+    }
+
     /// Saves a last time, once a save that is under way is done. Nothing saves after it.
     pub(super) fn finish(self, engine: &Engine) {
         drop(self.end);

@@ -1,6 +1,7 @@
 //! What the operator's pages show of the running proxy.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use http::StatusCode;
@@ -61,7 +62,7 @@ impl Views for Pages {
     /// proxies at once, since they share the store: with a shard lost, the other shards' requests
     /// are still served.
     async fn ready(&self) -> Result<String, String> {
-        if self.0.drain.started() {
+        if self.0.drain.started() || self.0.leaving.load(Ordering::SeqCst) {
             return Err("shutting down".into());
         }
         let applied = self.0.current.load();

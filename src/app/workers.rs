@@ -32,8 +32,8 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` workers with the sockets `public[listener][worker]`, and the admin thread if
-    /// there are sockets for it.
+    /// Starts `count` workers with the sockets `public[listener][..]`, of which each worker gets an
+    /// equal share, and the admin thread if there are sockets for it.
     pub(super) fn start(
         running: &Arc<Running>,
         public: Vec<Vec<Listener>>,
@@ -42,8 +42,11 @@ impl Workers {
     ) -> Result<Self, StartError> {
         let mut sockets: Vec<Vec<Listener>> =
             (0..count).map(|_| Vec::with_capacity(public.len())).collect();
-        for per_worker in public {
-            sockets.iter_mut().zip(per_worker).for_each(|(mine, socket)| mine.push(socket));
+        for (index, socket) in public.into_iter().flat_map(|of_one| of_one.into_iter().enumerate())
+        {
+            if let Some(mine) = sockets.get_mut(index % count) {
+                mine.push(socket);
+            }
         }
         // One for all workers: connections that share it are counted together.
         let clients = running.current.clients();

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 mod demo;
 mod key;
 
-use crate::app::{self, App, StartError};
+use crate::app::{self, App, Inherited, StartError};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
@@ -111,6 +111,13 @@ impl Run {
     }
 
     fn start(self) -> ExitCode {
+        let inherited = match Inherited::from_environment() {
+            Ok(inherited) => inherited,
+            Err(error) => {
+                eprintln!("weir: what this process was started with can't be used: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
         let default = Path::new(CONFIG_DEFAULT);
         let (config, watch) = match (&self.to, &self.limit, &self.config) {
             (Some(to), Some(limit), _) => {
@@ -136,7 +143,7 @@ impl Run {
                 config::ADMIN_DEFAULT
             );
         }
-        match App::start(config) {
+        match App::start_inheriting(config, inherited) {
             Ok(app) => finish(app::serve(app, watch)),
             Err(error) => failed(&error),
         }

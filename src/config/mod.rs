@@ -54,6 +54,8 @@ pub struct Config {
     pub listeners: Vec<listen::Settings>,
     /// `[server]`: worker threads.
     pub workers: usize,
+    /// `[server]`: how long to serve on once the shutdown is announced.
+    pub shutdown_delay: Duration,
     /// `[server]`: time to finish what is under way.
     pub shutdown_grace: Duration,
     /// `[server.limits]`, `[server.timeouts]`.
@@ -275,6 +277,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     Config {
         listeners,
         workers: server.workers,
+        shutdown_delay: server.shutdown_delay,
         shutdown_grace: server.shutdown_grace,
         requests: proxy::Settings {
             refusals,

@@ -26,6 +26,7 @@ const HOST_BYTES_MAX: usize = 253;
 const TRUSTED_PROXIES_MAX: usize = 1_024;
 
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
+const SHUTDOWN_DELAY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(600);
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
 
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
@@ -63,6 +64,7 @@ const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::f
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) workers: usize,
+    pub(super) shutdown_delay: Duration,
     pub(super) shutdown_grace: Duration,
     /// What concerns connections.
     pub(super) connections: listen::ConnectionSettings,
@@ -167,6 +169,7 @@ fn socket_address(item: &Item<'_>) -> Option<SocketAddr> {
 pub(super) fn server(root: &mut Table<'_>) -> Server {
     let mut server = Server {
         workers: cores(),
+        shutdown_delay: Duration::ZERO,
         shutdown_grace: SHUTDOWN_GRACE_DEFAULT,
         connections: listen::ConnectionSettings::default(),
         requests: proxy::Settings::default(),
@@ -177,6 +180,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     if let Some(workers) = table.take("workers").and_then(|item| workers(&item)) {
         server.workers = workers;
     }
+    table.duration("shutdown_delay", SHUTDOWN_DELAY, &mut server.shutdown_delay);
     table.duration("shutdown_grace", SHUTDOWN_GRACE, &mut server.shutdown_grace);
     let Server { connections, requests, .. } = &mut server;
     let trusted_proxies: Vec<IpNet> =

@@ -37,7 +37,7 @@ use std::time::Duration;
 pub use self::redis::Redis;
 pub use embedded::Embedded;
 pub use found::Found;
-pub use saved::{SaveError, Saved};
+pub use saved::{NotReceived, Receiving, SaveError, Saved, Sending};
 pub use scripts::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, Scripts, is_script_name};
 use smallvec::SmallVec;
 pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};

@@ -24,7 +24,7 @@ const SEGMENT_COUNTERS_MIN: usize = SEGMENT_COUNTERS / 2;
 /// The lowest bit of a hash that selects the segment. Lower ones select a place in its table.
 const SEGMENT_SHIFT: u32 = 16;
 
-/// A counter, its expiry, and whether it changed since it was last copied.
+/// A counter, its expiry, and whether it changed since the copy [`Which::First`].
 pub(super) struct Entry {
     pub(super) counter: Stored,
     /// The expiry, shifted by one, and in the lowest bit whether the counter changed. Together they
@@ -81,9 +81,10 @@ pub(super) struct Shard {
 pub(super) enum Which {
     /// All.
     All,
-    /// Those that changed since they were last copied.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the hand-over to a new process"))]
-    Changed,
+    /// All, and from now on it is remembered which of them change.
+    First,
+    /// Those that changed since the copy [`Which::First`], or since the last copy of this kind.
+    SinceFirst,
 }
 
 /// Where a copy continues.
@@ -275,8 +276,10 @@ impl Shard {
         while below > 0 && weight < most {
             below -= 1;
             let Some((id, entry)) = entries.get_index_mut(below) else { continue };
-            if which == Which::All || entry.changed() {
-                entry.set_changed(false);
+            if which != Which::SinceFirst || entry.changed() {
+                if which != Which::All {
+                    entry.set_changed(false);
+                }
                 weight += entry.counter.weight();
                 copy(*id, entry);
             }
@@ -432,12 +435,13 @@ mod tests {
         for number in 0..1_000 {
             put(&mut shard, number, 1_000);
         }
-        assert_eq!(copied(&mut shard, Which::All, 100, |_| {}).len(), 1_000);
-        assert_eq!(copied(&mut shard, Which::Changed, 100, |_| {}).len(), 0);
+        assert_eq!(copied(&mut shard, Which::First, 100, |_| {}).len(), 1_000);
+        assert_eq!(copied(&mut shard, Which::SinceFirst, 100, |_| {}).len(), 0);
         shard.get_mut(id(7)).unwrap().expire_at(u64::MAX);
         put(&mut shard, 8, 1_000);
         put(&mut shard, 1_000, 1_000);
-        let changed = copied(&mut shard, Which::Changed, 100, |_| {});
+        assert_eq!(copied(&mut shard, Which::All, 100, |_| {}).len(), 1_001);
+        let changed = copied(&mut shard, Which::SinceFirst, 100, |_| {});
         let mut changed: Vec<f64> = changed.into_values().collect();
         changed.sort_by(f64::total_cmp);
         assert_eq!(changed, [7.0, 8.0, 1_000.0]);

@@ -37,8 +37,14 @@ pub(super) async fn serve<H: Handler>(
     match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
             let abort = AbortOnDrop(acceptor.connections.clone());
+            let accepting = drain.accepting();
             acceptor.accept_until_drained(&listener, &drain).await;
-            acceptor.accept_the_queued(listener).await;
+            if drain.hands_over() {
+                drop(listener);
+            } else {
+                acceptor.accept_the_queued(listener).await;
+            }
+            drop(accepting);
             acceptor.connections.drain();
             tokio::select! {
                 () = acceptor.connections.emptied() => {}

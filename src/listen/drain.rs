@@ -1,6 +1,7 @@
 //! What the listeners of a process share: the signals that stop accepting and close connections,
 //! and the connection permits. Knows nothing about HTTP.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::access::DynAccess;
@@ -16,6 +17,10 @@ pub struct Drain(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     stage: watch::Sender<Stage>,
+    /// How many sockets connections are accepted on.
+    accepting: watch::Sender<usize>,
+    /// Whether another process accepts what is still in the sockets' queues.
+    hands_over: AtomicBool,
     groups: Mutex<Vec<Group>>,
 }
 
@@ -26,6 +31,16 @@ enum Stage {
     Running,
     Draining,
     Cut,
+}
+
+/// A socket on which connections are accepted.
+#[derive(Debug)]
+pub(super) struct Accepting(Drain);
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.0.0.accepting.send_modify(|sockets| *sockets -= 1);
+    }
 }
 
 /// Listeners that share their configuration share a connection limit. The admin listener has its
@@ -46,6 +61,30 @@ impl Drain {
     /// Starts the drain: accepting stops, idle connections close, busy ones finish their requests.
     pub fn start(&self) {
         self.reach(Stage::Draining);
+    }
+
+    /// As [`start`](Self::start), but connections that wait to be accepted are left to another
+    /// process, which listens on the same sockets.
+    pub fn start_handing_over(&self) {
+        self.0.hands_over.store(true, Ordering::SeqCst);
+        self.start();
+    }
+
+    /// Waits until no more connections are accepted.
+    pub async fn accepts_no_more(&self) {
+        // This fails only if the sender is dropped, and `self` holds it.
+        let _ = self.0.accepting.subscribe().wait_for(|sockets| *sockets == 0).await;
+    }
+
+    /// Whether connections that wait to be accepted are left to another process.
+    pub(super) fn hands_over(&self) -> bool {
+        self.0.hands_over.load(Ordering::SeqCst)
+    }
+
+    /// Counts a socket for as long as the answer lives.
+    pub(super) fn accepting(&self) -> Accepting {
+        self.0.accepting.send_modify(|sockets| *sockets += 1);
+        Accepting(self.clone())
     }
 
     /// Ends the grace period: all connections close at once.

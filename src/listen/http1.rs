@@ -45,6 +45,9 @@ use crate::wire::{Body, BodyError, Buffer, Known, Request, Response, Timer, Upgr
 const TLS_HELLO: [u8; 2] = [22, 3];
 /// How long to wait for more bytes while closing. They are discarded: see [`Connection::close`].
 const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
+/// A connection that has sent nothing yet when a drain begins may send a request for this long. The
+/// client may have just opened it for one.
+const FIRST_IN_DRAIN: Duration = Duration::from_secs(1);
 
 /// How HTTP/1 ended on a connection.
 pub(super) enum Outcome {
@@ -75,6 +78,7 @@ pub(super) async fn serve<H: Handler>(
         timer: Timer::default(),
         is_first: true,
         accepted_in_drain: context.state.is_draining(),
+        last_chance: false,
         read_closed: false,
         body_pending: false,
     };
@@ -116,6 +120,8 @@ struct Connection<'a, H> {
     is_first: bool,
     /// Accepted after the drain had begun: one request is still served.
     accepted_in_drain: bool,
+    /// The drain began before the first request had: [`FIRST_IN_DRAIN`] runs.
+    last_chance: bool,
     /// The client has closed its sending side.
     read_closed: bool,
     /// The last request has a body that was not read to its end: more of it may arrive when we
@@ -179,9 +185,15 @@ impl<H: Handler> Connection<'_, H> {
             }
         }
         let begun = self.scan.has_begun();
-        if !begun && self.context.state.is_draining() && !(self.accepted_in_drain && self.is_first)
-        {
-            return Poll::Ready(Ok(Received::Nothing));
+        if !begun && self.context.state.is_draining() {
+            if !self.is_first || self.context.state.is_reclaimed() {
+                return Poll::Ready(Ok(Received::Nothing));
+            }
+            if !self.accepted_in_drain && !self.last_chance {
+                self.last_chance = true;
+                *begun_before = Some(begun);
+                self.timer.arm(clock::monotonic() + FIRST_IN_DRAIN);
+            }
         }
         if *begun_before != Some(begun) {
             *begun_before = Some(begun);
@@ -200,7 +212,7 @@ impl<H: Handler> Connection<'_, H> {
             self.timer.arm(now + wait);
         }
         self.timer.poll(cx).map(|()| {
-            if begun || self.is_first {
+            if begun || self.is_first && !self.last_chance {
                 Err(ConnectionError::HeadTimeout)
             } else {
                 Ok(Received::Nothing)

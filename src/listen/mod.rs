@@ -257,6 +257,14 @@ impl Listener {
         self.address
     }
 
+    /// Another handle of the socket. Connections are accepted as long as there is one.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    pub fn socket(&self) -> std::io::Result<TcpListener> {
+        self.socket.try_clone()
+    }
+
     /// Accepts and serves until `drain` starts, then waits until the last connection has closed.
     /// Must run on a worker's own runtime. Dropping the future closes its connections at once, so a
     /// caller can bound the drain by a deadline.

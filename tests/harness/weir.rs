@@ -3,7 +3,8 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -47,6 +48,8 @@ struct Start {
     environment: Vec<(String, String)>,
     /// An argument for `ulimit`.
     files: Option<String>,
+    /// A listening socket to start it with.
+    activated: Option<RawFd>,
 }
 
 /// The output of a process so far, stdout and stderr.
@@ -238,6 +241,13 @@ impl Builder {
         self
     }
 
+    /// Passes it a listening socket, as systemd does with socket activation.
+    pub fn activated(mut self, socket: &TcpListener) -> Self {
+        rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).expect("an open socket");
+        self.start.activated = Some(socket.as_raw_fd());
+        self
+    }
+
     /// Starts it with this soft limit of open files, which it may raise.
     pub fn soft_files(mut self, max: u64) -> Self {
         self.start.files = Some(format!("-Sn {max}"));
@@ -299,9 +309,16 @@ impl Builder {
     }
 
     fn command(&self) -> Command {
-        let mut command = match &self.start.files {
-            None => Command::new(binary()),
-            Some(files) => {
+        let mut command = match (&self.start.files, self.start.activated) {
+            (None, None) => Command::new(binary()),
+            (None, Some(socket)) => {
+                // For the process with the id of this shell, which it keeps.
+                let exec = format!("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&{socket}");
+                let mut shell = Command::new("bash");
+                shell.arg("-c").arg(exec).arg(binary());
+                shell
+            }
+            (Some(files), _) => {
                 // The shell is replaced by the program, so that its process id is the program's.
                 let mut shell = Command::new("sh");
                 shell.arg("-c").arg(format!("ulimit {files} && exec \"$0\" \"$@\"")).arg(binary());

@@ -38,6 +38,7 @@ mod examples;
 mod faults;
 mod forwarding;
 mod guests;
+mod handover;
 mod hostile;
 mod http1;
 mod http2;

@@ -38,7 +38,7 @@ impl Kind {
 
 /// Why saved counters can't be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
+pub enum Unreadable {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("found no snapshot of Weir's, expected one that begins with \"weir snapshot 1\"")]
@@ -98,6 +98,8 @@ pub(super) struct Reader<R> {
     input: R,
     digest: [u8; DIGEST_BYTES],
     at: u64,
+    /// The kind of the next block, if it was read already.
+    peeked: Option<u8>,
     payload: Vec<u8>,
 }
 
@@ -114,22 +116,39 @@ impl<R: Read> Reader<R> {
             _ => return Err(Unreadable::Foreign),
         }
         let at = MAGIC.len() as u64;
-        Ok(Self { input, digest: first_digest(), at, payload: Vec::new() })
+        Ok(Self { input, digest: first_digest(), at, peeked: None, payload: Vec::new() })
     }
 
     /// The byte at which the next block begins.
     pub(super) fn at(&self) -> u64 {
-        self.at
+        self.at - u64::from(self.peeked.is_some())
+    }
+
+    /// The kind of the next block, which may turn out to be wrong when that is read.
+    pub(super) fn peek(&mut self) -> Result<Kind, Unreadable> {
+        let byte = self.kind()?;
+        Kind::of(byte).ok_or(Unreadable::Nonsense(self.at()))
+    }
+
+    fn kind(&mut self) -> Result<u8, Unreadable> {
+        if let Some(byte) = self.peeked {
+            return Ok(byte);
+        }
+        let mut kind = [0; 1];
+        self.read(&mut kind)?;
+        let [byte] = kind;
+        self.peeked = Some(byte);
+        Ok(byte)
     }
 
     /// Reads the next block, whose digest is right.
     pub(super) fn block(&mut self) -> Result<(Kind, &[u8]), Unreadable> {
-        let begins = self.at;
-        let (mut kind, mut length) = ([0; 1], [0; 4]);
-        self.read(&mut kind)?;
-        self.read(&mut length)?;
-        let [byte] = kind;
+        let begins = self.at();
+        let byte = self.kind()?;
+        self.peeked = None;
         let kind = Kind::of(byte).ok_or(Unreadable::Nonsense(begins))?;
+        let mut length = [0; 4];
+        self.read(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > BLOCK_BYTES_MAX {
             return Err(Unreadable::Nonsense(begins));

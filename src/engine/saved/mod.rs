@@ -2,12 +2,14 @@
 //!
 //! A save goes through the shards in small steps, each under its shard's lock for microseconds, so
 //! no worker waits for it. Each counter is saved as it was at some moment of the save. `format` is
-//! the file's format, `file` is where it is kept. Must not know what a counter means.
+//! the file's format, `file` is where it is kept, `transfer` moves counters to a new process. Must
+//! not know what a counter means.
 
 mod file;
 mod format;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use format::{Kind, Reader, Unreadable, Writer};
 pub(super) use file::SnapshotFile;
 pub use file::{SaveError, Saved};
 pub(super) use format::Bytes;
+pub use transfer::{NotReceived, Receiving, Sending};
 
 /// Bytes of the random salt of keys.
 pub(super) const SALT_BYTES: usize = 32;

@@ -1,0 +1,181 @@
+//! Listening sockets that another process passed on: the service manager (systemd's socket
+//! activation), or the Weir that this one takes over from. Knows addresses, and no requests.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+
+/// Set by the Weir that this one takes over from: the number of a descriptor to talk to it, and
+/// then of each listening socket `FOR=ADDRESS=NUMBER`, separated by spaces.
+const HANDED_OVER: &str = "WEIR_HANDOVER";
+/// Set by the service manager: for which process, and how many descriptors from 3 on.
+const ACTIVATED_PID: &str = "LISTEN_PID";
+const ACTIVATED_COUNT: &str = "LISTEN_FDS";
+const ACTIVATED_FIRST: RawFd = 3;
+/// Maximum number of sockets that are taken over.
+const SOCKETS_MAX: usize = 4_096;
+
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    Clients,
+    Operators,
+}
+
+impl For {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Clients => "clients",
+            Self::Operators => "operators",
+        }
+    }
+
+    fn of(label: &str) -> Option<Self> {
+        [Self::Clients, Self::Operators].into_iter().find(|whom| whom.label() == label)
+    }
+}
+
+/// A listening socket, and what it is for.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) whom: For,
+    /// As the configuration says it, so with port 0 where that picks a free one.
+    pub(super) configured: SocketAddr,
+    pub(super) socket: TcpListener,
+}
+
+/// What this process was started with. Taken once, at its start.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// A socket that the service manager passed may be for anybody.
+    sockets: Vec<(Option<For>, SocketAddr, TcpListener)>,
+    /// The Weir that this one takes over from.
+    pub(super) predecessor: Option<UnixStream>,
+}
+
+impl Inherited {
+    /// What the environment says that this process was started with.
+    ///
+    /// # Errors
+    /// A descriptor that it names is not open, or is no listening socket.
+    pub fn from_environment() -> io::Result<Self> {
+        if let Ok(handed_over) = std::env::var(HANDED_OVER) {
+            return Self::handed_over(&handed_over);
+        }
+        let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+        match (number(ACTIVATED_PID), number(ACTIVATED_COUNT)) {
+            (Some(pid), Some(count)) if pid == std::process::id() => Self::activated(count),
+            _ => Ok(Self::default()),
+        }
+    }
+
+    fn activated(count: u32) -> io::Result<Self> {
+        let mut sockets = Vec::new();
+        for number in (ACTIVATED_FIRST..).take(count as usize).take(SOCKETS_MAX) {
+            let socket = TcpListener::from(adopt(number)?);
+            sockets.push((None, socket.local_addr()?, socket));
+        }
+        Ok(Self { sockets, predecessor: None })
+    }
+
+    fn handed_over(text: &str) -> io::Result<Self> {
+        let wrong = || io::Error::other(format!("{HANDED_OVER}: found {text:?}"));
+        let mut words = text.split(' ');
+        let control = words.next().and_then(|number| number.parse().ok()).ok_or_else(wrong)?;
+        let predecessor = Some(UnixStream::from(adopt(control)?));
+        let mut sockets = Vec::new();
+        for word in words.take(SOCKETS_MAX) {
+            let [whom, address, number] =
+                word.split('=').collect::<Vec<_>>().try_into().map_err(|_| wrong())?;
+            let address = address.parse().map_err(|_| wrong())?;
+            let socket = adopt(number.parse().map_err(|_| wrong())?)?;
+            sockets.push((For::of(whom), address, TcpListener::from(socket)));
+        }
+        Ok(Self { sockets, predecessor })
+    }
+
+    /// Takes the sockets of one listener that is configured at `address`.
+    pub(super) fn take(&mut self, whom: For, address: SocketAddr) -> Vec<TcpListener> {
+        let fits =
+            |of: Option<For>, at: SocketAddr| of.is_none_or(|of| of == whom) && at == address;
+        let all = std::mem::take(&mut self.sockets).into_iter();
+        let (mine, others): (Vec<_>, Vec<_>) = all.partition(|(of, at, _)| fits(*of, *at));
+        self.sockets = others;
+        mine.into_iter().map(|(_, _, socket)| socket).collect()
+    }
+
+    /// The addresses of the sockets that nothing is configured for.
+    pub(super) fn left(&self) -> Vec<SocketAddr> {
+        self.sockets.iter().map(|(_, address, _)| *address).collect()
+    }
+}
+
+/// Makes an open descriptor ours. The next process that is started does not get it.
+fn adopt(number: RawFd) -> io::Result<OwnedFd> {
+    if number < ACTIVATED_FIRST {
+        return Err(io::Error::other(format!("descriptor {number} is none that could be passed")));
+    }
+    #[allow(
+        unsafe_code,
+        reason = "descriptors that are passed to a process come as numbers in its environment"
+    )]
+    // SAFETY: the process that started this one opened it for this one and says so in its
+    // environment, which is read once, before this one opens any descriptor of its own.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    // Fails if it is not open.
+    let closed = |error: rustix::io::Errno| {
+        io::Error::other(format!("descriptor {number} was not passed: {error}"))
+    };
+    if let Err(error) = fcntl_getfd(&descriptor) {
+        // It is nobody's: there is nothing to close.
+        std::mem::forget(descriptor);
+        return Err(closed(error));
+    }
+    fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(closed)?;
+    Ok(descriptor)
+}
+
+/// The environment variable that passes `control` and `sockets` on, for as long as the answer
+/// lives.
+pub(super) struct Passing<'a> {
+    control: &'a UnixStream,
+    sockets: &'a [Socket],
+}
+
+impl<'a> Passing<'a> {
+    /// Lets the next process that is started inherit them. Nothing else starts processes.
+    pub(super) fn new(control: &'a UnixStream, sockets: &'a [Socket]) -> io::Result<Self> {
+        let passing = Self { control, sockets };
+        passing.set(FdFlags::empty())?;
+        Ok(passing)
+    }
+
+    fn set(&self, flags: FdFlags) -> io::Result<()> {
+        fcntl_setfd(self.control, flags)?;
+        for socket in self.sockets {
+            fcntl_setfd(&socket.socket, flags)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn variable(&self) -> (&'static str, String) {
+        let mut text = self.control.as_raw_fd().to_string();
+        for Socket { whom, configured, socket } in self.sockets {
+            text += &format!(" {}={configured}={}", whom.label(), socket.as_raw_fd());
+        }
+        (HANDED_OVER, text)
+    }
+
+    /// Variables that are not for the process that is started.
+    pub(super) const NOT_PASSED: [&'static str; 2] = [ACTIVATED_PID, ACTIVATED_COUNT];
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        // It worked a moment ago. If not, a later process would only inherit too much.
+        let _ = self.set(FdFlags::CLOEXEC);
+    }
+}

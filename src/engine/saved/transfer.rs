@@ -1,0 +1,204 @@
+//! Counters on their way from a process to the one that takes over from it: all of them while the
+//! old one still decides, then those that changed meanwhile, once it decides no more.
+
+use std::io::{self, Read, Write};
+
+use super::format::{Kind, Reader, Unreadable, Writer};
+use super::{Embedded, Restored, Which};
+use crate::engine::Engine;
+
+/// Sends the counters of this process.
+pub struct Sending<'a, W> {
+    engine: Option<&'a Embedded>,
+    writer: Writer<W>,
+}
+
+impl<'a, W: Write> Sending<'a, W> {
+    /// Sends all counters. On Redis there are none to send.
+    ///
+    /// # Errors
+    /// The other process does not take them.
+    pub fn begin(engine: &'a Engine, out: W) -> io::Result<Self> {
+        let engine = match engine {
+            Engine::Embedded(embedded) => Some(embedded),
+            Engine::Redis(_) => None,
+        };
+        let mut writer = match engine {
+            Some(engine) => engine.write_head(out)?,
+            None => Writer::new(out)?,
+        };
+        if let Some(engine) = engine {
+            engine.write_counters(&mut writer, Which::First)?;
+        }
+        writer.block(Kind::Pause, &[])?;
+        writer.flush()?;
+        Ok(Self { engine, writer })
+    }
+
+    /// Sends what changed since; returns how many counters. To be called once nothing is decided
+    /// here any more.
+    ///
+    /// # Errors
+    /// The other process does not take them.
+    pub fn finish(mut self) -> io::Result<u64> {
+        let mut count = 0;
+        if let Some(engine) = self.engine {
+            count = engine.write_counters(&mut self.writer, Which::SinceFirst)?;
+            // From now on, the file belongs to the process that took over.
+            *engine.snapshot_file() = None;
+        }
+        self.writer.block(Kind::End, &count.to_le_bytes())?;
+        self.writer.flush()?;
+        Ok(count)
+    }
+}
+
+/// Receives the counters of the process before this one.
+pub struct Receiving<R> {
+    reader: Reader<R>,
+    /// Whether they can be used here.
+    useful: bool,
+}
+
+impl<R> std::fmt::Debug for Receiving<R> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Receiving {{ useful: {} }}", self.useful)
+    }
+}
+
+/// Why counters were not received, or not all.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotReceived(#[from] Unreadable);
+
+impl From<io::Error> for NotReceived {
+    fn from(error: io::Error) -> Self {
+        Self(error.into())
+    }
+}
+
+impl<R: Read> Receiving<R> {
+    /// Receives all counters, before any is used; returns how many.
+    ///
+    /// # Errors
+    /// The other process is gone, or sends something else.
+    pub fn begin(engine: &Engine, input: R) -> Result<(Self, u64), NotReceived> {
+        let mut receiving = Self { reader: Reader::new(input)?, useful: false };
+        let at = receiving.reader.at();
+        let count = match (receiving.reader.peek()?, engine) {
+            // It counted on Redis.
+            (Kind::Pause, _) => {
+                receiving.reader.block()?;
+                0
+            }
+            (Kind::Header, Engine::Embedded(embedded)) => {
+                match embedded.read_header(&mut receiving.reader) {
+                    Ok(header) => {
+                        embedded.set_salt(header.salt);
+                        receiving.useful = true;
+                    }
+                    Err(error @ Unreadable::Secret) => {
+                        tracing::warn!("the counters of the old process can't be used: {error}");
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+                receiving.until(engine, Kind::Pause)?.counters
+            }
+            (Kind::Header, Engine::Redis(_)) => {
+                receiving.reader.block()?;
+                receiving.until(engine, Kind::Pause)?.counters
+            }
+            _ => return Err(Unreadable::Nonsense(at).into()),
+        };
+        Ok((receiving, count))
+    }
+
+    /// Receives what changed since; returns how many counters.
+    ///
+    /// # Errors
+    /// The other process is gone, or sends something else.
+    pub fn finish(mut self, engine: &Engine) -> Result<u64, NotReceived> {
+        Ok(self.until(engine, Kind::End)?.counters)
+    }
+
+    fn until(&mut self, engine: &Engine, last: Kind) -> Result<Restored, Unreadable> {
+        match engine {
+            Engine::Embedded(embedded) if self.useful => {
+                embedded.read_counters(&mut self.reader, last)
+            }
+            _ => {
+                while self.reader.block()?.0 != last {}
+                Ok(Restored::default())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{FIXED_WINDOW, SECOND_US, START_US, cell, one};
+    use super::super::super::{Cell, EmbeddedSettings, Key, Settings};
+    use super::*;
+    use crate::clock::Clock;
+    use crate::telemetry::Metrics;
+
+    fn engine(secret_id: u8) -> Engine {
+        let settings =
+            EmbeddedSettings { secret_id: [secret_id; 16], ..EmbeddedSettings::new(1_000_000) };
+        let clock = Clock::virtual_at(START_US as i64);
+        Engine::build(&Settings::Embedded(settings), clock, &Metrics::new(1)).unwrap()
+    }
+
+    fn take(engine: &Engine, tag: u128) -> u64 {
+        let limit = cell(&FIXED_WINDOW, "moved", 100, 60 * SECOND_US, 0);
+        let key = Key { tag, ..limit.key };
+        let Engine::Embedded(engine) = engine else { panic!() };
+        engine.take(&one(&Cell { key, ..limit })).unwrap().cells[0].remaining
+    }
+
+    #[test]
+    fn what_changes_while_counters_are_sent_follows() {
+        let (old, new) = (engine(1), engine(1));
+        for tag in 0..2_000 {
+            take(&old, tag);
+        }
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let sender = std::thread::spawn(move || {
+            let sending = Sending::begin(&old, &ours).unwrap();
+            assert_eq!((take(&old, 7), take(&old, 2_000)), (98, 99));
+            // A file that is written meanwhile changes nothing about it.
+            let Engine::Embedded(embedded) = &old else { panic!() };
+            embedded.write_snapshot(Vec::new()).unwrap();
+            assert_eq!(sending.finish().unwrap(), 2);
+            embedded.salt()
+        });
+        let (receiving, count) = Receiving::begin(&new, &theirs).unwrap();
+        assert_eq!((count, receiving.finish(&new).unwrap()), (2_000, 2));
+        let Engine::Embedded(embedded) = &new else { panic!() };
+        assert_eq!(sender.join().unwrap(), embedded.salt());
+        assert_eq!((take(&new, 7), take(&new, 2_000), take(&new, 8)), (97, 98, 98));
+        assert_eq!(embedded.keys(), 2_001);
+    }
+
+    #[test]
+    fn counters_under_another_secret_are_received_and_not_used() {
+        let (old, new, mut bytes) = (engine(1), engine(2), Vec::new());
+        take(&old, 1);
+        Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
+        let (receiving, count) = Receiving::begin(&new, bytes.as_slice()).unwrap();
+        assert_eq!((count, receiving.finish(&new).unwrap(), take(&new, 1)), (0, 0, 99));
+    }
+
+    #[test]
+    fn a_process_that_ends_while_it_sends_is_noticed() {
+        let (old, mut bytes) = (engine(1), Vec::new());
+        take(&old, 1);
+        Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
+        for length in 0..bytes.len() {
+            let new = engine(1);
+            let received = Receiving::begin(&new, &bytes[..length])
+                .and_then(|(receiving, _)| receiving.finish(&new));
+            assert!(received.is_err(), "{length}");
+        }
+    }
+}
