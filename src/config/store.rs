@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::reader::{Item, Notes, Table};
 use super::{files, scripts, tls};
 use crate::engine::{
-    self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile, SnapshotSettings,
+    self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile, SentinelSettings,
+    SnapshotSettings,
 };
 use crate::limit::{self, Share};
 use crate::plan::OnStoreError;
@@ -129,10 +130,15 @@ fn snapshot(notes: &Notes, table: &mut Table<'_>) -> Option<SnapshotSettings> {
 
 fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings {
     let mut table = store.section("redis");
-    let modes = [("cluster", RedisMode::Cluster), ("single", RedisMode::Single)];
+    let modes = [
+        ("cluster", RedisMode::Cluster),
+        ("single", RedisMode::Single),
+        ("sentinel", RedisMode::Sentinel),
+    ];
     let mut mode = RedisMode::Cluster;
     table.choice("mode", &modes, &mut mode);
     let nodes = if used || table.is_present() { nodes(&mut table, mode) } else { Vec::new() };
+    let sentinel = sentinel(&mut table, mode, used);
     let username =
         table.take("username").and_then(|item| item.text("an ACL user's name").map(str::to_owned));
     let password = files::secret(&mut table, "password_file", "password_env");
@@ -146,7 +152,37 @@ fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings
     let tls = Some(tls::client(tls)).filter(|_| is_used);
     let addresses = addresses(&mut table);
     table.finish();
-    RedisSettings { nodes, mode, username, password, key_prefix, deadline, tls, addresses }
+    RedisSettings {
+        nodes,
+        mode,
+        sentinel,
+        username,
+        password,
+        key_prefix,
+        deadline,
+        tls,
+        addresses,
+    }
+}
+
+fn sentinel(table: &mut Table<'_>, mode: RedisMode, used: bool) -> Option<SentinelSettings> {
+    const KEYS: [&str; 4] =
+        ["master", "sentinel_username", "sentinel_password_file", "sentinel_password_env"];
+    if mode != RedisMode::Sentinel {
+        for key in KEYS {
+            let _ = table.take(key);
+            table.useless(key, "this key only with mode = \"sentinel\"");
+        }
+        return None;
+    }
+    let expected = "the name under which the sentinels watch the master, such as \"mymaster\"";
+    let master = if used || table.is_present() { table.need("master", expected) } else { None };
+    let master = master
+        .and_then(|item| item.parsed(expected, |name| (!name.is_empty()).then(|| name.to_owned())));
+    let username = table.take("sentinel_username");
+    let username = username.and_then(|item| item.text("an ACL user's name").map(str::to_owned));
+    let password = files::secret(table, "sentinel_password_file", "sentinel_password_env");
+    Some(SentinelSettings { master: master.unwrap_or_default(), username, password })
 }
 
 /// The keys are addresses, and not finished as a table of known keys would be.

@@ -242,10 +242,12 @@ pub struct SnapshotSettings {
 /// `[store.redis]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// `host:port` of any nodes of the cluster.
+    /// `host:port` of any nodes of the cluster, of the server, or of the sentinels.
     pub nodes: Vec<String>,
-    /// A cluster or a single server.
+    /// What they are.
     pub mode: RedisMode,
+    /// Whom the sentinels watch; only with [`RedisMode::Sentinel`].
+    pub sentinel: Option<SentinelSettings>,
     /// ACL user.
     pub username: Option<String>,
     /// Never logged.
@@ -268,6 +270,7 @@ impl RedisSettings {
         Self {
             nodes,
             mode,
+            sentinel: None,
             username: None,
             password: None,
             key_prefix: "weir".into(),
@@ -278,6 +281,17 @@ impl RedisSettings {
     }
 }
 
+/// What Redis Sentinel is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentinelSettings {
+    /// The name under which the sentinels watch the master.
+    pub master: String,
+    /// ACL user at the sentinels.
+    pub username: Option<String>,
+    /// Never logged.
+    pub password: Option<Secret>,
+}
+
 /// A cluster, or one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedisMode {
@@ -285,6 +299,8 @@ pub enum RedisMode {
     Cluster,
     /// One server.
     Single,
+    /// One master, which sentinels name.
+    Sentinel,
 }
 
 /// A password or key. Its `Debug` output hides it, so that it never reaches a log.

@@ -291,7 +291,9 @@ fn a_store_on_redis_must_say_what_happens_without_it() {
     );
     says(&REDIS.replace("127.0.0.1:7000", "127.0.0.1"), &["store.redis.nodes[0]", "\"host:port\""]);
     says(&format!("{REDIS}key_prefix = \"{{prod}}\""), &["without { and }"]);
-    says(&format!("{REDIS}mode = \"sentinel\""), &["\"cluster\" or \"single\""]);
+    says(&format!("{REDIS}mode = \"sentinels\""), &["\"cluster\" or \"single\" or \"sentinel\""]);
+    says(&format!("{REDIS}mode = \"sentinel\""), &["store.redis.master", "such as \"mymaster\""]);
+    says(&format!("{REDIS}master = \"m\""), &["only with mode = \"sentinel\""]);
     says(&REDIS.replace(":7000\"]", ":7000\", \"b:1\"]\nmode = \"single\""), &["found 2 nodes"]);
     says(&format!("{REDIS}tls = true"), &["store.redis.tls: found true", "expected a table"]);
     says(

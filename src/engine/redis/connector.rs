@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use super::failure;
 use super::outage::Outages;
 use super::resp::{self, ReplyScan};
-use crate::engine::{Cause, RedisMode, RedisSettings};
+use crate::engine::{Cause, RedisMode, RedisSettings, Secret};
 use crate::telemetry::Mistake;
 use crate::wire::{ClientTls, ClientTlsMistake};
 
@@ -69,16 +69,29 @@ impl From<std::io::Error> for OpenError {
 
 /// The checked connection settings, and what is known about outages.
 pub(super) struct Connector {
-    is_cluster: bool,
+    mode: RedisMode,
     /// Host and port of each configured node.
     nodes: Vec<(String, u16)>,
-    username: Option<String>,
-    password: Option<String>,
+    login: Login,
+    /// The master's name, and how to log in to the sentinels.
+    sentinel: Option<(String, Login)>,
     tls: Option<Tls>,
     addresses: BTreeMap<String, String>,
     pub(super) deadline: Duration,
     pub(super) outages: Outages,
     has_advisor: AtomicBool,
+}
+
+/// How this proxy identifies itself to a node.
+struct Login {
+    username: Option<String>,
+    password: Option<String>,
+}
+
+impl Login {
+    fn new(username: Option<&String>, password: Option<&Secret>) -> Self {
+        Self { username: username.cloned(), password: password.map(|secret| secret.0.clone()) }
+    }
 }
 
 /// How nodes are verified.
@@ -130,10 +143,13 @@ impl Connector {
             return Err(Mistake::new("redis.nodes", "[]", "at least one host:port"));
         }
         Ok(Self {
-            is_cluster: settings.mode == RedisMode::Cluster,
+            mode: settings.mode,
             nodes,
-            username: settings.username.clone(),
-            password: settings.password.as_ref().map(|secret| secret.0.clone()),
+            login: Login::new(settings.username.as_ref(), settings.password.as_ref()),
+            sentinel: settings.sentinel.as_ref().map(|sentinel| {
+                let login = Login::new(sentinel.username.as_ref(), sentinel.password.as_ref());
+                (sentinel.master.clone(), login)
+            }),
             tls: settings.tls.as_ref().map(Tls::build).transpose()?,
             addresses: settings.addresses.clone(),
             deadline: settings.deadline,
@@ -145,7 +161,7 @@ impl Connector {
     /// Opens a connection to the node at `address`; for a single server, to the first of its
     /// addresses that answers. A probe must also be answered within the deadline.
     pub(super) async fn open(&self, address: &str, is_probe: bool) -> Result<Stream, OpenError> {
-        if !self.is_cluster {
+        if self.mode == RedisMode::Single {
             let mut last = None;
             for node in &self.nodes {
                 match self.open_node(node, is_probe).await {
@@ -160,11 +176,10 @@ impl Connector {
         self.open_node(&parse_node(address).ok_or_else(wrong)?, is_probe).await
     }
 
-    async fn open_node(
-        &self,
-        (host, port): &(String, u16),
-        is_probe: bool,
-    ) -> Result<Stream, OpenError> {
+    async fn open_node(&self, node: &(String, u16), is_probe: bool) -> Result<Stream, OpenError> {
+        let (host, port) = node;
+        let sentinel = self.sentinel.as_ref().filter(|_| self.nodes.contains(node));
+        let login = sentinel.map_or(&self.login, |(_, login)| login);
         let opening = async {
             let tcp = TcpStream::connect((host.as_str(), *port)).await?;
             tcp.set_nodelay(true)?;
@@ -173,7 +188,7 @@ impl Connector {
                 Some(tls) => tls.handshake(host, tcp).await?,
                 None => Box::pin(tcp),
             };
-            self.greet(&mut stream).await?;
+            greet(&mut stream, login).await?;
             Ok(stream)
         };
         let mut stream = timeout(CONNECT_WAIT, opening)
@@ -185,17 +200,6 @@ impl Connector {
                 .unwrap_or_else(|_| Err(OpenError::timed_out("answer", self.deadline)))?;
         }
         Ok(stream)
-    }
-
-    /// HELLO chooses RESP3 and names the user.
-    async fn greet(&self, stream: &mut Stream) -> Result<(), OpenError> {
-        let mut words: Vec<&[u8]> = vec![b"HELLO", b"3"];
-        if let Some(password) = &self.password {
-            let user = self.username.as_deref().unwrap_or("default");
-            words.extend([b"AUTH", user.as_bytes(), password.as_bytes()]);
-        }
-        words.extend([b"SETNAME".as_slice(), b"weir"]);
-        ask(stream, &words).await.map(|_| ())
     }
 
     /// The addresses in the settings.
@@ -211,8 +215,24 @@ impl Connector {
     }
 
     pub(super) fn is_cluster(&self) -> bool {
-        self.is_cluster
+        self.mode == RedisMode::Cluster
     }
+
+    /// The name of the master, if sentinels are asked for it.
+    pub(super) fn sentinels_master(&self) -> Option<&str> {
+        self.sentinel.as_ref().map(|(master, _)| master.as_str())
+    }
+}
+
+/// HELLO chooses RESP3 and names the user.
+async fn greet(stream: &mut Stream, login: &Login) -> Result<(), OpenError> {
+    let mut words: Vec<&[u8]> = vec![b"HELLO", b"3"];
+    if let Some(password) = &login.password {
+        let user = login.username.as_deref().unwrap_or("default");
+        words.extend([b"AUTH", user.as_bytes(), password.as_bytes()]);
+    }
+    words.extend([b"SETNAME".as_slice(), b"weir"]);
+    ask(stream, &words).await.map(|_| ())
 }
 
 /// Sends one command and waits for its reply.

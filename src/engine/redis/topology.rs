@@ -1,8 +1,9 @@
 //! The owners of the hash slots, as CLUSTER SLOTS and redirections report them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::redis::Value;
+use ::redis::{FromRedisValue, Value};
 
 use crate::engine::key::SLOTS;
 
@@ -30,10 +31,20 @@ pub(super) struct Master {
 
 impl Topology {
     /// All slots on one server.
-    pub(super) fn single(address: String) -> Self {
+    pub(super) fn single(address: String, epoch: u64) -> Self {
         let slots = vec![0; usize::from(SLOTS)].into_boxed_slice();
         let master = Master { id: String::new(), address: address.into() };
-        Self { nodes: vec![master], slots, epoch: 0 }
+        Self { nodes: vec![master], slots, epoch }
+    }
+
+    /// Parses the reply to SENTINEL MASTER: names and values in turn, or a map. `None` if it is
+    /// malformed.
+    pub(super) fn of_sentinel(reply: &Value) -> Option<Self> {
+        let fields: BTreeMap<String, String> =
+            FromRedisValue::from_redis_value(reply.clone()).ok()?;
+        let (host, port) = (fields.get("ip")?, fields.get("port")?);
+        let epoch = fields.get("config-epoch")?.parse().ok()?;
+        (!host.is_empty()).then(|| Self::single(format!("{host}:{port}"), epoch))
     }
 
     /// Parses the replies to CLUSTER SLOTS and CLUSTER INFO of the node at `asked`; `None` if they

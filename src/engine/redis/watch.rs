@@ -8,9 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::redis::Cmd;
+use ::redis::{Cmd, Value};
 use arc_swap::ArcSwapOption;
-use tokio::sync::watch as version;
+use tokio::sync::{Notify, watch as version};
 use tokio::time::{sleep, timeout_at};
 
 use super::connector::Connector;
@@ -22,6 +22,8 @@ use crate::engine::{Cause, EngineError, Ran, RedisMode};
 
 /// Pause between two readings.
 const READ_EVERY: Duration = Duration::from_millis(100);
+/// The same while no call fails, with sentinels.
+const SENTINELS_EVERY: Duration = Duration::from_secs(1);
 /// Readings go on for this long after the last failed call.
 const READ_FOR: Duration = Duration::from_secs(3);
 /// Time limit for one node's answer.
@@ -33,11 +35,15 @@ const EPOCH_TRUSTED_FOR: Duration = Duration::from_secs(5);
 /// What is known about the owners of slots.
 pub(super) struct Watch {
     topology: ArcSwapOption<Topology>,
+    /// A call failed while the task pauses.
+    wake: Notify,
     /// Changes with the topology, and when no node could be asked.
     changed: version::Sender<u64>,
     state: Mutex<State>,
     /// A single server owns all slots, whatever happens.
     is_fixed: bool,
+    /// Sentinels are asked all the time: a master that was replaced may still answer.
+    is_always_read: bool,
 }
 
 #[derive(Default)]
@@ -60,11 +66,13 @@ impl Watch {
     pub(super) fn new(mode: RedisMode, connector: &Connector) -> Self {
         let fixed = (mode == RedisMode::Single).then(|| {
             let nodes: Vec<String> = connector.nodes().collect();
-            Arc::new(Topology::single(nodes.join(", ")))
+            Arc::new(Topology::single(nodes.join(", "), 0))
         });
         Self {
             is_fixed: fixed.is_some(),
+            is_always_read: mode == RedisMode::Sentinel,
             topology: ArcSwapOption::new(fixed),
+            wake: Notify::new(),
             changed: version::Sender::new(0),
             state: Mutex::default(),
         }
@@ -127,24 +135,33 @@ impl Watch {
     fn read_again(&self, link: &Arc<Link>, why: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         why(&mut state);
-        if !state.is_running && !state.is_closed {
+        if state.is_running {
+            drop(state);
+            self.wake.notify_one();
+        } else if !state.is_closed {
             state.is_running = true;
             drop(state);
             tokio::spawn(run(Running(Arc::clone(link))));
         }
     }
 
-    /// Whether to read again. If not, the task is over.
-    fn goes_on(&self) -> bool {
+    /// The pause before the next reading; `None` if the task is over.
+    fn pause(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = clock::monotonic();
         let failing = state.failed.is_some_and(|at| now.duration_since(at) < READ_FOR);
-        state.is_running = !state.is_closed && (failing || state.is_wanted);
-        if !state.is_running {
+        let pause = match failing || state.is_wanted {
+            _ if state.is_closed => None,
+            true => Some(READ_EVERY),
+            false if self.is_always_read => Some(SENTINELS_EVERY),
+            false => None,
+        };
+        state.is_running = pause.is_some();
+        if pause != Some(READ_EVERY) {
             // The next call waits for an attempt of its own.
             state.refused = None;
         }
-        state.is_running
+        pause
     }
 
     /// Replaces the known topology with a view, unless the view is older than what is known.
@@ -199,16 +216,20 @@ async fn run(running: Running) {
                 |node: &str| topology.masters().iter().any(|master| &*master.address == node);
             link.connector.outages.keep(is_master, clock::monotonic());
         }
-        if !link.watch.goes_on() {
-            return;
-        }
-        sleep(READ_EVERY).await;
+        let Some(pause) = link.watch.pause() else { return };
+        // A call that fails meanwhile ends a long pause.
+        let woken = link.watch.wake.notified();
+        let _ = timeout_at(tokio::time::Instant::now() + pause, async {
+            sleep(READ_EVERY).await;
+            woken.await;
+        })
+        .await;
     }
 }
 
 /// Reads the owners from the first node that answers, beginning with another one each time.
 async fn read(link: &Arc<Link>) -> Result<Topology, Cause> {
-    let known = link.watch.topology();
+    let known = link.watch.topology().filter(|_| link.connector.is_cluster());
     let masters = known.iter().flat_map(|known| known.masters());
     let mut nodes: Vec<Arc<str>> = masters.map(|master| Arc::clone(&master.address)).collect();
     nodes.extend(link.connector.nodes().map(Arc::from));
@@ -234,14 +255,26 @@ async fn read(link: &Arc<Link>) -> Result<Topology, Cause> {
 async fn ask(link: &Arc<Link>, node: &Arc<str>) -> Result<Topology, EngineError> {
     let until = clock::monotonic() + ANSWER_WAIT;
     let pipeline = link.pipeline(node)?;
-    let query = async |word: &str| {
+    let query = async |words: [&str; 3]| {
         let mut command = Cmd::new();
-        command.arg("CLUSTER").arg(word);
-        let reply = pipeline.call(until, false, |out| command.write_packed_command(out)).await?;
-        reply.extract_error().map_err(|error| failure::engine_error(&error))
+        words.iter().filter(|word| !word.is_empty()).for_each(|word| _ = command.arg(*word));
+        pipeline.call(until, false, |out| command.write_packed_command(out)).await
     };
-    let (ranges, info) = (query("SLOTS").await?, query("INFO").await?);
+    let answer =
+        |reply: Value| reply.extract_error().map_err(|error| failure::engine_error(&error));
     let wrong = EngineError { cause: Cause::Cluster, ran: Ran::No };
+    if let Some(master) = link.connector.sentinels_master() {
+        let reply = query(["SENTINEL", "MASTER", master]).await?.extract_error();
+        let why = match reply.as_ref().map(Topology::of_sentinel) {
+            Ok(Some(topology)) => return Ok(topology),
+            Ok(None) => "its answer can't be parsed".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        link.connector.outages.explain(node, format!("asked for the master {master:?}: {why}"));
+        return Err(wrong);
+    }
+    let ranges = answer(query(["CLUSTER", "SLOTS", ""]).await?)?;
+    let info = answer(query(["CLUSTER", "INFO", ""]).await?)?;
     // A node that has not joined a cluster knows no masters.
     Topology::parse(&ranges, &text(&info), node)
         .filter(|topology| !topology.masters().is_empty())

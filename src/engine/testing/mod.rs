@@ -6,7 +6,7 @@ mod servers;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(crate) use servers::{Cluster, Server, wait_until};
+pub(crate) use servers::{Cluster, Server, free_port, wait_until};
 
 use super::driver::{self, Script, Verb};
 use super::{Cell, Cells, Charged, Embedded, EmbeddedSettings, Key, Kind, Program, Space, Taken};

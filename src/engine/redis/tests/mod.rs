@@ -3,6 +3,7 @@
 
 mod access;
 mod faults;
+mod sentinel;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -252,7 +253,7 @@ fn proxied(mode: RedisMode) -> (Server, Proxy, Engine, Metrics) {
         "127.0.0.1",
     ];
     let server = match mode {
-        RedisMode::Single => Server::start(&[]),
+        RedisMode::Single | RedisMode::Sentinel => Server::start(&[]),
         RedisMode::Cluster => Server::start(
             &[arguments.as_slice(), &["--cluster-announce-port", &announced]].concat(),
         ),
