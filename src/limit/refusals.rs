@@ -17,6 +17,8 @@ use crate::plan::{Enforcement, Limit, Outcome, Refund};
 const REFUSALS_MAX: usize = 4_096;
 /// A refusal is remembered at most this long.
 pub(super) const HELD_MAX: Duration = Duration::from_secs(1);
+/// In the last part of that time, one in so many, one request asks again.
+const RENEWED_IN: u32 = 10;
 
 /// One worker's remembered refusals. By the first counter of a plan: its tag, key and space.
 #[derive(Debug, Default)]
@@ -33,6 +35,9 @@ struct Refusal {
     /// Just before Redis was asked.
     from: Instant,
     until: Instant,
+    /// From then on one request asks Redis, so that not every request of a client that sends many
+    /// at once does when this is forgotten. `None` if one has asked, or if units are back by then.
+    renewed_from: Option<Instant>,
 }
 
 /// Whether refusals of these limits may be remembered, if they share a tag.
@@ -56,13 +61,17 @@ impl Refusals {
     }
 
     /// The outcome of a refusal of the same counters that still holds for `cells`: as it would be
-    /// answered now.
-    pub(super) fn find(&self, cells: &Cells, now: Instant) -> Option<Outcome> {
+    /// answered now. `None` as well for the one request that asks again before it is forgotten.
+    pub(super) fn find(&mut self, cells: &Cells, now: Instant) -> Option<Outcome> {
         if self.by_counter.is_empty() {
             return None;
         }
-        let refusal = self.by_counter.get(&counter(cells)?)?;
+        let refusal = self.by_counter.get_mut(&counter(cells)?)?;
         if now >= refusal.until || !covers(&refusal.cells, cells) {
+            return None;
+        }
+        if refusal.renewed_from.is_some_and(|from| now >= from) {
+            refusal.renewed_from = None;
             return None;
         }
         let passed_us = now.duration_since(refusal.from).as_micros() as u64;
@@ -102,7 +111,9 @@ impl Refusals {
                 self.by_counter.clear();
             }
         }
-        let refusal = Refusal { cells: cells.clone(), outcome: outcome.clone(), from, until };
+        let renewed_from = (held == held_max).then(|| until - held / RENEWED_IN);
+        let refusal =
+            Refusal { cells: cells.clone(), outcome: outcome.clone(), from, until, renewed_from };
         self.by_counter.insert(counter, refusal);
     }
 }
