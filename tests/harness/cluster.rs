@@ -1,4 +1,5 @@
-//! A real Redis Cluster of masters on free ports, formed and in agreement before a test uses it.
+//! A real Redis Cluster on free ports, formed and in agreement before a test uses it: masters, and
+//! replicas if a test needs them.
 
 use std::net::SocketAddr;
 
@@ -8,8 +9,19 @@ use super::redis::Redis;
 /// Hash slots of a cluster.
 const SLOTS: usize = 16_384;
 
+/// What every node of a cluster is started with.
+const OPTIONS: [&str; 6] = [
+    "--cluster-enabled",
+    "yes",
+    "--cluster-config-file",
+    "nodes.conf",
+    "--cluster-require-full-coverage",
+    "no",
+];
+
 /// A running cluster; its servers are killed when it is dropped.
 pub struct Cluster {
+    /// The masters, and then the replica of each, if it has any.
     pub nodes: Vec<Redis>,
 }
 
@@ -30,22 +42,71 @@ impl Cluster {
         options: &[&str],
         environment: &[(&'static str, String)],
     ) -> Self {
-        let mut all = vec![
-            "--cluster-enabled",
-            "yes",
-            "--cluster-config-file",
-            "nodes.conf",
-            // A busy machine may stop for a while. No test here wants that to look like a failure.
-            "--cluster-node-timeout",
-            "15000",
-            "--cluster-require-full-coverage",
-            "no",
-        ];
+        // A busy machine may stop for a while. Without replicas, no test wants that to look like a
+        // failure.
+        let mut all = [OPTIONS.as_slice(), &["--cluster-node-timeout", "15000"]].concat();
         all.extend(options);
         let cluster =
             Self { nodes: (0..masters).map(|_| Redis::within(&all, environment)).collect() };
-        cluster.form();
+        cluster.form(masters);
         cluster
+    }
+
+    /// `masters` servers, and one replica of each, ready to take over. `options` must have a
+    /// `--cluster-node-timeout`; `environment` has the environment variables of each server, by its
+    /// position.
+    pub fn replicated(
+        masters: usize,
+        options: &[&str],
+        environment: &dyn Fn(usize) -> Vec<(&'static str, String)>,
+    ) -> Self {
+        let replication = [
+            // However long a replica was cut off, it takes over.
+            "--cluster-replica-validity-factor",
+            "0",
+            "--cluster-allow-replica-migration",
+            "no",
+            "--repl-ping-replica-period",
+            "1",
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
+        let all = [OPTIONS.as_slice(), &replication, options].concat();
+        let node = |index| Redis::within(&all, &environment(index));
+        let cluster = Self { nodes: (0..2 * masters).map(node).collect() };
+        cluster.form(masters);
+        for (index, node) in cluster.nodes[masters..].iter().enumerate() {
+            let (id, mut connection) = (cluster.id(index), node.connect());
+            eventually("a replica knows its master", || {
+                match connection.command(&["CLUSTER", "REPLICATE", &id]) {
+                    Ok(super::redis::Value::Text(_)) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            });
+        }
+        cluster.await_replicas();
+        cluster
+    }
+
+    /// Waits until all replicas are up to date, and all nodes know them.
+    pub fn await_replicas(&self) {
+        let replicas = self.nodes.len() / 2;
+        for node in &self.nodes {
+            let mut connection = node.connect();
+            eventually("replicas are up to date", || {
+                let info = connection.ask(&["INFO", "replication"]).text();
+                let nodes = connection.ask(&["CLUSTER", "NODES"]).text();
+                let known = nodes.lines().filter(|line| line.contains("slave ")).count();
+                let synced = info.contains("master_link_status:up")
+                    || (info.contains("role:master") && info.contains("state=online"));
+                if synced && known == replicas { Ok(()) } else { Err(format!("{info}\n{nodes}")) }
+            });
+        }
+    }
+
+    /// A node's name in the cluster.
+    pub fn id(&self, index: usize) -> String {
+        self.nodes[index].connect().ask(&["CLUSTER", "MYID"]).text()
     }
 
     pub fn addresses(&self) -> Vec<SocketAddr> {
@@ -63,14 +124,17 @@ impl Cluster {
         self.nodes.iter().flat_map(Redis::keys_without_lifetime).collect()
     }
 
-    fn form(&self) {
+    /// Divides the slots between the first `masters` nodes, and introduces all nodes to each other.
+    fn form(&self, masters: usize) {
         let count = self.nodes.len();
         for (index, node) in self.nodes.iter().enumerate() {
-            let (from, to) = (SLOTS * index / count, SLOTS * (index + 1) / count - 1);
             let mut connection = node.connect();
             // With distinct epochs from the start, two masters never have to resolve a conflict.
             connection.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
-            connection.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+            if index < masters {
+                let (from, to) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
+                connection.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+            }
             // Each node meets each other one. With gossip alone it would take some seconds more.
             for other in &self.nodes[..index] {
                 connection.ask(&[
@@ -89,7 +153,7 @@ impl Cluster {
                 let agreed = says("cluster_state:ok".into())
                     && says(format!("cluster_slots_ok:{SLOTS}"))
                     && says(format!("cluster_known_nodes:{count}"))
-                    && says(format!("cluster_size:{count}"));
+                    && says(format!("cluster_size:{masters}"));
                 if agreed { Ok(()) } else { Err(format!("{info}\n{}", node.log())) }
             });
         }

@@ -51,6 +51,13 @@ impl HeldTime {
             |name| PathBuf::from(self.folder.path()).join(name).to_string_lossy().into_owned();
         vec![("LD_PRELOAD", path("held.so")), ("HELD_TIME", path("now"))]
     }
+
+    /// The same for a clock that is this many seconds ahead while it runs; behind, if negative.
+    pub fn environment_ahead(&self, by_s: i64) -> Vec<(&'static str, String)> {
+        let mut environment = self.environment();
+        environment.push(("HELD_AHEAD_S", by_s.to_string()));
+        environment
+    }
 }
 
 /// Calls that never return: see `held_calls.c`.

@@ -1,4 +1,4 @@
-/* Sets a process's wall clock for a test: seconds since 1970, in a mapped file of eight bytes; 0 lets the clock run. libfaketime can also
+/* Sets a process's wall clock for a test: seconds since 1970, in a mapped file of eight bytes; 0 lets the clock run, HELD_AHEAD_S seconds ahead. libfaketime can also
    read the time from a file, but a program with jemalloc, such as Debian's Redis, does not start under it. */
 
 #define _GNU_SOURCE
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 static volatile const int64_t *held;
+static int64_t ahead_s;
 
 __attribute__((constructor)) static void map(void) {
     const char *path = getenv("HELD_TIME");
@@ -19,13 +20,20 @@ __attribute__((constructor)) static void map(void) {
     void *page = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *held, PROT_READ, MAP_SHARED, file, 0);
     if (page == MAP_FAILED) _exit(97);
     close(file);
+    const char *ahead = getenv("HELD_AHEAD_S");
+    ahead_s = ahead ? atoll(ahead) : 0;
     held = page;
 }
 
 /* Other constructors may call this before `map` has run. */
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int64_t at = held ? *held : 0;
-    if (at == 0 || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return (int)syscall(SYS_clock_gettime, clock, now);
+    int wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    if (at == 0 || !wall) {
+        int failed = (int)syscall(SYS_clock_gettime, clock, now);
+        if (wall && !failed) now->tv_sec += ahead_s;
+        return failed;
+    }
     now->tv_sec = at;
     now->tv_nsec = 0;
     return 0;

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::TIMEOUT;
@@ -58,6 +59,10 @@ impl Redis {
     pub fn start_again(&mut self) {
         self.child = spawn(&self.folder, self.address, &self.options, &self.environment)
             .unwrap_or_else(|| panic!("no restart; its log:\n{}", log(&self.folder)));
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("a running process");
     }
 
     pub fn connect(&self) -> Connection {
@@ -221,6 +226,18 @@ impl Connection {
         line.map_or(0, |rest| {
             rest.split(',').next().and_then(|count| count.parse().ok()).expect("a count")
         })
+    }
+
+    /// How often a command was sent, whether it was carried out or refused.
+    pub fn attempts(&mut self, command: &str) -> u64 {
+        let stats = self.ask(&["INFO", "commandstats"]).text();
+        let prefix = format!("cmdstat_{command}:");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default();
+        let count = |name: &str| -> u64 {
+            let field = line.split(',').find_map(|field| field.strip_prefix(name));
+            field.map_or(0, |count| count.parse().expect("a count"))
+        };
+        count("calls=") + count("rejected_calls=")
     }
 
     fn value(&mut self) -> std::io::Result<Value> {

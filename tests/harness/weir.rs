@@ -42,14 +42,22 @@ pub struct Builder {
 }
 
 /// A command line.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Start {
+    program: PathBuf,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
     /// An argument for `ulimit`.
     files: Option<String>,
     /// A listening socket to start it with.
     activated: Option<RawFd>,
+}
+
+impl Start {
+    fn new(arguments: Vec<OsString>) -> Self {
+        let program = binary().into();
+        Self { program, arguments, environment: Vec::new(), files: None, activated: None }
+    }
 }
 
 /// The output of a process so far, stdout and stderr.
@@ -67,14 +75,14 @@ impl Weir {
         let path = folder.path().join("proxy.toml");
         std::fs::write(&path, config).expect("a configuration file");
         let arguments = vec!["run".into(), "--config".into(), path.into()];
-        Builder { folder, start: Start { arguments, ..Start::default() } }
+        Builder { folder, start: Start::new(arguments) }
     }
 
     /// `weir ARGUMENTS`, without a configuration file.
     pub fn with_arguments(arguments: &[&str]) -> Builder {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let arguments = arguments.iter().map(OsString::from).collect();
-        Builder { folder, start: Start { arguments, ..Start::default() } }
+        Builder { folder, start: Start::new(arguments) }
     }
 
     /// `weir check` of a configuration built for [`Builder::start`]: exit code, stdout, stderr.
@@ -215,6 +223,12 @@ impl Drop for Weir {
 }
 
 impl Builder {
+    /// Another build of the program, such as a release.
+    pub fn program(mut self, path: &Path) -> Self {
+        self.start.program = path.to_owned();
+        self
+    }
+
     /// Writes a file next to the configuration, or in a folder there.
     pub fn file(self, name: &str, bytes: &[u8]) -> Self {
         let path = self.folder.path().join(name);
@@ -310,18 +324,21 @@ impl Builder {
 
     fn command(&self) -> Command {
         let mut command = match (&self.start.files, self.start.activated) {
-            (None, None) => Command::new(binary()),
+            (None, None) => Command::new(&self.start.program),
             (None, Some(socket)) => {
                 // For the process with the id of this shell, which it keeps.
                 let exec = format!("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&{socket}");
                 let mut shell = Command::new("bash");
-                shell.arg("-c").arg(exec).arg(binary());
+                shell.arg("-c").arg(exec).arg(&self.start.program);
                 shell
             }
             (Some(files), _) => {
                 // The shell is replaced by the program, so that its process id is the program's.
                 let mut shell = Command::new("sh");
-                shell.arg("-c").arg(format!("ulimit {files} && exec \"$0\" \"$@\"")).arg(binary());
+                shell
+                    .arg("-c")
+                    .arg(format!("ulimit {files} && exec \"$0\" \"$@\""))
+                    .arg(&self.start.program);
                 shell
             }
         };

@@ -13,6 +13,7 @@
     reason = "a test's helpers may fail the test"
 )]
 
+#[allow(dead_code, reason = "helpers that only tests/chaos needs")]
 #[path = "../harness/mod.rs"]
 mod harness;
 
