@@ -1,7 +1,7 @@
 # The entry points. `make` alone lists them. Anything longer than a line is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long lint check bench setup
+.PHONY: help run test test-long chaos lint check bench setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ test: ## Install what the tests need, then run all checks and tests
 
 test-long: ## The random tests of the algorithms with two million decisions on a real Redis
 	@scripts/test-long.sh
+
+chaos: ## Break Redis under load in every way that Weir must survive, and write docs/chaos.md (twelve minutes plus the build)
+	@scripts/chaos.sh
 
 lint: ## Formatting, clippy and luacheck only
 	@scripts/lint.sh
