@@ -235,10 +235,7 @@ impl Builder {
         match &self.counters {
             CountersFrom::Nowhere => {}
             CountersFrom::Predecessor(predecessor) if before.is_none() => {
-                if let Err(error) = predecessor.counters(&engine) {
-                    tracing::error!(%error, "the old process did not send its counters");
-                    engine.restore();
-                }
+                predecessor.counters(&engine);
             }
             CountersFrom::Snapshot | CountersFrom::Predecessor(_) => engine.restore(),
         }

@@ -1,27 +1,36 @@
 //! The hand-over from a running Weir to a new process (SIGUSR2), without a refused connection and
 //! with its counters.
 //!
-//! The old process starts the same command again and passes its listening sockets and one end of a
-//! socket pair. Over that, the new one receives all counters, and answers [`READY`] once it is
-//! built. Then the old one accepts nothing more, sends the counters that changed meanwhile, and
-//! finishes what is under way; the new one accepts. Connections that come in between wait in the
-//! sockets' queues. If the new one fails, the old one goes on.
+//! | the old process | the new one |
+//! |---|---|
+//! | starts its own command line again, passes the sockets, sends all counters | builds what its configuration says, with these counters |
+//! | | says [`READY`] |
+//! | sends what changed, pauses accepting, sends what changed since | waits; connections wait in the sockets' queues |
+//! | | accepts, and says [`SERVING`] |
+//! | finishes what is under way, and ends | |
+//!
+//! If anything fails before [`SERVING`], the new process is ended, and the old one accepts again.
 
+use std::ffi::OsString;
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::sockets::{Passing, Socket};
 use crate::clock;
 use crate::engine::{Engine, NotReceived, Receiving, Sending};
 
-/// What the new process says when it could accept.
+/// What the new process says when it could accept, and when it does.
 const READY: u8 = b'r';
-/// Time for the new process to build what its configuration says, and for each step after that.
+const SERVING: u8 = b's';
+/// How long one process waits for the other at each step. The longest one is to build what the
+/// configuration says.
 const STEP_MAX: Duration = Duration::from_secs(60);
+/// How long a process that failed may take to end by itself.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// Why the old process goes on.
 #[derive(Debug, thiserror::Error)]
@@ -35,22 +44,60 @@ pub(super) enum HandOverError {
 /// The command that this process was started with.
 #[derive(Debug)]
 pub(super) struct Again {
-    program: PathBuf,
-    arguments: Vec<std::ffi::OsString>,
+    program: OsString,
+    arguments: Vec<OsString>,
 }
 
 impl Again {
-    /// To be called at the start: the path of a program that was replaced meanwhile can't be found
-    /// any more.
-    pub(super) fn of_this_process() -> io::Result<Self> {
-        let arguments = std::env::args_os().skip(1).collect();
-        Ok(Self { program: std::env::current_exe()?, arguments })
+    #[cfg(test)]
+    pub(super) fn of(program: &str, arguments: &[&str]) -> Self {
+        Self { program: program.into(), arguments: arguments.iter().map(OsString::from).collect() }
+    }
+
+    /// The program as it was named, so that a link or a search path leads to the new one after an
+    /// upgrade.
+    pub(super) fn of_this_process() -> Self {
+        let mut words = std::env::args_os();
+        Self { program: words.next().unwrap_or_else(|| "weir".into()), arguments: words.collect() }
+    }
+}
+
+/// Ends a hand-over from another thread.
+#[derive(Debug, Default)]
+pub(super) struct Abort(Mutex<Aborting>);
+
+#[derive(Debug, Default)]
+struct Aborting {
+    is_asked: bool,
+    control: Option<UnixStream>,
+}
+
+impl Abort {
+    fn lock(&self) -> MutexGuard<'_, Aborting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is received from the new process any more, nor sent to it.
+    pub(super) fn abort(&self) {
+        let mut aborting = self.lock();
+        aborting.is_asked = true;
+        if let Some(control) = &aborting.control {
+            // It fails only if the other end is gone.
+            let _ = control.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn of(&self, control: &UnixStream) -> io::Result<()> {
+        let mut aborting = self.lock();
+        aborting.control = Some(control.try_clone()?);
+        if aborting.is_asked { control.shutdown(Shutdown::Both) } else { Ok(()) }
     }
 }
 
 /// A new process that is ready to accept.
 pub(super) struct Successor<'a> {
     child: Child,
+    answers: UnixStream,
     sending: Sending<'a, BufWriter<UnixStream>>,
 }
 
@@ -59,10 +106,9 @@ pub(super) fn start<'a>(
     again: &Again,
     sockets: &[Socket],
     engine: &'a Engine,
+    abort: &Abort,
 ) -> Result<Successor<'a>, HandOverError> {
-    let (ours, theirs) = UnixStream::pair().map_err(HandOverError::Start)?;
-    ours.set_read_timeout(Some(STEP_MAX)).map_err(HandOverError::Start)?;
-    ours.set_write_timeout(Some(STEP_MAX)).map_err(HandOverError::Start)?;
+    let (ours, theirs) = pair().map_err(HandOverError::Start)?;
     let passing = Passing::new(&theirs, sockets).map_err(HandOverError::Start)?;
     let (variable, value) = passing.variable();
     let mut command = Command::new(&again.program);
@@ -76,24 +122,46 @@ pub(super) fn start<'a>(
     drop(theirs);
     let mut child = child.map_err(HandOverError::Start)?;
     tracing::info!(pid = child.id(), "a new process takes over");
-    match send(engine, ours) {
-        Ok(sending) => Ok(Successor { child, sending }),
+    match send(engine, ours, abort) {
+        Ok((answers, sending)) => Ok(Successor { child, answers, sending }),
         Err(error) => Err(HandOverError::Ended(end(&mut child, &error))),
     }
 }
 
-fn send(engine: &Engine, control: UnixStream) -> io::Result<Sending<'_, BufWriter<UnixStream>>> {
-    let mut answers = control.try_clone()?;
-    let sending = Sending::begin(engine, BufWriter::new(control))?;
+fn pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_read_timeout(Some(STEP_MAX))?;
+    ours.set_write_timeout(Some(STEP_MAX))?;
+    Ok((ours, theirs))
+}
+
+type Sent<'a> = (UnixStream, Sending<'a, BufWriter<UnixStream>>);
+
+fn send<'a>(engine: &'a Engine, control: UnixStream, abort: &Abort) -> io::Result<Sent<'a>> {
+    abort.of(&control)?;
+    let answers = control.try_clone()?;
+    let mut sending = Sending::begin(engine, BufWriter::new(control))?;
+    hear(&answers, READY)?;
+    sending.catch_up()?;
+    Ok((answers, sending))
+}
+
+/// Waits until the new process says `word`.
+fn hear(mut answers: &UnixStream, word: u8) -> io::Result<()> {
     let mut answer = [0; 1];
-    answers.read_exact(&mut answer)?;
-    if answer == [READY] { Ok(sending) } else { Err(io::ErrorKind::InvalidData.into()) }
+    answers.read_exact(&mut answer).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::other(format!("it was not done within {STEP_MAX:?}"))
+        }
+        _ => error,
+    })?;
+    if answer == [word] { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
 /// Makes sure that a process that failed is gone; returns how it ended.
 fn end(child: &mut Child, error: &io::Error) -> String {
     // If it ended by itself, its status says more than what was seen of it from here.
-    let patience = clock::monotonic() + Duration::from_secs(1);
+    let patience = clock::monotonic() + END_MAX;
     while clock::monotonic() < patience {
         if let Ok(Some(status)) = child.try_wait() {
             return format!("it ended with {status}");
@@ -106,60 +174,83 @@ fn end(child: &mut Child, error: &io::Error) -> String {
 }
 
 impl Successor<'_> {
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Sends what changed meanwhile. From then on, the new process accepts.
-    pub(super) fn finish(self) {
-        match self.sending.finish() {
-            Ok(counters) => tracing::info!(counters, "counters that changed meanwhile handed over"),
-            Err(error) => tracing::error!(
-                %error,
-                "the new process did not take the last counters: it serves with older ones"
-            ),
+    /// Sends what changed meanwhile, now that nothing is accepted here, and waits until the new
+    /// process serves; returns its id.
+    pub(super) fn finish(self) -> Result<u32, HandOverError> {
+        let Self { mut child, answers, sending } = self;
+        let served = sending.finish().and_then(|counters| {
+            tracing::debug!(counters, "the last counters handed over");
+            hear(&answers, SERVING)
+        });
+        match served {
+            Ok(()) => Ok(child.id()),
+            Err(error) => Err(HandOverError::Ended(end(&mut child, &error))),
         }
     }
 }
 
 /// The process that this one takes over from.
 #[derive(Debug)]
-pub(super) struct Predecessor {
-    control: UnixStream,
-    receiving: Mutex<Option<Receiving<BufReader<UnixStream>>>>,
+pub(super) struct Predecessor(Mutex<Talk>);
+
+#[derive(Debug)]
+struct Talk {
+    /// None once everything is said.
+    control: Option<UnixStream>,
+    receiving: Option<Receiving<BufReader<UnixStream>>>,
+    failure: Option<NotReceived>,
 }
 
 impl Predecessor {
     pub(super) fn new(control: UnixStream) -> io::Result<Self> {
         control.set_read_timeout(Some(STEP_MAX))?;
         control.set_write_timeout(Some(STEP_MAX))?;
-        Ok(Self { control, receiving: Mutex::default() })
+        let talk = Talk { control: Some(control), receiving: None, failure: None };
+        Ok(Self(Mutex::new(talk)))
     }
 
-    /// Receives all counters, before any is used.
-    pub(super) fn counters(&self, engine: &Engine) -> Result<(), NotReceived> {
-        let input = self.control.try_clone().map_err(NotReceived::from)?;
-        let (receiving, counters) = Receiving::begin(engine, BufReader::new(input))?;
-        *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiving);
-        tracing::info!(counters, "counters of the old process taken over");
-        Ok(())
+    fn lock(&self) -> MutexGuard<'_, Talk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Receives all counters, before any is used. If that fails, [`Predecessor::take_over`] does.
+    pub(super) fn counters(&self, engine: &Engine) {
+        let mut talk = self.lock();
+        let Some(control) = &talk.control else { return };
+        let input = control.try_clone().map_err(NotReceived::from);
+        let received = input.and_then(|input| Receiving::begin(engine, BufReader::new(input)));
+        match received {
+            Ok((receiving, counters)) => {
+                talk.receiving = Some(receiving);
+                tracing::info!(counters, "counters of the old process taken over");
+            }
+            Err(error) => talk.failure = Some(error),
+        }
     }
 
     /// Says that this process could accept, and receives what changed meanwhile. The old process
     /// accepts no more then.
-    pub(super) fn take_over(&self, engine: &Engine) {
-        let receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut control = &self.control;
-        let received = control
-            .write_all(&[READY])
-            .map_err(NotReceived::from)
-            .and_then(|()| receiving.map_or(Ok(0), |receiving| receiving.finish(engine)));
-        match received {
-            Ok(counters) => tracing::info!(counters, "took over from the old process"),
-            Err(error) => tracing::error!(
-                %error,
-                "the old process did not send its last counters: this one serves with older ones"
-            ),
+    pub(super) fn take_over(&self, engine: &Engine) -> Result<(), NotReceived> {
+        let mut talk = self.lock();
+        if let Some(failure) = talk.failure.take() {
+            return Err(failure);
+        }
+        if let Some(mut control) = talk.control.as_ref() {
+            control.write_all(&[READY])?;
+        }
+        if let Some(receiving) = talk.receiving.take() {
+            let counters = receiving.finish(engine)?;
+            tracing::info!(counters, "took over from the old process");
+        }
+        Ok(())
+    }
+
+    /// Says that this process serves. The old one ends then.
+    pub(super) fn serving(&self) {
+        if let Some(mut control) = self.lock().control.take()
+            && let Err(error) = control.write_all(&[SERVING])
+        {
+            tracing::error!(%error, "the old process is gone");
         }
     }
 }

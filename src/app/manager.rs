@@ -3,17 +3,22 @@
 
 use sd_notify::NotifyState;
 
-/// It serves. It says its id, too, as it may have taken over from the process that systemd started.
-pub(super) fn ready() {
+/// It serves. It says its id, too, as it may take over from the process that systemd started.
+pub(super) fn started() {
     send(&[NotifyState::Ready, NotifyState::MainPid(std::process::id())]);
 }
 
-/// It reads its configuration again; [`ready`] follows.
+/// It reads its configuration again; [`reloaded`] follows.
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "systemd is not told of this reload"),
     }
+}
+
+/// It serves, by the new configuration or still by the old one.
+pub(super) fn reloaded() {
+    send(&[NotifyState::Ready]);
 }
 
 /// It ends.

@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
+use crate::engine::NotReceived;
 use crate::limit::{Limiter, Retired};
 use crate::listen::{Drain, Listener};
 use crate::proxy::Live;
@@ -43,13 +44,13 @@ use crate::telemetry::{self, Metrics, names};
 pub use crate::admin::page_paths;
 pub use counters::{CounterQuery, NoCounters, counters};
 pub use demo::DemoUpstream;
-pub use serve::serve;
+pub use serve::{ignore_early_signals, serve};
 pub use sockets::Inherited;
 
 use applied::{Applied, Current};
 use build::{Builder, Built, CountersFrom};
 use descriptors::Descriptors;
-use handover::{Again, HandOverError, Predecessor};
+use handover::{Abort, Again, HandOverError, Predecessor};
 use memory::Memory;
 use snapshots::Snapshots;
 use sockets::{For, Socket};
@@ -68,8 +69,10 @@ pub struct App {
     admin: Option<SocketAddr>,
     /// None once [`App::shutdown`] has taken it, or another process has taken over.
     snapshots: Option<Snapshots>,
-    /// Further handles of the listening sockets, for a process that takes over.
+    /// The listening sockets, for a process that takes over.
     sockets: Vec<Socket>,
+    /// The process that this one takes over from.
+    predecessor: Option<Arc<Predecessor>>,
     _memory: Memory,
 }
 
@@ -158,6 +161,9 @@ pub enum StartError {
     /// A thread or its runtime could not be started.
     #[error("can't start a worker: {0}")]
     Worker(std::io::Error),
+    /// The process that this one was to take over from did not send its counters.
+    #[error("can't take over from the old process: {0}")]
+    Predecessor(#[from] NotReceived),
 }
 
 impl App {
@@ -182,7 +188,7 @@ impl App {
 
     /// Starts with what another process passed on: its sockets where the configuration names their
     /// addresses, and, if it is a Weir that hands over, its counters. Returns when that one accepts
-    /// no more connections and this one does.
+    /// no more connections and this one does. [`serve`] then tells it to end.
     ///
     /// # Errors
     /// See [`StartError`]. A Weir that hands over then goes on.
@@ -230,7 +236,7 @@ impl App {
             .filter_map(|per_worker| per_worker.first().map(Listener::address))
             .collect();
         let admin_address = pages.first().map(Listener::address);
-        let sockets = handles(&built, &public, &pages).map_err(StartError::Worker)?;
+        let sockets = handles(&built, &public, &pages);
 
         let applied = Applied::new(built, snapshot, None, descriptors, &builder.budget);
         let current = Current::new(applied);
@@ -251,8 +257,8 @@ impl App {
         });
         running.show_applied();
         // From here on this process decides, and the old one does not.
-        if let Some(predecessor) = predecessor {
-            predecessor.take_over(&running.current.load().built.engine);
+        if let Some(predecessor) = &predecessor {
+            predecessor.take_over(&running.current.load().built.engine)?;
         }
         let memory = Memory::watch(&running).map_err(StartError::Worker)?;
         let snapshots = Snapshots::start(&running).map_err(StartError::Worker)?;
@@ -267,6 +273,7 @@ impl App {
             admin: admin_address,
             snapshots: Some(snapshots),
             sockets,
+            predecessor,
             _memory: memory,
         })
     }
@@ -308,30 +315,50 @@ impl App {
     ///
     /// # Errors
     /// The new process failed. This one goes on as if nothing had happened.
-    fn hand_over(&mut self, again: &Again) -> Result<(), HandOverError> {
+    fn hand_over(&mut self, again: &Again, abort: &Abort) -> Result<(), HandOverError> {
         let running = Arc::clone(&self.running);
         // No reload replaces the engine meanwhile.
         let _reloading = running.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = &running.current.load().built.engine;
-        let successor = handover::start(again, &self.sockets, engine)?;
-        let pid = successor.pid();
+        let successor = handover::start(again, &self.sockets, engine, abort)?;
         // The file is the new process's from now on.
         if let Some(snapshots) = self.snapshots.take() {
-            snapshots.end();
+            snapshots.end(engine);
         }
-        running.drain.start_handing_over();
-        running.admin_drain.start_handing_over();
-        self.sockets.clear();
+        running.drain.pause();
+        running.admin_drain.pause();
         running.await_no_accepting();
-        successor.finish();
-        tracing::info!(pid, "handed over to a new process: what is under way here may finish");
-        Ok(())
+        match successor.finish() {
+            Ok(pid) => {
+                running.drain.start();
+                running.admin_drain.start();
+                tracing::info!(
+                    pid,
+                    "handed over to a new process: what is under way here may finish"
+                );
+                Ok(())
+            }
+            Err(error) => {
+                running.drain.resume();
+                running.admin_drain.resume();
+                self.snapshots = Snapshots::start(&running)
+                    .inspect_err(|error| tracing::error!(%error, "counters are not saved any more"))
+                    .ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the process that this one has taken over from, if there is one, that this one serves.
+    fn say_serving(&mut self) {
+        if let Some(predecessor) = self.predecessor.take() {
+            predecessor.serving();
+        }
     }
 
     /// Stops accepting, lets what is under way finish within the configured grace, settles, saves
     /// counters in memory, and ends all threads. Returns whether everything finished in time.
     pub fn shutdown(mut self) -> bool {
-        self.sockets.clear();
         self.running.drain.start();
         let built = &self.running.current.load().built;
         let finished = self.workers.take().is_none_or(|workers| workers.join(built.shutdown_grace));
@@ -408,6 +435,10 @@ impl Reloader {
         if !Arc::ptr_eq(&current.limiter, &built.limiter) {
             running.retire(&current.limiter);
         }
+        if !Arc::ptr_eq(&current.engine, &built.engine) {
+            // Its counters will be there if a later configuration names them again.
+            snapshots::save_last(&current.engine);
+        }
         let watched = built.watched.clone();
         let budget = &running.builder.budget;
         running.swap(Applied::new(built, snapshot, Some(current), running.descriptors, budget));
@@ -418,6 +449,11 @@ impl Reloader {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.drain.started()
+    }
+
+    /// Whether this process is about to end, or has handed over.
+    fn is_leaving(&self) -> bool {
+        self.is_draining() || self.0.leaving.load(Ordering::SeqCst)
     }
 
     /// The files that the running configuration is made of.
@@ -471,12 +507,8 @@ fn given(sockets: Vec<TcpListener>, workers: usize) -> Result<Vec<Listener>, Sta
     all.collect::<std::io::Result<_>>().map_err(StartError::Worker)
 }
 
-/// Further handles of all sockets, for a process that takes over.
-fn handles(
-    built: &Built,
-    public: &[Vec<Listener>],
-    pages: &[Listener],
-) -> std::io::Result<Vec<Socket>> {
+/// All sockets, for a process that takes over.
+fn handles(built: &Built, public: &[Vec<Listener>], pages: &[Listener]) -> Vec<Socket> {
     let clients = built.listeners.iter().zip(public).flat_map(|(settings, sockets)| {
         sockets.iter().map(|socket| (For::Clients, settings.address, socket))
     });
@@ -484,8 +516,10 @@ fn handles(
         .admin
         .iter()
         .flat_map(|admin| pages.iter().map(|socket| (For::Operators, admin.address, socket)));
-    let handle = |(whom, configured, socket): (For, SocketAddr, &Listener)| {
-        Ok(Socket { whom, configured, socket: socket.socket()? })
+    let handle = |(whom, configured, socket): (For, SocketAddr, &Listener)| Socket {
+        whom,
+        configured,
+        socket: socket.handle(),
     };
     clients.chain(operators).map(handle).collect()
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::handover::Again;
+use super::handover::{Abort, Again, HandOverError};
 use super::{App, Reloader, manager};
 use crate::reload::{Answer, Reloaded, Settings, Watcher};
 use crate::telemetry;
@@ -29,7 +29,8 @@ pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
     let finished = match watched {
         Ok((watcher, mut signals)) => {
             let why = until_the_end(&mut app, &mut signals);
-            signals.end_at_the_next();
+            // The service manager may end all its processes while an old one finishes its requests.
+            signals.end_at_the_next(matches!(why, Ending::HandedOver));
             if let Ending::Signal(signal) = why {
                 manager::stopping();
                 let delay = app.announce_shutdown();
@@ -70,34 +71,65 @@ enum Ending {
 }
 
 fn until_the_end(app: &mut App, signals: &mut Signals) -> Ending {
-    // Now, as the program may be replaced while it runs.
     let again = Again::of_this_process();
     tracing::info!("ready");
-    manager::ready();
+    // Before the old process ends: the service manager must know then which one is the main one.
+    manager::started();
+    app.say_serving();
     loop {
         let signal = signals.next();
         if signal != HAND_OVER {
             return Ending::Signal(signal);
         }
-        let handed_over = match &again {
-            Ok(again) => app.hand_over(again).map_err(|error| error.to_string()),
-            Err(error) => Err(format!("this program's path is unknown: {error}")),
-        };
-        match handed_over {
-            Ok(()) => return Ending::HandedOver,
-            Err(error) => tracing::error!("not handed over, so this process serves on: {error}"),
+        match hand_over(app, &again, signals) {
+            (Ok(()), _) => return Ending::HandedOver,
+            (Err(error), Some(signal)) => {
+                tracing::info!("not handed over, because of a {signal}: {error}");
+                return Ending::Signal(signal);
+            }
+            (Err(error), None) => {
+                tracing::error!("not handed over, so this process serves on: {error}");
+            }
         }
     }
+}
+
+/// Hands over in a thread of its own; a signal that ends this process ends the hand-over, too, and
+/// is returned.
+fn hand_over(
+    app: &mut App,
+    again: &Again,
+    signals: &mut Signals,
+) -> (Result<(), HandOverError>, Option<&'static str>) {
+    let (abort, (done, ended)) = (Abort::default(), tokio::sync::oneshot::channel());
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let result = app.hand_over(again, &abort);
+            // Nobody waits for it if a signal came first.
+            let _ = done.send(());
+            result
+        });
+        let signal = signals.next_before(ended);
+        if signal.is_some() {
+            abort.abort();
+        }
+        let failed = |_| Err(HandOverError::Start(std::io::Error::other("its thread panicked")));
+        (work.join().unwrap_or_else(failed), signal)
+    })
 }
 
 fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
     let (reloader, path): (Reloader, PathBuf) = (app.reloader(), path.to_owned());
     let settings = Settings { files: reloader.watched(), on_sighup: true };
     Watcher::start(settings, app.metrics().clone(), move |_reason| {
-        manager::reloading();
+        // A process that ends says nothing more about itself.
+        if !reloader.is_leaving() {
+            manager::reloading();
+        }
         let reloaded = reloader.reload(&path);
-        // Also where it was refused: what served before serves on.
-        manager::ready();
+        if !reloader.is_leaving() {
+            manager::reloaded();
+        }
         match reloaded {
             Ok(files) if reloader.is_draining() => Answer { result: Reloaded::Unchanged, files },
             Ok(files) => Answer::applied(files),
@@ -108,6 +140,19 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
             }
         }
     })
+}
+
+/// From now on, SIGUSR2 and SIGHUP do not end the process. To be called at its start: as the
+/// signals of a running Weir they may reach one that does not serve yet.
+///
+/// # Errors
+/// The system refuses.
+pub fn ignore_early_signals() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let _entered = runtime.enter();
+    // The handlers stay installed when these are dropped.
+    drop((signal(SignalKind::user_defined2())?, signal(SignalKind::hangup())?));
+    Ok(())
 }
 
 /// The signal that asks for a hand-over.
@@ -143,13 +188,29 @@ impl Signals {
         })
     }
 
-    /// From now on, SIGTERM and SIGINT end the process. The handlers stay installed for good, so
-    /// they must be waited for.
-    fn end_at_the_next(mut self) {
+    /// The next one that ends the process; `None` if `ended` comes first.
+    fn next_before(&mut self, ended: tokio::sync::oneshot::Receiver<()>) -> Option<&'static str> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                _ = self.terminate.recv() => Some("SIGTERM"),
+                _ = self.interrupt.recv() => Some("SIGINT"),
+                _ = ended => None,
+            }
+        })
+    }
+
+    /// From now on, SIGTERM and SIGINT end the process; the first one does not if it is `spared`.
+    /// The handlers stay installed for good, so they must be waited for.
+    fn end_at_the_next(mut self, mut spared: bool) {
         let second = move || {
             let mut signal = self.next();
-            while signal == HAND_OVER {
-                tracing::warn!("this process ends, and can't hand over any more");
+            while signal == HAND_OVER || spared {
+                if signal == HAND_OVER {
+                    tracing::warn!("this process ends, and can't hand over any more");
+                } else {
+                    spared = false;
+                    tracing::info!(signal, "this process ends already, once its requests have");
+                }
                 signal = self.next();
             }
             tracing::warn!(

@@ -16,6 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Between two saves passes this many times what the last one took, at least: saving takes at most
 /// a tenth of one core.
 const REST: u32 = 9;
+/// While saving fails, it is tried this often, at least.
+const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// While saving fails, this often it is logged.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
@@ -24,7 +26,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Snapshots {
     /// Never used to send: the thread ends when this is dropped.
     end: Sender<std::convert::Infallible>,
-    thread: JoinHandle<Saver>,
+    thread: JoinHandle<()>,
 }
 
 impl Snapshots {
@@ -41,27 +43,39 @@ impl Snapshots {
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 wait = saver.look(&running).min(LOOK_EVERY);
             }
-            saver
         };
         let thread = std::thread::Builder::new().name("weir-snapshot".into()).spawn(save)?;
         Ok(Self { end, thread })
     }
 
-    /// Ends without saving a last time; a save that is under way is finished.
-    pub(super) fn end(self) {
+    /// Ends without saving a last time, and leaves the file to another process. A save that is
+    /// under way is finished.
+    pub(super) fn end(self, engine: &Engine) {
         drop(self.end);
         // The thread does not panic.
         let _ = self.thread.join();
+        engine.release_snapshot();
     }
 
     /// Saves a last time, once a save that is under way is done. Nothing saves after it.
     pub(super) fn finish(self, engine: &Engine) {
         drop(self.end);
         // The thread does not panic.
-        if let Ok(mut saver) = self.thread.join() {
-            saver.save(engine);
-        }
+        let _ = self.thread.join();
+        save_last(engine);
     }
+}
+
+/// Saves the counters of an engine that is used no more, and leaves the file to others.
+pub(super) fn save_last(engine: &Engine) {
+    match engine.save() {
+        Ok(Some(Saved { counters, bytes, .. })) => {
+            tracing::info!(counters, bytes, "counters saved");
+        }
+        Ok(None) => {}
+        Err(error) => tracing::error!("what was counted since the last snapshot is lost: {error}"),
+    }
+    engine.release_snapshot();
 }
 
 #[derive(Debug)]
@@ -91,8 +105,13 @@ impl Saver {
     fn look(&mut self, running: &Weak<Running>) -> Duration {
         let Some(running) = running.upgrade() else { return LOOK_EVERY };
         let built = &running.current.load().built;
-        let Some(every) = built.snapshot_every() else { return LOOK_EVERY };
+        let Some(every) = built.snapshot_every() else {
+            built.engine.release_snapshot();
+            return LOOK_EVERY;
+        };
         let now = clock::monotonic();
+        // What failed is tried again soon.
+        let every = if self.warned.is_some() { every.min(RETRY_EVERY) } else { every };
         let due = self.last.map_or(now, |last| last + every).max(self.rested);
         if now < due {
             return due - now;

@@ -5,11 +5,13 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Weak};
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// Set by the Weir that this one takes over from: the number of a descriptor to talk to it, and
-/// then of each listening socket `FOR=ADDRESS=NUMBER`, separated by spaces.
+/// Set by the Weir that this one takes over from: its process id, the number of a descriptor to
+/// talk to it, and then of each listening socket `FOR=ADDRESS=NUMBER`, separated by spaces. Of no
+/// meaning to any process but a child of that one.
 const HANDED_OVER: &str = "WEIR_HANDOVER";
 /// Set by the service manager: for which process, and how many descriptors from 3 on.
 const ACTIVATED_PID: &str = "LISTEN_PID";
@@ -44,7 +46,22 @@ pub(super) struct Socket {
     pub(super) whom: For,
     /// As the configuration says it, so with port 0 where that picks a free one.
     pub(super) configured: SocketAddr,
-    pub(super) socket: TcpListener,
+    pub(super) socket: Weak<TcpListener>,
+}
+
+impl Socket {
+    /// The same, for as long as the answer lives; `None` if nobody accepts on it any more.
+    fn held(&self) -> Option<Held> {
+        let Self { whom, configured, .. } = *self;
+        Some(Held { whom, configured, socket: self.socket.upgrade()? })
+    }
+}
+
+/// A socket that is passed on.
+struct Held {
+    whom: For,
+    configured: SocketAddr,
+    socket: Arc<TcpListener>,
 }
 
 /// What this process was started with. Taken once, at its start.
@@ -62,8 +79,11 @@ impl Inherited {
     /// # Errors
     /// A descriptor that it names is not open, or is no listening socket.
     pub fn from_environment() -> io::Result<Self> {
-        if let Ok(handed_over) = std::env::var(HANDED_OVER) {
-            return Self::handed_over(&handed_over);
+        if let Ok(handed_over) = std::env::var(HANDED_OVER)
+            && let Some((parent, rest)) = handed_over.split_once(' ')
+            && parent == std::os::unix::process::parent_id().to_string()
+        {
+            return Self::handed_over(rest);
         }
         let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
         match (number(ACTIVATED_PID), number(ACTIVATED_COUNT)) {
@@ -74,8 +94,12 @@ impl Inherited {
 
     fn activated(count: u32) -> io::Result<Self> {
         let mut sockets = Vec::new();
-        for number in (ACTIVATED_FIRST..).take(count as usize).take(SOCKETS_MAX) {
-            let socket = TcpListener::from(adopt(number)?);
+        if count as usize > SOCKETS_MAX {
+            let why = format!("{ACTIVATED_COUNT}: found {count}, expected at most {SOCKETS_MAX}");
+            return Err(io::Error::other(why));
+        }
+        for number in (ACTIVATED_FIRST..).take(count as usize) {
+            let socket = listening(number)?;
             sockets.push((None, socket.local_addr()?, socket));
         }
         Ok(Self { sockets, predecessor: None })
@@ -87,29 +111,49 @@ impl Inherited {
         let control = words.next().and_then(|number| number.parse().ok()).ok_or_else(wrong)?;
         let predecessor = Some(UnixStream::from(adopt(control)?));
         let mut sockets = Vec::new();
-        for word in words.take(SOCKETS_MAX) {
+        for word in words {
             let [whom, address, number] =
                 word.split('=').collect::<Vec<_>>().try_into().map_err(|_| wrong())?;
             let address = address.parse().map_err(|_| wrong())?;
-            let socket = adopt(number.parse().map_err(|_| wrong())?)?;
-            sockets.push((For::of(whom), address, TcpListener::from(socket)));
+            let socket = listening(number.parse().map_err(|_| wrong())?)?;
+            sockets.push((For::of(whom), address, socket));
         }
         Ok(Self { sockets, predecessor })
     }
 
-    /// Takes the sockets of one listener that is configured at `address`.
+    /// Takes the sockets of one listener that is configured at `address`: all that are bound to the
+    /// same address. With port 0, several listeners may be configured at one.
     pub(super) fn take(&mut self, whom: For, address: SocketAddr) -> Vec<TcpListener> {
-        let fits =
-            |of: Option<For>, at: SocketAddr| of.is_none_or(|of| of == whom) && at == address;
+        let mut bound = None;
+        let mut fits = |of: Option<For>, at: SocketAddr, socket: &TcpListener| {
+            let local = socket.local_addr().ok();
+            let fits = of.is_none_or(|of| of == whom) && at == address;
+            fits && local.is_some() && *bound.get_or_insert(local) == local
+        };
         let all = std::mem::take(&mut self.sockets).into_iter();
-        let (mine, others): (Vec<_>, Vec<_>) = all.partition(|(of, at, _)| fits(*of, *at));
+        let (mine, others): (Vec<_>, Vec<_>) = all.partition(|(of, at, one)| fits(*of, *at, one));
         self.sockets = others;
         mine.into_iter().map(|(_, _, socket)| socket).collect()
+    }
+
+    /// Whether the operator's pages were served on one of the sockets.
+    #[must_use]
+    pub fn has_admin(&self) -> bool {
+        self.sockets.iter().any(|(whom, ..)| *whom == Some(For::Operators))
     }
 
     /// The addresses of the sockets that nothing is configured for.
     pub(super) fn left(&self) -> Vec<SocketAddr> {
         self.sockets.iter().map(|(_, address, _)| *address).collect()
+    }
+}
+
+/// Makes a listening socket ours.
+fn listening(number: RawFd) -> io::Result<TcpListener> {
+    let socket = TcpListener::from(adopt(number)?);
+    match socket2::SockRef::from(&socket).is_listener() {
+        Ok(true) => Ok(socket),
+        _ => Err(io::Error::other(format!("descriptor {number} is no listening socket"))),
     }
 }
 
@@ -142,12 +186,13 @@ fn adopt(number: RawFd) -> io::Result<OwnedFd> {
 /// lives.
 pub(super) struct Passing<'a> {
     control: &'a UnixStream,
-    sockets: &'a [Socket],
+    sockets: Vec<Held>,
 }
 
 impl<'a> Passing<'a> {
     /// Lets the next process that is started inherit them. Nothing else starts processes.
-    pub(super) fn new(control: &'a UnixStream, sockets: &'a [Socket]) -> io::Result<Self> {
+    pub(super) fn new(control: &'a UnixStream, sockets: &[Socket]) -> io::Result<Self> {
+        let sockets = sockets.iter().filter_map(Socket::held).collect();
         let passing = Self { control, sockets };
         passing.set(FdFlags::empty())?;
         Ok(passing)
@@ -155,22 +200,23 @@ impl<'a> Passing<'a> {
 
     fn set(&self, flags: FdFlags) -> io::Result<()> {
         fcntl_setfd(self.control, flags)?;
-        for socket in self.sockets {
-            fcntl_setfd(&socket.socket, flags)?;
+        for socket in &self.sockets {
+            fcntl_setfd(&*socket.socket, flags)?;
         }
         Ok(())
     }
 
     pub(super) fn variable(&self) -> (&'static str, String) {
-        let mut text = self.control.as_raw_fd().to_string();
-        for Socket { whom, configured, socket } in self.sockets {
+        let mut text = format!("{} {}", std::process::id(), self.control.as_raw_fd());
+        for Held { whom, configured, socket } in &self.sockets {
             text += &format!(" {}={configured}={}", whom.label(), socket.as_raw_fd());
         }
         (HANDED_OVER, text)
     }
 
     /// Variables that are not for the process that is started.
-    pub(super) const NOT_PASSED: [&'static str; 2] = [ACTIVATED_PID, ACTIVATED_COUNT];
+    pub(super) const NOT_PASSED: [&'static str; 3] =
+        [ACTIVATED_PID, ACTIVATED_COUNT, "LISTEN_FDNAMES"];
 }
 
 impl Drop for Passing<'_> {

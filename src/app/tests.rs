@@ -218,3 +218,38 @@ fn what_a_reload_changes_is_seen_at_once_and_its_time_is_shown() {
     assert_eq!(hosts.unwrap(), ["weir.internal"]);
     assert!(app.shutdown());
 }
+
+/// Whether new connections are served, by a page that needs no upstream.
+fn serves(app: &App) -> bool {
+    get(app.addresses()[0], "connection: close\r\n").1.starts_with("HTTP/1.1 ")
+}
+
+#[test]
+fn a_successor_that_fails_at_the_last_moment_leaves_this_process_serving() {
+    let mut app = app();
+    // It says that it could accept, and ends.
+    let script = "set -- $WEIR_HANDOVER; eval \"printf r >&$2\"; exit 3";
+    for _ in 0..3 {
+        let again = Again::of("bash", &["-c", script]);
+        let error = app.hand_over(&again, &Abort::default()).unwrap_err().to_string();
+        assert!(error.ends_with("it ended with exit status: 3"), "{error}");
+        assert!(serves(&app));
+    }
+    let error = app.hand_over(&Again::of("weir-is-not-here", &[]), &Abort::default());
+    assert!(error.unwrap_err().to_string().starts_with("can't start a new process"));
+    assert!(serves(&app) && app.shutdown());
+}
+
+#[test]
+fn a_hand_over_can_be_aborted() {
+    let mut app = app();
+    let abort = Abort::default();
+    let error = std::thread::scope(|scope| {
+        let (app, abort) = (&mut app, &abort);
+        let work = scope.spawn(move || app.hand_over(&Again::of("sleep", &["60"]), abort));
+        abort.abort();
+        work.join().unwrap().unwrap_err().to_string()
+    });
+    assert!(error.starts_with("the new process did not take over"), "{error}");
+    assert!(serves(&app) && app.shutdown());
+}

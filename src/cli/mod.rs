@@ -102,11 +102,12 @@ fn admin_address(text: &str) -> Result<Admin, String> {
 impl Run {
     /// By default the address where `weir key` looks. If it is taken, say by a second proxy, this
     /// one has no admin pages rather than fail over a port that was never asked for.
-    fn admin_address(&self) -> Option<SocketAddr> {
+    fn admin_address(&self, inherited: &Inherited) -> Option<SocketAddr> {
         match self.admin {
             Some(Admin(address)) => address,
-            None => Some(config::ADMIN_DEFAULT)
-                .filter(|address| std::net::TcpListener::bind(address).is_ok()),
+            None => Some(config::ADMIN_DEFAULT).filter(|address| {
+                inherited.has_admin() || std::net::TcpListener::bind(address).is_ok()
+            }),
         }
     }
 
@@ -118,10 +119,14 @@ impl Run {
                 return ExitCode::FAILURE;
             }
         };
+        if let Err(error) = app::ignore_early_signals() {
+            eprintln!("weir: can't watch for signals: {error}");
+            return ExitCode::FAILURE;
+        }
         let default = Path::new(CONFIG_DEFAULT);
         let (config, watch) = match (&self.to, &self.limit, &self.config) {
             (Some(to), Some(limit), _) => {
-                (config::quick(to, limit, self.listen, self.admin_address()), None)
+                (config::quick(to, limit, self.listen, self.admin_address(&inherited)), None)
             }
             (.., None) if !default.exists() => {
                 eprint!("{NO_CONFIG}");
@@ -164,7 +169,7 @@ fn check(path: &Path) -> ExitCode {
 fn failed(error: &StartError) -> ExitCode {
     match error {
         StartError::Mistakes(mistakes) => wrong_config(mistakes),
-        StartError::Bind { .. } | StartError::Worker(_) => {
+        StartError::Bind { .. } | StartError::Worker(_) | StartError::Predecessor(_) => {
             eprintln!("weir: {error}");
             ExitCode::FAILURE
         }

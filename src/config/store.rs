@@ -110,7 +110,9 @@ fn snapshot(notes: &Notes, table: &mut Table<'_>) -> Option<SnapshotSettings> {
     let mut every = SNAPSHOT_EVERY_DEFAULT;
     let path = table.take("snapshot").and_then(|item| {
         let path = notes.folder.join(item.text(expected)?);
-        let folder = path.parent().is_some_and(Path::is_dir);
+        // A file beside a configuration that is named without a folder has none, either.
+        let here = |folder: &Path| folder.as_os_str().is_empty() || folder.is_dir();
+        let folder = path.parent().is_some_and(here);
         if path.file_name().is_none() || path.is_dir() || !folder {
             item.found(path.display().to_string(), expected, None);
             return None;

@@ -441,6 +441,21 @@ impl Embedded {
         }
     }
 
+    /// Removes a counter that was removed where it comes from.
+    pub(super) fn remove(&self, shard: usize, id: u128) {
+        let freed = self.shard_at(shard).map_or(0, |mut shard| shard.remove(id));
+        self.release(freed);
+    }
+
+    /// What is removed is no longer remembered for a hand-over.
+    pub(super) fn forget_removed(&self) {
+        for index in 0..SHARDS {
+            if let Some(mut shard) = self.shard_at(index) {
+                shard.forget_removed();
+            }
+        }
+    }
+
     /// Puts a restored counter in its place. It may replace an older state of itself, and is kept
     /// also where there are more keys than there may be.
     pub(super) fn put(&self, shard: usize, id: u128, entry: Entry) {

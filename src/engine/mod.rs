@@ -353,6 +353,13 @@ impl Engine {
         }
     }
 
+    /// Leaves the configured snapshot to another process, until the next save.
+    pub fn release_snapshot(&self) {
+        if let Self::Embedded(embedded) = self {
+            *embedded.snapshot_file() = None;
+        }
+    }
+
     /// Drops expired counters in memory. Each call checks a small part of them, so that all are
     /// checked after 320 calls. Redis does this itself.
     pub fn sweep(&self) {

@@ -21,6 +21,9 @@ const SEGMENT_COUNTERS: usize = 208;
 /// When the average segment has fewer, the last one is merged. Far enough below for counters that
 /// come and go to cause neither.
 const SEGMENT_COUNTERS_MIN: usize = SEGMENT_COUNTERS / 2;
+/// Removed counters that a shard remembers during a hand-over, at most. Others stay in the new
+/// process until they expire.
+const REMOVED_MAX: usize = 65_536;
 /// The lowest bit of a hash that selects the segment. Lower ones select a place in its table.
 const SEGMENT_SHIFT: u32 = 16;
 
@@ -70,8 +73,10 @@ pub(super) struct Shard {
     counters: usize,
     /// Where the next sweep continues: a segment, and a place in it.
     cursor: (usize, usize),
-    /// Whether counters are being copied. Then no segment is merged: its counters could be missed.
-    copied: bool,
+    /// How many copies are under way. Meanwhile no segment is merged: its counters could be missed.
+    copies: u32,
+    /// What was removed since the copy [`Which::First`]. `None` if none is under way.
+    removed: Option<Vec<u128>>,
     /// Whether a counter changed since this was last asked.
     unsaved: bool,
 }
@@ -104,7 +109,15 @@ impl Shard {
     pub(super) fn new(seed: u64) -> Self {
         let hasher = DigestHashBuilder(seed);
         let segments = vec![IndexMap::with_hasher(hasher.clone())];
-        Self { hasher, segments, counters: 0, cursor: (0, 0), copied: false, unsaved: false }
+        Self {
+            hasher,
+            segments,
+            counters: 0,
+            cursor: (0, 0),
+            copies: 0,
+            removed: None,
+            unsaved: false,
+        }
     }
 
     /// The index of the segment that holds `id`.
@@ -155,6 +168,9 @@ impl Shard {
         let removed = self.segments.get_mut(index).and_then(|segment| segment.swap_remove(&id));
         let Some(entry) = removed else { return 0 };
         self.unsaved = true;
+        if let Some(ids) = self.removed.as_mut().filter(|ids| ids.len() < REMOVED_MAX) {
+            ids.push(id);
+        }
         self.removed_from(index);
         entry.counter.weight()
     }
@@ -185,7 +201,7 @@ impl Shard {
     /// Merges the last segment into the one that stands in for it, if counters have become few.
     fn merge(&mut self) {
         let fewer = self.segments.len() - 1;
-        if fewer == 0 || self.copied || self.counters > fewer * SEGMENT_COUNTERS_MIN {
+        if fewer == 0 || self.copies > 0 || self.counters > fewer * SEGMENT_COUNTERS_MIN {
             return;
         }
         let last = self.segments.pop();
@@ -255,9 +271,27 @@ impl Shard {
         self.unsaved = true;
     }
 
-    /// Begins or ends a copy.
-    pub(super) fn set_copied(&mut self, copied: bool) {
-        self.copied = copied;
+    /// Begins a copy. From the first copy of a hand-over on, what is removed is remembered.
+    pub(super) fn begin_copy(&mut self, which: Which) {
+        self.copies += 1;
+        if which == Which::First {
+            self.removed = Some(Vec::new());
+        }
+    }
+
+    /// Ends a copy, also one that was given up.
+    pub(super) fn end_copy(&mut self) {
+        self.copies -= 1;
+    }
+
+    /// What was removed since this was last asked in a hand-over.
+    pub(super) fn take_removed(&mut self) -> Vec<u128> {
+        self.removed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The hand-over is over: what is removed is not remembered any more.
+    pub(super) fn forget_removed(&mut self) {
+        self.removed = None;
     }
 
     /// Passes counters to `copy`, from `place` on, until those passed count as `most` keys or a
@@ -394,7 +428,7 @@ mod tests {
         mut between: impl FnMut(&mut Shard),
     ) -> HashMap<u128, f64> {
         let (mut all, mut place) = (HashMap::new(), Place::FIRST);
-        shard.set_copied(true);
+        shard.begin_copy(which);
         loop {
             let next = shard.copy(place, which, most, |id, entry| {
                 let Stored::Numbers([first, ..]) = entry.counter else { panic!() };
@@ -404,7 +438,7 @@ mod tests {
             place = next;
             between(shard);
         }
-        shard.set_copied(false);
+        shard.end_copy();
         all
     }
 
@@ -446,6 +480,30 @@ mod tests {
         changed.sort_by(f64::total_cmp);
         assert_eq!(changed, [7.0, 8.0, 1_000.0]);
         assert_eq!(shard.entry_at(id(7)).unwrap().expire_us(), NEVER_US);
+        shard.remove(id(9));
+        assert_eq!((shard.take_removed(), shard.take_removed()), (vec![id(9)], vec![]));
+        shard.forget_removed();
+        shard.remove(id(10));
+        assert_eq!(shard.take_removed(), []);
+    }
+
+    #[test]
+    fn of_two_copies_at_once_neither_misses_anything() {
+        let mut shard = Shard::new(7);
+        for number in 0..5_000 {
+            put(&mut shard, number, u64::MAX);
+        }
+        let mut left = 0..4_900;
+        let all = copied(&mut shard, Which::All, 20, |shard| {
+            // Another copy begins and ends, and counters become few.
+            assert!(copied(shard, Which::All, 5_000, |_| {}).len() > 50);
+            left.by_ref().take(10).for_each(|number| assert_eq!(shard.remove(id(number)), 1));
+        });
+        assert!((4_900..5_000).all(|number| all.contains_key(&id(number))));
+        let segments = shard.segments.len();
+        assert!(segments > 20, "nothing was merged meanwhile");
+        (4_950..5_000).for_each(|number| assert_eq!(shard.remove(id(number)), 1));
+        assert!(shard.segments.len() < segments);
     }
 
     /// The tables' own memory, in bytes: an entry (hash, key, counter) for each place, and an index

@@ -34,17 +34,29 @@ pub(super) async fn serve<H: Handler>(
     metrics: Metrics,
 ) {
     let mut acceptor = Acceptor::new(handler, listener.index, config, &drain, &metrics);
+    let handle = listener.handle;
     match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
             let abort = AbortOnDrop(acceptor.connections.clone());
-            let accepting = drain.accepting();
-            acceptor.accept_until_drained(&listener, &drain).await;
-            if drain.hands_over() {
+            loop {
+                let accepting = drain.accepting();
+                acceptor.accept_until_told(&listener, &drain).await;
+                drop(accepting);
+                if drain.started() {
+                    break;
+                }
+                acceptor.connections.drain();
+                tokio::select! {
+                    () = drain.wait() => break,
+                    () = drain.paused(false) => {}
+                }
+            }
+            if drain.is_paused() {
                 drop(listener);
             } else {
                 acceptor.accept_the_queued(listener).await;
             }
-            drop(accepting);
+            drop(handle);
             acceptor.connections.drain();
             tokio::select! {
                 () = acceptor.connections.emptied() => {}
@@ -131,8 +143,14 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
-    async fn accept_until_drained(&mut self, listener: &TcpListener, drain: &Drain) {
-        let mut drained = std::pin::pin!(drain.wait());
+    /// Accepts until a drain starts or accepting is paused.
+    async fn accept_until_told(&mut self, listener: &TcpListener, drain: &Drain) {
+        let mut drained = std::pin::pin!(async {
+            tokio::select! {
+                () = drain.wait() => {}
+                () = drain.paused(true) => {}
+            }
+        });
         loop {
             let accepted = tokio::select! {
                 biased;

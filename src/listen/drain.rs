@@ -1,7 +1,6 @@
 //! What the listeners of a process share: the signals that stop accepting and close connections,
 //! and the connection permits. Knows nothing about HTTP.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::access::DynAccess;
@@ -19,8 +18,8 @@ struct Shared {
     stage: watch::Sender<Stage>,
     /// How many sockets connections are accepted on.
     accepting: watch::Sender<usize>,
-    /// Whether another process accepts what is still in the sockets' queues.
-    hands_over: AtomicBool,
+    /// Whether accepting is paused: connections wait in the sockets' queues.
+    paused: watch::Sender<bool>,
     groups: Mutex<Vec<Group>>,
 }
 
@@ -63,11 +62,16 @@ impl Drain {
         self.reach(Stage::Draining);
     }
 
-    /// As [`start`](Self::start), but connections that wait to be accepted are left to another
-    /// process, which listens on the same sockets.
-    pub fn start_handing_over(&self) {
-        self.0.hands_over.store(true, Ordering::SeqCst);
-        self.start();
+    /// Pauses accepting, and lets the open connections end: another process is about to serve. New
+    /// connections wait in the sockets' queues, for that process or for [`resume`](Self::resume). A
+    /// drain that starts meanwhile leaves them there.
+    pub fn pause(&self) {
+        self.0.paused.send_replace(true);
+    }
+
+    /// Accepts again.
+    pub fn resume(&self) {
+        self.0.paused.send_replace(false);
     }
 
     /// Waits until no more connections are accepted.
@@ -76,9 +80,15 @@ impl Drain {
         let _ = self.0.accepting.subscribe().wait_for(|sockets| *sockets == 0).await;
     }
 
-    /// Whether connections that wait to be accepted are left to another process.
-    pub(super) fn hands_over(&self) -> bool {
-        self.0.hands_over.load(Ordering::SeqCst)
+    /// Whether accepting is paused.
+    pub(super) fn is_paused(&self) -> bool {
+        *self.0.paused.borrow()
+    }
+
+    /// Waits until accepting is paused, or not.
+    pub(super) async fn paused(&self, paused: bool) {
+        // As above.
+        let _ = self.0.paused.subscribe().wait_for(|now| *now == paused).await;
     }
 
     /// Counts a socket for as long as the answer lives.

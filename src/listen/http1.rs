@@ -45,9 +45,9 @@ use crate::wire::{Body, BodyError, Buffer, Known, Request, Response, Timer, Upgr
 const TLS_HELLO: [u8; 2] = [22, 3];
 /// How long to wait for more bytes while closing. They are discarded: see [`Connection::close`].
 const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
-/// A connection that has sent nothing yet when a drain begins may send a request for this long. The
-/// client may have just opened it for one.
-const FIRST_IN_DRAIN: Duration = Duration::from_secs(1);
+/// A connection that was opened or used this recently when a drain begins may send one more request
+/// for as long: the client may just be about to. One that was idle for longer is closed at once.
+const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How HTTP/1 ended on a connection.
 pub(super) enum Outcome {
@@ -78,6 +78,7 @@ pub(super) async fn serve<H: Handler>(
         timer: Timer::default(),
         is_first: true,
         accepted_in_drain: context.state.is_draining(),
+        waiting_since: clock::monotonic(),
         last_chance: false,
         read_closed: false,
         body_pending: false,
@@ -120,7 +121,9 @@ struct Connection<'a, H> {
     is_first: bool,
     /// Accepted after the drain had begun: one request is still served.
     accepted_in_drain: bool,
-    /// The drain began before the first request had: [`FIRST_IN_DRAIN`] runs.
+    /// Since when the next request is waited for, once it is.
+    waiting_since: Instant,
+    /// A drain has begun, and [`DRAIN_GRACE`] runs.
     last_chance: bool,
     /// The client has closed its sending side.
     read_closed: bool,
@@ -186,13 +189,17 @@ impl<H: Handler> Connection<'_, H> {
         }
         let begun = self.scan.has_begun();
         if !begun && self.context.state.is_draining() {
-            if !self.is_first || self.context.state.is_reclaimed() {
+            let now = clock::monotonic();
+            let was_idle = begun_before.is_some()
+                && !self.last_chance
+                && now.saturating_duration_since(self.waiting_since) >= DRAIN_GRACE;
+            if self.context.state.is_reclaimed() || was_idle && !self.accepted_in_drain {
                 return Poll::Ready(Ok(Received::Nothing));
             }
             if !self.accepted_in_drain && !self.last_chance {
                 self.last_chance = true;
                 *begun_before = Some(begun);
-                self.timer.arm(clock::monotonic() + FIRST_IN_DRAIN);
+                self.timer.arm(now + DRAIN_GRACE);
             }
         }
         if *begun_before != Some(begun) {
@@ -202,6 +209,7 @@ impl<H: Handler> Connection<'_, H> {
                 self.context.state.mark_busy();
             } else {
                 self.context.state.mark_idle(now);
+                self.waiting_since = now;
             }
             // A new connection gets the shorter time limit until its first request.
             let wait = if begun || self.is_first {
@@ -422,11 +430,9 @@ impl<H: Handler> Connection<'_, H> {
             return Ok(AfterReply::Gone);
         }
         let unread = self.body_pending && !self.reclaim_input();
-        Ok(if closes || unread || self.context.state.is_draining() {
-            AfterReply::Close
-        } else {
-            AfterReply::KeepAlive
-        })
+        // If a drain has begun since the reply's head, the client does not know yet: it may send
+        // one more request.
+        Ok(if closes || unread { AfterReply::Close } else { AfterReply::KeepAlive })
     }
 
     /// Whether the request's body was dropped before its end.

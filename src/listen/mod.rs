@@ -14,7 +14,7 @@
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::access;
@@ -220,6 +220,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
+    /// Another handle of the socket, for as long as connections are accepted on it.
+    handle: Arc<TcpListener>,
     address: SocketAddr,
     /// Which of the configuration's TLS settings apply.
     index: usize,
@@ -241,7 +243,8 @@ impl Listener {
     pub fn from_std(socket: TcpListener) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        Ok(Self { socket, address, index: 0 })
+        let handle = Arc::new(socket.try_clone()?);
+        Ok(Self { socket, handle, address, index: 0 })
     }
 
     /// Makes it listener number `index`, counted from 0: it speaks TLS as [`ListenConfig::tls`]
@@ -257,12 +260,11 @@ impl Listener {
         self.address
     }
 
-    /// Another handle of the socket. Connections are accepted as long as there is one.
-    ///
-    /// # Errors
-    /// There are too many open files.
-    pub fn socket(&self) -> std::io::Result<TcpListener> {
-        self.socket.try_clone()
+    /// The socket, to pass it to another process. Gone when no connections are accepted on it any
+    /// more.
+    #[must_use]
+    pub fn handle(&self) -> Weak<TcpListener> {
+        Arc::downgrade(&self.handle)
     }
 
     /// Accepts and serves until `drain` starts, then waits until the last connection has closed.

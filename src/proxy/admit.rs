@@ -217,6 +217,9 @@ pub(super) async fn charge(
             Ok(())
         }
         Take::Refused(outcome) => {
+            if outcome.is_local(plan.limits()) {
+                context.degraded = Some("local");
+            }
             context.outcome = Some(outcome);
             context.decided(Decided::Refused);
             Err(Refusal::TooMany)

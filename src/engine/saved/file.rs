@@ -64,6 +64,7 @@ impl SnapshotFile {
             .truncate(false)
             .write(true)
             .mode(MODE)
+            .custom_flags(libc::O_NOFOLLOW)
             .open(&lock_path)
             .map_err(failed("can't open", &lock_path))?;
         match lock.try_lock() {
@@ -81,9 +82,13 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SaveErro
 
 impl Embedded {
     /// Loads the configured snapshot. One that can't be read is set aside, and nothing of it is
-    /// used.
+    /// used. One that another process writes is that process's.
     pub(in crate::engine) fn restore(&self) {
         let Some(path) = self.snapshot_path() else { return };
+        if let Err(error) = self.hold(&mut self.snapshot_file(), &path) {
+            tracing::error!("counters start at zero, and are not saved: {error}");
+            return;
+        }
         let began = clock::monotonic();
         match self.restore_from(&path) {
             Ok(None) => tracing::info!(
@@ -115,34 +120,44 @@ impl Embedded {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // First to its end, so that nothing of a torn file is used.
-        let mut reader = Reader::new(BufReader::new(&file))?;
-        self.read_header(&mut reader)?;
-        while reader.block()?.0 != Kind::End {}
+        let read = |used: bool| {
+            let mut reader = Reader::new(BufReader::new(&file))?;
+            let header = self.read_header(&mut reader)?;
+            if used {
+                self.set_salt(header.salt);
+            }
+            let restored = self.read_counters(&mut reader, Kind::End, used)?;
+            reader.end()?;
+            Ok::<_, Unreadable>((header.at_us, restored))
+        };
+        // First to its end, so that nothing is used of a file that is not whole.
+        read(false)?;
         (&file).rewind()?;
-        let mut reader = Reader::new(BufReader::new(&file))?;
-        let header = self.read_header(&mut reader)?;
-        self.set_salt(header.salt);
-        let restored = self.read_counters(&mut reader, Kind::End)?;
-        Ok(Some((header.at_us, restored)))
+        read(true).map(Some)
+    }
+
+    /// Makes this process the one that writes `path`, if it is not yet.
+    fn hold(&self, held: &mut Option<SnapshotFile>, path: &Path) -> Result<(), SaveError> {
+        if held.as_ref().is_none_or(|held| held.path != path) {
+            *held = None;
+            *held = Some(SnapshotFile::hold(path)?);
+            self.set_unsaved();
+        }
+        Ok(())
     }
 
     /// Saves all counters to the configured file; `None` if there is none, or if nothing has
     /// changed since they were last saved.
     ///
     /// # Errors
-    /// See [`SaveError`]. The file is what it was before.
+    /// See [`SaveError`]. The file is a whole one in any case.
     pub fn save(&self) -> Result<Option<Saved>, SaveError> {
         let Some(path) = self.snapshot_path() else {
             *self.snapshot_file() = None;
             return Ok(None);
         };
         let mut held = self.snapshot_file();
-        if held.as_ref().is_none_or(|held| held.path != path) {
-            *held = None;
-            *held = Some(SnapshotFile::hold(&path)?);
-            self.set_unsaved();
-        }
+        self.hold(&mut held, &path)?;
         if !self.take_unsaved() {
             return Ok(None);
         }
@@ -151,26 +166,46 @@ impl Embedded {
 
     fn write_file(&self, path: &Path) -> Result<Saved, SaveError> {
         let (began, aside) = (clock::monotonic(), with_suffix(path, ".new"));
+        // What a process left that was killed. Made anew, so that it is ours whatever was there.
+        match std::fs::remove_file(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("can't replace", &aside)(error));
+            }
+            _ => {}
+        }
         let file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .write(true)
             .mode(MODE)
             .open(&aside)
             .map_err(failed("can't create", &aside))?;
+        let written = self.write_and_rename(&file, &aside, path);
+        let (counters, bytes) = written.inspect_err(|_| {
+            // It may be what has filled the disk. After the rename there is none.
+            let _ = std::fs::remove_file(&aside);
+        })?;
+        Ok(Saved { counters, bytes, took: began.elapsed() })
+    }
+
+    fn write_and_rename(
+        &self,
+        file: &File,
+        aside: &Path,
+        path: &Path,
+    ) -> Result<(u64, u64), SaveError> {
         let (writer, counters) =
-            self.write_snapshot(BufWriter::new(&file)).map_err(failed("can't write", &aside))?;
+            self.write_snapshot(BufWriter::new(file)).map_err(failed("can't write", aside))?;
         let bytes = writer.bytes();
         drop(writer);
-        file.sync_all().map_err(failed("can't write", &aside))?;
-        std::fs::rename(&aside, path).map_err(failed("can't replace", path))?;
+        file.sync_all().map_err(failed("can't write", aside))?;
+        std::fs::rename(aside, path).map_err(failed("can't replace", path))?;
         // The new name is on the disk once its folder is.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         File::open(folder)
             .and_then(|folder| folder.sync_all())
             .map_err(failed("can't write", folder))?;
-        Ok(Saved { counters, bytes, took: began.elapsed() })
+        Ok((counters, bytes))
     }
 }
 

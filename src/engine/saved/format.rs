@@ -26,13 +26,15 @@ pub(super) enum Kind {
     Pause = 4,
     /// The number of counters.
     End = 5,
+    /// Counters that are gone, in a hand-over.
+    Removed = 6,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Header, Self::Spaces, Self::Counters, Self::Pause, Self::End]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        let all =
+            [Self::Header, Self::Spaces, Self::Counters, Self::Pause, Self::End, Self::Removed];
+        all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -164,6 +166,14 @@ impl<R: Read> Reader<R> {
             return Err(Unreadable::Digest(begins));
         }
         Ok((kind, &self.payload))
+    }
+
+    /// Checks that nothing follows.
+    pub(super) fn end(mut self) -> Result<(), Unreadable> {
+        match self.input.read(&mut [0; 1])? {
+            0 => Ok(()),
+            _ => Err(Unreadable::Nonsense(self.at)),
+        }
     }
 
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), Unreadable> {

@@ -82,15 +82,23 @@ impl Embedded {
     }
 
     /// Writes counters, those of each shard in blocks that begin with its index (2 bytes); returns
-    /// how many.
+    /// how many. In a hand-over, what was removed comes before what changed.
     fn write_counters<W: Write>(&self, writer: &mut Writer<W>, which: Which) -> io::Result<u64> {
         let (mut block, mut count) = (Vec::with_capacity(2 * BLOCK_BYTES), 0);
         for index in 0..SHARDS {
-            let Some(copying) = Copying::begin(self, index) else { continue };
+            let shard = (index as u16).to_le_bytes();
+            let Some(copying) = Copying::begin(self, index, which) else { continue };
+            if which == Which::SinceFirst {
+                for ids in copying.removed().chunks(BLOCK_BYTES / size_of::<u128>()) {
+                    let ids = ids.iter().flat_map(|id| id.to_le_bytes());
+                    let block: Vec<u8> = shard.into_iter().chain(ids).collect();
+                    writer.block(Kind::Removed, &block)?;
+                }
+            }
             let mut place = Some(Place::FIRST);
             while let Some(from) = place {
                 if block.is_empty() {
-                    block.extend_from_slice(&(index as u16).to_le_bytes());
+                    block.extend_from_slice(&shard);
                 }
                 place = copying.next(from, which, |id, entry| {
                     if entry.counter.outlives_the_process() {
@@ -102,7 +110,7 @@ impl Embedded {
                 });
                 write_if_full(writer, Kind::Counters, &mut block)?;
             }
-            if block.len() > size_of::<u16>() {
+            if block.len() > shard.len() {
                 writer.block(Kind::Counters, &block)?;
             }
             block.clear();
@@ -129,11 +137,13 @@ impl Embedded {
         if header.names == self.names() { Ok(header) } else { Err(Unreadable::Secret) }
     }
 
-    /// Reads counters up to a block of the kind `until`.
+    /// Reads counters up to a block of the kind `until`. Unless they are `used`, they are only
+    /// checked.
     fn read_counters<R: Read>(
         &self,
         reader: &mut Reader<R>,
         until: Kind,
+        used: bool,
     ) -> Result<Restored, Unreadable> {
         let (mut restored, now_us) = (Restored::default(), self.now_us());
         loop {
@@ -141,16 +151,32 @@ impl Embedded {
             let (kind, payload) = reader.block()?;
             let mut bytes = Bytes(payload);
             match kind {
+                Kind::End if until == Kind::End => {
+                    let count = restored.counters + restored.expired;
+                    let whole = bytes.u64() == Some(count) && bytes.is_empty();
+                    return if whole { Ok(restored) } else { Err(Unreadable::Nonsense(at)) };
+                }
                 _ if kind == until => return Ok(restored),
-                Kind::Spaces => while self.read_space(&mut bytes).is_some() {},
-                Kind::Counters => {
-                    let shard = bytes.u16().ok_or(Unreadable::Nonsense(at))?;
+                // More follows than was expected.
+                Kind::Pause if until == Kind::End => {}
+                Kind::Spaces => while self.read_space(&mut bytes, used).is_some() {},
+                Kind::Counters | Kind::Removed => {
+                    let shard = bytes.u16().map(usize::from).filter(|shard| *shard < SHARDS);
+                    let shard = shard.ok_or(Unreadable::Nonsense(at))?;
+                    while kind == Kind::Removed && !bytes.is_empty() {
+                        let id = bytes.u128().ok_or(Unreadable::Nonsense(at))?;
+                        if used {
+                            self.remove(shard, id);
+                        }
+                    }
                     while let Some((id, entry)) = read_counter(&mut bytes) {
                         if entry.expire_us() <= now_us {
                             restored.expired += 1;
                         } else {
                             restored.counters += 1;
-                            self.put(usize::from(shard), id, entry);
+                            if used {
+                                self.put(shard, id, entry);
+                            }
                         }
                     }
                 }
@@ -162,11 +188,13 @@ impl Embedded {
         }
     }
 
-    fn read_space(&self, bytes: &mut Bytes<'_>) -> Option<()> {
+    fn read_space(&self, bytes: &mut Bytes<'_>, used: bool) -> Option<()> {
         let mut rest = Bytes(bytes.0);
         let (digest, length) = (rest.u128()?, rest.u16()?);
         let text = std::str::from_utf8(rest.bytes(usize::from(length))?).ok()?;
-        self.note_space(&Arc::new(Space { text: text.to_owned(), digest }));
+        if used {
+            self.note_space(&Arc::new(Space { text: text.to_owned(), digest }));
+        }
         *bytes = rest;
         Some(())
     }
@@ -194,16 +222,21 @@ fn write_if_full<W: Write>(
     Ok(())
 }
 
-/// Copies one shard. While it lives, the shard merges no segments.
+/// A copy of one shard. While it lives, the shard merges no segments.
 struct Copying<'a> {
     engine: &'a Embedded,
     shard: usize,
 }
 
 impl<'a> Copying<'a> {
-    fn begin(engine: &'a Embedded, shard: usize) -> Option<Self> {
-        engine.shard_at(shard)?.set_copied(true);
+    fn begin(engine: &'a Embedded, shard: usize, which: Which) -> Option<Self> {
+        engine.shard_at(shard)?.begin_copy(which);
         Some(Self { engine, shard })
+    }
+
+    /// What was removed since the last copy of a hand-over.
+    fn removed(&self) -> Vec<u128> {
+        self.engine.shard_at(self.shard).map_or_else(Vec::new, |mut shard| shard.take_removed())
     }
 
     /// Copies the next few counters.
@@ -215,7 +248,7 @@ impl<'a> Copying<'a> {
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
         if let Some(mut shard) = self.engine.shard_at(self.shard) {
-            shard.set_copied(false);
+            shard.end_copy();
         }
     }
 }

@@ -196,6 +196,7 @@ fn a_torn_or_foreign_file_is_set_aside_and_nothing_of_it_is_used() {
         changed[at] ^= 4;
         assert_eq!(set_aside(&changed), names, "byte {at}");
     }
+    assert_eq!(set_aside(&[&whole[..], b"more"].concat()), names);
     assert_eq!(set_aside(b"[store]\nengine = \"embedded\"\n"), names);
     let later = [b"weir snapshot 2\n", &whole[16..]].concat();
     assert_eq!(set_aside(&later), names);

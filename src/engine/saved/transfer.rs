@@ -11,7 +11,14 @@ use crate::engine::Engine;
 pub struct Sending<'a, W> {
     engine: Option<&'a Embedded>,
     writer: Writer<W>,
+    /// Counters sent since the first pass.
+    total: u64,
 }
+
+/// Passes over what changed while this process still decides, at most.
+const ROUNDS_MAX: usize = 5;
+/// So few counters are sent within a millisecond or two.
+const FEW: u64 = 5_000;
 
 impl<'a, W: Write> Sending<'a, W> {
     /// Sends all counters. On Redis there are none to send.
@@ -23,16 +30,35 @@ impl<'a, W: Write> Sending<'a, W> {
             Engine::Embedded(embedded) => Some(embedded),
             Engine::Redis(_) => None,
         };
-        let mut writer = match engine {
+        let writer = match engine {
             Some(engine) => engine.write_head(out)?,
             None => Writer::new(out)?,
         };
+        let mut sending = Self { engine, writer, total: 0 };
         if let Some(engine) = engine {
-            engine.write_counters(&mut writer, Which::First)?;
+            engine.write_counters(&mut sending.writer, Which::First)?;
         }
-        writer.block(Kind::Pause, &[])?;
-        writer.flush()?;
-        Ok(Self { engine, writer })
+        sending.writer.block(Kind::Pause, &[])?;
+        sending.writer.flush()?;
+        Ok(sending)
+    }
+
+    /// Sends what changed since, while this process still decides: so little is left to
+    /// [`Sending::finish`], however long it was.
+    ///
+    /// # Errors
+    /// The other process does not take them.
+    pub fn catch_up(&mut self) -> io::Result<()> {
+        for _ in 0..ROUNDS_MAX {
+            let Some(engine) = self.engine else { break };
+            let count = engine.write_counters(&mut self.writer, Which::SinceFirst)?;
+            self.total += count;
+            self.writer.flush()?;
+            if count <= FEW {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Sends what changed since; returns how many counters. To be called once nothing is decided
@@ -44,12 +70,18 @@ impl<'a, W: Write> Sending<'a, W> {
         let mut count = 0;
         if let Some(engine) = self.engine {
             count = engine.write_counters(&mut self.writer, Which::SinceFirst)?;
-            // From now on, the file belongs to the process that took over.
-            *engine.snapshot_file() = None;
         }
-        self.writer.block(Kind::End, &count.to_le_bytes())?;
+        self.writer.block(Kind::End, &(self.total + count).to_le_bytes())?;
         self.writer.flush()?;
         Ok(count)
+    }
+}
+
+impl<W> Drop for Sending<'_, W> {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine {
+            engine.forget_removed();
+        }
     }
 }
 
@@ -86,9 +118,10 @@ impl<R: Read> Receiving<R> {
         let mut receiving = Self { reader: Reader::new(input)?, useful: false };
         let at = receiving.reader.at();
         let count = match (receiving.reader.peek()?, engine) {
-            // It counted on Redis.
+            // It counted on Redis, so the last counters in memory are those of the snapshot.
             (Kind::Pause, _) => {
                 receiving.reader.block()?;
+                engine.restore();
                 0
             }
             (Kind::Header, Engine::Embedded(embedded)) => {
@@ -124,7 +157,7 @@ impl<R: Read> Receiving<R> {
     fn until(&mut self, engine: &Engine, last: Kind) -> Result<Restored, Unreadable> {
         match engine {
             Engine::Embedded(embedded) if self.useful => {
-                embedded.read_counters(&mut self.reader, last)
+                embedded.read_counters(&mut self.reader, last, true)
             }
             _ => {
                 while self.reader.block()?.0 != last {}
@@ -156,6 +189,11 @@ mod tests {
         engine.take(&one(&Cell { key, ..limit })).unwrap().cells[0].remaining
     }
 
+    fn reset(engine: &Engine, tag: u128) {
+        let Engine::Embedded(engine) = engine else { panic!() };
+        engine.reset(&Key { tag, ..cell(&FIXED_WINDOW, "moved", 100, 60 * SECOND_US, 0).key });
+    }
+
     #[test]
     fn what_changes_while_counters_are_sent_follows() {
         let (old, new) = (engine(1), engine(1));
@@ -164,20 +202,27 @@ mod tests {
         }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let sender = std::thread::spawn(move || {
-            let sending = Sending::begin(&old, &ours).unwrap();
+            let mut sending = Sending::begin(&old, &ours).unwrap();
             assert_eq!((take(&old, 7), take(&old, 2_000)), (98, 99));
+            reset(&old, 9);
+            sending.catch_up().unwrap();
+            assert_eq!((take(&old, 7), take(&old, 2_000)), (97, 98));
+            reset(&old, 10);
+            assert_eq!(take(&old, 10), 99);
+            reset(&old, 11);
             // A file that is written meanwhile changes nothing about it.
             let Engine::Embedded(embedded) = &old else { panic!() };
             embedded.write_snapshot(Vec::new()).unwrap();
-            assert_eq!(sending.finish().unwrap(), 2);
+            assert_eq!(sending.finish().unwrap(), 3);
             embedded.salt()
         });
         let (receiving, count) = Receiving::begin(&new, &theirs).unwrap();
-        assert_eq!((count, receiving.finish(&new).unwrap()), (2_000, 2));
+        assert_eq!((count, receiving.finish(&new).unwrap()), (2_000, 2 + 3));
         let Engine::Embedded(embedded) = &new else { panic!() };
         assert_eq!(sender.join().unwrap(), embedded.salt());
-        assert_eq!((take(&new, 7), take(&new, 2_000), take(&new, 8)), (97, 98, 98));
-        assert_eq!(embedded.keys(), 2_001);
+        assert_eq!(embedded.keys(), 2_001 - 2);
+        assert_eq!((take(&new, 7), take(&new, 2_000), take(&new, 8)), (96, 97, 98));
+        assert_eq!((take(&new, 9), take(&new, 10), take(&new, 11)), (99, 98, 99));
     }
 
     #[test]
