@@ -35,8 +35,9 @@ const SWEEP_STEPS_WHEN_FULL: usize = 512;
 /// Logs and leases that already exist may exceed the maximum by this fraction of it (1/4), so that
 /// existing clients continue when new ones have filled the engine.
 const EXISTING_SHARE: usize = 4;
-/// Calls of [`Embedded::sweep`] until all counters have been checked.
-const ROUND_CALLS: usize = 320;
+/// How many shards a call of [`Embedded::sweep`] looks at, and what part of their counters.
+const SHARDS_PER_SWEEP: usize = 8;
+const PARTS: usize = 10;
 /// BLAKE3 key derivation context of the salt: separates this use from any other.
 const SALT_CONTEXT: &str = "weir 2025 digests of counter keys in memory, version 1";
 /// Maximum number of spaces remembered for searches. It is bounded because guests choose the names
@@ -69,6 +70,8 @@ pub struct Embedded {
     salt: OnceLock<[u8; SALT_BYTES]>,
     settings: Mutex<EmbeddedSettings>,
     snapshot: Mutex<Option<SnapshotFile>>,
+    /// Where the next sweep continues.
+    swept: AtomicUsize,
 }
 
 impl std::fmt::Debug for Embedded {
@@ -99,6 +102,7 @@ impl Embedded {
             salt: OnceLock::new(),
             settings: Mutex::new(settings.clone()),
             snapshot: Mutex::default(),
+            swept: AtomicUsize::new(0),
         }
     }
 
@@ -187,8 +191,7 @@ impl Embedded {
                 self.full.inc();
                 continue;
             }
-            let entry = shard.entry(cell.key.id(), || Stored::new(cell));
-            let before = entry.counter.weight() - reserved;
+            let (entry, before) = shard.entry(cell.key.id(), || Stored::new(cell));
             entry.counter.renew(cell, whole_units(now_us, cell.unit_us));
             let length = cell
                 .numbers
@@ -289,8 +292,8 @@ impl Embedded {
             if charged(cell, decision)
                 && (!cell.shadow || room_for_shadows || counters::growth(shard.get(*id), cell) == 0)
             {
-                before += shard.get(*id).map_or(0, Stored::weight);
-                let entry = shard.entry(*id, || Stored::new(cell));
+                let (entry, weight) = shard.entry(*id, || Stored::new(cell));
+                before += weight;
                 entry.counter.take(cell, whole_units(now_us, cell.unit_us), now_us, decision.state);
                 let expire_us = self.expire_us(entry.expire_us(), decision.expire, cell.unit_us);
                 entry.expire_at(expire_us);
@@ -373,12 +376,16 @@ impl Embedded {
         })
     }
 
-    /// Drops expired counters, as many as are due so that all have been checked every
-    /// [`ROUND_CALLS`] calls. So memory comes back after a flood, also when no requests come.
+    /// Drops expired counters: a part of those of some shards, so that all have been checked after
+    /// `SHARDS / SHARDS_PER_SWEEP * PARTS` calls. So memory comes back after a flood, also when no
+    /// requests come.
     pub fn sweep(&self) {
-        for index in 0..SHARDS {
-            let Some(mut left) = self.shard_at(index).map(|shard| shard.len() / ROUND_CALLS + 1)
-            else {
+        if self.keys.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let first = self.swept.fetch_add(SHARDS_PER_SWEEP, Ordering::Relaxed);
+        for index in (first..first + SHARDS_PER_SWEEP).map(|index| index % SHARDS) {
+            let Some(mut left) = self.shard_at(index).map(|shard| shard.len() / PARTS + 1) else {
                 continue;
             };
             // Each step has its own lock, so that no call waits for long.

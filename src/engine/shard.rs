@@ -122,6 +122,9 @@ impl Shard {
 
     /// The index of the segment that holds `id`.
     fn segment_of(&self, id: u128) -> usize {
+        if self.segments.len() == 1 {
+            return 0;
+        }
         let hash = (self.hasher.hash_one(id) >> SEGMENT_SHIFT) as usize;
         let above = self.segments.len().next_power_of_two();
         let index = hash & (above - 1);
@@ -145,21 +148,28 @@ impl Shard {
         Some(entry)
     }
 
-    /// The counter of `id`, to be changed; created if it does not exist.
-    pub(super) fn entry(&mut self, id: u128, new: impl FnOnce() -> Stored) -> &mut Entry {
+    /// The counter of `id`, to be changed; created if it does not exist. Returns also how many keys
+    /// it counted as, 0 if it did not exist.
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "`segment_of` and `get_index_of` answer what exists"
+    )]
+    pub(super) fn entry(&mut self, id: u128, new: impl FnOnce() -> Stored) -> (&mut Entry, usize) {
         self.unsaved = true;
         let mut index = self.segment_of(id);
-        if !self.segments.get(index).is_some_and(|segment| segment.contains_key(&id)) {
-            self.counters += 1;
-            if self.counters > self.segments.len() * SEGMENT_COUNTERS {
-                self.split();
-                index = self.segment_of(id);
-            }
+        if let Some(place) = self.segments[index].get_index_of(&id) {
+            let entry = &mut self.segments[index][place];
+            entry.set_changed(true);
+            let weight = entry.counter.weight();
+            return (entry, weight);
         }
-        #[allow(clippy::indexing_slicing, reason = "`segment_of` answers one that exists")]
+        self.counters += 1;
+        if self.counters > self.segments.len() * SEGMENT_COUNTERS {
+            self.split();
+            index = self.segment_of(id);
+        }
         let entry = self.segments[index].entry(id).or_insert_with(|| Entry::new(new(), 0));
-        entry.set_changed(true);
-        entry
+        (entry, 0)
     }
 
     /// Removes a counter; returns how many keys it counted as, 0 if it did not exist.
@@ -177,8 +187,8 @@ impl Shard {
 
     /// Puts a counter in its place; returns how many keys the one counted as that was there before.
     pub(super) fn put(&mut self, id: u128, entry: Entry) -> usize {
-        let before = self.get(id).map_or(0, Stored::weight);
-        *self.entry(id, || Stored::Numbers([0.0; 3])) = entry;
+        let (place, before) = self.entry(id, || Stored::Numbers([0.0; 3]));
+        *place = entry;
         before
     }
 
@@ -377,7 +387,7 @@ mod tests {
 
     fn put(shard: &mut Shard, number: u128, expire_us: u64) {
         let numbers = [number as f64, 0.0, 0.0];
-        shard.entry(id(number), || Stored::Numbers(numbers)).expire_at(expire_us);
+        shard.entry(id(number), || Stored::Numbers(numbers)).0.expire_at(expire_us);
     }
 
     #[test]
@@ -497,7 +507,7 @@ mod tests {
         let all = copied(&mut shard, Which::All, 20, |shard| {
             // Another copy begins and ends, and counters become few.
             assert!(copied(shard, Which::All, 5_000, |_| {}).len() > 50);
-            left.by_ref().take(10).for_each(|number| assert_eq!(shard.remove(id(number)), 1));
+            left.by_ref().take(20).for_each(|number| assert_eq!(shard.remove(id(number)), 1));
         });
         assert!((4_900..5_000).all(|number| all.contains_key(&id(number))));
         let segments = shard.segments.len();

@@ -1,15 +1,9 @@
-//! Counters in memory outlive the process: a restart forgets nothing, a crash at most one interval,
-//! and a file that is not whole is never used.
-
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+//! Counters in memory outlive the process: a restart forgets nothing, and a file that is not whole
+//! is never used. Crashes are a row of `tests/chaos`.
 
 use rustix::process::Signal;
 
-use crate::harness::client::{Client, get};
-use crate::harness::eventually_async;
+use crate::harness::client::get;
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
@@ -44,59 +38,6 @@ async fn a_restart_forgets_nothing() {
     let reply = get(weir.http, "/", &[]).await;
     assert_eq!(reply.remaining("day"), (QUOTA - admitted - 1) as i64);
     assert_eq!(reply.remaining("log"), (1000 - admitted - 1) as i64);
-}
-
-/// Sends requests until told to stop; counts those that were admitted.
-async fn load(address: SocketAddr, stop: Arc<AtomicBool>, admitted: Arc<AtomicU64>) {
-    let Ok(mut client) = Client::connect(address).await else { return };
-    while !stop.load(Ordering::Relaxed) {
-        match client.get("/", &[]).await {
-            Ok(reply) if reply.status == 200 => admitted.fetch_add(1, Ordering::Relaxed),
-            // It was killed meanwhile.
-            _ => return,
-        };
-    }
-}
-
-#[tokio::test]
-async fn a_crash_forgets_at_most_one_interval_and_charges_nothing_twice() {
-    let upstream = Upstream::start();
-    let mut weir = Weir::start(&config(&upstream, &[DAY], "100ms"));
-    let mut charged = 0;
-    for turn in 0..6 {
-        let (stop, admitted) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let clients: Vec<_> = (0..4)
-            .map(|_| tokio::spawn(load(weir.http, Arc::clone(&stop), Arc::clone(&admitted))))
-            .collect();
-        // What was admitted before a snapshot began is in it. Two more have begun later than now.
-        let saved = || weir.metric("weir_snapshot_saved_timestamp_seconds");
-        eventually_async("some requests and a snapshot", async || {
-            let some = admitted.load(Ordering::Relaxed) > 50 && saved() > 0;
-            if some { Ok(()) } else { Err("none yet".to_owned()) }
-        })
-        .await;
-        let before = admitted.load(Ordering::Relaxed);
-        // Far more than an interval, also on a busy machine; killed at any moment of a save.
-        tokio::time::sleep(Duration::from_millis(1_000 + turn * 37)).await;
-        weir = weir.restart(Signal::KILL);
-        stop.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.await.unwrap();
-        }
-        let admitted = admitted.load(Ordering::Relaxed);
-        assert!(weir.output().says("counters restored"), "{}", weir.output().tail(30));
-        let reply = get(weir.http, "/", &[]).await;
-        let now = QUOTA - reply.remaining("day") as u64;
-        assert!(
-            now > charged + before && now <= charged + admitted + 4 + 1,
-            "{charged} were charged, {before} to {admitted} admitted since, and then {now} charged"
-        );
-        charged = now;
-    }
-    let unreadable = std::fs::read_dir(weir.folder()).unwrap().filter(|entry| {
-        entry.as_ref().unwrap().file_name().to_string_lossy().contains("unreadable")
-    });
-    assert_eq!(unreadable.count(), 0);
 }
 
 #[tokio::test]

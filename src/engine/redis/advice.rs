@@ -17,6 +17,8 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 const SETTINGS_COMPARE_EVERY: Duration = Duration::from_secs(10);
 /// ... and how often the settings are checked again while it stays the same.
 const SETTINGS_CHECK_EVERY: Duration = Duration::from_secs(600);
+/// Longer node timeouts are warned about.
+const NODE_TIMEOUT_MS_MAX: u64 = 15_000;
 /// The oldest major version of Redis with script flags and effects replication only.
 const MAJOR_MIN: u32 = 7;
 
@@ -80,6 +82,32 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
                  keys of its own slots are decided; set mode = \"cluster\""
             ));
         }
+        if link.connector.is_cluster() {
+            let timeout = number_of(&config("cluster-node-timeout").await);
+            if let Some(timeout) = timeout.filter(|ms| *ms > NODE_TIMEOUT_MS_MAX) {
+                warnings.push(format!(
+                    "Redis {node} has cluster-node-timeout {timeout}: for as long as that and one \
+                     to two seconds more, the limits on a lost master follow on_store_error; 2000 \
+                     to 5000 is usual"
+                ));
+            }
+        }
+        if config("save").await.trim().is_empty() && config("appendonly").await == "no" {
+            warnings.push(format!(
+                "Redis {node} saves nothing (save \"\", appendonly no): if it restarts, the limits \
+                 on it start again; with a replica, it may even empty that one"
+            ));
+        }
+        let replicas = query(&["INFO", "replication"]).await.unwrap_or_default();
+        let replicas = replicas.lines().find_map(|line| line.strip_prefix("connected_slaves:"));
+        let has_replicas = replicas.is_some_and(|count| count.trim() != "0");
+        let needed = number_of(&config("min-replicas-to-write").await);
+        if has_replicas && needed == Some(0) {
+            warnings.push(format!(
+                "Redis {node} has replicas and min-replicas-to-write 0: what it counts while it is \
+                 cut off from them is lost; set it to 1"
+            ));
+        }
         let policy = config("maxmemory-policy").await;
         let evicts = |word: &&str| word.starts_with("allkeys") || word.starts_with("volatile");
         if let Some(policy) = policy.split_whitespace().find(evicts) {
@@ -90,6 +118,11 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// The number in the reply to CONFIG GET.
+fn number_of(config: &str) -> Option<u64> {
+    config.trim().parse().ok()
 }
 
 /// The version in the text of INFO, if it is before 7.0.
@@ -104,7 +137,7 @@ mod tests {
     use super::super::connector::Connector;
     use super::super::watch::Watch;
     use super::*;
-    use crate::engine::testing::{Cluster, Server};
+    use crate::engine::testing::{Cluster, Server, wait_until};
     use crate::engine::{RedisMode, RedisSettings};
 
     async fn link(nodes: Vec<String>, mode: RedisMode) -> (Arc<Link>, Arc<Topology>) {
@@ -121,7 +154,14 @@ mod tests {
     async fn each_master_is_asked_for_its_settings() {
         let cluster = Cluster::start(0);
         let (link, topology) = link(vec![cluster.nodes[0].address()], RedisMode::Cluster).await;
+        let saves_nothing = |warning: &String| warning.contains("saves nothing");
+        let found = warnings_about(&link, &topology).await;
+        assert!(found.len() == 3 && found.iter().all(saves_nothing), "{found:?}");
+        for node in &cluster.nodes {
+            let _: String = node.run("CONFIG SET appendonly yes").unwrap();
+        }
         assert_eq!(warnings_about(&link, &topology).await, [] as [&str; 0]);
+        let _: String = cluster.nodes[0].run("CONFIG SET cluster-node-timeout 60000").unwrap();
         let _: String = cluster.nodes[1].run("CONFIG SET maxmemory-policy volatile-lru").unwrap();
         let _: String =
             cluster.nodes[2].run("CONFIG SET cluster-require-full-coverage yes").unwrap();
@@ -132,7 +172,10 @@ mod tests {
             })
         };
         assert!(
-            found.len() == 2 && about(1, "volatile-lru") && about(2, "full-coverage"),
+            found.len() == 3
+                && about(0, "node-timeout 60000")
+                && about(1, "volatile-lru")
+                && about(2, "full-coverage"),
             "{found:?}"
         );
     }
@@ -140,9 +183,17 @@ mod tests {
     #[tokio::test]
     async fn one_server_is_asked_for_its_settings() {
         let server = Server::start(&["--maxmemory-policy", "allkeys-lfu"]);
+        let master = ["--replicaof", "127.0.0.1", &server.port.to_string()];
+        let _replica = Server::start(&master);
         let (link, topology) = link(vec![server.address()], RedisMode::Single).await;
+        wait_until("a replica", || {
+            let info = server.run::<String>("INFO replication");
+            info.is_ok_and(|info| info.contains("connected_slaves:1"))
+        });
         let found = warnings_about(&link, &topology).await;
-        assert!(found.len() == 1 && found[0].contains("allkeys-lfu"), "{found:?}");
+        let about = ["saves nothing", "min-replicas-to-write 0", "allkeys-lfu"];
+        let all = found.iter().zip(about).all(|(warning, about)| warning.contains(about));
+        assert!(found.len() == 3 && all, "{found:?}");
     }
 
     #[tokio::test]
@@ -150,7 +201,7 @@ mod tests {
         let cluster = Cluster::start(0);
         let (link, topology) = link(vec![cluster.nodes[0].address()], RedisMode::Single).await;
         let found = warnings_about(&link, &topology).await;
-        assert!(found.len() == 1 && found[0].contains("part of a cluster"), "{found:?}");
+        assert!(found.len() == 2 && found[0].contains("part of a cluster"), "{found:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod keys;
 mod masters;
 mod moves;
 mod outage;
+mod snapshots;
 
 use crate::Run;
 use crate::report::Line;
@@ -41,4 +42,5 @@ pub const ROWS: &[Row] = &[
     Row { number: "8", name: "clocks", run: clocks::all },
     Row { number: "9", name: "idle-keys", run: keys::idle },
     Row { number: "10", name: "attacker", run: keys::attacker },
+    Row { number: "11", name: "snapshots", run: snapshots::all },
 ];
