@@ -13,8 +13,8 @@ use crate::telemetry::{Counter, Metrics, names};
 
 /// How often the settings are looked at, at least, so that a reload takes effect.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two saves passes this many times what the last one took, at least: saving takes at most
-/// a tenth of one core.
+/// Between two saves passes this many times the CPU time that the last one took, at least: saving
+/// takes at most a tenth of one core.
 const REST: u32 = 9;
 /// While saving fails, it is tried this often, at least.
 const RETRY_EVERY: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ impl Snapshots {
         let mut saver = Saver::new(&running.metrics);
         let running = Arc::downgrade(running);
         let save = move || {
-            let mut wait = LOOK_EVERY;
+            let mut wait = Duration::ZERO;
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 wait = saver.look(&running).min(LOOK_EVERY);
             }
@@ -117,13 +117,14 @@ impl Saver {
             return due - now;
         }
         self.last = Some(now);
+        let cpu = clock::thread_cpu();
         let saved = self.save(&built.engine);
         let at_s = running.clock.wall_us() / 1_000_000;
         if saved.is_some() {
             self.metrics.gauge(names::SNAPSHOT_SAVED).set(at_s);
         }
-        let took = now.elapsed();
-        self.rested = now + took + took * REST;
+        // Waiting for the disk uses no core.
+        self.rested = clock::monotonic() + (clock::thread_cpu() - cpu) * REST;
         (now + every).max(self.rested).saturating_duration_since(clock::monotonic())
     }
 
