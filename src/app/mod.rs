@@ -6,8 +6,8 @@
 //! shows the operator the state, `counters` finds counters for a person who asks, `descriptors`
 //! divides the files that the process may have open, `memory` gives back what closed connections
 //! and expired counters leave, `snapshots` saves counters, `handover` and `sockets` replace a
-//! process by a new one, `manager` talks to systemd, and `demo` is the small upstream of `weir
-//! demo`.
+//! process by a new one, `manager` talks to systemd, `reach` asks what a configuration names, and
+//! `demo` is the small upstream of `weir demo`.
 
 mod applied;
 mod build;
@@ -17,6 +17,7 @@ mod descriptors;
 mod handover;
 mod manager;
 mod memory;
+mod reach;
 
 mod serve;
 mod snapshots;
@@ -44,6 +45,7 @@ use crate::telemetry::{self, Metrics, names};
 pub use crate::admin::page_paths;
 pub use counters::{CounterQuery, NoCounters, counters};
 pub use demo::DemoUpstream;
+pub use reach::Reached;
 pub use serve::{ignore_early_signals, serve};
 pub use sockets::Inherited;
 
@@ -546,6 +548,24 @@ pub fn check(config: Config) -> Result<Vec<String>, Mistakes> {
     let builder = Builder::new(Metrics::new(1), Clock::system())
         .map_err(|mistake| config.source.locate(&[mistake]))?;
     builder.build(config, None).map(|(built, _)| built.warnings)
+}
+
+/// Like [`check`], and then asks the store and the upstreams whether they can be reached.
+///
+/// # Errors
+/// All mistakes of all modules; nothing is asked then.
+pub fn check_and_reach(config: Config) -> Result<(Vec<String>, Vec<Reached>), Mistakes> {
+    let builder = Builder::new(Metrics::new(1), Clock::system())
+        .map_err(|mistake| config.source.locate(&[mistake]))?;
+    let (built, _) = builder.build(config, None)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let reached = match runtime {
+        Ok(runtime) => runtime.block_on(reach::all(&built)),
+        Err(error) => {
+            vec![Reached { what: "this machine".into(), problem: Some(error.to_string()) }]
+        }
+    };
+    Ok((built.warnings.clone(), reached))
 }
 
 /// Starts the log as `config` says. A program does this once, before anything else.

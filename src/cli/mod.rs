@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 mod demo;
 mod key;
 
-use crate::app::{self, App, Inherited, StartError};
+use crate::app::{self, App, Inherited, Reached, StartError};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
@@ -43,6 +43,9 @@ enum Command {
         /// The configuration file
         #[arg(long, default_value = CONFIG_DEFAULT)]
         config: PathBuf,
+        /// Also ask the store and the upstreams whether they can be reached from here
+        #[arg(long)]
+        connect: bool,
     },
     /// Show or reset what is counted for one key
     #[command(subcommand)]
@@ -80,7 +83,8 @@ struct Run {
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => run.start(),
-        Command::Check { config } => check(&config),
+        Command::Check { config, connect: false } => check(&config),
+        Command::Check { config, connect: true } => check_and_reach(&config),
         Command::Demo { config } => demo::run(&config),
         Command::Key(key) => key::run(key),
     }
@@ -161,6 +165,21 @@ fn check(path: &Path) -> ExitCode {
             warnings.iter().for_each(|warning| eprintln!("{warning}"));
             println!("{}: no mistakes", path.display());
             ExitCode::SUCCESS
+        }
+        Err(mistakes) => wrong_config(&mistakes),
+    }
+}
+
+fn check_and_reach(path: &Path) -> ExitCode {
+    match app::load(path).and_then(app::check_and_reach) {
+        Ok((warnings, reached)) => {
+            warnings.iter().for_each(|warning| eprintln!("{warning}"));
+            println!("{}: no mistakes", path.display());
+            for Reached { what, problem } in &reached {
+                println!("{what}: {}", problem.as_deref().unwrap_or("reached"));
+            }
+            let all = reached.iter().all(|one| one.problem.is_none());
+            if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(mistakes) => wrong_config(&mistakes),
     }

@@ -13,6 +13,7 @@ use super::host::Host;
 use super::hosts::Hosts;
 use super::stream::Stream;
 use super::{Cause, Inner, Protocol, pool};
+use crate::telemetry::Label as _;
 use crate::wire::is_out_of_descriptors;
 
 /// Connects to `host`. Failures are logged with their reason, at most once a second: while an
@@ -49,6 +50,21 @@ pub(super) async fn connect(
     upstream.warn_unconnected(host, &error);
     Hosts::resolve_soon(upstream);
     Err(cause)
+}
+
+/// Connects to `host`, TLS included, and closes the connection again.
+pub(super) async fn reach(upstream: &Inner, host: &Host) -> Result<(), String> {
+    let (endpoint, permit) = (upstream.endpoints.get(host.endpoint), upstream.budget.open());
+    let (Some(endpoint), Some(permit)) = (endpoint, permit) else {
+        return Err("this process has no file descriptor left".to_owned());
+    };
+    let protocol = upstream.settings.protocol;
+    match timeout(upstream.settings.connect, open(upstream, host, endpoint, protocol, permit)).await
+    {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err((cause, error))) => Err(format!("{}: {error}", cause.label())),
+        Err(_) => Err(format!("no connection within {:?}", upstream.settings.connect)),
+    }
 }
 
 async fn open(

@@ -197,6 +197,25 @@ impl Upstream {
         self.0.hosts.current().iter().map(status).collect()
     }
 
+    /// Connects once to each address of each endpoint, as a request would. Returns what was asked,
+    /// and why it can't be reached.
+    pub async fn reach(&self) -> Vec<(String, Result<(), String>)> {
+        Hosts::resolve_now(&self.0).await;
+        let hosts = self.0.hosts.current();
+        let mut all = Vec::new();
+        for (index, endpoint) in self.0.endpoints.iter().enumerate() {
+            let of_endpoint: Vec<_> = hosts.iter().filter(|host| host.endpoint == index).collect();
+            if of_endpoint.is_empty() {
+                all.push((endpoint.text.clone(), Err("its name has no address".to_owned())));
+            }
+            for host in of_endpoint {
+                let what = format!("{} at {}", endpoint.text, host.address);
+                all.push((what, connect::reach(&self.0, host).await));
+            }
+        }
+        all
+    }
+
     /// Sends `request` and returns the reply's head, its body still streaming. The caller has put
     /// the target into origin form, set `Host` and removed hop-by-hop fields. The connection
     /// returns to the pool when the reply's body has ended.

@@ -15,8 +15,8 @@ pub fn page(lines: &[Line], run: &Run) -> String {
 
 const TEXT: &str = r#"# What faults cost
 
-What was done to Redis under load, what Weir promises then, and what was seen. This page is written
-by `make chaos`. Of ALL lines, MISSED missed what is required, and DESIGN miss it by design.
+What was done to Redis and to proxies under load, what Weir promises then, and what was seen. This
+page is written by `make chaos`. Of ALL lines, MISSED missed what is required, and DESIGN miss it by design.
 
     make chaos                       all rows, and this page; about nine minutes, plus the build
     scripts/chaos.sh --seed SEED     the same with the random choices of this page
@@ -26,14 +26,14 @@ by `make chaos`. Of ALL lines, MISSED missed what is required, and DESIGN miss i
 A short form of the same rows is part of `make test`: each fault once and briefly, with long
 deadlines, judged by counts alone.
 
-Each row starts a Redis Cluster of three masters, where a row needs them with one replica each
-(`cluster-node-timeout 2000`, `cluster-require-full-coverage no`), three `weir` processes with two
-workers each, and an upstream that counts what arrives. Clients send a steady load, 600 to 900
-requests a second, on keys that are spread over the shards. All of it runs on one machine, so times
-contain the load's own share of the processors. Unless a row says otherwise, `store.deadline` is
-50 ms, its default, and `on_store_error` is `deny`. For row 4 it is 250 ms, since `CLUSTER FAILOVER`
-holds calls back ([operations.md](operations.md)); for rows 8 and 9, which are about counts alone, it
-is some seconds.
+Each row but the last starts a Redis Cluster of three masters, where a row needs them with one
+replica each (`cluster-node-timeout 2000`, `cluster-require-full-coverage no`), three `weir`
+processes with two workers each, and an upstream that counts what arrives. Clients send a steady
+load, 600 to 900 requests a second, on keys that are spread over the shards. All of it runs on one
+machine, so times contain the load's own share of the processors. Unless a row says otherwise,
+`store.deadline` is 50 ms, its default, and `on_store_error` is `deny`. For row 4 it is 250 ms, since
+`CLUSTER FAILOVER` holds calls back ([operations.md](operations.md)); for rows 8 and 9, which are
+about counts alone, it is some seconds.
 
 - *Errors* are responses other than 200 and 429, and responses that were not decided by Redis.
 - *Its own requests* are those whose counters are on the shard that fails.

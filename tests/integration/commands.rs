@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::harness::client::get;
 use crate::harness::free_address;
+use crate::harness::redis::Redis;
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
@@ -53,6 +54,36 @@ policy = "public"
     }
     assert!(told.contains("workers"), "the nearest known key is not named:\n{told}");
     assert!(told.contains("api"), "the nearest known upstream is not named:\n{told}");
+}
+
+#[test]
+fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let limit = "name = \"a\", algorithm = \"gcra\", quota = 10, period = \"1m\"";
+    let config = simple(&upstream.url(), &[limit]);
+    let check = |text: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("proxy.toml");
+        std::fs::write(&path, text).unwrap();
+        Weir::with_arguments(&["check", "--connect", "--config", path.to_str().unwrap()]).run()
+    };
+    let config = config.redis_within("single", &[redis.address], "deny", "1s");
+    let (code, out, err) = check(&config.text());
+    let reached = format!("upstreams.api: {} at ", upstream.url());
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("no mistakes\nstore: all of Redis: reached\n"), "{out}");
+    assert!(out.contains(&reached) && out.ends_with(": reached\n"), "{out}");
+
+    let nobody = free_address();
+    let gone = simple(&format!("http://{nobody}"), &[limit]);
+    let (code, out, _) =
+        check(&gone.redis_within("single", &[free_address()], "deny", "1s").text());
+    assert_eq!(code, 1, "{out}");
+    assert!(out.contains("store: Redis: connection\n"), "{out}");
+    assert!(
+        out.contains(&format!("upstreams.api: http://{nobody} at {nobody}: connect: ")),
+        "{out}"
+    );
 }
 
 #[test]

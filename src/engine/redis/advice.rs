@@ -76,7 +76,11 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
                      them all; set it to no"
                 ));
             }
-        } else if info.contains("redis_mode:cluster") {
+        } else if ["redis_mode:cluster", "server_mode:cluster"]
+            .iter()
+            .any(|mode| info.contains(mode))
+        {
+            // Redis' word, or Valkey's.
             warnings.push(format!(
                 "Redis {node} is part of a cluster, and store.redis.mode is \"single\": only the \
                  keys of its own slots are decided; set mode = \"cluster\""
