@@ -92,7 +92,7 @@ fn a_misspelt_word_is_told_with_the_nearest() {
         ),
         (
             r#""algorithm": "gcra", "on_store_error": "locl""#,
-            "on_store_error: found the unknown word `locl`, expected `allow` or `deny`",
+            "on_store_error: found the unknown word `locl`, expected one of `allow`, `local`, `deny`; `local` is near",
         ),
     ] {
         let found = mistakes(&one(&format!(r#"{fields}, "quota": 1, "period": "1s""#)));
