@@ -23,9 +23,10 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 const FEW_LOOKS: u32 = 5;
 /// The least number of closed connections that is worth walking through the arenas.
 const CLOSED_MIN: i64 = 512;
-/// The same of expired counters, some 4 MB. Not much more either: while memory is given back, its
-/// arena is locked, for some 0.2 ms a megabyte.
-const EXPIRED_MIN: i64 = 32_768;
+/// The same of expired counters, some 7 MB. Not while they expire, but once most of them have: each
+/// time, a worker that allocates waits for some 0.15 ms a megabyte, also for those given back
+/// before.
+const EXPIRED_MIN: i64 = 65_536;
 
 /// Watches until it is dropped.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl Memory {
         let buffered = metrics.gauge(names::BUFFERED_BYTES);
         let running = Arc::downgrade(running);
         let watch = move || {
-            let (mut connections, mut counters) = (Connections::default(), Counters::default());
+            let (mut connections, mut counters) = (Seen::new(CLOSED_MIN), Seen::new(EXPIRED_MIN));
             let mut looked = clock::monotonic();
             loop {
                 let wait = if keys.get() > 0 { SWEEP_EVERY } else { LOOK_EVERY };
@@ -57,13 +58,13 @@ impl Memory {
                 if let Some(running) = running.upgrade() {
                     running.current.load().built.limiter.sweep();
                 }
-                let mut gives_back = counters.many_expired(keys.get());
-                if looked.elapsed() >= LOOK_EVERY {
-                    looked = clock::monotonic();
-                    buffered.set(i64::try_from(buffered_bytes()).unwrap_or(i64::MAX));
-                    gives_back |= connections.are_few(open.take_most(), open.get());
+                if looked.elapsed() < LOOK_EVERY {
+                    continue;
                 }
-                if gives_back {
+                looked = clock::monotonic();
+                buffered.set(i64::try_from(buffered_bytes()).unwrap_or(i64::MAX));
+                let closed = connections.are_few(open.take_most(), open.get());
+                if counters.are_few(keys.take_most(), keys.get()) || closed {
                     give_back();
                 }
             }
@@ -73,46 +74,33 @@ impl Memory {
     }
 }
 
-/// The connections since memory was last given back.
-#[derive(Debug, Default)]
-struct Connections {
-    /// The most that were open at once.
+/// The connections, or the counters, since memory was last given back.
+#[derive(Debug)]
+struct Seen {
+    /// The least number whose memory is worth giving back.
+    min: i64,
+    /// The most that there were at once.
     most: i64,
     /// Looks in a row that found few.
     few: u32,
 }
 
-impl Connections {
-    /// Whether memory should be given back: `open` connections are few after there were many, and
-    /// have been for some time. `most` is the highest number since the last look. Answers yes once.
-    fn are_few(&mut self, most: i64, open: i64) -> bool {
+impl Seen {
+    fn new(min: i64) -> Self {
+        Self { min, most: 0, few: 0 }
+    }
+
+    /// Whether memory should be given back: there are few `now` after there were many, and have
+    /// been for some time. `most` is the highest number since the last look. Answers yes once.
+    fn are_few(&mut self, most: i64, now: i64) -> bool {
         self.most = self.most.max(most);
-        let few = open <= self.most / 2 && self.most - open >= CLOSED_MIN;
+        let few = now <= self.most / 2 && self.most - now >= self.min;
         self.few = if few { self.few + 1 } else { 0 };
         if self.few < FEW_LOOKS {
             return false;
         }
-        *self = Self { most: open, few: 0 };
+        *self = Self { most: now, few: 0, ..*self };
         true
-    }
-}
-
-/// The counters in memory since it was last given back.
-#[derive(Debug, Default)]
-struct Counters {
-    most: i64,
-}
-
-impl Counters {
-    /// Whether memory should be given back. In small pieces, while counters become fewer: all of it
-    /// at once would hold up whoever allocates.
-    fn many_expired(&mut self, now: i64) -> bool {
-        self.most = self.most.max(now);
-        let many = self.most - now >= EXPIRED_MIN;
-        if many {
-            self.most = now;
-        }
-        many
     }
 }
 
@@ -139,7 +127,7 @@ mod tests {
 
     /// The looks, counted from 0, at which memory is given back.
     fn given_back(looks: &[i64]) -> Vec<usize> {
-        let mut seen = Connections::default();
+        let mut seen = Seen::new(CLOSED_MIN);
         (0..)
             .zip(looks)
             .filter(|(_, open)| seen.are_few(**open, **open))
@@ -149,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_came_and_went_between_two_looks_counts() {
-        let mut seen = Connections::default();
+        let mut seen = Seen::new(CLOSED_MIN);
         let looks = [(8_000, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
         assert_eq!(
             looks.map(|(most, open)| seen.are_few(most, open)),
@@ -161,14 +149,6 @@ mod tests {
     fn memory_is_given_back_once_after_each_time_of_many() {
         assert_eq!(given_back(&[0, 8_000, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100]), [6]);
         assert_eq!(given_back(&[8_000, 0, 0, 0, 0, 0, 600, 0, 0, 0, 0, 0, 0]), [5, 11]);
-    }
-
-    #[test]
-    fn memory_of_counters_is_given_back_piece_by_piece() {
-        let mut counters = Counters::default();
-        let looks = [0, 100_000, 80_000, 60_000, 40_000, 70_000, 40_000, 30_000, 0];
-        let given = looks.map(|now| counters.many_expired(now));
-        assert_eq!(given, [false, false, false, true, false, false, false, true, false]);
     }
 
     #[test]

@@ -35,6 +35,8 @@ const SWEEP_STEPS_WHEN_FULL: usize = 512;
 /// Logs and leases that already exist may exceed the maximum by this fraction of it (1/4), so that
 /// existing clients continue when new ones have filled the engine.
 const EXISTING_SHARE: usize = 4;
+/// Counters that [`Embedded::sweep`] checks under one lock.
+const SWEEP_STEPS_AT_ONCE: usize = 128;
 /// How many shards a call of [`Embedded::sweep`] looks at, and what part of their counters.
 const SHARDS_PER_SWEEP: usize = 8;
 const PARTS: usize = 10;
@@ -390,7 +392,7 @@ impl Embedded {
             };
             // Each step has its own lock, so that no call waits for long.
             while left > 0 {
-                let steps = left.min(SWEEP_STEPS_WHEN_FULL);
+                let steps = left.min(SWEEP_STEPS_AT_ONCE);
                 let Some(mut shard) = self.shard_at(index) else { break };
                 let freed = shard.sweep(self.now_us(), steps);
                 drop(shard);
