@@ -43,12 +43,12 @@ pub(super) enum HandOverError {
 
 /// The command that this process was started with.
 #[derive(Debug)]
-pub(super) struct Again {
+pub(super) struct CommandLine {
     program: OsString,
     arguments: Vec<OsString>,
 }
 
-impl Again {
+impl CommandLine {
     #[cfg(test)]
     pub(super) fn of(program: &str, arguments: &[&str]) -> Self {
         Self { program: program.into(), arguments: arguments.iter().map(OsString::from).collect() }
@@ -103,7 +103,7 @@ pub(super) struct Successor<'a> {
 
 /// Starts the new process and sends it all counters; returns once it is ready.
 pub(super) fn start<'a>(
-    again: &Again,
+    command_line: &CommandLine,
     sockets: &[Socket],
     engine: &'a Engine,
     abort: &Abort,
@@ -111,8 +111,8 @@ pub(super) fn start<'a>(
     let (ours, theirs) = pair().map_err(HandOverError::Start)?;
     let passing = Passing::new(&theirs, sockets).map_err(HandOverError::Start)?;
     let (variable, value) = passing.variable();
-    let mut command = Command::new(&again.program);
-    command.args(&again.arguments).env(variable, value).stdin(Stdio::null());
+    let mut command = Command::new(&command_line.program);
+    command.args(&command_line.arguments).env(variable, value).stdin(Stdio::null());
     for name in Passing::NOT_PASSED {
         command.env_remove(name);
     }
@@ -141,13 +141,13 @@ fn send<'a>(engine: &'a Engine, control: UnixStream, abort: &Abort) -> io::Resul
     abort.of(&control)?;
     let answers = control.try_clone()?;
     let mut sending = Sending::begin(engine, BufWriter::new(control))?;
-    hear(&answers, READY)?;
+    expect_word(&answers, READY)?;
     sending.catch_up()?;
     Ok((answers, sending))
 }
 
 /// Waits until the new process says `word`.
-fn hear(mut answers: &UnixStream, word: u8) -> io::Result<()> {
+fn expect_word(mut answers: &UnixStream, word: u8) -> io::Result<()> {
     let mut answer = [0; 1];
     answers.read_exact(&mut answer).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -180,7 +180,7 @@ impl Successor<'_> {
         let Self { mut child, answers, sending } = self;
         let served = sending.finish().and_then(|counters| {
             tracing::debug!(counters, "the last counters handed over");
-            hear(&answers, SERVING)
+            expect_word(&answers, SERVING)
         });
         match served {
             Ok(()) => Ok(child.id()),
@@ -191,11 +191,11 @@ impl Successor<'_> {
 
 /// The process that this one takes over from.
 #[derive(Debug)]
-pub(super) struct Predecessor(Mutex<Talk>);
+pub(super) struct Predecessor(Mutex<State>);
 
 #[derive(Debug)]
-struct Talk {
-    /// None once everything is said.
+struct State {
+    /// None once [`SERVING`] was sent.
     control: Option<UnixStream>,
     receiving: Option<Receiving<BufReader<UnixStream>>>,
     failure: Option<NotReceived>,
@@ -205,40 +205,40 @@ impl Predecessor {
     pub(super) fn new(control: UnixStream) -> io::Result<Self> {
         control.set_read_timeout(Some(STEP_MAX))?;
         control.set_write_timeout(Some(STEP_MAX))?;
-        let talk = Talk { control: Some(control), receiving: None, failure: None };
-        Ok(Self(Mutex::new(talk)))
+        let state = State { control: Some(control), receiving: None, failure: None };
+        Ok(Self(Mutex::new(state)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Talk> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Receives all counters, before any is used. If that fails, [`Predecessor::take_over`] does.
     pub(super) fn counters(&self, engine: &Engine) {
-        let mut talk = self.lock();
-        let Some(control) = &talk.control else { return };
+        let mut state = self.lock();
+        let Some(control) = &state.control else { return };
         let input = control.try_clone().map_err(NotReceived::from);
         let received = input.and_then(|input| Receiving::begin(engine, BufReader::new(input)));
         match received {
             Ok((receiving, counters)) => {
-                talk.receiving = Some(receiving);
+                state.receiving = Some(receiving);
                 tracing::info!(counters, "counters of the old process taken over");
             }
-            Err(error) => talk.failure = Some(error),
+            Err(error) => state.failure = Some(error),
         }
     }
 
     /// Says that this process could accept, and receives what changed meanwhile. The old process
     /// accepts no more then.
     pub(super) fn take_over(&self, engine: &Engine) -> Result<(), NotReceived> {
-        let mut talk = self.lock();
-        if let Some(failure) = talk.failure.take() {
+        let mut state = self.lock();
+        if let Some(failure) = state.failure.take() {
             return Err(failure);
         }
-        if let Some(mut control) = talk.control.as_ref() {
+        if let Some(mut control) = state.control.as_ref() {
             control.write_all(&[READY])?;
         }
-        if let Some(receiving) = talk.receiving.take() {
+        if let Some(receiving) = state.receiving.take() {
             let counters = receiving.finish(engine)?;
             tracing::info!(counters, "took over from the old process");
         }

@@ -50,12 +50,12 @@ pub use serve::{ignore_early_signals, serve};
 pub use sockets::Inherited;
 
 use applied::{Applied, Current};
-use build::{Builder, Built, CountersFrom};
+use build::{Builder, CountersFrom};
 use descriptors::Descriptors;
-use handover::{Abort, Again, HandOverError, Predecessor};
+use handover::{Abort, CommandLine, HandOverError, Predecessor};
 use memory::Memory;
 use snapshots::Snapshots;
-use sockets::{For, Socket};
+use sockets::{For, Socket, bind, bind_one, given, handles, numbered};
 use workers::Workers;
 
 /// How long a process that hands over waits for its workers to stop accepting.
@@ -311,18 +311,23 @@ impl App {
         self.running.current.load().built.shutdown_delay
     }
 
-    /// Starts the command `again` as a new process that takes over: listening sockets, counters,
-    /// and all connections from then on. This one has to be [shut down](Self::shutdown) next, which
-    /// lets what is under way finish.
+    /// Starts the command `command_line` as a new process that takes over: listening sockets,
+    /// counters, and all connections from then on. This one has to be [shut down](Self::shutdown)
+    /// next, which lets what is under way finish.
     ///
     /// # Errors
-    /// The new process failed. This one goes on as if nothing had happened.
-    fn hand_over(&mut self, again: &Again, abort: &Abort) -> Result<(), HandOverError> {
+    /// The new process failed, and this one serves on. If that was late, connections that were open
+    /// are closed after their reply.
+    fn hand_over(
+        &mut self,
+        command_line: &CommandLine,
+        abort: &Abort,
+    ) -> Result<(), HandOverError> {
         let running = Arc::clone(&self.running);
         // No reload replaces the engine meanwhile.
         let _reloading = running.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = &running.current.load().built.engine;
-        let successor = handover::start(again, &self.sockets, engine, abort)?;
+        let successor = handover::start(command_line, &self.sockets, engine, abort)?;
         // The file is the new process's from now on.
         if let Some(snapshots) = self.snapshots.take() {
             snapshots.end(engine);
@@ -463,67 +468,6 @@ impl Reloader {
     pub fn watched(&self) -> Vec<Watch> {
         self.0.current.load().built.watched.clone()
     }
-}
-
-fn bind(
-    built: &Built,
-    inherited: &mut Inherited,
-    workers: usize,
-) -> Result<Vec<Vec<Listener>>, StartError> {
-    let one = |settings: &crate::listen::Settings| {
-        bind_one(For::Clients, settings.address, inherited, workers)
-    };
-    built.listeners.iter().map(one).collect()
-}
-
-/// Each listener's sockets, with its number.
-fn numbered(public: Vec<Vec<Listener>>) -> Vec<Vec<Listener>> {
-    let number = |(index, sockets): (usize, Vec<Listener>)| {
-        sockets.into_iter().map(|socket| socket.numbered(index)).collect()
-    };
-    public.into_iter().enumerate().map(number).collect()
-}
-
-/// The sockets at `address`: those that were passed on, or new ones.
-fn bind_one(
-    whom: For,
-    address: SocketAddr,
-    inherited: &mut Inherited,
-    workers: usize,
-) -> Result<Vec<Listener>, StartError> {
-    let passed_on = inherited.take(whom, address);
-    if !passed_on.is_empty() {
-        return given(passed_on, workers);
-    }
-    Listener::bind(&crate::listen::Settings::plain(address), workers)
-        .map_err(|source| StartError::Bind { address, source })
-}
-
-/// The sockets of one listener, with further handles of them where there are more workers.
-fn given(sockets: Vec<TcpListener>, workers: usize) -> Result<Vec<Listener>, StartError> {
-    let missing = workers.saturating_sub(sockets.len());
-    let more = sockets.iter().cycle().take(missing).map(TcpListener::try_clone);
-    let more: Vec<TcpListener> =
-        more.collect::<std::io::Result<_>>().map_err(StartError::Worker)?;
-    let all = sockets.into_iter().chain(more).map(Listener::from_std);
-    all.collect::<std::io::Result<_>>().map_err(StartError::Worker)
-}
-
-/// All sockets, for a process that takes over.
-fn handles(built: &Built, public: &[Vec<Listener>], pages: &[Listener]) -> Vec<Socket> {
-    let clients = built.listeners.iter().zip(public).flat_map(|(settings, sockets)| {
-        sockets.iter().map(|socket| (For::Clients, settings.address, socket))
-    });
-    let operators = built
-        .admin
-        .iter()
-        .flat_map(|admin| pages.iter().map(|socket| (For::Operators, admin.address, socket)));
-    let handle = |(whom, configured, socket): (For, SocketAddr, &Listener)| Socket {
-        whom,
-        configured,
-        socket: socket.handle(),
-    };
-    clients.chain(operators).map(handle).collect()
 }
 
 /// Reads a configuration. If it has mistakes, what could be read of it is built all the same and

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::handover::{Abort, Again, HandOverError};
+use super::handover::{Abort, CommandLine, HandOverError};
 use super::{App, Reloader, manager};
 use crate::reload::{Answer, Reloaded, Settings, Watcher};
 use crate::telemetry;
@@ -71,7 +71,7 @@ enum Ending {
 }
 
 fn until_the_end(app: &mut App, signals: &mut Signals) -> Ending {
-    let again = Again::of_this_process();
+    let command_line = CommandLine::of_this_process();
     tracing::info!("ready");
     // Before the old process ends: the service manager must know then which one is the main one.
     manager::started();
@@ -81,7 +81,7 @@ fn until_the_end(app: &mut App, signals: &mut Signals) -> Ending {
         if signal != HAND_OVER {
             return Ending::Signal(signal);
         }
-        match hand_over(app, &again, signals) {
+        match hand_over(app, &command_line, signals) {
             (Ok(()), _) => return Ending::HandedOver,
             (Err(error), Some(signal)) => {
                 tracing::info!("not handed over, because of a {signal}: {error}");
@@ -98,13 +98,13 @@ fn until_the_end(app: &mut App, signals: &mut Signals) -> Ending {
 /// is returned.
 fn hand_over(
     app: &mut App,
-    again: &Again,
+    command_line: &CommandLine,
     signals: &mut Signals,
 ) -> (Result<(), HandOverError>, Option<&'static str>) {
     let (abort, (done, ended)) = (Abort::default(), tokio::sync::oneshot::channel());
     std::thread::scope(|scope| {
         let work = scope.spawn(|| {
-            let result = app.hand_over(again, &abort);
+            let result = app.hand_over(command_line, &abort);
             // Nobody waits for it if a signal came first.
             let _ = done.send(());
             result

@@ -135,7 +135,7 @@ impl Saver {
                     tracing::info!("counters are saved again");
                 }
                 if let Some(Saved { counters, bytes, took }) = saved {
-                    let took_ms = took.as_millis();
+                    let took_ms = took.as_millis() as u64;
                     tracing::debug!(counters, bytes, took_ms, "counters saved");
                 }
                 saved

@@ -1,5 +1,6 @@
-//! Listening sockets that another process passed on: the service manager (systemd's socket
-//! activation), or the Weir that this one takes over from. Knows addresses, and no requests.
+//! The listening sockets: bound here, or passed on by another process, which is the service manager
+//! (systemd's socket activation) or the Weir that this one takes over from. Knows addresses, and no
+//! requests.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,6 +9,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+
+use super::StartError;
+use super::build::Built;
+use crate::listen::{self, Listener};
 
 /// Set by the Weir that this one takes over from: its process id, the number of a descriptor to
 /// talk to it, and then of each listening socket `FOR=ADDRESS=NUMBER`, separated by spaces. Of no
@@ -146,6 +151,70 @@ impl Inherited {
     pub(super) fn left(&self) -> Vec<SocketAddr> {
         self.sockets.iter().map(|(_, address, _)| *address).collect()
     }
+}
+
+/// The sockets of all listeners that are configured.
+pub(super) fn bind(
+    built: &Built,
+    inherited: &mut Inherited,
+    workers: usize,
+) -> Result<Vec<Vec<Listener>>, StartError> {
+    let one =
+        |settings: &listen::Settings| bind_one(For::Clients, settings.address, inherited, workers);
+    built.listeners.iter().map(one).collect()
+}
+
+/// Each listener's sockets, with its number.
+pub(super) fn numbered(public: Vec<Vec<Listener>>) -> Vec<Vec<Listener>> {
+    let number = |(index, sockets): (usize, Vec<Listener>)| {
+        sockets.into_iter().map(|socket| socket.numbered(index)).collect()
+    };
+    public.into_iter().enumerate().map(number).collect()
+}
+
+/// The sockets at `address`: those that were passed on, or new ones.
+pub(super) fn bind_one(
+    whom: For,
+    address: SocketAddr,
+    inherited: &mut Inherited,
+    workers: usize,
+) -> Result<Vec<Listener>, StartError> {
+    let passed_on = inherited.take(whom, address);
+    if !passed_on.is_empty() {
+        return given(passed_on, workers);
+    }
+    Listener::bind(&listen::Settings::plain(address), workers)
+        .map_err(|source| StartError::Bind { address, source })
+}
+
+/// The sockets of one listener, with further handles of them where there are more workers.
+pub(super) fn given(
+    sockets: Vec<TcpListener>,
+    workers: usize,
+) -> Result<Vec<Listener>, StartError> {
+    let missing = workers.saturating_sub(sockets.len());
+    let more = sockets.iter().cycle().take(missing).map(TcpListener::try_clone);
+    let more: Vec<TcpListener> =
+        more.collect::<std::io::Result<_>>().map_err(StartError::Worker)?;
+    let all = sockets.into_iter().chain(more).map(Listener::from_std);
+    all.collect::<std::io::Result<_>>().map_err(StartError::Worker)
+}
+
+/// All sockets, for a process that takes over.
+pub(super) fn handles(built: &Built, public: &[Vec<Listener>], pages: &[Listener]) -> Vec<Socket> {
+    let clients = built.listeners.iter().zip(public).flat_map(|(settings, sockets)| {
+        sockets.iter().map(|socket| (For::Clients, settings.address, socket))
+    });
+    let operators = built
+        .admin
+        .iter()
+        .flat_map(|admin| pages.iter().map(|socket| (For::Operators, admin.address, socket)));
+    let handle = |(whom, configured, socket): (For, SocketAddr, &Listener)| Socket {
+        whom,
+        configured,
+        socket: socket.handle(),
+    };
+    clients.chain(operators).map(handle).collect()
 }
 
 /// Makes a listening socket ours.

@@ -230,12 +230,12 @@ fn a_successor_that_fails_at_the_last_moment_leaves_this_process_serving() {
     // It says that it could accept, and ends.
     let script = "set -- $WEIR_HANDOVER; eval \"printf r >&$2\"; exit 3";
     for _ in 0..3 {
-        let again = Again::of("bash", &["-c", script]);
-        let error = app.hand_over(&again, &Abort::default()).unwrap_err().to_string();
+        let command_line = CommandLine::of("bash", &["-c", script]);
+        let error = app.hand_over(&command_line, &Abort::default()).unwrap_err().to_string();
         assert!(error.ends_with("it ended with exit status: 3"), "{error}");
         assert!(serves(&app));
     }
-    let error = app.hand_over(&Again::of("weir-is-not-here", &[]), &Abort::default());
+    let error = app.hand_over(&CommandLine::of("weir-is-not-here", &[]), &Abort::default());
     assert!(error.unwrap_err().to_string().starts_with("can't start a new process"));
     assert!(serves(&app) && app.shutdown());
 }
@@ -246,7 +246,7 @@ fn a_hand_over_can_be_aborted() {
     let abort = Abort::default();
     let error = std::thread::scope(|scope| {
         let (app, abort) = (&mut app, &abort);
-        let work = scope.spawn(move || app.hand_over(&Again::of("sleep", &["60"]), abort));
+        let work = scope.spawn(move || app.hand_over(&CommandLine::of("sleep", &["60"]), abort));
         abort.abort();
         work.join().unwrap().unwrap_err().to_string()
     });

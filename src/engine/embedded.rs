@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::counters::{self, Stored};
 use super::found::{FOUND_MAX, Found};
 use super::lua::{self, Decision};
-use super::saved::{Names, SALT_BYTES, SnapshotFile};
+use super::saved::{SALT_BYTES, SecretId, SnapshotFile};
 use super::shard::{Entry, NEVER_US, Shard};
 use super::{
     Cause, Cell, Cells, Charged, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken,
@@ -417,7 +417,7 @@ impl Embedded {
     }
 
     /// Identifies the secret of keys.
-    pub(super) fn names(&self) -> Names {
+    pub(super) fn secret_id(&self) -> SecretId {
         lock(&self.settings).secret_id
     }
 

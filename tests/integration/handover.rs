@@ -23,7 +23,7 @@ const DAY: &str =
 struct Successor(Pid);
 
 impl Successor {
-    /// Of the `nth` hand-over that the log speaks of, counted from 1.
+    /// The new process of the `nth` hand-over in the log, counted from 1.
     fn of(weir: &Weir, nth: usize) -> Self {
         let pid = eventually("a new process", || {
             let events = weir.output().events();

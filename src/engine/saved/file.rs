@@ -97,7 +97,7 @@ impl Embedded {
             ),
             Ok(Some((at_us, Restored { counters, expired }))) => {
                 let age_s = self.now_us().saturating_sub(at_us) / 1_000_000;
-                let took_ms = began.elapsed().as_millis();
+                let took_ms = began.elapsed().as_millis() as u64;
                 tracing::info!(snapshot = %path.display(), counters, expired, age_s, took_ms, "counters restored");
             }
             Err(error) => {

@@ -27,8 +27,8 @@ pub use transfer::{NotReceived, Receiving, Sending};
 
 /// Bytes of the random salt of keys.
 pub(super) const SALT_BYTES: usize = 32;
-/// What identifies the secret under which keys are digested.
-pub(super) type Names = [u8; 16];
+/// Identifies the secret under which keys are digested.
+pub(super) type SecretId = [u8; 16];
 /// A block is written when it is this long. A log or a ring may make it longer, but never longer
 /// than a block may be: a log of 10,000 records takes 320 kB.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -38,19 +38,19 @@ const KEYS_PER_LOCK: usize = 256;
 /// What a snapshot begins with.
 struct Header {
     salt: [u8; SALT_BYTES],
-    names: Names,
+    secret_id: SecretId,
     /// When saving began, in microseconds since 1970.
     at_us: u64,
 }
 
 impl Header {
     fn write(&self) -> Vec<u8> {
-        [&self.salt[..], &self.names, &self.at_us.to_le_bytes()].concat()
+        [&self.salt[..], &self.secret_id, &self.at_us.to_le_bytes()].concat()
     }
 
     fn read(payload: &[u8]) -> Option<Self> {
         let mut bytes = Bytes(payload);
-        let header = Self { salt: bytes.array()?, names: bytes.array()?, at_us: bytes.u64()? };
+        let header = Self { salt: bytes.array()?, secret_id: bytes.array()?, at_us: bytes.u64()? };
         bytes.is_empty().then_some(header)
     }
 }
@@ -67,7 +67,8 @@ impl Embedded {
     /// Writes the header, and the spaces for searches.
     fn write_head<W: Write>(&self, out: W) -> io::Result<Writer<W>> {
         let mut writer = Writer::new(out)?;
-        let header = Header { salt: self.salt(), names: self.names(), at_us: self.now_us() };
+        let header =
+            Header { salt: self.salt(), secret_id: self.secret_id(), at_us: self.now_us() };
         writer.block(Kind::Header, &header.write())?;
         let mut block = Vec::new();
         for space in self.spaces() {
@@ -134,7 +135,7 @@ impl Embedded {
             (Kind::Header, payload) => Header::read(payload).ok_or(Unreadable::Nonsense(at))?,
             _ => return Err(Unreadable::Nonsense(at)),
         };
-        if header.names == self.names() { Ok(header) } else { Err(Unreadable::Secret) }
+        if header.secret_id == self.secret_id() { Ok(header) } else { Err(Unreadable::Secret) }
     }
 
     /// Reads counters up to a block of the kind `until`. Unless they are `used`, they are only
@@ -157,8 +158,6 @@ impl Embedded {
                     return if whole { Ok(restored) } else { Err(Unreadable::Nonsense(at)) };
                 }
                 _ if kind == until => return Ok(restored),
-                // More follows than was expected.
-                Kind::Pause if until == Kind::End => {}
                 Kind::Spaces => while self.read_space(&mut bytes, used).is_some() {},
                 Kind::Counters | Kind::Removed => {
                     let shard = bytes.u16().map(usize::from).filter(|shard| *shard < SHARDS);

@@ -1,5 +1,5 @@
-//! Counters on their way from a process to the one that takes over from it: all of them while the
-//! old one still decides, then those that changed meanwhile, once it decides no more.
+//! Moves counters from a process to the one that takes over from it: all of them while the old one
+//! still decides, then those that changed meanwhile.
 
 use std::io::{self, Read, Write};
 
@@ -43,8 +43,8 @@ impl<'a, W: Write> Sending<'a, W> {
         Ok(sending)
     }
 
-    /// Sends what changed since, while this process still decides: so little is left to
-    /// [`Sending::finish`], however long it was.
+    /// Sends what changed since, while this process still decides, and again until that is little:
+    /// so that [`Sending::finish`] is short.
     ///
     /// # Errors
     /// The other process does not take them.
