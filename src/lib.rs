@@ -16,6 +16,9 @@
 //! 6. When the reply has ended, `proxy` settles the request: refunds, the policy's adjustments, the
 //!    access log.
 //!
+//! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
+//! tell while they stream.
+//!
 //! Around this path: [`cli`] is the command line. [`app`] wires the modules together and runs the
 //! workers. [`config`] reads and checks `proxy.toml`. [`reload`] watches the files and has a new
 //! configuration built. [`admin`] serves the operator's pages. [`wire`] holds what both ends share,
@@ -36,6 +39,7 @@ pub mod listen;
 pub mod proxy;
 
 pub mod engine;
+pub mod inspect;
 pub mod limit;
 pub mod plan;
 pub mod policy;

@@ -451,6 +451,7 @@ fn settings_of(
         policy,
         fields: route.fields,
         body_bytes_max: route.body_bytes_max,
+        inspect: route.inspect,
         request_timeout: route.request_timeout,
         extras: route.extras.clone(),
     }

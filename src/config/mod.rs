@@ -33,7 +33,7 @@ use std::time::Duration;
 use toml::de::DeTable;
 
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
-use crate::proxy::{Extras, FieldStyle, Respond};
+use crate::proxy::{Extras, FieldStyle, Inspect, Respond};
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
 use crate::{admin, engine, limit, listen, policy, proxy, telemetry, upstream};
@@ -114,6 +114,8 @@ pub struct Route {
     pub fields: FieldStyle,
     /// Bytes of a request's body, at most.
     pub body_bytes_max: u64,
+    /// How far bodies are read for a policy that asks for facts of them.
+    pub inspect: Inspect,
     /// `timeouts.request`.
     pub request_timeout: Option<Duration>,
     /// Header rules, rewriting and the like: checked when the configuration is built.
@@ -270,6 +272,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         policies: names_in(&root, "policies"),
         on_store_error: store.on_store_error,
         body_bytes_max: server.body_bytes_max,
+        inspect: server.inspect,
     };
     let routes = routes::routes(&mut root, &above);
     let refusals = extras::refusals(&mut root);

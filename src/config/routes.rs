@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::extras::{extras, respond};
 use super::reader::{Item, Mark, Table};
-use super::server::BODY_BYTES;
+use super::server::{BODY_BYTES, INSPECT_BYTES};
 use super::store::FALLBACKS;
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
-use crate::proxy::FieldStyle;
+use crate::proxy::{FieldStyle, Inspect, Oversized};
 use crate::telemetry::Mistake;
 
 const ROUTES_MAX: usize = 10_000;
@@ -27,6 +27,7 @@ pub(super) struct Above {
     pub(super) policies: Vec<String>,
     pub(super) on_store_error: OnStoreError,
     pub(super) body_bytes_max: u64,
+    pub(super) inspect: Inspect,
 }
 
 pub(super) fn routes(root: &mut Table<'_>, above: &Above) -> Vec<Route> {
@@ -77,6 +78,10 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     table.choice("ratelimit_fields", &styles, &mut fields);
     let mut body_bytes_max = above.body_bytes_max;
     table.size("body_bytes", BODY_BYTES, &mut body_bytes_max);
+    let mut inspect = above.inspect;
+    table.size("inspect_bytes", INSPECT_BYTES, &mut inspect.bytes_max);
+    let oversized = [("refuse", Oversized::Refuse), ("pass", Oversized::Pass)];
+    table.choice("inspect_oversized", &oversized, &mut inspect.oversized);
     let request_timeout = request_timeout(&mut table);
     let extras = extras(&mut table);
     if matches!(action, Some(RouteAction::Respond(_))) {
@@ -96,6 +101,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         scope_is_route,
         fields,
         body_bytes_max,
+        inspect,
         request_timeout,
         extras,
     })

@@ -52,6 +52,8 @@ const BUFFERED_BYTES: RangeInclusive<u64> = 4 << 20..=1 << 44;
 const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 /// A request's body, also on a route. With 0 no request may have one.
 pub(super) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
+/// Of a body that is read for a policy, and held in memory.
+pub(super) const INSPECT_BYTES: RangeInclusive<u64> = 0..=64 << 20;
 
 /// Bytes a second. With 0 a client may be as slow as it likes.
 const RATE_DEFAULT: u64 = 240;
@@ -72,6 +74,8 @@ pub(super) struct Server {
     pub(super) requests: proxy::Settings,
     /// What routes inherit.
     pub(super) body_bytes_max: u64,
+    /// How far bodies are read before the decision.
+    pub(super) inspect: proxy::Inspect,
     /// What leaky buckets are bounded by.
     pub(super) waiting_max: usize,
 }
@@ -174,6 +178,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
         connections: listen::ConnectionSettings::default(),
         requests: proxy::Settings::default(),
         body_bytes_max: BODY_BYTES_DEFAULT,
+        inspect: proxy::Inspect::default(),
         waiting_max: limit::Settings::default().waiting_max,
     };
     let mut table = root.section("server");
@@ -216,6 +221,7 @@ fn limits(table: &mut Table<'_>, server: &mut Server) -> Rates {
     limits.size("uri_bytes", URI_BYTES, &mut requests.uri_bytes_max);
     limits.size("buffered_bytes", BUFFERED_BYTES, &mut requests.buffered_bytes_max);
     limits.size("body_bytes", BODY_BYTES, &mut server.body_bytes_max);
+    limits.size("inspect_bytes", INSPECT_BYTES, &mut server.inspect.bytes_max);
     limits.number("streams_per_connection", STREAMS, &mut connections.streams_max);
     limits.number("waiting_per_worker", WAITING, &mut server.waiting_max);
     let mut rates = Rates { body: RATE_DEFAULT, send: RATE_DEFAULT };

@@ -303,6 +303,12 @@ async fn drain(shared: &shared::Shared, grace: Duration) {
 }
 
 impl Grant {
+    /// The units that were to be taken of the limit called `name`.
+    #[must_use]
+    pub fn cost_of(&self, name: &str) -> Option<u64> {
+        self.plan.limits().iter().find(|limit| limit.name == name).map(|limit| limit.cost)
+    }
+
     /// Gives back what each limit's `refund` declares for `ending`, and applies the policy's
     /// `adjustments`:
     ///
@@ -316,5 +322,31 @@ impl Grant {
     /// Returns at once. On Redis the work is queued.
     pub fn settle(self, ending: Ending, adjustments: &[Adjustment]) {
         settle::settle(&self, ending, adjustments);
+    }
+}
+
+/// Takes another plan of a grant's scope, as often as it is asked to.
+#[derive(Clone, Debug)]
+pub struct TakeMore {
+    shared: Arc<shared::Shared>,
+    scope: Arc<Scope>,
+    plan: Arc<Plan>,
+}
+
+impl TakeMore {
+    /// Of the scope of `grant`.
+    #[must_use]
+    pub fn new(grant: &Grant, plan: Plan) -> Self {
+        Self {
+            shared: Arc::clone(&grant.shared),
+            scope: Arc::clone(&grant.scope),
+            plan: Arc::new(plan),
+        }
+    }
+
+    /// Takes all of the plan's limits or none.
+    pub fn take(&self) -> impl Future<Output = Take> + Send + 'static {
+        let Self { shared, scope, plan } = self.clone();
+        async move { take::take(&shared, &scope, &plan).await }
     }
 }

@@ -24,9 +24,9 @@ use wasmtime::component::TypedFunc;
 /// The contract's text, with which a plain module is made into a component.
 pub(super) const WIT: &str = include_str!("../../wasm-sdk/wit/policy.wit");
 /// The interface that a guest exports.
-pub(super) const HANDLER: &str = "weir:policy/handler@0.2.0";
+pub(super) const HANDLER: &str = "weir:policy/handler@0.3.0";
 /// The interfaces that a guest may import.
-pub(super) const IMPORTS: [&str; 2] = ["weir:policy/host@0.2.0", "weir:policy/types@0.2.0"];
+pub(super) const IMPORTS: [&str; 2] = ["weir:policy/host@0.3.0", "weir:policy/types@0.3.0"];
 
 /// `configure`: the configuration as JSON.
 pub(super) type Configure =

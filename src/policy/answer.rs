@@ -1,6 +1,8 @@
 //! Converts a guest's answers, and checks every count, size, name and number in them. A violation
 //! is an error that names the field.
 
+mod bodies;
+
 use std::sync::Arc;
 
 use super::abi::types;
@@ -34,12 +36,23 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
     };
     bounded("settle-with", answer.settle_with.as_deref(), MEMO_BYTES_MAX)?;
+    let bodies = bodies::of(
+        bodies::Answered {
+            changes: answer.body_changes,
+            meters: answer.meters,
+            read_on_ms: answer.read_on_ms,
+            partial: answer.partial,
+            hard_cut: answer.hard_cut,
+        },
+        &verdict,
+    )?;
     Ok(Decision {
         verdict,
         upstream_headers: headers("upstream-headers", answer.upstream_headers)?,
         response_headers: headers("response-headers", answer.response_headers)?,
         labels: labels(answer.labels)?,
         settle_with: answer.settle_with,
+        bodies: bodies.map(Box::new),
         slot: Slot::default(),
     })
 }

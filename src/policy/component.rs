@@ -102,7 +102,7 @@ fn link(
     if component.get_export_index(None, HANDLER).is_none() {
         return Err((
             format!("no export `{HANDLER}`"),
-            "a guest of the world `weir:policy/policy@0.2.0`".into(),
+            "a guest of the world `weir:policy/policy@0.3.0`".into(),
         ));
     }
     let mut linker = linker.clone();

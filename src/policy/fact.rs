@@ -4,6 +4,8 @@
 //! An unknown name refuses the configuration, so a new fact never changes the contract
 //! (`policy.wit`).
 
+use crate::inspect::Pointer;
+
 /// Facts of a request, and of a response, that one policy may name.
 const FACTS_MAX: usize = 64;
 /// Bytes of a fact's name, at most.
@@ -23,17 +25,19 @@ pub struct KnownFacts {
 pub struct FactNames {
     /// Whole names: `client-ip`.
     pub single: Vec<&'static str>,
-    /// What stands before the dot, and what may follow it: `header` in `header.x-api-key`.
+    /// What a name begins with, and what may follow it: `header.` in `header.x-api-key`.
     pub families: Vec<(&'static str, Member)>,
 }
 
-/// What may follow a family's name and a dot.
+/// What may follow the beginning of a family's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Member {
     /// A token of RFC 9110: the name of a field or of a cookie.
     Token,
     /// Any text but an empty one.
     Text,
+    /// A JSON pointer to one place.
+    Pointer,
 }
 
 /// What was found and what was expected.
@@ -60,11 +64,12 @@ impl FactNames {
     }
 
     fn has_family_of(&self, name: &str) -> bool {
-        let Some((family, own)) = name.split_once('.') else { return false };
-        let family = self.families.iter().find(|(known, _)| *known == family);
-        let allowed = family.is_some_and(|(_, member)| match member {
+        let mut families = self.families.iter();
+        let own = families.find_map(|(start, member)| Some((name.strip_prefix(start)?, member)));
+        let allowed = own.is_some_and(|(own, member)| match member {
             Member::Token => is_token(own),
             Member::Text => !own.is_empty(),
+            Member::Pointer => Pointer::parse(own).is_ok_and(|pointer| pointer.is_single()),
         });
         allowed && name.len() <= NAME_BYTES_MAX
     }
@@ -74,7 +79,11 @@ impl FactNames {
         let name = shown(name);
         let member = name.split_once('.').map_or("NAME", |(_, own)| own);
         let named = |member: &str| -> Vec<String> {
-            let families = self.families.iter().map(|(family, _)| format!("{family}.{member}"));
+            let family = |(start, kind): &(&str, Member)| match kind {
+                Member::Pointer => format!("{start}/POINTER"),
+                Member::Token | Member::Text => format!("{start}{member}"),
+            };
+            let families = self.families.iter().map(family);
             self.single.iter().map(|known| (*known).to_owned()).chain(families).collect()
         };
         let nearest = named(member)

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use wasmtime::component::InstancePre;
 
+use crate::inspect::{Edit, Meters, Pointer};
 use crate::plan::{Adjustment, Plan, Slot};
 use crate::telemetry::{CounterSet, Metrics, Mistake};
 use error::Failure;
@@ -126,8 +127,64 @@ pub struct Decision {
     pub labels: Vec<(String, String)>,
     /// When present, `settle` is called at the response's end and is given this back.
     pub settle_with: Option<String>,
+    /// What is done with the bodies of the request and of the reply, if anything.
+    pub bodies: Option<Box<Bodies>>,
     /// Where consumers of the decision keep what they derive from it.
     pub slot: Slot,
+}
+
+/// What a policy wants done with bodies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bodies {
+    /// Values to set in the request's JSON body.
+    pub edits: Vec<Edit>,
+    /// What to read from the reply's.
+    pub meters: Arc<Meters>,
+    /// How long the reply is read after the client has left.
+    pub read_on: Duration,
+    /// What to take if less is left than the cost.
+    pub partial: Option<Partial>,
+    /// When to end a reply that uses more than was taken.
+    pub hard_cut: Option<HardCut>,
+}
+
+/// How less is taken of some limits than their cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partial {
+    /// The names of the limits.
+    pub limits: Vec<String>,
+    /// With less, the request is refused.
+    pub least: u64,
+    /// The numbers in the request's body that tell the upstream what it may use.
+    pub tell: Vec<Pointer>,
+    /// What of the units taken is not for the upstream to use.
+    pub base: u64,
+}
+
+/// How far a reply may go beyond the units that were taken for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HardCut {
+    /// The names of the limits of which more is taken.
+    pub limits: Vec<String>,
+    /// The units that the request has taken.
+    pub taken: u64,
+    /// The units that are taken at once.
+    pub step: u64,
+    /// The units used, as far as the reply has come: this many,
+    pub base: u64,
+    /// and the largest of these.
+    pub terms: Vec<Term>,
+}
+
+/// What a meter has read, in units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The meter's index.
+    pub meter: usize,
+    /// Multiplied by this,
+    pub units: u64,
+    /// and divided by this, rounded up.
+    pub per: u64,
 }
 
 /// What happens to a request.

@@ -304,6 +304,10 @@ fn pairs(pairs: &[(String, String)]) -> usize {
 
 /// The bytes that a decision holds, approximately.
 fn weight(decision: &Decision) -> usize {
+    // What such a decision reads of a body hardly comes twice.
+    if decision.bodies.is_some() {
+        return usize::MAX;
+    }
     let verdict = match &decision.verdict {
         Verdict::Bypass => 0,
         Verdict::Check(plan) => {
@@ -342,6 +346,7 @@ mod tests {
             response_headers: vec![],
             labels,
             settle_with: None,
+            bodies: None,
             slot: Slot::default(),
         })
     }

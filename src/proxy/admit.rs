@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::content::ReadBody;
 use super::context::RequestContext;
 use super::facts::{Facts, RequestView};
 use super::forward::{self, PolicyFields};
@@ -10,10 +11,11 @@ use super::refusal::Refusal;
 use super::snapshot::{Decider, Route};
 use super::tally::Decided;
 use super::target::Target;
+use super::usage::{self, PARTIAL_TRIES_MAX, Usage};
 use crate::clock;
-use crate::limit::{Limiter, Take};
+use crate::limit::{Limiter, Scope, Take};
 use crate::listen::Peer;
-use crate::plan::Limit;
+use crate::plan::{Limit, Plan};
 use crate::policy::{Decision, Verdict};
 use crate::wire::Request;
 
@@ -25,6 +27,8 @@ pub(super) struct Admission<'a> {
     pub(super) peer: &'a Peer,
     /// The segments that the parameters of the route's path matched.
     pub(super) parameters: &'a [&'a str],
+    /// If the policy asks for facts of it.
+    pub(super) body: Option<&'a ReadBody>,
     pub(super) context: &'a mut RequestContext,
 }
 
@@ -88,6 +92,7 @@ impl<'a> Admission<'a> {
             client: &context.client,
             route: &context.route.name,
             parameters: self.parameters,
+            body: self.body,
         };
         let facts = Facts::gather(&decider.queries, view);
         let failed = |error: &dyn std::fmt::Display| {
@@ -200,7 +205,7 @@ pub(super) async fn charge(
     let Some(scope) = context.route.policy.as_ref().map(|policy| &policy.scope) else {
         return Ok(());
     };
-    match limiter.take(scope, plan).await {
+    match take(limiter, scope, &decision, plan, &mut context.usage).await {
         Take::Granted(outcome, grant) => {
             let decided = if outcome.is_uncounted(plan.limits()) {
                 context.degraded = Some("store");
@@ -229,4 +234,27 @@ pub(super) async fn charge(
             Err(Refusal::StoreUnavailable)
         }
     }
+}
+
+/// Takes the plan's limits; what is left of them, if the decision allows that.
+async fn take(
+    limiter: &Limiter,
+    scope: &Arc<Scope>,
+    decision: &Decision,
+    plan: &Arc<Plan>,
+    usage: &mut Option<Box<Usage>>,
+) -> Take {
+    let mut taken = limiter.take(scope, plan).await;
+    let Some(partial) = decision.bodies.as_ref().and_then(|bodies| bodies.partial.as_ref()) else {
+        return taken;
+    };
+    for _ in 0..PARTIAL_TRIES_MAX {
+        let Take::Refused(outcome) = &taken else { break };
+        let Some((left, plan)) = usage::reduced(partial, plan, outcome) else { break };
+        taken = Box::pin(limiter.take(scope, &Arc::new(plan))).await;
+        if matches!(taken, Take::Granted(..)) {
+            usage.get_or_insert_default().taken = Some(left);
+        }
+    }
+    taken
 }

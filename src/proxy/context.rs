@@ -21,6 +21,7 @@ use super::refusal::{CLIENT_GONE, Refusal, SHUTDOWN};
 use super::snapshot::{Route, RouteHandle, Snapshot};
 use super::tally::Decided;
 use super::tunnel::{self, UpgradeRequest};
+use super::usage::{self, Usage};
 use super::{access, grpc, hop, reply, settle};
 use crate::clock;
 use crate::limit::{Ending, Grant};
@@ -68,6 +69,8 @@ pub(super) struct RequestContext {
     pub(super) tunnelled_up: Option<u64>,
     /// Facts of the reply's head that the policy's `settle` reads.
     pub(super) reply_facts: Vec<(String, String)>,
+    /// What it uses, if its policy wants to know.
+    pub(super) usage: Option<Box<Usage>>,
     /// Bytes of the request's body once it has ended. Only counted if `settle` reads it.
     pub(super) request_bytes: Option<Arc<AtomicU64>>,
     /// Set if the route limits the time for the whole request.
@@ -137,6 +140,7 @@ impl RequestContext {
             tunnelled_up: None,
             failure: None,
             reply_facts: Vec::new(),
+            usage: None,
             request_bytes: None,
             timeout: None,
             finished: false,
@@ -219,6 +223,11 @@ impl RequestContext {
         body.on_end(move |end: &BodyEnd| bytes.store(end.bytes, Ordering::Relaxed))
     }
 
+    /// When the whole request must have ended, if the route limits its time.
+    pub(super) fn deadline(&self, route: &Route) -> Option<Instant> {
+        route.request_timeout.map(|timeout| self.started + timeout)
+    }
+
     /// Limits the whole request to `timeout`, if there is one. The end of its body is then
     /// recorded.
     pub(super) fn with_timeout(&mut self, body: Body, timeout: Option<Duration>) -> Body {
@@ -269,7 +278,8 @@ impl RequestContext {
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(reply);
         }
-        let body = reply.body.filter_trailers(hop::filter_trailers).on_end_boxed(self);
+        let body = usage::metered(&mut self, &mut reply.fields, reply.body);
+        let body = body.filter_trailers(hop::filter_trailers).on_end_boxed(self);
         Response { body, ..reply }
     }
 
@@ -366,7 +376,12 @@ impl OnEnd for RequestContext {
 
     fn on_end(mut self: Box<Self>, end: &BodyEnd) {
         let ending = match end.outcome {
-            wire::BodyOutcome::Complete if self.status < 500 => Ending::Completed,
+            wire::BodyOutcome::Complete if self.status < 500 => {
+                if self.usage.as_ref().is_some_and(|usage| usage.is_cut()) {
+                    self.failure = Some("hard-cut");
+                }
+                Ending::Completed
+            }
             wire::BodyOutcome::Complete => Ending::UpstreamFailed,
             wire::BodyOutcome::Failed(wire::BodyFailure::Overdue) => {
                 self.failure = Some("request-timeout");

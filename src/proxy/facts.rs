@@ -11,7 +11,7 @@
 //! kept as it is). Path parameters have their escapes decoded, so that `/users/%37` and `/users/7`
 //! are one user. `path` and `query` are what is forwarded, with two exceptions: a route's `rewrite`
 //! is applied later, and a path's `;parameters` are left out, as in routing, unless `server.paths`
-//! says otherwise.
+//! says otherwise. Values of a JSON body are shown as the Unicode that they are.
 
 use std::borrow::Cow;
 
@@ -19,10 +19,12 @@ use http::{HeaderName, Version};
 use smallvec::SmallVec;
 
 use super::client::Client;
+use super::content::{BodyType, ReadBody};
 use super::hop;
 use super::path;
 use super::settings::{PathParameters, Paths};
 use super::target::Target;
+use crate::inspect::{Pointer, Wanted};
 use crate::listen::Peer;
 use crate::policy::{FactNames, Member};
 use crate::wire::{Known, Request};
@@ -50,26 +52,40 @@ const SINGLE: &[(&str, Find)] = &[
     // From the TLS handshake of this connection, never from a field that claims it.
     ("tls.sni", |view| view.peer.sni.as_deref().map(Cow::Borrowed)),
     ("tls.client.subject", |view| view.peer.client_subject.as_deref().map(Cow::Borrowed)),
+    ("body.type", |view| view.body.map(|body| Cow::Borrowed(body.body_type.word()))),
+    ("body.bytes", |view| view.body?.length.map(|bytes| Cow::Owned(bytes.to_string()))),
 ];
 
-/// How a fact of a family is prepared for a route, from what follows the family's name and a dot.
+/// The singles among them that need the body.
+const OF_BODIES: [&str; 2] = ["body.type", "body.bytes"];
+
+/// How a fact of a family is prepared for a route, from what follows the family's beginning.
 /// `None` where the route can never answer it.
 type Prepare = fn(&str, RouteTraits<'_>) -> Option<FactSource>;
 
-/// All families of facts: the name in a manifest, what may follow it, and how a fact is prepared.
+/// All families of facts: how their names begin in a manifest, what may follow, and how a fact is
+/// prepared.
 const FAMILIES: &[(&str, Member, Prepare)] = &[
-    ("header", Member::Token, |name, route| {
+    ("header.", Member::Token, |name, route| {
         let dropped = hop::is_ambiguous(name.as_bytes()) && !route.underscores;
         let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| !dropped);
         name.map(FactSource::Header)
     }),
-    ("cookie", Member::Token, |name, _| Some(FactSource::Cookie(name.to_owned()))),
-    ("query", Member::Text, |name, _| Some(FactSource::QueryParameter(name.to_owned()))),
-    ("path", Member::Text, |name, route| {
+    ("cookie.", Member::Token, |name, _| Some(FactSource::Cookie(name.to_owned()))),
+    ("query.", Member::Text, |name, _| Some(FactSource::QueryParameter(name.to_owned()))),
+    ("path.", Member::Text, |name, route| {
         let index = route.parameters.iter().position(|known| *known == name);
         index.map(FactSource::PathParameter)
     }),
+    ("form.", Member::Text, |name, _| Some(FactSource::FormField(name.to_owned()))),
+    ("body:", Member::Pointer, |pointer, _| value_of_body(pointer, false)),
+    ("body.json:", Member::Pointer, |pointer, _| value_of_body(pointer, true)),
 ];
+
+fn value_of_body(pointer: &str, as_json: bool) -> Option<FactSource> {
+    let wanted = Wanted { pointer: Pointer::parse(pointer).ok()?, as_json };
+    Some(FactSource::BodyValue { wanted, index: 0 })
+}
 
 /// The names of all facts of a request.
 pub(super) fn names() -> FactNames {
@@ -104,6 +120,12 @@ enum FactSource {
     QueryParameter(String),
     /// By its index among the route's parameters.
     PathParameter(usize),
+    FormField(String),
+    /// By its index among the values that are wanted of a body.
+    BodyValue {
+        wanted: Wanted,
+        index: usize,
+    },
 }
 
 /// What facts are read from.
@@ -115,6 +137,8 @@ pub(super) struct RequestView<'a> {
     pub(super) peer: &'a Peer,
     pub(super) route: &'a str,
     pub(super) parameters: &'a [&'a str],
+    /// If the policy asks for facts of it.
+    pub(super) body: Option<&'a ReadBody>,
 }
 
 /// Names and values, in the manifest's order.
@@ -133,13 +157,29 @@ impl FactQuery {
         let source = match single {
             Some((_, find)) => FactSource::Single(*find),
             None => {
-                let (family, member) = name.split_once('.')?;
-                let (.., prepare) = FAMILIES.iter().find(|(known, ..)| *known == family)?;
+                let mut families = FAMILIES.iter();
+                let (member, prepare) = families
+                    .find_map(|(start, _, prepare)| Some((name.strip_prefix(start)?, prepare)))?;
                 prepare(member, route)?
             }
         };
         Some(Self { name: name.to_owned(), source })
     }
+}
+
+/// The values of bodies that these queries ask for. `None` if they need no body.
+pub(super) fn wanted_of_bodies(queries: &mut [FactQuery]) -> Option<Vec<Wanted>> {
+    let mut needed = false;
+    let mut all = Vec::new();
+    for query in queries {
+        needed |= OF_BODIES.contains(&query.name.as_str())
+            || matches!(query.source, FactSource::FormField(_) | FactSource::BodyValue { .. });
+        if let FactSource::BodyValue { wanted, index } = &mut query.source {
+            *index = all.len();
+            all.push(wanted.clone());
+        }
+    }
+    needed.then_some(all)
 }
 
 impl<'a> Facts<'a> {
@@ -167,7 +207,18 @@ impl<'a> Facts<'a> {
             }
             FactSource::Cookie(name) => return self.extend(query, cookies(view.request, name)),
             FactSource::QueryParameter(name) => {
-                return self.extend(query, query_parameters(view.target, name));
+                let text = view.target.query.unwrap_or_default();
+                return self.extend(query, form_fields(text, name));
+            }
+            FactSource::FormField(name) => {
+                let form = view.body.filter(|body| body.body_type == BodyType::Form);
+                let text = form.and_then(|body| std::str::from_utf8(&body.bytes).ok());
+                return self.extend(query, form_fields(text.unwrap_or_default(), name));
+            }
+            FactSource::BodyValue { index, .. } => {
+                let values = view.body.into_iter().flat_map(|body| body.values.iter());
+                let own = values.filter(|(of, _)| of == index);
+                return self.extend(query, own.map(|(_, value)| Cow::Borrowed(value.as_str())));
             }
             FactSource::PathParameter(index) => {
                 view.parameters.get(*index).map(|value| path_parameter(value, view.target.paths))
@@ -204,9 +255,9 @@ fn cookies<'a>(request: &'a Request, name: &'a str) -> impl Iterator<Item = Cow<
     })
 }
 
-fn query_parameters<'a>(target: Target<'a>, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
-    let pairs =
-        target.query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
+/// The values of a name in a query or in a form's body.
+fn form_fields<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
     pairs.filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         (form(key) == name).then(|| form(value))
@@ -286,6 +337,7 @@ mod tests {
             peer: &peer,
             route: "api",
             parameters,
+            body: None,
         };
         let facts = Facts::gather(&queries, view);
         facts

@@ -2,11 +2,11 @@
 //! this module.
 //!
 //! In the order of a request: `target` and `path` (the request's target), `client` (its client),
-//! `hop` (hop-by-hop fields), `routes` and `trie` (its route), `admit` with `facts` (policy and
-//! limits), `forward` with `rewrite`, `rules` and `extras` (the request to the upstream), `refusal`
-//! with `page` and `grpc`, `reply`, `fields` and `cors` (the response to the client), `context`
-//! with `settle`, `tally`, `access` and `tunnel` (the end of the request). `snapshot` holds what
-//! all of it is built from, `live` swaps it under load.
+//! `hop` (hop-by-hop fields), `routes` and `trie` (its route), `admit` with `facts` and `content`
+//! (policy and limits), `forward` with `rewrite`, `rules` and `extras` (the request to the
+//! upstream), `refusal` with `page` and `grpc`, `reply`, `fields` and `cors` (the response to the
+//! client), `context` with `settle`, `usage`, `cut`, `tally`, `access` and `tunnel` (the end of the
+//! request). `snapshot` holds what all of it is built from, `live` swaps it under load.
 
 mod settings;
 
@@ -22,6 +22,7 @@ mod routes;
 mod trie;
 
 mod admit;
+mod content;
 mod facts;
 
 mod extras;
@@ -38,10 +39,12 @@ mod reply;
 
 mod access;
 mod context;
+mod cut;
 mod id;
 mod settle;
 mod tally;
 mod tunnel;
+mod usage;
 
 mod json;
 mod text;
@@ -69,9 +72,9 @@ use trie::Match;
 
 pub use live::{Live, SnapshotSource};
 pub use settings::{
-    Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight,
-    RefusalPage, Respond, Rewrite, RouteAction, RoutePolicy, RouteSettings, SecretField, Settings,
-    Upgrade,
+    Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, Inspect, Oversized, PathParameters, Paths,
+    Preflight, RefusalPage, Respond, Rewrite, RouteAction, RoutePolicy, RouteSettings, SecretField,
+    Settings, Upgrade,
 };
 pub use snapshot::Snapshot;
 
@@ -158,12 +161,17 @@ async fn serve(
 
     // The policy (Wasm), then the limits that it named (Lua).
     let bypasses = context.bypasses(&request, &body);
+    let (body, read) = match content::reader(route) {
+        None => (body, None),
+        Some(reader) => reader.read(body, &request.fields, context.deadline(route)).await?,
+    };
     let admission = Admission {
         route,
         request: &request,
         target,
         peer,
         parameters: &parameters,
+        body: read.as_ref(),
         context: &mut *context,
     };
     let upstream_fields = match bypasses {
@@ -183,6 +191,7 @@ async fn serve(
                 extras.apply(&mut request, rewritten.as_deref());
             }
             forward::set(&mut request.fields, &upstream_fields);
+            let body = usage::prepare(context, &mut request.fields, read, body)?;
             if let Some(protocol) = upgrade {
                 tunnel::request_upgrade(&route.upgrades, &mut request, &body, protocol, context);
             }
@@ -194,12 +203,11 @@ async fn serve(
                 // Boxed: few routes have a timeout, and every connection would carry its state.
                 Some(timeout) => Box::pin(send_within(timeout, upstream, request, client)).await,
             };
-            let reply = sent.map_err(|error| context.upstream_failed(&error))?;
-            if context.accepts_status(&reply) {
-                Ok(reply)
-            } else {
-                Err(context.upstream_failed(&upstream.protocol_error()))
-            }
+            let valid = |reply: &Response| context.accepts_status(reply);
+            sent.and_then(|reply| {
+                valid(&reply).then_some(reply).ok_or_else(|| upstream.protocol_error())
+            })
+            .map_err(|error| context.upstream_failed(&error))
         }
         Action::Respond(own) => {
             let mut fields = own.fields.clone();

@@ -313,22 +313,34 @@ impl From<Unrouted> for Refusal {
 
 impl From<&UpstreamError> for Refusal {
     fn from(error: &UpstreamError) -> Self {
-        match (&error.body, error.cause) {
-            (Some(BodyError::TooLarge { limit_bytes }), _) => {
-                Self::BodyTooLarge { limit_bytes: *limit_bytes }
-            }
-            (Some(BodyError::Idle | BodyError::Slow | BodyError::Overdue), _) => Self::BodyTooSlow,
-            (Some(BodyError::Malformed), _) => Self::BadRequest("the body's chunks are broken"),
-            (Some(BodyError::Cut(_) | BodyError::Reset), _) | (None, Cause::Body) => {
-                Self::ClientGone
-            }
-            (None, Cause::Connect | Cause::Tls | Cause::Cut | Cause::Protocol) => {
-                Self::UpstreamFailed
-            }
-            (None, Cause::Overload) => Self::UpstreamOverloaded,
-            (None, Cause::Share) => Self::ClientOverShare,
-            (None, Cause::Descriptors) => Self::OutOfDescriptors,
-            (None, Cause::Timeout) => Self::UpstreamTooSlow,
+        if let Some(error) = &error.body {
+            return Self::from(error);
         }
+        match error.cause {
+            Cause::Body => Self::ClientGone,
+            Cause::Connect | Cause::Tls | Cause::Cut | Cause::Protocol => Self::UpstreamFailed,
+            Cause::Overload => Self::UpstreamOverloaded,
+            Cause::Share => Self::ClientOverShare,
+            Cause::Descriptors => Self::OutOfDescriptors,
+            Cause::Timeout => Self::UpstreamTooSlow,
+        }
+    }
+}
+
+/// For a request's own body.
+impl From<&BodyError> for Refusal {
+    fn from(error: &BodyError) -> Self {
+        match error {
+            BodyError::TooLarge { limit_bytes } => Self::BodyTooLarge { limit_bytes: *limit_bytes },
+            BodyError::Idle | BodyError::Slow | BodyError::Overdue => Self::BodyTooSlow,
+            BodyError::Malformed => Self::BadRequest("the body's chunks are broken"),
+            BodyError::Cut(_) | BodyError::Reset => Self::ClientGone,
+        }
+    }
+}
+
+impl From<BodyError> for Refusal {
+    fn from(error: BodyError) -> Self {
+        Self::from(&error)
     }
 }

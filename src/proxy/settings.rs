@@ -31,10 +31,37 @@ pub struct RouteSettings {
     pub fields: FieldStyle,
     /// Maximum bytes of a request's body. More is a 413.
     pub body_bytes_max: u64,
+    /// How far bodies are read for a policy that asks for facts of them.
+    pub inspect: Inspect,
     /// Time for the whole request, from its head to its reply's last byte. `None`: no limit.
     pub request_timeout: Option<Duration>,
     /// Optional features.
     pub extras: Extras,
+}
+
+/// How far bodies are read before the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspect {
+    /// The bytes of a body that are read and held in memory, at most.
+    pub bytes_max: u64,
+    /// What happens to a longer one.
+    pub oversized: Oversized,
+}
+
+impl Default for Inspect {
+    fn default() -> Self {
+        Self { bytes_max: 1 << 20, oversized: Oversized::default() }
+    }
+}
+
+/// What happens to a request whose body is too long to be read before the decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Oversized {
+    /// It is refused with 413.
+    #[default]
+    Refuse,
+    /// The policy decides without facts of the body, which is forwarded unread.
+    Pass,
 }
 
 /// What a route does with a request.

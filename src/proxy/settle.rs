@@ -42,9 +42,9 @@ const AT_THE_END: &[(&str, Find)] = &[
 /// Counted only where it is asked for.
 pub(super) const REQUEST_BYTES: &str = "request.bytes";
 
-/// Fields of a reply's head, and of its trailers.
-const HEADER: &str = "header";
-const TRAILER: &str = "trailer";
+/// How the names of facts begin: fields of a reply's head, and of its trailers.
+const HEADER: &str = "header.";
+const TRAILER: &str = "trailer.";
 
 /// The names of all facts of a response.
 pub(super) fn names() -> FactNames {
@@ -74,8 +74,7 @@ pub(super) fn note_trailers(context: &mut RequestContext, trailers: &HeaderMap) 
 
 /// The facts of a family, found in a head or in trailers. A repeated field is a repeated fact.
 pub(super) fn of_fields(names: &[String], family: &str, fields: &Fields) -> Vec<(String, String)> {
-    let names =
-        names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(family)?.strip_prefix('.')?)));
+    let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(family)?)));
     let values = names.flat_map(|(fact, name)| {
         fields.get_all(name).map(|value| (fact.clone(), facts::latin1(value).into_owned()))
     });
@@ -89,6 +88,10 @@ pub(super) fn settle(context: &mut RequestContext, ending: Ending, bytes: u64, t
             ask(context, policy, memo, &view(context, policy.response_facts(), ending, bytes, took))
         }
         None => Vec::new(),
+    };
+    let adjustments = match &context.usage {
+        Some(usage) => usage.settle_steps(ending, adjustments),
+        None => adjustments,
     };
     if let Some(grant) = context.grant.take() {
         grant.settle(ending, &adjustments);
@@ -137,6 +140,7 @@ pub(super) fn view(
         let value = known.and_then(|(_, find)| find(&end));
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
     }
+    facts.extend(context.usage.iter().flat_map(|usage| usage.facts()));
     let limits = context.limits().map(|(limits, outcome)| {
         limits
             .iter()

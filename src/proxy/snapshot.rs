@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
+use super::content::BodyReader;
 use super::extras::{self, ReplyExtras, RequestExtras};
-use super::facts::{FactQuery, RouteTraits};
+use super::facts::{FactQuery, RouteTraits, wanted_of_bodies};
 use super::page::Page;
 use super::routes::{Matcher, Routes, Unrouted};
-use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Settings};
+use super::settings::{self, FieldStyle, Inspect, Respond, RoutePolicy, RouteSettings, Settings};
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
 use super::trie::{Match, Pattern};
@@ -77,6 +78,8 @@ pub(super) struct Decider {
     pub(super) allow_on_error: bool,
     /// The facts that the policy reads.
     pub(super) queries: Vec<FactQuery>,
+    /// How the facts of bodies among them are found, if there are any.
+    pub(super) reader: Option<BodyReader>,
     /// Facts that the policy reads and this route never has: path parameters that are not in its
     /// path, and header fields that are dropped for their names.
     missing_facts: Vec<String>,
@@ -283,7 +286,7 @@ impl Route {
         let parameters: Vec<&String> = pattern.parameters().collect();
         let decider = written
             .policy
-            .map(|policy| Decider::new(policy, &parameters, settings.underscores_in_headers));
+            .map(|policy| Decider::new(policy, &parameters, settings, written.inspect));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
         let is_folded = is_folded(&written.path);
         Self {
@@ -332,8 +335,14 @@ impl DirectResponse {
 }
 
 impl Decider {
-    fn new(policy: RoutePolicy, parameters: &[&String], underscores: bool) -> Self {
+    fn new(
+        policy: RoutePolicy,
+        parameters: &[&String],
+        settings: &Settings,
+        inspect: Inspect,
+    ) -> Self {
         let (mut queries, mut missing_facts) = (Vec::new(), Vec::new());
+        let underscores = settings.underscores_in_headers;
         let route = RouteTraits { parameters, underscores };
         for fact in policy.policy.request_facts() {
             match FactQuery::new(fact, route) {
@@ -341,10 +350,12 @@ impl Decider {
                 None => missing_facts.push(fact.clone()),
             }
         }
+        let reader = wanted_of_bodies(&mut queries).map(|wanted| BodyReader::new(wanted, inspect));
         Self {
             policy: policy.policy,
             allow_on_error: policy.allow_on_error,
             queries,
+            reader,
             missing_facts,
         }
     }

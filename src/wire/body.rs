@@ -17,7 +17,7 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::content::Content;
+use super::content::{Content, Observer};
 use super::{BodyEnd, BodyFailure, OnEnd, Rate};
 
 /// A request's or a reply's body.
@@ -175,6 +175,14 @@ impl Body {
     #[must_use]
     pub fn lingering(self) -> Self {
         self.with(Content::lingering)
+    }
+
+    /// Calls `see` with each piece as it is read. If the reader goes away before the end, the rest
+    /// is read for at most `read_on` and shown too. The hooks are called after that, and told that
+    /// the body was dropped.
+    #[must_use]
+    pub(crate) fn watched(self, see: Observer, read_on: Duration) -> Self {
+        self.with(|content| content.watched(see, read_on))
     }
 
     /// Counts a stream as `window_bytes` of [buffered bytes](super::buffered_bytes) while its

@@ -17,7 +17,9 @@ use hyper::body::Incoming;
 use smallvec::SmallVec;
 
 use super::timeouts::ReadTimeouts;
-use super::{BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, counted, linger};
+use super::{
+    BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, counted, linger, read_on,
+};
 
 /// Maximum size of a frame made from a source. The frame is a copy, which waits for its reader in
 /// addition to what the source holds.
@@ -32,12 +34,26 @@ pub(super) struct Content {
     timeouts: ReadTimeouts,
     trailer_filter: Option<fn(&mut HeaderMap)>,
     linger: bool,
+    watch: Option<Box<Watch>>,
     /// How much of a stream the peer may send before it is read.
     window_bytes: usize,
     /// Charged with `window_bytes` while nobody waits for the next piece, since it may have
     /// arrived.
     charge: Charge,
     on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
+}
+
+/// Is shown a body's content, piece by piece.
+pub(crate) type Observer = Box<dyn FnMut(&[u8]) + Send>;
+
+/// What is done beside the reader with what it reads.
+struct Watch {
+    /// Called with each piece, in order.
+    see: Observer,
+    /// How long the rest is read for if the reader goes away.
+    read_on: Duration,
+    /// The reader has gone.
+    abandoned: bool,
 }
 
 /// What has arrived and was not taken yet. Boxed, since few bodies have any.
@@ -55,6 +71,13 @@ enum Kind {
     Source(Box<dyn Source>),
     /// An error was returned: the body has ended, but is not complete.
     Failed,
+}
+
+impl Watch {
+    /// The first `bytes` of `data` are read.
+    fn see(&mut self, data: &[u8], bytes: usize) {
+        (self.see)(data.get(..bytes).unwrap_or(data));
+    }
 }
 
 impl Content {
@@ -84,6 +107,7 @@ impl Content {
             timeouts: ReadTimeouts::default(),
             trailer_filter: None,
             linger: false,
+            watch: None,
             window_bytes: 0,
             charge: Charge::nothing(),
             on_end: SmallVec::new(),
@@ -112,6 +136,10 @@ impl Content {
 
     pub(super) fn lingering(&mut self) {
         self.linger = true;
+    }
+
+    pub(super) fn watched(&mut self, see: Observer, read_on: Duration) {
+        self.watch = Some(Box::new(Watch { see, read_on, abandoned: false }));
     }
 
     pub(super) fn window(&mut self, window_bytes: usize) {
@@ -238,6 +266,14 @@ impl Content {
     }
 
     pub(super) fn consume(&mut self, bytes: usize) {
+        if let Some(watch) = &mut self.watch {
+            match &self.kind {
+                Kind::Source(source) => watch.see(source.data(), bytes),
+                Kind::Full(whole) => watch.see(whole, bytes),
+                // Seen when it arrived.
+                _ => {}
+            }
+        }
         match &mut self.kind {
             Kind::Source(source) => source.consume(bytes),
             Kind::Full(whole) => whole.advance(bytes.min(whole.len())),
@@ -298,6 +334,8 @@ impl Content {
         if self.on_end.is_empty() {
             return;
         }
+        let abandoned = self.watch.take().is_some_and(|watch| watch.abandoned);
+        let outcome = if abandoned { BodyOutcome::Dropped } else { outcome };
         let end = BodyEnd { outcome, bytes: self.bytes, trailers };
         for hook in mem::take(&mut self.on_end) {
             hook.on_end(&end);
@@ -340,6 +378,24 @@ impl Content {
         }
     }
 
+    /// Has the rest read in a task of its own, if that was asked for and is possible. The hooks are
+    /// called when it ends.
+    fn is_read_on(&mut self) -> bool {
+        let Some(watch) = &mut self.watch else { return false };
+        if watch.abandoned || watch.read_on.is_zero() || matches!(self.kind, Kind::Failed) {
+            return false;
+        }
+        let (Some(place), Ok(runtime)) = (read_on::place(), tokio::runtime::Handle::try_current())
+        else {
+            return false;
+        };
+        watch.abandoned = true;
+        let wait = watch.read_on;
+        let rest = mem::replace(self, Self::nothing());
+        runtime.spawn(read_on::read(rest, wait, place));
+        true
+    }
+
     /// Whether hyper reports an end that is not one. It reports an HTTP/2 stream that was reset
     /// with `NO_ERROR` as ended. A server may do that after a complete reply, when it does not want
     /// the rest of the request (RFC 9113, 8.1). A client may not, nor may a body end before its
@@ -371,6 +427,9 @@ impl Content {
             Some(Ok(frame)) => frame,
         };
         if let Some(data) = frame.data_ref() {
+            if let Some(watch) = &mut self.watch {
+                watch.see(data, data.len());
+            }
             let bytes = self.bytes.saturating_add(data.len() as u64);
             if bytes > self.bytes_max {
                 return self.fail(BodyError::TooLarge { limit_bytes: self.bytes_max });
@@ -450,6 +509,9 @@ impl http_body::Body for Content {
             },
             Kind::Full(bytes) => {
                 let bytes = mem::take(bytes);
+                if let Some(watch) = &mut self.watch {
+                    watch.see(&bytes, bytes.len());
+                }
                 self.bytes = self.bytes.saturating_add(bytes.len() as u64);
                 self.complete(false);
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
@@ -506,6 +568,9 @@ impl Drop for Content {
             Kind::Source(source) => source.is_end(),
         };
         let outcome = if whole { BodyOutcome::Complete } else { BodyOutcome::Dropped };
+        if !whole && self.is_read_on() {
+            return;
+        }
         self.release(Kind::Empty, outcome);
         self.notify(outcome, false);
     }

@@ -22,6 +22,7 @@ mod network;
 mod pace;
 #[cfg(test)]
 pub(crate) mod pki;
+mod read_on;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timeouts;

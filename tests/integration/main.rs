@@ -29,9 +29,11 @@ mod clients;
 #[cfg(target_os = "linux")]
 mod clocks;
 mod commands;
+mod contents;
 mod counters;
 mod crashes;
 mod descriptors;
+mod documents;
 mod early;
 mod endpoints;
 mod endurance;

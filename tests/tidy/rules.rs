@@ -48,8 +48,12 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("reload", &["clock", "telemetry"]),
     ("listen", &["http1", "wire", "clock", "telemetry"]),
-    ("proxy", &["listen", "policy", "limit", "upstream", "plan", "wire", "clock", "telemetry"]),
-    ("policy", &["plan", "clock", "telemetry"]),
+    (
+        "proxy",
+        &["listen", "policy", "limit", "upstream", "inspect", "plan", "wire", "clock", "telemetry"],
+    ),
+    ("policy", &["inspect", "plan", "clock", "telemetry"]),
+    ("inspect", &[]),
     ("plan", &[]),
     ("limit", &["engine", "plan", "clock", "telemetry"]),
     ("engine", &["wire", "clock", "telemetry"]),
@@ -106,6 +110,11 @@ pub const CRATES: &[Belongs] = &[
         crates: &["rustls", "tokio_rustls", "rustls_native_certs", "x509_parser"],
         to: &["wire/", "listen/", "upstream/", "engine/redis"],
         why: "TLS belongs to the two sides, and to what they share",
+    },
+    Belongs {
+        crates: &["flate2", "brotli_decompressor", "zstd"],
+        to: &["inspect/"],
+        why: "only inspect looks into compressed bodies",
     },
     Belongs {
         crates: &["httparse", "httpdate"],

@@ -6,11 +6,12 @@ use std::time::Duration;
 use weir_algorithms::AMOUNT_MAX;
 
 use crate::bindings::weir::policy::types::{
-    Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
+    BodyChange, Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
 };
 use crate::{
     Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
-    Fallback, Limit, Manifest, Quota, Rate, Refund, Verdict,
+    Fallback, Gather, HardCut, Limit, Manifest, Meter, Partial, Quota, Rate, Refund, ResponseView,
+    Verdict,
 };
 
 impl Decision {
@@ -21,6 +22,11 @@ impl Decision {
             response_headers: Vec::new(),
             labels: Vec::new(),
             settle_with: None,
+            body_changes: Vec::new(),
+            meters: Vec::new(),
+            read_on_ms: 0,
+            partial: None,
+            hard_cut: None,
         }
     }
 
@@ -72,6 +78,41 @@ impl Decision {
         self
     }
 
+    /// Sets a value in the request's JSON body. `json` is the value as JSON: `true`, `"text"`.
+    #[must_use]
+    pub fn body_change(mut self, pointer: impl Into<String>, json: impl Into<String>) -> Self {
+        self.body_changes.push(BodyChange { pointer: pointer.into(), json: json.into() });
+        self
+    }
+
+    /// Reads a number from the reply's body. [`ResponseView::usage`] has what was read.
+    #[must_use]
+    pub fn meter(mut self, pointer: impl Into<String>, gather: Gather) -> Self {
+        self.meters.push(Meter { pointer: pointer.into(), gather });
+        self
+    }
+
+    /// If the client leaves, reads the reply's rest for so long, to learn its usage.
+    #[must_use]
+    pub fn read_on(mut self, wait: Duration) -> Self {
+        self.read_on_ms = u32::try_from(milliseconds(wait)).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Takes what is left, if that is less than the limits' cost.
+    #[must_use]
+    pub fn partial(mut self, partial: Partial) -> Self {
+        self.partial = Some(partial);
+        self
+    }
+
+    /// Ends a reply that uses more than can be taken for it.
+    #[must_use]
+    pub fn hard_cut(mut self, cut: HardCut) -> Self {
+        self.hard_cut = Some(cut);
+        self
+    }
+
     /// The limits to be charged: none if the request is let through or refused outright.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
@@ -79,6 +120,50 @@ impl Decision {
             Verdict::Check(limits) => limits,
             Verdict::Bypass | Verdict::Deny(_) => &[],
         }
+    }
+}
+
+impl ResponseView {
+    /// What the meter with this pointer and this way to gather has read; `None` if it found
+    /// nothing.
+    #[must_use]
+    pub fn usage(&self, pointer: &str, gather: Gather) -> Option<u64> {
+        let name = gather.fact(pointer);
+        self.fact(&name)?.parse().ok()
+    }
+
+    /// Units that were taken instead of the cost, if [`Decision::partial`] took fewer.
+    #[must_use]
+    pub fn taken(&self) -> Option<u64> {
+        self.fact("usage.taken").and_then(|units| units.parse().ok())
+    }
+
+    /// Units that were taken by [`Decision::hard_cut`] in addition.
+    #[must_use]
+    pub fn extended(&self) -> u64 {
+        self.fact("usage.extended").and_then(|units| units.parse().ok()).unwrap_or(0)
+    }
+
+    /// The first value of a response fact.
+    #[must_use]
+    pub fn fact(&self, name: &str) -> Option<&str> {
+        let found = self.facts.iter().find(|(fact, _)| fact == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+impl Gather {
+    /// The name of the fact that tells what was read at `pointer`.
+    #[must_use]
+    pub fn fact(self, pointer: &str) -> String {
+        let word = match self {
+            Self::Last => "last",
+            Self::Max => "max",
+            Self::Sum => "sum",
+            Self::Bytes => "bytes",
+            Self::Count => "count",
+        };
+        format!("usage.{word}:{pointer}")
     }
 }
 

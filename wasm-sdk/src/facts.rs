@@ -4,7 +4,7 @@
 use crate::mistakes::nearest;
 
 /// What an operator writes, and the fact that it names.
-const FACTS: [(&str, &str); 11] = [
+const FACTS: [(&str, &str); 13] = [
     ("client_ip", "client-ip"),
     ("method", "method"),
     ("scheme", "scheme"),
@@ -13,11 +13,13 @@ const FACTS: [(&str, &str); 11] = [
     ("query", "query"),
     ("route", "route"),
     ("request_length", "request.length"),
+    ("body.type", "body.type"),
+    ("body.bytes", "body.bytes"),
     ("http_version", "http.version"),
     ("tls.sni", "tls.sni"),
     ("tls.client.subject", "tls.client.subject"),
 ];
-const FAMILIES: [&str; 4] = ["header.", "cookie.", "query.", "path."];
+const FAMILIES: [&str; 6] = ["header.", "cookie.", "query.", "path.", "form.", "body:"];
 
 /// What the proxy shows of a request: the facts that the manifest named, if the request has them.
 #[derive(Clone, Copy, Debug)]
@@ -82,14 +84,16 @@ pub(crate) fn fact_of(name: &str) -> Result<String, String> {
     // `headers.x-api-key` means a fact of the family `header.`.
     let hint = match name.split_once('.') {
         Some((family, own)) if !own.is_empty() => {
-            let near = nearest(family, FAMILIES.iter().map(|family| family.trim_end_matches('.')));
-            near.map(|family| format!("{family}.{own}"))
+            let families = FAMILIES.iter().filter_map(|family| family.strip_suffix('.'));
+            nearest(family, families).map(|family| format!("{family}.{own}"))
         }
         _ => nearest(name, known).map(str::to_owned),
     };
     let hint = hint.map(|near| format!("; `{{{near}}}` is near")).unwrap_or_default();
     let all = FACTS.iter().map(|(known, _)| format!("{{{known}}} ")).collect::<String>();
-    Err(format!("one of {all}{{header.NAME}} {{cookie.NAME}} {{query.NAME}} {{path.NAME}}{hint}"))
+    Err(format!(
+        "one of {all}{{header.NAME}} {{cookie.NAME}} {{query.NAME}} {{path.NAME}} {{form.NAME}} {{body:/POINTER}}{hint}"
+    ))
 }
 
 #[cfg(test)]

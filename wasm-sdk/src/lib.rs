@@ -63,9 +63,9 @@ mod template;
 pub mod testing;
 
 pub use bindings::weir::policy::types::{
-    Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
-    Fallback, Limit, LimitResult, Manifest, Mistake, Outcome, Quota, Rate, Refund, ResponseView,
-    Verdict,
+    Adjustment, Algorithm, Alignment, BodyChange, Calendar, Change, Debt, Decision, Denial,
+    Enforcement, Estimate, Fallback, Gather, HardCut, Limit, LimitResult, Manifest, Meter, Mistake,
+    Outcome, Partial, Quota, Rate, Refund, ResponseView, Term, Verdict,
 };
 pub use client::{Client, Ipv6Prefix};
 pub use conditions::Conditions;

@@ -53,7 +53,10 @@ fn an_unknown_shipped_policy_is_a_mistake_with_the_nearest() {
     let found = mistakes(shipped("client_ip"), LIMITS);
     assert_eq!((found.len(), found[0].setting.as_str()), (1, "use"));
     assert!(found[0].expected.contains("nearest is `client-ip`"), "{found:?}");
-    assert_eq!(super::super::shipped(), ["client-ip", "keyed", "plans"]);
+    assert_eq!(
+        super::super::shipped(),
+        ["client-ip", "keyed", "llm-budget", "plans"]
+    );
 }
 
 #[test]
@@ -75,12 +78,12 @@ fn unknown_facts_refuse_the_configuration() {
 #[test]
 fn what_is_no_policy_is_refused() {
     for (module, part) in [
-        (wat("wrong_world.wat"), "weir:policy/handler@0.2.0"),
+        (wat("wrong_world.wat"), "weir:policy/handler@0.3.0"),
         (wat("foreign_import.wat"), "other:store/keys@1.0.0"),
         (bytes(b"not wasm at all".to_vec()), "valid WebAssembly"),
         (bytes(Vec::new()), "valid WebAssembly"),
-        (bytes(b"\0asm\x01\0\0\0".to_vec()), "weir:policy/handler@0.2.0"),
-        (bytes(wat::parse_str("(component)").unwrap()), "weir:policy/handler@0.2.0"),
+        (bytes(b"\0asm\x01\0\0\0".to_vec()), "weir:policy/handler@0.3.0"),
+        (bytes(wat::parse_str("(component)").unwrap()), "weir:policy/handler@0.3.0"),
         (bytes(wat::parse_str(r#"(module (import "env" "f" (func)))"#).unwrap()), "env"),
     ] {
         let found = mistakes(module, "{}");

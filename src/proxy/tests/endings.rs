@@ -171,8 +171,8 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
         fields.append(name, value);
         fields
     };
-    context.reply_facts = settle::of_fields(&names, "header", &fields("X-Cost", "7"));
-    context.reply_facts.extend(settle::of_fields(&names, "trailer", &fields("t", "8")));
+    context.reply_facts = settle::of_fields(&names, "header.", &fields("X-Cost", "7"));
+    context.reply_facts.extend(settle::of_fields(&names, "trailer.", &fields("t", "8")));
     let view = settle::view(
         &context,
         &names,

@@ -52,6 +52,7 @@ fn respond(path: &str) -> RouteSettings {
         policy: None,
         fields: FieldStyle::Draft,
         body_bytes_max: 1_000,
+        inspect: Inspect::default(),
         request_timeout: None,
         extras: Extras::default(),
     }
@@ -205,6 +206,7 @@ fn decision(verdict: Verdict) -> Decision {
         response_headers: Vec::new(),
         labels: Vec::new(),
         settle_with: None,
+        bodies: None,
         slot: Slot::default(),
     }
 }

@@ -45,6 +45,7 @@ impl TestProxy {
             name: "api".into(),
             action: RouteAction::Upstream(upstream),
             body_bytes_max: 10,
+            inspect: crate::proxy::Inspect::default(),
             ..respond("/*")
         };
         change(&mut route);

@@ -1,0 +1,247 @@
+//! The APIs: where a request names its model and its maxima, and where a reply tells its usage.
+//! Does not know what anything costs.
+//!
+//! What an API's replies may contain depends on the request's path ([`Call`]). A path that is not
+//! recognised is read for everything.
+
+use weir_policy::{Gather, Meter, ResponseView};
+
+use crate::AMOUNT_MAX;
+
+mod known;
+mod pointers;
+
+pub(crate) use known::Named;
+pub(crate) use pointers::Pointers;
+
+/// An API as the policy uses it.
+#[derive(Debug)]
+pub(crate) struct Api {
+    dialect: Dialect,
+    /// Where a request names its model.
+    pub(crate) model: ModelAt,
+    /// Pointers to the numbers in a request that bound its output.
+    pub(crate) maxima: Vec<String>,
+    /// Pointers to the numbers of answers that a request asks for.
+    pub(crate) copies: Vec<String>,
+    /// The pointer that tells whether the reply is streamed.
+    pub(crate) stream: Option<String>,
+    input: Told,
+    output: Told,
+    /// Where a reply tells its output so far, before it is complete.
+    so_far: Vec<Reading>,
+    /// Pointers to the texts of a reply.
+    texts: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Dialect {
+    OpenAi,
+    Anthropic,
+    Gemini,
+    /// Written by the operator, with the pointer that asks for usage.
+    Own(Option<String>),
+}
+
+/// Where a request names its model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ModelAt {
+    /// At this pointer in its body.
+    Pointer(String),
+    /// In its path: `/models/NAME:method`.
+    Path,
+    Nowhere,
+}
+
+/// One number in a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) pointer: String,
+    pub(crate) gather: Gather,
+}
+
+/// Numbers in a reply that make one amount: the sum of the addends, each of which is the largest of
+/// the places where it may stand.
+pub(crate) type Told = Vec<Vec<Reading>>;
+
+/// What a request's path asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// OpenAI's chat completions.
+    Chat,
+    /// OpenAI's older completions.
+    Completions,
+    /// OpenAI's responses.
+    Responses,
+    /// Embeddings or a count of tokens: there is no output.
+    InputOnly,
+    Other,
+}
+
+impl Call {
+    /// Whether a model writes something.
+    pub(crate) fn has_output(self) -> bool {
+        self != Self::InputOnly
+    }
+}
+
+/// What a meter is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The input that was used.
+    Input,
+    /// The output that was used.
+    Output,
+    /// Texts, each about one token.
+    Count,
+    /// The bytes of texts.
+    Bytes,
+}
+
+/// What a reply says about its usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reply {
+    /// Tokens of input.
+    pub(crate) input: Option<u64>,
+    /// Tokens of output.
+    pub(crate) output: Option<u64>,
+    /// Tokens of output that were told before the reply was complete.
+    pub(crate) so_far: Option<u64>,
+    /// Tokens of output, estimated from its texts; `None` if there are none.
+    pub(crate) text: Option<u64>,
+}
+
+impl Reply {
+    /// Whether it tells any usage.
+    pub(crate) fn tells(&self) -> bool {
+        self.input.or(self.output).or(self.so_far).is_some()
+    }
+}
+
+impl Api {
+    /// What a path asks for. It may be spelt in any way that a server may accept.
+    pub(crate) fn call(&self, path: &str) -> Call {
+        let path = decoded(path).to_ascii_lowercase();
+        let path = path.trim_end_matches('/');
+        let ends = |ends: &[&str]| ends.iter().any(|end| path.ends_with(end));
+        match self.dialect {
+            Dialect::OpenAi if ends(&["/chat/completions"]) => Call::Chat,
+            Dialect::OpenAi if ends(&["/completions"]) => Call::Completions,
+            Dialect::OpenAi if ends(&["/responses"]) => Call::Responses,
+            Dialect::OpenAi if ends(&["/embeddings"]) => Call::InputOnly,
+            Dialect::Anthropic if ends(&["/count_tokens"]) => Call::InputOnly,
+            Dialect::Gemini if ends(&known::GEMINI_INPUT_ONLY) => Call::InputOnly,
+            _ => Call::Other,
+        }
+    }
+
+    /// The model in a path: what follows the last `/models/`, up to the method.
+    pub(crate) fn model_in(path: &str) -> Option<String> {
+        let path = decoded(path);
+        let (_, last) = path.rsplit_once("/models/")?;
+        let name = last.rsplit_once(':').map_or(last, |(name, _)| name);
+        Some(name.to_owned()).filter(|name| !name.is_empty())
+    }
+
+    /// The pointer at which a maximum is written into a request that has none.
+    pub(crate) fn maximum_to_write(&self, call: Call) -> Option<&str> {
+        match (&self.dialect, call) {
+            (Dialect::OpenAi, Call::Chat) => Some("/max_completion_tokens"),
+            (Dialect::OpenAi, Call::Responses) => Some("/max_output_tokens"),
+            (Dialect::OpenAi, _) => Some("/max_tokens"),
+            _ => self.maxima.first().map(String::as_str),
+        }
+    }
+
+    /// The pointer to set to `true`, so that the reply tells its usage.
+    pub(crate) fn usage_to_ask(&self, call: Call, streams: bool) -> Option<&str> {
+        match (&self.dialect, call) {
+            (Dialect::OpenAi, Call::Chat | Call::Completions) if streams => {
+                Some("/stream_options/include_usage")
+            }
+            (Dialect::Own(pointer), _) => pointer.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// What to read from a reply.
+    pub(crate) fn meters(&self, call: Call) -> Vec<(Role, Meter)> {
+        let told = |role: Role, readings: &[Reading]| -> Vec<(Role, Meter)> {
+            readings
+                .iter()
+                .map(|it| (role, Meter { pointer: it.pointer.clone(), gather: it.gather }))
+                .collect()
+        };
+        let input = self.input.iter().flat_map(|addend| told(Role::Input, addend));
+        let output = self.output.iter().flat_map(|addend| told(Role::Output, addend));
+        let texts = self.texts.iter().flat_map(|pointer| {
+            [(Role::Count, Gather::Count), (Role::Bytes, Gather::Bytes)]
+                .map(|(role, gather)| (role, Meter { pointer: pointer.clone(), gather }))
+        });
+        input
+            .chain(output)
+            .chain(told(Role::Output, &self.so_far))
+            .chain(texts)
+            .filter(|(_, meter)| self.may_contain(call, &meter.pointer))
+            .collect()
+    }
+
+    /// Whether a reply to `call` may have something at `pointer`.
+    fn may_contain(&self, call: Call, pointer: &str) -> bool {
+        if self.dialect != Dialect::OpenAi {
+            return true;
+        }
+        let of_responses = known::OPENAI_RESPONSES.contains(&pointer);
+        match call {
+            Call::Chat | Call::Completions => !of_responses,
+            Call::Responses => of_responses,
+            Call::InputOnly => pointer.starts_with("/usage/"),
+            Call::Other => true,
+        }
+    }
+
+    /// What the meters have read.
+    pub(crate) fn read(&self, response: &ResponseView, bytes_per_token: u64) -> Reply {
+        let largest = |readings: &[Reading]| {
+            let found = readings.iter().filter_map(|it| response.usage(&it.pointer, it.gather));
+            found.max().map(|tokens| tokens.min(AMOUNT_MAX))
+        };
+        let sum = |addends: &[Vec<Reading>]| {
+            let found = addends.iter().filter_map(|addend| largest(addend));
+            found.reduce(u64::saturating_add).map(|tokens| tokens.min(AMOUNT_MAX))
+        };
+        let texts = |gather: Gather| {
+            let found = self.texts.iter().filter_map(|pointer| response.usage(pointer, gather));
+            found.fold(0, u64::saturating_add)
+        };
+        // An event of a stream is about one token, and some servers send several in one.
+        let text = texts(Gather::Count).max(texts(Gather::Bytes).div_ceil(bytes_per_token.max(1)));
+        Reply {
+            input: sum(&self.input),
+            output: sum(&self.output),
+            so_far: largest(&self.so_far),
+            text: Some(text.min(AMOUNT_MAX)).filter(|tokens| *tokens > 0),
+        }
+    }
+}
+
+/// A path with its escapes decoded. A broken escape stays as it is.
+fn decoded(path: &str) -> String {
+    let mut plain = String::with_capacity(path.len());
+    let mut pieces = path.split('%');
+    plain.push_str(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let digits = piece.get(..2).filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match digits.and_then(|hex| u8::from_str_radix(hex, 16).ok()).zip(piece.get(2..)) {
+            Some((byte, rest)) => {
+                plain.push(char::from(byte));
+                plain.push_str(rest);
+            }
+            None => {
+                plain.push('%');
+                plain.push_str(piece);
+            }
+        }
+    }
+    plain
+}

@@ -1,0 +1,138 @@
+//! The APIs that this policy knows, as their documentation describes them.
+
+use serde::Deserialize;
+use weir_policy::Gather;
+
+use super::{Api, Dialect, ModelAt, Reading, Told};
+
+/// The APIs by name.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Named {
+    #[serde(rename = "openai")]
+    OpenAi,
+    Anthropic,
+    Gemini,
+}
+
+/// What only OpenAI's responses have. The others have the rest.
+pub(super) const OPENAI_RESPONSES: [&str; 6] = [
+    "/usage/input_tokens",
+    "/usage/output_tokens",
+    "/response/usage/input_tokens",
+    "/response/usage/output_tokens",
+    "/delta",
+    "/output/*/content/*/text",
+];
+
+/// Gemini's methods without output.
+pub(super) const GEMINI_INPUT_ONLY: [&str; 3] =
+    [":embedcontent", ":batchembedcontents", ":counttokens"];
+
+impl From<Named> for Api {
+    fn from(named: Named) -> Self {
+        match named {
+            Named::OpenAi => openai(),
+            Named::Anthropic => anthropic(),
+            Named::Gemini => gemini(),
+        }
+    }
+}
+
+/// Chat completions, completions, responses and embeddings.
+fn openai() -> Api {
+    Api {
+        dialect: Dialect::OpenAi,
+        model: ModelAt::Pointer("/model".to_owned()),
+        maxima: owned(&["/max_tokens", "/max_completion_tokens", "/max_output_tokens"]),
+        copies: owned(&["/n", "/best_of"]),
+        stream: Some("/stream".to_owned()),
+        // The same number, wherever the call puts it.
+        input: vec![lasts(&[
+            "/usage/prompt_tokens",
+            "/usage/input_tokens",
+            "/response/usage/input_tokens",
+        ])],
+        output: vec![lasts(&[
+            "/usage/completion_tokens",
+            "/usage/output_tokens",
+            "/response/usage/output_tokens",
+        ])],
+        so_far: Vec::new(),
+        texts: owned(&[
+            "/choices/*/delta/content",
+            "/choices/*/delta/reasoning_content",
+            "/choices/*/delta/tool_calls/*/function/arguments",
+            "/choices/*/message/content",
+            "/choices/*/message/tool_calls/*/function/arguments",
+            "/choices/*/text",
+            "/delta",
+            "/output/*/content/*/text",
+        ]),
+    }
+}
+
+/// Messages. A stream tells its input in its first event, and its output in the last but one.
+fn anthropic() -> Api {
+    // `input_tokens` leaves out what was written to the cache or read from it.
+    let kinds = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+    let places = |kind| [format!("/message/usage/{kind}"), format!("/usage/{kind}")];
+    Api {
+        dialect: Dialect::Anthropic,
+        model: ModelAt::Pointer("/model".to_owned()),
+        maxima: owned(&["/max_tokens"]),
+        copies: Vec::new(),
+        stream: None,
+        input: kinds.into_iter().map(|kind| lasts(&places(kind))).collect(),
+        output: vec![lasts(&["/usage/output_tokens"])],
+        // The first event's number is that of the first few tokens. A stream that ends before the
+        // last event has nothing better.
+        so_far: lasts(&["/message/usage/output_tokens"]),
+        texts: owned(&["/delta/text", "/delta/partial_json", "/delta/thinking", "/content/*/text"]),
+    }
+}
+
+/// `generateContent` and its relatives. A stream is a JSON array or a list of events, and each
+/// element tells the usage so far.
+fn gemini() -> Api {
+    let sum = |names: &[&str]| -> Told {
+        let places =
+            |name: &&str| [format!("/usageMetadata/{name}"), format!("/*/usageMetadata/{name}")];
+        names.iter().map(|name| lasts(&places(name))).collect()
+    };
+    Api {
+        dialect: Dialect::Gemini,
+        model: ModelAt::Path,
+        // JSON of protocol buffers may be written in either way.
+        maxima: owned(&[
+            "/generationConfig/maxOutputTokens",
+            "/generationConfig/max_output_tokens",
+            "/generation_config/maxOutputTokens",
+            "/generation_config/max_output_tokens",
+        ]),
+        copies: owned(&[
+            "/generationConfig/candidateCount",
+            "/generationConfig/candidate_count",
+            "/generation_config/candidateCount",
+            "/generation_config/candidate_count",
+        ]),
+        stream: None,
+        // What a tool's results take is told apart from the prompt.
+        input: sum(&["promptTokenCount", "toolUsePromptTokenCount"]),
+        output: sum(&["candidatesTokenCount", "thoughtsTokenCount"]),
+        so_far: Vec::new(),
+        texts: owned(&[
+            "/candidates/*/content/parts/*/text",
+            "/*/candidates/*/content/parts/*/text",
+        ]),
+    }
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+fn lasts<S: AsRef<str>>(pointers: &[S]) -> Vec<Reading> {
+    let last = |pointer: &S| Reading { pointer: pointer.as_ref().to_owned(), gather: Gather::Last };
+    pointers.iter().map(last).collect()
+}

@@ -1,0 +1,125 @@
+//! What a request asks for, read from the facts of its body. Knows no limit.
+//!
+//! A name that is there twice in the body is a repeated fact. Which of the values the upstream
+//! takes is not known, so the larger maximum counts, and two models are refused.
+
+use weir_policy::{Denial, Facts};
+
+use crate::api::{Api, Call, ModelAt};
+use crate::{AMOUNT_MAX, Stop};
+
+/// A request for tokens.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) call: Call,
+    pub(crate) model: Option<String>,
+    /// Tokens of input, estimated from the size of the body.
+    pub(crate) input: u64,
+    /// The largest maximum of output for one answer; `None` if the request names none.
+    pub(crate) maximum: Option<u64>,
+    /// The pointers at which it names one.
+    pub(crate) named: Vec<&'a str>,
+    /// The number of answers.
+    pub(crate) copies: u64,
+    /// Whether the reply may be streamed.
+    pub(crate) streams: bool,
+}
+
+/// The facts that [`read`] looks at, besides the path.
+pub(crate) fn facts(api: &Api) -> Vec<String> {
+    let model = match &api.model {
+        ModelAt::Pointer(pointer) => Some(pointer),
+        ModelAt::Path | ModelAt::Nowhere => None,
+    };
+    let pointers = model.into_iter().chain(&api.maxima).chain(&api.copies).chain(&api.stream);
+    let of_body = ["body.type", "body.bytes"].map(str::to_owned);
+    of_body.into_iter().chain(pointers.map(|pointer| fact(pointer))).collect()
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// A denial, if its body can't be read or is not clear.
+pub(crate) fn read<'a>(
+    api: &'a Api,
+    facts: &Facts,
+    bytes_per_token: u64,
+) -> Result<Asked<'a>, Stop> {
+    match facts.get("body.type") {
+        Some("json") => {}
+        Some("large") => {
+            let reason = "the body is too large to count its tokens";
+            return Err(Denial::new(413, reason).into());
+        }
+        // The upstream might read what is not read here, and nobody would have counted it.
+        _ => {
+            return Err(Denial::new(400, "the body must be JSON, or nothing can be counted").into());
+        }
+    }
+    let bytes = facts.get("body.bytes").and_then(|bytes| bytes.parse::<u64>().ok());
+    let bytes = bytes.ok_or_else(|| "the proxy showed no body.bytes".to_owned())?;
+    let path = facts.get("path").unwrap_or_default();
+    let mut maximum = None;
+    let mut named = Vec::new();
+    for pointer in &api.maxima {
+        if let Some(tokens) = largest(facts, pointer)? {
+            maximum = maximum.max(Some(tokens));
+            named.push(pointer.as_str());
+        }
+    }
+    let mut copies = 1;
+    for pointer in &api.copies {
+        copies = copies.max(largest(facts, pointer)?.unwrap_or(1));
+    }
+    let streams = api.stream.as_ref().is_some_and(|pointer| {
+        // Some servers take 1 or "yes" for true. A reply that is not streamed tells its usage
+        // anyway.
+        facts.all(&fact(pointer)).any(|value| !matches!(value, "false" | "null"))
+    });
+    Ok(Asked {
+        call: api.call(path),
+        model: model(api, facts, path)?,
+        input: bytes.div_ceil(bytes_per_token.max(1)).clamp(1, AMOUNT_MAX),
+        // 0 is no maximum: some servers take it for none at all.
+        maximum: maximum.filter(|tokens| *tokens > 0),
+        named,
+        copies,
+        streams,
+    })
+}
+
+fn model(api: &Api, facts: &Facts, path: &str) -> Result<Option<String>, Denial> {
+    match &api.model {
+        ModelAt::Nowhere => Ok(None),
+        ModelAt::Path => Ok(Api::model_in(path)),
+        ModelAt::Pointer(pointer) => {
+            let name = fact(pointer);
+            let mut values = facts.all(&name);
+            let first = values.next();
+            if values.any(|other| Some(other) != first) {
+                let reason = format!("{pointer} is there more than once, with different values");
+                return Err(Denial::new(400, reason));
+            }
+            Ok(first.map(str::to_owned))
+        }
+    }
+}
+
+/// The largest number at `pointer`. `null` is none.
+fn largest(facts: &Facts, pointer: &str) -> Result<Option<u64>, Denial> {
+    let mut largest = None;
+    for value in facts.all(&fact(pointer)).filter(|value| *value != "null") {
+        let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        let number = value.parse().ok().filter(|number| digits && *number <= AMOUNT_MAX);
+        if number.is_none() {
+            let reason = format!("{pointer} must be a whole number from 0 to {AMOUNT_MAX}");
+            return Err(Denial::new(400, reason));
+        }
+        largest = largest.max(number);
+    }
+    Ok(largest)
+}
+
+fn fact(pointer: &str) -> String {
+    format!("body:{pointer}")
+}

@@ -1,0 +1,119 @@
+//! Budgets for language models, in tokens or money, exact under concurrency.
+//!
+//! A request is charged when it comes for the most that it may use: its input, estimated from its
+//! size, and the maximum of output that it names. At its end the charge is settled to what the
+//! reply says was used. So requests that run at the same time can't spend a budget twice.
+//!
+//! One request, in reading order: `asked` reads the facts of its body, `reserve` makes the
+//! decision, `memo` carries what was reserved to the reply's end, and `settle` corrects it. `api`
+//! knows where each API writes its numbers, `models` the prices, `lists` the limits. Facts read:
+//! `method`, `path`, `client-ip`, some of the body's, and those that limits and conditions name.
+
+mod api;
+mod asked;
+mod config;
+mod lists;
+mod memo;
+mod models;
+mod reserve;
+mod settle;
+mod wait;
+
+use weir_policy::{
+    Adjustment, Conditions, Decision, Denial, Facts, Ipv6Prefix, Limits, Manifest, Mistakes,
+    Policy, ResponseView,
+};
+
+use api::Api;
+pub use config::Config;
+use config::Settings;
+use lists::Counted;
+use models::Models;
+
+/// Units of a limit, tokens of a request and micro-dollars, at most: what the proxy accepts.
+const AMOUNT_MAX: u64 = 1 << 52;
+
+/// The policy.
+#[derive(Debug)]
+pub struct LlmBudget {
+    api: Api,
+    /// The lists that are settled, in the order of [`Counted::ALL`].
+    budgets: Vec<(Counted, Limits)>,
+    /// Limits on requests themselves.
+    requests: Option<Limits>,
+    models: Models,
+    settings: Settings,
+    ipv6_prefix: Ipv6Prefix,
+    bypass: Conditions,
+}
+
+/// Why there is no decision about limits.
+#[derive(Debug)]
+enum Stop {
+    /// The request is refused.
+    Denied(Denial),
+    /// The policy can't decide. The route's `on_policy_error` applies.
+    Failed(String),
+}
+
+impl From<Denial> for Stop {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+impl From<String> for Stop {
+    fn from(failure: String) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Policy for LlmBudget {
+    type Config = Config;
+
+    const SETTLES: bool = true;
+
+    fn new(config: Config) -> Result<Self, Mistakes> {
+        config.check()
+    }
+
+    fn manifest(&self) -> Manifest {
+        let limits = self.budgets.iter().map(|(_, limits)| limits).chain(&self.requests);
+        // A body is read, and held for it, only if something in it is counted.
+        let body = if self.budgets.is_empty() { Vec::new() } else { asked::facts(&self.api) };
+        Manifest::reads(["method", "path", "client-ip"])
+            .and(body)
+            .and(self.bypass.facts())
+            .and(limits.flat_map(Limits::facts))
+            .pure()
+    }
+
+    fn decide(&self, facts: &Facts) -> Result<Decision, String> {
+        if self.bypass.hold(facts) {
+            return Ok(Decision::bypass());
+        }
+        // Some servers take a method in any case.
+        let posts = facts.get("method").is_some_and(|method| method.eq_ignore_ascii_case("POST"));
+        let decision = if posts && !self.budgets.is_empty() {
+            self.reserve(facts)
+        } else {
+            self.count(facts).map(reserve::check)
+        };
+        match decision {
+            Ok(decision) => Ok(decision),
+            Err(Stop::Denied(denial)) => Ok(Decision::deny(denial)),
+            Err(Stop::Failed(failure)) => Err(failure),
+        }
+    }
+
+    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+        let memo = memo::Memo::read(memo).ok_or("a memo that this policy has not written")?;
+        let reply = self.api.read(response, self.settings.bytes_per_token);
+        Ok(settle::adjustments(&memo, &reply, response))
+    }
+}
+
+weir_policy::export!(LlmBudget);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! What a request is charged when it comes, and what is asked of its reply. Does not read bodies.
+//!
+//! If only limits in `tokens` can refuse it, a request may get less than it asks for: what is left
+//! of them (`partial`), or one step after another (`hard_cut`). Input and money have no maximum
+//! that an upstream could be told.
+
+use std::time::Duration;
+
+use weir_policy::{Decision, Denial, Estimate, Facts, HardCut, Limit, Meter, Partial, Term};
+
+use crate::api::Role;
+use crate::asked::{self, Asked};
+use crate::config::Settings;
+use crate::lists::{Counted, cost_max, may_refuse};
+use crate::memo::{Memo, Taken};
+use crate::models::{Known, Price};
+use crate::{AMOUNT_MAX, LlmBudget, Stop};
+
+/// How much of what a request may use is taken when it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// All.
+    Whole,
+    /// All, or what is left if that is less.
+    Partial,
+    /// The input, and so many tokens of output. The rest follows in steps.
+    Steps(u64),
+}
+
+/// A request's charge.
+#[derive(Debug)]
+struct Reservation<'a> {
+    asked: &'a Asked<'a>,
+    settings: &'a Settings,
+    price: Option<Price>,
+    /// Tokens of output of one answer, and of all of them.
+    each: u64,
+    output: u64,
+    /// The pointers at which the upstream is told a maximum.
+    tell: Vec<&'a str>,
+    /// Whether the maximum that the request has is lowered in any case.
+    lowered: bool,
+    mode: Mode,
+    limits: Vec<(Counted, Limit)>,
+}
+
+impl LlmBudget {
+    /// The limits on requests, for one that is not charged for tokens.
+    pub(crate) fn count(&self, facts: &Facts) -> Result<Vec<Limit>, Stop> {
+        let Some(limits) = &self.requests else { return Ok(Vec::new()) };
+        let client = self.ipv6_prefix.client(facts)?.key();
+        Ok(limits.charge(&client, facts)?)
+    }
+
+    /// The decision about a request for tokens.
+    pub(crate) fn reserve(&self, facts: &Facts) -> Result<Decision, Stop> {
+        let settings = &self.settings;
+        let asked = asked::read(&self.api, facts, settings.bytes_per_token)?;
+        let known = self.known(&asked)?;
+        let client = self.ipv6_prefix.client(facts)?.key();
+        let mut limits = Vec::new();
+        for (counted, list) in &self.budgets {
+            let charged = list.charge(&client, facts)?;
+            limits.extend(charged.into_iter().map(|limit| (*counted, limit)));
+        }
+        let to_write = self.api.maximum_to_write(asked.call);
+        let reservation = Reservation::new(&asked, settings, known, to_write, limits);
+        let settled = !reservation.limits.is_empty();
+        let mut changes = reservation.maxima(to_write);
+        if settled && let Some(pointer) = self.api.usage_to_ask(asked.call, asked.streams) {
+            changes.push((pointer, "true".to_owned()));
+        }
+        let charged = reservation.limits.iter().map(|(_, limit)| limit.clone());
+        let limits: Vec<Limit> = charged.chain(self.count(facts)?).collect();
+        let mut decision = check(limits).label("model", known.label);
+        for (pointer, json) in changes {
+            decision = decision.body_change(pointer, json);
+        }
+        Ok(if settled {
+            reservation.settled(decision, self.api.meters(asked.call))
+        } else {
+            decision
+        })
+    }
+
+    /// What is known of a request's model.
+    fn known(&self, asked: &Asked) -> Result<Known<'_>, Denial> {
+        match self.models.find(asked.model.as_deref()) {
+            Some(known) => Ok(known),
+            None if !self.has_money() => Ok(Known::UNKNOWN),
+            None if asked.model.is_none() => Err(Denial::new(400, "the request names no model")),
+            None => Err(Denial::new(400, "the model that the request names is not available")),
+        }
+    }
+
+    fn has_money(&self) -> bool {
+        self.budgets.iter().any(|(counted, _)| *counted == Counted::Money)
+    }
+}
+
+/// Charges these limits; without any, nothing is counted.
+pub(crate) fn check(limits: Vec<Limit>) -> Decision {
+    if limits.is_empty() { Decision::bypass() } else { Decision::check(limits) }
+}
+
+impl<'a> Reservation<'a> {
+    fn new(
+        asked: &'a Asked<'a>,
+        settings: &'a Settings,
+        known: Known,
+        to_write: Option<&'a str>,
+        limits: Vec<(Counted, Limit)>,
+    ) -> Self {
+        let default = known.max_output.unwrap_or(settings.default_max_output);
+        let each = if asked.call.has_output() { asked.maximum.unwrap_or(default) } else { 0 };
+        let output = each.saturating_mul(asked.copies).min(AMOUNT_MAX);
+        let tell =
+            if asked.named.is_empty() { Vec::from_iter(to_write) } else { asked.named.clone() };
+        let price = known.price;
+        // A limit that this request can't charge anything must not refuse it: embeddings have no
+        // output, and some models are free.
+        let charged =
+            |(counted, _): &(Counted, Limit)| counted.units(asked.input, output, price) > 0;
+        let limits = limits.into_iter().filter(charged).collect();
+        let (lowered, mode) = (false, Mode::Whole);
+        let mut this = Self { asked, settings, price, each, output, tell, lowered, mode, limits };
+        this.choose_mode();
+        this.set_costs();
+        this
+    }
+
+    fn choose_mode(&mut self) {
+        let refusing = || self.limits.iter().filter(|(_, limit)| may_refuse(limit));
+        let Some(most) = refusing().map(|(_, limit)| cost_max(limit)).min() else { return };
+        if self.output == 0 || refusing().any(|(counted, _)| *counted != Counted::Tokens) {
+            return;
+        }
+        let (input, settings) = (self.asked.input, self.settings);
+        if settings.hard_cut > 0 {
+            self.mode = Mode::Steps(settings.hard_cut.min(self.output));
+            return;
+        }
+        // One number can't say what is left for several answers, and a request that asks for no
+        // output at all must not get any.
+        let none = self.asked.maximum.is_none() && !self.asked.named.is_empty();
+        let tells = self.asked.copies == 1 && !self.tell.is_empty() && !none;
+        let left = most.saturating_sub(input);
+        if !settings.partial || !tells || left < settings.least_output {
+            return;
+        }
+        // More than a whole budget is never left.
+        self.lowered = self.output > left;
+        self.output = self.output.min(left);
+        self.each = self.output;
+        // With so little output there is nothing to lower.
+        if self.output > settings.least_output {
+            self.mode = Mode::Partial;
+        }
+    }
+
+    fn set_costs(&mut self) {
+        let (input, output, price) = (self.asked.input, self.output, self.price);
+        let first = match self.mode {
+            Mode::Whole | Mode::Partial => output,
+            Mode::Steps(first) => first,
+        };
+        for (counted, limit) in &mut self.limits {
+            let output = if *counted == Counted::Tokens { first } else { output };
+            limit.cost = counted.units(input, output, price).min(cost_max(limit));
+            limit.unit = Some(counted.unit().to_owned());
+        }
+    }
+
+    /// Whether the proxy may take less of a limit than its cost, or more in steps.
+    fn shares(&self, counted: Counted, limit: &Limit) -> bool {
+        self.mode != Mode::Whole && counted == Counted::Tokens && may_refuse(limit)
+    }
+
+    fn shared(&self) -> impl Iterator<Item = &Limit> {
+        let shared = self.limits.iter().filter(|(counted, limit)| self.shares(*counted, limit));
+        shared.map(|(_, limit)| limit)
+    }
+
+    /// The maxima to write into the request.
+    fn maxima(&self, to_write: Option<&'a str>) -> Vec<(&'a str, String)> {
+        let written = self.settings.set_maximum && self.asked.named.is_empty() && self.output > 0;
+        let pointers = match to_write {
+            _ if self.lowered => self.tell.clone(),
+            Some(pointer) if written => vec![pointer],
+            _ => Vec::new(),
+        };
+        pointers.into_iter().map(|pointer| (pointer, self.each.to_string())).collect()
+    }
+
+    /// The decision, with what its reply is settled by.
+    fn settled(&self, decision: Decision, meters: Vec<(Role, Meter)>) -> Decision {
+        let mut decision = decision
+            .settle_with(self.memo().write())
+            .read_on(Duration::from_millis(self.settings.read_on_ms));
+        let input = self.asked.input;
+        decision = match self.mode {
+            Mode::Whole => decision,
+            Mode::Partial => decision.partial(Partial {
+                limits: self.shared().map(|limit| limit.name.clone()).collect(),
+                least: input.saturating_add(self.settings.least_output),
+                tell: self.tell.iter().map(|pointer| (*pointer).to_owned()).collect(),
+                base: input,
+            }),
+            Mode::Steps(_) => decision.hard_cut(HardCut {
+                limits: self.shared().map(|limit| limit.name.clone()).collect(),
+                taken: self.shared().map(|limit| limit.cost).min().unwrap_or(0),
+                step: self.settings.hard_cut,
+                used: Estimate { base: input, terms: self.terms(&meters) },
+            }),
+        };
+        for (_, meter) in meters {
+            decision = decision.meter(meter.pointer, meter.gather);
+        }
+        decision
+    }
+
+    /// How the output so far is estimated while a reply streams.
+    fn terms(&self, meters: &[(Role, Meter)]) -> Vec<Term> {
+        let term = |(meter, (role, _)): (u32, &(Role, Meter))| match role {
+            Role::Input => None,
+            Role::Output | Role::Count => Some(Term { meter, units: 1, per: 1 }),
+            Role::Bytes => Some(Term { meter, units: 1, per: self.settings.bytes_per_token }),
+        };
+        (0..).zip(meters).filter_map(term).collect()
+    }
+
+    fn memo(&self) -> Memo {
+        let taken = |(counted, limit): &(Counted, Limit)| Taken {
+            counted: *counted,
+            shares: self.shares(*counted, limit),
+            units: limit.cost,
+            name: limit.name.clone(),
+        };
+        Memo {
+            input: self.asked.input,
+            output: self.output,
+            extends: matches!(self.mode, Mode::Steps(_)),
+            price: self.price,
+            limits: self.limits.iter().map(taken).collect(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The end of a reply: what it used, and how the limits' charges change. Knows no API.
+//!
+//! Nothing is given back for nothing known: a reply that can't be read keeps its reservation.
+
+use weir_policy::{Adjustment, Outcome, ResponseView};
+
+use crate::AMOUNT_MAX;
+use crate::api::Reply;
+use crate::memo::{Memo, Taken};
+
+/// The status that the proxy notes for a client that left before there was a reply.
+const CLIENT_GONE: u16 = 499;
+
+/// What a request has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Used {
+    /// Nothing: there was no answer.
+    Nothing,
+    /// These tokens of input and output.
+    Tokens(u64, u64),
+    /// Nobody knows: the reservation stands.
+    Unknown,
+}
+
+/// The changes of all limits.
+pub(crate) fn adjustments(memo: &Memo, reply: &Reply, response: &ResponseView) -> Vec<Adjustment> {
+    let used = used(memo, reply, response);
+    memo.limits.iter().filter_map(|limit| adjustment(memo, limit, used, response)).collect()
+}
+
+fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
+    let gone = response.outcome == Outcome::ClientGone;
+    // The upstream may have worked for a client that did not wait for the head of the reply.
+    let unseen = gone && matches!(response.status, 0 | CLIENT_GONE);
+    let failed = response.status >= 400 || response.status == 0;
+    if failed && !unseen && !reply.tells() {
+        return Used::Nothing;
+    }
+    if !reply.tells() && reply.text.is_none() {
+        return Used::Unknown;
+    }
+    let complete = response.outcome == Outcome::Completed;
+    let seen = reply.text.max(reply.so_far);
+    let output = match reply.output {
+        Some(told) if complete => told,
+        // What was told may be older than the last text.
+        Some(told) => told.max(seen.unwrap_or(0)),
+        // Of an output that nothing was seen of, only a complete reply says that it is empty.
+        None if complete => seen.unwrap_or(0),
+        None => seen.unwrap_or_else(|| reserved_output(memo, response)),
+    };
+    Used::Tokens(reply.input.unwrap_or(memo.input), output)
+}
+
+/// The output that the request could use: less than it asked for, if less was left.
+fn reserved_output(memo: &Memo, response: &ResponseView) -> u64 {
+    let taken = response.taken().map(|taken| taken.saturating_sub(memo.input));
+    taken.map_or(memo.output, |taken| taken.min(memo.output))
+}
+
+fn adjustment(
+    memo: &Memo,
+    limit: &Taken,
+    used: Used,
+    response: &ResponseView,
+) -> Option<Adjustment> {
+    let taken = taken(limit, response);
+    let used = match used {
+        Used::Nothing => 0,
+        Used::Tokens(input, output) => limit.counted.units(input, output, memo.price),
+        // A reply that was reserved in steps was not extended if nothing could be read. It is
+        // charged what it would have been without steps.
+        Used::Unknown if memo.extends => {
+            taken.max(limit.counted.units(memo.input, memo.output, memo.price))
+        }
+        Used::Unknown => taken,
+    };
+    if used < taken {
+        Some(Adjustment::give_back(&limit.name, taken - used))
+    } else if used > taken {
+        Some(Adjustment::debt(&limit.name, used - taken))
+    } else {
+        None
+    }
+}
+
+/// What was taken of a limit in all.
+fn taken(limit: &Taken, response: &ResponseView) -> u64 {
+    if !limit.shares {
+        return limit.units;
+    }
+    let first = response.taken().unwrap_or(limit.units);
+    first.saturating_add(response.extended()).min(AMOUNT_MAX)
+}

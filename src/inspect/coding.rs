@@ -1,0 +1,141 @@
+//! Undoes a content coding (RFC 9110, 8.4.1) beside a stream that is passed on as it is.
+
+use std::io::{self, Write};
+use std::mem;
+
+/// Codings in a row that are undone, at most.
+const CODINGS_MAX: usize = 2;
+/// The largest window of zstd that is undone, as a power of two: 8 MiB, as RFC 9659 says for HTTP.
+const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+/// Bytes of a decoder's output at once.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// Bytes that are decoded at once, and of their content, at most. A body that contains more in so
+/// few bytes is made to exhaust memory.
+const PART_BYTES: usize = 2 << 10;
+const CONTENT_BYTES_MAX: usize = 4 << 20;
+
+/// What a decoder writes to. It is emptied after each part.
+#[derive(Default)]
+pub(super) struct Out(Vec<u8>);
+
+impl Write for Out {
+    fn write(&mut self, content: &[u8]) -> io::Result<usize> {
+        if self.0.len() + content.len() > CONTENT_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.0.extend_from_slice(content);
+        Ok(content.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Undoes the codings of one body.
+pub(super) enum Decoder {
+    /// There is none.
+    Identity,
+    Gzip(Box<flate2::write::MultiGzDecoder<Out>>),
+    Deflate(Box<flate2::write::ZlibDecoder<Out>>),
+    Brotli(Box<brotli_decompressor::DecompressorWriter<Out>>),
+    Zstd(Box<zstd::stream::write::Decoder<'static, Out>>),
+    /// One after the other, the outermost first.
+    Chain(Vec<Self>),
+    /// It is unknown, or the data is not what it says.
+    Unreadable,
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Identity => "identity",
+            Self::Gzip(_) => "gzip",
+            Self::Deflate(_) => "deflate",
+            Self::Brotli(_) => "br",
+            Self::Zstd(_) => "zstd",
+            Self::Chain(_) => "several",
+            Self::Unreadable => "unreadable",
+        })
+    }
+}
+
+impl Decoder {
+    /// For a body with these codings, as `Content-Encoding` lists them: the first is the innermost.
+    pub(super) fn of(codings: &str) -> Self {
+        let names = codings.split(',').map(str::trim);
+        let names = names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"));
+        let mut all: Vec<Self> = names.map(Self::named).collect();
+        all.reverse();
+        match all.len() {
+            0 => Self::Identity,
+            1 => all.remove(0),
+            2..=CODINGS_MAX => Self::Chain(all),
+            _ => Self::Unreadable,
+        }
+    }
+
+    fn named(coding: &str) -> Self {
+        let is = |name: &str| coding.eq_ignore_ascii_case(name);
+        if is("gzip") || is("x-gzip") {
+            Self::Gzip(Box::new(flate2::write::MultiGzDecoder::new(Out::default())))
+        } else if is("deflate") {
+            Self::Deflate(Box::new(flate2::write::ZlibDecoder::new(Out::default())))
+        } else if is("br") {
+            let decoder =
+                brotli_decompressor::DecompressorWriter::new(Out::default(), BUFFER_BYTES);
+            Self::Brotli(Box::new(decoder))
+        } else if is("zstd") {
+            zstd_decoder().map_or(Self::Unreadable, |decoder| Self::Zstd(Box::new(decoder)))
+        } else {
+            Self::Unreadable
+        }
+    }
+
+    /// Undoes the next piece, and calls `sink` with what it contains.
+    pub(super) fn feed(&mut self, piece: &[u8], sink: &mut dyn FnMut(&[u8])) {
+        if let Self::Identity = self {
+            return sink(piece);
+        }
+        for part in piece.chunks(PART_BYTES) {
+            self.part(part, sink);
+        }
+    }
+
+    fn part(&mut self, part: &[u8], sink: &mut dyn FnMut(&[u8])) {
+        let decoded = match self {
+            Self::Identity => return sink(part),
+            Self::Unreadable => return,
+            Self::Gzip(decoder) => decoded(decoder, part).map(|()| mem::take(decoder.get_mut())),
+            Self::Deflate(decoder) => decoded(decoder, part).map(|()| mem::take(decoder.get_mut())),
+            Self::Brotli(decoder) => decoded(decoder, part).map(|()| mem::take(decoder.get_mut())),
+            Self::Zstd(decoder) => decoded(decoder, part).map(|()| mem::take(decoder.get_mut())),
+            Self::Chain(all) => return chained(all, part, sink),
+        };
+        match decoded {
+            Ok(Out(content)) => sink(&content),
+            Err(_) => *self = Self::Unreadable,
+        }
+    }
+}
+
+fn decoded(decoder: &mut impl Write, part: &[u8]) -> io::Result<()> {
+    decoder.write_all(part)?;
+    decoder.flush()
+}
+
+fn chained(all: &mut [Decoder], part: &[u8], sink: &mut dyn FnMut(&[u8])) {
+    match all.split_first_mut() {
+        None => sink(part),
+        Some((outer, inner)) => {
+            outer.feed(part, &mut |content| chained(inner, content, sink));
+        }
+    }
+}
+
+fn zstd_decoder() -> io::Result<zstd::stream::write::Decoder<'static, Out>> {
+    let mut decoder = zstd::stream::write::Decoder::new(Out::default())?;
+    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+    Ok(decoder)
+}

@@ -1,0 +1,273 @@
+//! A request's body, read before the decision where the route's policy asks for facts of it.
+//!
+//! It is read up to the route's `inspect_bytes`, and forwarded as it came. A longer one is refused,
+//! or forwarded without having been read, as the route says. Nothing is read on routes whose policy
+//! asks for no such fact.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::{Buf as _, Bytes};
+use http::HeaderMap;
+
+use super::fields;
+use super::refusal::Refusal;
+use super::settings::{Inspect, Oversized};
+use super::snapshot::Route;
+use crate::inspect::{Edit, Selection, Wanted};
+use crate::wire::{Body, BodyEnd, BodyError, Charge, Fields, Known, Source, counted};
+
+/// How a policy's facts of bodies are found on a route.
+#[derive(Debug)]
+pub(super) struct BodyReader {
+    /// In the order of the queries for its values.
+    selection: Selection,
+    inspect: Inspect,
+}
+
+/// For the client whose body has no place for a value, or too many.
+const UNCHANGEABLE: &str = "the body is no JSON object, or has a name too often";
+
+/// What a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyType {
+    /// There is none.
+    Empty,
+    /// A JSON document, whatever type it is declared as: the upstream may read it as one.
+    Json,
+    /// Declared as an HTML form's.
+    Form,
+    /// Anything else, and all that is compressed.
+    Other,
+    /// Longer than the route's `inspect_bytes`.
+    Large,
+}
+
+impl BodyType {
+    /// As policies see it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Json => "json",
+            Self::Form => "form",
+            Self::Other => "other",
+            Self::Large => "large",
+        }
+    }
+}
+
+/// A body that was read.
+#[derive(Debug)]
+pub(super) struct ReadBody {
+    pub(super) body_type: BodyType,
+    /// Its length, if known.
+    pub(super) length: Option<u64>,
+    /// All of it, unless it is too long.
+    pub(super) bytes: Bytes,
+    /// The values found in it, with the index of the query.
+    pub(super) values: Vec<(usize, String)>,
+}
+
+/// A body to forward, and what was read of it.
+type Inspected = Result<(Body, Option<ReadBody>), Refusal>;
+
+/// What a request's fields say of its body.
+struct Declared {
+    form: bool,
+    coded: bool,
+}
+
+impl Declared {
+    fn of(fields: &Fields) -> Self {
+        let media = fields.get(Known::ContentType).unwrap_or_default();
+        let media = media.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let coded = |value: &[u8]| !value.trim_ascii().eq_ignore_ascii_case(b"identity");
+        Self {
+            form: media.eq_ignore_ascii_case(b"application/x-www-form-urlencoded"),
+            coded: fields.get_all("content-encoding").any(coded),
+        }
+    }
+}
+
+/// How the route's policy reads bodies, if it does.
+pub(super) fn reader(route: &Route) -> Option<&BodyReader> {
+    route.decider.as_ref()?.reader.as_ref()
+}
+
+impl BodyReader {
+    /// For a route with these settings, and a policy that asks for these values.
+    pub(super) fn new(wanted: Vec<Wanted>, inspect: Inspect) -> Self {
+        Self { selection: Selection::new(wanted), inspect }
+    }
+
+    /// Reads a body, and returns one with the same content to forward.
+    ///
+    /// Boxed: few policies read bodies, and every connection would carry the state.
+    ///
+    /// # Errors
+    /// It is too long, came too slowly, or broke off.
+    pub(super) fn read<'r>(
+        &'r self,
+        body: Body,
+        fields: &Fields,
+        deadline: Option<Instant>,
+    ) -> Pin<Box<dyn Future<Output = Inspected> + Send + 'r>> {
+        let declared = Declared::of(fields);
+        Box::pin(async move {
+            let (body, read) = self.read_up_to(body, declared, deadline).await?;
+            Ok((body, Some(read)))
+        })
+    }
+
+    async fn read_up_to(
+        &self,
+        body: Body,
+        declared: Declared,
+        deadline: Option<Instant>,
+    ) -> Result<(Body, ReadBody), Refusal> {
+        let max = self.inspect.bytes_max;
+        let mut body = match deadline {
+            Some(deadline) => body.with_deadline(deadline),
+            None => body,
+        };
+        let mut read = Vec::new();
+        let mut charge = Charge::nothing();
+        let mut large = body.length().is_some_and(|length| length > max);
+        while !large && poll_fn(|cx| body.poll_fill(cx)).await.transpose()?.is_some() {
+            let data = body.data();
+            read.extend_from_slice(data);
+            let bytes = data.len();
+            body.consume(bytes);
+            body.end_if_read();
+            charge.set(read.len());
+            large = read.len() as u64 > max;
+        }
+        // Counted with the bytes from here on.
+        drop(charge);
+        if !large {
+            return Ok(self.whole(body, counted(read.into()), &declared));
+        }
+        if self.inspect.oversized == Oversized::Refuse {
+            return Err(Refusal::BodyTooLarge { limit_bytes: max });
+        }
+        let length = body.length().map(|rest| rest + read.len() as u64);
+        let read_body = ReadBody {
+            body_type: BodyType::Large,
+            length,
+            bytes: Bytes::new(),
+            values: Vec::new(),
+        };
+        Ok((Replay::of(counted(read.into()), body), read_body))
+    }
+
+    /// A body of which nothing is left to be read but its trailers.
+    fn whole(&self, mut body: Body, bytes: Bytes, declared: &Declared) -> (Body, ReadBody) {
+        let (body_type, values) = match () {
+            () if bytes.is_empty() => (BodyType::Empty, None),
+            () if declared.coded => (BodyType::Other, None),
+            () if declared.form => (BodyType::Form, None),
+            () => match self.selection.of(&bytes) {
+                Some(values) => (BodyType::Json, Some(values)),
+                None => (BodyType::Other, None),
+            },
+        };
+        let read = ReadBody {
+            body_type,
+            length: Some(bytes.len() as u64),
+            bytes: bytes.clone(),
+            values: values.unwrap_or_default(),
+        };
+        let body = match body.take_trailers() {
+            None => Body::full(bytes),
+            Some(trailers) => Replay::with_trailers(bytes, trailers),
+        };
+        (body, read)
+    }
+}
+
+impl ReadBody {
+    /// The body with these values set, and its fields as they must be then. Signatures of the
+    /// content are removed, since they no longer hold. `body` unchanged if it is not JSON.
+    ///
+    /// # Errors
+    /// A value can't be set. The request must not be forwarded: it would use what it may not.
+    pub(super) fn edited<'e>(
+        self,
+        edits: impl IntoIterator<Item = &'e Edit>,
+        fields: &mut Fields,
+        body: Body,
+    ) -> Result<Body, Refusal> {
+        if self.body_type != BodyType::Json {
+            return Ok(body);
+        }
+        let mut document = self.bytes;
+        for edit in edits {
+            let edited = edit.apply(&document);
+            document = edited.ok_or(Refusal::BadRequest(UNCHANGEABLE))?.into();
+        }
+        for name in ["content-digest", "repr-digest", "digest", "content-md5"] {
+            fields.remove(name);
+        }
+        fields::set_number(fields, Known::ContentLength, document.len() as u64);
+        Ok(Body::full(counted(document)))
+    }
+}
+
+/// A body whose beginning was read already.
+struct Replay {
+    begin: Bytes,
+    rest: Body,
+    trailers: Option<HeaderMap>,
+}
+
+impl Replay {
+    fn of(begin: Bytes, rest: Body) -> Body {
+        Body::source(Box::new(Self { begin, rest, trailers: None }))
+    }
+
+    fn with_trailers(begin: Bytes, trailers: HeaderMap) -> Body {
+        let trailers = Some(trailers);
+        Body::source(Box::new(Self { begin, rest: Body::empty(), trailers }))
+    }
+}
+
+impl Source for Replay {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        if !self.begin.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Ready(ready!(self.rest.poll_fill(cx)).unwrap_or(Ok(())))
+    }
+
+    fn data(&self) -> &[u8] {
+        if self.begin.is_empty() { self.rest.data() } else { &self.begin }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        if self.begin.is_empty() {
+            self.rest.consume(bytes);
+        } else {
+            self.begin.advance(bytes.min(self.begin.len()));
+        }
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        self.rest.length().map(|rest| rest + self.begin.len() as u64)
+    }
+
+    fn is_end(&self) -> bool {
+        self.begin.is_empty() && http_body::Body::is_end_stream(&self.rest)
+    }
+
+    fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.trailers.take().or_else(|| self.rest.take_trailers())
+    }
+
+    fn poll_background(&mut self, cx: &mut Context<'_>) {
+        self.rest.poll_background(cx);
+    }
+
+    fn finish(self: Box<Self>, _end: &BodyEnd) {}
+}

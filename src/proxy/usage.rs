@@ -1,0 +1,180 @@
+//! What a request uses, as its reply tells: the meters of its policy's decision, and the units that
+//! were taken otherwise than the decision said.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::content::ReadBody;
+use super::context::RequestContext;
+use super::cut::{Cut, SharedExtended};
+use super::refusal::Refusal;
+use crate::inspect::{Edit, Reading};
+use crate::limit::{Ending, TakeMore};
+use crate::plan::{Adjustment, Change, Limit, Outcome, Plan};
+use crate::policy::{Bodies, HardCut, Partial, Verdict};
+use crate::wire::{Body, Fields, Known};
+
+/// How often less is taken of limits than their cost, at most, for one request. Each time others
+/// may have taken what was left.
+pub(super) const PARTIAL_TRIES_MAX: usize = 3;
+
+/// The facts that tell the units taken by [`Partial`] and by a hard cut's steps.
+const TAKEN: &str = "usage.taken";
+const EXTENDED: &str = "usage.extended";
+
+/// What is known of a request's usage.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    /// Units that were taken of the limits of [`Partial`] instead of their cost.
+    pub(super) taken: Option<u64>,
+    /// The meters, shared with the reply's body.
+    reading: Option<Arc<Mutex<Reading>>>,
+    /// What was taken while the reply streamed, shared with its body.
+    extended: Option<SharedExtended>,
+}
+
+impl Usage {
+    /// What `settle` is told of it.
+    pub(super) fn facts(&self) -> Vec<(String, String)> {
+        let mut facts = Vec::new();
+        facts.extend(self.taken.map(|taken| (TAKEN.to_owned(), taken.to_string())));
+        if let Some(extended) = &self.extended {
+            let extended = extended.lock().unwrap_or_else(PoisonError::into_inner);
+            facts.push((EXTENDED.to_owned(), extended.units.to_string()));
+        }
+        if let Some(reading) = &self.reading {
+            let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            reading.finish();
+            let read = reading.values().filter_map(|(meter, value)| {
+                let name = format!("usage.{}:{}", meter.gather.word(), meter.pointer);
+                Some((name, value?.to_string()))
+            });
+            facts.extend(read);
+        }
+        facts
+    }
+
+    /// Whether the reply was ended because nothing was left for it.
+    pub(super) fn is_cut(&self) -> bool {
+        let extended = self.extended.as_ref();
+        extended.is_some_and(|it| it.lock().unwrap_or_else(PoisonError::into_inner).cut)
+    }
+
+    /// Settles what was taken in steps: what the adjustments give back is given back of the last
+    /// step first. Returns the adjustments for the request's own grant.
+    pub(super) fn settle_steps(
+        &self,
+        ending: Ending,
+        mut adjustments: Vec<Adjustment>,
+    ) -> Vec<Adjustment> {
+        let Some(extended) = &self.extended else { return adjustments };
+        let grants = mem::take(&mut extended.lock().unwrap_or_else(PoisonError::into_inner).grants);
+        for grant in grants.into_iter().rev() {
+            let own = adjustments.iter_mut().filter_map(|adjustment| {
+                let Change::Units(units @ ..0) = &mut adjustment.change else { return None };
+                let cost = grant.cost_of(&adjustment.limit)?;
+                let back = i64::try_from(units.unsigned_abs().min(cost)).ok()?;
+                *units += back;
+                Some(Adjustment { limit: adjustment.limit.clone(), change: Change::Units(-back) })
+            });
+            let own: Vec<Adjustment> = own.collect();
+            grant.settle(ending, &own);
+        }
+        adjustments
+    }
+}
+
+/// Does to a request what the decision says about bodies: sets values in its own, and asks for a
+/// reply that can be read. Returns the body to send.
+///
+/// # Errors
+/// A value can't be set.
+pub(super) fn prepare(
+    context: &RequestContext,
+    fields: &mut Fields,
+    read: Option<ReadBody>,
+    body: Body,
+) -> Result<Body, Refusal> {
+    let Some(bodies) = bodies(context) else { return Ok(body) };
+    if !bodies.meters.list().is_empty() {
+        fields.set(Known::AcceptEncoding, "identity");
+    }
+    let taken = context.usage.as_ref().and_then(|usage| usage.taken);
+    let told = bodies.partial.as_ref().zip(taken);
+    let told = told.into_iter().flat_map(|(partial, taken)| {
+        let json = taken.saturating_sub(partial.base).to_string();
+        let tell = partial.tell.iter().cloned();
+        tell.map(move |pointer| Edit { pointer, json: json.as_str().into() })
+    });
+    let told: Vec<Edit> = told.collect();
+    match read {
+        Some(read) if !(bodies.edits.is_empty() && told.is_empty()) => {
+            read.edited(bodies.edits.iter().chain(&told), fields, body)
+        }
+        _ => Ok(body),
+    }
+}
+
+/// Has a reply's body read by the meters of the decision, if it has any.
+pub(super) fn metered(context: &mut RequestContext, fields: &mut Fields, body: Body) -> Body {
+    let Some(bodies) = bodies(context).filter(|bodies| !bodies.meters.list().is_empty()) else {
+        return body;
+    };
+    let content_type = fields.get(Known::ContentType).unwrap_or_default();
+    let codings: Vec<_> = fields.get_all("content-encoding").map(String::from_utf8_lossy).collect();
+    let reading = Reading::new(&bodies.meters, content_type, &codings.join(","));
+    let (read_on, is_stream) = (bodies.read_on, reading.is_stream());
+    let reading = Arc::new(Mutex::new(reading));
+    // Events that are compressed can't be told apart.
+    let steps = if is_stream && codings.is_empty() { steps(context, bodies) } else { None };
+    let body = match &steps {
+        Some((rule, more, extended)) => {
+            fields.remove(Known::ContentLength);
+            let (rule, more, extended) = (rule.clone(), more.clone(), Arc::clone(extended));
+            Cut::of(body, Arc::clone(&reading), rule, more, extended)
+        }
+        None => body,
+    };
+    let usage = context.usage.get_or_insert_default();
+    usage.reading = Some(Arc::clone(&reading));
+    usage.extended = steps.map(|(.., extended)| extended);
+    let see = move |piece: &[u8]| {
+        reading.lock().unwrap_or_else(PoisonError::into_inner).feed(piece);
+    };
+    body.watched(Box::new(see), read_on)
+}
+
+/// What is needed to take more for a reply, if the decision has it cut.
+fn steps(context: &RequestContext, bodies: &Bodies) -> Option<(HardCut, TakeMore, SharedExtended)> {
+    let rule = bodies.hard_cut.clone()?;
+    let Verdict::Check(plan) = &context.decision.as_ref()?.verdict else { return None };
+    let limits = plan.limits().iter().filter(|limit| rule.limits.contains(&limit.name));
+    let limits = limits.map(|limit| Limit { cost: rule.step, ..limit.clone() }).collect();
+    let more = TakeMore::new(context.grant.as_ref()?, Plan::new(limits).ok()?);
+    Some((rule, more, SharedExtended::default()))
+}
+
+/// What the decision wants done with bodies, if the request was let through.
+pub(super) fn bodies(context: &RequestContext) -> Option<&Bodies> {
+    context.decision.as_ref()?.bodies.as_deref()
+}
+
+/// The plan with less than the cost for the limits of `partial`: what `outcome` says is left of all
+/// of them. `None` if that is less than the least, or if another limit refused.
+pub(super) fn reduced(partial: &Partial, plan: &Plan, outcome: &Outcome) -> Option<(u64, Plan)> {
+    let is_partial = |limit: &Limit| partial.limits.contains(&limit.name);
+    if outcome.violated(plan.limits()).any(|(limit, _)| !is_partial(limit)) {
+        return None;
+    }
+    let of_partial =
+        plan.limits().iter().zip(&outcome.limits).filter(|(limit, _)| is_partial(limit));
+    let left = of_partial.map(|(limit, outcome)| outcome.remaining.min(limit.cost)).min()?;
+    if left < partial.least {
+        return None;
+    }
+    let limits = plan.limits().iter().map(|limit| {
+        let cost = if is_partial(limit) { left } else { limit.cost };
+        Limit { cost, ..limit.clone() }
+    });
+    Some((left, Plan::new(limits.collect()).ok()?))
+}
