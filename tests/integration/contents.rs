@@ -122,8 +122,8 @@ fn a_body_that_is_too_long_is_refused_or_forwarded_unread() {
     assert_eq!(upstream.last().body, "{}");
 }
 
-/// A client that waits for `100 Continue` gets it as soon as the policy wants the body. (hyper sends
-/// none over HTTP/2, as before: clients wait a second there, and then send.)
+/// A client that waits for `100 Continue` gets it as soon as the policy wants the body. (hyper
+/// sends none over HTTP/2, as before: clients wait a second there, and then send.)
 #[test]
 fn a_body_that_is_waited_for_is_asked_for() {
     let upstream = Upstream::start();
