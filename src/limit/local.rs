@@ -86,6 +86,7 @@ struct LimitCache {
     spaces: SmallVec<[(Algorithm, Arc<Space>); 1]>,
     refused: OnceCell<Counter>,
     would_refuse: OnceCell<Counter>,
+    held: OnceCell<Counter>,
 }
 
 /// Calls `work` with this worker's caches for `shared`. `work` must not call `with` again.
@@ -178,6 +179,12 @@ impl ScopeCache {
     pub(super) fn count_refused(&mut self, scope: &Scope, limit: &str, metrics: &Metrics) {
         let counter = || metrics.counter(names::LIMIT_REFUSALS, &[&scope.policy, limit]);
         self.limit(limit, |cache| cache.refused.get_or_init(counter).inc());
+    }
+
+    /// Counts a refusal by `limit` that what is held would have prevented.
+    pub(super) fn count_held(&mut self, scope: &Scope, limit: &str, metrics: &Metrics) {
+        let counter = || metrics.counter(names::LIMIT_REFUSALS_HELD, &[&scope.policy, limit]);
+        self.limit(limit, |cache| cache.held.get_or_init(counter).inc());
     }
 
     /// Counts that the shadow limit `limit` would have refused.

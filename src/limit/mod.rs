@@ -19,6 +19,7 @@
 //! - `look` finds and resets counters for `weir key`.
 
 mod failure;
+mod held;
 mod keys;
 mod leases;
 mod ledger;
@@ -156,6 +157,8 @@ pub struct Grant {
     member: u128,
     /// Given back when the grant is dropped.
     _leases: Vec<leases::LeaseGuard>,
+    /// What may be given back when it is settled.
+    _holding: Option<Box<held::Holding>>,
 }
 
 /// How a request ended, as far as its limits care.

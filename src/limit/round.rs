@@ -412,6 +412,7 @@ impl<'p> Round<'p> {
             reset_us,
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
             unmeasured: None,
+            held: 0,
             is_local: group.place == Place::Local,
         }
     }

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use weir_algorithms::{LEASE_IN_MEMORY, Moment, Shape, ShapeExtra, Share, script_digest_of};
 
 use super::Settings;
+use super::held::Held;
 use super::keys::Digests;
 use super::ledger::Ledger;
 use super::local::SCOPES_MAX;
@@ -54,6 +55,8 @@ pub(super) struct Shared {
     pub(super) resets: AtomicU64,
     /// What was counted there and is not yet charged on Redis.
     pub(super) ledger: Ledger,
+    /// What requests under way may give back.
+    pub(super) held: Held,
     /// A lease's length.
     pub(super) lease: Duration,
     scripts: Scripts,
@@ -134,6 +137,7 @@ impl Shared {
             refusals_held: settings.refusals_held.min(HELD_MAX),
             resets: AtomicU64::new(0),
             ledger: Ledger::default(),
+            held: Held::default(),
             lease,
             scripts: settings.scripts,
             waiting_max: settings.waiting_max,

@@ -16,13 +16,14 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
+use super::held::Holding;
 use super::leases::LeaseGuard;
 use super::prepared::{self, CellRequest, Prepared, TakeContext};
 use super::queue::{Job, WaitPermit, Worker};
 use super::round::{Charged, LimitSet, Numbers, Place, Round, RoundResult, Step};
 use super::shared::Shared;
 use super::{Ending, Grant, Scope, Take, settle};
-use super::{ledger, local};
+use super::{held, ledger, local};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
@@ -390,6 +391,10 @@ fn finish(
     };
     let mut charged: Charged = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
+    let key = |index: usize| prepared.calls.cell(index).map(|cell| &cell.key);
+    if !outcome.admitted {
+        held::tell(shared, plan, &mut outcome.limits, key);
+    }
     count(shared, scope, limits, &outcome);
     if outcome.admitted {
         let leases = hold(shared, scope, plan, prepared, &charged, member);
@@ -405,6 +410,7 @@ fn finish(
             local: round.local(),
             member,
             _leases: leases,
+            _holding: Holding::new(shared, plan, key),
         };
         Take::Granted(outcome, grant)
     } else {
@@ -489,13 +495,16 @@ fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, limits: &[Limit], outcome: &O
     }
     local::with(shared, |local| {
         local.scope(scope, |known| {
-            for (limit, _) in limits.iter().zip(&outcome.limits).filter(|(_, it)| !it.fits) {
+            for (limit, outcome) in limits.iter().zip(&outcome.limits).filter(|(_, it)| !it.fits) {
                 match limit.enforcement {
                     Enforcement::Shadow => {
                         known.count_would_refuse(scope, &limit.name, &shared.metrics);
                     }
                     Enforcement::Enforce => {
                         known.count_refused(scope, &limit.name, &shared.metrics);
+                        if outcome.is_held(limit.cost) {
+                            known.count_held(scope, &limit.name, &shared.metrics);
+                        }
                     }
                 }
             }

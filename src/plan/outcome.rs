@@ -29,8 +29,19 @@ pub struct LimitOutcome {
     /// The counter could not be reached and this was done instead. The fields above were not
     /// measured.
     pub unmeasured: Option<OnStoreError>,
+    /// After a refusal: the units that requests under way on this proxy have reserved, and give back
+    /// as far as they don't use them.
+    pub held: u64,
     /// The counter could not be reached, and this proxy counted its share of the limit by itself.
     pub is_local: bool,
+}
+
+impl LimitOutcome {
+    /// Whether a refused request of this cost would fit if what is held were given back.
+    #[must_use]
+    pub fn is_held(&self, cost: u64) -> bool {
+        !self.fits && self.held > 0 && self.remaining.saturating_add(self.held) >= cost
+    }
 }
 
 impl Outcome {
@@ -65,6 +76,13 @@ impl Outcome {
             .iter()
             .zip(&self.limits)
             .filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.fits)
+    }
+
+    /// Whether the request was refused only because of what requests under way hold.
+    #[must_use]
+    pub fn is_held(&self, limits: &[Limit]) -> bool {
+        let mut refusing = self.violated(limits).peekable();
+        refusing.peek().is_some() && refusing.all(|(limit, outcome)| outcome.is_held(limit.cost))
     }
 
     /// Microseconds until all refusing limits would fit: the longest of them. `None` if one of them

@@ -11,6 +11,9 @@
 //! after the request that took the last unit, when the next one is available. A client that paces
 //! itself by `t` waits as long as with `Retry-After`. Shadow limits and limits that were not
 //! measured (`unmeasured`) are not reported. An upstream's own members are kept beside ours.
+//!
+//! `weir-held` are units that requests under way have reserved: after a refusal they tell whether
+//! the allowance is spent, or only in use.
 
 use super::json;
 use super::settings::FieldStyle;
@@ -95,6 +98,9 @@ fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, policy_value:
             parameter(text, ";r=", outcome.remaining);
             if let Some(window_s) = effective_window_s(limit, outcome) {
                 parameter(text, ";t=", window_s);
+            }
+            if outcome.held > 0 {
+                parameter(text, ";weir-held=", outcome.held);
             }
         }
     });

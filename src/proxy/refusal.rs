@@ -19,6 +19,9 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 /// The type of a problem that its status describes (RFC 9457, 4.2.1).
 const ABOUT_BLANK: &str = "about:blank";
 
+/// To a client whose allowance is not used up, but in use.
+const HELD: &str = "The allowance is reserved by requests that are under way.";
+
 /// Why a request is not answered by its upstream. Further details (limits, a denial) are in the
 /// [`RequestContext`].
 #[derive(Debug)]
@@ -152,9 +155,12 @@ impl Refusal {
             }
             Self::MethodNotAllowed(methods) => fields.set(Known::Allow, methods),
             Self::TooMany => {
-                retry_after_s = context
-                    .limits()
-                    .and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome))
+                if let Some((limits, outcome)) = context.limits() {
+                    retry_after_s = fields::retry_after_s(limits, outcome);
+                    if outcome.is_held(limits) {
+                        detail = HELD.into();
+                    }
+                }
             }
             Self::Denied => {
                 if let Some(denial) = context.denial() {

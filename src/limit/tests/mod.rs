@@ -3,6 +3,7 @@
 
 mod debts;
 mod embedded;
+mod held;
 mod leases;
 mod looking;
 mod periods;

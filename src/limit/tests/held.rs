@@ -1,0 +1,65 @@
+//! What requests under way hold is told to those that are refused.
+
+use super::super::Ending;
+use super::redis_server::Server;
+use super::settling::algorithms;
+use super::*;
+
+/// Of 10 units, reserving `cost`.
+fn reserving(algorithm: Algorithm, cost: u64) -> Limit {
+    Limit { cost, refund: Refund::BySettle, ..Limit::new("l", "k", algorithm) }
+}
+
+async fn refused(rig: &Rig, limit: &Limit) -> (bool, LimitOutcome) {
+    match rig.take(std::slice::from_ref(limit)).await {
+        Take::Refused(outcome) => (outcome.is_held(std::slice::from_ref(limit)), outcome.limits[0]),
+        other => panic!("{}: {other:?}", rig.name()),
+    }
+}
+
+fn counted(rig: &Rig) -> u64 {
+    rig.count(names::LIMIT_REFUSALS_HELD, &["public", "l"])
+}
+
+#[tokio::test]
+async fn a_refusal_tells_units_that_are_reserved_from_units_that_are_spent() {
+    let server = Server::start();
+    for rig in Rig::both(&server, &with_test_timeout()) {
+        for algorithm in algorithms(10).into_iter().filter(Algorithm::settles) {
+            let name = format!("{} {}", rig.name(), algorithm.name());
+            let limit = |cost| reserving(algorithm.clone(), cost);
+            let before = counted(&rig);
+            let (first, second) = (rig.grant(&limit(4)).await, rig.grant(&limit(3)).await);
+            let (held, outcome) = refused(&rig, &limit(6)).await;
+            assert_eq!((held, outcome.held, counted(&rig)), (true, 7, before + 1), "{name}");
+            assert!(outcome.retry_after_us.is_some_and(|us| us <= SECOND_US), "{name}");
+            // All four were used, and one of the three.
+            first.settle(Ending::Completed, &[]);
+            let back = Adjustment { limit: "l".into(), change: Change::Units(-2) };
+            second.settle(Ending::Completed, &[back]);
+            rig.limiter.drain(TEST_TIMEOUT).await;
+            let (held, outcome) = refused(&rig, &limit(6)).await;
+            assert_eq!((held, outcome.held, counted(&rig)), (false, 0, before + 1), "{name}");
+            assert!(outcome.retry_after_us.is_none_or(|us| us > SECOND_US), "{name}");
+            let third = rig.grant(&limit(5)).await;
+            // Even with all of it back there would not be enough.
+            let (held, outcome) = refused(&rig, &limit(8)).await;
+            assert_eq!((held, outcome.held), (false, 5), "{name}");
+            // A grant that is dropped holds nothing, although what it took stays taken.
+            drop(third);
+            assert_eq!(refused(&rig, &limit(1)).await.1.held, 0, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_be_given_back_is_not_held() {
+    let rig = Rig::embedded();
+    for refund in [Refund::Never, Refund::Unsent, Refund::UpstreamError] {
+        let limit = Limit { refund, ..reserving(algorithms(10)[0].clone(), 6) };
+        let limit = Limit { key: format!("{refund:?}"), ..limit };
+        let grant = rig.grant(&limit).await;
+        assert_eq!(refused(&rig, &limit).await.1.held, 0, "{refund:?}");
+        drop(grant);
+    }
+}
