@@ -29,8 +29,8 @@ pub struct LimitOutcome {
     /// The counter could not be reached and this was done instead. The fields above were not
     /// measured.
     pub unmeasured: Option<OnStoreError>,
-    /// After a refusal: the units that requests under way on this proxy have reserved, and give back
-    /// as far as they don't use them.
+    /// After a refusal: the units that requests under way on this proxy have reserved, and give
+    /// back as far as they don't use them.
     pub held: u64,
     /// The counter could not be reached, and this proxy counted its share of the limit by itself.
     pub is_local: bool,
