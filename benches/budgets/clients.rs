@@ -7,6 +7,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
+use super::model::TOKEN_BYTES;
+
 /// What clients do.
 #[derive(Clone, Copy)]
 pub struct Habits {
@@ -63,9 +65,13 @@ async fn one(
         Some(maximum) => format!("\"max_tokens\": {maximum},"),
         None => String::new(),
     };
-    let body = format!(
-        "{{\"model\": \"m\", {maximum} \"seed\": {seed}, \"stream\": true, \"stream_options\": {{\"include_usage\": true}}, \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}]}}"
-    );
+    // What the model bills for it, whatever a proxy changes in it.
+    let written = |input: u64| {
+        format!(
+            "{{\"model\": \"m\", {maximum} \"input\": {input}, \"seed\": {seed}, \"stream\": true, \"stream_options\": {{\"include_usage\": true}}, \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}]}}"
+        )
+    };
+    let body = written((written(10).len() as u64).div_ceil(TOKEN_BYTES));
     let mut stream = TcpStream::connect(proxy).await?;
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",

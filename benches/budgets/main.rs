@@ -73,8 +73,11 @@ struct Scenario {
     habits: Habits,
     tells_usage: bool,
     windows: u32,
+    /// The upstream's time for a token.
+    pace: Duration,
 }
 
+const PACE: Duration = Duration::from_millis(15);
 const HONEST: Habits = Habits { leave: 0.0, lie: false };
 
 const SCENARIOS: [Scenario; 6] = [
@@ -84,6 +87,7 @@ const SCENARIOS: [Scenario; 6] = [
         habits: HONEST,
         tells_usage: true,
         windows: 1,
+        pace: PACE,
     },
     Scenario {
         name: "leaving",
@@ -91,6 +95,7 @@ const SCENARIOS: [Scenario; 6] = [
         habits: Habits { leave: 0.2, lie: false },
         tells_usage: true,
         windows: 1,
+        pace: PACE,
     },
     Scenario {
         name: "lying",
@@ -98,6 +103,7 @@ const SCENARIOS: [Scenario; 6] = [
         habits: Habits { leave: 0.0, lie: true },
         tells_usage: true,
         windows: 1,
+        pace: PACE,
     },
     Scenario {
         name: "silent",
@@ -105,6 +111,7 @@ const SCENARIOS: [Scenario; 6] = [
         habits: HONEST,
         tells_usage: false,
         windows: 1,
+        pace: PACE,
     },
     Scenario {
         name: "mixed",
@@ -112,6 +119,7 @@ const SCENARIOS: [Scenario; 6] = [
         habits: Habits { leave: 0.2, lie: true },
         tells_usage: false,
         windows: 1,
+        pace: PACE,
     },
     Scenario {
         name: "windows",
@@ -119,6 +127,7 @@ const SCENARIOS: [Scenario; 6] = [
         habits: HONEST,
         tells_usage: true,
         windows: WINDOWS,
+        pace: Duration::from_millis(3),
     },
 ];
 
@@ -169,7 +178,7 @@ fn over(spent: f64) -> String {
 
 async fn run(scenario: &Scenario, mode: &Mode) -> Row {
     let cluster = Cluster::start();
-    let model = Model::start(scenario.tells_usage).await;
+    let model = Model::start(scenario.tells_usage, scenario.pace).await;
     let limit = if scenario.windows == 1 {
         "period = \"1d\"".to_owned()
     } else {

@@ -10,8 +10,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Bytes of a token, in requests and in replies.
 pub const TOKEN_BYTES: u64 = 4;
-/// Time for each token.
-const PACE: Duration = Duration::from_millis(15);
 /// Of the logarithm of a reply's tokens: their mean and standard deviation. Half of the replies
 /// have fewer than 150 tokens.
 const MEAN: f64 = 5.01;
@@ -23,6 +21,8 @@ struct State {
     tokens: AtomicU64,
     streams: AtomicU64,
     tells_usage: bool,
+    /// Time for each token.
+    pace: Duration,
 }
 
 pub struct Model {
@@ -31,10 +31,11 @@ pub struct Model {
 }
 
 impl Model {
-    pub async fn start(tells_usage: bool) -> Self {
+    /// Takes `pace` for each token.
+    pub async fn start(tells_usage: bool, pace: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State { tells_usage, ..State::default() });
+        let state = Arc::new(State { tells_usage, pace, ..State::default() });
         let serving = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -59,7 +60,7 @@ impl Model {
     /// Waits until no reply is being generated.
     pub async fn idle(&self) {
         while self.state.streams.load(Ordering::Relaxed) > 0 {
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(self.state.pace).await;
         }
     }
 }
@@ -95,7 +96,7 @@ async fn request(stream: &mut TcpStream) -> Option<Vec<u8>> {
 async fn answer(stream: &mut TcpStream, state: &State, body: &[u8]) -> std::io::Result<()> {
     let request: serde_json::Value = serde_json::from_slice(body).unwrap();
     let number = |name: &str| request[name].as_u64();
-    let input = (body.len() as u64).div_ceil(TOKEN_BYTES);
+    let input = number("input").unwrap();
     state.tokens.fetch_add(input, Ordering::Relaxed);
     let maximum =
         number("max_completion_tokens").or(number("max_tokens")).unwrap_or(super::MAXIMUM);
@@ -104,7 +105,7 @@ async fn answer(stream: &mut TcpStream, state: &State, body: &[u8]) -> std::io::
         .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         .await?;
     for _ in 0..output {
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(state.pace).await;
         state.tokens.fetch_add(1, Ordering::Relaxed);
         event(stream, r#"{"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":" tok"},"finish_reason":null}]}"#).await?;
     }

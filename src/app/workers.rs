@@ -15,6 +15,7 @@ use crate::clock;
 use crate::listen::{ConfigSource, Drain, Handler, Listener};
 use crate::proxy::Proxy;
 use crate::telemetry;
+use crate::wire;
 
 /// Time beyond the grace period in which threads notice that it is over.
 const JOIN_SLACK: Duration = Duration::from_secs(2);
@@ -169,8 +170,10 @@ async fn serve(running: &Running, clients: &ConfigSource, sockets: Vec<Listener>
     finished
 }
 
+/// All connections, and all replies that are read on after their clients have left.
 async fn all(serving: &mut JoinSet<()>) {
     while serving.join_next().await.is_some() {}
+    wire::nothing_is_read_on().await;
 }
 
 /// The least time for settling, also where connections have used up the grace period.

@@ -3,8 +3,6 @@
 use std::io::{self, Write};
 use std::mem;
 
-/// Codings in a row that are undone, at most.
-const CODINGS_MAX: usize = 2;
 /// The largest window of zstd that is undone, as a power of two: 8 MiB, as RFC 9659 says for HTTP.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 /// Bytes of a decoder's output at once.
@@ -13,7 +11,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// Bytes that are decoded at once, and of their content, at most. A body that contains more in so
 /// few bytes is made to exhaust memory.
 const PART_BYTES: usize = 2 << 10;
-const CONTENT_BYTES_MAX: usize = 4 << 20;
+const CONTENT_BYTES_MAX: usize = 256 << 10;
 
 /// What a decoder writes to. It is emptied after each part.
 #[derive(Default)]
@@ -41,8 +39,6 @@ pub(super) enum Decoder {
     Deflate(Box<flate2::write::ZlibDecoder<Out>>),
     Brotli(Box<brotli_decompressor::DecompressorWriter<Out>>),
     Zstd(Box<zstd::stream::write::Decoder<'static, Out>>),
-    /// One after the other, the outermost first.
-    Chain(Vec<Self>),
     /// It is unknown, or the data is not what it says.
     Unreadable,
 }
@@ -55,24 +51,22 @@ impl std::fmt::Debug for Decoder {
             Self::Deflate(_) => "deflate",
             Self::Brotli(_) => "br",
             Self::Zstd(_) => "zstd",
-            Self::Chain(_) => "several",
             Self::Unreadable => "unreadable",
         })
     }
 }
 
 impl Decoder {
-    /// For a body with these codings, as `Content-Encoding` lists them: the first is the innermost.
+    /// For a body with this coding. Several of them, one in the other, are not undone: each could
+    /// make a thousand bytes of one.
     pub(super) fn of(codings: &str) -> Self {
         let names = codings.split(',').map(str::trim);
-        let names = names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"));
-        let mut all: Vec<Self> = names.map(Self::named).collect();
-        all.reverse();
-        match all.len() {
-            0 => Self::Identity,
-            1 => all.remove(0),
-            2..=CODINGS_MAX => Self::Chain(all),
-            _ => Self::Unreadable,
+        let mut names =
+            names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"));
+        match (names.next(), names.next()) {
+            (None, _) => Self::Identity,
+            (Some(name), None) => Self::named(name),
+            (Some(_), Some(_)) => Self::Unreadable,
         }
     }
 
@@ -111,7 +105,6 @@ impl Decoder {
             Self::Deflate(decoder) => decoded(decoder, part).map(|()| mem::take(decoder.get_mut())),
             Self::Brotli(decoder) => decoded(decoder, part).map(|()| mem::take(decoder.get_mut())),
             Self::Zstd(decoder) => decoded(decoder, part).map(|()| mem::take(decoder.get_mut())),
-            Self::Chain(all) => return chained(all, part, sink),
         };
         match decoded {
             Ok(Out(content)) => sink(&content),
@@ -123,15 +116,6 @@ impl Decoder {
 fn decoded(decoder: &mut impl Write, part: &[u8]) -> io::Result<()> {
     decoder.write_all(part)?;
     decoder.flush()
-}
-
-fn chained(all: &mut [Decoder], part: &[u8], sink: &mut dyn FnMut(&[u8])) {
-    match all.split_first_mut() {
-        None => sink(part),
-        Some((outer, inner)) => {
-            outer.feed(part, &mut |content| chained(inner, content, sink));
-        }
-    }
 }
 
 fn zstd_decoder() -> io::Result<zstd::stream::write::Decoder<'static, Out>> {

@@ -6,6 +6,8 @@
 pub(super) enum Part<'a> {
     /// Some of an event's data. Lines of data after the first begin with a line feed.
     Data(&'a [u8]),
+    /// The first line of an event's data, which mostly is all of it.
+    Line(&'a [u8]),
     /// The end of an event that had data.
     End,
 }
@@ -18,6 +20,8 @@ pub(super) struct Events {
     data: bool,
     /// The last byte was a carriage return: a line feed belongs to it.
     returned: bool,
+    /// Nothing of the event's data was passed on.
+    first: bool,
     /// Bytes of the byte order mark that a stream may begin with.
     mark: u8,
 }
@@ -67,7 +71,8 @@ impl Events {
             };
             let (text, next) = rest.split_at(end);
             if self.line == Line::Data && !text.is_empty() {
-                sink(Part::Data(text));
+                let whole = std::mem::take(&mut self.first) && !next.is_empty();
+                sink(if whole { Part::Line(text) } else { Part::Data(text) });
             }
             rest = next;
             if let Some((&byte, next)) = rest.split_first() {
@@ -103,6 +108,7 @@ impl Events {
             Line::Name(read) if DATA.get(read) == Some(&byte) => Line::Name(read + 1),
             Line::Space if byte == b' ' => Line::Data,
             Line::Space | Line::Data => {
+                self.first = false;
                 sink(Part::Data(&[byte]));
                 Line::Data
             }
@@ -111,7 +117,8 @@ impl Events {
     }
 
     fn begin_data(&mut self, sink: &mut impl FnMut(Part<'_>)) {
-        if std::mem::replace(&mut self.data, true) {
+        self.first = !std::mem::replace(&mut self.data, true);
+        if !self.first {
             sink(Part::Data(b"\n"));
         }
     }

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::coding::Decoder;
 use super::events::{Events, Part};
 use super::pointer::{Pointer, Pointers};
+use super::repeat::Repeat;
 use super::scan::{Found, Kind, Scanner};
 
 /// The largest number that a meter reads: what a counter can hold.
@@ -153,6 +154,7 @@ pub struct Reading {
 struct Documents {
     form: Form,
     scanner: Scanner,
+    repeat: Repeat,
     /// What each meter has read.
     values: SmallVec<[Option<u64>; 8]>,
 }
@@ -164,16 +166,17 @@ impl Reading {
         let documents = Documents {
             form: Form::of(content_type),
             scanner: Scanner::new(Arc::clone(&meters.pointers)),
+            repeat: Repeat::default(),
             values: meters.list.iter().map(|_| None).collect(),
         };
         let decoder = Decoder::of(content_encoding);
         Self { meters: Arc::clone(meters), decoder, documents }
     }
 
-    /// Whether the reply is a stream of documents.
+    /// Whether the reply is a stream of events that can be told apart: it is not compressed.
     #[must_use]
-    pub fn is_stream(&self) -> bool {
-        matches!(self.documents.form, Form::Events(_) | Form::Lines)
+    pub fn is_events(&self) -> bool {
+        matches!(self.documents.form, Form::Events(_)) && matches!(self.decoder, Decoder::Identity)
     }
 
     /// Reads the next piece of the body.
@@ -209,12 +212,13 @@ impl Reading {
 
 impl Documents {
     fn feed(&mut self, list: &[Meter], content: &[u8]) {
-        let Self { form, scanner, values } = self;
+        let Self { form, scanner, repeat, values } = self;
         let mut found = |found: Found<'_>| gather(list, values, &found);
         match form {
             Form::Document => scanner.feed(content, &mut found),
             Form::Events(events) => events.feed(content, &mut |part| match part {
                 Part::Data(data) => scanner.feed(data, &mut found),
+                Part::Line(line) => repeat.read(line, scanner, &mut found),
                 Part::End => {
                     scanner.finish(&mut found);
                     scanner.restart();
@@ -234,7 +238,7 @@ impl Documents {
     }
 
     fn finish(&mut self, list: &[Meter]) {
-        let Self { form, scanner, values } = self;
+        let Self { form, scanner, values, .. } = self;
         let mut found = |found: Found<'_>| gather(list, values, &found);
         if let Form::Events(events) = form {
             events.finish(&mut |part| {

@@ -4,13 +4,15 @@
 //! `scan` reads a document in pieces of any size and finds what `pointer`s lead to. `events` takes
 //! a stream of events apart, `coding` undoes a compression. On these stand `select` and `edit`,
 //! which read and change a request's whole document, and `meter`, which reads a reply while it
-//! streams and holds nothing of it but numbers.
+//! streams and holds nothing of it but numbers, and one event, with which `repeat` compares the
+//! next.
 
 mod coding;
 mod edit;
 mod events;
 mod meter;
 mod pointer;
+mod repeat;
 mod scan;
 mod select;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Finds values in a JSON document (RFC 8259) while it arrives, in pieces of any size.
 //!
 //! Nothing of the document is kept but the numbers and member names that a pointer may lead to, so
-//! a document may be of any size. What is found counts only once the document has ended without a
-//! mistake.
+//! a document may be of any size. What is found is told at once, before it is known whether the
+//! document ends without a mistake.
 
 use std::sync::Arc;
 
@@ -64,6 +64,8 @@ pub(super) struct Scanner {
     kept: SmallVec<[u8; 64]>,
     /// It was longer than any that could matter.
     overlong: bool,
+    /// Where texts begin and end, while they are recorded.
+    texts: Option<Vec<(usize, usize)>>,
 }
 
 #[derive(Debug)]
@@ -163,6 +165,7 @@ impl Scanner {
             unit: 0,
             kept: SmallVec::new(),
             overlong: false,
+            texts: None,
         };
         scanner.restart();
         scanner
@@ -178,6 +181,27 @@ impl Scanner {
         (self.state, self.at, self.depth, self.objects) = (State::Value, 0, 0, 0);
         self.frames.clear();
         self.places = Pointers::root();
+    }
+
+    /// Whether a whole document was read, and nothing after it.
+    pub(super) fn is_whole(&self) -> bool {
+        self.state == State::End
+    }
+
+    /// Takes a whole document of this length as read.
+    pub(super) fn skip_whole(&mut self, bytes: usize) {
+        self.state = State::End;
+        self.at += bytes as u64;
+    }
+
+    /// Records where texts that are no names stand, from here on.
+    pub(super) fn record_texts(&mut self) {
+        self.texts = Some(Vec::new());
+    }
+
+    /// Hands over what was recorded, and ends recording.
+    pub(super) fn take_texts(&mut self, out: &mut Vec<(usize, usize)>) {
+        *out = self.texts.take().unwrap_or_default();
     }
 
     /// Ends the document. Returns whether it was one.
@@ -336,6 +360,10 @@ impl Scanner {
 
     fn end_of_string(&mut self, name: bool, sink: &mut impl Sink) {
         if !name {
+            if let Some(texts) = &mut self.texts {
+                let place = |at| usize::try_from(at).unwrap_or(usize::MAX);
+                texts.push((place(self.start), place(self.at)));
+            }
             return self.end_of_value(Kind::Text, sink);
         }
         self.state = State::Colon;

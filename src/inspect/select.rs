@@ -5,6 +5,9 @@ use std::sync::Arc;
 use super::pointer::{Pointer, Pointers};
 use super::scan::{Found, Kind, Scanner};
 
+/// Values found in one document, at most: a client may write one name as often as it likes.
+const VALUES_MAX: usize = 64;
+
 /// A value to select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
@@ -32,18 +35,23 @@ impl Selection {
 
     /// Each value found, with the index of what was wanted, in the document's order. A name that
     /// occurs twice in an object is found twice. `None` if this is not a JSON document (RFC 8259,
-    /// in UTF-8), or is one in which a selected text can't be written as UTF-8.
+    /// in UTF-8), if a selected text can't be written as UTF-8, or if there are too many values.
     #[must_use]
     pub fn of(&self, document: &[u8]) -> Option<Vec<(usize, String)>> {
         let text = std::str::from_utf8(document).ok()?;
         let mut values = Some(Vec::new());
         let valid = scan(&self.pointers, document, &mut |found| {
+            if values.is_none() {
+                return;
+            }
             let shown = self
                 .wanted
                 .get(found.pointer)
                 .and_then(|wanted| shown(text, &found, wanted.as_json));
             match (shown, &mut values) {
-                (Some(shown), Some(values)) => values.push((found.pointer, shown)),
+                (Some(shown), Some(values)) if values.len() < VALUES_MAX => {
+                    values.push((found.pointer, shown));
+                }
                 _ => values = None,
             }
         });

@@ -1,13 +1,16 @@
 //! Units that requests under way hold and may give back: what they reserved and have not settled.
-//! Known for this process only. So a refusal can tell "try again in a second" from "try again
-//! tomorrow".
+//! Known for this process only, and for as long as they could be given back. So a refusal can tell
+//! "try again in a second" from "try again tomorrow".
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::round::Charged;
 use super::shared::Shared;
+use crate::clock::monotonic;
 use crate::engine::Key;
 use crate::plan::{LimitOutcome, Plan, Refund};
 
@@ -18,42 +21,69 @@ const PARTS: usize = 16;
 
 /// The units held, by counter. An entry exists while a grant holds something.
 #[derive(Debug, Default)]
-pub(super) struct Held([Mutex<HashMap<Key, u64>>; PARTS]);
+pub(super) struct Held([Mutex<Table>; PARTS]);
+
+type Table = HashMap<Key, SmallVec<[Units; 1]>>;
+
+/// Units that can be given back until the same time.
+#[derive(Debug)]
+struct Units {
+    /// In seconds of [`seconds`]: when the whole allowance is back without them.
+    until_s: u64,
+    units: u64,
+}
 
 impl Held {
-    fn part(&self, key: &Key) -> &Mutex<HashMap<Key, u64>> {
+    fn part(&self, key: &Key) -> MutexGuard<'_, Table> {
         let [first, ..] = &self.0;
         let part = usize::try_from(key.key % PARTS as u128).unwrap_or(0);
-        self.0.get(part).unwrap_or(first)
+        self.0.get(part).unwrap_or(first).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn of(&self, key: &Key) -> u64 {
-        let part = self.part(key).lock().unwrap_or_else(PoisonError::into_inner);
-        part.get(key).copied().unwrap_or(0)
+        let now_s = seconds(Duration::ZERO);
+        let part = self.part(key);
+        let held = part.get(key).into_iter().flatten().filter(|held| held.until_s >= now_s);
+        held.fold(0, |sum, held| sum.saturating_add(held.units))
     }
 
-    fn add(&self, key: &Key, units: u64) {
-        let mut part = self.part(key).lock().unwrap_or_else(PoisonError::into_inner);
-        let held = part.entry(key.clone()).or_default();
-        *held = held.saturating_add(units);
+    fn add(&self, key: &Key, until_s: u64, units: u64) {
+        let mut part = self.part(key);
+        let entry = part.entry(key.clone()).or_default();
+        match entry.iter_mut().find(|held| held.until_s == until_s) {
+            Some(held) => held.units = held.units.saturating_add(units),
+            None => entry.push(Units { until_s, units }),
+        }
     }
 
-    fn remove(&self, key: &Key, units: u64) {
-        let mut part = self.part(key).lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(held) = part.get_mut(key) {
-            *held = held.saturating_sub(units);
-            if *held == 0 {
+    fn remove(&self, key: &Key, until_s: u64, units: u64) {
+        let mut part = self.part(key);
+        if let Some(entry) = part.get_mut(key) {
+            for held in entry.iter_mut().filter(|held| held.until_s == until_s) {
+                held.units = held.units.saturating_sub(units);
+            }
+            entry.retain(|held| held.units > 0);
+            if entry.is_empty() {
                 part.remove(key);
             }
         }
     }
 }
 
+/// The time in so long, as whole seconds since the first call.
+fn seconds(ahead: Duration) -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    let now = monotonic();
+    let since = now.saturating_duration_since(*BEGIN.get_or_init(|| now));
+    since.saturating_add(ahead).as_secs()
+}
+
 /// What one grant holds. Given up when the grant is settled or dropped.
 #[derive(Debug)]
 pub(super) struct Holding {
     shared: Arc<Shared>,
-    units: SmallVec<[(Key, u64); 2]>,
+    /// Each counter, until when, and how many.
+    units: SmallVec<[(Key, u64, u64); 2]>,
 }
 
 impl Holding {
@@ -61,21 +91,28 @@ impl Holding {
     pub(super) fn new<'k>(
         shared: &Arc<Shared>,
         plan: &Plan,
+        (outcomes, charged): (&[LimitOutcome], &Charged),
         key: impl Fn(usize) -> Option<&'k Key>,
     ) -> Option<Box<Self>> {
-        let units: SmallVec<[(Key, u64); 2]> =
-            reserved(plan).filter_map(|(index, cost)| Some((key(index)?.clone(), cost))).collect();
+        let held = |(index, cost): (usize, u64)| {
+            // Let through uncounted, it holds nothing.
+            (*charged.get(index)?)?;
+            let until = Duration::from_micros(outcomes.get(index)?.reset_us);
+            Some((key(index)?.clone(), seconds(until), cost))
+        };
+        let units: SmallVec<[(Key, u64, u64); 2]> = reserved(plan).filter_map(held).collect();
         if units.is_empty() {
             return None;
         }
-        units.iter().for_each(|(key, cost)| shared.held.add(key, *cost));
+        units.iter().for_each(|(key, until_s, cost)| shared.held.add(key, *until_s, *cost));
         Some(Box::new(Self { shared: Arc::clone(shared), units }))
     }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        self.units.iter().for_each(|(key, cost)| self.shared.held.remove(key, *cost));
+        let held = &self.shared.held;
+        self.units.iter().for_each(|(key, until_s, cost)| held.remove(key, *until_s, *cost));
     }
 }
 

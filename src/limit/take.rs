@@ -3,8 +3,7 @@
 //! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On
 //! Redis the round is [`Outliving`], so that a call which was sent is always followed up. A request
 //! may be dropped in mid-take, when its client disconnects. The round then runs to completion in a
-//! task, and the unclaimed grant is settled as [`Ending::Unsent`], because nothing reached the
-//! upstream.
+//! task, and the unclaimed grant is cancelled, because nothing reached the upstream.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::prepared::{self, CellRequest, Prepared, TakeContext};
 use super::queue::{Job, WaitPermit, Worker};
 use super::round::{Charged, LimitSet, Numbers, Place, Round, RoundResult, Step};
 use super::shared::Shared;
-use super::{Ending, Grant, Scope, Take, settle};
+use super::{Grant, Scope, Take, settle};
 use super::{held, ledger, local};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Taken};
@@ -365,7 +364,7 @@ impl SettleOnDrop {
 impl Drop for SettleOnDrop {
     fn drop(&mut self) {
         if let Some(Take::Granted(_, grant)) = self.0.take() {
-            grant.settle(Ending::Unsent, &[]);
+            grant.cancel();
         }
     }
 }
@@ -402,6 +401,7 @@ fn finish(
         if !owed.is_empty() {
             owe(shared, limits, prepared, (&charged, owed));
         }
+        let holding = Holding::new(shared, plan, (&outcome.limits, &charged), key);
         let grant = Grant {
             shared: Arc::clone(shared),
             scope: Arc::clone(scope),
@@ -410,7 +410,7 @@ fn finish(
             local: round.local(),
             member,
             _leases: leases,
-            _holding: Holding::new(shared, plan, key),
+            _holding: holding,
         };
         Take::Granted(outcome, grant)
     } else {

@@ -172,13 +172,15 @@ pub struct HardCut {
     pub step: u64,
     /// The units used, as far as the reply has come: this many,
     pub base: u64,
-    /// and the largest of these.
+    /// and the largest group of these, added up.
     pub terms: Vec<Term>,
 }
 
 /// What a meter has read, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
+    /// Those of one group are added.
+    pub group: u32,
     /// The meter's index.
     pub meter: usize,
     /// Multiplied by this,

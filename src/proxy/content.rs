@@ -17,7 +17,7 @@ use super::refusal::Refusal;
 use super::settings::{Inspect, Oversized};
 use super::snapshot::Route;
 use crate::inspect::{Edit, Selection, Wanted};
-use crate::wire::{Body, BodyEnd, BodyError, Charge, Fields, Known, Source, counted};
+use crate::wire::{self, Body, BodyEnd, BodyError, Charge, Fields, Known, Source, counted};
 
 /// How a policy's facts of bodies are found on a route.
 #[derive(Debug)]
@@ -25,7 +25,12 @@ pub(super) struct BodyReader {
     /// In the order of the queries for its values.
     selection: Selection,
     inspect: Inspect,
+    /// How many bytes the process may buffer.
+    buffered_bytes_max: usize,
 }
+
+/// Fields of a form, at most.
+const FORM_FIELDS_MAX: usize = 1_000;
 
 /// For the client whose body has no place for a value, or too many.
 const UNCHANGEABLE: &str = "the body is no JSON object, or has a name too often";
@@ -68,6 +73,8 @@ pub(super) struct ReadBody {
     pub(super) bytes: Bytes,
     /// The values found in it, with the index of the query.
     pub(super) values: Vec<(usize, String)>,
+    /// What came after it.
+    trailers: Option<HeaderMap>,
 }
 
 /// A body to forward, and what was read of it.
@@ -98,8 +105,8 @@ pub(super) fn reader(route: &Route) -> Option<&BodyReader> {
 
 impl BodyReader {
     /// For a route with these settings, and a policy that asks for these values.
-    pub(super) fn new(wanted: Vec<Wanted>, inspect: Inspect) -> Self {
-        Self { selection: Selection::new(wanted), inspect }
+    pub(super) fn new(wanted: Vec<Wanted>, inspect: Inspect, buffered_bytes_max: usize) -> Self {
+        Self { selection: Selection::new(wanted), inspect, buffered_bytes_max }
     }
 
     /// Reads a body, and returns one with the same content to forward.
@@ -141,10 +148,14 @@ impl BodyReader {
             let bytes = data.len();
             body.consume(bytes);
             body.end_if_read();
-            charge.set(read.len());
+            charge.set(read.capacity());
+            if wire::buffered_bytes() > self.buffered_bytes_max {
+                return Err(Refusal::TooMuchBuffered);
+            }
             large = read.len() as u64 > max;
         }
         // Counted with the bytes from here on.
+        read.shrink_to_fit();
         drop(charge);
         if !large {
             return Ok(self.whole(body, counted(read.into()), &declared));
@@ -158,6 +169,7 @@ impl BodyReader {
             length,
             bytes: Bytes::new(),
             values: Vec::new(),
+            trailers: None,
         };
         Ok((Replay::of(counted(read.into()), body), read_body))
     }
@@ -167,7 +179,8 @@ impl BodyReader {
         let (body_type, values) = match () {
             () if bytes.is_empty() => (BodyType::Empty, None),
             () if declared.coded => (BodyType::Other, None),
-            () if declared.form => (BodyType::Form, None),
+            () if declared.form && is_form(&bytes) => (BodyType::Form, None),
+            () if declared.form => (BodyType::Other, None),
             () => match self.selection.of(&bytes) {
                 Some(values) => (BodyType::Json, Some(values)),
                 None => (BodyType::Other, None),
@@ -178,13 +191,15 @@ impl BodyReader {
             length: Some(bytes.len() as u64),
             bytes: bytes.clone(),
             values: values.unwrap_or_default(),
+            trailers: body.take_trailers(),
         };
-        let body = match body.take_trailers() {
-            None => Body::full(bytes),
-            Some(trailers) => Replay::with_trailers(bytes, trailers),
-        };
-        (body, read)
+        (Replay::whole(bytes, read.trailers.clone()), read)
     }
+}
+
+/// Whether a form has no more fields than anybody fills in.
+fn is_form(bytes: &[u8]) -> bool {
+    memchr::memchr_iter(b'&', bytes).count() < FORM_FIELDS_MAX
 }
 
 impl ReadBody {
@@ -211,7 +226,7 @@ impl ReadBody {
             fields.remove(name);
         }
         fields::set_number(fields, Known::ContentLength, document.len() as u64);
-        Ok(Body::full(counted(document)))
+        Ok(Replay::whole(counted(document), self.trailers))
     }
 }
 
@@ -227,9 +242,11 @@ impl Replay {
         Body::source(Box::new(Self { begin, rest, trailers: None }))
     }
 
-    fn with_trailers(begin: Bytes, trailers: HeaderMap) -> Body {
-        let trailers = Some(trailers);
-        Body::source(Box::new(Self { begin, rest: Body::empty(), trailers }))
+    fn whole(begin: Bytes, trailers: Option<HeaderMap>) -> Body {
+        match trailers {
+            None => Body::full(begin),
+            trailers => Body::source(Box::new(Self { begin, rest: Body::empty(), trailers })),
+        }
     }
 }
 

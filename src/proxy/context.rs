@@ -250,7 +250,14 @@ impl RequestContext {
     pub(super) fn upstream_failed(&mut self, error: &UpstreamError) -> Refusal {
         self.failure = Some(error.cause.label());
         if error.body.is_none() {
-            self.ending = if error.sent { Ending::UpstreamFailed } else { Ending::Unsent };
+            let now = clock::monotonic();
+            let overdue = self.timeout.as_ref().is_some_and(|timeout| now >= timeout.deadline);
+            self.ending = match (error.sent, overdue) {
+                (false, _) => Ending::Unsent,
+                (true, false) => Ending::UpstreamFailed,
+                // No refund, or a client could get one by uploading until its time is over.
+                (true, true) => Ending::ClientGone,
+            };
         }
         Refusal::from(error)
     }
@@ -393,6 +400,9 @@ impl OnEnd for RequestContext {
                 Ending::UpstreamFailed
             }
             wire::BodyOutcome::Dropped => {
+                if let Some(usage) = &mut self.usage {
+                    usage.rest_read = end.rest_read;
+                }
                 self.failure = Some(self.abort_reason());
                 Ending::ClientGone
             }

@@ -1,8 +1,9 @@
 //! Ends a reply that uses more than can be taken for it: `hard-cut` of a policy's decision.
 //!
 //! A stream of events is passed on event by event. When it has used what was taken, a step more is
-//! taken first, and where nothing is left, the stream ends with an event that says so. A reply that
-//! is no stream is passed on as it is, since half a document is of no use; `settle` charges it.
+//! taken first, and where nothing is left, the stream ends with an event that says so. Other
+//! replies, and compressed ones, are passed on as they are, since half a document is of no use;
+//! `settle` charges them.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +16,7 @@ use http::HeaderMap;
 
 use crate::inspect::{EventEnds, Reading};
 use crate::limit::{Grant, Take, TakeMore};
-use crate::policy::HardCut;
+use crate::policy::{HardCut, Term};
 use crate::wire::{Body, BodyEnd, BodyError, Source};
 
 /// The last event of a stream that was ended, in the form that clients of OpenAI's and Anthropic's
@@ -68,7 +69,7 @@ impl Cut {
         more: TakeMore,
         extended: SharedExtended,
     ) -> Body {
-        let ends = EventEnds::default();
+        let (ends, deadline) = (EventEnds::default(), inner.deadline());
         let source = Self {
             inner,
             reading,
@@ -81,18 +82,25 @@ impl Cut {
             at_end: true,
             last: None,
         };
-        Body::source(Box::new(source))
+        match deadline {
+            Some(deadline) => Body::source(Box::new(source)).with_deadline(deadline),
+            None => Body::source(Box::new(source)),
+        }
     }
 
     /// The units that the part of the reply that was passed on has used.
     fn used(&self) -> u64 {
         let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        let term = |term: &crate::policy::Term| {
+        let units = |term: &Term| {
             let read = u128::from(reading.value(term.meter).unwrap_or(0));
             let units = (read * u128::from(term.units)).div_ceil(u128::from(term.per.max(1)));
             u64::try_from(units).unwrap_or(u64::MAX)
         };
-        let most = self.rule.terms.iter().map(term).max().unwrap_or(0);
+        let of_group = |group: u32| {
+            let terms = self.rule.terms.iter().filter(|term| term.group == group);
+            terms.map(units).fold(0, u64::saturating_add)
+        };
+        let most = self.rule.terms.iter().map(|term| of_group(term.group)).max().unwrap_or(0);
         self.rule.base.saturating_add(most)
     }
 

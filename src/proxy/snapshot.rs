@@ -350,7 +350,9 @@ impl Decider {
                 None => missing_facts.push(fact.clone()),
             }
         }
-        let reader = wanted_of_bodies(&mut queries).map(|wanted| BodyReader::new(wanted, inspect));
+        let buffered_max = settings.buffered_bytes_max;
+        let reader = wanted_of_bodies(&mut queries)
+            .map(|wanted| BodyReader::new(wanted, inspect, buffered_max));
         Self {
             policy: policy.policy,
             allow_on_error: policy.allow_on_error,

@@ -4,7 +4,7 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::content::ReadBody;
+use super::content::{BodyType, ReadBody};
 use super::context::RequestContext;
 use super::cut::{Cut, SharedExtended};
 use super::refusal::Refusal;
@@ -12,21 +12,25 @@ use crate::inspect::{Edit, Reading};
 use crate::limit::{Ending, TakeMore};
 use crate::plan::{Adjustment, Change, Limit, Outcome, Plan};
 use crate::policy::{Bodies, HardCut, Partial, Verdict};
-use crate::wire::{Body, Fields, Known};
+use crate::wire::{Body, Fields, Known, ReadOn};
 
 /// How often less is taken of limits than their cost, at most, for one request. Each time others
 /// may have taken what was left.
 pub(super) const PARTIAL_TRIES_MAX: usize = 3;
 
-/// The facts that tell the units taken by [`Partial`] and by a hard cut's steps.
+/// The facts that tell the units taken by [`Partial`] and by a hard cut's steps, and that the
+/// meters have read a reply to its end although its client left.
 const TAKEN: &str = "usage.taken";
 const EXTENDED: &str = "usage.extended";
+const WHOLE: &str = "usage.whole";
 
 /// What is known of a request's usage.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     /// Units that were taken of the limits of [`Partial`] instead of their cost.
     pub(super) taken: Option<u64>,
+    /// The client left, but the reply was read on to its end.
+    pub(super) rest_read: bool,
     /// The meters, shared with the reply's body.
     reading: Option<Arc<Mutex<Reading>>>,
     /// What was taken while the reply streamed, shared with its body.
@@ -41,6 +45,9 @@ impl Usage {
         if let Some(extended) = &self.extended {
             let extended = extended.lock().unwrap_or_else(PoisonError::into_inner);
             facts.push((EXTENDED.to_owned(), extended.units.to_string()));
+        }
+        if self.rest_read && !self.is_cut() {
+            facts.push((WHOLE.to_owned(), "true".to_owned()));
         }
         if let Some(reading) = &self.reading {
             let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,6 +114,10 @@ pub(super) fn prepare(
         tell.map(move |pointer| Edit { pointer, json: json.as_str().into() })
     });
     let told: Vec<Edit> = told.collect();
+    let readable = read.as_ref().is_some_and(|read| read.body_type == BodyType::Json);
+    if !told.is_empty() && !readable {
+        return Err(Refusal::BadRequest("the body is not JSON"));
+    }
     match read {
         Some(read) if !(bodies.edits.is_empty() && told.is_empty()) => {
             read.edited(bodies.edits.iter().chain(&told), fields, body)
@@ -123,10 +134,9 @@ pub(super) fn metered(context: &mut RequestContext, fields: &mut Fields, body: B
     let content_type = fields.get(Known::ContentType).unwrap_or_default();
     let codings: Vec<_> = fields.get_all("content-encoding").map(String::from_utf8_lossy).collect();
     let reading = Reading::new(&bodies.meters, content_type, &codings.join(","));
-    let (read_on, is_stream) = (bodies.read_on, reading.is_stream());
+    let (read_on, can_end) = (bodies.read_on, reading.is_events());
     let reading = Arc::new(Mutex::new(reading));
-    // Events that are compressed can't be told apart.
-    let steps = if is_stream && codings.is_empty() { steps(context, bodies) } else { None };
+    let steps = if can_end { steps(context, bodies) } else { None };
     let body = match &steps {
         Some((rule, more, extended)) => {
             fields.remove(Known::ContentLength);
@@ -141,7 +151,9 @@ pub(super) fn metered(context: &mut RequestContext, fields: &mut Fields, body: B
     let see = move |piece: &[u8]| {
         reading.lock().unwrap_or_else(PoisonError::into_inner).feed(piece);
     };
-    body.watched(Box::new(see), read_on)
+    let route = Arc::clone(&context.route);
+    let may = Box::new(move || !route.is_cut());
+    body.watched(Box::new(see), ReadOn { wait: read_on, may })
 }
 
 /// What is needed to take more for a reply, if the decision has it cut.

@@ -18,6 +18,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::content::{Content, Observer};
+use super::read_on::ReadOn;
 use super::{BodyEnd, BodyFailure, OnEnd, Rate};
 
 /// A request's or a reply's body.
@@ -178,10 +179,10 @@ impl Body {
     }
 
     /// Calls `see` with each piece as it is read. If the reader goes away before the end, the rest
-    /// is read for at most `read_on` and shown too. The hooks are called after that, and told that
-    /// the body was dropped.
+    /// is read as long as `read_on` says, and shown too. The hooks are called after that, and told
+    /// that the body was dropped, and whether its rest was read to the end.
     #[must_use]
-    pub(crate) fn watched(self, see: Observer, read_on: Duration) -> Self {
+    pub(crate) fn watched(self, see: Observer, read_on: ReadOn) -> Self {
         self.with(|content| content.watched(see, read_on))
     }
 

@@ -16,10 +16,9 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 
+use super::read_on::{self, ReadOn};
 use super::timeouts::ReadTimeouts;
-use super::{
-    BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, counted, linger, read_on,
-};
+use super::{BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, counted, linger};
 
 /// Maximum size of a frame made from a source. The frame is a copy, which waits for its reader in
 /// addition to what the source holds.
@@ -50,10 +49,8 @@ pub(crate) type Observer = Box<dyn FnMut(&[u8]) + Send>;
 struct Watch {
     /// Called with each piece, in order.
     see: Observer,
-    /// How long the rest is read for if the reader goes away.
-    read_on: Duration,
-    /// The reader has gone.
-    abandoned: bool,
+    /// For how long the rest is read if the reader goes away. `None` if it has.
+    read_on: Option<ReadOn>,
 }
 
 /// What has arrived and was not taken yet. Boxed, since few bodies have any.
@@ -138,8 +135,8 @@ impl Content {
         self.linger = true;
     }
 
-    pub(super) fn watched(&mut self, see: Observer, read_on: Duration) {
-        self.watch = Some(Box::new(Watch { see, read_on, abandoned: false }));
+    pub(super) fn watched(&mut self, see: Observer, read_on: ReadOn) {
+        self.watch = Some(Box::new(Watch { see, read_on: Some(read_on) }));
     }
 
     pub(super) fn window(&mut self, window_bytes: usize) {
@@ -318,6 +315,7 @@ impl Content {
             outcome: BodyOutcome::Complete,
             bytes: self.bytes,
             trailers: trailers.is_some(),
+            rest_read: false,
         };
         if trailers.is_some() {
             self.unread.get_or_insert_default().trailers = trailers;
@@ -334,9 +332,10 @@ impl Content {
         if self.on_end.is_empty() {
             return;
         }
-        let abandoned = self.watch.take().is_some_and(|watch| watch.abandoned);
+        let abandoned = self.watch.take().is_some_and(|watch| watch.read_on.is_none());
+        let rest_read = abandoned && outcome == BodyOutcome::Complete;
         let outcome = if abandoned { BodyOutcome::Dropped } else { outcome };
-        let end = BodyEnd { outcome, bytes: self.bytes, trailers };
+        let end = BodyEnd { outcome, bytes: self.bytes, trailers, rest_read };
         for hook in mem::take(&mut self.on_end) {
             hook.on_end(&end);
         }
@@ -366,7 +365,8 @@ impl Content {
         let incoming = match mem::replace(&mut self.kind, next) {
             Kind::Stream(incoming) => incoming,
             Kind::Source(source) => {
-                return source.finish(&BodyEnd { outcome, bytes: self.bytes, trailers: false });
+                let (bytes, trailers, rest_read) = (self.bytes, false, false);
+                return source.finish(&BodyEnd { outcome, bytes, trailers, rest_read });
             }
             Kind::Empty | Kind::Full(_) | Kind::Failed => return,
         };
@@ -382,17 +382,17 @@ impl Content {
     /// called when it ends.
     fn is_read_on(&mut self) -> bool {
         let Some(watch) = &mut self.watch else { return false };
-        if watch.abandoned || watch.read_on.is_zero() || matches!(self.kind, Kind::Failed) {
+        let wanted = watch.read_on.as_ref().is_some_and(ReadOn::is_wanted);
+        if !wanted || matches!(self.kind, Kind::Failed) {
             return false;
         }
         let (Some(place), Ok(runtime)) = (read_on::place(), tokio::runtime::Handle::try_current())
         else {
             return false;
         };
-        watch.abandoned = true;
-        let wait = watch.read_on;
+        let Some(read_on) = watch.read_on.take() else { return false };
         let rest = mem::replace(self, Self::nothing());
-        runtime.spawn(read_on::read(rest, wait, place));
+        runtime.spawn(read_on::read(rest, read_on, place));
         true
     }
 

@@ -11,6 +11,8 @@ pub struct BodyEnd {
     pub bytes: u64,
     /// Whether there were trailers.
     pub trailers: bool,
+    /// Its reader went away, but the rest was read on to its end.
+    pub rest_read: bool,
 }
 
 /// The possible outcomes.

@@ -46,6 +46,8 @@ pub use message::{InterimSender, Request, Response, Stream, Upgrade};
 pub use network::Network;
 pub(crate) use pace::Pace;
 pub use pace::Rate;
+pub(crate) use read_on::ReadOn;
+pub use read_on::nothing_is_read_on;
 pub(crate) use timer::Timer;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 

@@ -2,17 +2,40 @@
 //! says.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, ready};
 use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use super::content::Content;
 
 /// Bodies that are read on at the same time in this process, at most. Others are dropped with their
 /// reader.
 const READ_ON_MAX: usize = 4_096;
+/// How often a body that is read on asks whether it still may be.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 
 static READ_ON: AtomicUsize = AtomicUsize::new(0);
+/// Notified when no body is read on any more.
+static NONE_LEFT: Notify = Notify::const_new();
+
+/// How long the rest of a body is read, if its reader goes away.
+pub(crate) struct ReadOn {
+    /// At most. Zero: not at all.
+    pub(crate) wait: Duration,
+    /// Whether it may go on: not any more once a shutdown cuts what is under way.
+    pub(crate) may: Box<dyn Fn() -> bool + Send>,
+}
+
+impl ReadOn {
+    /// Whether to begin.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.wait.is_zero() && (self.may)()
+    }
+}
 
 /// One of the places for bodies that are read on.
 pub(super) struct Place(());
@@ -25,13 +48,29 @@ pub(super) fn place() -> Option<Place> {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        READ_ON.fetch_sub(1, Ordering::Relaxed);
+        if READ_ON.fetch_sub(1, Ordering::Relaxed) == 1 {
+            NONE_LEFT.notify_waiters();
+        }
     }
 }
 
-/// Reads `content` to its end, for at most `wait`.
-pub(super) async fn read(mut content: Content, wait: Duration, _place: Place) {
-    let reading = poll_fn(|cx| {
+/// Waits until no body is read on in this process. For a shutdown: what they tell is settled then.
+pub async fn nothing_is_read_on() {
+    loop {
+        let mut none_left = pin!(NONE_LEFT.notified());
+        // From here on a notification is not missed.
+        none_left.as_mut().enable();
+        if READ_ON.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        none_left.await;
+    }
+}
+
+/// Reads `content` to its end, as long as it may be.
+pub(super) async fn read(mut content: Content, read_on: ReadOn, place: Place) {
+    let until = Instant::now() + read_on.wait;
+    let mut reading = pin!(poll_fn(|cx| {
         loop {
             match ready!(content.poll_fill(cx)) {
                 Some(Ok(())) => {}
@@ -41,7 +80,15 @@ pub(super) async fn read(mut content: Content, wait: Duration, _place: Place) {
             content.consume(bytes);
             content.end_if_read();
         }
-    });
-    // What was read by then is all that will be known.
-    let _ = tokio::time::timeout(wait, reading).await;
+    }));
+    loop {
+        let next = Instant::now() + ASK_EVERY;
+        let ended = timeout_at(next.min(until), reading.as_mut()).await.is_ok();
+        if ended || next >= until || !(read_on.may)() {
+            break;
+        }
+    }
+    // What was read by now is all that will be known. It is settled before the place is free.
+    drop(content);
+    drop(place);
 }

@@ -55,7 +55,7 @@ impl EndRecorder {
 }
 
 fn end(outcome: BodyOutcome, bytes: u64, trailers: bool) -> Vec<BodyEnd> {
-    vec![BodyEnd { outcome, bytes, trailers }]
+    vec![BodyEnd { outcome, bytes, trailers, rest_read: false }]
 }
 
 #[tokio::test]

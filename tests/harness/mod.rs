@@ -11,6 +11,7 @@ pub mod flood;
 pub mod guest;
 #[cfg(target_os = "linux")]
 pub mod held;
+pub mod model;
 pub mod nginx;
 pub mod nodes;
 #[path = "../../src/wire/pki.rs"]

@@ -145,3 +145,45 @@ fn a_body_that_is_waited_for_is_asked_for() {
         assert_eq!(upstream.last().body, body.as_bytes());
     }
 }
+
+/// A query is charged what it asks for, however it is sent.
+#[test]
+fn graphql_is_charged_what_it_asks_for() {
+    let upstream = Upstream::start();
+    let policy = "[policies.api]\nuse = \"graphql-cost\"\n[policies.api.config]\nmax_cost = 100\n\
+        limits = [{ name = \"points\", algorithm = \"fixed_window\", quota = 100, period = \"1d\" }]\n\
+        fields = { \"Query.users\" = { cost = 1, list = true } }\n";
+    let proxy = TestProxy::start(
+        &Toml::new()
+            .upstream("api", &upstream.url(), "")
+            .more(policy)
+            .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"api\"")
+            .server("trusted_proxies = [\"127.0.0.1\"]"),
+    );
+    for (index, way) in proxy.ways().iter().enumerate() {
+        let client = format!("X-Forwarded-For: 192.0.2.{index}");
+        let ask = |options: &[&str], path: &str| {
+            way.curl(
+                path,
+                &[&["-H", &client, "-H", "Content-Type: application/json"], options].concat(),
+            )
+        };
+        let left = |transfer: &crate::harness::transfer::Transfer| {
+            transfer.field("ratelimit").unwrap().split(";r=").nth(1).unwrap().to_owned()
+        };
+        let query = "{\"query\": \"query($n: Int) { users(first: $n) { id name } }\", \"variables\": {\"n\": 20}}";
+        let first = ask(&["--data-binary", query], "/graphql");
+        assert_eq!((first.status, left(&first).starts_with("80;")), (200, true), "{first:?}");
+        assert_eq!(upstream.last().body, query);
+        let second = ask(&[], "/graphql?query=%7Busers(first:30)%7Bid%7D%7D");
+        assert_eq!((second.status, left(&second).starts_with("50;")), (200, true), "{second:?}");
+        let third = ask(&["--data-binary", &query.replace("20", "60")], "/graphql");
+        assert_eq!(third.status, 429, "{third:?}");
+        let before = upstream.count();
+        for refused in [query.replace("20", "101"), query.replace("} }", "}"), "[]".to_owned()] {
+            let reply = ask(&["--data-binary", &refused], "/graphql");
+            assert_eq!(reply.status, 400, "{refused}: {reply:?}");
+        }
+        assert_eq!(upstream.count(), before);
+    }
+}

@@ -21,6 +21,7 @@ mod admin;
 mod admission;
 #[allow(dead_code, reason = "parts of the benchmark that only measuring needs")]
 mod bench;
+mod budgets;
 // They control Redis' clock.
 #[cfg(target_os = "linux")]
 mod classics;

@@ -10,8 +10,8 @@ use crate::bindings::weir::policy::types::{
 };
 use crate::{
     Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
-    Fallback, Gather, HardCut, Limit, Manifest, Meter, Partial, Quota, Rate, Refund, ResponseView,
-    Verdict,
+    Fallback, Gather, HardCut, Limit, Manifest, Meter, Outcome, Partial, Quota, Rate, Refund,
+    ResponseView, Verdict,
 };
 
 impl Decision {
@@ -142,6 +142,13 @@ impl ResponseView {
     #[must_use]
     pub fn extended(&self) -> u64 {
         self.fact("usage.extended").and_then(|units| units.parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether the meters have read the whole reply: it is complete, or its client left and the
+    /// rest was [read on](Decision::read_on) to its end.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.outcome == Outcome::Completed || self.fact("usage.whole") == Some("true")
     }
 
     /// The first value of a response fact.

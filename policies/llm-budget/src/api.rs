@@ -20,12 +20,16 @@ pub(crate) struct Api {
     dialect: Dialect,
     /// Where a request names its model.
     pub(crate) model: ModelAt,
-    /// Pointers to the numbers in a request that bound its output.
-    pub(crate) maxima: Vec<String>,
+    /// Pointers to the numbers in a request that bound its output, of all calls.
+    maxima: Vec<String>,
     /// Pointers to the numbers of answers that a request asks for.
     pub(crate) copies: Vec<String>,
     /// The pointer that tells whether the reply is streamed.
     pub(crate) stream: Option<String>,
+    /// The pointer that tells whether the reply is only made later, and fetched by another request.
+    pub(crate) background: Option<String>,
+    /// The parameter of the query that tells the form of a streamed reply.
+    pub(crate) form: Option<String>,
     input: Told,
     output: Told,
     /// Where a reply tells its output so far, before it is complete.
@@ -73,6 +77,8 @@ pub(crate) enum Call {
     Completions,
     /// OpenAI's responses.
     Responses,
+    /// Gemini's `streamGenerateContent`.
+    Stream,
     /// Embeddings or a count of tokens: there is no output.
     InputOnly,
     Other,
@@ -85,13 +91,23 @@ impl Call {
     }
 }
 
+/// Where a request says something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place<'a> {
+    /// At this pointer in its body.
+    Body(&'a str),
+    /// In this parameter of its query.
+    Query(&'a str),
+}
+
 /// What a meter is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The input that was used.
     Input,
-    /// The output that was used.
-    Output,
+    /// The output that was used. Numbers that stand at one place are added, and of several places
+    /// the largest counts.
+    Output(u32),
     /// Texts, each about one token.
     Count,
     /// The bytes of texts.
@@ -131,6 +147,7 @@ impl Api {
             Dialect::OpenAi if ends(&["/embeddings"]) => Call::InputOnly,
             Dialect::Anthropic if ends(&["/count_tokens"]) => Call::InputOnly,
             Dialect::Gemini if ends(&known::GEMINI_INPUT_ONLY) => Call::InputOnly,
+            Dialect::Gemini if ends(&[":streamgeneratecontent"]) => Call::Stream,
             _ => Call::Other,
         }
     }
@@ -141,6 +158,35 @@ impl Api {
         let (_, last) = path.rsplit_once("/models/")?;
         let name = last.rsplit_once(':').map_or(last, |(name, _)| name);
         Some(name.to_owned()).filter(|name| !name.is_empty())
+    }
+
+    /// Pointers to all maxima that any call may name.
+    pub(crate) fn all_maxima(&self) -> &[String] {
+        &self.maxima
+    }
+
+    /// Pointers to the maxima that a call heeds. What it ignores bounds nothing.
+    pub(crate) fn maxima(&self, call: Call) -> impl Iterator<Item = &str> {
+        let heeded = match (&self.dialect, call) {
+            (Dialect::OpenAi, Call::Chat) => Some(known::CHAT_MAXIMA),
+            (Dialect::OpenAi, Call::Completions) => Some(known::COMPLETIONS_MAXIMA),
+            (Dialect::OpenAi, Call::Responses) => Some(known::RESPONSES_MAXIMA),
+            (Dialect::OpenAi, Call::InputOnly) => Some(&[][..]),
+            _ => None,
+        };
+        let all = self.maxima.iter().map(String::as_str);
+        all.filter(move |pointer| heeded.is_none_or(|heeded| heeded.contains(pointer)))
+    }
+
+    /// How a request of this call asks for a reply in server-sent events: where, and by which
+    /// value. `None` if its reply never has this form.
+    pub(crate) fn events(&self, call: Call) -> Option<(Place<'_>, &'static str)> {
+        let stream = || Some((Place::Body(self.stream.as_deref()?), "true"));
+        match (&self.dialect, call) {
+            (_, Call::InputOnly) | (Dialect::OpenAi, Call::Other) => None,
+            (Dialect::Gemini, Call::Stream) => Some((Place::Query(self.form.as_deref()?), "sse")),
+            _ => stream(),
+        }
     }
 
     /// The pointer at which a maximum is written into a request that has none.
@@ -166,21 +212,21 @@ impl Api {
 
     /// What to read from a reply.
     pub(crate) fn meters(&self, call: Call) -> Vec<(Role, Meter)> {
-        let told = |role: Role, readings: &[Reading]| -> Vec<(Role, Meter)> {
-            readings
-                .iter()
-                .map(|it| (role, Meter { pointer: it.pointer.clone(), gather: it.gather }))
-                .collect()
-        };
-        let input = self.input.iter().flat_map(|addend| told(Role::Input, addend));
-        let output = self.output.iter().flat_map(|addend| told(Role::Output, addend));
+        let meter = |it: &Reading| Meter { pointer: it.pointer.clone(), gather: it.gather };
+        let input = self.input.iter().flatten().map(|it| (Role::Input, meter(it)));
+        let placed = |(place, it)| (Role::Output(place), meter(it));
+        let output = self.output.iter().flat_map(|addend| (0..).zip(addend).map(placed));
+        // It has a place of its own: what the first event tells is part of what the last one does.
+        let places = self.output.iter().map(|addend| addend.len()).max().unwrap_or(0);
+        let apart = Role::Output(u32::try_from(places).unwrap_or(u32::MAX));
+        let so_far = self.so_far.iter().map(|it| (apart, meter(it)));
         let texts = self.texts.iter().flat_map(|pointer| {
             [(Role::Count, Gather::Count), (Role::Bytes, Gather::Bytes)]
                 .map(|(role, gather)| (role, Meter { pointer: pointer.clone(), gather }))
         });
         input
             .chain(output)
-            .chain(told(Role::Output, &self.so_far))
+            .chain(so_far)
             .chain(texts)
             .filter(|(_, meter)| self.may_contain(call, &meter.pointer))
             .collect()
@@ -196,7 +242,7 @@ impl Api {
             Call::Chat | Call::Completions => !of_responses,
             Call::Responses => of_responses,
             Call::InputOnly => pointer.starts_with("/usage/"),
-            Call::Other => true,
+            Call::Stream | Call::Other => true,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use weir_policy::{Denial, Facts};
 
-use crate::api::{Api, Call, ModelAt};
+use crate::api::{Api, Call, ModelAt, Place};
 use crate::{AMOUNT_MAX, Stop};
 
 /// A request for tokens.
@@ -15,7 +15,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) model: Option<String>,
     /// Tokens of input, estimated from the size of the body.
     pub(crate) input: u64,
-    /// The largest maximum of output for one answer; `None` if the request names none.
+    /// The largest maximum of output for one answer, of those that the call heeds; `None` if the
+    /// request names none.
     pub(crate) maximum: Option<u64>,
     /// The pointers at which it names one.
     pub(crate) named: Vec<&'a str>,
@@ -23,6 +24,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) copies: u64,
     /// Whether the reply may be streamed.
     pub(crate) streams: bool,
+    /// Whether the reply is certainly asked for in server-sent events, the one form that can be
+    /// cut.
+    pub(crate) in_events: bool,
 }
 
 /// The facts that [`read`] looks at, besides the path.
@@ -31,9 +35,15 @@ pub(crate) fn facts(api: &Api) -> Vec<String> {
         ModelAt::Pointer(pointer) => Some(pointer),
         ModelAt::Path | ModelAt::Nowhere => None,
     };
-    let pointers = model.into_iter().chain(&api.maxima).chain(&api.copies).chain(&api.stream);
+    let values = api.all_maxima().iter().chain(&api.copies).chain(&api.stream);
+    let values = values.chain(&api.background).map(|pointer| json(pointer));
     let of_body = ["body.type", "body.bytes"].map(str::to_owned);
-    of_body.into_iter().chain(pointers.map(|pointer| fact(pointer))).collect()
+    of_body
+        .into_iter()
+        .chain(model.map(|pointer| text(pointer)))
+        .chain(values)
+        .chain(api.form.as_ref().map(|name| query(name)))
+        .collect()
 }
 
 /// Reads a request.
@@ -59,33 +69,62 @@ pub(crate) fn read<'a>(
     let bytes = facts.get("body.bytes").and_then(|bytes| bytes.parse::<u64>().ok());
     let bytes = bytes.ok_or_else(|| "the proxy showed no body.bytes".to_owned())?;
     let path = facts.get("path").unwrap_or_default();
+    let call = api.call(path);
+    refuse_background(api, call, facts)?;
     let mut maximum = None;
     let mut named = Vec::new();
-    for pointer in &api.maxima {
+    for pointer in api.maxima(call) {
         if let Some(tokens) = largest(facts, pointer)? {
             maximum = maximum.max(Some(tokens));
-            named.push(pointer.as_str());
+            named.push(pointer);
         }
     }
     let mut copies = 1;
     for pointer in &api.copies {
         copies = copies.max(largest(facts, pointer)?.unwrap_or(1));
     }
-    let streams = api.stream.as_ref().is_some_and(|pointer| {
-        // Some servers take 1 or "yes" for true. A reply that is not streamed tells its usage
-        // anyway.
-        facts.all(&fact(pointer)).any(|value| !matches!(value, "false" | "null"))
-    });
     Ok(Asked {
-        call: api.call(path),
+        call,
         model: model(api, facts, path)?,
         input: bytes.div_ceil(bytes_per_token.max(1)).clamp(1, AMOUNT_MAX),
         // 0 is no maximum: some servers take it for none at all.
         maximum: maximum.filter(|tokens| *tokens > 0),
         named,
         copies,
-        streams,
+        // Some servers take 1 or "yes" for true. A reply that is not streamed tells its usage
+        // anyway.
+        streams: api.stream.as_ref().is_some_and(|pointer| may_be_true(facts, pointer)),
+        in_events: in_events(api, call, facts),
     })
+}
+
+/// Whether some server may take the value at `pointer` for true.
+fn may_be_true(facts: &Facts, pointer: &str) -> bool {
+    facts.all(&json(pointer)).any(|value| !matches!(value, "false" | "null"))
+}
+
+/// Whether no server could take the request for one that asks for another form of reply. What is
+/// not clear is not taken in steps: a reply that can't be cut would end in debt.
+fn in_events(api: &Api, call: Call, facts: &Facts) -> bool {
+    let Some((place, value)) = api.events(call) else { return false };
+    let name = match place {
+        Place::Body(pointer) => json(pointer),
+        Place::Query(parameter) => query(parameter),
+    };
+    let mut found = facts.all(&name).peekable();
+    found.peek().is_some() && found.all(|found| found == value)
+}
+
+/// A reply that is made later is fetched by a request that nobody charges. Where the call is not
+/// known, the name may mean something else: that of a picture.
+fn refuse_background(api: &Api, call: Call, facts: &Facts) -> Result<(), Denial> {
+    let Some(pointer) = &api.background else { return Ok(()) };
+    let asked = facts.all(&json(pointer)).any(|value| value == "true");
+    if asked || (call == Call::Responses && may_be_true(facts, pointer)) {
+        let reason = format!("{pointer} must be false: the reply would not tell its usage");
+        return Err(Denial::new(400, reason));
+    }
+    Ok(())
 }
 
 fn model(api: &Api, facts: &Facts, path: &str) -> Result<Option<String>, Denial> {
@@ -93,7 +132,7 @@ fn model(api: &Api, facts: &Facts, path: &str) -> Result<Option<String>, Denial>
         ModelAt::Nowhere => Ok(None),
         ModelAt::Path => Ok(Api::model_in(path)),
         ModelAt::Pointer(pointer) => {
-            let name = fact(pointer);
+            let name = text(pointer);
             let mut values = facts.all(&name);
             let first = values.next();
             if values.any(|other| Some(other) != first) {
@@ -105,14 +144,15 @@ fn model(api: &Api, facts: &Facts, path: &str) -> Result<Option<String>, Denial>
     }
 }
 
-/// The largest number at `pointer`. `null` is none.
+/// The largest number at `pointer`. `null` is none. A number in quotes is refused like all else
+/// that is no number: whether a server reads it is not known.
 fn largest(facts: &Facts, pointer: &str) -> Result<Option<u64>, Denial> {
     let mut largest = None;
-    for value in facts.all(&fact(pointer)).filter(|value| *value != "null") {
+    for value in facts.all(&json(pointer)).filter(|value| *value != "null") {
         let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
         let number = value.parse().ok().filter(|number| digits && *number <= AMOUNT_MAX);
         if number.is_none() {
-            let reason = format!("{pointer} must be a whole number from 0 to {AMOUNT_MAX}");
+            let reason = format!("{pointer} must be null or a whole number from 0 to {AMOUNT_MAX}");
             return Err(Denial::new(400, reason));
         }
         largest = largest.max(number);
@@ -120,6 +160,16 @@ fn largest(facts: &Facts, pointer: &str) -> Result<Option<u64>, Denial> {
     Ok(largest)
 }
 
-fn fact(pointer: &str) -> String {
+/// The fact with a text, without its quotes.
+fn text(pointer: &str) -> String {
     format!("body:{pointer}")
+}
+
+/// The fact with a value as JSON: `100`, `"100"` and `[100]` are different ones.
+fn json(pointer: &str) -> String {
+    format!("body.json:{pointer}")
+}
+
+fn query(parameter: &str) -> String {
+    format!("query.{parameter}")
 }

@@ -122,7 +122,7 @@ impl Config {
         }
         let models = Models::new(self.models, self.money.is_some(), &mut mistakes);
         let api = api(self.api, self.pointers, &mut mistakes);
-        if self.set_maximum && api.as_ref().is_some_and(|api| api.maxima.is_empty()) {
+        if self.set_maximum && api.as_ref().is_some_and(|api| api.all_maxima().is_empty()) {
             let expected = "false, or `pointers.maxima`: where a maximum is written";
             mistakes.add("set_maximum", "true", expected);
         }

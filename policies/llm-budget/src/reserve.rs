@@ -1,8 +1,8 @@
 //! What a request is charged when it comes, and what is asked of its reply. Does not read bodies.
 //!
 //! If only limits in `tokens` can refuse it, a request may get less than it asks for: what is left
-//! of them (`partial`), or one step after another (`hard_cut`). Input and money have no maximum
-//! that an upstream could be told.
+//! of them (`partial`), or one step after another (`hard_cut`, of a reply that can be cut). Input
+//! and money have no maximum that an upstream could be told.
 
 use std::time::Duration;
 
@@ -15,6 +15,13 @@ use crate::lists::{Counted, cost_max, may_refuse};
 use crate::memo::{Memo, Taken};
 use crate::models::{Known, Price};
 use crate::{AMOUNT_MAX, LlmBudget, Stop};
+
+/// Groups of the estimate's terms. A group is a sum, and the largest counts, as in
+/// [`Api::read`](crate::api::Api::read): the number of texts, their bytes, and the output as told
+/// at each place where it may stand.
+const COUNT_GROUP: u32 = 0;
+const BYTES_GROUP: u32 = 1;
+const TOLD_GROUPS: u32 = 2;
 
 /// How much of what a request may use is taken when it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,15 +143,17 @@ impl<'a> Reservation<'a> {
             return;
         }
         let (input, settings) = (self.asked.input, self.settings);
-        if settings.hard_cut > 0 {
-            self.mode = Mode::Steps(settings.hard_cut.min(self.output));
+        let left = most.saturating_sub(input);
+        let first = settings.hard_cut.min(self.output);
+        // Where the input and a step are never left, a reply would end before its first byte.
+        if first > 0 && self.asked.in_events && first <= left {
+            self.mode = Mode::Steps(first);
             return;
         }
         // One number can't say what is left for several answers, and a request that asks for no
         // output at all must not get any.
         let none = self.asked.maximum.is_none() && !self.asked.named.is_empty();
         let tells = self.asked.copies == 1 && !self.tell.is_empty() && !none;
-        let left = most.saturating_sub(input);
         if !settings.partial || !tells || left < settings.least_output {
             return;
         }
@@ -198,6 +207,7 @@ impl<'a> Reservation<'a> {
             .settle_with(self.memo().write())
             .read_on(Duration::from_millis(self.settings.read_on_ms));
         let input = self.asked.input;
+        let taken = self.shared().map(|limit| limit.cost).min().unwrap_or(0);
         decision = match self.mode {
             Mode::Whole => decision,
             Mode::Partial => decision.partial(Partial {
@@ -206,11 +216,12 @@ impl<'a> Reservation<'a> {
                 tell: self.tell.iter().map(|pointer| (*pointer).to_owned()).collect(),
                 base: input,
             }),
-            Mode::Steps(_) => decision.hard_cut(HardCut {
+            Mode::Steps(first) => decision.hard_cut(HardCut {
                 limits: self.shared().map(|limit| limit.name.clone()).collect(),
-                taken: self.shared().map(|limit| limit.cost).min().unwrap_or(0),
+                taken,
                 step: self.settings.hard_cut,
-                used: Estimate { base: input, terms: self.terms(&meters) },
+                // What was taken for the input, and not more: the first step is for the output.
+                used: Estimate { base: taken.saturating_sub(first), terms: self.terms(&meters) },
             }),
         };
         for (_, meter) in meters {
@@ -221,10 +232,14 @@ impl<'a> Reservation<'a> {
 
     /// How the output so far is estimated while a reply streams.
     fn terms(&self, meters: &[(Role, Meter)]) -> Vec<Term> {
-        let term = |(meter, (role, _)): (u32, &(Role, Meter))| match role {
-            Role::Input => None,
-            Role::Output | Role::Count => Some(Term { meter, units: 1, per: 1 }),
-            Role::Bytes => Some(Term { meter, units: 1, per: self.settings.bytes_per_token }),
+        let term = |(meter, (role, _)): (u32, &(Role, Meter))| {
+            let (group, per) = match role {
+                Role::Input => return None,
+                Role::Count => (COUNT_GROUP, 1),
+                Role::Bytes => (BYTES_GROUP, self.settings.bytes_per_token),
+                Role::Output(place) => (TOLD_GROUPS.saturating_add(*place), 1),
+            };
+            Some(Term { group, meter, units: 1, per })
         };
         (0..).zip(meters).filter_map(term).collect()
     }

@@ -8,8 +8,9 @@ use crate::AMOUNT_MAX;
 use crate::api::Reply;
 use crate::memo::{Memo, Taken};
 
-/// The status that the proxy notes for a client that left before there was a reply.
-const CLIENT_GONE: u16 = 499;
+/// What the proxy notes where there was no reply yet: the client left, the proxy shuts down, the
+/// request took longer than it may. And nothing at all.
+const NO_REPLY: [u16; 4] = [0, 499, 503, 504];
 
 /// What a request has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub(crate) fn adjustments(memo: &Memo, reply: &Reply, response: &ResponseView) -
 fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
     let gone = response.outcome == Outcome::ClientGone;
     // The upstream may have worked for a client that did not wait for the head of the reply.
-    let unseen = gone && matches!(response.status, 0 | CLIENT_GONE);
+    let unseen = gone && NO_REPLY.contains(&response.status);
     let failed = response.status >= 400 || response.status == 0;
     if failed && !unseen && !reply.tells() {
         return Used::Nothing;
@@ -39,7 +40,7 @@ fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
     if !reply.tells() && reply.text.is_none() {
         return Used::Unknown;
     }
-    let complete = response.outcome == Outcome::Completed;
+    let complete = response.is_whole();
     let seen = reply.text.max(reply.so_far);
     let output = match reply.output {
         Some(told) if complete => told,

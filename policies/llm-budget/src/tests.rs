@@ -1,5 +1,7 @@
 //! The policy on the host: what is reserved, what it is settled to, and what each mistake says.
 
+mod asking;
+mod cutting;
 mod mistakes;
 mod reserving;
 mod settling;

@@ -113,6 +113,15 @@ fn a_name_that_occurs_twice_is_found_twice() {
 }
 
 #[test]
+fn a_document_with_very_many_values_is_none() {
+    let many = |count: usize| format!("{{{}}}", vec!["\"a\":1"; count].join(","));
+    let found = |count| select(&many(count), vec![wanted("/a", false)]).map(|all| all.len());
+    assert_eq!((found(64), found(65)), (Some(64), None));
+    // Of those that nobody asked for there may be any number.
+    assert_eq!(select(&many(10_000), vec![wanted("/b", false)]), Some(Vec::new()));
+}
+
+#[test]
 fn what_is_no_document_is_none() {
     for text in [
         "",

@@ -52,6 +52,9 @@ pub(super) fn of(answered: Answered, verdict: &Verdict) -> Result<Option<Bodies>
             Ok(Meter { pointer, gather: gather(meter.gather) })
         })
         .collect::<Result<_, String>>()?;
+    if partial.is_some() && hard_cut.is_some() {
+        return Err("partial and hard-cut: both, expected at most one of them".to_owned());
+    }
     let partial = partial.map(|answered| self::partial(answered, limits)).transpose()?;
     let count = meters.len();
     let hard_cut = hard_cut.map(|answered| self::hard_cut(answered, limits, count)).transpose()?;
@@ -134,7 +137,7 @@ fn hard_cut(answered: types::HardCut, limits: &[Limit], meters: usize) -> Result
                 "hard-cut.used.terms[{index}]: expected one of {meters} meters, and a `per` above 0"
             ));
         }
-        Ok(Term { meter, units: term.units, per: term.per })
+        Ok(Term { group: term.group, meter, units: term.units, per: term.per })
     };
     let terms = used.terms.into_iter().enumerate().map(term).collect::<Result<_, _>>()?;
     Ok(HardCut { limits, taken, step, base: used.base, terms })
@@ -148,7 +151,8 @@ fn known(at: &str, names: &[String], limits: &[Limit]) -> Result<(), String> {
     }
     for name in names {
         let limit = limits.iter().find(|limit| limit.name == *name);
-        if !limit.is_some_and(|limit| limit.refund == Refund::BySettle) {
+        let settles = |limit: &Limit| limit.refund == Refund::BySettle && limit.algorithm.settles();
+        if !limit.is_some_and(settles) {
             return Err(format!(
                 "{at}.limits: found {:?}, expected the name of a limit with the refund by-settle",
                 shortened(name)

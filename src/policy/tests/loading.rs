@@ -53,7 +53,10 @@ fn an_unknown_shipped_policy_is_a_mistake_with_the_nearest() {
     let found = mistakes(shipped("client_ip"), LIMITS);
     assert_eq!((found.len(), found[0].setting.as_str()), (1, "use"));
     assert!(found[0].expected.contains("nearest is `client-ip`"), "{found:?}");
-    assert_eq!(super::super::shipped(), ["client-ip", "keyed", "llm-budget", "plans"]);
+    assert_eq!(
+        super::super::shipped(),
+        ["client-ip", "graphql-cost", "keyed", "llm-budget", "plans"]
+    );
 }
 
 #[test]

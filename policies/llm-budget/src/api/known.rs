@@ -25,6 +25,11 @@ pub(super) const OPENAI_RESPONSES: [&str; 6] = [
     "/output/*/content/*/text",
 ];
 
+/// The maxima that each of OpenAI's calls heeds.
+pub(super) const CHAT_MAXIMA: &[&str] = &["/max_tokens", "/max_completion_tokens"];
+pub(super) const COMPLETIONS_MAXIMA: &[&str] = &["/max_tokens"];
+pub(super) const RESPONSES_MAXIMA: &[&str] = &["/max_output_tokens"];
+
 /// Gemini's methods without output.
 pub(super) const GEMINI_INPUT_ONLY: [&str; 3] =
     [":embedcontent", ":batchembedcontents", ":counttokens"];
@@ -47,6 +52,8 @@ fn openai() -> Api {
         maxima: owned(&["/max_tokens", "/max_completion_tokens", "/max_output_tokens"]),
         copies: owned(&["/n", "/best_of"]),
         stream: Some("/stream".to_owned()),
+        background: Some("/background".to_owned()),
+        form: None,
         // The same number, wherever the call puts it.
         input: vec![lasts(&[
             "/usage/prompt_tokens",
@@ -82,7 +89,9 @@ fn anthropic() -> Api {
         model: ModelAt::Pointer("/model".to_owned()),
         maxima: owned(&["/max_tokens"]),
         copies: Vec::new(),
-        stream: None,
+        stream: Some("/stream".to_owned()),
+        background: None,
+        form: None,
         input: kinds.into_iter().map(|kind| lasts(&places(kind))).collect(),
         output: vec![lasts(&["/usage/output_tokens"])],
         // The first event's number is that of the first few tokens. A stream that ends before the
@@ -117,6 +126,8 @@ fn gemini() -> Api {
             "/generation_config/candidate_count",
         ]),
         stream: None,
+        background: None,
+        form: Some("alt".to_owned()),
         // What a tool's results take is told apart from the prompt.
         input: sum(&["promptTokenCount", "toolUsePromptTokenCount"]),
         output: sum(&["candidatesTokenCount", "thoughtsTokenCount"]),

@@ -10,7 +10,7 @@ const COUNT: &str = "usage.count:/choices/*/delta/content";
 
 /// A chat request for 1,000 tokens: 1,100 are reserved.
 fn chat() -> Vec<(&'static str, &'static str)> {
-    post(CHAT, &[("body:/model", "gpt-4o"), ("body:/max_tokens", "1000")])
+    post(CHAT, &[("body:/model", "gpt-4o"), ("body.json:/max_tokens", "1000")])
 }
 
 /// The change of the one limit in tokens.
@@ -54,7 +54,7 @@ fn a_limit_that_is_smaller_than_the_request_owes_the_rest() {
 #[test]
 fn responses_and_embeddings_tell_their_usage_in_their_own_places() {
     let policy = openai(&tokens());
-    let request = post("/v1/responses", &[("body:/max_output_tokens", "1000")]);
+    let request = post("/v1/responses", &[("body.json:/max_output_tokens", "1000")]);
     for place in ["/usage", "/response/usage"] {
         let input = format!("usage.last:{place}/input_tokens");
         let output = format!("usage.last:{place}/output_tokens");
@@ -70,7 +70,7 @@ fn responses_and_embeddings_tell_their_usage_in_their_own_places() {
 #[test]
 fn anthropics_first_event_tells_the_input_and_its_last_the_output() {
     let policy = of("anthropic", &tokens());
-    let request = post(MESSAGES, &[("body:/max_tokens", "1000")]);
+    let request = post(MESSAGES, &[("body.json:/max_tokens", "1000")]);
     let start = [
         ("usage.last:/message/usage/input_tokens", "20"),
         ("usage.last:/message/usage/cache_creation_input_tokens", "300"),
@@ -112,7 +112,7 @@ fn anthropics_first_event_tells_the_input_and_its_last_the_output() {
 #[test]
 fn geminis_thoughts_are_output() {
     let policy = of("gemini", &tokens());
-    let request = post(GENERATE, &[("body:/generationConfig/maxOutputTokens", "1000")]);
+    let request = post(GENERATE, &[("body.json:/generationConfig/maxOutputTokens", "1000")]);
     for place in ["/usageMetadata", "/*/usageMetadata"] {
         let [prompt, tool, candidates, thoughts] = [
             "promptTokenCount",
@@ -185,6 +185,14 @@ fn nothing_is_given_back_for_nothing_known() {
 }
 
 #[test]
+fn a_reply_that_was_read_on_to_its_end_counts_as_it_would_have() {
+    let view = [("usage.whole", "true"), (PROMPT, "100"), (COMPLETION, "50"), (COUNT, "90")];
+    assert_eq!(of_chat(&ended(Outcome::ClientGone, 200, &view)), 50 - 1_000);
+    assert_eq!(of_chat(&ended(Outcome::ClientGone, 200, &view[1..])), 90 - 1_000);
+    assert_eq!(of_chat(&ended(Outcome::ClientGone, 200, &view[..1])), 0, "nothing was told");
+}
+
+#[test]
 fn a_client_that_leaves_pays_for_what_was_written() {
     let text = ended(Outcome::ClientGone, 200, &[(COUNT, "70"), (BYTES, "150")]);
     assert_eq!(of_chat(&text), 70 - 1_000);
@@ -247,7 +255,9 @@ fn a_shadow_limit_was_charged_its_cost_whatever_was_taken_of_the_others() {
 #[test]
 fn what_was_taken_in_steps_is_settled_with_the_first_step() {
     let policy = openai(&format!("{}, \"hard_cut\": 64", tokens()));
-    let change = |view: &ResponseView| change(&policy, &chat(), view);
+    let mut streamed = chat();
+    streamed.push(("body.json:/stream", "true"));
+    let change = |view: &ResponseView| change(&policy, &streamed, view);
     let used = [("usage.extended", "128"), (PROMPT, "90"), (COMPLETION, "150")];
     assert_eq!(change(&completed(&used)), 240 - (164 + 128));
     let cut = [("usage.extended", "64"), (COUNT, "130")];
@@ -261,7 +271,7 @@ fn what_was_taken_in_steps_is_settled_with_the_first_step() {
 
 #[test]
 fn a_decision_of_another_instance_is_settled_by_its_memo() {
-    let facts = post(CHAT, &[("body:/model", "gpt-4o"), ("body:/max_tokens", "1000")]);
+    let facts = post(CHAT, &[("body:/model", "gpt-4o"), ("body.json:/max_tokens", "1000")]);
     let memo = decide(&openai(&format!("{}, {MODELS}", all_lists())), &facts).settle_with.unwrap();
     // The prices have changed since.
     let other = openai(&format!("{}, {}", all_lists(), MODELS.replace("2500000", "1")));
@@ -278,7 +288,7 @@ fn a_memo_is_read_as_it_was_written_and_is_never_too_long() {
         r#""output_tokens": [{}], "models": {{"*": {{"input": 4503599627370496, "output": 4503599627370496}}}}"#,
         limits.join(",")
     ));
-    let facts = post(CHAT, &[("body:/max_tokens", "4503599627370496")]);
+    let facts = post(CHAT, &[("body.json:/max_tokens", "4503599627370496")]);
     let text = decide(&policy, &facts).settle_with.unwrap();
     assert!(text.len() <= 4_096, "{}", text.len());
     let memo = Memo::read(&text).unwrap();
