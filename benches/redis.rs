@@ -291,7 +291,7 @@ async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize
                         held.push(grant);
                     }
                     Take::Refused(_) => {}
-                    Take::Unavailable => panic!("Redis did not answer"),
+                    Take::Unavailable(_) => panic!("Redis did not answer"),
                 }
             }
             // Forgotten, so that nothing is given back: that would be measured together with the

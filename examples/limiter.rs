@@ -179,7 +179,7 @@ pub async fn worker(
                 report.waited += 1;
                 tokio::time::sleep(wait.unwrap_or(pace.hour)).await;
             }
-            Take::Unavailable => {
+            Take::Unavailable(_) => {
                 println!("the store does not answer");
                 tokio::time::sleep(STORE_WAIT).await;
             }

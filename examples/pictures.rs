@@ -130,7 +130,7 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Sample>, Box<dyn Error>> {
                 Some(at + outcome.delay_us() as f64 / unit_us as f64)
             }
             Take::Refused(_) => None,
-            Take::Unavailable => return Err("the store in memory did not answer".into()),
+            Take::Unavailable(_) => return Err("the store in memory did not answer".into()),
         };
         samples.push(Sample { at, passed });
     }

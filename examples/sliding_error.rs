@@ -125,7 +125,7 @@ pub async fn replay(
             Take::Refused(outcome) => {
                 (false, outcome.limits.first().map_or(0, |limit| limit.remaining))
             }
-            Take::Unavailable => return Err("the store in memory did not answer".into()),
+            Take::Unavailable(_) => return Err("the store in memory did not answer".into()),
         };
         let room = (truth.len() as u64) < rate.amount;
         found.decisions += 1;

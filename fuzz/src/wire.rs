@@ -20,6 +20,8 @@ mod linger;
 mod message;
 #[path = "../../src/wire/pace.rs"]
 mod pace;
+#[path = "../../src/wire/read_on.rs"]
+mod read_on;
 #[path = "../../src/wire/timeouts.rs"]
 mod timeouts;
 #[path = "../../src/wire/timer.rs"]

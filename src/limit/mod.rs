@@ -136,8 +136,9 @@ pub enum Take {
     /// longest `Retry-After` is known. The exception is an enforced limit with an amount or a burst
     /// of 0: then no counter was read, and the other limits show their whole allowance.
     Refused(Outcome),
-    /// A counter could not be reached, and the configuration says to deny in that case.
-    Unavailable,
+    /// A counter could not be reached, for this cause, and the configuration says to deny in that
+    /// case.
+    Unavailable(&'static str),
 }
 
 /// What a request was granted. Settled once, when the request ends.

@@ -75,6 +75,8 @@ struct Group<'p> {
     place: Place,
     /// The store's call that failed may have run.
     may_have_run: bool,
+    /// Why the store's call failed first.
+    failed: Option<Cause>,
     /// The last answer: of a look or of a take.
     answer: Option<Result<Taken, EngineError>>,
     /// Whether `answer` is that of a take.
@@ -203,6 +205,7 @@ impl<'p> Round<'p> {
                 retried: false,
                 place: Place::Store,
                 may_have_run: false,
+                failed: None,
                 answer: None,
                 was_take: false,
             });
@@ -331,6 +334,11 @@ impl<'p> Round<'p> {
         } else {
             Phase::RollingBack(end)
         };
+    }
+
+    /// Why a call failed, if one did.
+    pub(super) fn failure(&self) -> Option<Cause> {
+        self.groups.iter().find_map(|group| group.failed)
     }
 
     /// The limits that were counted here.
@@ -465,6 +473,9 @@ impl Group<'_> {
         answer: Result<Taken, EngineError>,
         numbers: &impl Numbers,
     ) -> Option<Result<Taken, EngineError>> {
+        if let Err(error) = &answer {
+            self.failed.get_or_insert(error.cause);
+        }
         let counts_here = self.on_store_error == OnStoreError::Local && self.place == Place::Store;
         if let (Err(error), true) = (&answer, counts_here) {
             self.may_have_run |= error.ran == Ran::Unknown;

@@ -26,6 +26,7 @@ use super::{held, ledger, local};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
+use crate::telemetry::Label as _;
 
 /// Too many takes are in flight on this worker: nothing was sent.
 const OVERLOADED: EngineError = EngineError { cause: Cause::Overload, ran: Ran::No };
@@ -357,7 +358,7 @@ struct SettleOnDrop(Option<Take>);
 
 impl SettleOnDrop {
     fn accept(mut self) -> Take {
-        self.0.take().unwrap_or(Take::Unavailable)
+        self.0.take().unwrap_or(Take::Unavailable(""))
     }
 }
 
@@ -380,13 +381,14 @@ fn finish(
 ) -> Take {
     let result = round.result();
     if result == RoundResult::Unavailable {
-        return Take::Unavailable;
+        return Take::Unavailable(round.failure().map_or("", |cause| cause.label()));
     }
     let limits = plan.limits();
     // The round reports each limit that was called. The others never pass: nothing remains of them.
     let mut outcome = Outcome {
         admitted: result == RoundResult::Admitted,
         limits: vec![LimitOutcome::default(); limits.len()],
+        store_failure: round.failure().map(|cause| cause.label()),
     };
     let mut charged: Charged = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
@@ -468,8 +470,11 @@ fn hold(
 /// blocked client costs the store nothing. The plan's other limits are shown with their whole
 /// allowance.
 fn refused_without_call(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Take {
-    let outcome =
-        Outcome { admitted: false, limits: plan.limits().iter().map(untouched).collect() };
+    let outcome = Outcome {
+        admitted: false,
+        limits: plan.limits().iter().map(untouched).collect(),
+        store_failure: None,
+    };
     count(shared, scope, plan.limits(), &outcome);
     Take::Refused(outcome)
 }

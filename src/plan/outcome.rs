@@ -9,6 +9,8 @@ pub struct Outcome {
     pub admitted: bool,
     /// One for each limit, in the plan's order.
     pub limits: Vec<LimitOutcome>,
+    /// If a counter could not be reached: why, as metrics and logs name it.
+    pub store_failure: Option<&'static str>,
 }
 
 /// The limiter's answer for one limit.

@@ -85,6 +85,9 @@ pub(super) fn line(
     if let Some(failure) = context.failure {
         line.text("failure", failure);
     }
+    if let Some(failure) = context.store_failure {
+        line.text("store_failure", failure);
+    }
     if let Some(decision) = context.decision.as_ref().filter(|decision| !decision.labels.is_empty())
     {
         line.labels(&decision.labels);

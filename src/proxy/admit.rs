@@ -216,6 +216,7 @@ pub(super) async fn charge(
             } else {
                 Decided::Admitted
             };
+            context.store_failure = outcome.store_failure;
             context.outcome = Some(outcome);
             context.grant = Some(grant);
             context.decided(decided);
@@ -225,11 +226,13 @@ pub(super) async fn charge(
             if outcome.is_local(plan.limits()) {
                 context.degraded = Some("local");
             }
+            context.store_failure = outcome.store_failure;
             context.outcome = Some(outcome);
             context.decided(Decided::Refused);
             Err(Refusal::TooMany)
         }
-        Take::Unavailable => {
+        Take::Unavailable(cause) => {
+            context.store_failure = Some(cause);
             context.decided(Decided::Unavailable);
             Err(Refusal::StoreUnavailable)
         }

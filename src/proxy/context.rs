@@ -63,6 +63,8 @@ pub(super) struct RequestContext {
     pub(super) origin: Option<Box<[u8]>>,
     /// The failure on the upstream's side, for the log.
     pub(super) failure: Option<&'static str>,
+    /// Why a counter could not be reached, for the log.
+    pub(super) store_failure: Option<&'static str>,
     /// The protocol that the client asks to switch to, until the upstream agrees.
     pub(super) upgrade: Option<Box<UpgradeRequest>>,
     /// Bytes from the client through the tunnel.
@@ -139,6 +141,7 @@ impl RequestContext {
             upgrade: None,
             tunnelled_up: None,
             failure: None,
+            store_failure: None,
             reply_facts: Vec::new(),
             usage: None,
             request_bytes: None,

@@ -122,7 +122,7 @@ impl Cut {
                     extended.grants.push(grant);
                     extended.units = extended.units.saturating_add(self.rule.step);
                 }
-                Take::Refused(_) | Take::Unavailable => {
+                Take::Refused(_) | Take::Unavailable(_) => {
                     extended.cut = true;
                     self.last = Some(Bytes::from_static(LAST_EVENT.as_bytes()));
                     break;

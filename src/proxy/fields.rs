@@ -51,7 +51,11 @@ pub(super) fn is_draft(style: FieldStyle) -> bool {
 /// The value of `RateLimit-Policy` for limits that were all measured. `None` if it depends on the
 /// outcome.
 pub(super) fn policy_value(limits: &[Limit]) -> Option<Box<[u8]>> {
-    let outcome = Outcome { admitted: true, limits: vec![LimitOutcome::default(); limits.len()] };
+    let outcome = Outcome {
+        admitted: true,
+        limits: vec![LimitOutcome::default(); limits.len()],
+        store_failure: None,
+    };
     if reported(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
         return None;
     }
@@ -225,6 +229,10 @@ mod tests {
         )
     }
 
+    fn of(admitted: bool, limits: &[LimitOutcome]) -> Outcome {
+        Outcome { admitted, limits: limits.to_vec(), store_failure: None }
+    }
+
     fn fits(remaining: u64, reset_us: u64) -> LimitOutcome {
         LimitOutcome { fits: true, remaining, reset_us, ..LimitOutcome::default() }
     }
@@ -235,7 +243,7 @@ mod tests {
 
     fn fields(style: FieldStyle, limits: &[Limit], outcomes: &[LimitOutcome]) -> HeaderMap {
         let mut fields = Fields::new();
-        let outcome = Outcome { admitted: true, limits: outcomes.to_vec() };
+        let outcome = of(true, outcomes);
         add(&mut fields, style, limits, &outcome, None);
         // The value derived beforehand is the same.
         let mut again = Fields::new();
@@ -406,7 +414,7 @@ mod tests {
             &mut fields,
             FieldStyle::Draft,
             &[window("ours", 9, 1_000)],
-            &Outcome { admitted: true, limits: vec![fits(8, 0)] },
+            &of(true, &[fits(8, 0)]),
             None,
         );
         let names: Vec<String> =
@@ -436,9 +444,7 @@ mod tests {
     #[test]
     fn retry_after_is_the_longest_in_whole_seconds_and_absent_where_waiting_is_no_help() {
         let limits = [window("a", 1, 1_000), window("b", 1, 1_000), window("c", 1, 1_000)];
-        let retry = |outcomes: [LimitOutcome; 3]| {
-            retry_after_s(&limits, &Outcome { admitted: false, limits: outcomes.to_vec() })
-        };
+        let retry = |outcomes: [LimitOutcome; 3]| retry_after_s(&limits, &of(false, &outcomes));
         assert_eq!(
             retry([refuses(0, Some(1_000_001), 0), refuses(0, Some(1), 0), fits(0, 9_000_000)]),
             Some(2)

@@ -73,7 +73,7 @@ impl Node {
     pub async fn ask(&self, plan: &Arc<Plan>) -> Outcome {
         match self.take(plan).await {
             Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
-            Take::Unavailable => panic!("the store did not answer"),
+            Take::Unavailable(cause) => panic!("the store did not answer: {cause}"),
         }
     }
 

@@ -262,3 +262,28 @@ async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() 
     })
     .await;
 }
+
+/// So that a single request can be explained: the metrics only count.
+#[tokio::test]
+async fn the_access_log_tells_why_a_counter_could_not_be_reached() {
+    let upstream = Upstream::start();
+    for (on_store_error, decision) in
+        [("deny", "unavailable"), ("allow", "degraded"), ("local", "local")]
+    {
+        let config = simple(&upstream.url(), &[LIMIT])
+            .redis_within("single", &[free_address()], on_store_error, "1s")
+            .share("1/2");
+        let config = config.text().replace("access = \"off\"", "access = \"all\"");
+        let weir = Weir::start(&config);
+        let _ = get(weir.http, "/", &[]).await;
+        let line = eventually_async("the request is logged", async || {
+            let lines = weir.output().lines();
+            let line = lines.into_iter().find(|line| line.contains("\"message\":\"request\""));
+            line.ok_or_else(|| weir.output().tail(20))
+        })
+        .await;
+        let expected = format!("\"decision\":\"{decision}\"");
+        assert!(line.contains(&expected), "{line}");
+        assert!(line.contains("\"store_failure\":\"connection\""), "{line}");
+    }
+}

@@ -132,7 +132,7 @@ impl Rig {
     async fn outcome(&self, limits: &[Limit]) -> Outcome {
         match self.take(limits).await {
             Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
-            Take::Unavailable => panic!("the store answers"),
+            Take::Unavailable(_) => panic!("the store answers"),
         }
     }
 

@@ -323,11 +323,11 @@ async fn settling_is_queued_and_a_drain_waits_for_it() {
 async fn a_dead_store_denies_or_lets_through_uncounted_as_the_limits_say() {
     let rig = Rig::redis(free_port());
     let limit = daily("l", "k", 5);
-    assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable));
+    assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable(_)));
     let stricter =
         [limit.clone(), Limit { on_store_error: Some(OnStoreError::Deny), ..daily("m", "k", 5) }];
     let rig = Rig { scope: scope("public", OnStoreError::Allow), ..rig };
-    assert!(matches!(rig.take(&stricter).await, Take::Unavailable));
+    assert!(matches!(rig.take(&stricter).await, Take::Unavailable(_)));
     assert_eq!(rig.count(names::STORE_DEGRADED, &["public"]), 0);
 
     let (outcome, grant) = granted(rig.take(&[limit.clone(), daily("m", "other", 5)]).await);
@@ -381,7 +381,7 @@ async fn more_takes_than_a_worker_may_have_under_way_follow_the_fallback() {
     let limit = daily("l", "k", 5);
     let worker = local::with(&rig.limiter.shared, |local| Arc::clone(local.worker()));
     assert!((0..queue::TAKES_IN_FLIGHT_MAX).all(|_| worker.begin_take()));
-    assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable));
+    assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable(_)));
     assert_eq!(rig.count(names::STORE_ERRORS, &["overload"]), 1);
     worker.end_take();
     assert!(rig.outcome(&[limit]).await.admitted);

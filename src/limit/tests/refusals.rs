@@ -76,7 +76,7 @@ fn refused(retry_after_ms: u64) -> Outcome {
         reset_us: 60_000_000,
         ..crate::plan::LimitOutcome::default()
     };
-    Outcome { admitted: false, limits: vec![limit] }
+    Outcome { admitted: false, limits: vec![limit], store_failure: None }
 }
 
 #[test]

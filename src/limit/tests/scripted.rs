@@ -74,7 +74,7 @@ async fn what_a_script_took_is_given_back_and_its_retry_is_reported() {
 async fn a_script_that_is_not_there_is_a_store_error() {
     let rig = Rig::embedded();
     let limits = plan(&[tries(5)]);
-    assert!(matches!(rig.limiter.take(&rig.scope, &limits).await, Take::Unavailable));
+    assert!(matches!(rig.limiter.take(&rig.scope, &limits).await, Take::Unavailable(_)));
     let (outcome, _grant) =
         granted(rig.limiter.take(&scope("open", OnStoreError::Allow), &limits).await);
     assert!(outcome.limits[0].unmeasured.is_some());

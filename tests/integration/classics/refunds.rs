@@ -112,7 +112,7 @@ async fn worker(node: Node, plan: Arc<Plan>, mailbox: Arc<Mutex<Mailbox>>) {
                 grant.settle(if went { Ending::Completed } else { Ending::Unsent }, &[]);
             }
             Take::Refused(_) => return mailbox.lock().unwrap().queue.push_front(mail),
-            Take::Unavailable => panic!("the store did not answer"),
+            Take::Unavailable(_) => panic!("the store did not answer"),
         }
     }
 }
