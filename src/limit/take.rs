@@ -396,7 +396,9 @@ fn finish(
     if !outcome.admitted {
         held::tell(shared, plan, &mut outcome.limits, key);
     }
-    count(shared, scope, limits, &outcome);
+    if !plan.is_quiet() {
+        count(shared, scope, limits, &outcome);
+    }
     if outcome.admitted {
         let leases = hold(shared, scope, plan, prepared, &charged, member);
         let owed = round.owed();

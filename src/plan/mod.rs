@@ -34,6 +34,7 @@ pub const KEY_BYTES_MAX: usize = 4096;
 pub struct Plan {
     limits: Vec<Limit>,
     slot: Slot,
+    quiet: bool,
 }
 
 /// One counter and what this request takes from it.
@@ -100,7 +101,19 @@ impl Plan {
     /// leaky bucket, or a number, name or key outside its range.
     pub fn new(limits: Vec<Limit>) -> Result<Self, Invalid> {
         check::limits(&limits)?;
-        Ok(Self { limits, slot: Slot::default() })
+        Ok(Self { limits, slot: Slot::default(), quiet: false })
+    }
+
+    /// The same plan, whose refusals are not counted: it is one of several tries for a request.
+    #[must_use]
+    pub fn quiet(self) -> Self {
+        Self { quiet: true, ..self }
+    }
+
+    /// Whether its refusals are not counted.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// The limits, in the policy's order.

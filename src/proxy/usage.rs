@@ -8,7 +8,7 @@ use super::content::{BodyType, ReadBody};
 use super::context::RequestContext;
 use super::cut::{Cut, SharedExtended};
 use super::refusal::Refusal;
-use crate::inspect::{Edit, Reading};
+use crate::inspect::{Edit, Pointer, Reading, Selection, Wanted};
 use crate::limit::{Ending, TakeMore};
 use crate::plan::{Adjustment, Change, Limit, Outcome, Plan};
 use crate::policy::{Bodies, HardCut, Partial, Verdict};
@@ -108,22 +108,35 @@ pub(super) fn prepare(
     }
     let taken = context.usage.as_ref().and_then(|usage| usage.taken);
     let told = bodies.partial.as_ref().zip(taken);
-    let told = told.into_iter().flat_map(|(partial, taken)| {
-        let json = taken.saturating_sub(partial.base).to_string();
-        let tell = partial.tell.iter().cloned();
-        tell.map(move |pointer| Edit { pointer, json: json.as_str().into() })
-    });
-    let told: Vec<Edit> = told.collect();
-    let readable = read.as_ref().is_some_and(|read| read.body_type == BodyType::Json);
-    if !told.is_empty() && !readable {
-        return Err(Refusal::BadRequest("the body is not JSON"));
-    }
+    let told = match (told, &read) {
+        (None, _) => Vec::new(),
+        (Some((partial, taken)), Some(read)) if read.body_type == BodyType::Json => {
+            lowered(&partial.tell, taken.saturating_sub(partial.base), &read.bytes)
+        }
+        (Some(_), _) => return Err(Refusal::BadRequest("the body is not JSON")),
+    };
     match read {
         Some(read) if !(bodies.edits.is_empty() && told.is_empty()) => {
             read.edited(bodies.edits.iter().chain(&told), fields, body)
         }
         _ => Ok(body),
     }
+}
+
+/// The edits that set the numbers at these pointers to `maximum`, where they are not lower already.
+fn lowered(tell: &[Pointer], maximum: u64, document: &[u8]) -> Vec<Edit> {
+    let wanted = tell.iter().map(|pointer| Wanted { pointer: pointer.clone(), as_json: true });
+    let found = Selection::new(wanted.collect()).of(document).unwrap_or_default();
+    let is_lower = |index: usize| {
+        let mut values = found.iter().filter(|(of, _)| *of == index).peekable();
+        // Some upstreams take 0 for no maximum at all.
+        let lower =
+            |json: &str| json.parse::<u64>().is_ok_and(|number| (1..=maximum).contains(&number));
+        values.peek().is_some() && values.all(|(_, json)| lower(json))
+    };
+    let tell = tell.iter().enumerate().filter(|(index, _)| !is_lower(*index));
+    tell.map(|(_, pointer)| Edit { pointer: pointer.clone(), json: maximum.to_string().into() })
+        .collect()
 }
 
 /// Has a reply's body read by the meters of the decision, if it has any.
@@ -162,7 +175,7 @@ fn steps(context: &RequestContext, bodies: &Bodies) -> Option<(HardCut, TakeMore
     let Verdict::Check(plan) = &context.decision.as_ref()?.verdict else { return None };
     let limits = plan.limits().iter().filter(|limit| rule.limits.contains(&limit.name));
     let limits = limits.map(|limit| Limit { cost: rule.step, ..limit.clone() }).collect();
-    let more = TakeMore::new(context.grant.as_ref()?, Plan::new(limits).ok()?);
+    let more = TakeMore::new(context.grant.as_ref()?, Plan::new(limits).ok()?.quiet());
     Some((rule, more, SharedExtended::default()))
 }
 
@@ -188,5 +201,5 @@ pub(super) fn reduced(partial: &Partial, plan: &Plan, outcome: &Outcome) -> Opti
         let cost = if is_partial(limit) { left } else { limit.cost };
         Limit { cost, ..limit.clone() }
     });
-    Some((left, Plan::new(limits.collect()).ok()?))
+    Some((left, Plan::new(limits.collect()).ok()?.quiet()))
 }

@@ -47,7 +47,7 @@ macro_rules! names {
 names! {
     Counter REQUESTS "weir_requests" ["route", "code"] "Requests answered, by route and status code";
     Counter DECISIONS "weir_decisions" ["policy", "decision"] "Policy decisions: admitted, refused, bypassed, denied, degraded, local, unavailable, failed";
-    Counter LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused";
+    Counter LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused, or let through with less than they asked for (partial)";
     Counter LIMIT_REFUSALS_HELD "weir_limit_refusals_held" ["policy", "limit"] "Requests that this limit refused although requests under way on this proxy had reserved enough that they may give back";
     Counter LIMIT_WOULD_REFUSE "weir_limit_would_refuse" ["policy", "limit"] "Requests that this shadow limit would have refused";
     Counter POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer, guest, overload";

@@ -226,3 +226,18 @@ async fn a_shutdown_settles_what_is_read_on() {
     let weir = Weir::start(&config.text());
     assert_eq!(left(&weir, QUOTA), QUOTA - body(OUTPUT).len() as u64 - 9);
 }
+
+/// What a client itself limited to less stays as it is.
+#[test]
+fn a_lowered_maximum_is_never_a_raised_one() {
+    let upstream = Upstream::start();
+    let usage = r#"{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}"#;
+    upstream.answer(200, &[("content-type", "application/json")], usage);
+    let weir = Weir::start(&config(&upstream.url(), &policy(1_000, "")).text());
+    let body = "{\"model\":\"m\",\"max_tokens\":50,\"max_completion_tokens\":5000}";
+    let reply = raw(weir.http, request(body).as_bytes(), TIMEOUT);
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    let lowered = 1_000 - body.len();
+    let expected = body.replace("5000", &lowered.to_string());
+    assert_eq!(upstream.last().body, expected.as_bytes());
+}

@@ -75,6 +75,9 @@ pub(crate) fn fact_of(name: &str) -> Result<String, String> {
     if let Some((_, fact)) = FACTS.iter().find(|(known, _)| *known == name) {
         return Ok((*fact).to_owned());
     }
+    if name.strip_prefix("body:").is_some_and(|pointer| !pointer.starts_with('/')) {
+        return Err("a JSON pointer after `body:`, such as `{body:/user/name}`".to_owned());
+    }
     let of_family =
         FAMILIES.iter().any(|family| name.strip_prefix(family).is_some_and(|own| !own.is_empty()));
     if of_family {

@@ -18,8 +18,8 @@ pub(crate) struct Asked<'a> {
     /// The largest maximum of output for one answer, of those that the call heeds; `None` if the
     /// request names none.
     pub(crate) maximum: Option<u64>,
-    /// The pointers at which it names one.
-    pub(crate) named: Vec<&'a str>,
+    /// The pointers at which it names one, with the number.
+    pub(crate) named: Vec<(&'a str, u64)>,
     /// The number of answers.
     pub(crate) copies: u64,
     /// Whether the reply may be streamed.
@@ -76,7 +76,7 @@ pub(crate) fn read<'a>(
     for pointer in api.maxima(call) {
         if let Some(tokens) = largest(facts, pointer)? {
             maximum = maximum.max(Some(tokens));
-            named.push(pointer);
+            named.push((pointer, tokens));
         }
     }
     let mut copies = 1;
@@ -96,6 +96,14 @@ pub(crate) fn read<'a>(
         streams: api.stream.as_ref().is_some_and(|pointer| may_be_true(facts, pointer)),
         in_events: in_events(api, call, facts),
     })
+}
+
+impl Asked<'_> {
+    /// Whether it names no more than `tokens` at `pointer` itself. 0 is no maximum.
+    pub(crate) fn is_within(&self, pointer: &str, tokens: u64) -> bool {
+        let mut named = self.named.iter();
+        named.any(|(known, number)| *known == pointer && (1..=tokens).contains(number))
+    }
 }
 
 /// Whether some server may take the value at `pointer` for true.

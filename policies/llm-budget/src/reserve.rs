@@ -121,8 +121,11 @@ impl<'a> Reservation<'a> {
         let default = known.max_output.unwrap_or(settings.default_max_output);
         let each = if asked.call.has_output() { asked.maximum.unwrap_or(default) } else { 0 };
         let output = each.saturating_mul(asked.copies).min(AMOUNT_MAX);
-        let tell =
-            if asked.named.is_empty() { Vec::from_iter(to_write) } else { asked.named.clone() };
+        let tell = if asked.named.is_empty() {
+            Vec::from_iter(to_write)
+        } else {
+            asked.named.iter().map(|(pointer, _)| *pointer).collect()
+        };
         let price = known.price;
         // A limit that this request can't charge anything must not refuse it: embeddings have no
         // output, and some models are free.
@@ -198,7 +201,9 @@ impl<'a> Reservation<'a> {
             Some(pointer) if written => vec![pointer],
             _ => Vec::new(),
         };
-        pointers.into_iter().map(|pointer| (pointer, self.each.to_string())).collect()
+        // What the client limited to less stays as it is.
+        let higher = pointers.into_iter().filter(|at| !self.asked.is_within(at, self.each));
+        higher.map(|pointer| (pointer, self.each.to_string())).collect()
     }
 
     /// The decision, with what its reply is settled by.
