@@ -90,7 +90,7 @@ fn what_a_model_writes_beyond_its_reservation_is_owed() {
 }
 
 #[test]
-fn all_maxima_of_a_request_are_lowered() {
+fn maxima_above_what_is_left_are_lowered_and_others_stay() {
     let budget = Budget::start("openai", &tokens(400));
     let both = json!({"max_tokens": 1, "max_completion_tokens": 100_000});
     let case = Case::new("both", "chat", Charge::Told).streamed().reply(long()).arguments(both);
@@ -98,7 +98,7 @@ fn all_maxima_of_a_request_are_lowered() {
     let lowered = 400 - seen.reserved_input();
     let truth = budget.model.truths()[0].clone();
     let told = |name: &str| truth.json()[name].as_u64();
-    assert_eq!((told("max_tokens"), told("max_completion_tokens")), (Some(lowered), Some(lowered)));
+    assert_eq!((told("max_tokens"), told("max_completion_tokens")), (Some(1), Some(lowered)));
     assert_eq!(truth.output, lowered);
     assert_eq!(budget.charged("all", SHARED), truth.input + lowered);
 }
