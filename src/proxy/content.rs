@@ -40,7 +40,8 @@ const UNCHANGEABLE: &str = "the body is no JSON object, or has a name too often"
 pub(super) enum BodyType {
     /// There is none.
     Empty,
-    /// A JSON document, whatever type it is declared as: the upstream may read it as one.
+    /// A JSON document that is not declared as a form. Any other declared type does not matter, as
+    /// the upstream may read it as JSON all the same.
     Json,
     /// Declared as an HTML form's.
     Form,
@@ -203,8 +204,8 @@ fn is_form(bytes: &[u8]) -> bool {
 }
 
 impl ReadBody {
-    /// The body with these values set, and its fields as they must be then. Signatures of the
-    /// content are removed, since they no longer hold. `body` unchanged if it is not JSON.
+    /// The body with these values set, and its fields as they must be then. Digests of the content
+    /// are removed, since they no longer hold. `body` unchanged if it is not JSON.
     ///
     /// # Errors
     /// A value can't be set. The request must not be forwarded: it would use what it may not.
