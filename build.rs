@@ -1,5 +1,5 @@
-//! Builds the built-in policies, each folder of `policies/`, and puts them where the binary
-//! includes them. See `build/guest.rs` for the toolchain.
+//! Builds the built-in policies, each folder of `policies/`, packs the SDK for policies of one's
+//! own, and puts both where the binary includes them. See `build/guest.rs` for the toolchain.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,11 @@ use std::{env, fs};
 
 #[path = "build/guest.rs"]
 mod guest;
+#[path = "build/sdk.rs"]
+mod sdk;
 
 fn main() {
-    for path in ["build.rs", "build", "policies", "wasm-sdk", "Cargo.toml", "Cargo.lock"] {
+    for path in ["build.rs", "build", "policies", "wasm-sdk", "lua", "Cargo.toml", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={path}");
     }
     for variable in guest::VARIABLES {
@@ -25,6 +27,7 @@ fn ship() -> Result<(), String> {
         env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("cargo did not set {name}"))
     };
     let (root, out) = (folder("CARGO_MANIFEST_DIR")?, folder("OUT_DIR")?);
+    sdk::pack(&root, &out.join("sdk.deflate")).map_err(|error| format!("the SDK: {error}"))?;
     let names = names(&root.join("policies")).map_err(|error| format!("policies: {error}"))?;
     let packages: Vec<&str> = names.iter().map(String::as_str).collect();
     // A separate target directory: the outer cargo holds the lock of its own while this runs.

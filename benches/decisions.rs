@@ -75,7 +75,9 @@ fn client_ip(limits: usize) -> Policy {
         memory_bytes: 16 << 20,
         isolated: false,
         config_json: format!(r#"{{"limits": [{}]}}"#, limits.join(", ")).into(),
+        measured: weir::policy::Measured::default(),
         scripts: Arc::default(),
+        caps: policy::Caps::default(),
     };
     Policy::build(&Runtime::new(weir::proxy::fact_names()).unwrap(), &settings, &Metrics::new(1))
         .unwrap_or_else(|mistakes| panic!("{mistakes:?}"))

@@ -3,10 +3,10 @@
 use crate::written::Written;
 #[cfg(feature = "host")]
 use crate::{
-    Content,
+    Content, Moment,
     state::{Bucket, Time, emptied},
 };
-use crate::{Debt, Describe, Moment, Program, Rate, Setting, ShapeExtra, shape};
+use crate::{Debt, Describe, Program, Rate, Setting, ShapeExtra, shape};
 
 /// Virtual scheduling (ITU-T I.371): the guarantee of a token bucket, stored as one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,7 +9,8 @@ pub struct Program {
     /// `fixed_window`, `gcra`, ...: a Lua identifier, unique for each text.
     pub name: &'static str,
     /// The chunk. Its last line returns a table of its functions: `take`, `give_back`, and `charge`
-    /// if its units may be owed.
+    /// if its units may be owed. A policy runs none, and is smaller without them.
+    #[cfg(feature = "host")]
     pub text: &'static str,
     /// What its counters are made of.
     pub kind: Kind,
@@ -68,6 +69,7 @@ macro_rules! program {
     ($name:literal, $kind:ident, state $state:literal, numbers $numbers:literal) => {{
         static PROGRAM: $crate::Program = $crate::Program {
             name: $name,
+            #[cfg(feature = "host")]
             text: include_str!(concat!($name, ".lua")),
             kind: $crate::Kind::$kind,
             state: $state,

@@ -3,10 +3,10 @@
 use crate::written::Written;
 #[cfg(feature = "host")]
 use crate::{
-    Content,
+    Content, Moment,
     state::{Bucket, Time, whole},
 };
-use crate::{Debt, Describe, Moment, Program, Rate, Setting, ShapeExtra, shape};
+use crate::{Debt, Describe, Program, Rate, Setting, ShapeExtra, shape};
 
 /// A bucket of `burst` tokens, refilled at `rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

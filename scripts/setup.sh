@@ -130,6 +130,10 @@ packages_for() {
         if ! some_python > /dev/null; then
             if [[ $mac == yes ]]; then missing+=(python3); else missing+=(python3-venv); fi
         fi
+        # For examples/languages.
+        if ! have node || ! have npm; then
+            if [[ $mac == yes ]]; then missing+=(node); else missing+=(nodejs npm); fi
+        fi
     fi
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
@@ -190,6 +194,21 @@ python_packages() {
     cp "$wanted" "$folder/requirements.txt"
 }
 
+# What examples/languages need besides Python: packages of npm, in a folder under target/. As above,
+# the copy of the list is written last.
+languages() {
+    local wanted=tests/clients/package.json target=${CARGO_TARGET_DIR:-target}
+    if ! cmp -s "$wanted" "$target/node/complete.json"; then
+        say "Installing the packages for examples/languages from npm into $target/node"
+        rm -rf "$target/node"
+        mkdir -p "$target/node"
+        cp "$wanted" "$target/node/package.json"
+        npm install --prefix "$target/node" --no-package-lock --no-audit --no-fund --loglevel error ||
+            die "npm could not install $wanted" "It needs the npm registry, or one of yours (npm_config_registry)."
+        cp "$wanted" "$target/node/complete.json"
+    fi
+}
+
 for part in "$@"; do
     case $part in
         build)
@@ -206,6 +225,7 @@ for part in "$@"; do
             redis_version
             curl_version
             python_packages
+            languages
             ;;
         bench)
             packages_for_bench

@@ -75,7 +75,14 @@ impl Settings {
                 "These pages are not for scripts of other origins.".to_owned(),
             ));
         }
-        if request.method == Method::DELETE && !self.address.ip().is_loopback() {
+        let reads = matches!(request.method, Method::GET | Method::HEAD);
+        if !reads && is_cross_site(request) {
+            return Err((
+                StatusCode::FORBIDDEN,
+                "Nothing is changed here for pages of other sites.".to_owned(),
+            ));
+        }
+        if !reads && !self.address.ip().is_loopback() {
             let why = format!(
                 "Nothing is changed here without a token: `{0}.token_file` or `{0}.token_env`, since the address is no loopback.",
                 self.section
@@ -109,6 +116,13 @@ fn host(request: &Request) -> Result<Option<String>, Refused> {
     } else {
         Ok(first)
     }
+}
+
+/// Whether a browser says that another site's page sent this. A form can send a POST without asking
+/// first, and a page can keep its origin out of it.
+fn is_cross_site(request: &Request) -> bool {
+    let mut sites = request.fields.get_all("sec-fetch-site");
+    sites.any(|site| site != b"same-origin" && site != b"none")
 }
 
 /// Without the port.
@@ -245,6 +259,20 @@ mod tests {
     }
 
     #[test]
+    fn a_page_of_another_site_changes_nothing() {
+        let settings = settings("127.0.0.1:9901");
+        let of = |method: &str, site: &str| {
+            let fields = [("host", "localhost:9901"), ("sec-fetch-site", site)];
+            status(&settings, method, "/reload", &fields)
+        };
+        assert_eq!((of("POST", "same-origin"), of("POST", "none")), (200, 200));
+        for site in ["cross-site", "same-site", ""] {
+            assert_eq!((of("POST", site), of("DELETE", site)), (403, 403), "{site}");
+            assert_eq!(of("GET", site), 200, "a page that is opened by a link");
+        }
+    }
+
+    #[test]
     fn a_token_is_needed_where_there_is_one() {
         let settings = Settings { token: Some(Token::new("s3cret")), ..settings("0.0.0.0:9901") };
         let with = |value: &str| {
@@ -270,18 +298,19 @@ mod tests {
 
     #[test]
     fn nothing_is_changed_for_everybody_on_the_network() {
-        let delete = |address: &str| {
-            status(&settings(address), "DELETE", "/counters", &[("host", "127.0.0.1")])
-        };
-        assert_eq!(
-            (
-                delete("127.0.0.1:9901"),
-                delete("[::1]:9901"),
-                delete("0.0.0.0:9901"),
-                delete("10.0.0.1:9901")
-            ),
-            (200, 200, 403, 403)
-        );
+        for (method, path) in [("DELETE", "/counters"), ("POST", "/reload")] {
+            let changes =
+                |address: &str| status(&settings(address), method, path, &[("host", "127.0.0.1")]);
+            assert_eq!(
+                (
+                    changes("127.0.0.1:9901"),
+                    changes("[::1]:9901"),
+                    changes("0.0.0.0:9901"),
+                    changes("10.0.0.1:9901")
+                ),
+                (200, 200, 403, 403)
+            );
+        }
         assert_eq!(
             status(&settings("0.0.0.0:9901"), "GET", "/counters", &[("host", "127.0.0.1")]),
             200

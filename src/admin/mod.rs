@@ -42,6 +42,7 @@ enum Shows {
     Ready,
     Status,
     Counters,
+    Reload,
 }
 
 /// All pages. The answer to other paths lists them, too.
@@ -50,11 +51,13 @@ const PAGES: &[Page] = &[
     Page { path: "/live", shows: Shows::Live, is_probe: true, methods: READ },
     Page { path: "/ready", shows: Shows::Ready, is_probe: true, methods: READ },
     Page { path: "/status", shows: Shows::Status, is_probe: false, methods: READ },
-    // The only page that also changes something: DELETE forgets counters.
+    // DELETE forgets counters.
     Page { path: "/counters", shows: Shows::Counters, is_probe: false, methods: READ_AND_DELETE },
+    Page { path: "/reload", shows: Shows::Reload, is_probe: false, methods: POST },
 ];
 
 const READ: &[Method] = &[Method::GET, Method::HEAD];
+const POST: &[Method] = &[Method::POST];
 const READ_AND_DELETE: &[Method] = &[Method::GET, Method::HEAD, Method::DELETE];
 
 /// The paths of all pages.
@@ -72,8 +75,11 @@ pub trait Views: Send + Sync + 'static {
     /// # Errors
     /// The reason why not.
     fn ready(&self) -> impl Future<Output = Result<String, String>> + Send;
-    /// `/status`: version, configuration, last reload, as JSON.
+    /// `/status`: version, configuration, policies, last reloads, as JSON.
     fn status(&self) -> String;
+    /// `/reload`: reads the configuration again and applies it. Returns what changed, or why it was
+    /// not applied, as JSON.
+    fn reload(&self) -> impl Future<Output = (StatusCode, String)> + Send;
     /// `/counters`: those of one key as JSON. With `forget` they are deleted.
     ///
     /// # Errors
@@ -125,6 +131,10 @@ impl<V: Views> Admin<V> {
             },
             Shows::Status => reply(StatusCode::OK, JSON, self.views.status()),
             Shows::Counters => self.counters(query, method == Method::DELETE).await,
+            Shows::Reload => {
+                let (status, json) = self.views.reload().await;
+                reply(status, JSON, json)
+            }
         }
     }
 

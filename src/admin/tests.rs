@@ -29,6 +29,10 @@ impl Views for Shown {
         "{\"version\":\"1\"}".to_owned()
     }
 
+    async fn reload(&self) -> (StatusCode, String) {
+        (StatusCode::UNPROCESSABLE_ENTITY, "{\"applied\":false}".to_owned())
+    }
+
     async fn counters(
         &self,
         query: CounterQuery,
@@ -60,7 +64,7 @@ async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String 
 }
 
 #[tokio::test]
-async fn counters_are_shown_and_only_delete_forgets_them() {
+async fn counters_are_shown_and_forgotten_and_a_reload_is_asked_for_by_their_methods() {
     let listener =
         Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
@@ -74,6 +78,8 @@ async fn counters_are_shown_and_only_delete_forgets_them() {
         ("DELETE", path, "200", "[\"p l a b true\"]"),
         ("POST", path, "405", "Only GET, HEAD, DELETE."),
         ("DELETE", "/metrics", "405", "Only GET, HEAD."),
+        ("POST", "/reload", "422", "{\"applied\":false}"),
+        ("GET", "/reload", "405", "Only POST."),
         ("GET", "/counters", "400", "no policy"),
         ("GET", "/counters?policy=none&limit=l&key=", "400", "found \"none\""),
     ] {
@@ -139,7 +145,7 @@ async fn each_page_shows_what_it_is_handed() {
     assert!(head.contains("content-length: 15\r\n") && head.ends_with("\r\n\r\n"), "{head}");
 
     let reply = ask(address, "GET", "/other").await;
-    let list = "There are /metrics, /live, /ready, /status and /counters.\n";
+    let list = "There are /metrics, /live, /ready, /status, /counters and /reload.\n";
     assert!(reply.starts_with("HTTP/1.1 404 ") && reply.ends_with(list), "{reply}");
     assert!(ask(address, "POST", "/other").await.starts_with("HTTP/1.1 404 "));
     let reply = ask(address, "DELETE", "/status").await;

@@ -1,7 +1,7 @@
 //! Turns a checked configuration into what serves it. What did not change is taken over from the
 //! running configuration, so that a reload keeps counters, connections and compiled guests.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use super::handover::Predecessor;
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::{self, Config, Mistakes, Route, setting};
+use crate::config::{self, Config, Mistakes, Outline, Route, Warning, setting};
 use crate::engine::{self, Engine, Scripts};
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
-use crate::policy::{self, Policy, Runtime};
+use crate::policy::{self, CacheFolder, Policy, Runtime, RuntimeSettings};
 use crate::proxy::{Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
 use crate::reload::Watch;
-use crate::telemetry::{self, Metrics, Mistake};
+use crate::telemetry::{self, Doubt, Metrics, Mistake};
 use crate::upstream::{self, Budget, Upstream};
 
 /// What outlives every configuration.
@@ -58,13 +58,22 @@ pub(super) struct Built {
     pub(super) watched: Vec<Watch>,
     pub(super) limiter: Arc<Limiter>,
     pub(super) engine: Arc<Engine>,
-    engine_settings: engine::Settings,
-    limiter_settings: limit::Settings,
+    pub(super) engine_settings: engine::Settings,
+    pub(super) limiter_settings: limit::Settings,
+    pub(super) policy_runtime: RuntimeSettings,
     pub(super) policies: Named<policy::Settings, Policy>,
     pub(super) upstreams: Named<upstream::Settings, Upstream>,
     pub(super) routes: Vec<Route>,
-    /// What is allowed but probably not intended, each with file and line.
-    pub(super) warnings: Vec<String>,
+    /// What the configuration says, for the next one to be compared with.
+    pub(super) outline: Outline,
+    /// What is allowed but probably not meant, each with file and line.
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// What is doubtful about a policy's settings, each at its own.
+fn doubts_of(settings: &policy::Settings) -> impl Iterator<Item = Mistake> {
+    let section = setting::policy(&settings.name);
+    settings.doubts().into_iter().map(move |doubt| doubt.under(&section))
 }
 
 /// Why a policy never sees a fact that it reads on the route `name`.
@@ -79,9 +88,13 @@ fn missing_fact(fact: &str, name: &str) -> String {
 }
 
 impl Builder {
-    pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
-        let runtime =
-            Runtime::new(fact_names()).map_err(|mistake| mistake.under(setting::POLICIES))?;
+    pub(super) fn new(
+        metrics: Metrics,
+        clock: Clock,
+        settings: &RuntimeSettings,
+    ) -> Result<Self, Mistake> {
+        let runtime = Runtime::timed(settings, fact_names(), clock.clone())
+            .map_err(|mistake| mistake.under(setting::POLICIES))?;
         Ok(Self {
             metrics,
             clock,
@@ -93,7 +106,16 @@ impl Builder {
 
     /// What it builds will serve, with these counters.
     pub(super) fn serving(self, counters: CountersFrom) -> Self {
+        if matches!(counters, CountersFrom::Predecessor(_)) {
+            // It still serves.
+            self.runtime.serve();
+        }
         Self { counters, ..self }
+    }
+
+    /// Requests are served from now on: what is built next must not slow them down.
+    pub(super) fn serves(&self) {
+        self.runtime.serve();
     }
 
     /// Adds the mistakes that modules find in what could be read of a mistaken configuration.
@@ -124,11 +146,7 @@ impl Builder {
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
         let (policies, upstreams) =
             (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
-        let doubts = |settings: &policy::Settings| {
-            let section = setting::policy(&settings.name);
-            settings.doubts().into_iter().map(move |doubt| doubt.under(&section))
-        };
-        let doubts: Vec<Mistake> = config.policies.iter().flat_map(doubts).collect();
+        let doubts: Vec<Mistake> = config.policies.iter().flat_map(doubts_of).collect();
         let guest = |settings: &policy::Settings| {
             Policy::build(&self.runtime, settings, &self.metrics)
                 .map_err(|found| all_under(&setting::policy(&settings.name), found))
@@ -171,13 +189,16 @@ impl Builder {
         let mut warnings = config.warnings;
         warnings.extend(snapshot.missing_facts().map(|(route, fact)| {
             let name = config.routes.get(route).map_or("", |route| route.name.as_str());
-            config.source.warning(&setting::route_policy(route), &missing_fact(fact, name))
+            let text = missing_fact(fact, name);
+            let doubt = Doubt::new("missing-fact", setting::route_policy(route), text).in_key();
+            config.source.warn(&doubt)
         }));
-        let doubts = doubts.iter().chain(tls.iter().flatten().flat_map(|tls| tls.warnings()));
-        warnings.extend(doubts.map(|doubt| {
-            config
-                .source
-                .warning(&doubt.setting, &format!("{}, expected {}", doubt.found, doubt.expected))
+        let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
+        let doubts = doubts.iter().map(|doubt| ("method-case", doubt));
+        let doubts = doubts.chain(certificates.map(|doubt| ("certificate", doubt)));
+        warnings.extend(doubts.map(|(name, doubt)| {
+            let text = format!("{}, expected {}", doubt.found, doubt.expected);
+            config.source.warn(&Doubt::new(name, doubt.setting.as_str(), text).in_key())
         }));
         let built = Built {
             listeners: config.listeners,
@@ -193,9 +214,11 @@ impl Builder {
             engine,
             engine_settings: config.engine,
             limiter_settings,
+            policy_runtime: config.policy_runtime,
             policies,
             upstreams,
             routes: config.routes,
+            outline: config.outline,
             warnings,
         };
         Ok((built, snapshot))
@@ -311,7 +334,7 @@ impl Built {
     /// Logs each warning that `before`, the running configuration, did not have.
     pub(super) fn warn(&self, before: Option<&Self>) {
         let known =
-            |warning: &&String| before.is_some_and(|before| before.warnings.contains(warning));
+            |warning: &&Warning| before.is_some_and(|before| before.warnings.contains(warning));
         for warning in self.warnings.iter().filter(|warning| !known(warning)) {
             tracing::warn!("{warning}");
         }
@@ -338,6 +361,7 @@ impl Built {
             (_, running) => running.clone(),
         };
         self.workers = running.workers;
+        self.policy_runtime = running.policy_runtime.clone();
         self.shutdown_grace = running.shutdown_grace;
         self
     }
@@ -368,52 +392,29 @@ impl Built {
         self.engine.resize(&self.engine_settings);
     }
 
-    /// Which counters a reload with `next` resets or leaves behind: a sentence each.
-    pub(super) fn resets(&self, next: &Self) -> Vec<String> {
-        if !next.engine_settings.keeps_counters_of(&self.engine_settings) {
-            return vec![format!(
-                "[{}] names another store: all counters begin anew there",
-                setting::STORE
-            )];
-        }
-        if self.limiter_settings.key_secret != next.limiter_settings.key_secret {
-            return vec![format!(
-                "{} changed, and with it every counter's name: all begin anew",
-                setting::KEY_SECRET
-            )];
-        }
-        let scopes = |built: &Self| -> BTreeSet<String> {
-            built.routes.iter().filter_map(scope_of).collect()
-        };
-        let gone = scopes(self).difference(&scopes(next)).cloned().collect::<Vec<_>>();
-        let gone = gone.into_iter().map(|scope| {
-            format!(
-                "no route charges the counters of `{scope}` any more: they are left as they are"
-            )
-        });
-        gone.collect()
-    }
-
     /// Settings that `next` changes and a running process can't change.
     pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
         let addresses = |built: &Self| {
             built.listeners.iter().map(|settings| settings.address).collect::<Vec<_>>()
         };
         let address = |built: &Self| built.admin.as_ref().map(|admin| admin.address);
+        let cache =
+            |built: &Self| (built.policy_runtime.cache.clone(), built.policy_runtime.cache_bytes);
+        let pool = |built: &Self| RuntimeSettings {
+            cache: CacheFolder::Off,
+            cache_bytes: 0,
+            ..built.policy_runtime.clone()
+        };
         let changed = [
             (setting::LISTENERS, addresses(self) != addresses(next)),
             (setting::ADMIN_ADDRESS, address(self) != address(next)),
             (setting::WORKERS, self.workers != next.workers),
+            (setting::POLICY_RUNTIME, pool(self) != pool(next)),
+            (setting::CACHE_FOLDER, cache(self) != cache(next)),
             (setting::SHUTDOWN_GRACE, self.shutdown_grace != next.shutdown_grace),
         ];
         changed.into_iter().filter_map(|(setting, changed)| changed.then_some(setting)).collect()
     }
-}
-
-/// The name under which a route's limits are counted.
-fn scope_of(route: &Route) -> Option<String> {
-    let policy = route.policy.as_ref()?;
-    Some(Scope::name_of(policy, route.scope_is_route.then_some(route.name.as_str())))
 }
 
 /// Replaces names by what was built under them. `config` has checked the names: where one is
@@ -435,7 +436,7 @@ fn settings_of(
     let policy = policy.map(|(name, policy)| RoutePolicy {
         policy: Arc::clone(policy),
         scope: Arc::new(Scope::new(
-            scope_of(route).unwrap_or_default(),
+            route.scope().unwrap_or_default(),
             name.clone(),
             route.on_store_error,
             route.limit_decides,

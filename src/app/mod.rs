@@ -6,11 +6,13 @@
 //! shows the operator the state, `counters` finds counters for a person who asks, `descriptors`
 //! divides the files that the process may have open, `memory` gives back what closed connections
 //! and expired counters leave, `snapshots` saves counters, `handover` and `sockets` replace a
-//! process by a new one, `manager` talks to systemd, `reach` asks what a configuration names, and
-//! `demo` is the small upstream of `weir demo`.
+//! process by a new one, `manager` talks to systemd, `check` looks for what was probably not meant,
+//! `reach` asks what a configuration names, `reloads` remembers how reloads ended, `simulation`
+//! runs requests in virtual time, and `demo` is the small upstream of `weir demo`.
 
 mod applied;
 mod build;
+mod check;
 mod counters;
 mod demo;
 mod descriptors;
@@ -18,8 +20,9 @@ mod handover;
 mod manager;
 mod memory;
 mod reach;
-
+mod reloads;
 mod serve;
+mod simulation;
 mod snapshots;
 mod sockets;
 #[cfg(test)]
@@ -34,19 +37,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes};
+use crate::config::{Changes, Config, Mistakes};
 use crate::engine::NotReceived;
 use crate::limit::{Limiter, Retired};
 use crate::listen::{Drain, Listener};
 use crate::proxy::Live;
-use crate::reload::Watch;
+use crate::reload::{Reason, Watch};
 use crate::telemetry::{self, Metrics, names};
 
 pub use crate::admin::page_paths;
+pub use check::{check, check_and_reach};
 pub use counters::{CounterQuery, NoCounters, counters};
 pub use demo::DemoUpstream;
 pub use reach::Reached;
 pub use serve::{ignore_early_signals, serve};
+pub use simulation::{Ran, Simulation};
 pub use sockets::Inherited;
 
 use applied::{Applied, Current};
@@ -54,6 +59,7 @@ use build::{Builder, CountersFrom};
 use descriptors::Descriptors;
 use handover::{Abort, CommandLine, HandOverError, Predecessor};
 use memory::Memory;
+use reloads::{Ended, Record, Reloads};
 use snapshots::Snapshots;
 use sockets::{For, Socket, bind, bind_one, given, handles, numbered};
 use workers::Workers;
@@ -100,7 +106,7 @@ struct Running {
     /// The shutdown is announced: `/ready` says no, and everything is served on.
     leaving: AtomicBool,
     started_us: i64,
-    last_reload: Mutex<Option<views::LastReload>>,
+    reloads: Reloads,
 }
 
 impl Running {
@@ -211,7 +217,7 @@ impl App {
         let counters = predecessor
             .as_ref()
             .map_or(CountersFrom::Snapshot, |one| CountersFrom::Predecessor(Arc::clone(one)));
-        let builder = Builder::new(metrics.clone(), clock.clone())
+        let builder = Builder::new(metrics.clone(), clock.clone(), &config.policy_runtime)
             .map_err(|mistake| config.source.locate(&[mistake]))?
             .serving(counters);
         let (built, snapshot) = builder.build(config, None)?;
@@ -249,7 +255,7 @@ impl App {
             retired: Mutex::default(),
             builder,
             started_us: clock.wall_us(),
-            last_reload: Mutex::default(),
+            reloads: Reloads::default(),
             metrics,
             clock,
             descriptors,
@@ -258,6 +264,7 @@ impl App {
             leaving: AtomicBool::new(false),
         });
         running.show_applied();
+        running.builder.serves();
         // From here on this process decides, and the old one does not.
         if let Some(predecessor) = &predecessor {
             predecessor.take_over(&running.current.load().built.engine)?;
@@ -397,12 +404,30 @@ impl Reloader {
     /// # Errors
     /// All mistakes; nothing has changed then.
     pub fn reload(&self, path: &Path) -> Result<Vec<Watch>, Mistakes> {
+        self.reload_for(path, None).0
+    }
+
+    /// Also returns a report for whoever asked for it, as JSON.
+    fn reload_for(
+        &self,
+        path: &Path,
+        reason: Option<Reason>,
+    ) -> (Result<Vec<Watch>, Mistakes>, String) {
         let outcome = Config::load(path)
             .map_err(|mistakes| self.complete(mistakes))
-            .and_then(|config| self.apply(config));
-        let reload = views::LastReload::new(outcome.as_ref().err(), self.0.clock.wall_us());
-        *self.0.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = Some(reload);
-        outcome
+            .and_then(|config| self.replace(config));
+        let (outcome, ended) = match outcome {
+            Ok((watched, Some(changes))) => (Ok(watched), Ended::Applied(changes)),
+            Ok((watched, None)) => (Ok(watched), Ended::ShuttingDown),
+            Err(mistakes) => {
+                let ended = Ended::refused(&mistakes);
+                (Err(mistakes), ended)
+            }
+        };
+        let report = ended.report().to_string();
+        let at_s = self.0.clock.wall_us() / 1_000_000;
+        self.0.reloads.note(Record { at_s, reason, ended });
+        (outcome, report)
     }
 
     fn complete(&self, mistakes: Mistakes) -> Mistakes {
@@ -416,6 +441,11 @@ impl Reloader {
     /// # Errors
     /// The mistakes that showed when it was built; nothing has changed then.
     pub fn apply(&self, config: Config) -> Result<Vec<Watch>, Mistakes> {
+        self.replace(config).map(|(watched, _)| watched)
+    }
+
+    /// The files to watch, and what changed; none once a shutdown has begun.
+    fn replace(&self, config: Config) -> Result<(Vec<Watch>, Option<Changes>), Mistakes> {
         let running = &self.0;
         // One reload at a time: a second one waits here, and then compares with what the first one
         // has built.
@@ -425,7 +455,7 @@ impl Reloader {
         let (built, snapshot) = running.builder.build(config, Some(current))?;
         if self.is_draining() {
             // The workers wait for what the current limiters still have to settle.
-            return Ok(built.watched);
+            return Ok((built.watched, None));
         }
         // First, so that the warnings below are logged as the new configuration says.
         telemetry::apply(&built.log);
@@ -434,9 +464,8 @@ impl Reloader {
         for setting in current.needs_restart(&built) {
             tracing::warn!(setting, "this setting changed, but is applied only at a restart");
         }
-        for what in current.resets(&built) {
-            tracing::warn!(what, "this reload resets counters");
-        }
+        let changes = Changes::between(&current.outline, &built.outline);
+        reloads::log(&changes);
         let built = built.started_as(current);
         built.resize_engine();
         if !Arc::ptr_eq(&current.limiter, &built.limiter) {
@@ -449,7 +478,7 @@ impl Reloader {
         let watched = built.watched.clone();
         let budget = &running.builder.budget;
         running.swap(Applied::new(built, snapshot, Some(current), running.descriptors, budget));
-        Ok(watched)
+        Ok((watched, Some(changes)))
     }
 
     /// Whether the shutdown has begun. Then nothing is applied any more.
@@ -476,43 +505,31 @@ impl Reloader {
 /// # Errors
 /// All mistakes.
 pub fn load(path: &Path) -> Result<Config, Mistakes> {
-    Config::load(path).map_err(|mistakes| match Builder::new(Metrics::new(1), Clock::system()) {
-        Ok(builder) => builder.complete(mistakes, None),
-        // This machine can't run guests: starting will report that.
-        Err(_) => mistakes,
-    })
-}
-
-/// Builds everything that `config` names, guests included, and drops it again: what `weir check`
-/// does. Returns what is allowed but probably not intended, a sentence each with file and line.
-///
-/// # Errors
-/// All mistakes of all modules.
-pub fn check(config: Config) -> Result<Vec<String>, Mistakes> {
-    let builder = Builder::new(Metrics::new(1), Clock::system())
-        .map_err(|mistake| config.source.locate(&[mistake]))?;
-    builder.build(config, None).map(|(built, _)| built.warnings)
-}
-
-/// Like [`check`], and then asks the store and the upstreams whether they can be reached.
-///
-/// # Errors
-/// All mistakes of all modules; nothing is asked then.
-pub fn check_and_reach(config: Config) -> Result<(Vec<String>, Vec<Reached>), Mistakes> {
-    let builder = Builder::new(Metrics::new(1), Clock::system())
-        .map_err(|mistake| config.source.locate(&[mistake]))?;
-    let (built, _) = builder.build(config, None)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let reached = match runtime {
-        Ok(runtime) => runtime.block_on(reach::all(&built)),
-        Err(error) => {
-            vec![Reached { what: "this machine".into(), problem: Some(error.to_string()) }]
+    Config::load(path).map_err(|mistakes| {
+        let runtime = mistakes.policy_runtime();
+        match Builder::new(Metrics::new(1), Clock::system(), &runtime) {
+            Ok(builder) => builder.complete(mistakes, None),
+            // This machine can't run guests: starting will report that.
+            Err(_) => mistakes,
         }
-    };
-    Ok((built.warnings.clone(), reached))
+    })
 }
 
 /// Starts the log as `config` says. A program does this once, before anything else.
 pub fn start_log(config: &Config) {
     telemetry::start(&config.log);
+}
+
+/// Starts a log of warnings and errors alone, for a command that prints results.
+pub fn start_quiet_log() {
+    telemetry::start(&telemetry::Settings {
+        level: "warn".into(),
+        format: telemetry::Format::Text,
+        access: telemetry::Access::Off,
+    });
+}
+
+/// Waits until what was logged is written.
+pub fn flush_log() {
+    telemetry::flush();
 }

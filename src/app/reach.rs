@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::build::Built;
 use crate::clock;
-use crate::engine::{Engine, EngineError};
+use crate::config::setting;
+use crate::engine::{self, Cause, EngineError};
 use crate::telemetry::Label as _;
 
 /// How long the store is asked until it answers: its own deadline is short, and connections are
@@ -24,7 +25,7 @@ pub struct Reached {
 
 /// Asks the store and all upstreams.
 pub(super) async fn all(built: &Built) -> Vec<Reached> {
-    let mut all = store(&built.engine).await;
+    let mut all = store(built).await;
     let mut upstreams: Vec<_> = built.upstreams.iter().collect();
     upstreams.sort_unstable_by_key(|(name, _)| *name);
     for (name, (_, upstream)) in upstreams {
@@ -35,10 +36,9 @@ pub(super) async fn all(built: &Built) -> Vec<Reached> {
     all
 }
 
-async fn store(engine: &Engine) -> Vec<Reached> {
-    if matches!(engine, Engine::Embedded(_)) {
-        return Vec::new();
-    }
+async fn store(built: &Built) -> Vec<Reached> {
+    let engine::Settings::Redis(settings) = &built.engine_settings else { return Vec::new() };
+    let engine = &built.engine;
     let until = clock::monotonic() + STORE_WAIT;
     let answer = loop {
         match engine.ping().await {
@@ -47,15 +47,34 @@ async fn store(engine: &Engine) -> Vec<Reached> {
             _ => tokio::time::sleep(ASK_AGAIN).await,
         }
     };
-    let of = |what: String, problem| Reached { what, problem };
+    let unreached = engine.unreached();
     match answer {
-        Ok(failing) if failing.is_empty() => vec![of("store: all of Redis".into(), None)],
+        Ok(failing) if failing.is_empty() => {
+            vec![Reached { what: "store: all of Redis".into(), problem: None }]
+        }
         Ok(failing) => failing
-            .into_iter()
-            .map(|(node, cause)| of(format!("store: Redis {node}"), Some(cause.label().into())))
+            .iter()
+            .map(|(node, cause)| {
+                let why = unreached.iter().find(|(unreached, _)| unreached == node);
+                failed(node, *cause, why.map(|(_, why)| why.as_str()))
+            })
             .collect(),
+        Err(EngineError { cause, .. }) if unreached.is_empty() => {
+            vec![failed(&settings.nodes.join(", "), cause, None)]
+        }
         Err(EngineError { cause, .. }) => {
-            vec![of("store: Redis".into(), Some(cause.label().into()))]
+            unreached.iter().map(|(node, why)| failed(node, cause, Some(why))).collect()
         }
     }
+}
+
+/// A node that can't decide: why, and what to do about it.
+fn failed(node: &str, cause: Cause, why: Option<&str>) -> Reached {
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let nodes = match cause {
+        Cause::Connection => format!(" {} names the servers", setting::REDIS_NODES),
+        _ => String::new(),
+    };
+    let problem = format!("{}{why}; {}{nodes}", cause.label(), cause.remedy());
+    Reached { what: format!("store: Redis {node}"), problem: Some(problem) }
 }

@@ -121,25 +121,31 @@ fn hand_over(
 fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
     let (reloader, path): (Reloader, PathBuf) = (app.reloader(), path.to_owned());
     let settings = Settings { files: reloader.watched(), on_sighup: true };
-    Watcher::start(settings, app.metrics().clone(), move |_reason| {
+    let reloads = app.reloader();
+    let watcher = Watcher::start(settings, app.metrics().clone(), move |reason| {
         // A process that ends says nothing more about itself.
         if !reloader.is_leaving() {
             manager::reloading();
         }
-        let reloaded = reloader.reload(&path);
+        let (reloaded, report) = reloader.reload_for(&path, Some(reason));
         if !reloader.is_leaving() {
             manager::reloaded();
         }
-        match reloaded {
-            Ok(files) if reloader.is_draining() => Answer { result: Reloaded::Unchanged, files },
+        let answer = match reloaded {
+            Ok(files) if reloader.is_draining() => {
+                Answer { result: Reloaded::Unchanged, ..Answer::applied(files) }
+            }
             Ok(files) => Answer::applied(files),
             Err(mistakes) => {
                 // A constant message that can be searched for; the details are in its fields.
                 tracing::error!(count = mistakes.count, %mistakes, "the new configuration was refused, the old one serves on");
                 Answer::refused(mistakes.watched)
             }
-        }
-    })
+        };
+        Answer { report, ..answer }
+    })?;
+    reloads.0.reloads.triggered_by(watcher.trigger());
+    Ok(watcher)
 }
 
 /// From now on, SIGUSR2 and SIGHUP do not end the process. To be called at its start: as the

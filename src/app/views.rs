@@ -1,8 +1,8 @@
 //! What the operator's pages show of the running proxy.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -11,31 +11,9 @@ use super::Running;
 use super::build::Built;
 use super::counters::{self, NoCounters};
 use crate::admin::{CounterQuery, Views};
-use crate::config::Mistakes;
+use crate::policy::{self, Module, Policy, PolicyStats};
 use crate::telemetry::Label;
 use crate::upstream::{EndpointStatus, Upstream};
-
-/// How the last reload ended.
-#[derive(Debug)]
-pub(super) struct LastReload {
-    at_s: i64,
-    /// None where it was applied.
-    mistakes: Option<String>,
-}
-
-impl LastReload {
-    pub(super) fn new(mistakes: Option<&Mistakes>, now_us: i64) -> Self {
-        let mistakes = mistakes.map(|mistakes| mistakes.text.clone());
-        Self { at_s: now_us / 1_000_000, mistakes }
-    }
-
-    fn describe(&self) -> Value {
-        match &self.mistakes {
-            None => json!({ "at": self.at_s, "result": "applied" }),
-            Some(text) => json!({ "at": self.at_s, "result": "refused", "mistakes": text }),
-        }
-    }
-}
 
 fn describe(built: &Built) -> Value {
     let routes: Vec<Value> = built
@@ -50,6 +28,30 @@ fn describe(built: &Built) -> Value {
     policies.sort();
     upstreams.sort();
     json!({ "routes": routes, "policies": policies, "upstreams": upstreams })
+}
+
+/// Each policy: which module it runs, and how it has fared.
+fn policies(built: &Built) -> BTreeMap<&String, Value> {
+    let policy = |settings: &policy::Settings, policy: &Policy| {
+        let (key, module) = match &settings.module {
+            Module::Shipped(name) => ("use", name.clone()),
+            Module::File { path, .. } => ("wasm", path.display().to_string()),
+        };
+        let PolicyStats { digest, calls, errors, not_called, time_us, memory_bytes, stopped } =
+            policy.stats();
+        json!({
+            key: module,
+            "digest": digest,
+            "calls": calls,
+            "errors": errors,
+            "not_called": not_called,
+            "time_us": time_us,
+            "memory_bytes": memory_bytes,
+            "stopped": stopped,
+        })
+    };
+    let all = built.policies.iter();
+    all.map(|(name, (settings, built))| (name, policy(settings, built))).collect()
 }
 
 /// The content of the admin pages.
@@ -107,9 +109,13 @@ impl Views for Pages {
         })
     }
 
+    async fn reload(&self) -> (StatusCode, String) {
+        self.0.reloads.ask().await
+    }
+
     fn status(&self) -> String {
         let built = &self.0.current.load().built;
-        let last_reload = self.0.last_reload.lock().unwrap_or_else(PoisonError::into_inner);
+        let reloads = self.0.reloads.describe();
         let endpoint = |one: EndpointStatus| json!({ "endpoint": one.endpoint, "address": one.address.to_string(), "ejected": one.ejected });
         let upstream = |(name, (_, upstream)): (_, &(_, Arc<Upstream>))| {
             (name, Value::Array(upstream.status().into_iter().map(endpoint).collect()))
@@ -119,8 +125,10 @@ impl Views for Pages {
             "version": env!("CARGO_PKG_VERSION"),
             "started": self.0.started_us / 1_000_000,
             "configuration": describe(built),
+            "policies": policies(built),
             "upstreams": upstreams,
-            "last_reload": last_reload.as_ref().map(LastReload::describe),
+            "last_reload": reloads.first(),
+            "reloads": reloads,
         })
         .to_string()
     }

@@ -17,6 +17,8 @@ use crate::proxy::Proxy;
 use crate::telemetry;
 use crate::wire;
 
+/// Stack of a thread, besides that of a guest that runs on it.
+const OWN_STACK_BYTES: usize = 1 << 20;
 /// Time beyond the grace period in which threads notice that it is over.
 const JOIN_SLACK: Duration = Duration::from_secs(2);
 
@@ -52,6 +54,8 @@ impl Workers {
         // One for all workers: connections that share it are counted together.
         let clients = running.current.clients();
         let (finish, finished) = channel();
+        let guests = running.current.load().built.policy_runtime.stack_bytes;
+        let stack_bytes = OWN_STACK_BYTES + guests;
         let mut threads = Vec::with_capacity(count);
         for (index, mine) in sockets.into_iter().enumerate() {
             let (running, clients) = (Arc::clone(running), Arc::clone(&clients));
@@ -62,7 +66,7 @@ impl Workers {
                 // After the grace period nothing receives this: the answer is known to be no.
                 let _ = finish.send(finished);
             };
-            threads.push(spawn(format!("weir-worker-{index}"), work)?);
+            threads.push(spawn(format!("weir-worker-{index}"), stack_bytes, work)?);
         }
         let admin = if admin.is_empty() { None } else { Some(start_admin(running, admin)?) };
         Ok(Self { threads, finished, admin, admin_drain: running.admin_drain.clone() })
@@ -90,7 +94,7 @@ fn start_admin(
     sockets: Vec<Listener>,
 ) -> Result<JoinHandle<()>, StartError> {
     let running = Arc::clone(running);
-    spawn("weir-admin".into(), async move || {
+    spawn("weir-admin".into(), 2 * OWN_STACK_BYTES, async move || {
         let views = Arc::new(Pages(Arc::clone(&running)));
         let handler = Admin::new(views, running.metrics.clone(), running.current.admin());
         let drain = &running.admin_drain;
@@ -106,6 +110,7 @@ fn start_admin(
 /// Starts a thread with a runtime of its own, for `work` and the tasks that it spawns.
 fn spawn(
     name: String,
+    stack_bytes: usize,
     work: impl AsyncFnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -118,7 +123,11 @@ fn spawn(
         // never answer. Dropping the runtime would wait for it.
         runtime.shutdown_background();
     };
-    std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Worker)
+    std::thread::Builder::new()
+        .name(name)
+        .stack_size(stack_bytes)
+        .spawn(body)
+        .map_err(StartError::Worker)
 }
 
 fn start_serving<H: Handler>(

@@ -1,4 +1,5 @@
-//! The commands: `weir run`, `weir check`, `weir demo`, `weir key`.
+//! The commands: `weir run`, `weir check`, `weir demo`, `weir key`,
+//! `weir policy`.
 //!
 //! Exit codes: 0 success, 1 it could not start or not finish, 2 the command line was wrong, 78 the
 //! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell a mistake,
@@ -10,10 +11,12 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+mod check;
 mod demo;
 mod key;
+mod policy;
 
-use crate::app::{self, App, Inherited, Reached, StartError};
+use crate::app::{self, App, Inherited, StartError};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
@@ -39,17 +42,13 @@ enum Command {
     /// Run the proxy: from a file, or without one by --to and --limit
     Run(Run),
     /// Check a configuration, policies included, and report all its mistakes
-    Check {
-        /// The configuration file
-        #[arg(long, default_value = CONFIG_DEFAULT)]
-        config: PathBuf,
-        /// Also ask the store and the upstreams whether they can be reached from here
-        #[arg(long)]
-        connect: bool,
-    },
+    Check(check::Check),
     /// Show or reset what is counted for one key
     #[command(subcommand)]
     Key(key::Key),
+    /// Write, build, test and look into policies of your own
+    #[command(subcommand)]
+    Policy(policy::Policy),
     /// Run the proxy with a small upstream of its own, to see it work
     Demo {
         /// The configuration file
@@ -83,10 +82,10 @@ struct Run {
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => run.start(),
-        Command::Check { config, connect: false } => check(&config),
-        Command::Check { config, connect: true } => check_and_reach(&config),
+        Command::Check(check) => check.run(),
         Command::Demo { config } => demo::run(&config),
         Command::Key(key) => key::run(key),
+        Command::Policy(policy) => policy::run(policy),
     }
 }
 
@@ -156,32 +155,6 @@ impl Run {
             Ok(app) => finish(app::serve(app, watch)),
             Err(error) => failed(&error),
         }
-    }
-}
-
-fn check(path: &Path) -> ExitCode {
-    match app::load(path).and_then(app::check) {
-        Ok(warnings) => {
-            warnings.iter().for_each(|warning| eprintln!("{warning}"));
-            println!("{}: no mistakes", path.display());
-            ExitCode::SUCCESS
-        }
-        Err(mistakes) => wrong_config(&mistakes),
-    }
-}
-
-fn check_and_reach(path: &Path) -> ExitCode {
-    match app::load(path).and_then(app::check_and_reach) {
-        Ok((warnings, reached)) => {
-            warnings.iter().for_each(|warning| eprintln!("{warning}"));
-            println!("{}: no mistakes", path.display());
-            for Reached { what, problem } in &reached {
-                println!("{what}: {}", problem.as_deref().unwrap_or("reached"));
-            }
-            let all = reached.iter().all(|one| one.problem.is_none());
-            if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(mistakes) => wrong_config(&mistakes),
     }
 }
 

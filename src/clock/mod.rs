@@ -22,7 +22,11 @@ pub struct Clock(Source);
 enum Source {
     #[default]
     System,
-    Virtual(Arc<AtomicI64>),
+    Virtual {
+        now: Arc<AtomicI64>,
+        /// Whoever waits does so in real time.
+        waits: bool,
+    },
 }
 
 impl Clock {
@@ -36,7 +40,19 @@ impl Clock {
     /// [`Clock::step`] moves it. Clones share the time.
     #[must_use]
     pub fn virtual_at(unix_us: i64) -> Self {
-        Self(Source::Virtual(Arc::new(AtomicI64::new(unix_us))))
+        Self(Source::Virtual { now: Arc::new(AtomicI64::new(unix_us)), waits: true })
+    }
+
+    /// The same, where nothing waits for time to pass: whoever moves the clock accounts for delays.
+    #[must_use]
+    pub fn simulated_at(unix_us: i64) -> Self {
+        Self(Source::Virtual { now: Arc::new(AtomicI64::new(unix_us)), waits: false })
+    }
+
+    /// Whether delays are waited for.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        !matches!(self.0, Source::Virtual { waits: false, .. })
     }
 
     /// Microseconds since 1970; 0 where the system's clock is set to an earlier time.
@@ -46,13 +62,13 @@ impl Clock {
             Source::System => SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX)),
-            Source::Virtual(now) => now.load(Ordering::SeqCst),
+            Source::Virtual { now, .. } => now.load(Ordering::SeqCst),
         }
     }
 
     /// Moves a virtual clock to `unix_us`. The system's clock is left alone.
     pub fn set(&self, unix_us: i64) {
-        if let Source::Virtual(now) = &self.0 {
+        if let Source::Virtual { now, .. } = &self.0 {
             now.store(unix_us, Ordering::SeqCst);
         }
     }
@@ -60,7 +76,7 @@ impl Clock {
     /// Moves a virtual clock by `us` microseconds, back where it is negative. The system's clock is
     /// left alone.
     pub fn step(&self, us: i64) {
-        if let Source::Virtual(now) = &self.0 {
+        if let Source::Virtual { now, .. } = &self.0 {
             now.fetch_add(us, Ordering::SeqCst);
         }
     }
@@ -92,6 +108,7 @@ mod tests {
         assert_eq!(clone.wall_us(), 600);
         clone.set(5);
         assert_eq!(clock.wall_us(), 5);
+        assert!(clock.waits() && Clock::system().waits() && !Clock::simulated_at(5).waits());
     }
 
     #[test]

@@ -13,8 +13,6 @@ use crate::wire::{PEM_BYTES_MAX, Pem};
 
 /// `proxy.toml` itself, at most.
 pub(super) const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// A `.wasm` file, at most: a Python guest is some 18 MB.
-pub(super) const WASM_BYTES_MAX: u64 = 64 << 20;
 /// A secret's file, at most.
 const SECRET_BYTES_MAX: u64 = 4 << 10;
 
@@ -57,7 +55,9 @@ impl Notes {
         };
         match read {
             Ok(bytes) => {
-                self.watched.borrow_mut().push(Watch::read(&path, &bytes));
+                let watch = Watch::read(&path, &bytes);
+                self.contents.borrow_mut().push((item.path.clone(), watch.clone()));
+                self.watched.borrow_mut().push(watch);
                 Some((path, bytes))
             }
             Err(cause) => {

@@ -8,12 +8,15 @@
 //! same way.
 
 mod brackets;
+mod caps;
+mod changes;
 mod data;
 mod extras;
 mod files;
 mod policies;
 mod quick;
 mod reader;
+mod requests;
 mod routes;
 mod scripts;
 mod server;
@@ -26,22 +29,28 @@ mod tls;
 mod units;
 mod upstreams;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use toml::de::DeTable;
 
+use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
 use crate::proxy::{Extras, FieldStyle, Inspect, Respond};
 use crate::reload::Watch;
-use crate::telemetry::Mistake;
+use crate::telemetry::{Doubt, Mistake};
 use crate::{admin, engine, limit, listen, policy, proxy, telemetry, upstream};
 use reader::{Finding, Item, Mark, Notes, Table};
 
+pub use changes::{CHANGES_SHOWN_MAX, Change, Changes, Effect, Outline};
 pub use quick::quick;
+pub use requests::{Entry, Expected, ReplySoon, Requests, policy_alone};
 pub use server::ADMIN_DEFAULT;
 
+/// How often a configuration is read, at most, because its files changed meanwhile.
+const READS_MAX: usize = 5;
 /// The only TOML error after which the tree still holds everything else.
 const DUPLICATE: &str = "duplicate key";
 /// The most upstreams, and the most policies.
@@ -74,17 +83,20 @@ pub struct Config {
     pub scripts: Vec<engine::ScriptFile>,
     /// `[upstreams.*]`, by name.
     pub upstreams: Vec<upstream::Settings>,
+    /// `[server.policies]`, `[server] cache_folder` and `cache_bytes`.
+    pub policy_runtime: policy::RuntimeSettings,
     /// `[policies.*]`, by name.
     pub policies: Vec<policy::Settings>,
     /// `[[routes]]`, in the file's order.
     pub routes: Vec<Route>,
     /// What to watch: the file itself and every file that it names, with what was read there.
     pub watched: Vec<Watch>,
-    /// What is allowed but probably not intended, a sentence each with file and line: say, a policy
-    /// that no route names.
-    pub warnings: Vec<String>,
+    /// What is allowed but probably not meant: say, a policy that no route names.
+    pub warnings: Vec<Warning>,
     /// The position of each setting.
     pub source: Arc<Source>,
+    /// What it says, to be compared with another configuration.
+    pub outline: Outline,
 }
 
 /// One `[[routes]]` as written, its names checked.
@@ -122,6 +134,15 @@ pub struct Route {
     pub extras: Extras,
 }
 
+impl Route {
+    /// The name under which the route's limits are counted; none where nothing is limited.
+    #[must_use]
+    pub fn scope(&self) -> Option<String> {
+        let policy = self.policy.as_ref()?;
+        Some(Scope::name_of(policy, self.scope_is_route.then_some(self.name.as_str())))
+    }
+}
+
 /// What answers on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteAction {
@@ -140,6 +161,19 @@ pub struct Source {
     watched: Vec<Watch>,
 }
 
+/// A setting that says what should be, and what is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The setting's path.
+    pub setting: String,
+    /// What was found instead.
+    pub found: String,
+    /// What it says.
+    pub expected: String,
+    /// The reason, in one line.
+    pub help: Option<String>,
+}
+
 /// All mistakes of a file, as one text in which they are marked.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
@@ -149,9 +183,23 @@ pub struct Mistakes {
     /// For people: each mistake with file, line, the text marked, what was expected, and the
     /// nearest known key.
     pub text: String,
+    /// The same one by one, without the text that is marked, in the same order. As many as are
+    /// shown.
+    pub each: Vec<MistakeAt>,
     /// The files that were read: the watcher goes on watching them.
     pub watched: Vec<Watch>,
     rest: Option<Box<Rest>>,
+}
+
+/// One mistake of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MistakeAt {
+    /// The file.
+    pub file: String,
+    /// The line in it, from 1, where it is known.
+    pub line: Option<usize>,
+    /// Setting, what was found, what was expected.
+    pub text: String,
 }
 
 /// What could be read of a file with mistakes. Other modules may find more mistakes in it.
@@ -162,9 +210,43 @@ struct Rest {
     findings: Vec<Finding>,
 }
 
+/// What is allowed but probably not meant. Shown as one line for the log: `file:line:column`, what
+/// is doubtful, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Its kind, as `weir check --allow` takes it.
+    pub name: &'static str,
+    /// `file:line:column`, or only the file.
+    pub place: String,
+    /// What is doubtful.
+    pub text: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// For people: with the lines of the file, the setting marked.
+    pub picture: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.place, self.text)?;
+        self.remedy.iter().try_for_each(|remedy| write!(out, "; {remedy}"))
+    }
+}
+
 impl Mistakes {
-    fn single(text: String, watched: Vec<Watch>) -> Self {
-        Self { count: 1, text, watched, rest: None }
+    /// The only mistake that can be told of a file: nothing in it could be read.
+    fn single(file: &str, line: Option<usize>, found: &str, watched: Vec<Watch>) -> Self {
+        let at = line.map_or_else(|| file.to_owned(), |line| format!("{file}:{line}"));
+        let text = if at.is_empty() { found.to_owned() } else { format!("{at}: {found}") };
+        let each = vec![MistakeAt { file: file.to_owned(), line, text: found.to_owned() }];
+        Self { count: 1, text: format!("error: {text}"), each, watched, rest: None }
+    }
+
+    /// What policies share, as far as it could be read.
+    #[must_use]
+    pub fn policy_runtime(&self) -> policy::RuntimeSettings {
+        let rest = self.rest.as_ref();
+        rest.map(|rest| rest.config.policy_runtime.clone()).unwrap_or_default()
     }
 
     /// Adds the mistakes that `look` finds in what could be read, so that all are reported at once.
@@ -192,14 +274,34 @@ impl Mistakes {
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file, and the files that it names. If one of them changes meanwhile, all
+    /// are read again: where a mounted directory is replaced as a whole, what was read would
+    /// otherwise be partly old and partly new, which nobody wrote.
     ///
     /// # Errors
     /// All mistakes at once.
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        let mut reads = 1;
+        loop {
+            let loaded = Self::read(path);
+            let watched = match &loaded {
+                Ok(config) => &config.watched,
+                Err(mistakes) => &mistakes.watched,
+            };
+            // Files that change all the time are left to the watcher.
+            if reads == READS_MAX || !files::is_plain(path) || !watched.iter().any(Watch::is_stale)
+            {
+                return loaded;
+            }
+            reads += 1;
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self, Mistakes> {
+        let file = path.display().to_string();
         let unread = |cause: String| {
-            let text = format!("error: {}: cannot be read: {cause}", path.display());
-            Mistakes::single(text, vec![Watch::absent(path)])
+            let found = format!("cannot be read: {cause}");
+            Mistakes::single(&file, None, &found, vec![Watch::absent(path)])
         };
         let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
         // A pipe can't be watched: what was read from it is gone.
@@ -210,11 +312,8 @@ impl Config {
                 let line =
                     bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count()
                         + 1;
-                let text = format!(
-                    "error: {}:{line}: found bytes that are not UTF-8, expected TOML",
-                    path.display()
-                );
-                Err(Mistakes::single(text, watch.into_iter().collect()))
+                let found = "found bytes that are not UTF-8, expected TOML";
+                Err(Mistakes::single(&file, Some(line), found, watch.into_iter().collect()))
             }
         }
     }
@@ -233,6 +332,7 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     let source = Source::new(path, text, root.get_ref());
     let notes = Notes::new(path.parent().unwrap_or(Path::new("")), watch);
     let config = walk(&notes, root.get_ref());
+    let outline = Outline::new(root.get_ref(), &config, notes.contents.take());
     drop_flat(root.into_inner());
     let (mut findings, data, watched) = notes.into_parts();
     let source = source.with(data, watched.clone());
@@ -246,7 +346,7 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     let source = Arc::new(source);
     if findings.is_empty() {
         let warnings = warnings(&config, &source);
-        return Ok(Config { watched, warnings, source, ..config });
+        return Ok(Config { watched, warnings, source, outline, ..config });
     }
     let mut mistakes = source.report(findings.clone());
     if !torn {
@@ -295,11 +395,13 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         limiter: store.limiter,
         scripts: store.scripts,
         upstreams,
+        policy_runtime: server.policies,
         policies,
         routes,
         watched: Vec::new(),
         warnings: Vec::new(),
         source: Arc::default(),
+        outline: Outline::default(),
     }
 }
 
@@ -313,7 +415,11 @@ fn syntax(setting: &str, error: &toml::de::Error) -> Finding {
     let (found, expected) =
         error.message().split_once(", expected ").unwrap_or((error.message(), ""));
     let mark = error.span().map_or(Mark::Value, Mark::At);
-    Finding::new(Mistake::new(setting, format!("TOML: {found}"), expected), mark, None)
+    let help = found.contains("with a dotted key").then(|| {
+        "a dot in a key begins a table: write a name with a dot in quotes, as in `\"path.id\" = 5`"
+            .to_owned()
+    });
+    Finding::new(Mistake::new(setting, format!("TOML: {found}"), expected), mark, help)
 }
 
 /// The syntax errors of `text`, without those that only follow from an unclosed value.
@@ -340,7 +446,7 @@ fn syntax_mistakes(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec
     findings
 }
 
-fn warnings(config: &Config, source: &Source) -> Vec<String> {
+fn warnings(config: &Config, source: &Source) -> Vec<Warning> {
     let upstreams = config.upstreams.iter().map(|upstream| ("upstreams", &upstream.name)).filter(
         |(_, name)| {
             !config
@@ -353,20 +459,23 @@ fn warnings(config: &Config, source: &Source) -> Vec<String> {
     let policies = policies.filter(|(_, name)| {
         !config.routes.iter().any(|route| route.policy.as_ref() == Some(*name))
     });
-    let warning = |(section, name): (&str, &String)| {
+    let unused = |(section, name): (&str, &String)| {
         let setting = format!("{section}.{name}");
-        source.warning(&setting, &format!("no route names {setting}"))
+        let text = format!("no route names {setting}");
+        Doubt::new("unused", setting, text).in_key()
     };
-    upstreams.chain(policies).map(warning).chain(without_key_secret(config, source)).collect()
+    let doubts = upstreams.chain(policies).map(unused).chain(without_key_secret(config));
+    doubts.map(|doubt| source.warn(&doubt)).collect()
 }
 
 /// In memory each process makes its own secret. On Redis all proxies need the same one.
-fn without_key_secret(config: &Config, source: &Source) -> Option<String> {
+fn without_key_secret(config: &Config) -> Option<Doubt> {
     let open =
         matches!(config.engine, engine::Settings::Redis(_)) && config.limiter.key_secret.is_none();
     let text = "no `key_secret_file` or `key_secret_env`: without a secret anybody can compute which clients' keys fall into one slot of the \
-                cluster, and so overload one server; write the same secret on all proxies (their counters start afresh)";
-    open.then(|| source.warning("store", text))
+                cluster, and so overload one server";
+    let remedy = "write the same secret on all proxies (their counters start afresh)";
+    open.then(|| Doubt::new("no-key-secret", "store", text).in_key().remedy(remedy))
 }
 
 /// Whether this may name an upstream, a policy or a route: safe in metrics, logs and keys.

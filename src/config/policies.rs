@@ -9,16 +9,21 @@ use serde_json::{Map, Number, Value};
 use toml::de::DeValue;
 
 use super::data;
-use super::files::WASM_BYTES_MAX;
 use super::reader::{Item, Notes, Table, integer};
 use super::{NAMED_MAX, check_name};
 use crate::engine::ScriptFile;
-use crate::policy::{self, Module};
+use crate::plan::NAME_BYTES_MAX;
+use crate::policy::{self, Caps, Measured, Module};
 
 const CPU_TIME_DEFAULT: Duration = Duration::from_millis(10);
 const CPU_TIME: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
-const MEMORY_BYTES_DEFAULT: usize = 16 << 20;
+/// Enough for `plans` with 100,000 customers. An instance has only what it asks for.
+pub(super) const MEMORY_BYTES_DEFAULT: usize = 32 << 20;
 const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 30;
+/// Labels of one policy in the metrics, and amounts, at most.
+const MEASURED_MAX: usize = 16;
+const NAME_EXPECTED: &str =
+    "the name of a label or amount, such as \"plan\": 1 to 64 of a-z 0-9 . _ -";
 /// Whole numbers that every guest reads exactly from JSON (policy.wit).
 pub(super) const JSON_WHOLE_MAX: i128 = 1 << 53;
 /// Levels of a policy's own configuration.
@@ -50,18 +55,32 @@ fn policy(
 ) -> Option<policy::Settings> {
     check_name(&name, item);
     let mut table = item.table()?;
-    let module = module(notes, &mut table);
+    let settings = settings(notes, name, &mut table, &item.path, scripts);
+    table.finish();
+    settings
+}
+
+/// The keys of a policy, in `table`. `path` is the section that they belong to.
+pub(super) fn settings(
+    notes: &Notes,
+    name: String,
+    table: &mut Table<'_>,
+    path: &str,
+    scripts: &Arc<[String]>,
+) -> Option<policy::Settings> {
     let (mut cpu_time, mut memory_bytes, mut isolated) =
         (CPU_TIME_DEFAULT, MEMORY_BYTES_DEFAULT, false);
     table.duration("cpu_time", CPU_TIME, &mut cpu_time);
     table.size("memory", MEMORY_BYTES, &mut memory_bytes);
     table.choice("isolation", &[("reuse", false), ("request", true)], &mut isolated);
+    let measured = measured(table);
+    let caps = super::caps::caps(table);
+    let module = module(notes, table, &caps);
     let config = match table.take("config") {
         Some(item) => item.table().and_then(|_| json(&item, 0)),
         None => Some(Value::Object(Map::new())),
     };
-    let files = data::files(notes, &format!("{}.config", item.path), &mut table, config.as_ref());
-    table.finish();
+    let files = data::files(notes, &format!("{path}.config"), table, config.as_ref());
     // Without what could not be read, the policy would report mistakes that are none.
     let config_json = whole(config?, files?).to_string().into();
     Some(policy::Settings {
@@ -72,7 +91,30 @@ fn policy(
         isolated,
         config_json,
         scripts: Arc::clone(scripts),
+        measured,
+        caps,
     })
+}
+
+/// `metrics = { labels = ["plan"], amounts = ["input-tokens"] }`.
+fn measured(table: &mut Table<'_>) -> Measured {
+    let mut table = table.section("metrics");
+    let mut names = |key| {
+        let items = table.list(key, MEASURED_MAX);
+        let read = items.iter().filter_map(|item| item.parsed(NAME_EXPECTED, name_of_label));
+        read.collect()
+    };
+    let measured = Measured { labels: names("labels"), amounts: names("amounts") };
+    table.finish();
+    measured
+}
+
+/// A name as the contract has them.
+fn name_of_label(text: &str) -> Option<String> {
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    let fits = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain);
+    fits.then(|| text.to_owned())
 }
 
 fn whole(mut config: Value, files: Vec<(String, Value)>) -> Value {
@@ -82,7 +124,7 @@ fn whole(mut config: Value, files: Vec<(String, Value)>) -> Value {
     config
 }
 
-fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
+fn module(notes: &Notes, table: &mut Table<'_>, caps: &Caps) -> Option<Module> {
     match (table.take("use"), table.take("wasm")) {
         (Some(shipped), None) => {
             let words: Vec<(&str, String)> =
@@ -90,7 +132,9 @@ fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
             shipped.choice(&words).map(Module::Shipped)
         }
         (None, Some(file)) => {
-            let (path, bytes) = notes.named_file(&file, "a .wasm file", WASM_BYTES_MAX)?;
+            // The message names the cap.
+            let (what, bytes_max) = ("a .wasm file (`module_bytes`)", caps.module_bytes as u64);
+            let (path, bytes) = notes.named_file(&file, what, bytes_max)?;
             Some(Module::File { path, bytes: Arc::from(bytes) })
         }
         (None, None) => {

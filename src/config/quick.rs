@@ -26,9 +26,8 @@ pub fn quick(
         let expected = format!(
             "a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s"
         );
-        let text =
-            format!("error: {}", Mistake::new("--limit", super::reader::quoted(limit), expected));
-        Mistakes::single(text, Vec::new())
+        let mistake = Mistake::new("--limit", super::reader::quoted(limit), expected);
+        Mistakes::single("", None, &mistake.to_string(), Vec::new())
     })?;
     let url = if to.contains("://") { to.to_owned() } else { format!("http://{to}") };
     // As a TOML string, so that any text of the shell's stays one value.

@@ -61,6 +61,8 @@ pub(super) struct Notes {
     findings: RefCell<Vec<Finding>>,
     pub(super) watched: RefCell<Vec<Watch>>,
     pub(super) data: RefCell<Vec<Data>>,
+    /// The settings that name files, with what was read there.
+    pub(super) contents: RefCell<Vec<(String, Watch)>>,
     /// The folder that paths in the file are relative to.
     pub(super) folder: PathBuf,
 }
@@ -90,6 +92,7 @@ impl Notes {
             findings: RefCell::default(),
             watched,
             data: RefCell::default(),
+            contents: RefCell::default(),
             folder: folder.to_path_buf(),
         }
     }
@@ -262,8 +265,22 @@ impl<'a> Table<'a> {
                 format!("the unknown key {}", quoted(key)),
                 place,
             );
-            self.notes.add(mistake, Mark::Key, Some(hint(key, &self.taken, "key")));
+            let help = self.dotted_name(key).unwrap_or_else(|| hint(key, &self.taken, "key"));
+            self.notes.add(mistake, Mark::Key, Some(help));
         }
+    }
+}
+
+impl Table<'_> {
+    /// A hint for `upstreams.api.v1`, where an upstream was to be called `api.v1`: the unknown key
+    /// `v1` is a table with keys that belong to this one.
+    fn dotted_name(&self, key: &str) -> Option<String> {
+        let (section, name) = self.path.split_once('.')?;
+        let is_named = ["upstreams", "policies"].contains(&section) && !name.contains('.');
+        let inner = self.table?.get(key)?.get_ref().as_table()?;
+        let is_meant = self.taken.iter().any(|known| inner.get(*known).is_some());
+        (is_named && is_meant)
+            .then(|| format!("write a name with a dot in quotes: `{section}.\"{name}.{key}\"`"))
     }
 }
 

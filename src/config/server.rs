@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::files;
 use super::reader::{Item, Table};
+use super::{caps, files};
 use crate::proxy::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, Format, WORKERS_MAX};
 use crate::wire::{Identity, Rate};
-use crate::{admin, limit, listen, proxy, telemetry};
+use crate::{admin, limit, listen, policy, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
@@ -78,6 +78,8 @@ pub(super) struct Server {
     pub(super) inspect: proxy::Inspect,
     /// What leaky buckets are bounded by.
     pub(super) waiting_max: usize,
+    /// What all policies share.
+    pub(super) policies: policy::RuntimeSettings,
 }
 
 pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
@@ -180,6 +182,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
         body_bytes_max: BODY_BYTES_DEFAULT,
         inspect: proxy::Inspect::default(),
         waiting_max: limit::Settings::default().waiting_max,
+        policies: policy::RuntimeSettings::default(),
     };
     let mut table = root.section("server");
     if let Some(workers) = table.take("workers").and_then(|item| workers(&item)) {
@@ -194,6 +197,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     requests.trusted_proxies = trusted_proxies;
     table.flag("underscores_in_headers", &mut requests.underscores_in_headers);
     paths(&mut table, &mut requests.paths);
+    server.policies = caps::runtime(&mut table, server.workers);
     let rates = limits(&mut table, &mut server);
     timeouts(&mut table, &mut server, &rates);
     table.finish();

@@ -5,6 +5,8 @@
 pub const STORE: &str = "store";
 /// `[policies.*]`.
 pub const POLICIES: &str = "policies";
+/// `[[routes]]`.
+pub const ROUTES: &str = "routes";
 /// `[[listeners]]`.
 pub const LISTENERS: &str = "listeners";
 /// `[store] key_secret_file` and `key_secret_env`.
@@ -17,6 +19,18 @@ pub const WORKERS: &str = "server.workers";
 pub const SHUTDOWN_GRACE: &str = "server.shutdown_grace";
 /// Connections of clients.
 pub const CONNECTIONS: &str = "server.limits.connections";
+/// What all policies share.
+pub const POLICY_RUNTIME: &str = "server.policies";
+/// Where compiled policies are cached.
+pub const CACHE_FOLDER: &str = "server.cache_folder";
+/// How much of them.
+pub const CACHE_BYTES: &str = "server.cache_bytes";
+/// The length of a request's target.
+pub const URI_BYTES: &str = "server.limits.uri_bytes";
+/// Requests that wait for their turn in a leaky bucket.
+pub const WAITING: &str = "server.limits.waiting_per_worker";
+/// The servers of the store.
+pub const REDIS_NODES: &str = "store.redis.nodes";
 /// Whether fields with underscores in their names are forwarded.
 pub const UNDERSCORES_IN_HEADERS: &str = "server.underscores_in_headers";
 
@@ -36,4 +50,28 @@ pub fn upstream(name: &str) -> String {
 #[must_use]
 pub fn route_policy(index: usize) -> String {
     format!("routes[{index}].policy")
+}
+
+/// The path of the route that is number `index` of the file.
+#[must_use]
+pub fn route_path(index: usize) -> String {
+    format!("routes[{index}].path")
+}
+
+/// The time for a request of the route that is number `index` of the file.
+#[must_use]
+pub fn route_timeout(index: usize) -> String {
+    format!("routes[{index}].timeouts.request")
+}
+
+/// Requests that each worker has at the upstream at once.
+#[must_use]
+pub fn requests_per_worker(name: &str) -> String {
+    format!("upstreams.{name}.requests_per_worker")
+}
+
+/// The route with this name.
+#[must_use]
+pub fn route(name: &str) -> String {
+    format!("{ROUTES}[{name}]")
 }

@@ -15,9 +15,9 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
 use super::reader::{Finding, Mark, join};
-use super::{Mistakes, Source, drop_flat};
+use super::{Difference, MistakeAt, Mistakes, Source, Warning, drop_flat};
 use crate::reload::Watch;
-use crate::telemetry::Mistake;
+use crate::telemetry::{Doubt, Mistake};
 
 /// Mistakes that are shown, at most; the rest is counted.
 const SHOWN_MAX: usize = 50;
@@ -98,6 +98,31 @@ impl Source {
         self
     }
 
+    /// The same, where the settings of the file are also known under `section`.
+    pub(super) fn under(path: &Path, text: &str, root: &DeTable<'_>, section: &str) -> Self {
+        let mut source = Self::new(path, text, root);
+        index(&mut source.page.spans, section, root, 0);
+        source
+    }
+
+    /// What differs from what the file says, each drawn where it is said.
+    #[must_use]
+    pub fn differences(&self, all: &[Difference]) -> String {
+        let picture = |difference: &Difference| {
+            let Difference { setting, found, expected, help } = difference;
+            let mistake = Mistake::new(setting, found, expected);
+            let finding = Finding::new(mistake, Mark::Value, help.clone());
+            let (_, page) = self.page_of(setting);
+            page.picture(page.place(&finding), &finding)
+        };
+        let mut text: String =
+            all.iter().take(SHOWN_MAX).map(|one| picture(one) + "\n\n").collect();
+        if all.len() > SHOWN_MAX {
+            text.push_str(&format!("... and {} more\n", all.len() - SHOWN_MAX));
+        }
+        text
+    }
+
     /// Mistakes that other modules found, with file and line.
     #[must_use]
     pub fn locate(&self, mistakes: &[Mistake]) -> Mistakes {
@@ -116,9 +141,15 @@ impl Source {
         let mut placed: Vec<_> = findings.into_iter().map(placed).collect();
         placed.sort_by_key(|(order, ..)| *order);
         let mut text = String::new();
+        let mut each = Vec::with_capacity(count.min(SHOWN_MAX));
         for (_, page, place, finding) in placed.iter().take(SHOWN_MAX) {
             text.push_str(&page.picture(place.clone(), finding));
             text.push_str("\n\n");
+            each.push(MistakeAt {
+                file: page.name.clone(),
+                line: place.as_ref().map(|place| page.line_at(place.start)),
+                text: finding.sentence(),
+            });
         }
         if count > SHOWN_MAX {
             text.push_str(&format!("... and {} more\n", count - SHOWN_MAX));
@@ -128,18 +159,20 @@ impl Source {
             self.page.name,
             if count == 1 { "" } else { "s" }
         ));
-        Mistakes { count, text, watched: self.watched.clone(), rest: None }
+        Mistakes { count, text, each, watched: self.watched.clone(), rest: None }
     }
 
-    /// A warning about a setting, with file and line.
+    /// A doubt as a warning, with file and line.
     #[must_use]
-    pub fn warning(&self, setting: &str, text: &str) -> String {
-        format!("{}: {text}", self.line_of(setting))
-    }
-
-    /// `file:line:column` of a setting, or only the file if the setting is not in it.
-    fn line_of(&self, setting: &str) -> String {
-        self.page_of(setting).1.line_of(setting)
+    pub fn warn(&self, doubt: &Doubt) -> Warning {
+        let (_, page) = self.page_of(&doubt.setting);
+        Warning {
+            name: doubt.name,
+            place: page.line_of(&doubt.setting, doubt.in_key),
+            text: plain(&doubt.text),
+            remedy: doubt.remedy.as_deref().map(plain),
+            picture: page.picture_of_doubt(doubt),
+        }
     }
 
     /// The file that contains a setting, and its number.
@@ -162,13 +195,21 @@ impl Page {
         Self { name: name.to_owned(), text: blot(text, &blots), spans }
     }
 
-    fn line_of(&self, setting: &str) -> String {
-        let Some(place) = self.nearest_span(setting).map(|span| span.key.start) else {
+    /// `file:line:column` of a setting, or only the file if the setting is not in it.
+    fn line_of(&self, setting: &str, in_key: bool) -> String {
+        let of_span = |span: &Span| if in_key { span.key.start } else { span.value.start };
+        let Some(place) = self.nearest_span(setting).map(of_span) else {
             return self.name.clone();
         };
         let before = self.text.get(..place).unwrap_or_default();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        format!("{}:{}:{column}", self.name, before.matches('\n').count() + 1)
+        format!("{}:{}:{column}", self.name, self.line_at(place))
+    }
+
+    /// The line of a byte, from 1.
+    fn line_at(&self, at: usize) -> usize {
+        self.text.get(..self.text.floor_char_boundary(at)).unwrap_or_default().matches('\n').count()
+            + 1
     }
 
     fn place(&self, finding: &Finding) -> Option<Range<usize>> {
@@ -194,32 +235,20 @@ impl Page {
     }
 
     fn picture(&self, place: Option<Range<usize>>, finding: &Finding) -> String {
-        let Mistake { setting, found, expected, other, .. } = &finding.mistake;
-        // Without `expected`, `found` is a whole sentence, of the TOML parser or of a guest.
-        let syntax = matches!(finding.mark, Mark::At(_));
-        let sentence = syntax || setting.is_empty() || expected.is_empty() || found.is_empty();
-        let found = if sentence { plain(found) } else { format!("found {}", plain(found)) };
-        let mut title = [plain(setting), found]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect::<Vec<_>>()
-            .join(": ");
-        let expected = if expected.is_empty() {
-            String::new()
-        } else {
-            format!("expected {}", plain(expected))
-        };
+        let other = &finding.mistake.other;
+        let (mut title, expected) = finding.parts();
         let mut group = match place {
             Some(place) => {
                 let other = other.as_deref().and_then(|(setting, label)| {
                     Some((self.spans.get(setting)?.value.clone(), plain(label)))
                 });
-                let beside = other.as_ref().map(|(place, _)| place);
-                let (line_number, lines, marked, marked_beside) = self.lines(&place, beside);
+                let beside: Vec<_> = other.iter().map(|(place, _)| place.clone()).collect();
+                let (line_number, lines, marked, marked_beside) = self.lines(&place, &beside);
                 let label = Some(expected).filter(|label| !label.is_empty());
                 let snippet =
                     Snippet::source(lines).line_start(line_number).path(self.name.as_str());
                 let beside = marked_beside
+                    .into_iter()
                     .zip(other)
                     .map(|(marked, (_, label))| AnnotationKind::Context.span(marked).label(label));
                 let snippet = snippet
@@ -234,30 +263,90 @@ impl Page {
                 Level::ERROR.primary_title(title).element(Origin::path(self.name.as_str()))
             }
         };
-        if let Some(help) = &finding.help {
-            group = group.element(Level::HELP.message(plain(help)));
+        if let Some(help) = finding.help.clone().or_else(|| self.dotted_name(finding)) {
+            group = group.element(Level::HELP.message(plain(&help)));
         }
         Renderer::plain().render(&[group])
     }
 
-    /// The lines from the first to the last of two ranges: the number of the first line, the text,
-    /// and what is marked in it. Of a range over several lines, only the first line is marked.
+    /// A hint for a name with a dot that is written without quotes: `models.gpt-4.1 = { input = 5
+    /// }` is read as a table `gpt-4` with a table `1` in it. That was meant if the inner table has
+    /// one of the keys that are expected in the outer one.
+    fn dotted_name(&self, finding: &Finding) -> Option<String> {
+        let Mistake { setting, expected, .. } = &finding.mistake;
+        let above = setting.rsplit_once('.').filter(|_| matches!(finding.mark, Mark::Key))?.0;
+        let (outer, inner) = (self.spans.get(above)?, self.spans.get(setting)?);
+        // Nothing but a dot is between the two keys.
+        let dot = self.text.get(outer.key.end..inner.key.start)?;
+        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        let is_meant = |path: &&String| {
+            let below = path.strip_prefix(setting.as_str()).and_then(|rest| rest.strip_prefix('.'));
+            below.is_some_and(|below| known.contains(&below.rsplit('.').next().unwrap_or(below)))
+        };
+        // The nearest of them, so that the hint does not depend on the map's order.
+        let meant = self.spans.keys().filter(is_meant).min_by_key(|path| path.len())?;
+        let last = self.spans.get(meant.rsplit_once('.')?.0)?;
+        let name = self.text.get(outer.key.start..last.key.end)?;
+        let is_plain = dot.trim() == "." && !name.contains(['"', '\'', '\n', '[', ']']);
+        is_plain.then(|| {
+            let parts = name.replacen('.', "` with `", 1);
+            format!(
+                "`{name}` is a table `{parts}` in it: write a name with a dot in quotes, \"{name}\""
+            )
+        })
+    }
+
+    /// A doubt's sentence, with its setting and those beside it marked.
+    fn picture_of_doubt(&self, doubt: &Doubt) -> String {
+        let level = Level::WARNING;
+        let title = format!("{} [{}]", plain(&doubt.text), doubt.name);
+        let span = self.nearest_span(&doubt.setting);
+        let place = span.map(|span| if doubt.in_key { &span.key } else { &span.value });
+        let mut group = match place {
+            Some(place) => {
+                let others = doubt.beside.iter().filter_map(|(setting, label)| {
+                    Some((self.spans.get(setting)?.value.clone(), plain(label)))
+                });
+                let others: Vec<_> = others.collect();
+                let beside: Vec<_> = others.iter().map(|(place, _)| place.clone()).collect();
+                let (line_number, lines, marked, marked_beside) = self.lines(place, &beside);
+                let beside = marked_beside.into_iter().zip(others);
+                let beside = beside
+                    .map(|(marked, (_, label))| AnnotationKind::Context.span(marked).label(label));
+                let snippet = Snippet::source(lines)
+                    .line_start(line_number)
+                    .path(self.name.as_str())
+                    .annotation(AnnotationKind::Primary.span(marked))
+                    .annotations(beside);
+                level.primary_title(title).element(snippet)
+            }
+            None => level.primary_title(title).element(Origin::path(self.name.as_str())),
+        };
+        if let Some(remedy) = &doubt.remedy {
+            group = group.element(Level::HELP.message(plain(remedy)));
+        }
+        Renderer::plain().render(&[group])
+    }
+
+    /// The lines from the first to the last of several ranges: the number of the first line, the
+    /// text, and what is marked in it. Of a range over several lines, only the first line is
+    /// marked.
     fn lines(
         &self,
         place: &Range<usize>,
-        beside: Option<&Range<usize>>,
-    ) -> (usize, &str, Range<usize>, Option<Range<usize>>) {
+        beside: &[Range<usize>],
+    ) -> (usize, &str, Range<usize>, Vec<Range<usize>>) {
         let (line, marked) = self.marked(place);
-        let beside = beside.map(|beside| self.marked(beside));
-        let first = beside.as_ref().map_or(line.start, |(other, _)| other.start.min(line.start));
-        let end = beside.as_ref().map_or(line.end, |(other, _)| other.end.max(line.end));
+        let beside: Vec<_> = beside.iter().map(|beside| self.marked(beside)).collect();
+        let first = beside.iter().map(|(other, _)| other.start).fold(line.start, usize::min);
+        let end = beside.iter().map(|(other, _)| other.end).fold(line.end, usize::max);
         let number = self.text.get(..first).unwrap_or_default().matches('\n').count() + 1;
         let inside = |marked: Range<usize>| marked.start - first..marked.end - first;
         (
             number,
             self.text.get(first..end).unwrap_or_default(),
             inside(marked),
-            beside.map(|(_, marked)| inside(marked)),
+            beside.into_iter().map(|(_, marked)| inside(marked)).collect(),
         )
     }
 
@@ -271,6 +360,31 @@ impl Page {
         let line_end =
             line_start + rest.split('\n').next().unwrap_or_default().trim_end_matches('\r').len();
         (line_start..line_end, start.min(line_end)..end.min(line_end))
+    }
+}
+
+impl Finding {
+    /// What was found where, and what was expected, if that is known.
+    fn parts(&self) -> (String, String) {
+        let Mistake { setting, found, expected, .. } = &self.mistake;
+        // Without `expected`, `found` is a whole sentence, of the TOML parser or of a guest.
+        let syntax = matches!(self.mark, Mark::At(_));
+        let sentence = syntax || setting.is_empty() || expected.is_empty() || found.is_empty();
+        let found = if sentence { plain(found) } else { format!("found {}", plain(found)) };
+        let parts = [plain(setting), found].into_iter().filter(|part| !part.is_empty());
+        let title = parts.collect::<Vec<_>>().join(": ");
+        let expected = if expected.is_empty() {
+            String::new()
+        } else {
+            format!("expected {}", plain(expected))
+        };
+        (title, expected)
+    }
+
+    /// All in one line.
+    fn sentence(&self) -> String {
+        let (title, expected) = self.parts();
+        if expected.is_empty() { title } else { format!("{title}, {expected}") }
     }
 }
 
@@ -352,7 +466,7 @@ fn user_infos(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Whether the word is an interface of a component, such as `weir:policy/handler@0.3.0`. What
+/// Whether the word is an interface of a component, such as `weir:policy/handler@1.0.0`. What
 /// follows its `@` is a version of three numbers, which can't be a host.
 fn is_interface(name: &str, version: &str) -> bool {
     let word = |word: &str| {

@@ -172,6 +172,27 @@ labels! {
     }
 }
 
+impl Cause {
+    /// What an operator may do about it. `docs/operations.md` says more.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Timeout => {
+                "is the node overloaded, frozen or cut off? store.deadline bounds each decision"
+            }
+            Self::Connection => "is the node running, and reachable from here?",
+            Self::OutOfMemory => "raise its maxmemory, or add shards",
+            Self::NoReplicas => "it has too few replicas for its min-replicas-to-write",
+            Self::Busy => "a script or module blocks it: SCRIPT KILL ends a script that only reads",
+            Self::NoPermission => "check store.redis' user and password, and the user's ACL",
+            Self::Misconfigured => "it refuses writes since it can't save: see its own log",
+            Self::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
+            Self::Overload => "it answers too slowly for the calls that it gets: add shards",
+            Self::Script | Self::Full => "see the lines before this one",
+        }
+    }
+}
+
 /// Whether a failed call may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ran {
@@ -502,6 +523,15 @@ impl Engine {
         match self {
             Self::Embedded(embedded) => Ok(embedded.find(key, prefix)),
             Self::Redis(redis) => redis.find(key, prefix, kind).await,
+        }
+    }
+
+    /// The nodes of the store that could not be connected to, each with the reason.
+    #[must_use]
+    pub fn unreached(&self) -> Vec<(String, String)> {
+        match self {
+            Self::Embedded(_) => Vec::new(),
+            Self::Redis(redis) => redis.unreached(),
         }
     }
 

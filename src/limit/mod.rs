@@ -39,13 +39,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::engine::{Engine, EngineError, Scripts, Secret};
+use crate::engine::{self, Engine, EngineError, Scripts, Secret};
 use crate::plan::{Adjustment, Algorithm, OnStoreError, Outcome, Plan};
 use crate::telemetry::Metrics;
 
 pub use keys::secret_id;
 pub use look::{Counter, CounterName};
-pub use weir_algorithms::Share;
+pub use weir_algorithms::{Shape, Share};
 
 /// What the limiter needs beside its engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +87,18 @@ impl Default for Settings {
 #[must_use]
 pub fn shipped_names() -> &'static [&'static str] {
     weir_algorithms::NAMES
+}
+
+/// The shape that a limiter with these settings on such an engine gives the counters of
+/// `algorithm`, for comparing: of a script, `text` stands for its program.
+#[must_use]
+pub fn shape_under(
+    settings: &Settings,
+    engine: &engine::Settings,
+    algorithm: &Algorithm,
+    text: &str,
+) -> Shape {
+    shared::shape(algorithm, shared::lease(settings, engine), text)
 }
 
 /// Charges plans. Shared by all workers. Each worker has its own caches and its own queue, so
@@ -225,6 +237,22 @@ impl Limiter {
     /// [`Ending::Unsent`] as well; its slot in the bucket stays taken.
     pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
         take::take(&self.shared, scope, plan).await
+    }
+
+    /// A grant of which nothing was taken: what [`Grant::settle`] is told to charge after a
+    /// refusal.
+    #[must_use = "a grant that is not settled charges nothing"]
+    pub fn nothing_taken(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Grant {
+        Grant {
+            shared: Arc::clone(&self.shared),
+            scope: Arc::clone(scope),
+            plan: Arc::clone(plan),
+            charged: plan.limits().iter().map(|_| None).collect(),
+            local: round::LimitSet::default(),
+            member: 0,
+            _leases: Vec::new(),
+            _holding: None,
+        }
     }
 
     /// The counters of one key, one for each shape that its limit has or had. For administration.

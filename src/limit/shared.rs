@@ -16,7 +16,9 @@ use super::local::SCOPES_MAX;
 use super::queue::{ByKind, Worker};
 use super::refusals::HELD_MAX;
 use crate::clock::Clock;
-use crate::engine::{Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts};
+use crate::engine::{
+    self, Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts,
+};
 use crate::plan::{Algorithm, Limit};
 use crate::telemetry::{Counter, Metrics, names};
 
@@ -33,6 +35,26 @@ static NO_SUCH_SCRIPT: Program = Program {
     state: 3,
     numbers: 0,
 };
+
+/// The shape of `algorithm`'s counters. Leases have this length, and `text` is its program.
+pub(super) fn shape(algorithm: &Algorithm, lease: Duration, text: &str) -> Shape {
+    algorithm.shape(match algorithm {
+        Algorithm::Script(_) => {
+            let digest = blake3::hash(text.as_bytes());
+            ShapeExtra::Script(script_digest_of(&digest.to_hex()))
+        }
+        _ if algorithm.holds() => ShapeExtra::Lease(lease),
+        _ => ShapeExtra::Nothing,
+    })
+}
+
+/// The length of a lease on such an engine.
+pub(super) fn lease(settings: &super::Settings, engine: &engine::Settings) -> Duration {
+    match engine {
+        engine::Settings::Embedded(_) => LEASE_IN_MEMORY,
+        engine::Settings::Redis(_) => settings.lease,
+    }
+}
 
 /// What a [`super::Limiter`] points to.
 #[derive(Debug)]
@@ -200,14 +222,7 @@ impl Shared {
 
     /// The shape of `algorithm`'s counters in this limiter.
     pub(super) fn shape(&self, algorithm: &Algorithm) -> Shape {
-        algorithm.shape(match algorithm {
-            Algorithm::Script(_) => {
-                let digest = blake3::hash(self.program(algorithm).text.as_bytes());
-                ShapeExtra::Script(script_digest_of(&digest.to_hex()))
-            }
-            _ if algorithm.holds() => ShapeExtra::Lease(self.lease),
-            _ => ShapeExtra::Nothing,
-        })
+        shape(algorithm, self.lease, self.program(algorithm).text)
     }
 
     /// Registers one more worker.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::abi::types;
 use super::fact::is_token;
-use super::{Decision, Denial, Verdict};
+use super::{Decision, Denial, Settlement, Verdict};
 use crate::plan::{
     self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, Debt, FixedWindow,
     Gcra, LeakyBucket, Limit, Plan, Quota, Rate, Script, SlidingWindowBuckets,
@@ -20,6 +20,10 @@ const HEADER_NAME_BYTES_MAX: usize = 128;
 const HEADER_VALUE_CHARS_MAX: usize = 4_096;
 const LABELS_MAX: usize = 16;
 const LABEL_BYTES_MAX: usize = 256;
+/// Maximum number of amounts that a settlement may tell.
+const AMOUNTS_MAX: usize = 16;
+/// Maximum size of a denial's own body.
+const BODY_BYTES_MAX: usize = 16 << 10;
 const NAME_BYTES_MAX: usize = plan::NAME_BYTES_MAX;
 const MEMO_BYTES_MAX: usize = 4_096;
 const REASON_BYTES_MAX: usize = 1_024;
@@ -52,13 +56,36 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         response_headers: headers("response-headers", answer.response_headers)?,
         labels: labels(answer.labels)?,
         settle_with: answer.settle_with,
+        settle_on_refusal: answer.settle_on_refusal,
         bodies: bodies.map(Box::new),
         slot: Slot::default(),
     })
 }
 
-/// Converts a guest's adjustments.
-pub(super) fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustment>, String> {
+/// Converts what `settle` answered.
+pub(super) fn settlement(answer: types::Settlement) -> Result<Settlement, String> {
+    if answer.amounts.len() > AMOUNTS_MAX {
+        return Err(format!("amounts: {} of them, at most {AMOUNTS_MAX}", answer.amounts.len()));
+    }
+    for (index, (name, amount)) in answer.amounts.iter().enumerate() {
+        if !is_name(name) {
+            return Err(format!(
+                "amounts[{index}]: found the name {:?}, expected 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -",
+                shortened(name)
+            ));
+        }
+        if *amount > AMOUNT_MAX {
+            return Err(format!("amounts[{index}]: found {amount}, expected at most 2^52"));
+        }
+    }
+    Ok(Settlement {
+        adjustments: adjustments(answer.adjustments)?,
+        labels: labels(answer.labels)?,
+        amounts: answer.amounts,
+    })
+}
+
+fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustment>, String> {
     if answer.len() > plan::LIMITS_MAX {
         return Err(format!("adjustments: {} of them, at most {}", answer.len(), plan::LIMITS_MAX));
     }
@@ -230,7 +257,19 @@ fn deny(denial: types::Denial) -> Result<Denial, String> {
         reason: denial.reason,
         retry_after_ms: denial.retry_after_ms,
         headers: headers("denial.headers", denial.headers)?,
+        body: denial.body.map(body).transpose()?,
     })
+}
+
+fn body(body: types::Body) -> Result<(String, String), String> {
+    if body.media_type.is_empty()
+        || !body.media_type.is_ascii()
+        || !is_field_value(&body.media_type)
+    {
+        return Err("denial.body.media-type: not a field value".into());
+    }
+    bounded("denial.body.text", Some(&body.text), BODY_BYTES_MAX)?;
+    Ok((body.media_type, body.text))
 }
 
 /// Checks header fields and puts their names in lower case. What passes here is written onto the

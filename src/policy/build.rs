@@ -5,16 +5,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::abi::types;
+use super::breaker::Breaker;
 use super::component;
-use super::error::{Cause, mistake_line, one_line};
+use super::error::{Cause, During, mistake_line, one_line};
 use super::fact;
-use super::instance::{Bounds, Instance, LOG_LINES_PER_SECOND_MAX, Unready};
+use super::health::Health;
+use super::instance::{Bounds, Instance, Unready};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
 use super::written;
 use super::{Module, Policy, Settings, Spare};
 use crate::clock::{Seldom, thread_cpu};
-use crate::telemetry::{Label as _, Metrics, Mistake, names};
+use crate::telemetry::{Label as _, Metrics, Mistake};
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
@@ -30,7 +32,22 @@ pub fn shipped() -> &'static [&'static str] {
     NAMES
 }
 
+/// The module of a policy that ships; empty if there is none of this name.
+pub(super) fn shipped_module(name: &str) -> &'static [u8] {
+    SHIPPED.iter().find(|(known, _)| *known == name).map_or(&[], |(_, bytes)| bytes)
+}
+
+/// Builds it on a thread of its own: see [`Runtime::aside`].
 pub(super) fn policy(
+    runtime: &Arc<Runtime>,
+    settings: &Settings,
+    metrics: &Metrics,
+) -> Result<Policy, Vec<Mistake>> {
+    runtime.aside(|| here(runtime, settings, metrics)).unwrap_or_else(|mistake| Err(vec![mistake]))
+}
+
+/// Builds it on the calling thread.
+pub(super) fn here(
     runtime: &Arc<Runtime>,
     settings: &Settings,
     metrics: &Metrics,
@@ -45,15 +62,12 @@ pub(super) fn policy(
         )]);
     }
     let unfit = |(found, expected): (String, String)| Mistake::new(source, found, expected);
-    let pre = component::load(runtime.engine(), runtime.linker(), bytes)
-        .map_err(|mistake| vec![unfit(mistake)])?;
-    let bounds = Bounds {
-        policy: settings.name.as_str().into(),
-        cpu_time: settings.cpu_time,
-        memory_bytes: settings.memory_bytes,
-        ticker: Arc::clone(runtime.ticker()),
-        log: Arc::new(Seldom::at_most(LOG_LINES_PER_SECOND_MAX)),
-    };
+    let component::Loaded { pre, digest } = component::load(runtime, &settings.caps, bytes)
+        .map_err(|unfit| {
+            let setting = unfit.setting.unwrap_or(source);
+            vec![Mistake::new(setting, unfit.found, unfit.expected)]
+        })?;
+    let bounds = bounds(runtime, settings);
     let unknown = written::unknown("config", &settings.config_json, &settings.scripts);
     let started = thread_cpu();
     let (instance, manifest) =
@@ -69,6 +83,7 @@ pub(super) fn policy(
             }
             Unready::Failed(failure) => {
                 let setting = if failure.cause == Cause::Memory { "memory" } else { source };
+                let failure = failure.naming(&bounds, During::Start);
                 let found = format!(
                     "a guest that failed when it was configured ({}: {})",
                     failure.cause.label(),
@@ -91,18 +106,21 @@ pub(super) fn policy(
             return Err(facts(all.take(MISTAKES_MAX).collect()));
         }
     };
+    let health = Health::new(&settings.name, &digest, &bounds.largest, metrics);
     Ok(Policy {
-        _runtime: runtime.clone(),
+        runtime: runtime.clone(),
         token: Token::new(),
         pre,
         bounds,
         config_json: Arc::clone(&settings.config_json),
         scripts: Arc::clone(&settings.scripts),
+        measured: settings.measured.clone(),
         isolated: settings.isolated,
         remembers: manifest.pure && !settings.isolated,
         request_facts,
         response_facts,
-        errors: metrics.counters(names::POLICY_ERRORS, &[&settings.name]),
+        health,
+        breaker: Breaker::new(settings.caps.breaker.clone()),
         spare: Mutex::new(Spare {
             instances: if slow { vec![instance] } else { Vec::new() },
             slow,
@@ -110,12 +128,31 @@ pub(super) fn policy(
     })
 }
 
+/// The module that ships under this name.
+pub(super) fn shipped_bytes(name: &str) -> Option<&'static [u8]> {
+    SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes)
+}
+
+fn bounds(runtime: &Arc<Runtime>, settings: &Settings) -> Bounds {
+    Bounds {
+        policy: settings.name.as_str().into(),
+        cpu_time: settings.cpu_time,
+        memory_bytes: settings.memory_bytes,
+        caps: settings.caps.clone().into(),
+        pool: runtime.settings().clone().into(),
+        largest: Arc::default(),
+        ticker: Arc::clone(runtime.ticker()),
+        log: Arc::new(Seldom::at_most(settings.caps.log_lines_per_second)),
+        clock: runtime.clock().clone(),
+    }
+}
+
 /// The setting that named the module, and the module.
 fn source(settings: &Settings) -> Result<(&'static str, &[u8]), Mistake> {
     match &settings.module {
         Module::File { bytes, .. } => Ok(("wasm", bytes)),
-        Module::Shipped(name) => match SHIPPED.iter().find(|(known, _)| known == name) {
-            Some((_, bytes)) => Ok(("use", bytes)),
+        Module::Shipped(name) => match shipped_bytes(name) {
+            Some(bytes) => Ok(("use", bytes)),
             None => {
                 let nearest =
                     NAMES.iter().min_by_key(|known| strsim::damerau_levenshtein(name, known));
@@ -153,4 +190,10 @@ fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
         if in_key { mistake.in_key() } else { mistake }
     };
     mistakes.iter().take(MISTAKES_MAX).map(whole).collect()
+}
+
+/// The modules of all policies that ship.
+#[cfg(test)]
+pub(super) fn modules() -> impl Iterator<Item = &'static [u8]> {
+    SHIPPED.iter().map(|(_, bytes)| *bytes)
 }

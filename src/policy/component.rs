@@ -1,5 +1,5 @@
-//! Compiles a guest's bytes into a component. What a guest declares about its own types is not
-//! trusted.
+//! Compiles a guest's bytes into a component, or finds it compiled in the cache. What a guest
+//! declares about its own types is not trusted.
 
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 use wasmtime::Engine;
@@ -8,44 +8,99 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 use super::abi::{HANDLER, IMPORTS, WIT};
+use super::caps::{Caps, RuntimeSettings, shown_bytes};
 use super::error::one_line;
 use super::instance::State;
+use super::runtime::Runtime;
 
-/// Bytes of a module, at most: a Python guest has 18 MB.
-const MODULE_BYTES_MAX: usize = 64 << 20;
 /// What a component made for WASI may import. It is not implemented: a call of it is a trap.
 const WASI: &str = "wasi:";
 
 /// What was found, and what was expected.
-pub(super) type Unfit = (String, String);
+#[derive(Debug)]
+pub(super) struct Unfit {
+    /// The setting of the policy that is concerned, if it is not the one that names the module.
+    pub(super) setting: Option<&'static str>,
+    pub(super) found: String,
+    pub(super) expected: String,
+}
+
+impl From<(String, String)> for Unfit {
+    fn from((found, expected): (String, String)) -> Self {
+        Self { setting: None, found, expected }
+    }
+}
+
+/// A guest that is ready to be started.
+pub(super) struct Loaded {
+    pub(super) pre: InstancePre<State>,
+    /// Of the module's bytes.
+    pub(super) digest: blake3::Hash,
+}
 
 /// Validates, compiles and links a guest.
-pub(super) fn load(
-    engine: &Engine,
-    linker: &Linker<State>,
-    bytes: &[u8],
-) -> Result<InstancePre<State>, Unfit> {
-    if bytes.len() > MODULE_BYTES_MAX {
-        return Err((
-            format!("{} bytes", bytes.len()),
-            format!("a module of at most {MODULE_BYTES_MAX} bytes"),
-        ));
+pub(super) fn load(runtime: &Runtime, caps: &Caps, bytes: &[u8]) -> Result<Loaded, Unfit> {
+    if bytes.len() > caps.module_bytes {
+        return Err(Unfit {
+            setting: Some("module_bytes"),
+            found: format!("a module of {} bytes", bytes.len()),
+            expected: format!("at most `module_bytes` ({})", shown_bytes(caps.module_bytes)),
+        });
     }
-    let valid = || "a valid WebAssembly module or component".to_owned();
-    Validator::new_with_features(WasmFeatures::default())
-        .validate_all(bytes)
-        .map_err(|error| (one_line(&error.to_string()), valid()))?;
-    let encoded;
-    let bytes = if Parser::is_component(bytes) {
-        bytes
-    } else {
-        encoded = encode(bytes)
-            .map_err(|error| (one_line(&error), format!("a module that exports `{HANDLER}`")))?;
-        encoded.as_slice()
-    };
-    let component = Component::from_binary(engine, bytes)
-        .map_err(|error| (one_line(&format!("{error:#}")), valid()))?;
-    link(engine, linker, &component)
+    let digest = blake3::hash(bytes);
+    let component = component(runtime, bytes, &digest)?;
+    let pre = link(runtime.engine(), runtime.linker(), &component)?;
+    Ok(Loaded { pre, digest })
+}
+
+/// From the cache, or compiled. What is in the cache was validated before it was compiled.
+fn component(runtime: &Runtime, bytes: &[u8], digest: &blake3::Hash) -> Result<Component, Unfit> {
+    let Some(cache) = runtime.cache() else { return compile(runtime, bytes) };
+    let key = cache.key(digest, WIT);
+    if let Some(component) = cache.load(runtime.engine(), &key) {
+        return Ok(component);
+    }
+    let component = compile(runtime, bytes)?;
+    cache.store(&key, &component);
+    Ok(component)
+}
+
+fn compile(runtime: &Runtime, bytes: &[u8]) -> Result<Component, Unfit> {
+    let encoded = validated(bytes)?;
+    let bytes = encoded.as_deref().unwrap_or(bytes);
+    let compiled = runtime.with_compilers(|engine| Component::from_binary(engine, bytes));
+    compiled.map_err(|error| {
+        (one_line(&format!("{error:#}")), expected_of_pool(runtime.settings())).into()
+    })
+}
+
+/// Checks that these bytes are a module or a component. A module is made into a component, which is
+/// returned.
+pub(super) fn validated(bytes: &[u8]) -> Result<Option<Vec<u8>>, Unfit> {
+    Validator::new_with_features(WasmFeatures::default()).validate_all(bytes).map_err(|error| {
+        let expected = "a valid WebAssembly module or component".to_owned();
+        (one_line(&error.to_string()), expected)
+    })?;
+    if Parser::is_component(bytes) {
+        return Ok(None);
+    }
+    let encoded = encode(bytes).map_err(|error| {
+        (
+            one_line(&error),
+            format!(
+                "a module that exports `{HANDLER}` (in Rust: `weir_policy::export!(YourPolicy)`)"
+            ),
+        )
+    })?;
+    Ok(Some(encoded))
+}
+
+/// What a valid component is refused for is a cap of the pool that its instances come from.
+fn expected_of_pool(pool: &RuntimeSettings) -> String {
+    format!(
+        "a guest within the caps of `server.policies`: `core_instances` ({}), `memories` ({}), `tables` ({}) of `table_elements` ({})",
+        pool.core_instances, pool.memories, pool.tables, pool.table_elements
+    )
 }
 
 /// Turns a plain module into a component, with our own copy of the contract.
@@ -96,14 +151,16 @@ fn link(
             return Err((
                 format!("an import of `{}`", one_line(name)),
                 format!("imports of `{}` alone", IMPORTS.join("`, `")),
-            ));
+            )
+                .into());
         }
     }
     if component.get_export_index(None, HANDLER).is_none() {
         return Err((
             format!("no export `{HANDLER}`"),
-            "a guest of the world `weir:policy/policy@0.3.0`".into(),
-        ));
+            "a guest of the world `weir:policy/policy@1.0.0`".to_owned(),
+        )
+            .into());
     }
     let mut linker = linker.clone();
     if wasi {
@@ -113,5 +170,5 @@ fn link(
 }
 
 fn mismatch(error: &wasmtime::Error) -> Unfit {
-    (one_line(&format!("{error:#}")), "imports as the contract has them".into())
+    (one_line(&format!("{error:#}")), "imports as the contract has them".to_owned()).into()
 }

@@ -1,8 +1,12 @@
 //! Why a guest gave no decision, and what wasmtime's errors mean. The fault is the guest's, except
-//! for [`Cause::Overload`].
+//! for [`Cause::Overload`] and [`Cause::Stopped`].
+
+use std::time::Duration;
 
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 
+use super::caps::shown_bytes;
+use super::instance::Bounds;
 use crate::telemetry::{Label as _, labels};
 
 /// Characters of a message, at most: some messages are the guest's.
@@ -10,6 +14,8 @@ const MESSAGE_CHARS_MAX: usize = 300;
 /// The same for a mistake in a policy's configuration. It may list all keys that were expected, and
 /// the nearest one comes last.
 const MISTAKE_CHARS_MAX: usize = 512;
+/// In wasmtime's error about a guest that hands over too much. Its type is private.
+const TOO_MUCH_HANDED_OVER: &str = "fuel allocated for hostcalls";
 
 /// Why a guest gave no decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +47,8 @@ labels! {
         Guest = "guest",
         /// All instances are in use.
         Overload = "overload",
+        /// It was not called: it is stopped, because it kept failing.
+        Stopped = "stopped",
     }
 }
 
@@ -49,11 +57,75 @@ labels! {
 pub(super) struct Failure {
     pub(super) cause: Cause,
     pub(super) message: String,
+    /// Whose setting the message is to name.
+    cap: Option<Cap>,
+}
+
+/// A cap that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cap {
+    CpuTime,
+    Memory,
+    TableElements,
+    Stack,
+    AnswerBytes,
+    Instances,
 }
 
 impl Failure {
     pub(super) fn new(cause: Cause, message: &str) -> Self {
-        Self { cause, message: one_line(message) }
+        Self { cause, message: one_line(message), cap: None }
+    }
+
+    fn at(cap: Cap, cause: Cause, message: &str) -> Self {
+        Self { cap: Some(cap), ..Self::new(cause, message) }
+    }
+
+    /// Adds the name and the value of the setting whose cap was reached.
+    pub(super) fn naming(mut self, bounds: &Bounds, during: During) -> Self {
+        if let Some(cap) = self.cap.take() {
+            self.message.push_str(": ");
+            self.message.push_str(&cap.limit(bounds, during));
+        }
+        self
+    }
+}
+
+/// What the guest was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum During {
+    Start,
+    Call,
+}
+
+impl Cap {
+    fn limit(self, bounds: &Bounds, during: During) -> String {
+        let pool = &bounds.pool;
+        let time = |time: Duration| humantime::format_duration(time).to_string();
+        match (self, during) {
+            (Self::CpuTime, During::Start) => {
+                format!("more than `start_cpu_time` ({})", time(bounds.caps.start_cpu_time))
+            }
+            (Self::CpuTime, During::Call) => {
+                format!("more than `cpu_time` ({})", time(bounds.cpu_time))
+            }
+            (Self::Memory, _) => {
+                format!("more than `memory` ({})", shown_bytes(bounds.memory_bytes))
+            }
+            (Self::AnswerBytes, _) => {
+                format!("more than `answer_bytes` ({})", shown_bytes(bounds.caps.answer_bytes))
+            }
+            (Self::TableElements, _) => {
+                format!("more than `server.policies.table_elements` ({})", pool.table_elements)
+            }
+            (Self::Stack, _) => format!(
+                "more than `server.policies.stack` ({}), or outside its memory",
+                shown_bytes(pool.stack_bytes)
+            ),
+            (Self::Instances, _) => {
+                format!("`server.policies.instances` is {}", pool.instances)
+            }
+        }
     }
 }
 
@@ -63,24 +135,33 @@ impl Failure {
 #[error("the guest wanted more {what} than it may have")]
 pub(super) struct OverLimit {
     pub(super) what: &'static str,
+    /// None where the contract has the cap.
+    pub(super) cap: Option<Cap>,
 }
 
 impl From<wasmtime::Error> for Failure {
     fn from(error: wasmtime::Error) -> Self {
         if let Some(over) = error.downcast_ref::<OverLimit>() {
-            return Self::new(Cause::Memory, &over.to_string());
+            return Self { cap: over.cap, ..Self::new(Cause::Memory, &over.to_string()) };
         }
         if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
-            return Self::new(Cause::Overload, &full.to_string());
+            return Self::at(Cap::Instances, Cause::Overload, &full.to_string());
         }
         if let Some(trap) = error.downcast_ref::<Trap>() {
-            let cause = match trap {
-                Trap::Interrupt | Trap::OutOfFuel => Cause::Time,
-                Trap::StackOverflow | Trap::MemoryOutOfBounds => Cause::Stack,
-                Trap::AllocationTooLarge => Cause::Memory,
-                _ => Cause::Trap,
+            let text = trap.to_string();
+            return match trap {
+                Trap::Interrupt | Trap::OutOfFuel => Self::at(Cap::CpuTime, Cause::Time, &text),
+                Trap::StackOverflow | Trap::MemoryOutOfBounds => {
+                    Self::at(Cap::Stack, Cause::Stack, &text)
+                }
+                Trap::AllocationTooLarge => Self::at(Cap::Memory, Cause::Memory, &text),
+                _ => Self::new(Cause::Trap, &text),
             };
-            return Self::new(cause, &trap.to_string());
+        }
+        let text = error.root_cause().to_string();
+        if text.contains(TOO_MUCH_HANDED_OVER) {
+            let text = "the guest handed over too much";
+            return Self::at(Cap::AnswerBytes, Cause::Answer, text);
         }
         // With a backtrace it was raised while the guest ran: a host function refused. Without one,
         // what the guest handed back could not be read.
@@ -89,7 +170,7 @@ impl From<wasmtime::Error> for Failure {
         } else {
             Cause::Answer
         };
-        Self::new(cause, &error.root_cause().to_string())
+        Self::new(cause, &text)
     }
 }
 

@@ -2,31 +2,22 @@
 //! is configured before its first call.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use wasmtime::component::{Instance as Running, InstancePre};
 use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 
 use super::abi::{Configure, Decide, HANDLER, Settle, host, types};
-use super::error::{Cause, Failure, OverLimit, bounded};
-use super::runtime::{CORE_INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
+use super::caps::{Caps, RuntimeSettings};
+use super::error::{Cap, Cause, Failure, OverLimit, bounded};
 use super::ticker::Ticker;
+use super::verify;
 use crate::clock::{Clock, Seldom, thread_cpu};
 
-/// Bytes that a guest may hand over in one call, approximately. The largest plan of the contract
-/// fits: 16 limits with 4 KiB of key and of tag each. Otherwise a client's long header could make a
-/// good policy fail.
-const HANDED_OVER_BYTES_MAX: usize = 256 << 10;
-/// Resource handles that may exist at once in one instance. The contract has none, but the parts of
-/// a component may use them among themselves.
-const HANDLES_MAX: usize = 1_000;
-/// CPU time to start an instance and configure it, at most.
-const START_CPU: Duration = Duration::from_millis(250);
-/// Lines that a guest may log in one call; the rest is only counted.
-const LOG_LINES_MAX: u32 = 8;
-/// Lines that all instances of a policy together may log in a second, as the process has only one
-/// log.
-pub(super) const LOG_LINES_PER_SECOND_MAX: u32 = 100;
+/// Signatures that a guest may have verified in one call, and bytes of a message: in the contract.
+const VERIFICATIONS_MAX: u32 = 16;
+const VERIFIED_BYTES_MAX: usize = 64 << 10;
 /// Characters of a logged line, at most.
 const LOG_CHARS_MAX: usize = 1_000;
 
@@ -36,9 +27,15 @@ pub(super) struct Bounds {
     pub(super) policy: Arc<str>,
     pub(super) cpu_time: Duration,
     pub(super) memory_bytes: usize,
+    pub(super) caps: Arc<Caps>,
+    pub(super) pool: Arc<RuntimeSettings>,
+    /// Linear memory of the largest instance so far, in bytes.
+    pub(super) largest: Arc<AtomicUsize>,
     pub(super) ticker: Arc<Ticker>,
     /// What all instances of the policy may log together.
     pub(super) log: Arc<Seldom>,
+    /// What it is told when it asks for the time.
+    pub(super) clock: Clock,
 }
 
 /// What the host keeps for one instance.
@@ -52,6 +49,8 @@ pub(super) struct State {
     memory_bytes: usize,
     now_ms: Option<u64>,
     lines: u32,
+    /// Signatures that the current call had verified.
+    verifications: u32,
     /// What the current call has logged so far.
     logged: Vec<(host::Level, String)>,
 }
@@ -61,6 +60,8 @@ pub(super) struct Instance {
     store: Store<State>,
     decide: Decide,
     settle: Settle,
+    /// Its memory when it had been configured.
+    configured_bytes: usize,
 }
 
 /// Why there is no instance.
@@ -86,27 +87,44 @@ impl Instance {
     ) -> Result<(Self, types::Manifest), Unready> {
         let state = State {
             bounds: bounds.clone(),
-            budget: START_CPU,
+            budget: bounds.caps.start_cpu_time,
             ticked: None,
             memory_bytes: 0,
             now_ms: None,
             lines: 0,
+            verifications: 0,
             logged: Vec::new(),
         };
         let mut store = Store::new(pre.engine(), state);
         store.limiter(|state| state);
-        store.set_hostcall_fuel(HANDED_OVER_BYTES_MAX);
-        store.set_max_component_handles(HANDLES_MAX);
+        store.set_hostcall_fuel(bounds.caps.answer_bytes);
+        store.set_max_component_handles(bounds.pool.handles);
         store.epoch_deadline_callback(|mut store| Ok(store.data_mut().tick()));
         // Before any code of the guest runs: a start function can loop, too.
-        begin(&mut store, START_CPU);
+        let budget = bounds.caps.start_cpu_time;
+        begin(&mut store, budget);
         let running = pre.instantiate(&mut store)?;
         let configure: Configure = typed(&running, &mut store, "configure")?;
         let decide: Decide = typed(&running, &mut store, "decide")?;
         let settle: Settle = typed(&running, &mut store, "settle")?;
-        let answer = call(&mut store, START_CPU, None, |store| configure.call(store, (config,)))?;
+        let answer = call(&mut store, budget, None, |store| configure.call(store, (config,)))?;
         let manifest = answer.0.map_err(Unready::Refused)?;
-        Ok((Self { store, decide, settle }, manifest))
+        let configured_bytes = store.data().memory_bytes;
+        Ok((Self { store, decide, settle, configured_bytes }, manifest))
+    }
+
+    /// Bytes of linear memory that it has.
+    /// Whether its calls have used up most of the memory that its configuration had left. Some
+    /// languages' runtimes leave a little behind in each call: such an instance is replaced before
+    /// a request fails for it.
+    pub(super) fn is_worn_out(&self) -> bool {
+        let state = self.store.data();
+        let left = state.bounds.memory_bytes.saturating_sub(self.configured_bytes);
+        state.memory_bytes.saturating_sub(self.configured_bytes) > left / 4 * 3
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.store.data().memory_bytes
     }
 
     /// Calls `decide` for the request `id`. After an error other than [`Cause::Guest`] the instance
@@ -129,7 +147,7 @@ impl Instance {
         memo: &str,
         view: &types::ResponseView,
         id: Option<&[u8]>,
-    ) -> Result<Vec<types::Adjustment>, Failure> {
+    ) -> Result<types::Settlement, Failure> {
         let budget = self.store.data().bounds.cpu_time;
         let settle = &self.settle;
         let (answer,) =
@@ -160,6 +178,7 @@ fn begin(store: &mut Store<State>, budget: Duration) {
     state.ticked = None;
     state.now_ms = None;
     state.lines = 0;
+    state.verifications = 0;
     state.logged.clear();
     state.bounds.ticker.want();
     store.set_epoch_deadline(1);
@@ -189,7 +208,8 @@ impl State {
         if let Some(lines) = held_back.filter(|lines| *lines > 0) {
             tracing::warn!(
                 policy = &*self.bounds.policy,
-                "the policy logged {lines} lines more than {LOG_LINES_PER_SECOND_MAX} a second; they are not shown"
+                "the policy logged {lines} lines more than `log_lines_per_second` ({}); they are not shown",
+                self.bounds.caps.log_lines_per_second
             );
         }
         held_back.is_some()
@@ -221,12 +241,13 @@ impl State {
                 host::Level::Error => tracing::error!(policy, request_id, "{message}"),
             }
         }
-        if self.lines > LOG_LINES_MAX && self.may_log() {
-            let more = self.lines - LOG_LINES_MAX;
+        let shown = self.bounds.caps.log_lines;
+        if self.lines > shown && self.may_log() {
+            let more = self.lines - shown;
             tracing::warn!(
                 policy,
                 request_id,
-                "the policy logged {more} more lines in one call; they are not shown"
+                "the policy logged {more} lines in one call beyond `log_lines` ({shown}); they are not shown"
             );
         }
     }
@@ -243,9 +264,10 @@ impl ResourceLimiter for State {
         // Counted over all memories: a component can have several.
         let all = self.memory_bytes.saturating_add(desired.saturating_sub(current));
         if all > self.bounds.memory_bytes {
-            return Err(OverLimit { what: "memory" }.into());
+            return Err(OverLimit { what: "memory", cap: Some(Cap::Memory) }.into());
         }
         self.memory_bytes = all;
+        self.bounds.largest.fetch_max(all, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -255,23 +277,23 @@ impl ResourceLimiter for State {
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        if desired > TABLE_ELEMENTS_MAX {
-            Err(OverLimit { what: "table elements" }.into())
+        if desired > self.bounds.pool.table_elements {
+            Err(OverLimit { what: "table elements", cap: Some(Cap::TableElements) }.into())
         } else {
             Ok(true)
         }
     }
 
     fn instances(&self) -> usize {
-        CORE_INSTANCES_MAX as usize
+        self.bounds.pool.core_instances as usize
     }
 
     fn tables(&self) -> usize {
-        TABLES_MAX as usize
+        self.bounds.pool.tables as usize
     }
 
     fn memories(&self) -> usize {
-        MEMORIES_MAX as usize
+        self.bounds.pool.memories as usize
     }
 }
 
@@ -286,15 +308,27 @@ impl host::Host for State {
             host::Level::Warn => tracing::enabled!(tracing::Level::WARN),
             host::Level::Error => tracing::enabled!(tracing::Level::ERROR),
         };
-        if self.lines > LOG_LINES_MAX || !shown || !self.may_log() {
+        if self.lines > self.bounds.caps.log_lines || !shown || !self.may_log() {
             return;
         }
         self.logged.push((level, bounded(&message, LOG_CHARS_MAX)));
     }
 
+    fn verify(
+        &mut self,
+        key: host::VerifyingKey,
+        message: Vec<u8>,
+        signature: Vec<u8>,
+    ) -> wasmtime::Result<bool> {
+        self.verifications += 1;
+        if self.verifications > VERIFICATIONS_MAX || message.len() > VERIFIED_BYTES_MAX {
+            return Err(OverLimit { what: "verified signatures", cap: None }.into());
+        }
+        Ok(verify::is_signature(&key, &message, &signature))
+    }
+
     fn now_ms(&mut self) -> u64 {
-        *self
-            .now_ms
-            .get_or_insert_with(|| u64::try_from(Clock::system().wall_us() / 1_000).unwrap_or(0))
+        let clock = &self.bounds.clock;
+        *self.now_ms.get_or_insert_with(|| u64::try_from(clock.wall_us() / 1_000).unwrap_or(0))
     }
 }

@@ -1,4 +1,5 @@
-//! Finds the limits in a policy's configuration, for `weir key`. Decides nothing: a guest reads its
+//! Finds the limits in a policy's configuration, for `weir key` and for telling what a reload
+//! changes. Decides nothing: a guest reads its
 //! own configuration. Here a table counts as a limit if it has a `name` and an `algorithm`, as the
 //! SDK's tables do.
 
@@ -22,6 +23,22 @@ pub struct ListedLimit {
     pub algorithm: Option<Algorithm>,
 }
 
+impl ListedLimit {
+    /// The limit that a value in `list` is, if it is one.
+    #[must_use]
+    pub fn read(list: &str, value: &Value) -> Option<Self> {
+        let table = value.as_object().filter(|table| table.contains_key("algorithm"))?;
+        let name = table.get("name")?.as_str()?;
+        Some(Self { list: list.to_owned(), name: name.to_owned(), algorithm: algorithm(table) })
+    }
+
+    /// Whether the member `key` of such a table says how it counts, as `quota` does.
+    #[must_use]
+    pub fn counts_by(key: &str) -> bool {
+        key == "algorithm" || Setting::ALL.iter().any(|setting| setting.key() == key)
+    }
+}
+
 /// All limits of a configuration, in order.
 pub(super) fn limits(config_json: &str) -> Vec<ListedLimit> {
     let mut listed = Vec::new();
@@ -35,24 +52,15 @@ fn walk(list: &str, value: &Value, listed: &mut Vec<ListedLimit>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| walk(list, item, listed)),
         Value::Object(table) => {
-            let name = table
-                .get("name")
-                .and_then(Value::as_str)
-                .filter(|_| table.contains_key("algorithm"));
-            if let Some(name) = name.filter(|_| listed.len() < LISTED_MAX) {
-                listed.push(ListedLimit {
-                    list: list.to_owned(),
-                    name: name.to_owned(),
-                    algorithm: algorithm(table),
-                });
-            }
+            let limit = ListedLimit::read(list, value);
+            listed.extend(limit.filter(|_| listed.len() < LISTED_MAX));
             table.iter().for_each(|(key, member)| walk(key, member, listed));
         }
         _ => {}
     }
 }
 
-fn algorithm(table: &Map<String, Value>) -> Option<Algorithm> {
+pub(super) fn algorithm(table: &Map<String, Value>) -> Option<Algorithm> {
     let text = |key: &str| table.get(key).and_then(Value::as_str);
     let number = |setting: Setting| table.get(setting.key()).and_then(Value::as_u64);
     let ms = |setting: Setting| {

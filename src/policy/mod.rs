@@ -3,20 +3,29 @@
 //!
 //! The only module that knows wasmtime. A bad guest can fail its own request, never the process:
 //! CPU time, memory, stack and the size of answers are bounded, and an instance that failed is
-//! thrown away. `build` makes a policy, `instance` enforces the bounds, `answer` checks what comes
-//! back. Nothing here knows HTTP framing, a store, or what becomes of a plan.
+//! thrown away. A policy that keeps failing is stopped (`breaker`). `build` makes a policy,
+//! `instance` enforces the bounds, `answer` checks what comes back. Nothing here knows HTTP
+//! framing, a store, or what becomes of a plan.
 
 mod abi;
 mod answer;
+mod breaker;
 mod build;
+mod cache;
+mod caps;
 mod component;
+mod doubts;
 mod error;
+mod examine;
 mod fact;
+mod health;
 mod instance;
 mod listed;
 mod remember;
 mod runtime;
+mod stopping;
 mod ticker;
+mod verify;
 mod workers;
 mod written;
 
@@ -28,16 +37,23 @@ use wasmtime::component::InstancePre;
 
 use crate::inspect::{Edit, Meters, Pointer};
 use crate::plan::{Adjustment, Plan, Slot};
-use crate::telemetry::{CounterSet, Metrics, Mistake};
-use error::Failure;
+use crate::telemetry::{Doubt, Metrics, Mistake};
+use breaker::{Breaker, Turn};
+use error::{During, Failure};
+use health::{Called, Health};
 use instance::{Bounds, Instance, State, Unready};
 use workers::Token;
 
 pub use build::shipped;
+pub use caps::{BreakerSettings, CacheFolder, Caps, RuntimeSettings};
+pub use doubts::PlacedLimit;
 pub use error::{Cause, PolicyError};
+pub use examine::{Examined, Fresh, examine};
 pub use fact::{FactNames, KnownFacts, Member};
+pub use health::PolicyStats;
 pub use listed::ListedLimit;
 pub use runtime::Runtime;
+pub use stopping::PolicyState;
 
 /// One `[policies.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +73,27 @@ pub struct Settings {
     /// The names of the operator's own algorithms, besides those of the contract. An answer with
     /// another name is an error.
     pub scripts: Arc<[String]>,
+    /// What reaches the metrics.
+    pub measured: Measured,
+    /// What its instances may use besides.
+    pub caps: Caps,
+}
+
+/// What a policy says of requests that is shown in metrics, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Labels: requests are counted by their values.
+    pub labels: Vec<String>,
+    /// Amounts: added up.
+    pub amounts: Vec<String>,
+}
+
+impl Measured {
+    /// Whether nothing is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.amounts.is_empty()
+    }
 }
 
 impl Settings {
@@ -64,6 +101,18 @@ impl Settings {
     #[must_use]
     pub fn doubts(&self) -> Vec<Mistake> {
         written::doubtful("config", &self.config_json)
+    }
+
+    /// Limits that contradict each other, or that no request can reach, each at its setting.
+    #[must_use]
+    pub fn limit_doubts(&self) -> Vec<Doubt> {
+        doubts::of_limits(self)
+    }
+
+    /// The same limits as [`Settings::limits`] lists, with the setting of each.
+    #[must_use]
+    pub fn placed_limits(&self) -> Vec<PlacedLimit> {
+        doubts::placed(self)
     }
 
     /// The limits that the configuration lists, as far as they have the form that the SDK reads.
@@ -87,20 +136,34 @@ pub enum Module {
     },
 }
 
+impl Module {
+    /// The BLAKE3 digest of its bytes in hexadecimal; none of a name that no policy ships under.
+    #[must_use]
+    pub fn digest(&self) -> Option<String> {
+        let bytes = match self {
+            Self::Shipped(name) => build::shipped_bytes(name)?,
+            Self::File { bytes, .. } => bytes,
+        };
+        Some(blake3::hash(bytes).to_hex().to_string())
+    }
+}
+
 /// A compiled and configured guest. Shared by all workers; each keeps an instance of its own.
 pub struct Policy {
     /// Keeps the thread alive that interrupts guests.
-    _runtime: Arc<Runtime>,
+    runtime: Arc<Runtime>,
     token: Arc<Token>,
     pre: InstancePre<State>,
     bounds: Bounds,
     config_json: Arc<str>,
     scripts: Arc<[String]>,
+    measured: Measured,
     isolated: bool,
     remembers: bool,
     request_facts: Vec<String>,
     response_facts: Vec<String>,
-    errors: CounterSet<Cause>,
+    health: Health,
+    breaker: Breaker,
     spare: Mutex<Spare>,
 }
 
@@ -127,6 +190,8 @@ pub struct Decision {
     pub labels: Vec<(String, String)>,
     /// When present, `settle` is called at the response's end and is given this back.
     pub settle_with: Option<String>,
+    /// Also when a limit refuses the request.
+    pub settle_on_refusal: bool,
     /// What is done with the bodies of the request and of the reply, if anything.
     pub bodies: Option<Box<Bodies>>,
     /// Where consumers of the decision keep what they derive from it.
@@ -211,6 +276,19 @@ pub struct Denial {
     pub retry_after_ms: Option<u64>,
     /// Set on the reply, in the shape of [`Decision::upstream_headers`].
     pub headers: Vec<(String, String)>,
+    /// The media type and text of the reply's body; without them it is a problem document.
+    pub body: Option<(String, String)>,
+}
+
+/// What `settle` answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settlement {
+    /// Changes of what the limits took.
+    pub adjustments: Vec<Adjustment>,
+    /// For the access log, beside those of the decision.
+    pub labels: Vec<(String, String)>,
+    /// Units that the request used, by name.
+    pub amounts: Vec<(String, u64)>,
 }
 
 /// How a request ended, for `settle`.
@@ -233,6 +311,7 @@ pub enum ResponseOutcome {
     Completed,
     UpstreamFailed,
     ClientGone,
+    Refused,
 }
 
 impl fmt::Debug for Policy {
@@ -262,11 +341,24 @@ impl Policy {
         if !std::mem::take(&mut spare.slow) {
             return;
         }
-        while spare.instances.len() < workers
-            && let Ok((instance, _)) = Instance::start(&self.pre, &self.bounds, &self.config_json)
-        {
-            spare.instances.push(instance);
+        let instances = &mut spare.instances;
+        let starts = || {
+            while instances.len() < workers
+                && let Ok((instance, _)) =
+                    Instance::start(&self.pre, &self.bounds, &self.config_json)
+            {
+                instances.push(instance);
+            }
+        };
+        if let Err(mistake) = self.runtime.aside(starts) {
+            tracing::warn!(policy = &*self.bounds.policy, "{mistake}");
         }
+    }
+
+    /// What it says of requests that is shown in metrics.
+    #[must_use]
+    pub fn measured(&self) -> &Measured {
+        &self.measured
     }
 
     /// The names of the request facts that the guest reads, each once. Only these are shown to it,
@@ -306,15 +398,33 @@ impl Policy {
         {
             return Ok(decision);
         }
-        let answer = |answer: Result<abi::types::Decision, Failure>| {
-            answer.and_then(|answer| {
-                answer::decision(answer, &self.scripts)
-                    .map_err(|message| Failure::new(Cause::Answer, &message))
-            })
-        };
-        let decision = Arc::new(self.call(|instance| answer(instance.decide(facts, request_id)))?);
+        let decision = self.ask(request_id, facts)?;
         if self.remembers {
             workers::remember(&self.token, facts, &decision);
+        }
+        Ok(decision)
+    }
+
+    /// Calls the guest, whatever is remembered.
+    fn ask(
+        &self,
+        request_id: Option<&[u8]>,
+        facts: &[(&str, &str)],
+    ) -> Result<Arc<Decision>, PolicyError> {
+        let decide = |instance: &mut Instance| {
+            let answer = instance.decide(facts, request_id)?;
+            answer::decision(answer, &self.scripts)
+                .map_err(|message| Failure::new(Cause::Answer, &message))
+        };
+        let turn = self.breaker.turn();
+        if turn == Turn::Stopped {
+            let failure = Failure::new(Cause::Stopped, "it kept failing and is stopped");
+            return Err(self.failed(failure, During::Call));
+        }
+        let decided = self.call(Called::Decide, decide);
+        let decision = decided.map(Arc::new).inspect_err(|error| self.suspect(turn, error))?;
+        if self.breaker.wants_success(turn) && self.breaker.succeeded(turn, facts) {
+            self.resumed();
         }
         Ok(decision)
     }
@@ -323,7 +433,7 @@ impl Policy {
     ///
     /// # Errors
     /// See [`Cause`].
-    pub fn settle(&self, memo: &str, view: &ResponseView) -> Result<Vec<Adjustment>, PolicyError> {
+    pub fn settle(&self, memo: &str, view: &ResponseView) -> Result<Settlement, PolicyError> {
         self.settle_for(None, memo, view)
     }
 
@@ -337,36 +447,48 @@ impl Policy {
         request_id: Option<&[u8]>,
         memo: &str,
         view: &ResponseView,
-    ) -> Result<Vec<Adjustment>, PolicyError> {
+    ) -> Result<Settlement, PolicyError> {
         let view = view_of(view);
-        self.call(|instance| {
-            let adjustments = instance.settle(memo, &view, request_id)?;
-            answer::adjustments(adjustments)
-                .map_err(|message| Failure::new(Cause::Answer, &message))
+        self.call(Called::Settle, |instance| {
+            let settlement = instance.settle(memo, &view, request_id)?;
+            answer::settlement(settlement).map_err(|message| Failure::new(Cause::Answer, &message))
         })
     }
 
     /// One call in this thread's instance, or in a fresh one.
     fn call<R>(
         &self,
+        called: Called,
         call: impl FnOnce(&mut Instance) -> Result<R, Failure>,
     ) -> Result<R, PolicyError> {
+        let begun = self.health.begin();
         let kept = if self.isolated { None } else { workers::take(&self.token) };
-        let mut instance = match kept {
-            Some(instance) => instance,
-            None => self.start().map_err(|failure| self.failed(failure))?,
+        let instance = match kept {
+            Some(instance) => Ok(instance),
+            None => self.start(),
+        };
+        let mut instance = match instance {
+            Ok(instance) => instance,
+            Err(failure) => {
+                self.health.end(called, &begun);
+                return Err(self.failed(failure, During::Start));
+            }
         };
         let answer = call(&mut instance);
+        self.health.end(called, &begun);
+        if begun.is_sampled() {
+            self.breaker.want_sample();
+        }
         // A guest that returned an error of its own may be used again. One that trapped or broke
         // the contract is thrown away: its memory may be in any state.
         let reusable = match &answer {
             Ok(_) => true,
             Err(failure) => failure.cause == Cause::Guest,
         };
-        if reusable && !self.isolated {
+        if reusable && !self.isolated && !instance.is_worn_out() {
             workers::put(&self.token, instance);
         }
-        answer.map_err(|failure| self.failed(failure))
+        answer.map_err(|failure| self.failed(failure, During::Call))
     }
 
     fn start(&self) -> Result<Instance, Failure> {
@@ -399,8 +521,9 @@ impl Policy {
     }
 
     #[cold]
-    fn failed(&self, failure: Failure) -> PolicyError {
-        self.errors.inc(failure.cause);
+    fn failed(&self, failure: Failure, during: During) -> PolicyError {
+        let failure = failure.naming(&self.bounds, during);
+        self.health.failed(failure.cause);
         PolicyError {
             policy: self.bounds.policy.to_string(),
             cause: failure.cause,
@@ -416,6 +539,7 @@ fn view_of(view: &ResponseView) -> abi::types::ResponseView {
             ResponseOutcome::Completed => types::Outcome::Completed,
             ResponseOutcome::UpstreamFailed => types::Outcome::UpstreamFailed,
             ResponseOutcome::ClientGone => types::Outcome::ClientGone,
+            ResponseOutcome::Refused => types::Outcome::Refused,
         },
         status: view.status,
         facts: view.facts.clone(),
@@ -432,4 +556,4 @@ fn view_of(view: &ResponseView) -> abi::types::ResponseView {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

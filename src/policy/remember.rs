@@ -346,6 +346,7 @@ mod tests {
             response_headers: vec![],
             labels,
             settle_with: None,
+            settle_on_refusal: false,
             bodies: None,
             slot: Slot::default(),
         })

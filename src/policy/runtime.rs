@@ -1,45 +1,52 @@
 //! What all policies of a process share: wasmtime's engine with its pool of instances, the thread
-//! that lets a running guest be stopped, and the names of facts.
+//! that lets a running guest be stopped, the cache of compiled code, and the names of facts.
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use wasmtime::component::{HasSelf, Linker};
-use wasmtime::{
-    Cache, CacheConfig, Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig,
-};
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::abi;
+use super::cache::Cache;
+use super::caps::RuntimeSettings;
 use super::fact::KnownFacts;
 use super::instance::State;
 use super::ticker::Ticker;
+use crate::clock::Clock;
 use crate::telemetry::Mistake;
 
-/// Instances of all policies and all workers together.
-const INSTANCES_MAX: u32 = 1_000;
-/// Core instances of one guest: a Python guest has 38.
-pub(super) const CORE_INSTANCES_MAX: u32 = 50;
-/// Tables of one guest.
-pub(super) const TABLES_MAX: u32 = 20;
-/// Linear memories of one guest.
-pub(super) const MEMORIES_MAX: u32 = 4;
-/// Elements of one table.
-pub(super) const TABLE_ELEMENTS_MAX: usize = 20_000;
 /// Linear memory of one instance, at most, whatever is configured.
 pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
-/// Stack of a running guest. It is part of the calling thread's stack, which must be larger: 2 MiB
-/// is enough.
-const STACK_BYTES: usize = 1 << 20;
+/// For each of the pool's instances there are so many core instances and tables, on average over
+/// all guests. A guest made from one module has one of each.
+const CORE_INSTANCES_EACH: u32 = 10;
+const TABLES_EACH: u32 = 4;
+/// Stack of a thread that builds policies, besides the guest's.
+const OWN_STACK_BYTES: usize = 1 << 20;
 /// Bytes reserved behind a memory that grew, so that its next growth need not move it. Only where
 /// there is no pool.
 const GROWTH_BYTES: u64 = 1 << 20;
+/// How much nicer than the rest of the process a thread is that builds policies while requests are
+/// served: a core that is fully used by others gives it a tenth of its time. With the lowest
+/// priority of all it would get a hundredth, and a reload might take minutes when it is needed
+/// most.
+const NICER: i32 = 10;
 
 /// What all policies of a process share: the wasmtime engine and its epoch thread.
 pub struct Runtime {
+    settings: RuntimeSettings,
     engine: Engine,
     linker: Linker<State>,
     ticker: Arc<Ticker>,
     facts: KnownFacts,
+    cache: Option<Cache>,
+    /// Requests are being served: what is built must leave the processors to them.
+    serving: AtomicBool,
+    /// What guests are told when they ask for the time.
+    clock: Clock,
 }
 
 impl fmt::Debug for Runtime {
@@ -49,31 +56,123 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
+    /// [`with`](Self::with) the default settings.
+    ///
+    /// # Errors
+    /// When this machine can't run wasmtime.
+    pub fn new(facts: KnownFacts) -> Result<Arc<Self>, Mistake> {
+        Self::with(&RuntimeSettings::default(), facts)
+    }
+
     /// Starts the engine and its clock thread, which ends with the runtime. `facts` are those that
     /// policies may name.
     ///
     /// # Errors
     /// When this machine can't run wasmtime.
-    pub fn new(facts: KnownFacts) -> Result<Arc<Self>, Mistake> {
-        Self::of(&pooling(), facts.clone()).or_else(|error| {
+    pub fn with(settings: &RuntimeSettings, facts: KnownFacts) -> Result<Arc<Self>, Mistake> {
+        Self::timed(settings, facts, Clock::system())
+    }
+
+    /// The same, where guests are told the time of `clock`.
+    ///
+    /// # Errors
+    /// When this machine can't run wasmtime.
+    pub fn timed(
+        settings: &RuntimeSettings,
+        facts: KnownFacts,
+        clock: Clock,
+    ) -> Result<Arc<Self>, Mistake> {
+        Self::of(&pooling(settings), settings, facts.clone(), clock.clone()).or_else(|error| {
             tracing::warn!("policies' instances are made one by one, for there is little address space: {error:#}");
-            Self::of(&sparing(), facts).map_err(|error| {
+            Self::of(&sparing(settings), settings, facts, clock).map_err(|error| {
                 let expected = "a machine that can run WebAssembly, with 64-bit address space to reserve";
                 Mistake::new("", format!("{error:#}"), expected)
             })
         })
     }
 
-    fn of(config: &Config, facts: KnownFacts) -> wasmtime::Result<Arc<Self>> {
+    fn of(
+        config: &Config,
+        settings: &RuntimeSettings,
+        facts: KnownFacts,
+        clock: Clock,
+    ) -> wasmtime::Result<Arc<Self>> {
         let engine = Engine::new(config)?;
         let mut linker = Linker::new(&engine);
         abi::Policy::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
         let ticker = Ticker::start(engine.weak())?;
-        Ok(Arc::new(Self { engine, linker, ticker, facts }))
+        let cache = Cache::open(&settings.cache, settings.cache_bytes, &engine);
+        Ok(Arc::new(Self {
+            settings: settings.clone(),
+            engine,
+            linker,
+            ticker,
+            facts,
+            cache,
+            serving: AtomicBool::new(false),
+            clock,
+        }))
+    }
+
+    /// From now on requests are served, here or by another process on this machine: policies are
+    /// built on one thread of low priority. Before, they are compiled on all cores.
+    pub fn serve(&self) {
+        self.serving.store(true, Ordering::Relaxed);
+    }
+
+    /// Does `work` on a thread of its own, which has the stack that guests need.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub(super) fn aside<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R, Mistake> {
+        let low = self.serving.load(Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .name("weir-policy-build".into())
+                .stack_size(OWN_STACK_BYTES + self.settings.stack_bytes)
+                .spawn_scoped(scope, move || {
+                    if low {
+                        lower_priority();
+                    }
+                    work()
+                });
+            let thread = thread.map_err(|error| {
+                let expected = "a thread to build policies on";
+                Mistake::new("", format!("no thread could be started: {error}"), expected)
+            })?;
+            Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    }
+
+    /// Does `compile` with all cores, or with one thread that inherits the caller's priority while
+    /// requests are served. The threads end with it.
+    pub(super) fn with_compilers<R: Send>(&self, compile: impl FnOnce(&Engine) -> R + Send) -> R {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = if self.serving.load(Ordering::Relaxed) { 1 } else { cores };
+        let name = |index| format!("weir-compile-{index}");
+        match rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build() {
+            Ok(pool) => pool.install(|| compile(&self.engine)),
+            Err(error) => {
+                tracing::warn!("policies are compiled on threads of no pool: {error}");
+                compile(&self.engine)
+            }
+        }
+    }
+
+    pub(super) fn settings(&self) -> &RuntimeSettings {
+        &self.settings
+    }
+
+    pub(super) fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
     }
 
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(super) fn ticker(&self) -> &Arc<Ticker> {
@@ -89,20 +188,31 @@ impl Runtime {
     }
 }
 
+/// On Linux a thread has a nice value of its own. Elsewhere it would be that of the process.
+fn lower_priority() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::getpriority_process(None)
+        .and_then(|ours| rustix::process::setpriority_process(None, ours + NICER))
+    {
+        tracing::debug!("policies are built with the priority of everything else: {error}");
+    }
+}
+
 /// Instances in a pool, where a fresh one is cheapest. It reserves terabytes of address space, and
 /// no memory.
-fn pooling() -> Config {
+fn pooling(settings: &RuntimeSettings) -> Config {
+    let RuntimeSettings { instances, core_instances, memories, tables, .. } = *settings;
     let mut pool = PoolingAllocationConfig::default();
-    pool.total_component_instances(INSTANCES_MAX)
-        .total_core_instances(INSTANCES_MAX * 10)
-        .total_memories(INSTANCES_MAX)
-        .total_tables(INSTANCES_MAX * 4)
-        .max_core_instances_per_component(CORE_INSTANCES_MAX)
-        .max_tables_per_component(TABLES_MAX)
-        .max_memories_per_component(MEMORIES_MAX)
-        .table_elements(TABLE_ELEMENTS_MAX)
+    pool.total_component_instances(instances)
+        .total_core_instances(instances.saturating_mul(CORE_INSTANCES_EACH).max(core_instances))
+        .total_memories(instances.max(memories))
+        .total_tables(instances.saturating_mul(TABLES_EACH).max(tables))
+        .max_core_instances_per_component(core_instances)
+        .max_tables_per_component(tables)
+        .max_memories_per_component(memories)
+        .table_elements(settings.table_elements)
         .max_memory_size(MEMORY_BYTES_MAX);
-    let mut config = common();
+    let mut config = common(settings);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     config
 }
@@ -110,24 +220,16 @@ fn pooling() -> Config {
 /// For a process with little address space (`ulimit -v`, valgrind): nothing is reserved, every
 /// memory access of a guest is checked, and a fresh instance takes twice as long. Each worker keeps
 /// a bounded number of instances either way.
-fn sparing() -> Config {
-    let mut config = common();
+fn sparing(settings: &RuntimeSettings) -> Config {
+    let mut config = common(settings);
     config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
     config.memory_reservation(0).memory_guard_size(0).memory_reservation_for_growth(GROWTH_BYTES);
     config
 }
 
-fn common() -> Config {
+fn common(settings: &RuntimeSettings) -> Config {
     let mut config = Config::new();
-    config.wasm_component_model(true).epoch_interruption(true).max_wasm_stack(STACK_BYTES);
-    // Compiled code is cached on disk if there is a folder for it. Without one, starting takes some
-    // milliseconds longer.
-    match Cache::new(CacheConfig::new()) {
-        Ok(cache) => {
-            config.cache(Some(cache));
-        }
-        Err(error) => tracing::debug!("compiled policies are not cached: {error:#}"),
-    }
+    config.wasm_component_model(true).epoch_interruption(true).max_wasm_stack(settings.stack_bytes);
     config
 }
 
@@ -135,7 +237,7 @@ fn common() -> Config {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Module, Policy, Settings, Verdict};
+    use super::super::{Caps, Measured, Module, Policy, Settings, Verdict};
     use super::*;
     use crate::telemetry::Metrics;
 
@@ -151,18 +253,42 @@ mod tests {
                 r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#
                     .into(),
             scripts: Arc::default(),
+            measured: Measured::default(),
+            caps: Caps::default(),
         };
+        let of_all = RuntimeSettings::default();
         let decide = |config: &Config| {
             let policy = Policy::build(
-                &Runtime::of(config, crate::proxy::fact_names()).unwrap(),
+                &Runtime::of(config, &of_all, crate::proxy::fact_names(), Clock::system()).unwrap(),
                 &settings,
                 &Metrics::new(1),
             )
             .unwrap();
             policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()
         };
-        let decision = decide(&sparing());
+        let decision = decide(&sparing(&of_all));
         assert!(matches!(decision.verdict, Verdict::Check(_)), "{decision:?}");
-        assert_eq!(decision, decide(&pooling()));
+        assert_eq!(decision, decide(&pooling(&of_all)));
+    }
+
+    #[test]
+    fn while_requests_are_served_policies_are_built_at_low_priority() {
+        let few = RuntimeSettings { instances: 1, ..RuntimeSettings::default() };
+        let runtime = Runtime::with(&few, crate::proxy::fact_names()).unwrap();
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let threads = |runtime: &Runtime| {
+            runtime.aside(|| {
+                (nice(), runtime.with_compilers(|_| (nice(), rayon::current_num_threads())))
+            })
+        };
+        let ours = nice();
+        let cores = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(threads(&runtime).unwrap(), (ours, (ours, cores)));
+        runtime.serve();
+        if cfg!(target_os = "linux") {
+            let lower = (ours + NICER).min(19);
+            assert_eq!(threads(&runtime).unwrap(), (lower, (lower, 1)));
+        }
+        assert_eq!(nice(), ours, "the caller keeps its own");
     }
 }

@@ -17,7 +17,7 @@ const PATH_BYTES_MAX: usize = 2_048;
 /// Maximum bytes of a method in a line: a client may send one as long as a head.
 const METHOD_BYTES_MAX: usize = 32;
 /// Maximum labels in a line.
-const LABELS_MAX: usize = 16;
+const LABELS_MAX: usize = 32;
 /// The usual size of a line, allocated at once.
 const LINE_BYTES: usize = 512;
 
@@ -88,9 +88,14 @@ pub(super) fn line(
     if let Some(failure) = context.store_failure {
         line.text("store_failure", failure);
     }
-    if let Some(decision) = context.decision.as_ref().filter(|decision| !decision.labels.is_empty())
-    {
-        line.labels(&decision.labels);
+    let settled = context.settled.as_deref();
+    let decided = context.decision.iter().flat_map(|decision| &decision.labels);
+    let mut labels = decided.chain(settled.iter().flat_map(|settled| &settled.labels)).peekable();
+    if labels.peek().is_some() {
+        line.labels(labels);
+    }
+    if let Some(settled) = settled.filter(|settled| !settled.amounts.is_empty()) {
+        line.amounts(&settled.amounts);
     }
     line.close()
 }
@@ -170,13 +175,24 @@ impl Line {
         }
     }
 
-    fn labels(&mut self, labels: &[(String, String)]) {
+    fn labels<'a>(&mut self, labels: impl Iterator<Item = &'a (String, String)>) {
         self.key("labels");
-        for (index, (name, value)) in labels.iter().take(LABELS_MAX).enumerate() {
+        for (index, (name, value)) in labels.take(LABELS_MAX).enumerate() {
             self.out.push(if index == 0 { b'{' } else { b',' });
             json::string(&mut self.out, name);
             self.out.push(b':');
             json::string(&mut self.out, value);
+        }
+        self.out.push(b'}');
+    }
+
+    fn amounts(&mut self, amounts: &[(String, u64)]) {
+        self.key("amounts");
+        for (index, (name, units)) in amounts.iter().enumerate() {
+            self.out.push(if index == 0 { b'{' } else { b',' });
+            json::string(&mut self.out, name);
+            self.out.push(b':');
+            json::number(&mut self.out, *units);
         }
         self.out.push(b'}');
     }
@@ -298,10 +314,12 @@ mod tests {
     fn a_duration_has_three_places() {
         let mut line = Line { out: Vec::new(), json: true };
         line.milliseconds("d", Duration::from_micros(12_034));
-        line.labels(&[("plan".into(), "gold \"1\"".into()), ("b".into(), String::new())]);
+        let labels = [("plan".into(), "gold \"1\"".into()), ("b".into(), String::new())];
+        line.labels(labels.iter());
+        line.amounts(&[("input".into(), 5), ("output".into(), 7)]);
         assert_eq!(
             String::from_utf8(line.out).unwrap(),
-            ",\"d\":12.034,\"labels\":{\"plan\":\"gold \\\"1\\\"\",\"b\":\"\"}"
+            ",\"d\":12.034,\"labels\":{\"plan\":\"gold \\\"1\\\"\",\"b\":\"\"},\"amounts\":{\"input\":5,\"output\":7}"
         );
     }
 }

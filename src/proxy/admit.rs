@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::content::ReadBody;
 use super::context::RequestContext;
+use super::exchange::Exchange;
 use super::facts::{Facts, RequestView};
 use super::forward::{self, PolicyFields};
 use super::refusal::Refusal;
@@ -16,7 +17,8 @@ use crate::clock;
 use crate::limit::{Limiter, Scope, Take};
 use crate::listen::Peer;
 use crate::plan::{Limit, Plan};
-use crate::policy::{Decision, Verdict};
+use crate::policy::{Cause, Decision, Verdict};
+use crate::telemetry::Counter;
 use crate::wire::Request;
 
 /// A request to be admitted.
@@ -41,19 +43,21 @@ impl<'a> Admission<'a> {
     ///
     /// # Errors
     /// The policy denied, a limit refused, or one of them failed and the configuration says deny.
-    pub(super) fn admit(
+    pub(super) fn admit<X: Exchange>(
         mut self,
         limiter: &'a Limiter,
-    ) -> impl Future<Output = Result<PolicyFields, Refusal>> {
-        let asked = self.route.decider.as_ref().map(|decider| (decider, self.ask(decider)));
+        exchange: &X,
+    ) -> impl Future<Output = Result<PolicyFields, Refusal>> + use<'a, X> {
+        let asked =
+            self.route.decider.as_ref().map(|decider| (decider, self.ask(decider, exchange)));
         let context = self.context;
         async move {
             let Some((decider, asked)) = asked else { return Ok(PolicyFields::new()) };
             let admitted = match asked {
-                Some((decision, upstream_fields)) => {
+                Ok((decision, upstream_fields)) => {
                     charge(limiter, decision, context).await.map(|()| upstream_fields)
                 }
-                None => on_policy_error(decider, context),
+                Err(failed) => on_policy_error(decider, failed, context),
             };
             // The wait in a leaky bucket does not count. Routing does: it is short, and measuring
             // it apart would cost another look at the clock.
@@ -71,19 +75,24 @@ impl<'a> Admission<'a> {
     ///
     /// # Errors
     /// The policy failed and the route says deny.
-    pub(super) fn bypass(mut self) -> Result<PolicyFields, Refusal> {
+    pub(super) fn bypass(mut self, exchange: &impl Exchange) -> Result<PolicyFields, Refusal> {
         let Some(decider) = &self.route.decider else { return Ok(PolicyFields::new()) };
-        let asked = self.ask(decider);
+        let asked = self.ask(decider, exchange);
         self.context.response_fields = PolicyFields::new();
-        let Some((_, upstream_fields)) = asked else {
-            return on_policy_error(decider, self.context);
+        let (_, upstream_fields) = match asked {
+            Ok(asked) => asked,
+            Err(failed) => return on_policy_error(decider, failed, self.context),
         };
         self.context.decided(Decided::Bypassed);
         Ok(upstream_fields)
     }
 
-    /// Asks the policy. `None` if it failed, which is logged here.
-    fn ask(&mut self, decider: &Decider) -> Option<(Arc<Decision>, PolicyFields)> {
+    /// Asks the policy. A failure is logged here.
+    fn ask(
+        &mut self,
+        decider: &Decider,
+        exchange: &impl Exchange,
+    ) -> Result<(Arc<Decision>, PolicyFields), Undecided> {
         let context = &mut *self.context;
         let view = RequestView {
             request: self.request,
@@ -95,6 +104,7 @@ impl<'a> Admission<'a> {
             body: self.body,
         };
         let facts = Facts::gather(&decider.queries, view);
+        exchange.note_facts(&facts);
         let failed = |error: &dyn std::fmt::Display| {
             if let Some(held_back) = context.route.tally.failure_due() {
                 tracing::warn!(request_id = context.id.as_str(), route = context.route.name, %error, held_back, "policy failed");
@@ -104,11 +114,14 @@ impl<'a> Admission<'a> {
             .policy
             .decide_for(Some(context.id.as_bytes()), &facts.pairs())
             .inspect_err(|error| failed(error))
-            .ok()?;
+            .map_err(|error| match error.cause {
+                Cause::Overload => Undecided::Overload,
+                _ => Undecided::Failed,
+            })?;
         match fields(&decision) {
             Ok((upstream, response)) => {
                 context.response_fields = response;
-                Some((decision, upstream))
+                Ok((decision, upstream))
             }
             Err(name) => {
                 let policy = context.route.policy_name().unwrap_or_default();
@@ -117,7 +130,7 @@ impl<'a> Admission<'a> {
                     name.chars().take(64).collect::<String>()
                 ));
                 context.route.tally.policy_error(policy);
-                None
+                Err(Undecided::Failed)
             }
         }
     }
@@ -143,6 +156,7 @@ pub(super) struct Derived {
     fields: Option<Fields>,
     /// The inner `None`: the value depends on the limits' outcome.
     policy_value: Option<Option<Box<[u8]>>>,
+    label_counters: Option<Box<[Counter]>>,
 }
 
 impl Derived {
@@ -164,18 +178,36 @@ impl Derived {
         self.fields.get_or_insert_with(|| parse().map_err(str::to_owned)).clone()
     }
 
+    /// The counters of the decision's labels.
+    pub(super) fn label_counters(&mut self, look_up: impl FnOnce() -> Vec<Counter>) -> &[Counter] {
+        self.label_counters.get_or_insert_with(|| look_up().into())
+    }
+
     /// The value of `RateLimit-Policy` for the decision's limits.
     pub(super) fn policy_value(&mut self, limits: &[Limit]) -> Option<&[u8]> {
         self.policy_value.get_or_insert_with(|| super::fields::policy_value(limits)).as_deref()
     }
 }
 
+/// Why a policy gave no decision.
+#[derive(Clone, Copy, Debug)]
+enum Undecided {
+    Failed,
+    /// Not the policy's fault, so `on_policy_error` does not apply: a flood of requests must not
+    /// get others past their limits.
+    Overload,
+}
+
 /// Applies `on_policy_error`.
 fn on_policy_error(
     decider: &Decider,
+    undecided: Undecided,
     context: &mut RequestContext,
 ) -> Result<PolicyFields, Refusal> {
     context.decided(Decided::Failed);
+    if let Undecided::Overload = undecided {
+        return Err(Refusal::PolicyOverloaded);
+    }
     if !decider.allow_on_error {
         return Err(Refusal::PolicyFailed);
     }
@@ -225,6 +257,9 @@ pub(super) async fn charge(
         Take::Refused(outcome) => {
             if outcome.is_local(plan.limits()) {
                 context.degraded = Some("local");
+            }
+            if decision.settle_on_refusal && decision.settle_with.is_some() {
+                context.grant = Some(limiter.nothing_taken(scope, plan));
             }
             context.store_failure = outcome.store_failure;
             context.outcome = Some(outcome);

@@ -22,7 +22,7 @@ use super::snapshot::{Route, RouteHandle, Snapshot};
 use super::tally::Decided;
 use super::tunnel::{self, UpgradeRequest};
 use super::usage::{self, Usage};
-use super::{access, grpc, hop, reply, settle};
+use super::{access, grpc, hop, measure, reply, settle};
 use crate::clock;
 use crate::limit::{Ending, Grant};
 use crate::listen::Peer;
@@ -71,6 +71,8 @@ pub(super) struct RequestContext {
     pub(super) tunnelled_up: Option<u64>,
     /// Facts of the reply's head that the policy's `settle` reads.
     pub(super) reply_facts: Vec<(String, String)>,
+    /// What its policy said of it when it had ended, if anything.
+    pub(super) settled: Option<Box<settle::Settled>>,
     /// What it uses, if its policy wants to know.
     pub(super) usage: Option<Box<Usage>>,
     /// Bytes of the request's body once it has ended. Only counted if `settle` reads it.
@@ -143,6 +145,7 @@ impl RequestContext {
             failure: None,
             store_failure: None,
             reply_facts: Vec::new(),
+            settled: None,
             usage: None,
             request_bytes: None,
             timeout: None,
@@ -371,6 +374,7 @@ impl RequestContext {
         }
         let took = clock::monotonic().saturating_duration_since(self.started);
         settle::settle(self, ending, bytes, took);
+        measure::count(self);
         // The hours of a tunnel say nothing about how long requests take.
         if self.tunnelled_up.is_none() {
             self.route.tally.request_seconds().observe(took);

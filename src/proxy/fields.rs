@@ -9,8 +9,9 @@
 //!
 //! If too little is left, `t` is when enough is back: after a refusal, when the request would fit;
 //! after the request that took the last unit, when the next one is available. A client that paces
-//! itself by `t` waits as long as with `Retry-After`. Shadow limits and limits that were not
-//! measured (`unmeasured`) are not reported. An upstream's own members are kept beside ours.
+//! itself by `t` waits as long as with `Retry-After`. Shadow limits, limits that are only looked at
+//! (cost 0) and limits that were not measured (`unmeasured`) are not reported. An upstream's own
+//! members are kept beside ours.
 //!
 //! `weir-held` are units that requests under way have reserved: after a refusal they tell whether
 //! the allowance is spent, or only in use.
@@ -80,7 +81,7 @@ fn reported<'a>(
     outcome: &'a Outcome,
 ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
     limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| {
-        limit.enforcement == Enforcement::Enforce && outcome.unmeasured.is_none()
+        limit.enforcement == Enforcement::Enforce && limit.cost > 0 && outcome.unmeasured.is_none()
     })
 }
 
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn shadow_and_unmeasured_limits_are_in_no_field() {
+    fn shadow_and_unmeasured_limits_and_those_only_looked_at_are_in_no_field() {
         let shadow = Limit { enforcement: Enforcement::Shadow, ..window("s", 1, 1_000) };
         let limits = [shadow.clone(), window("d", 1, 1_000), window("e", 1, 1_000)];
         let degraded =
@@ -404,6 +405,8 @@ mod tests {
         assert_eq!(read(&headers, "ratelimit"), [member("e", &[("r", "1"), ("t", "0")])]);
         assert_eq!(headers.get("x-ratelimit-remaining").unwrap(), "1");
         assert!(fields(FieldStyle::Both, &[shadow], &[fits(0, 0)]).is_empty());
+        let looked_at = Limit { cost: 0, ..window("l", 1, 1_000) };
+        assert!(fields(FieldStyle::Both, &[looked_at], &[fits(0, 0)]).is_empty());
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! In the order of a request: `target` and `path` (the request's target), `client` (its client),
 //! `hop` (hop-by-hop fields), `routes` and `trie` (its route), `admit` with `facts` and `content`
 //! (policy and limits), `forward` with `rewrite`, `rules` and `extras` (the request to the
-//! upstream), `refusal` with `page` and `grpc`, `reply`, `fields` and `cors` (the response to the
-//! client), `context` with `settle`, `usage`, `cut`, `tally`, `access` and `tunnel` (the end of the
-//! request). `snapshot` holds what all of it is built from, `live` swaps it under load.
+//! upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`, `fields`
+//! and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`, `tally`,
+//! `measure`, `access` and `tunnel` (the end of the request). `snapshot` holds what all of it is
+//! built from, `live` swaps it under load. `trial` takes requests along the same path without a
+//! connection.
 
 mod settings;
 
@@ -41,6 +43,7 @@ mod access;
 mod context;
 mod cut;
 mod id;
+mod measure;
 mod settle;
 mod tally;
 mod tunnel;
@@ -49,10 +52,12 @@ mod usage;
 mod json;
 mod text;
 
+mod exchange;
+mod trial;
+
 #[cfg(test)]
 mod tests;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,11 +65,11 @@ use http::{StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
 use crate::policy::KnownFacts;
-use crate::upstream::{Upstream, UpstreamError};
-use crate::wire::{self, Body, Network, Request, Response};
+use crate::wire::{self, Body, Request, Response};
 
 use admit::Admission;
-use context::{RequestContext, RequestTimeout};
+use context::RequestContext;
+use exchange::{Exchange, Forwarded};
 use live::LocalSnapshot;
 use refusal::Refusal;
 use snapshot::{Action, Route};
@@ -77,6 +82,10 @@ pub use settings::{
     Settings, Upgrade,
 };
 pub use snapshot::Snapshot;
+pub use trial::{
+    Account, Ended, LimitAccount, Trial, TrialReply, TrialRequest, TrialVerdict, UnderWay, Unusable,
+};
+pub use trie::{Unreached, UnreachedRoute};
 
 /// The facts that a policy may ask to see, of a request and of its response.
 #[must_use]
@@ -112,18 +121,19 @@ impl Handler for Proxy {
 /// goes away.
 async fn handle(local: &LocalSnapshot, request: Request, peer: &Peer) -> Response {
     let mut context = RequestContext::begin(local, &request, peer);
-    match serve(local, request, peer, &mut context).await {
+    match serve(local, request, peer, &mut context, &Forwarded).await {
         Ok(reply) => context.stream(reply),
         Err(refusal) => context.refuse(&refusal),
     }
 }
 
 /// Takes a request to its reply's head, or to the reason for a refusal.
-async fn serve(
+async fn serve<X: Exchange>(
     local: &LocalSnapshot,
     mut request: Request,
     peer: &Peer,
     context: &mut RequestContext,
+    exchange: &X,
 ) -> Result<Response, Refusal> {
     let snapshot = local.snapshot();
 
@@ -175,8 +185,8 @@ async fn serve(
         context: &mut *context,
     };
     let upstream_fields = match bypasses {
-        true => admission.bypass()?,
-        false => admission.admit(&snapshot.limiter).await?,
+        true => admission.bypass(exchange)?,
+        false => admission.admit(&snapshot.limiter, exchange).await?,
     };
 
     match &route.action {
@@ -198,11 +208,7 @@ async fn serve(
             let body = context.with_timeout(body, route.request_timeout);
             request.body = context.track_body(body);
             let client = context.client.network(snapshot.settings.ipv6_prefix);
-            let sent = match &context.timeout {
-                None => upstream.send_for(request, client).await,
-                // Boxed: few routes have a timeout, and every connection would carry its state.
-                Some(timeout) => Box::pin(send_within(timeout, upstream, request, client)).await,
-            };
+            let sent = exchange.send(upstream, request, client, context).await;
             let valid = |reply: &Response| context.accepts_status(reply);
             sent.and_then(|reply| {
                 valid(&reply).then_some(reply).ok_or_else(|| upstream.protocol_error())
@@ -214,22 +220,6 @@ async fn serve(
             context.allow_origin(&mut fields);
             Ok(reply::complete(&request.method, own.status, fields, own.body.clone()))
         }
-    }
-}
-
-/// Sends the request to the upstream, within the time for the whole request.
-async fn send_within(
-    timeout: &RequestTimeout,
-    upstream: &Upstream,
-    request: Request,
-    client: Option<Network>,
-) -> Result<Response, UpstreamError> {
-    // Kept alive past the deadline: to `is_uploading`, dropping the body would look like its end.
-    let sending = pin!(upstream.send_for(request, client));
-    match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
-        Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
-        Ok(failed) => failed,
-        Err(_) => Err(upstream.overdue(timeout.is_uploading())),
     }
 }
 

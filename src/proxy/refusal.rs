@@ -52,6 +52,8 @@ pub(super) enum Refusal {
     StoreUnavailable,
     /// 503: the policy failed, and the route says to deny.
     PolicyFailed,
+    /// 503: as many policies run as may.
+    PolicyOverloaded,
     /// 502: the upstream can't be reached, or does not speak HTTP.
     UpstreamFailed,
     /// 503: this worker has too many requests at the upstream already.
@@ -109,6 +111,9 @@ impl Refusal {
             ),
             Self::PolicyFailed => {
                 (StatusCode::SERVICE_UNAVAILABLE, "The request could not be decided.".into())
+            }
+            Self::PolicyOverloaded => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Too many requests are being decided.".into())
             }
             Self::UpstreamFailed => (
                 StatusCode::BAD_GATEWAY,
@@ -179,12 +184,16 @@ impl Refusal {
             return (status, grpc::trailers_only(status, &detail, self.pushback(context), fields));
         }
         let page = context.route.extras.as_ref().and_then(|extras| extras.page(status));
-        let (content_type, body) = match page {
-            Some(page) => (
+        let denial = context.denial().filter(|_| matches!(self, Self::Denied));
+        let own = denial.and_then(|denial| denial.body.as_ref());
+        let (content_type, body) = match (page, own) {
+            // What the operator wrote goes before what the policy did.
+            (Some(page), _) => (
                 page.content_type.as_bytes(),
                 self.page(page, context, (status, &detail, retry_after_s)),
             ),
-            None => {
+            (None, Some((media_type, text))) => (media_type.as_bytes(), text.clone().into_bytes()),
+            (None, None) => {
                 (b"application/problem+json".as_slice(), self.document(context, status, &detail))
             }
         };

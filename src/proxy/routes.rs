@@ -13,7 +13,7 @@ use http::Method;
 
 use super::path;
 use super::settings::{PathParameters, Paths};
-use super::trie::{Match, Methods, Pattern, SEGMENTS_MAX, Segment, Trie};
+use super::trie::{Match, Methods, Pattern, SEGMENTS_MAX, Segment, Trie, UnreachedRoute};
 use crate::telemetry::Mistake;
 
 /// Maximum bytes of a parameter's name.
@@ -103,6 +103,16 @@ impl Routes {
                 .beside(format!("routes[{other}].path"), format!("routes[{other}] is here"))
         })?;
         Ok(pattern)
+    }
+
+    /// The routes that no request reaches, or none that clients usually send. There are always
+    /// hosts that no other route names, so routes hide only others of the same host.
+    pub(super) fn unreached(&self, uri_bytes_max: usize) -> Vec<UnreachedRoute> {
+        let mut all = Vec::new();
+        let tries = self.exact.values().chain(self.wildcard.values()).chain([&self.any]);
+        tries.for_each(|trie| trie.unreached(uri_bytes_max, &mut all));
+        all.sort_unstable_by_key(|one| one.route);
+        all
     }
 
     /// Whether any route names a host.

@@ -1,8 +1,8 @@
 //! The end of a request: settles its grant and calls the policy's `settle`. Knows no connection.
 //!
-//! `settle` is called if the policy asked for it and the request was let through. After a refusal
-//! nothing was taken that it could change. If it fails, the refunds that the limits declare apply,
-//! as if it had returned nothing.
+//! `settle` is called if the policy asked for it and the request was let through. After a refusal,
+//! of which nothing was taken, it is called only if the policy asked for that, too. If it fails,
+//! the refunds that the limits declare apply, as if it had returned nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,8 +13,7 @@ use super::context::{BYTES_UNKNOWN, RequestContext};
 use super::facts;
 use super::tally::Decided;
 use crate::limit::Ending;
-use crate::plan::Adjustment;
-use crate::policy::{FactNames, Member, Policy, ResponseOutcome, ResponseView};
+use crate::policy::{FactNames, Member, Policy, ResponseOutcome, ResponseView, Settlement};
 use crate::wire::Fields;
 
 /// What is known of a request at its end.
@@ -23,6 +22,13 @@ struct End<'a> {
     /// Of the reply's body.
     bytes: u64,
     took: Duration,
+}
+
+/// What a policy said of a request when it had ended.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) labels: Vec<(String, String)>,
+    pub(super) amounts: Vec<(String, u64)>,
 }
 
 /// How a fact is found; `None` where it does not exist.
@@ -83,12 +89,16 @@ pub(super) fn of_fields(names: &[String], family: &str, fields: &Fields) -> Vec<
 
 /// Calls the policy's `settle` if it asked for it, and settles the grant.
 pub(super) fn settle(context: &mut RequestContext, ending: Ending, bytes: u64, took: Duration) {
-    let adjustments = match memo(context) {
+    let settlement = match memo(context) {
         Some((policy, memo)) => {
             ask(context, policy, memo, &view(context, policy.response_facts(), ending, bytes, took))
         }
-        None => Vec::new(),
+        None => Settlement::default(),
     };
+    let Settlement { adjustments, labels, amounts } = settlement;
+    if !(labels.is_empty() && amounts.is_empty()) {
+        context.settled = Some(Box::new(Settled { labels, amounts }));
+    }
     let adjustments = match &context.usage {
         Some(usage) => usage.settle_steps(ending, adjustments),
         None => adjustments,
@@ -107,12 +117,7 @@ fn memo(context: &RequestContext) -> Option<(&Policy, &str)> {
     Some((&context.route.policy.as_ref()?.policy, memo))
 }
 
-fn ask(
-    context: &RequestContext,
-    policy: &Policy,
-    memo: &str,
-    view: &ResponseView,
-) -> Vec<Adjustment> {
+fn ask(context: &RequestContext, policy: &Policy, memo: &str, view: &ResponseView) -> Settlement {
     match policy.settle_for(Some(context.id.as_bytes()), memo, view) {
         Ok(wanted) => wanted,
         Err(error) => {
@@ -120,7 +125,7 @@ fn ask(
                 let request_id = context.id.as_str();
                 tracing::warn!(request_id, %error, held_back, "settle failed: the declared refunds apply");
             }
-            Vec::new()
+            Settlement::default()
         }
     }
 }
@@ -153,5 +158,7 @@ pub(super) fn view(
         Ending::Unsent | Ending::UpstreamFailed => ResponseOutcome::UpstreamFailed,
         Ending::ClientGone => ResponseOutcome::ClientGone,
     };
+    let outcome =
+        if context.decided == Some(Decided::Refused) { ResponseOutcome::Refused } else { outcome };
     ResponseView { outcome, status: context.status, facts, limits: limits.unwrap_or_default() }
 }

@@ -16,7 +16,7 @@ use super::routes::{Matcher, Routes, Unrouted};
 use super::settings::{self, FieldStyle, Inspect, Respond, RoutePolicy, RouteSettings, Settings};
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
-use super::trie::{Match, Pattern};
+use super::trie::{Match, Pattern, UnreachedRoute};
 use super::tunnel::Upgrades;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Scope};
@@ -222,6 +222,12 @@ impl Snapshot {
     /// The route at `index` in the configuration.
     pub(super) fn route(&self, index: usize) -> Option<&Route> {
         self.table.get(index)
+    }
+
+    /// The routes that no request reaches, or none that clients usually send.
+    #[must_use]
+    pub fn unreached(&self) -> Vec<UnreachedRoute> {
+        self.routes.unreached(self.settings.uri_bytes_max)
     }
 
     /// Facts that a route's policy reads but the route never has, each with the route's index.

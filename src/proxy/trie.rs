@@ -11,11 +11,15 @@
 //! path with a final slash matches a route without one if no route ends in one, and the other way
 //! round.
 
+mod unreached;
+
 use http::Method;
 use smallvec::SmallVec;
 
 use super::path;
 use super::settings::{PathParameters, Paths};
+
+pub use unreached::{Unreached, UnreachedRoute};
 
 /// Maximum segments of a pattern. Bounds the depth of a search.
 pub(super) const SEGMENTS_MAX: usize = 64;

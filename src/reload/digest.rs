@@ -80,8 +80,15 @@ impl Watch {
         &self.path
     }
 
-    /// Whether the content on disk is different now.
-    pub(super) fn is_stale(&self) -> bool {
+    /// Whether the same was read in both, wherever they are.
+    #[must_use]
+    pub fn has_content_of(&self, other: &Self) -> bool {
+        self.content == other.content
+    }
+
+    /// Whether the content on disk is different now. Reads the file.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
         let now = if self.is_folder { names(&self.path) } else { content(&self.path) };
         now != self.content
     }

@@ -1,5 +1,5 @@
-//! Notices that the configuration changed (a file was saved, or `SIGHUP` came) and calls the
-//! builder that `app` hands in.
+//! Notices that the configuration changed (a file was saved, `SIGHUP` came, or somebody asks
+//! through a [`Trigger`]) and calls the builder that `app` hands in.
 //!
 //! Knows neither TOML nor what is built. A [`Watcher`] has a thread of its own, so that compiling a
 //! policy never delays a request:
@@ -19,7 +19,7 @@
 //! Only content counts as a change. Each file comes with a digest of what was *read* when the
 //! running configuration was built ([`Watch`]), and the builder is called when the content differs.
 //! So a change during a build is not lost, and saving a file without changing it builds nothing.
-//! `SIGHUP` always rebuilds.
+//! `SIGHUP` and a trigger always rebuild.
 
 mod digest;
 mod files;
@@ -31,7 +31,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::telemetry::{Metrics, labels};
 
@@ -54,6 +54,8 @@ labels! {
         FileChanged = "file_changed",
         /// `SIGHUP`.
         Signal = "signal",
+        /// A [`Trigger`].
+        Asked = "asked",
     }
 }
 
@@ -77,13 +79,43 @@ pub struct Answer {
     /// What to watch from now on. Includes the files that a refused configuration names: the
     /// mistake may be corrected there.
     pub files: Vec<Watch>,
+    /// For those who asked for this reload. Not read here.
+    pub report: String,
 }
+
+/// Asks a [`Watcher`] to reload at once, whatever changed.
+#[derive(Clone, Debug)]
+pub struct Trigger(mpsc::Sender<oneshot::Sender<Outcome>>);
+
+/// How a reload ended that somebody asked for.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What it led to.
+    pub result: Reloaded,
+    /// The builder's [`Answer::report`].
+    pub report: String,
+}
+
+/// Why there is no outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAsked {
+    /// [`ASKED_MAX`] wait for a reload already.
+    #[error("{ASKED_MAX} wait for a reload already")]
+    Busy,
+    /// The watcher has ended.
+    #[error("nothing is reloaded any more: this process is shutting down")]
+    Ended,
+}
+
+/// How many may wait for a reload that they asked for, at most.
+pub const ASKED_MAX: usize = 64;
 
 /// Watches until it is dropped. Dropping waits for a build that is under way,
 /// [`leave`](Watcher::leave) does not.
 #[derive(Debug)]
 pub struct Watcher {
     stop: Arc<Notify>,
+    trigger: Trigger,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -91,13 +123,13 @@ impl Answer {
     /// The new configuration serves.
     #[must_use]
     pub fn applied(files: Vec<Watch>) -> Self {
-        Self { result: Reloaded::Applied, files }
+        Self { result: Reloaded::Applied, files, report: String::new() }
     }
 
     /// The old configuration serves on.
     #[must_use]
     pub fn refused(files: Vec<Watch>) -> Self {
-        Self { result: Reloaded::Refused, files }
+        Self { result: Reloaded::Refused, files, report: String::new() }
     }
 }
 
@@ -117,17 +149,42 @@ impl Watcher {
     {
         let stop = Arc::new(Notify::new());
         let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let (trigger, asks) = mpsc::channel(ASKED_MAX);
         let stopped = Arc::clone(&stop);
-        let body = move || run::run(settings, &metrics, build, &stopped, &ready);
+        let body =
+            move || run::run(settings, &metrics, build, run::Ends { stop: &stopped, asks }, &ready);
         let thread = thread::Builder::new().name("weir-reload".into()).spawn(body)?;
         started.recv().map_err(|_| io::Error::other("the watcher's thread ended"))??;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, trigger: Trigger(trigger), thread: Some(thread) })
+    }
+
+    /// A handle that asks for reloads.
+    #[must_use]
+    pub fn trigger(&self) -> Trigger {
+        self.trigger.clone()
     }
 
     /// Stops watching without waiting for a build that is under way. The thread ends after that
     /// build, or with the process.
     pub fn leave(mut self) {
         self.thread = None;
+    }
+}
+
+impl Trigger {
+    /// Has everything read and built anew, and waits for the result. A build that is under way may
+    /// have read the files before this call, so it does not count. Those who wait at the same time
+    /// share one build.
+    ///
+    /// # Errors
+    /// See [`NotAsked`].
+    pub async fn reload(&self) -> Result<Outcome, NotAsked> {
+        let (sender, outcome) = oneshot::channel();
+        self.0.try_send(sender).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => NotAsked::Busy,
+            mpsc::error::TrySendError::Closed(_) => NotAsked::Ended,
+        })?;
+        outcome.await.map_err(|_| NotAsked::Ended)
     }
 }
 

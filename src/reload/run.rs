@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::files::Watches;
-use super::{Answer, Reason, Reloaded, Settings, Watch};
+use super::{Answer, Outcome, Reason, Reloaded, Settings, Watch};
 use crate::clock;
 use crate::telemetry::{CounterSet, Label as _, Metrics, names};
 
@@ -38,6 +38,18 @@ struct WatchLoop<'a, B> {
     watches: Option<Watches>,
     changed: Arc<Notify>,
     hangup: Option<Signal>,
+    asks: mpsc::Receiver<Ask>,
+    /// Those who wait for the next build.
+    asking: Vec<Ask>,
+}
+
+/// Where somebody waits for a reload.
+type Ask = oneshot::Sender<Outcome>;
+
+/// The other ends of a watcher.
+pub(super) struct Ends<'a> {
+    pub(super) stop: &'a Notify,
+    pub(super) asks: mpsc::Receiver<Ask>,
 }
 
 /// Why the thread wakes up.
@@ -53,7 +65,7 @@ pub(super) fn run<B>(
     settings: Settings,
     metrics: &Metrics,
     build: B,
-    stop: &Notify,
+    ends: Ends<'_>,
     ready: &SyncSender<io::Result<()>>,
 ) where
     B: FnMut(Reason) -> Answer,
@@ -69,8 +81,17 @@ pub(super) fn run<B>(
     let changed = Arc::new(Notify::new());
     let watches = watch(&settings.files, &changed);
     let reloads = metrics.counters(names::RELOADS, &[]);
-    let mut watch_loop =
-        WatchLoop { build, reloads, stop, files: settings.files, watches, changed, hangup };
+    let mut watch_loop = WatchLoop {
+        build,
+        reloads,
+        stop: ends.stop,
+        files: settings.files,
+        watches,
+        changed,
+        hangup,
+        asks: ends.asks,
+        asking: Vec::new(),
+    };
     watch_loop.notice_missed();
     let _ = ready.send(Ok(()));
     runtime.block_on(watch_loop.run());
@@ -142,6 +163,7 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
             biased;
             () = self.stop.notified() => Wake::Stop,
             () = hung_up(&mut self.hangup) => Wake::Build(Reason::Signal),
+            () = asked(&mut self.asks, &mut self.asking) => Wake::Build(Reason::Asked),
             () = self.changed.notified() => Wake::Compare,
             () = poll => Wake::Compare,
         }
@@ -158,6 +180,7 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
                 biased;
                 () = self.stop.notified() => return Wake::Stop,
                 () = hung_up(&mut self.hangup) => return Wake::Build(Reason::Signal),
+                () = asked(&mut self.asks, &mut self.asking) => return Wake::Build(Reason::Asked),
                 () = sleep_until(quiet) => {
                     latest = began + Duration::from_millis(UNFINISHED_MS_MAX);
                     if quiet_ms == UNFINISHED_QUIET_MS || quiet >= latest || !self.looks_unfinished() {
@@ -181,6 +204,10 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
 
     fn rebuild(&mut self, reason: Reason) {
         let started = clock::monotonic();
+        // All who have asked by now are served by this build.
+        while let Ok(ask) = self.asks.try_recv() {
+            self.asking.push(ask);
+        }
         let answer = catch_unwind(AssertUnwindSafe(|| (self.build)(reason))).unwrap_or_else(|_| {
             tracing::error!("the new configuration could not be built: its builder panicked");
             // The files count as read, so that the same content does not cause the next panic.
@@ -196,6 +223,10 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
         self.reloads.inc(answer.result);
         let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(result = answer.result.label(), reason = reason.label(), ms, "reload");
+        for ask in self.asking.drain(..) {
+            // Whoever asked may have gone.
+            let _ = ask.send(Outcome { result: answer.result, report: answer.report.clone() });
+        }
     }
 }
 
@@ -206,4 +237,13 @@ async fn hung_up(hangup: &mut Option<Signal>) {
         return;
     }
     std::future::pending().await
+}
+
+/// Waits until somebody asks for a reload. Cancel safe: an ask is either in the channel or noted.
+async fn asked(asks: &mut mpsc::Receiver<Ask>, asking: &mut Vec<Ask>) {
+    match asks.recv().await {
+        Some(ask) => asking.push(ask),
+        // The watcher that holds the other end is being dropped, and stops this thread.
+        None => std::future::pending().await,
+    }
 }

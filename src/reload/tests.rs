@@ -313,3 +313,85 @@ fn leaving_does_not_wait_for_a_build() {
     watcher.leave();
     drop(end);
 }
+
+/// Runs `work` on a runtime of its own.
+fn wait<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+#[test]
+fn whoever_asks_gets_the_report_of_a_build_that_began_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    fs::write(&path, "one").unwrap();
+    let seen = path.clone();
+    let build = move |reason: Reason| {
+        let text = fs::read_to_string(&seen).unwrap();
+        let files = vec![Watch::read(&seen, text.as_bytes())];
+        let report = format!("{} {text}", reason.label());
+        match text.as_str() {
+            "panic" => panic!("as the file says"),
+            "bad" => Answer { report, ..Answer::refused(files) },
+            _ => Answer { report, ..Answer::applied(files) },
+        }
+    };
+    let settings = Settings { files: vec![Watch::now(&path)], on_sighup: false };
+    let watcher = Watcher::start(settings, Metrics::new(1), build).unwrap();
+    let trigger = watcher.trigger();
+    let ask = || {
+        let outcome = wait(trigger.reload()).unwrap();
+        (outcome.result, outcome.report)
+    };
+    assert_eq!(ask(), (Reloaded::Applied, "asked one".to_owned()), "though nothing changed");
+    fs::write(&path, "bad").unwrap();
+    assert_eq!(ask(), (Reloaded::Refused, "asked bad".to_owned()));
+    fs::write(&path, "panic").unwrap();
+    assert_eq!(ask(), (Reloaded::Refused, String::new()));
+    fs::write(&path, "two").unwrap();
+    assert_eq!(ask(), (Reloaded::Applied, "asked two".to_owned()));
+    drop(watcher);
+    assert_eq!(wait(trigger.reload()).unwrap_err(), NotAsked::Ended);
+}
+
+#[test]
+fn those_who_ask_during_a_build_share_the_next_one_and_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let (begun, began) = channel();
+    let (go, going) = channel::<()>();
+    let mut count = 0;
+    let build = move |_| {
+        count += 1;
+        let _ = begun.send(());
+        let _ = going.recv();
+        Answer { report: count.to_string(), ..Answer::applied(Vec::new()) }
+    };
+    let settings = Settings { files: vec![Watch::absent(&path)], on_sighup: false };
+    let watcher = Watcher::start(settings, Metrics::new(1), build).unwrap();
+    let trigger = watcher.trigger();
+    wait(async {
+        let first = tokio::spawn({
+            let trigger = trigger.clone();
+            async move { trigger.reload().await.unwrap().report }
+        });
+        tokio::task::yield_now().await;
+        began.recv_timeout(TIMEOUT).unwrap();
+        let more = (0..ASKED_MAX).map(|_| {
+            let trigger = trigger.clone();
+            tokio::spawn(async move { trigger.reload().await.unwrap().report })
+        });
+        let more: Vec<_> = more.collect();
+        while trigger.0.capacity() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(trigger.reload().await.unwrap_err(), NotAsked::Busy);
+        go.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), "1");
+        began.recv_timeout(TIMEOUT).unwrap();
+        go.send(()).unwrap();
+        for one in more {
+            assert_eq!(one.await.unwrap(), "2");
+        }
+    });
+    drop(go);
+}

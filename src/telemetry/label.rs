@@ -66,6 +66,12 @@ impl<L: Label> CounterSet<L> {
         self.add(label, 1);
     }
 
+    /// The sum over all workers.
+    #[must_use]
+    pub fn get(&self, label: L) -> u64 {
+        self.counters.get(label.index()).map_or(0, Counter::get)
+    }
+
     /// Adds `n`.
     pub fn add(&self, label: L, n: u64) {
         if let Some(counter) = self.counters.get(label.index()) {

@@ -188,6 +188,12 @@ impl Metrics {
         series.entry(labels).or_insert_with(|| Counter(slots(self.0.workers))).clone()
     }
 
+    /// A counter that `/metrics` does not show.
+    #[must_use]
+    pub fn unshown(&self) -> Counter {
+        Counter(slots(self.0.workers))
+    }
+
     /// Adds one to a series. Looks it up each time, so it is not for hot paths.
     pub fn count(&self, name: Name, values: &[&str]) {
         self.counter(name, values).inc();

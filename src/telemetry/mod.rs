@@ -4,6 +4,7 @@
 //! from the configuration; they are never a key, a path or a header's value. This module uses no
 //! other.
 
+mod doubt;
 mod histogram;
 mod label;
 mod log;
@@ -11,6 +12,7 @@ mod metrics;
 mod mistake;
 pub mod names;
 
+pub use doubt::Doubt;
 pub use histogram::Histogram;
 pub(crate) use label::labels;
 pub use label::{CounterSet, Label};

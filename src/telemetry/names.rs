@@ -50,7 +50,11 @@ names! {
     Counter LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused, or let through with less than they asked for (partial)";
     Counter LIMIT_REFUSALS_HELD "weir_limit_refusals_held" ["policy", "limit"] "Requests that this limit refused although requests under way on this proxy had reserved enough that they may give back";
     Counter LIMIT_WOULD_REFUSE "weir_limit_would_refuse" ["policy", "limit"] "Requests that this shadow limit would have refused";
-    Counter POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer, guest, overload";
+    Counter POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer, guest, overload, stopped (not called, because the policy kept failing)";
+    Counter POLICY_CALLS "weir_policy_calls" ["policy", "call"] "Calls of a policy's guest: decide (decisions that were not remembered), settle";
+    Counter POLICY_STOPS "weir_policy_stops" ["policy"] "Times that a policy was stopped for a while because it kept failing";
+    Counter POLICY_REQUESTS "weir_policy_requests" ["policy", "label", "value"] "Requests to which the policy gave this label, for the labels listed under metrics";
+    Counter POLICY_AMOUNTS "weir_policy_amounts" ["policy", "amount"] "Units that requests used as the policy reckons them (input-tokens), for the amounts listed under metrics";
     Counter STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
     Counter REFUSALS_REMEMBERED "weir_refusals_remembered" [] "Requests refused because the same was refused less than a second ago, without asking Redis";
     Counter STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";

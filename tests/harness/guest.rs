@@ -12,13 +12,6 @@ pub(crate) fn api_key() -> PathBuf {
     module("api-key")
 }
 
-/// `examples/policies/sign-in`.
-#[must_use]
-#[allow(dead_code, reason = "each user of this file needs other guests")]
-pub(crate) fn sign_in() -> PathBuf {
-    module("sign-in")
-}
-
 /// `examples/policies/reply-cost`.
 #[must_use]
 #[allow(dead_code, reason = "each user of this file needs other guests")]

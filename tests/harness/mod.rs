@@ -11,7 +11,9 @@ pub mod flood;
 pub mod guest;
 #[cfg(target_os = "linux")]
 pub mod held;
+pub mod languages;
 pub mod model;
+pub mod mount;
 pub mod nginx;
 pub mod nodes;
 #[path = "../../src/wire/pki.rs"]

@@ -107,6 +107,7 @@ async fn a_website_whose_name_is_pointed_here_reads_and_changes_nothing() {
         ("GET", "/metrics"),
         ("GET", COUNTERS),
         ("DELETE", COUNTERS),
+        ("POST", "/reload"),
         ("GET", "/live"),
         ("GET", "/x"),
     ] {
@@ -139,6 +140,9 @@ async fn a_website_whose_name_is_pointed_here_reads_and_changes_nothing() {
         let (status, reply) = page(&weir, "GET", "/status", &format!("Host: {host}\r\n"));
         assert_eq!(status, 200, "{host}: {reply}");
     }
+    let form = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nContent-Length: 0\r\n";
+    assert_eq!(page(&weir, "POST", "/reload", form).0, 403);
+    assert_eq!(weir.reloads("applied"), 0, "nor reloaded");
     assert_eq!(page(&weir, "DELETE", COUNTERS, "Host: localhost\r\n").0, 200);
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 2, "its own address is a loopback");
 }
@@ -153,6 +157,8 @@ async fn an_admin_on_the_network_forgets_nothing_without_a_token() {
     weir.admin = weir.admin.map(|address| ([127, 0, 0, 1], address.port()).into());
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 2);
     let (status, reply) = page(&weir, "DELETE", COUNTERS, "Host: 127.0.0.1\r\n");
+    assert!(status == 403 && reply.contains("admin.token_file"), "{reply}");
+    let (status, reply) = page(&weir, "POST", "/reload", "Host: 127.0.0.1\r\n");
     assert!(status == 403 && reply.contains("admin.token_file"), "{reply}");
     assert_eq!(page(&weir, "GET", COUNTERS, "Host: 127.0.0.1\r\n").0, 200);
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 1);
@@ -191,6 +197,16 @@ async fn with_a_token_it_is_needed_and_may_be_renewed_and_weir_key_sends_it() {
         status => Err(format!("{status}\n{}", weir.output().tail(10))),
     });
     assert_eq!(with("/status", "first-token"), 401);
+    let reload = |token: &str| {
+        page(
+            &weir,
+            "POST",
+            "/reload",
+            &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n"),
+        )
+        .0
+    };
+    assert_eq!((reload("first-token"), reload("second-token")), (401, 200));
     let (config, admin) = (weir.folder().join("proxy.toml"), weir.admin.unwrap().to_string());
     let mut arguments = vec![
         "key",

@@ -16,7 +16,7 @@ const EXIT_CONFIG: i32 = 78;
 fn check_accepts_the_example_that_ships() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.toml");
     let (code, out, err) =
-        Weir::with_arguments(&["check", "--config", example.to_str().unwrap()]).run();
+        Weir::with_arguments(&["check", "--strict", "--config", example.to_str().unwrap()]).run();
     assert_eq!(code, 0, "{out}{err}");
 }
 
@@ -71,15 +71,15 @@ fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
     let (code, out, err) = check(&config.text());
     let reached = format!("upstreams.api: {} at ", upstream.url());
     assert_eq!(code, 0, "{out}{err}");
-    assert!(out.contains("no mistakes\nstore: all of Redis: reached\n"), "{out}");
+    assert!(out.contains("no mistakes, 1 warning\nstore: all of Redis: reached\n"), "{out}");
     assert!(out.contains(&reached) && out.ends_with(": reached\n"), "{out}");
 
-    let nobody = free_address();
+    let (nobody, dead) = (free_address(), free_address());
     let gone = simple(&format!("http://{nobody}"), &[limit]);
-    let (code, out, _) =
-        check(&gone.redis_within("single", &[free_address()], "deny", "1s").text());
+    let (code, out, _) = check(&gone.redis_within("single", &[dead], "deny", "1s").text());
     assert_eq!(code, 1, "{out}");
-    assert!(out.contains("store: Redis: connection\n"), "{out}");
+    let dead = format!("store: Redis {dead}: connection: ");
+    assert!(out.contains(&dead) && out.contains("; is the node running, and reachable from here? store.redis.nodes names the servers\n"), "{out}");
     assert!(
         out.contains(&format!("upstreams.api: http://{nobody} at {nobody}: connect: ")),
         "{out}"
@@ -188,10 +188,13 @@ fn check_warns_of_a_key_that_a_route_can_never_have_with_its_line() {
                   [[routes]]\nname = \"items\"\npath = \"/items/{item}\"\nupstream = \"api\"\npolicy = \"p\"\n";
     let (code, out, err) = Weir::check(Weir::build(config));
     assert_eq!(code, 0, "{out}{err}");
-    let warnings: Vec<&str> = err.lines().collect();
-    assert_eq!(warnings.len(), 1, "{err}");
-    let expected = "proxy.toml:15:1: this policy reads `path.id`, which the path of the route items has no place for: it is never there";
-    assert!(warnings[0].ends_with(expected), "{err}");
+    assert!(
+        err.matches("warning: ").count() == 1 && out.ends_with(": no mistakes, 1 warning\n"),
+        "{out}{err}"
+    );
+    let expected = "warning: this policy reads `path.id`, which the path of the route items has no place for: it is never there [missing-fact]\n";
+    assert!(err.starts_with(expected) && err.contains("proxy.toml:15:1\n"), "{err}");
+    assert!(err.contains("15 | policy = \"p\"\n   | ^^^^^^\n"), "{err}");
 }
 
 #[test]
@@ -240,6 +243,14 @@ fn check_marks_keys_and_names_the_range_of_each_setting() {
             ],
         ),
         (
+            "algorithm = \"sliding_window_log\"\nquota = 10001\nperiod = \"1s\"",
+            &["quota: found 10001\n", "expected at most 10000: a log remembers each unit"],
+        ),
+        (
+            "algorithm = \"gcra\"\nquota = 9\nburst = 5\ncost = 6\nperiod = \"1s\"",
+            &["cost: found 6\n", "expected at most the burst, 5: such a request could never pass"],
+        ),
+        (
             "algorithm = \"gcra\"\nquota = 1\nperiod = 60",
             &["period: found 60\n", "from \"1ms\" to \"400d\"", "\"60s\""],
         ),
@@ -260,7 +271,9 @@ fn check_marks_keys_and_names_the_range_of_each_setting() {
     let method = "algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nwhen = { method = \"get\" }";
     let (code, told) = checked(&limit(method));
     assert!(
-        code == 0 && told.contains("proxy.toml:11:10: the method \"get\", expected \"GET\""),
+        code == 0
+            && told.contains("warning: the method \"get\", expected \"GET\"")
+            && told.contains("proxy.toml:11:10\n"),
         "{told}"
     );
 }
@@ -289,7 +302,7 @@ fn check_names_what_a_guest_lacks() {
     // The smallest component: it has no exports.
     let (code, out, err) = Weir::check(Weir::build(&text).file("empty.wasm", b"\0asm\x0d\0\x01\0"));
     assert!(
-        code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@0.3.0`"),
+        code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@1.0.0`"),
         "{out}{err}"
     );
 }
@@ -309,13 +322,82 @@ fn run_without_a_file_says_how_to_do_without_or_name_another() {
 #[test]
 fn check_warns_of_a_field_that_is_dropped_for_its_name() {
     let config = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n[policies.p]\nuse = \"keyed\"\n\
-                  config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", key = \"{header.api_key}\" }]\n\
+                  config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", key = \"{header.api_key}\" },\n\
+                  { name = \"b\", algorithm = \"gcra\", quota = 9, period = \"1s\", key = \"{client_ip}\" }]\n\
                   [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
     let (code, _, err) = Weir::check(Weir::build(config));
     assert!(code == 0 && err.contains("`header.api_key`, which is dropped from requests without server.underscores_in_headers"), "{err}");
     let (code, _, err) =
         Weir::check(Weir::build(&format!("server.underscores_in_headers = true\n{config}")));
     assert!(code == 0 && err.is_empty(), "{err}");
+}
+
+#[test]
+fn warnings_fail_a_strict_check_unless_they_are_allowed() {
+    let config = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n[policies.p]\nuse = \"keyed\"\n\
+                  config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", key = \"{header.x-key}\" }]\n\
+                  [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    std::fs::write(&path, config).unwrap();
+    let check = |more: &[&str]| {
+        let arguments = [&["check", "--config", path.to_str().unwrap()], more].concat();
+        Weir::with_arguments(&arguments).run()
+    };
+    let (code, out, err) = check(&[]);
+    assert!(code == 0 && out.ends_with(": no mistakes, 1 warning\n"), "{out}{err}");
+    assert!(err.contains("`header.x-key`") && err.contains("[unbounded-key]"), "{err}");
+    let (code, _, err) = check(&["--strict"]);
+    assert!(code == EXIT_CONFIG && err.contains("[unbounded-key]"), "{err}");
+    let (code, out, err) = check(&["--strict", "--allow", "unbounded-key"]);
+    assert!(code == 0 && out.ends_with(": no mistakes\n") && err.is_empty(), "{out}{err}");
+}
+
+#[test]
+fn check_says_what_a_change_means_for_counters() {
+    let text = |quota: u32, period: &str| {
+        format!(
+            "{HEAD}[policies.p]\nuse = \"client-ip\"\n[[policies.p.config.limits]]\nname = \"a\"\nalgorithm = \"gcra\"\n\
+             quota = {quota}\nperiod = \"{period}\"\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+        )
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (old, new) = (file("old.toml", &text(5, "1s")), file("new.toml", &text(9, "1s")));
+    let check = |config: &str, old: &str, more: &[&str]| {
+        let arguments = [&["check", "--config", config, "--against", old][..], more].concat();
+        Weir::with_arguments(&arguments).run()
+    };
+    let (code, out, err) = check(&new, &old, &[]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("quota: 5 -> 9 (existing counters keep their counts)\n"), "{out}");
+    let slow = file("slow.toml", &text(5, "1m"));
+    let (_, out, _) = check(&slow, &old, &[]);
+    assert!(out.contains("(starts with fresh counters)"), "{out}");
+    let (_, out, _) = check(&old, &old, &[]);
+    assert!(out.ends_with("old.toml says the same\n"), "{out}");
+    let (code, out, _) = check(&slow, &old, &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &json["mistakes"], &json["warnings"]),
+        (0, &serde_json::json!([]), &serde_json::json!([]))
+    );
+    assert_eq!(json["changes"][0]["counters"], "fresh", "{out}");
+    // A mistake in the old file is one, too.
+    let wrong = file("wrong.toml", &text(5, "1s").replace("[[routes]]", "[[rutes]]"));
+    let (code, _, err) = check(&new, &wrong, &[]);
+    assert!(code == EXIT_CONFIG && err.contains("wrong.toml:"), "{err}");
+    let (code, out, _) = check(&wrong, &old, &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &json["mistakes"][0]["line"]),
+        (EXIT_CONFIG, &serde_json::json!(11)),
+        "{out}"
+    );
 }
 
 fn toml_blocks(readme: &str) -> Vec<&str> {
@@ -346,7 +428,7 @@ fn the_readmes_configurations_have_no_mistakes() {
         }
         let guest = std::fs::read(crate::harness::guest::api_key()).unwrap();
         let mut weir =
-            Weir::build(&text).file("api_key.wasm", &guest).file("tls/ca.pem", pki.ca.as_bytes());
+            Weir::build(&text).file("api-key.wasm", &guest).file("tls/ca.pem", pki.ca.as_bytes());
         for name in ["api", "wild", "weir"] {
             let issued = pki.server(&[&format!("{name}.example.com")]);
             weir = weir

@@ -46,6 +46,8 @@ fn the_commands_of_the_guides_run_as_they_are_written() {
     let (cluster, upstream) = (Cluster::of(3, &[]), Upstream::start());
     let weir = proxy(&cluster, &upstream);
     let node = cluster.addresses()[0];
+    // What production has, as far as `weir check --against` is concerned.
+    std::fs::copy(weir.folder().join("proxy.toml"), weir.folder().join("before.toml")).unwrap();
     let mut ran = 0;
     for line in blocks("sh").iter().flat_map(|block| block.lines()) {
         // The ports of the guides are those of a default installation.

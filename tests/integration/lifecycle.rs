@@ -239,8 +239,9 @@ async fn every_counter_expires_some_time_after_it_means_nothing() {
         };
         for key in keys {
             let ttl_ms: i64 = connection.ask(&["PTTL", &key.text()]).text().parse().unwrap();
+            // Redis expires keys at whole milliseconds, and an instant between two is rounded up.
             assert!(
-                (1..=21_000).contains(&ttl_ms),
+                (1..=21_001).contains(&ttl_ms),
                 "{key:?} lives for {ttl_ms} ms: at most its meaning, a period and a second"
             );
         }

@@ -7,6 +7,14 @@ use crate::harness::eventually;
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
+use crate::policies_jwt;
+
+/// An example of a policy's README, which is in its folder.
+pub fn example(policy: &str, number: usize) -> String {
+    let path = format!("{}/policies/{policy}/README.md", env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    examples(&readme)[number].to_owned()
+}
 
 /// The TOML blocks of a policy's README.
 fn examples(readme: &str) -> Vec<&str> {
@@ -14,7 +22,7 @@ fn examples(readme: &str) -> Vec<&str> {
 }
 
 /// A block, completed with an upstream and a route for its policy.
-fn whole(block: &str, url: &str) -> Toml {
+pub fn whole(block: &str, url: &str) -> Toml {
     let name = block.split("[policies.").nth(1).unwrap().split([']', '.']).next().unwrap();
     let route = format!("path = \"/customers/{{id}}/*\"\nupstream = \"api\"\npolicy = \"{name}\"");
     let all = format!("path = \"/*\"\nupstream = \"api\"\npolicy = \"{name}\"");
@@ -23,19 +31,39 @@ fn whole(block: &str, url: &str) -> Toml {
 
 #[test]
 fn each_example_has_no_mistake() {
-    let readmes = [
-        include_str!("../../policies/client-ip/README.md"),
-        include_str!("../../policies/keyed/README.md"),
-        include_str!("../../policies/plans/README.md"),
-    ];
-    let blocks: Vec<&str> = readmes.iter().flat_map(|readme| examples(readme)).collect();
-    assert!(blocks.len() >= 7, "{blocks:?}");
-    for block in blocks {
-        let weir = Weir::build(&whole(block, "http://127.0.0.1:9").text())
-            .file("customers.toml", customers(&[("a", "gold")]).as_bytes());
-        let (code, out, err) = Weir::check(weir);
-        assert_eq!(code, 0, "{block}\n{out}{err}");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
+    let mut policies = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let readme = std::fs::read_to_string(entry.path().join("README.md"))
+            .unwrap_or_else(|error| panic!("{name} has no README.md: {error}"));
+        let blocks = examples(&readme);
+        let used = format!("use = \"{name}\"\n");
+        assert!(blocks.iter().any(|block| block.contains(&used)), "{name} shows no example");
+        for block in blocks {
+            let mut weir = Weir::build(&whole(block, "http://127.0.0.1:9").text())
+                .file("jwks.json", policies_jwt::key_set().as_bytes());
+            for (file, content) in files(&readme) {
+                weir = weir.file(&file, content.as_bytes());
+            }
+            let (code, out, err) = Weir::check(weir);
+            assert_eq!(code, 0, "{block}\n{out}{err}");
+        }
+        policies += 1;
     }
+    assert!(policies >= 12, "{policies}");
+}
+
+/// The files that a README shows, each in the `text` block after the sentence that begins with its
+/// name.
+fn files(readme: &str) -> Vec<(String, &str)> {
+    let named = readme.match_indices("\n`").filter_map(|(at, _)| {
+        let (name, rest) = readme[at + 2..].split_once('`')?;
+        let content = rest.split_once("```text\n")?.1.split("```").next()?;
+        name.ends_with(".toml").then(|| (name.to_owned(), content))
+    });
+    named.collect()
 }
 
 #[test]

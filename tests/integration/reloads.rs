@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::Signal;
 
-use crate::harness::client::{Client, Tally, get};
+use serde_json::Value;
+
+use crate::harness::client::{Client, Tally, get, raw, statuses};
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
-use crate::harness::{eventually, eventually_async};
+use crate::harness::{TIMEOUT, eventually, eventually_async};
 
 fn quota(url: &str, quota: u64, period: &str) -> Toml {
     simple(
@@ -269,4 +271,92 @@ fn the_logs_level_and_format_change_with_a_reload() {
             .any(|line| line.contains("INFO reload result=\"applied\"") && !line.starts_with('{'));
         if text { Ok(()) } else { Err(weir.output().tail(5)) }
     });
+}
+
+/// `POST /reload`: its status, and its JSON.
+fn ask_for_a_reload(weir: &Weir) -> (u16, Value) {
+    let request = "POST /reload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let reply = raw(weir.admin.expect("an admin listener"), request.as_bytes(), TIMEOUT);
+    let (_, body) = reply.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{reply}"));
+    let body = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {reply}"));
+    (statuses(&reply)[0], body)
+}
+
+#[tokio::test]
+async fn a_reload_that_is_asked_for_answers_what_it_changed_or_the_mistakes() {
+    let upstream = Upstream::start();
+    let good = quota(&upstream.url(), 10, "1d").text();
+    let weir = Weir::start(&good);
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 9);
+    let (status, answer) = ask_for_a_reload(&weir);
+    assert_eq!(
+        (status, answer["applied"].as_bool(), &answer["changes"]),
+        (200, Some(true), &Value::Array(Vec::new()))
+    );
+
+    let setting = "policies.public.config.limits[day]";
+    weir.rewrite(&good.replace("quota = 10", "quota = 20"));
+    let (status, answer) = ask_for_a_reload(&weir);
+    let expected = serde_json::json!([
+        { "setting": format!("{setting}.quota"), "change": "10 -> 20", "counters": "kept" }
+    ]);
+    assert_eq!((status, &answer["changes"]), (200, &expected), "{answer}");
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 18, "it serves already");
+
+    weir.rewrite(
+        &good
+            .replace("period = \"1d\"", "period = \"2d\"")
+            .replace("upstream = \"api\"", "upstraem = \"api\""),
+    );
+    let (status, answer) = ask_for_a_reload(&weir);
+    assert_eq!((status, answer["applied"].as_bool()), (422, Some(false)), "{answer}");
+    let mistakes = answer["mistakes"].as_array().unwrap();
+    let line = good.lines().position(|line| line.contains("upstream = \"api\"")).unwrap() + 1;
+    let mistake =
+        mistakes.iter().find(|one| one["line"] == line).unwrap_or_else(|| panic!("{answer}"));
+    assert!(mistake["file"].as_str().unwrap().ends_with("/proxy.toml"), "{answer}");
+    assert!(mistake["text"].as_str().unwrap().contains("the unknown key \"upstraem\""), "{answer}");
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 17);
+
+    weir.rewrite(&good.replace("period = \"1d\"", "period = \"2d\""));
+    let (status, answer) = ask_for_a_reload(&weir);
+    let period = &answer["changes"][0];
+    assert_eq!((status, &period["counters"]), (200, &"fresh".into()), "{answer}");
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 9);
+
+    // What was logged, and what `/status` shows of these reloads: the latest first.
+    let said = format!("{setting}.quota: 10 -> 20 (existing counters keep their counts)");
+    let logged =
+        || weir.output().events().into_iter().find(|event| event["change"] == said.as_str());
+    eventually("the change is logged", || logged().ok_or_else(|| weir.output().tail(20)));
+    let status = weir.admin_page("/status").json();
+    let last = status["reloads"].as_array().unwrap();
+    let results: Vec<&str> = last.iter().map(|one| one["result"].as_str().unwrap()).collect();
+    assert_eq!(results, ["applied", "refused", "applied", "applied"], "{status}");
+    assert_eq!(status["last_reload"], last[0]);
+    assert_eq!(
+        (&last[0]["reason"], &last[2]["changes"]),
+        (&"asked".into(), &serde_json::json!([said]))
+    );
+    assert!(last[1]["mistakes"].as_str().unwrap().contains("upstraem"), "{status}");
+    let policy = &status["policies"]["public"];
+    assert_eq!((&policy["use"], &policy["stopped"]), (&"client-ip".into(), &false.into()));
+    assert_eq!(policy["digest"].as_str().unwrap().len(), 64, "{status}");
+    assert!(policy["calls"].as_u64() >= Some(1) && policy["errors"] == 0, "{status}");
+    assert!(policy["memory_bytes"].as_u64() > Some(65_535), "{status}");
+}
+
+#[test]
+fn a_proxy_without_a_file_has_nothing_to_reload() {
+    let upstream = Upstream::start();
+    let (url, address) = (upstream.url(), "127.0.0.1:0");
+    let arguments =
+        ["run", "--to", &url, "--limit", "5/1m", "--listen", address, "--admin", address];
+    let weir = Weir::with_arguments(&arguments).start();
+    let (status, answer) = ask_for_a_reload(&weir);
+    assert_eq!((status, answer["applied"].as_bool()), (409, Some(false)));
+    assert!(
+        answer["reason"].as_str().unwrap().contains("without a configuration file"),
+        "{answer}"
+    );
 }

@@ -1,5 +1,5 @@
 //! What a request holds and how it is settled: concurrency leases, turns in a leaky bucket,
-//! failures that count and successes that reset, replies whose cost is told at their end.
+//! replies whose cost is told at their end.
 
 use std::time::{Duration, Instant};
 
@@ -193,103 +193,6 @@ async fn whoever_goes_away_while_waiting_asks_nothing_of_the_upstream() {
     assert_eq!(turns_end(&redis) - first, 10_000_000, "its turn stays taken");
 }
 
-/// Method, account, the upstream's status, and what is left for the address and for the account.
-/// Each attempt is charged until its result is known. If nothing is left, the request is refused
-/// and is not sent to the upstream.
-type Attempt = (&'static str, &'static str, u16, Option<(i64, i64)>);
-
-const ATTEMPTS: [Attempt; 13] = [
-    ("POST", "alice", 404, Some((5, 2))),
-    ("POST", "alice", 401, Some((5, 2))),
-    ("POST", "alice", 200, Some((4, 1))),
-    ("POST", "alice", 401, Some((4, 2))),
-    // Viewing the page is not an attempt, and resets nothing.
-    ("GET", "alice", 200, None),
-    ("POST", "alice", 401, Some((3, 1))),
-    // The success of another account does not reset it either.
-    ("POST", "mallory", 200, Some((2, 2))),
-    ("POST", "alice", 401, Some((2, 0))),
-    ("POST", "alice", 429, None),
-    ("POST", "bob", 401, Some((1, 2))),
-    ("POST", "mallory", 200, Some((0, 2))),
-    ("POST", "bob", 401, Some((0, 1))),
-    ("POST", "mallory", 429, None),
-];
-
-/// The units of all fixed windows. Each counter is two doubles, its start and its count.
-fn counted(redis: &Redis) -> i64 {
-    let script = "local units = 0 for _, key in ipairs(redis.call('KEYS', '*')) do \
-                  local _, count = struct.unpack('<dd', redis.call('GET', key)) units = units + count end return units";
-    redis.connect().ask(&["EVAL", script, "0"]).number()
-}
-
-#[tokio::test]
-async fn only_failures_count_and_a_success_resets_its_own_account_alone() {
-    let redis = Redis::start();
-    let limit = |name: &str, quota: u8| {
-        format!(
-            "[{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {quota}, period = \"1h\", refund = \"by_settle\" }}]"
-        )
-    };
-    let limits = format!(
-        "limits = {}\naccount = \"{{header.x-account}}\"\naccount_limits = {}",
-        limit("address", 6),
-        limit("account", 3)
-    );
-    let policy = format!(
-        "[policies.sign-in]\nwasm = \"sign_in.wasm\"\n[policies.sign-in.config]\n{limits}\n"
-    );
-    let route = "name = \"sign-in\"\npath = \"/*\"\nupstream = \"app\"\npolicy = \"sign-in\"";
-    let config = Toml::new().upstream("app", "http://127.0.0.1:9", "").more(&policy).route(route);
-    let module = std::fs::read(guest::sign_in()).unwrap();
-    for config in both(&redis, &config) {
-        let upstream = Upstream::start();
-        // One worker, so that what it gives back is sent to Redis before its next take.
-        let config =
-            config.server("workers = 1").text().replace("http://127.0.0.1:9", &upstream.url());
-        let config = config.replace("access = \"off\"", "access = \"all\"");
-        let weir = Weir::build(&config).file("sign_in.wasm", &module).start();
-        let mut client = Client::connect(weir.http).await.unwrap();
-        for (step, (method, account, status, left)) in ATTEMPTS.into_iter().enumerate() {
-            if status != 429 {
-                upstream.answer(status, &[], "");
-            }
-            // The last request is settled before its log line is written.
-            eventually_async("the last one's end", async || {
-                let over = weir
-                    .output()
-                    .events()
-                    .into_iter()
-                    .filter(|event| event["message"] == "request")
-                    .count();
-                if over == step { Ok(()) } else { Err(format!("{over} of {step}")) }
-            })
-            .await;
-            let reply = client
-                .send(method, "/", &[("x-account", account)], bytes::Bytes::new())
-                .await
-                .unwrap();
-            assert_eq!(reply.status, status, "step {step}: {reply:?}");
-            if let Some(left) = left {
-                assert_eq!(
-                    (reply.remaining("address"), reply.remaining("account")),
-                    left,
-                    "step {step}"
-                );
-            }
-            if step == 0 && config.contains("engine = \"redis\"") {
-                // Redis does not know the script that gives back and asks for its text, so the next
-                // take would overtake it.
-                eventually_async("both units given back", async || match counted(&redis) {
-                    0 => Ok(()),
-                    units => Err(format!("{units} units")),
-                })
-                .await;
-            }
-        }
-    }
-}
-
 /// The configuration of `examples/policies/reply-cost` with one limit.
 fn reply_cost(limit: &str) -> Toml {
     let policy = format!(
@@ -345,5 +248,54 @@ async fn replies_that_cost_more_than_is_left_are_owed() {
                 assert!(released.elapsed() > Duration::from_millis(1_500), "paid too soon");
             }
         }
+    }
+}
+
+/// A policy that counts refusals in a limit of its own: three, after which that limit refuses too.
+const STRIKES: &str = "[policies.guest]\nwasm = \"guest.wasm\"\nmetrics = { labels = [\"kind\", \"ended\"], amounts = [\"strikes\"] }";
+
+#[tokio::test]
+async fn a_refusal_may_be_charged_to_another_limit() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .more(STRIKES)
+        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"guest\"");
+    let module = std::fs::read(guest::misbehaving()).unwrap();
+    for config in both(&redis, &config) {
+        let weir = Weir::build(&config.text()).file("guest.wasm", &module).start();
+        assert_eq!(get(weir.http, "/?strikes", &[]).await.status, 200);
+        let refused_by_strikes = || async {
+            let refused = get(weir.http, "/?strikes", &[]).await;
+            assert_eq!(refused.status, 429, "{refused:?}");
+            refused.text().contains("\"strikes\"")
+        };
+        // On Redis a charge is queued, and a refusal remembered for a while.
+        let mut calls = 1;
+        while !refused_by_strikes().await {
+            calls += 1;
+            assert!(calls < 10_000, "refusals are not counted");
+        }
+        if !config.text().contains("redis") {
+            assert_eq!(calls, 4, "three refusals were counted");
+        }
+        let series = |labels: &str| {
+            weir.metric(&format!("weir_policy_requests_total{{policy=\"guest\",{labels}}}"))
+        };
+        eventually_async("all calls are counted", async || {
+            let counted = series("label=\"kind\",value=\"counted\"");
+            if counted == calls + 1 { Ok(()) } else { Err(format!("{counted} of {calls} + 1")) }
+        })
+        .await;
+        assert_eq!(series("label=\"ended\",value=\"refused\""), calls);
+        assert_eq!(series("label=\"ended\",value=\"otherwise\""), 1);
+        assert_eq!(
+            weir.metric("weir_policy_amounts_total{policy=\"guest\",amount=\"strikes\"}"),
+            2 * calls
+        );
+        assert!(!weir.admin_page("/metrics").text().contains("hidden"));
+        let own = get(weir.http, "/?own-body", &[]).await;
+        assert_eq!((own.status, own.header("content-type").as_str()), (403, "application/json"));
+        assert_eq!(own.text(), "{\"errors\":[{\"message\":\"no\"}]}");
     }
 }

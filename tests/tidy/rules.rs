@@ -11,7 +11,7 @@ pub const COMMENT_CHARS_MAX: usize = 100;
 
 /// Each module and the modules that it may use.
 pub const MAY_USE: &[(&str, &[&str])] = &[
-    ("cli", &["app", "config"]),
+    ("cli", &["app", "config", "proxy", "policy", "plan", "clock"]),
     (
         "app",
         &[
@@ -113,8 +113,8 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["flate2", "brotli_decompressor", "zstd"],
-        to: &["inspect/"],
-        why: "only inspect looks into compressed bodies",
+        to: &["inspect/", "cli/policy/new"],
+        why: "only inspect looks into compressed bodies; the SDK in the binary is compressed, too",
     },
     Belongs {
         crates: &["httparse", "httpdate"],

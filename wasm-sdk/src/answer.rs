@@ -6,12 +6,12 @@ use std::time::Duration;
 use weir_algorithms::AMOUNT_MAX;
 
 use crate::bindings::weir::policy::types::{
-    BodyChange, Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
+    Body, BodyChange, Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
 };
 use crate::{
     Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
     Fallback, Gather, HardCut, Limit, Manifest, Meter, Outcome, Partial, Quota, Rate, Refund,
-    ResponseView, Verdict,
+    ResponseView, Settlement, Verdict,
 };
 
 impl Decision {
@@ -22,6 +22,7 @@ impl Decision {
             response_headers: Vec::new(),
             labels: Vec::new(),
             settle_with: None,
+            settle_on_refusal: false,
             body_changes: Vec::new(),
             meters: Vec::new(),
             read_on_ms: 0,
@@ -63,7 +64,7 @@ impl Decision {
         self
     }
 
-    /// Adds a label to the access log.
+    /// Adds a label to the access log, and to the metrics where the configuration lists it.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.push((name.into(), value.into()));
@@ -75,6 +76,15 @@ impl Decision {
     #[must_use]
     pub fn settle_with(mut self, memo: impl Into<String>) -> Self {
         self.settle_with = Some(memo.into());
+        self
+    }
+
+    /// [`Policy::settle`](crate::Policy::settle) is called too if a limit refuses the request, with
+    /// [`Outcome::Refused`]. It may then charge the limits, of which nothing was taken. Has no
+    /// effect without [`Decision::settle_with`].
+    #[must_use]
+    pub fn settle_refusals(mut self) -> Self {
+        self.settle_on_refusal = true;
         self
     }
 
@@ -178,7 +188,20 @@ impl Denial {
     /// A refusal with a status of 400 to 599.
     #[must_use]
     pub fn new(status: u16, reason: impl Into<String>) -> Self {
-        Self { status, reason: reason.into(), retry_after_ms: None, headers: Vec::new() }
+        Self {
+            status,
+            reason: reason.into(),
+            retry_after_ms: None,
+            headers: Vec::new(),
+            body: None,
+        }
+    }
+
+    /// Answers with this text, of at most 16 KiB, instead of a problem document.
+    #[must_use]
+    pub fn body(mut self, media_type: impl Into<String>, text: impl Into<String>) -> Self {
+        self.body = Some(Body { media_type: media_type.into(), text: text.into() });
+        self
     }
 
     /// Tells the client when to retry.
@@ -279,6 +302,60 @@ impl Adjustment {
     }
 }
 
+impl Settlement {
+    /// Changes nothing.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self { adjustments: Vec::new(), labels: Vec::new(), amounts: Vec::new() }
+    }
+
+    /// Changes what one limit took.
+    #[must_use]
+    pub fn adjust(mut self, adjustment: Adjustment) -> Self {
+        self.adjustments.push(adjustment);
+        self
+    }
+
+    /// Adds a label to those of the decision.
+    #[must_use]
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.push((name.into(), value.into()));
+        self
+    }
+
+    /// Adds an amount to the access log, and to the metrics where the configuration lists it. The
+    /// name is `[a-z0-9._-]{1,64}`.
+    #[must_use]
+    pub fn amount(mut self, name: impl Into<String>, units: u64) -> Self {
+        self.amounts.push((name.into(), units));
+        self
+    }
+}
+
+impl Default for Settlement {
+    fn default() -> Self {
+        Self::nothing()
+    }
+}
+
+impl From<Vec<Adjustment>> for Settlement {
+    fn from(adjustments: Vec<Adjustment>) -> Self {
+        Self { adjustments, ..Self::nothing() }
+    }
+}
+
+impl FromIterator<Adjustment> for Settlement {
+    fn from_iter<I: IntoIterator<Item = Adjustment>>(adjustments: I) -> Self {
+        Self::from(Vec::from_iter(adjustments))
+    }
+}
+
+impl From<Adjustment> for Settlement {
+    fn from(adjustment: Adjustment) -> Self {
+        Self::nothing().adjust(adjustment)
+    }
+}
+
 impl Algorithm {
     /// At most `quota` in each window of `period`. A window starts with its first request.
     #[must_use]
@@ -363,10 +440,14 @@ impl Manifest {
         Self { request_facts: Vec::new(), response_facts: Vec::new(), pure: false }.and(facts)
     }
 
-    /// Adds these facts. A fact that is read already is added only once.
+    /// Adds these facts. A fact that is read already is added only once. Names of header fields are
+    /// put in lower case, as the proxy shows them.
     #[must_use]
     pub fn and<S: Into<String>>(mut self, facts: impl IntoIterator<Item = S>) -> Self {
-        for fact in facts.into_iter().map(Into::into) {
+        for mut fact in facts.into_iter().map(Into::into) {
+            if fact.starts_with("header.") {
+                fact.make_ascii_lowercase();
+            }
             if !self.request_facts.contains(&fact) {
                 self.request_facts.push(fact);
             }
@@ -395,4 +476,16 @@ fn rate(amount: u64, period: Duration) -> Rate {
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_field_is_named_in_lower_case_and_once() {
+        let manifest = Manifest::reads(["header.X-Api-Key", "path"]).and(["header.x-api-key"]);
+        assert_eq!(manifest.request_facts, ["header.x-api-key", "path"]);
+        assert_eq!(Manifest::reads(["query.Page"]).request_facts, ["query.Page"]);
+    }
 }

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
-use ipnet::{IpNet, Ipv4Net};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -83,21 +82,7 @@ impl<'de> Deserialize<'de> for Ipv6Prefix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bits = u64::deserialize(deserializer)?;
         let fitting = u8::try_from(bits).ok().filter(|bits| *bits <= IPV6_BITS);
-        fitting.map(Self).ok_or_else(|| D::Error::custom(message(bits, "0 to 128")))
-    }
-}
-
-/// A network or a single address. IPv4 written as IPv6 is IPv4.
-pub(crate) fn network(text: &str) -> Option<IpNet> {
-    let network =
-        text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))?;
-    let as_v4 = match network {
-        IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
-        IpNet::V4(_) => None,
-    };
-    match as_v4 {
-        Some((address, prefix)) => Ipv4Net::new(address, prefix).ok().map(IpNet::from),
-        None => Some(network),
+        fitting.map(Self).ok_or_else(|| D::Error::custom(message(&bits, &"0 to 128")))
     }
 }
 

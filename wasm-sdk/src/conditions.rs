@@ -3,17 +3,16 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
-use crate::client::{CLIENT_IP, network};
-use crate::config::{join, kind};
+use crate::client::CLIENT_IP;
+use crate::config::join;
 use crate::digest::{DIGEST_EXPECTED, DIGEST_START};
 use crate::facts::fact_of;
 use crate::mistakes::Mistakes;
-use crate::{Digest, Facts};
+use crate::network::Network;
+use crate::{Digest, Facts, Json};
 
 /// Conditions, and values of one condition, at most.
 const MANY_MAX: usize = 1_000;
@@ -45,7 +44,7 @@ enum Matcher {
     /// This path, and everything below it.
     Below(String),
     Hashed(Digest),
-    Network(IpNet),
+    Network(Network),
 }
 
 impl Conditions {
@@ -80,11 +79,9 @@ impl Conditions {
         self.any.iter().any(|all| all.iter().all(some))
     }
 
-    fn read(value: &Value) -> Result<Self, Mistakes> {
+    pub(crate) fn read(value: &Json<'_>) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
-        let one = std::slice::from_ref(value);
-        let (items, listed) =
-            value.as_array().map_or((one, false), |items| (items.as_slice(), true));
+        let (items, listed) = (value.one_or_several(), value.is_list());
         if items.len() > MANY_MAX {
             mistakes.add(
                 "",
@@ -97,23 +94,20 @@ impl Conditions {
         for (index, item) in items.iter().enumerate() {
             let at = if listed { format!("[{index}]") } else { String::new() };
             let mut all = Vec::new();
-            match item {
-                Value::String(text) => match network(text) {
+            if let Some(text) = item.as_str() {
+                match Network::parse(&text) {
                     Some(network) => all.push(Condition {
                         fact: CLIENT_IP.to_owned(),
                         any: vec![Matcher::Network(network)],
                     }),
                     None => mistakes.add(at, format_args!("{text:?}"), NETWORK),
-                },
-                Value::Object(table) if !table.is_empty() => {
-                    tables(&at, "", table, &mut all, &mut mistakes)
                 }
-                _ => {
-                    let expected = format_args!(
-                        "{NETWORK}, or a table such as {{ header.x-internal = \"yes\" }}"
-                    );
-                    mistakes.add(at, kind(item), expected);
-                }
+            } else if item.members().next().is_some() {
+                tables(&at, "", item, &mut all, &mut mistakes);
+            } else {
+                let expected =
+                    format_args!("{NETWORK}, or a table such as {{ header.x-internal = \"yes\" }}");
+                mistakes.add(at, item.kind_text(), expected);
             }
             any.push(all);
         }
@@ -125,17 +119,17 @@ impl Conditions {
 fn tables(
     at: &str,
     family: &str,
-    table: &serde_json::Map<String, Value>,
+    table: &Json<'_>,
     all: &mut Vec<Condition>,
     mistakes: &mut Mistakes,
 ) {
-    for (key, value) in table {
-        let (at, name) = (join(at, key), join(family, key));
-        if let Value::Object(inner) = value {
-            if inner.is_empty() {
+    for (key, value) in table.members() {
+        let (at, name) = (join(at, &key), join(family, &key));
+        if value.is_table() {
+            if value.members().next().is_none() {
                 mistakes.add(at, "an empty table", "a fact's name and value in it");
             } else {
-                tables(&at, &name, inner, all, mistakes);
+                tables(&at, &name, &value, all, mistakes);
             }
             continue;
         }
@@ -150,9 +144,7 @@ fn tables(
                 continue;
             }
         };
-        let one = std::slice::from_ref(value);
-        let (values, listed) =
-            value.as_array().map_or((one, false), |values| (values.as_slice(), true));
+        let (values, listed) = (value.one_or_several(), value.is_list());
         if values.is_empty() || values.len() > MANY_MAX {
             mistakes.add(
                 &at,
@@ -168,7 +160,7 @@ fn tables(
                     let at = if listed { format!("{at}[{index}]") } else { at.clone() };
                     let found = value
                         .as_str()
-                        .map_or_else(|| kind(value).to_owned(), |text| format!("{text:?}"));
+                        .map_or_else(|| value.kind_text().to_owned(), |text| format!("{text:?}"));
                     mistakes.add(at, found, expected);
                 }
             }
@@ -177,13 +169,13 @@ fn tables(
     }
 }
 
-fn matcher(fact: &str, value: &Value) -> Result<Matcher, &'static str> {
-    let text = value.as_str().ok_or("a text, or a list of texts")?;
+fn matcher(fact: &str, value: &Json<'_>) -> Result<Matcher, &'static str> {
+    let text = &*value.as_str().ok_or("a text, or a list of texts")?;
     if text == "*" {
         return Ok(Matcher::Anything);
     }
     if fact == CLIENT_IP {
-        return network(text).map(Matcher::Network).ok_or(NETWORK);
+        return Network::parse(text).map(Matcher::Network).ok_or(NETWORK);
     }
     if text.starts_with(DIGEST_START) {
         return Digest::parse(text).map(Matcher::Hashed).ok_or(DIGEST_EXPECTED);
@@ -212,7 +204,7 @@ impl Condition {
             Matcher::Hashed(digest) => *digest == Digest::of_fact(value),
             Matcher::Network(network) => value
                 .parse::<IpAddr>()
-                .is_ok_and(|address| network.contains(&address.to_canonical())),
+                .is_ok_and(|address| network.contains(address.to_canonical())),
         };
         self.any.iter().any(allows)
     }
@@ -261,8 +253,8 @@ fn folded(path: &str) -> Vec<u8> {
 
 impl<'de> Deserialize<'de> for Conditions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        if value.as_str().is_some_and(Mistakes::stand_in) {
+        let value = Json::deserialize(deserializer)?;
+        if value.as_str().is_some_and(|text| Mistakes::stand_in(&text)) {
             return Ok(Self::default());
         }
         Self::read(&value).map_err(|mistakes| D::Error::custom(mistakes.packed()))

@@ -1,73 +1,101 @@
 //! Reads a policy's configuration into its type, with the path of every mistake. Whatever doesn't
-//! fit is noted and taken out, and the rest is read again.
+//! fit is noted and passed over, and the rest is read again.
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
-use serde_path_to_error::{Path, Segment};
 
 use crate::Mistake;
-use crate::mistakes::{MISTAKES_MAX, message, nearest};
+use crate::json::{Error, Json, Problem, Reader, Step, Track, shown};
+use crate::mistakes::{MISTAKES_MAX, message};
 
 /// Replaces a table that has reported its own mistakes, so that the rest can be read.
 pub(crate) const REPORTED: &str = "\u{1f}reported";
+/// The same as JSON.
+const REPORTED_JSON: &str = "\"\\u001freported\"";
 /// Separates the mistakes that a table reports through serde's single message, and a path from its
 /// message.
-const RECORD: char = '\u{1e}';
+pub(crate) const RECORD: char = '\u{1e}';
 const UNIT: char = '\u{1f}';
 
 /// The configuration, as far as it could be read, and all mistakes found.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> (Option<T>, Vec<Mistake>) {
-    // Usually there is no mistake. A large table then needs no second copy in memory.
-    if let Ok(config) = serde_json::from_str(text) {
-        return (Some(config), Vec::new());
-    }
-    match serde_json::from_str(text) {
-        Ok(value) => read_value(value),
-        Err(error) => {
-            (None, vec![Mistake { path: String::new(), message: message(error, "JSON") }])
+    match Json::parse(text) {
+        Ok(value) => read_value(&value),
+        Err(at) => {
+            let message = message(&format_args!("a mistake at its byte {at}"), &"JSON");
+            (None, vec![Mistake { path: String::new(), message }])
         }
     }
 }
 
 /// The same for a value that is already parsed.
-pub(crate) fn read_value<T: DeserializeOwned>(mut value: Value) -> (Option<T>, Vec<Mistake>) {
-    let mut mistakes = Vec::new();
-    let mut removed: Vec<String> = Vec::new();
-    while mistakes.len() < MISTAKES_MAX {
-        let error = match serde_path_to_error::deserialize(&value) {
-            Ok(config) => return (Some(config), mistakes),
-            Err(error) => error,
-        };
-        let path = error.path().clone();
-        let at = shown(&path);
-        let text = error.into_inner().to_string();
-        if let Some(inner) = text.strip_prefix(RECORD) {
-            mistakes.extend(unpack(&at, inner));
-            if !put(&mut value, &path, Value::String(REPORTED.to_owned())) {
-                return (None, mistakes);
+pub(crate) fn read_value<T: DeserializeOwned>(value: &Json<'_>) -> (Option<T>, Vec<Mistake>) {
+    let mut reading = Reading {
+        track: Track { stand_in: REPORTED_JSON, ..Track::default() },
+        mistakes: Vec::new(),
+        lacks_list: false,
+    };
+    loop {
+        match T::deserialize(Reader::new(value, &mut reading.track)) {
+            Ok(config) => {
+                return (Some(config).filter(|_| !reading.lacks_list), reading.mistakes);
             }
-            continue;
-        }
-        let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
-        if let Some(field) = missing {
-            if !removed.contains(&join(&at, field)) {
-                mistakes.push(Mistake {
-                    path: at,
-                    message: message(
-                        format_args!("no `{field}`"),
-                        "this setting, as it has no default",
-                    ),
-                });
+            Err(error) => {
+                if !reading.goes_on(error) {
+                    return (None, reading.mistakes);
+                }
             }
-            return (None, mistakes);
         }
-        mistakes.push(Mistake { path: at.clone(), message: translate(&text) });
-        if !take_out(&mut value, &path) {
-            return (None, mistakes);
-        }
-        removed.push(at);
     }
-    (None, mistakes)
+}
+
+struct Reading<'t> {
+    track: Track<'t>,
+    mistakes: Vec<Mistake>,
+    /// A list was passed over. What the policy would say of the rest refers to no configuration
+    /// that somebody has written: a list may be all that there is of something.
+    lacks_list: bool,
+}
+
+impl Reading<'_> {
+    /// Notes what didn't fit. Returns whether the rest can be read without it.
+    fn goes_on(&mut self, error: Error) -> bool {
+        let Track { path, removed, replaced, .. } = &mut self.track;
+        let mut path = std::mem::take(path);
+        let at = shown(&path);
+        let text = match error.into_problem() {
+            Problem::Text(text) => text,
+            Problem::Missing(field) => {
+                let known = join(&at, field);
+                if !removed.iter().any(|removed| shown(removed) == known) {
+                    let expected = "this setting, as it has no default";
+                    let message = message(&format_args!("no `{field}`"), &expected);
+                    self.mistakes.push(Mistake { path: at, message });
+                }
+                return false;
+            }
+        };
+        let places = match text.strip_prefix(RECORD) {
+            Some(packed) => {
+                self.mistakes.extend(unpack(&at, packed));
+                replaced
+            }
+            None => {
+                self.mistakes.push(Mistake { path: at, message: text });
+                // An item of a list takes the whole list with it: the others' indices would no
+                // longer be those in the file.
+                while path.pop_if(|last| matches!(last, Step::Index(_))).is_some() {
+                    self.lacks_list = true;
+                }
+                if !matches!(path.last(), Some(Step::Key(_))) {
+                    return false;
+                }
+                removed
+            }
+        };
+        let news = !places.contains(&path);
+        places.push(path);
+        news && self.mistakes.len() < MISTAKES_MAX
+    }
 }
 
 /// Mistakes for the limits that wait for a policy to settle them, in policies that never do. A
@@ -76,37 +104,32 @@ pub(crate) fn unsettled(text: &str) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     // Usually there is none. A large table is then not read twice.
     if (text.contains("by_settle") || text.contains("debt"))
-        && let Ok(value) = serde_json::from_str(text)
+        && let Ok(value) = Json::parse(text)
     {
         find_unsettled("", &value, &mut mistakes);
     }
     mistakes
 }
 
-fn find_unsettled(at: &str, value: &Value, mistakes: &mut Vec<Mistake>) {
-    match value {
-        Value::Array(items) => items
-            .iter()
-            .enumerate()
-            .for_each(|(index, item)| find_unsettled(&format!("{at}[{index}]"), item, mistakes)),
-        Value::Object(table) => {
-            let mut mistake = |key: &str, found: &Value, expected: &str| {
-                if table.contains_key("algorithm") && mistakes.len() < MISTAKES_MAX {
-                    mistakes
-                        .push(Mistake { path: join(at, key), message: message(found, expected) });
-                }
-            };
-            if let Some(refund) = table.get("refund").filter(|refund| *refund == "by_settle") {
-                let expected =
-                    "another refund: this policy never settles, so nothing would be given back";
-                mistake("refund", refund, expected);
-            }
-            if let Some(debt) = table.get("debt") {
-                mistake("debt", debt, "none: this policy never settles, so nothing would be owed");
-            }
-            table.iter().for_each(|(key, member)| find_unsettled(&join(at, key), member, mistakes));
+fn find_unsettled(at: &str, value: &Json<'_>, mistakes: &mut Vec<Mistake>) {
+    for (index, item) in value.items().enumerate() {
+        find_unsettled(&format!("{at}[{index}]"), &item, mistakes);
+    }
+    let mut mistake = |key: &str, found: Json<'_>, expected: &str| {
+        if value.get("algorithm").is_some() && mistakes.len() < MISTAKES_MAX {
+            let message = message(&found, &expected);
+            mistakes.push(Mistake { path: join(at, key), message });
         }
-        _ => {}
+    };
+    if let Some(refund) = value.get("refund").filter(|refund| refund.as_text() == "\"by_settle\"") {
+        let expected = "another refund: this policy never settles, so nothing would be given back";
+        mistake("refund", refund, expected);
+    }
+    if let Some(debt) = value.get("debt") {
+        mistake("debt", debt, "none: this policy never settles, so nothing would be owed");
+    }
+    for (key, member) in value.members() {
+        find_unsettled(&join(at, &key), &member, mistakes);
     }
 }
 
@@ -132,88 +155,6 @@ pub(crate) fn join(parent: &str, child: &str) -> String {
     let dot =
         if parent.is_empty() || child.is_empty() || child.starts_with('[') { "" } else { "." };
     format!("{parent}{dot}{child}")
-}
-
-/// The type of a value, for a message.
-pub(crate) fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a table",
-    }
-}
-
-fn shown(path: &Path) -> String {
-    if path.iter().len() == 0 { String::new() } else { path.to_string() }
-}
-
-/// The value at `segment` of `value`.
-fn step<'a>(value: &'a mut Value, segment: &Segment) -> Option<&'a mut Value> {
-    match segment {
-        Segment::Seq { index } => value.get_mut(*index),
-        Segment::Map { key } | Segment::Enum { variant: key } => value.get_mut(key),
-        Segment::Unknown => None,
-    }
-}
-
-fn put(value: &mut Value, path: &Path, stand_in: Value) -> bool {
-    let place = path.iter().try_fold(value, step);
-    place.map(|place| *place = stand_in).is_some()
-}
-
-/// Takes the setting at `path` out of its table. Items of a list are not removed: the others'
-/// indices would no longer be those in the file.
-fn take_out(value: &mut Value, path: &Path) -> bool {
-    let segments: Vec<&Segment> = path.iter().collect();
-    let Some((Segment::Map { key }, parents)) = segments.split_last() else { return false };
-    let table = parents.iter().try_fold(value, |value, segment| step(value, segment));
-    table.and_then(Value::as_object_mut).is_some_and(|table| table.remove(key).is_some())
-}
-
-/// Translates serde's message into ours: what was found, what was expected, and the nearest known
-/// name.
-fn translate(text: &str) -> String {
-    if text.starts_with("found ") {
-        return text.to_owned();
-    }
-    for (start, kind) in
-        [("unknown field `", "the unknown key"), ("unknown variant `", "the unknown word")]
-    {
-        if let Some((word, expected)) =
-            text.strip_prefix(start).and_then(|rest| rest.split_once("`, "))
-        {
-            let known = expected.split('`').skip(1).step_by(2);
-            let expected = expected.strip_prefix("expected ").unwrap_or(expected);
-            let hint =
-                nearest(word, known).map(|near| format!("; `{near}` is near")).unwrap_or_default();
-            return message(format_args!("{kind} `{word}`"), format_args!("{expected}{hint}"));
-        }
-    }
-    let text = ["invalid type: ", "invalid value: ", "invalid length "]
-        .iter()
-        .find_map(|start| text.strip_prefix(start))
-        .unwrap_or(text);
-    match text.rsplit_once(", expected ") {
-        Some((found, expected)) => message(found, plain_type(expected)),
-        None => message(text, "a value that the policy accepts"),
-    }
-}
-
-/// Operators don't know Rust's types.
-fn plain_type(expected: &str) -> &str {
-    match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a boolean" => "true or false",
-        "a sequence" => "a list",
-        "a map" => "a table",
-        other if other.starts_with("struct ") => "a table",
-        other => other,
-    }
 }
 
 #[cfg(test)]
@@ -310,6 +251,10 @@ mod tests {
             mistakes(r#"{"needed": true, "words": ["a", 7]}"#),
             [pair("words[1]", "found integer `7`, expected a string")]
         );
+        let mut found = mistakes(r#"{"needed": 1, "words": ["a", 7], "inner": {"kind": "x"}}"#);
+        found.sort();
+        let at: Vec<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(at, ["inner.kind", "needed", "words[1]"], "it hides no other mistake");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! SHA-256 of a fact's value, so that a key can be recognised without being written in a file.
 
+mod sha256;
+
 use std::fmt;
 
-use sha2::{Digest as _, Sha256};
+pub(crate) use sha256::sha256;
 
 /// The start of a digest as it is written.
 pub(crate) const DIGEST_START: &str = "sha256:";
@@ -20,12 +22,26 @@ impl Digest {
     #[must_use]
     pub fn of_fact(value: &str) -> Self {
         if value.is_ascii() {
-            return Self(Sha256::digest(value.as_bytes()).into());
+            return Self(sha256(value.as_bytes()));
         }
         // Facts show bytes as Latin-1. A character outside it was never sent.
         let sent: Vec<u8> =
             value.chars().map(|next| u8::try_from(u32::from(next)).unwrap_or(b'?')).collect();
-        Self(Sha256::digest(&sent).into())
+        Self(sha256(&sent))
+    }
+
+    /// The digest of any bytes: of several facts, or of a key that is too long.
+    ///
+    /// ```
+    /// use weir_policy::Digest;
+    ///
+    /// let digest = Digest::of(b"abc");
+    /// assert!(digest.to_string().starts_with("sha256:ba7816bf"));
+    /// assert_eq!(digest, Digest::of_fact("abc"));
+    /// ```
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(sha256(bytes))
     }
 
     /// Reads `sha256:HEX`. Returns `None` for anything but a complete digest.

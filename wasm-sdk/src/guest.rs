@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::{
-    Adjustment, Decision, Facts, Level, Manifest, Mistake, Policy, ResponseView, config, host,
+    Decision, Facts, Level, Manifest, Mistake, Policy, ResponseView, Settlement, config, host,
 };
 
 const NOT_CONFIGURED: &str = "the policy was asked before it was configured";
@@ -54,7 +54,7 @@ impl<P: Policy> Slot<P> {
     ///
     /// # Errors
     /// The policy's own.
-    pub fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+    pub fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
         self.0.borrow().as_ref().ok_or(NOT_CONFIGURED)?.settle(memo, response)
     }
 }

@@ -1,4 +1,7 @@
-//! What the proxy offers a policy: its log and the time. On the host, where tests run, stand-ins.
+//! What the proxy offers a policy: its log, the time, and checks of signatures. On the host, where
+//! tests run, stand-ins.
+
+pub use crate::bindings::weir::policy::host::{RsaKey, VerifyingKey};
 
 /// The level of a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,4 +41,17 @@ pub fn now_ms() -> u64 {
     return crate::bindings::weir::policy::host::now_ms();
     #[cfg(not(target_arch = "wasm32"))]
     return crate::testing::now_ms();
+}
+
+/// Whether `signature` is the key's signature of `message`. A malformed key or signature is a wrong
+/// one. One call of a policy may verify 16 signatures.
+///
+/// On the host it is what [`testing::set_verifier`](crate::testing::set_verifier) has set, or
+/// `false`.
+#[must_use]
+pub fn verify(key: &VerifyingKey, message: &[u8], signature: &[u8]) -> bool {
+    #[cfg(target_arch = "wasm32")]
+    return crate::bindings::weir::policy::host::verify(key, message, signature);
+    #[cfg(not(target_arch = "wasm32"))]
+    return crate::testing::verify(key, message, signature);
 }

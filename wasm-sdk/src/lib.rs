@@ -7,7 +7,7 @@
 //! complete policy, which counts by API key, and by address if there is none:
 //!
 //! ```
-//! use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
+//! use weir_policy::{Decision, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Policy};
 //!
 //! #[derive(serde::Deserialize)]
 //! #[serde(deny_unknown_fields)]
@@ -29,7 +29,7 @@
 //!     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
 //!         let key = match facts.get("header.x-api-key") {
 //!             Some(key) => format!("key:{key}"),
-//!             None => format!("ip:{}", facts.get("client-ip").ok_or("no client address")?),
+//!             None => format!("ip:{}", Ipv6Prefix::default().client(facts)?.text),
 //!         };
 //!         Ok(self.limits.check(&key, facts))
 //!     }
@@ -45,6 +45,7 @@
 //! Read next: [`Policy`], [`Limits`], and [`testing`] for tests that run on the host.
 
 mod answer;
+mod bearer;
 #[doc(hidden)]
 pub mod bindings;
 mod client;
@@ -55,27 +56,38 @@ mod facts;
 #[doc(hidden)]
 pub mod guest;
 mod host;
+mod json;
 mod limits;
 mod mistakes;
 mod names;
+mod network;
+mod path;
+mod period;
 mod policy;
+mod refund;
+mod request;
 mod template;
 pub mod testing;
 
+pub use bearer::{AUTHORIZATION, bearer};
 pub use bindings::weir::policy::types::{
-    Adjustment, Algorithm, Alignment, BodyChange, Calendar, Change, Debt, Decision, Denial,
+    Adjustment, Algorithm, Alignment, Body, BodyChange, Calendar, Change, Debt, Decision, Denial,
     Enforcement, Estimate, Fallback, Gather, HardCut, Limit, LimitResult, Manifest, Meter, Mistake,
-    Outcome, Partial, Quota, Rate, Refund, ResponseView, Term, Verdict,
+    Outcome, Partial, Quota, Rate, Refund, ResponseView, Settlement, Term, Verdict,
 };
 pub use client::{Client, Ipv6Prefix};
 pub use conditions::Conditions;
 pub use digest::{DIGEST_EXPECTED, Digest};
 pub use facts::Facts;
-pub use host::{Level, log, now_ms};
-pub use limits::{Limits, Missing};
+pub use host::{Level, RsaKey, VerifyingKey, log, now_ms, verify};
+pub use json::Json;
+pub use limits::{Limits, Missing, bounded_key};
 pub use mistakes::Mistakes;
 pub use names::{FieldName, NAME_EXPECTED, is_name};
+pub use path::{Methods, PathTable, PathTemplate, Spelling, Tie};
+pub use period::Period;
 pub use policy::Policy;
+pub use refund::{Statuses, Taken};
 pub use template::{NoKey, Template};
 
 /// Bytes of a limit's key, at most: what the proxy accepts.

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use crate::Mistake;
-use crate::config::{REPORTED, pack};
+use crate::config::{REPORTED, join, pack};
 
 /// Mistakes of one configuration, at most; further ones are not reported.
 pub(crate) const MISTAKES_MAX: usize = 32;
@@ -21,7 +21,18 @@ impl Mistakes {
 
     /// Adds one, at a setting's path inside the policy's configuration (`bypass[1]`).
     pub fn add(&mut self, path: impl Into<String>, found: impl Display, expected: impl Display) {
-        self.push(Mistake { path: path.into(), message: message(found, expected) });
+        self.add_shown(path.into(), &found, &expected);
+    }
+
+    /// The same for all types: a module has it once.
+    fn add_shown(&mut self, path: String, found: &dyn Display, expected: &dyn Display) {
+        self.push(Mistake { path, message: message(found, expected) });
+    }
+
+    /// Adds one with a message that is complete, as a type's own check returns it
+    /// ([`Methods::new`](crate::Methods::new)).
+    pub fn add_message(&mut self, path: impl Into<String>, message: String) {
+        self.push(Mistake { path: path.into(), message });
     }
 
     /// Whether there is one at `path`.
@@ -45,6 +56,13 @@ impl Mistakes {
     #[must_use]
     pub fn into_vec(self) -> Vec<Mistake> {
         self.0
+    }
+
+    /// The same mistakes, with their paths below `setting`.
+    #[must_use]
+    pub fn under(mut self, setting: &str) -> Self {
+        self.0.iter_mut().for_each(|mistake| mistake.path = join(setting, &mistake.path));
+        self
     }
 
     /// Adds mistakes that were found elsewhere.
@@ -73,8 +91,15 @@ impl Mistakes {
     }
 }
 
+/// One mistake, in the value itself.
+impl From<String> for Mistakes {
+    fn from(message: String) -> Self {
+        Self(vec![Mistake { path: String::new(), message }])
+    }
+}
+
 /// The format of every message: the proxy parses it.
-pub(crate) fn message(found: impl Display, expected: impl Display) -> String {
+pub(crate) fn message(found: &dyn Display, expected: &dyn Display) -> String {
     format!("found {found}, expected {expected}")
 }
 

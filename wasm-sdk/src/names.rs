@@ -27,6 +27,23 @@ pub fn is_name(text: &str) -> bool {
 pub struct FieldName(String);
 
 impl FieldName {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// The message of a mistake: what was found and what was expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let name = text.to_ascii_lowercase();
+        let wrong = |expected: &str| Err(message(&format_args!("{text:?}"), &expected));
+        if name.is_empty() || name.len() > FIELD_BYTES_MAX || !name.bytes().all(tchar) {
+            return wrong("the name of a header field");
+        }
+        if RESERVED_FIELDS.lines().any(|reserved| reserved == name) {
+            return wrong("a field that does not frame the message or route it");
+        }
+        Ok(Self(name))
+    }
+
     /// The name.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -36,22 +53,7 @@ impl FieldName {
 
 impl<'de> Deserialize<'de> for FieldName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        let name = text.to_ascii_lowercase();
-        if name.is_empty() || name.len() > FIELD_BYTES_MAX || !name.bytes().all(tchar) {
-            return Err(D::Error::custom(message(
-                format_args!("{text:?}"),
-                "the name of a header field",
-            )));
-        }
-        if RESERVED_FIELDS.lines().any(|reserved| reserved == name) {
-            return Err(D::Error::custom(message(
-                format_args!("{text:?}"),
-                "a field that does not frame the message or route it",
-            )));
-        }
-        Ok(Self(name))
+        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-use crate::{Adjustment, Decision, Facts, Manifest, Mistakes, ResponseView};
+use crate::{Decision, Facts, Manifest, Mistakes, ResponseView, Settlement};
 
 /// A policy: made once from its configuration, then called for each request.
 ///
@@ -36,14 +36,15 @@ pub trait Policy: Sized + 'static {
     fn decide(&self, facts: &Facts) -> Result<Decision, String>;
 
     /// Called at the end of the response, if the decision asked for it with
-    /// [`Decision::settle_with`]; perhaps in another instance. A policy that implements it sets
-    /// [`Policy::SETTLES`].
+    /// [`Decision::settle_with`]; perhaps in another instance. After a refusal it is called only if
+    /// the decision asked for that, too ([`Decision::settle_refusals`]). A policy that implements
+    /// it sets [`Policy::SETTLES`].
     ///
     /// # Errors
     /// A sentence for the proxy's log. The charge then stands.
-    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
         let _ = (memo, response);
-        Ok(Vec::new())
+        Ok(Settlement::nothing())
     }
 }
 
@@ -79,10 +80,7 @@ macro_rules! export {
                 fn settle(
                     memo: ::std::string::String,
                     response: handler::ResponseView,
-                ) -> ::core::result::Result<
-                    ::std::vec::Vec<handler::Adjustment>,
-                    ::std::string::String,
-                > {
+                ) -> ::core::result::Result<handler::Settlement, ::std::string::String> {
                     POLICY.with(|slot| slot.settle(&memo, &response))
                 }
             }

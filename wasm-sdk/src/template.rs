@@ -102,11 +102,15 @@ impl Template {
         key
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// The message of a mistake: what was found and what was expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() || text.len() > TEMPLATE_BYTES_MAX {
             return Err(message(
-                format_args!("{} bytes", text.len()),
-                format_args!("a template of 1 to {TEMPLATE_BYTES_MAX} bytes"),
+                &format_args!("{} bytes", text.len()),
+                &format_args!("a template of 1 to {TEMPLATE_BYTES_MAX} bytes"),
             ));
         }
         let mut parts = Vec::new();
@@ -125,8 +129,8 @@ impl Template {
                 let inner = from.strip_prefix('{').and_then(|inner| inner.split_once('}'));
                 let Some((name, after)) = inner.filter(|(name, _)| !name.contains('{')) else {
                     return Err(message(
-                        format_args!("a single brace in {text:?}"),
-                        "pairs of braces, or `{{` and `}}` for braces themselves",
+                        &format_args!("a single brace in {text:?}"),
+                        &"pairs of braces, or `{{` and `}}` for braces themselves",
                     ));
                 };
                 if !literal.is_empty() {
@@ -134,7 +138,7 @@ impl Template {
                 }
                 parts.push(Part::Fact(
                     fact_of(name)
-                        .map_err(|expected| message(format_args!("`{{{name}}}`"), expected))?,
+                        .map_err(|expected| message(&format_args!("`{{{name}}}`"), &expected))?,
                 ));
                 rest = after;
             }

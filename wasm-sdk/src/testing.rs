@@ -24,10 +24,27 @@
 use std::cell::Cell;
 use std::fmt;
 
-use crate::{Adjustment, Decision, Facts, Manifest, Mistake, Policy, ResponseView, guest};
+use crate::{
+    Decision, Facts, Manifest, Mistake, Policy, ResponseView, Settlement, VerifyingKey, guest,
+};
+
+/// Stands in for the host's [`verify`](crate::verify).
+pub type Verifier = fn(&VerifyingKey, &[u8], &[u8]) -> bool;
 
 thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
+    static VERIFIER: Cell<Verifier> = const { Cell::new(|_, _, _| false) };
+}
+
+/// Sets what [`verify`](crate::verify) calls from now on, in this thread. Without it, no signature
+/// is right.
+pub fn set_verifier(verifier: Verifier) {
+    VERIFIER.with(|known| known.set(verifier));
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn verify(key: &VerifyingKey, message: &[u8], signature: &[u8]) -> bool {
+    VERIFIER.with(Cell::get)(key, message, signature)
 }
 
 /// Sets what [`now_ms`](crate::now_ms) returns from now on, in this thread.
@@ -78,7 +95,7 @@ impl<P: Policy> Instance<P> {
     ///
     /// # Errors
     /// The policy's own.
-    pub fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+    pub fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
         self.0.settle(memo, response)
     }
 }

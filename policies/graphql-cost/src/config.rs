@@ -5,11 +5,11 @@ use std::ops::RangeInclusive;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
-use weir_policy::{Conditions, Ipv6Prefix, LIMITS_MAX, Limits, Mistakes};
+use weir_policy::{Conditions, Ipv6Prefix, Json, LIMITS_MAX, Mistakes};
 
 use crate::cost::Defaults;
 use crate::document::Bounds;
+use crate::list::List;
 use crate::persisted::Persisted;
 use crate::weights::{Weights, Written};
 
@@ -27,9 +27,9 @@ const OPERATIONS: RangeInclusive<u64> = 1..=1_000;
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Charged what a request costs.
-    pub(crate) limits: Limits,
+    pub(crate) limits: List,
     /// Charged 1 for each request.
-    pub(crate) requests: Limits,
+    pub(crate) requests: List,
     /// What a field with selections costs, for each of its items.
     default_field: u64,
     /// What a field without selections costs, for each of its items.
@@ -69,8 +69,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
-            requests: Limits::default(),
+            limits: List::default(),
+            requests: List::default(),
             default_field: 1,
             default_scalar: 0,
             default_list: 10,
@@ -101,8 +101,8 @@ pub(crate) enum Unknown {
 
 impl<'de> Deserialize<'de> for Unknown {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        match (value.as_str(), value.as_u64()) {
+        let value = Json::deserialize(deserializer)?;
+        match (value.as_str().as_deref(), value.as_u64()) {
             (Some("deny"), _) => Ok(Self::Deny),
             (_, Some(cost)) => Ok(Self::Cost(cost)),
             _ => Err(D::Error::custom(format!(
@@ -149,18 +149,19 @@ impl Config {
                 mistakes.add(path, found, expected);
             }
         }
-        let priced: Vec<&str> = self.limits.names().collect();
-        if priced.is_empty() {
+        self.limits.check("limits", mistakes);
+        self.requests.check("requests", mistakes);
+        if self.limits.is_missing() {
             let expected = "at least one, which is charged what a request costs";
             mistakes.add("limits", "no limits", expected);
         }
-        for (index, name) in self.requests.names().enumerate() {
-            if priced.contains(&name) {
+        for (index, name) in self.requests.named() {
+            if self.limits.named().any(|(_, priced)| priced == name) {
                 let expected = "a name that no limit in `limits` has";
                 mistakes.add(format!("requests[{index}].name"), format_args!("{name:?}"), expected);
             }
         }
-        let together = priced.len() + self.requests.names().count();
+        let together = self.limits.len() + self.requests.len();
         if together > LIMITS_MAX {
             let found = format_args!("{together} limits, with those in `limits`");
             mistakes.add("requests", found, format_args!("{LIMITS_MAX} together"));

@@ -14,6 +14,7 @@ mod config;
 mod cost;
 mod document;
 mod lexer;
+mod list;
 mod members;
 mod persisted;
 mod price;
@@ -70,8 +71,8 @@ impl Policy for GraphqlCost {
         };
         mistakes.or(Self {
             pricing,
-            limits: config.limits.ipv6_prefix(config.ipv6_prefix),
-            requests: config.requests.ipv6_prefix(config.ipv6_prefix),
+            limits: config.limits.limits.ipv6_prefix(config.ipv6_prefix),
+            requests: config.requests.limits.ipv6_prefix(config.ipv6_prefix),
             ipv6_prefix: config.ipv6_prefix,
             bypass: config.bypass,
         })

@@ -4,8 +4,7 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::Value;
-use weir_policy::{Digest, Mistakes};
+use weir_policy::{Digest, Json, Mistakes};
 
 use crate::document::{Bounds, Document};
 
@@ -57,7 +56,7 @@ impl Persisted {
 
 impl<'de> Deserialize<'de> for Persisted {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Table)
+        deserializer.deserialize_map(Table)
     }
 }
 
@@ -73,7 +72,7 @@ impl<'de> Visitor<'de> for Table {
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Persisted, M::Error> {
         let mut persisted = Persisted::default();
         let Persisted { queries, mistakes } = &mut persisted;
-        while let Some((key, value)) = map.next_entry::<String, Value>()? {
+        while let Some((key, value)) = map.next_entry::<String, Json<'de>>()? {
             if queries.len() >= QUERIES_MAX {
                 mistakes.add("persisted", format_args!("more than {QUERIES_MAX} queries"), "fewer");
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
@@ -81,10 +80,8 @@ impl<'de> Visitor<'de> for Table {
             }
             let at = format!("persisted.{key}");
             let digest = Digest::parse(&key).or_else(|| Digest::parse(&format!("sha256:{key}")));
-            let listed = match value {
-                Value::String(text) => Some(Listed::Text(text)),
-                ref other => other.as_u64().map(Listed::Cost),
-            };
+            let text = value.as_str().map(|text| Listed::Text(text.into_owned()));
+            let listed = text.or_else(|| value.as_u64().map(Listed::Cost));
             match (digest, listed) {
                 (Some(digest), Some(listed)) => queries.push((digest, listed)),
                 (None, _) => mistakes.add(

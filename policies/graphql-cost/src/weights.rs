@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
-use weir_policy::Mistakes;
+use weir_policy::{Json, Mistakes};
 
 use crate::document::Kind;
 
@@ -40,10 +39,10 @@ enum List {
 
 impl<'de> Deserialize<'de> for List {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        match (&value, value.as_u64()) {
-            (Value::Bool(false), _) => Ok(Self::No),
-            (Value::Bool(true), _) => Ok(Self::Usual),
+        let value = Json::deserialize(deserializer)?;
+        match (value.as_bool(), value.as_u64()) {
+            (Some(false), _) => Ok(Self::No),
+            (Some(true), _) => Ok(Self::Usual),
             (_, Some(size)) if size > 0 => Ok(Self::Of(size)),
             _ => Err(D::Error::custom(format!(
                 "found {value}, expected true, false, or a usual length of 1 or more"

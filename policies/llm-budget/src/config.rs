@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use serde::Deserialize;
-use weir_policy::{Conditions, Ipv6Prefix, LIMITS_MAX, Limits, Mistakes};
+use weir_policy::{Conditions, Ipv6Prefix, LIMITS_MAX, Mistakes, Period};
 
 use crate::api::{Api, Named, Pointers};
 use crate::lists::{Counted, Plain, Settled};
 use crate::models::{Model, Models};
-use crate::wait::Wait;
 use crate::{AMOUNT_MAX, LlmBudget};
 
 /// The list of limits that are not settled.
 const REQUESTS: &str = "requests";
 /// Bytes of one token, at most. More would make long inputs cost nothing.
 const BYTES_PER_TOKEN_MAX: u64 = 1_024;
+
+/// How long the proxy reads a reply on, at most: ten minutes.
+type Wait = Period<0, 600_000>;
 
 /// `[policies.NAME.config]`.
 #[derive(Debug, Deserialize)]
@@ -77,7 +79,7 @@ fn bytes_per_token() -> u64 {
 }
 
 fn read_on() -> Wait {
-    Wait { ms: 30_000 }
+    Wait::from_ms(30_000)
 }
 
 fn partial() -> bool {
@@ -110,7 +112,7 @@ impl Config {
         let settings = Settings {
             default_max_output: self.default_max_output,
             bytes_per_token: self.bytes_per_token,
-            read_on_ms: self.read_on.ms,
+            read_on_ms: self.read_on.ms(),
             set_maximum: self.set_maximum,
             partial: self.partial,
             least_output: self.least_output,
@@ -168,35 +170,38 @@ impl Config {
     }
 
     fn check_lists(&self, mistakes: &mut Mistakes) {
-        let mut lists: Vec<(&str, &Limits)> = Vec::new();
+        let mut lists: Vec<(&str, Vec<Option<String>>)> = Vec::new();
         for (counted, list) in self.settled() {
             list.check(counted, mistakes);
-            lists.push((counted.setting(), &list.limits));
+            lists.push((counted.setting(), list.names().collect()));
         }
         if let Some(list) = &self.requests {
             list.check(REQUESTS, mistakes);
-            lists.push((REQUESTS, &list.limits));
+            lists.push((REQUESTS, list.names().collect()));
         }
         if lists.is_empty() {
             let expected = "one of `tokens`, `input_tokens`, `output_tokens`, `money`, `requests`";
             mistakes.add("", "no limits", expected);
         }
-        let mut names: Vec<(&str, &str)> = Vec::new();
-        for (list, limits) in lists {
-            for (index, name) in limits.names().enumerate() {
+        let mut known: Vec<(&str, &str)> = Vec::new();
+        let mut count = 0;
+        for (list, names) in &lists {
+            count += names.len();
+            let named = names.iter().enumerate();
+            for (index, name) in named.filter_map(|(index, name)| Some((index, name.as_deref()?))) {
                 // A list itself reports a name that it has twice.
-                let other = names.iter().find(|(_, known)| *known == name);
+                let other = known.iter().find(|(other, known)| *known == name && other != list);
                 if let Some((other, _)) = other {
                     let found = format_args!("{name:?}, which is also in `{other}`");
                     let expected = "a name that no other limit has";
                     mistakes.add(format!("{list}[{index}].name"), found, expected);
                 }
-                names.push((list, name));
+                known.push((list, name));
             }
         }
-        if names.len() > LIMITS_MAX {
+        if count > LIMITS_MAX {
             let expected = format_args!("at most {LIMITS_MAX} for one request");
-            mistakes.add("", format_args!("{} limits in all lists", names.len()), expected);
+            mistakes.add("", format_args!("{count} limits in all lists"), expected);
         }
     }
 

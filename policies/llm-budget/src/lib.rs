@@ -17,11 +17,10 @@ mod memo;
 mod models;
 mod reserve;
 mod settle;
-mod wait;
 
 use weir_policy::{
-    Adjustment, Conditions, Decision, Denial, Facts, Ipv6Prefix, Limits, Manifest, Mistakes,
-    Policy, ResponseView,
+    Conditions, Decision, Denial, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Policy,
+    ResponseView, Settlement,
 };
 
 use api::Api;
@@ -106,10 +105,10 @@ impl Policy for LlmBudget {
         }
     }
 
-    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
         let memo = memo::Memo::read(memo).ok_or("a memo that this policy has not written")?;
         let reply = self.api.read(response, self.settings.bytes_per_token);
-        Ok(settle::adjustments(&memo, &reply, response))
+        Ok(settle::settlement(&memo, &reply, response))
     }
 }
 

@@ -1,8 +1,7 @@
 //! The lists of limits: what each counts, and which limits may stand in it. Knows no request.
 
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
-use weir_policy::{Algorithm, Enforcement, Limit, Limits, Mistakes};
+use weir_policy::{Json, Limit, Limits, Mistakes};
 
 use crate::AMOUNT_MAX;
 use crate::models::Price;
@@ -61,26 +60,8 @@ impl Counted {
 /// The most that a limit can ever let through at once. A request that may use more is charged this,
 /// or it could never pass.
 pub(crate) fn cost_max(limit: &Limit) -> u64 {
-    let most = match &limit.algorithm {
-        Algorithm::FixedWindow(window) => window.rate.amount,
-        Algorithm::SlidingWindowBuckets(window) => window.rate.amount,
-        Algorithm::SlidingWindowCounter(rate) | Algorithm::SlidingWindowLog(rate) => rate.amount,
-        Algorithm::TokenBucket(bucket) | Algorithm::Gcra(bucket) => bucket.burst,
-        Algorithm::Quota(quota) if quota.conditional => quota.amount,
-        // The others are in no list that is settled.
-        Algorithm::Quota(_)
-        | Algorithm::LeakyBucket(_)
-        | Algorithm::Concurrency(_)
-        | Algorithm::Script(_) => AMOUNT_MAX,
-    };
     // A limit with `quota = 0` refuses every cost. A cost of 0 would only look.
-    most.clamp(1, AMOUNT_MAX)
-}
-
-/// Whether a limit can refuse a request. One that only counts must not shorten any reply.
-pub(crate) fn may_refuse(limit: &Limit) -> bool {
-    let counts_only = matches!(&limit.algorithm, Algorithm::Quota(quota) if !quota.conditional);
-    limit.enforcement == Enforcement::Enforce && !counts_only
+    limit.cost_max().max(1)
 }
 
 /// A list that is settled: limits with costs, units and refunds of this policy's own.
@@ -88,6 +69,7 @@ pub(crate) fn may_refuse(limit: &Limit) -> bool {
 pub(crate) struct Settled {
     pub(crate) limits: Limits,
     items: Vec<Item>,
+    mistakes: Mistakes,
 }
 
 /// A list that is not settled.
@@ -95,25 +77,27 @@ pub(crate) struct Settled {
 pub(crate) struct Plain {
     pub(crate) limits: Limits,
     items: Vec<Item>,
+    mistakes: Mistakes,
 }
 
 /// What is written in one limit, as far as this policy has rules of its own for it.
-#[derive(Debug, Default)]
-struct Item(Map<String, Value>);
+#[derive(Debug)]
+struct Item(Json<'static>);
 
 impl Item {
-    fn text(&self, key: &str) -> Option<&str> {
-        self.0.get(key).and_then(Value::as_str)
+    fn text(&self, key: &str) -> Option<String> {
+        Some(self.0.get(key)?.as_str()?.into_owned())
     }
 
     /// What is written under `key`, unless it is `default`.
-    fn other_than(&self, key: &str, default: &Value) -> Option<&Value> {
+    fn other_than(&self, key: &str, default: Json<'_>) -> Option<Json<'_>> {
         self.0.get(key).filter(|written| *written != default)
     }
 
-    /// As [`may_refuse`].
+    /// As [`Limit::may_refuse`].
     fn may_refuse(&self) -> bool {
-        let is = |key: &str, value: bool| self.0.get(key).and_then(Value::as_bool) == Some(value);
+        let is =
+            |key: &str, value: bool| self.0.get(key).and_then(|it| it.as_bool()) == Some(value);
         !is("shadow", true) && !is("conditional", false)
     }
 }
@@ -124,27 +108,35 @@ impl Settled {
         self.items.iter().any(Item::may_refuse)
     }
 
-    /// Adds the mistakes that are none in other policies' limits.
+    /// The names of its limits, also of those with mistakes.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Option<String>> {
+        self.items.iter().map(|item| item.text("name"))
+    }
+
+    /// Adds its mistakes, with those that are none in other policies' limits.
     pub(crate) fn check(&self, counted: Counted, mistakes: &mut Mistakes) {
         let list = counted.setting();
+        mistakes.append(self.mistakes.clone().under(list));
         let unit = counted.unit();
         for (index, item) in self.items.iter().enumerate() {
             let at = |key: &str| format!("{list}[{index}].{key}");
-            if let Some(name) = item.text("algorithm").filter(|name| UNSETTLED.contains(name)) {
+            if let Some(name) =
+                item.text("algorithm").filter(|name| UNSETTLED.contains(&name.as_str()))
+            {
                 mistakes.add(
                     at("algorithm"),
                     format_args!("`{name}`"),
                     "an algorithm whose units can be given back: this one belongs in `requests`",
                 );
             }
-            if let Some(cost) = item.other_than("cost", &Value::from(1)) {
+            if let Some(cost) = item.other_than("cost", Json::from(1_u64)) {
                 let expected = format_args!("nothing: a request is charged its {unit}");
                 mistakes.add(at("cost"), cost, expected);
             }
-            if let Some(refund) = item.other_than("refund", &Value::from("by_settle")) {
+            if let Some(refund) = item.other_than("refund", Json::from("by_settle")) {
                 mistakes.add(at("refund"), refund, "nothing: what was not used is given back");
             }
-            if let Some(written) = item.other_than("unit", &Value::from(unit)) {
+            if let Some(written) = item.other_than("unit", Json::from(unit)) {
                 let expected = format_args!("nothing: in `{list}` it is {unit:?}");
                 mistakes.add(at("unit"), written, expected);
             }
@@ -153,10 +145,16 @@ impl Settled {
 }
 
 impl Plain {
-    /// Adds the mistakes in limits that nothing settles.
+    /// The names of its limits, also of those with mistakes.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Option<String>> {
+        self.items.iter().map(|item| item.text("name"))
+    }
+
+    /// Adds its mistakes, with those in limits that nothing settles.
     pub(crate) fn check(&self, list: &str, mistakes: &mut Mistakes) {
+        mistakes.append(self.mistakes.clone().under(list));
         for (index, item) in self.items.iter().enumerate() {
-            if item.text("refund") == Some("by_settle") {
+            if item.text("refund").as_deref() == Some("by_settle") {
                 let expected = "another refund: requests are not settled";
                 mistakes.add(format!("{list}[{index}].refund"), "\"by_settle\"", expected);
             }
@@ -170,39 +168,49 @@ impl Plain {
 
 impl<'de> Deserialize<'de> for Settled {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (mut value, items) = tables(deserializer)?;
-        for item in value.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
-            // These are refused by `check`. With a debt they would be refused here, and for that.
-            let name = item.get("algorithm").and_then(Value::as_str).unwrap_or_default();
-            if UNSETTLED.contains(&name) {
-                continue;
-            }
-            // The limit is checked as it is used: with a debt, and without a cost of its own.
-            item.entry("debt").or_insert_with(|| Value::from("allowance"));
-            for (key, ours) in [("cost", Value::from(1)), ("refund", Value::from("by_settle"))] {
-                item.insert(key.to_owned(), ours);
-            }
-        }
-        Ok(Self { limits: limits(value)?, items })
+        let (value, items) = tables(deserializer)?;
+        let (limits, mistakes) = match value.is_list() {
+            true => limits(&Json::list(value.items().map(|item| settled(&item)))),
+            false => limits(&value),
+        };
+        Ok(Self { limits, items, mistakes })
     }
+}
+
+/// A limit as it is used: with a debt, and without a cost of its own.
+fn settled(item: &Json<'_>) -> Json<'static> {
+    let name = item.get("algorithm");
+    let name = name.as_ref().and_then(Json::as_str).unwrap_or_default();
+    // These are refused by `check`. With a debt they would be refused here, and for that.
+    if !item.is_table() || UNSETTLED.contains(&&*name) {
+        return item.clone().into_owned();
+    }
+    let mut ours = vec![("cost", Json::from(1_u64)), ("refund", Json::from("by_settle"))];
+    if item.get("debt").is_none() {
+        ours.push(("debt", Json::from("allowance")));
+    }
+    item.with_members(&ours)
 }
 
 impl<'de> Deserialize<'de> for Plain {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (value, items) = tables(deserializer)?;
-        Ok(Self { limits: limits(value)?, items })
+        let (limits, mistakes) = limits(&value);
+        Ok(Self { limits, items, mistakes })
     }
 }
 
-/// A list, and the tables in it as they are written.
-fn tables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(Value, Vec<Item>), D::Error> {
-    let value = Value::deserialize(deserializer)?;
-    let tables = value.as_array().into_iter().flatten();
-    let items = tables.map(|table| Item(table.as_object().cloned().unwrap_or_default())).collect();
+/// A list, and what is in it as it is written.
+fn tables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(Json<'de>, Vec<Item>), D::Error> {
+    let value = Json::deserialize(deserializer)?;
+    let items = value.items().map(|item| Item(item.into_owned())).collect();
     Ok((value, items))
 }
 
-/// The SDK's own check. Its error carries the path of each mistake, and must stay as it is.
-fn limits<E: serde::de::Error>(value: Value) -> Result<Limits, E> {
-    Limits::deserialize(value).map_err(E::custom)
+/// The SDK's own check. Its mistakes are kept, to be reported together with this policy's own.
+fn limits(value: &Json<'_>) -> (Limits, Mistakes) {
+    match Limits::read(value) {
+        Ok(limits) => (limits, Mistakes::new()),
+        Err(mistakes) => (Limits::default(), mistakes),
+    }
 }

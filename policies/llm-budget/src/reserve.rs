@@ -11,7 +11,7 @@ use weir_policy::{Decision, Denial, Estimate, Facts, HardCut, Limit, Meter, Part
 use crate::api::Role;
 use crate::asked::{self, Asked};
 use crate::config::Settings;
-use crate::lists::{Counted, cost_max, may_refuse};
+use crate::lists::{Counted, cost_max};
 use crate::memo::{Memo, Taken};
 use crate::models::{Known, Price};
 use crate::{AMOUNT_MAX, LlmBudget, Stop};
@@ -140,7 +140,7 @@ impl<'a> Reservation<'a> {
     }
 
     fn choose_mode(&mut self) {
-        let refusing = || self.limits.iter().filter(|(_, limit)| may_refuse(limit));
+        let refusing = || self.limits.iter().filter(|(_, limit)| limit.may_refuse());
         let Some(most) = refusing().map(|(_, limit)| cost_max(limit)).min() else { return };
         if self.output == 0 || refusing().any(|(counted, _)| *counted != Counted::Tokens) {
             return;
@@ -185,7 +185,7 @@ impl<'a> Reservation<'a> {
 
     /// Whether the proxy may take less of a limit than its cost, or more in steps.
     fn shares(&self, counted: Counted, limit: &Limit) -> bool {
-        self.mode != Mode::Whole && counted == Counted::Tokens && may_refuse(limit)
+        self.mode != Mode::Whole && counted == Counted::Tokens && limit.may_refuse()
     }
 
     fn shared(&self) -> impl Iterator<Item = &Limit> {

@@ -2,7 +2,7 @@
 //!
 //! Nothing is given back for nothing known: a reply that can't be read keeps its reservation.
 
-use weir_policy::{Adjustment, Outcome, ResponseView};
+use weir_policy::{Adjustment, Outcome, ResponseView, Settlement};
 
 use crate::AMOUNT_MAX;
 use crate::api::Reply;
@@ -23,10 +23,17 @@ enum Used {
     Unknown,
 }
 
-/// The changes of all limits.
-pub(crate) fn adjustments(memo: &Memo, reply: &Reply, response: &ResponseView) -> Vec<Adjustment> {
+/// The changes of all limits, and what was used, as far as it is known.
+pub(crate) fn settlement(memo: &Memo, reply: &Reply, response: &ResponseView) -> Settlement {
     let used = used(memo, reply, response);
-    memo.limits.iter().filter_map(|limit| adjustment(memo, limit, used, response)).collect()
+    let changes = memo.limits.iter().filter_map(|limit| adjustment(memo, limit, used, response));
+    let settlement = Settlement::from_iter(changes);
+    match used {
+        Used::Tokens(input, output) => {
+            settlement.amount("input-tokens", input).amount("output-tokens", output)
+        }
+        Used::Nothing | Used::Unknown => settlement,
+    }
 }
 
 fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {

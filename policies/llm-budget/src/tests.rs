@@ -116,7 +116,7 @@ fn settled(
     view: &ResponseView,
 ) -> Vec<(String, i64)> {
     let memo = decide(policy, facts).settle_with.unwrap();
-    let adjustments = policy.settle(&memo, view).unwrap();
+    let adjustments = policy.settle(&memo, view).unwrap().adjustments;
     let units = |change: &Change| match change {
         Change::Units(units) => {
             assert!(*units < 0, "what is charged must not be dropped: {units}");

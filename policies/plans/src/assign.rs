@@ -58,7 +58,7 @@ impl Assign {
 
 impl<'de> Deserialize<'de> for Assign {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Table)
+        deserializer.deserialize_map(Table)
     }
 }
 

@@ -143,3 +143,53 @@ fn a_file_that_is_none_says_why() {
     fs::write(&path, vec![b'\n'; 2 << 20]).unwrap();
     assert!(Config::load(&path).unwrap_err().text.contains("more than 1MiB"));
 }
+
+/// As a ConfigMap is updated: all its files are replaced at once, by one link.
+#[test]
+fn files_that_are_replaced_together_are_read_together() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for version in ["1", "2"] {
+        std::fs::create_dir(path(version)).unwrap();
+        // So many files that a swap falls between two of them.
+        let pages = (0..40).map(|page| {
+            std::fs::write(path(version).join(format!("{page}.txt")), version).unwrap();
+            format!("[[refusals]]\nstatus = {}\nbody_file = \"{page}.txt\"\n", 400 + page)
+        });
+        let pages: String = pages.collect();
+        let text = MINIMAL.replace("quota = 100", &format!("quota = {version}"));
+        std::fs::write(path(version).join("proxy.toml"), text + &pages).unwrap();
+    }
+    let point_to = |version: &str| {
+        std::os::unix::fs::symlink(version, path("next")).unwrap();
+        std::fs::rename(path("next"), path("live")).unwrap();
+    };
+    point_to("1");
+    let done = AtomicBool::new(false);
+    let mixed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for version in ["2", "1"] {
+                    point_to(version);
+                    // Longer than a whole read, so that reading again helps.
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+            }
+        });
+        let read = || {
+            let config = Config::load(&path("live/proxy.toml")).ok()?;
+            let quota = config.policies.first()?.limits().first()?.algorithm.clone()?.amount()?;
+            let pages = config.requests.refusals.iter().map(|page| page.body.clone());
+            Some((quota.to_string(), pages.collect::<Vec<_>>()))
+        };
+        let all: Vec<_> = (0..150).map(|_| read()).collect();
+        done.store(true, Ordering::Relaxed);
+        let whole = |(quota, pages): &(String, Vec<String>)| {
+            pages.len() == 40 && pages.iter().all(|page| page == quota)
+        };
+        all.into_iter().filter(|read| !read.as_ref().is_some_and(whole)).collect::<Vec<_>>()
+    });
+    assert_eq!(mixed, []);
+}

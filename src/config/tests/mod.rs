@@ -47,7 +47,7 @@ fn the_shipped_file_is_right_and_says_the_defaults() {
     let shipped = Config::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.toml"))
         .unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let bare = good(MINIMAL);
-    assert_eq!(shipped.warnings, Vec::<String>::new());
+    assert_eq!(shipped.warnings, []);
     assert_eq!(shipped.listeners, bare.listeners);
     assert_eq!((shipped.workers, shipped.shutdown_grace), (bare.workers, bare.shutdown_grace));
     assert_eq!(shipped.connections, bare.connections);
@@ -55,6 +55,15 @@ fn the_shipped_file_is_right_and_says_the_defaults() {
     assert_eq!((&shipped.admin, &shipped.log), (&bare.admin, &bare.log));
     assert_eq!(shipped.engine, bare.engine);
     assert_eq!(shipped.limiter, bare.limiter);
+    assert_eq!(shipped.policy_runtime, bare.policy_runtime);
+    let caps = |config: &Config| {
+        (
+            config.policies[0].caps.clone(),
+            config.policies[0].cpu_time,
+            config.policies[0].memory_bytes,
+        )
+    };
+    assert_eq!(caps(&shipped), caps(&bare));
     assert_eq!(Route { name: "all".into(), ..shipped.routes[0].clone() }, bare.routes[0]);
     let [shipped, bare] = [&shipped, &bare].map(|config| config.upstreams[0].clone());
     assert_eq!(upstream::Settings { endpoints: bare.endpoints.clone(), ..shipped }, bare);
@@ -294,13 +303,17 @@ fn what_nobody_names_is_allowed_and_told() {
         "upstreams.spare.endpoints = [\"http://h:1\"]\npolicies.spare.use = \"client-ip\"\n{}",
         MINIMAL
     ));
+    let lines: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
-        config.warnings,
+        lines,
         [
             "proxy.toml:1:11: no route names upstreams.spare",
             "proxy.toml:2:10: no route names policies.spare"
         ]
     );
+    let picture = "warning: no route names upstreams.spare [unused]\n --> proxy.toml:1:11\n  |\n\
+                   1 | upstreams.spare.endpoints = [\"http://h:1\"]\n  |           ^^^^^";
+    assert_eq!(config.warnings[0].picture.trim_end(), picture);
 }
 
 #[test]
@@ -308,12 +321,14 @@ fn a_missing_secret_on_redis_is_warned_of() {
     let warnings = good(&format!("{REDIS}{MINIMAL}")).warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(
-        warnings[0].starts_with("proxy.toml:1:2: no `key_secret_file` or `key_secret_env`: "),
+        warnings[0]
+            .to_string()
+            .starts_with("proxy.toml:1:2: no `key_secret_file` or `key_secret_env`: "),
         "{warnings:?}"
     );
     let keyed = REDIS.replace("[store.redis]", "key_secret_env = \"PATH\"\n[store.redis]");
-    assert_eq!(good(&format!("{keyed}{MINIMAL}")).warnings, [] as [&str; 0]);
-    assert_eq!(good(MINIMAL).warnings, [] as [&str; 0], "in memory each process makes its own");
+    assert_eq!(good(&format!("{keyed}{MINIMAL}")).warnings, []);
+    assert_eq!(good(MINIMAL).warnings, [], "in memory each process makes its own");
 }
 
 #[test]

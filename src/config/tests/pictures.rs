@@ -67,9 +67,9 @@ fn an_interface_is_not_taken_for_a_password() {
     let found =
         |found: &str| pictured(&config, Mistake::new("policies.public.use", found, "a guest"));
     for name in [
-        "weir:policy/handler@0.3.0",
+        "weir:policy/handler@1.0.0",
         "`wasi:io/streams@0.2.3`",
-        "no export `weir:policy/handler@0.3.0#decide`:",
+        "no export `weir:policy/handler@1.0.0#decide`:",
         "(a:b/c@1.2.3)",
     ] {
         assert!(found(name).contains(name), "{}", found(name));
@@ -129,4 +129,45 @@ fn a_number_that_the_file_can_not_hold_is_told_with_the_settings_own_range() {
             && shown.text.contains("expected 0 to 5"),
         "{shown}"
     );
+}
+
+#[test]
+fn a_name_with_a_dot_and_without_quotes_is_told_to_be_quoted() {
+    let unknown = |setting: &str, key: &str| {
+        let found = format!("the unknown key `{key}`");
+        let expected = "one of `input`, `output`, `max_output`";
+        Mistake::new(format!("policies.public.config.{setting}"), found, expected).in_key()
+    };
+    let help = |text: &str, mistake: Mistake| {
+        let config = good(&MINIMAL.replace("config.limits", &format!("{text}\nconfig.limits")));
+        let picture = pictured(&config, mistake);
+        picture.split_once("help: ").map(|(_, help)| help.lines().next().unwrap().to_owned())
+    };
+    let quote = "`gpt-4.1` is a table `gpt-4` with `1` in it: write a name with a dot in quotes, \"gpt-4.1\"";
+    for text in [
+        "config.models.gpt-4.1 = { input = 5, output = 6 }",
+        "config.models.gpt-4.1.input = 5\nconfig.models.gpt-4.1.output = 6",
+    ] {
+        assert_eq!(help(text, unknown("models.gpt-4.1", "1")).as_deref(), Some(quote), "{text}");
+    }
+    let longer = help("config.models.o-4.1.2 = { input = 5 }", unknown("models.o-4.1", "1"));
+    assert!(longer.unwrap().ends_with("in quotes, \"o-4.1.2\""));
+    // Another table, one that is written as such, and no table at all.
+    for (text, setting) in [
+        ("config.models.gpt-4.1 = { price = 5 }", "models.gpt-4.1"),
+        ("config.models.gpt-4 = { 1 = { input = 5 } }", "models.gpt-4.1"),
+        ("config.models.gpt-4.1 = 5", "models.gpt-4.1"),
+        ("config.models.\"gpt-4\".1 = { input = 5 }", "models.gpt-4.1"),
+    ] {
+        assert_eq!(help(text, unknown(setting, "1")), None, "{text}");
+    }
+    let upstream = MINIMAL.replace("[upstreams.api]", "[upstreams.api.v1]");
+    let told = parse(&upstream).unwrap_err().text;
+    assert!(
+        told.contains("help: write a name with a dot in quotes: `upstreams.\"api.v1\"`"),
+        "{told}"
+    );
+    let both = "policies.p.config.limits = [{ when = { path = \"/a\", path.id = \"7\" } }]\n";
+    let told = parse(&format!("{both}{MINIMAL}")).unwrap_err().text;
+    assert!(told.contains("write a name with a dot in quotes, as in `\"path.id\" = 5`"), "{told}");
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::engine::SnapshotSettings;
 use crate::limit::Share;
+use crate::policy::CacheFolder;
 use crate::telemetry::WORKERS_MAX;
 use crate::upstream::Protocol;
 
@@ -311,6 +312,67 @@ fn a_store_on_redis_must_say_what_happens_without_it() {
 }
 
 #[test]
+fn caps_of_policies_have_names_and_bounds() {
+    let policy = |keys: &str| format!("[policies.x]\nuse = \"client-ip\"\nconfig = {{}}\n{keys}");
+    says(&policy("cpu_time = \"0ms\""), &["policies.x.cpu_time", "\"1ms\" to \"10s\""]);
+    says(
+        &policy("start_cpu_time = \"1ms\""),
+        &["policies.x.start_cpu_time: found \"1ms\"", "\"10ms\" to \"1m\""],
+    );
+    says(&policy("memory = \"2GiB\""), &["policies.x.memory", "\"1MiB\" to \"1GiB\""]);
+    says(&policy("module_bytes = \"1GiB\""), &["x.module_bytes", "\"1KiB\" to \"256MiB\""]);
+    says(&policy("answer_bytes = \"1KiB\""), &["x.answer_bytes", "\"16KiB\" to \"16MiB\""]);
+    says(&policy("log_lines = 1_001"), &["policies.x.log_lines: found 1001", "from 0 to 1000"]);
+    says(&policy("log_lines_per_second = -1"), &["x.log_lines_per_second", "from 0 to 10000"]);
+    says(&policy("breaker.failures = \"20\""), &["x.breaker.failures", "from 0 to 1000000"]);
+    says(&policy("breaker.time = \"1ms\""), &["x.breaker.time", "\"10ms\" to \"1h\""]);
+    says(
+        &policy("breaker = { time = \"2s\", time_max = \"1s\" }"),
+        &["x.breaker.time_max: found \"1s\"", "\"2s\" to \"1h\""],
+    );
+    says(&policy("breaker.tries = 1"), &["x.breaker.tries: found the unknown key \"tries\""]);
+    let config =
+        good(&extended(&policy("breaker = { failures = 0, time = \"1m\" }\nlog_lines = 0")));
+    let caps = &config.policies.iter().find(|policy| policy.name == "x").unwrap().caps;
+    assert_eq!((caps.log_lines, caps.breaker.failures), (0, 0));
+    assert_eq!(caps.breaker.time_max, Duration::from_secs(60), "at least `time`");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    std::fs::write(folder.path().join("a.wasm"), [0; 2_000]).unwrap();
+    let text = extended("[policies.x]\nwasm = \"a.wasm\"\nmodule_bytes = \"1KiB\"");
+    let wrong = Config::parse(&text, &path).unwrap_err().text;
+    assert!(wrong.contains("a .wasm file (`module_bytes`) of at most 1KiB"), "{wrong}");
+}
+
+#[test]
+fn what_policies_share_has_names_and_bounds() {
+    let shared = |key: &str| format!("[server.policies]\n{key}");
+    says(&shared("instances = 0"), &["server.policies.instances: found 0", "to 10000"]);
+    says(
+        &format!("server.workers = 8\n{}", shared("instances = 7")),
+        &["server.policies.instances: found 7", "from 8 to 10000"],
+    );
+    says(&shared("core_instances = 0"), &["server.policies.core_instances", "from 1 to 1000"]);
+    says(&shared("memories = 101"), &["server.policies.memories", "from 1 to 100"]);
+    says(&shared("tables = 0"), &["server.policies.tables", "from 1 to 1000"]);
+    says(&shared("table_elements = 99"), &["server.policies.table_elements", "from 100 to"]);
+    says(&shared("handles = -1"), &["server.policies.handles", "from 0 to 1000000"]);
+    says(&shared("stack = \"1KiB\""), &["server.policies.stack", "\"64KiB\" to \"16MiB\""]);
+    says(&shared("heap = 1"), &["server.policies.heap: found the unknown key \"heap\""]);
+    says("server.cache_bytes = \"1B\"", &["server.cache_bytes", "\"1MiB\" to \"1TiB\""]);
+    says("server.cache_folder = \"\"", &["server.cache_folder", "a folder, or \"off\""]);
+    says("server.cache_folder = 1", &["server.cache_folder: found 1", "a folder, or \"off\""]);
+    let folder = |text: &str| {
+        let text = extended(&format!("server.cache_folder = \"{text}\""));
+        Config::parse(&text, Path::new("/etc/weir/proxy.toml")).unwrap().policy_runtime.cache
+    };
+    assert_eq!(folder("off"), CacheFolder::Off);
+    assert_eq!(folder("code"), CacheFolder::At("/etc/weir/code".into()));
+    assert_eq!(folder("/c"), CacheFolder::At("/c".into()));
+    assert_eq!(good(MINIMAL).policy_runtime.cache, CacheFolder::Usual);
+}
+
+#[test]
 fn references_and_names() {
     says("policies.p = {}", &["policies.p.use: found nothing"]);
     says("policies.p.use = \"client_ip\"", &["help: the nearest is \"client-ip\""]);
@@ -389,4 +451,23 @@ fn a_policys_configuration_becomes_json_as_it_stands() {
         "]".repeat(40)
     );
     says(&deep, &["at most 32 levels"]);
+}
+
+#[test]
+fn what_a_policy_says_is_shown_in_metrics_by_name() {
+    let policy = |metrics: &str| {
+        format!("[policies.p]\nuse = \"client-ip\"\nmetrics = {metrics}\n[policies.p.config]\n")
+    };
+    let measured = |metrics: &str| {
+        let config = good(&extended(&policy(metrics)));
+        config.policies.iter().find(|policy| policy.name == "p").unwrap().measured.clone()
+    };
+    assert!(measured("{}").is_empty());
+    let both = measured("{ labels = [\"plan\"], amounts = [\"input-tokens\", \"b\"] }");
+    assert_eq!((both.labels.len(), both.amounts.len()), (1, 2));
+    says(&policy("{ labels = [\"a b\"] }"), &["metrics.labels[0]: found \"a b\"", "1 to 64 of"]);
+    says(&policy("{ amounts = [3] }"), &["metrics.amounts[0]: found 3"]);
+    says(&policy("{ label = [] }"), &["nearest", "labels"]);
+    let many = vec!["\"a\""; 17].join(",");
+    says(&policy(&format!("{{ labels = [{many}] }}")), &["17 elements", "at most 16"]);
 }

@@ -198,6 +198,11 @@ impl Redis {
         self.record(&link, key.slot(), outcome).map(|_| ())
     }
 
+    /// The nodes that could not be connected to, each with the reason.
+    pub(super) fn unreached(&self) -> Vec<(String, String)> {
+        self.connector.outages.unreached()
+    }
+
     /// Asks each master for what a take needs. Returns those that can't serve; an error if none
     /// can.
     pub(super) async fn ping(&self) -> Result<Vec<(String, Cause)>, EngineError> {

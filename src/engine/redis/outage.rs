@@ -58,6 +58,12 @@ impl Outages {
         reasons.insert(node.to_owned(), why);
     }
 
+    /// Each node that could not be connected to, and why.
+    pub(super) fn unreached(&self) -> Vec<(String, String)> {
+        let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        reasons.iter().map(|(node, why)| (node.clone(), why.clone())).collect()
+    }
+
     /// Why `node` could not be connected to; of several addresses, why one of them could not.
     fn reason(&self, node: &str) -> Option<String> {
         let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +91,7 @@ impl Outages {
                 node,
                 cause = cause.label(),
                 error = self.reason(node),
-                remedy = remedy(cause),
+                remedy = cause.remedy(),
                 "a Redis shard fails: the limits on it follow on_store_error"
             );
         }
@@ -140,24 +146,6 @@ impl Outages {
         }
         self.any.store(shards.values().any(|outage| outage.failed > 0), Ordering::Relaxed);
         line
-    }
-}
-
-/// What an operator may do about a cause. `docs/operations.md` says more.
-fn remedy(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Timeout => {
-            "is the node overloaded, frozen or cut off? store.redis.deadline bounds each decision"
-        }
-        Cause::Connection => "is the node running, and reachable from here?",
-        Cause::OutOfMemory => "raise its maxmemory, or add shards",
-        Cause::NoReplicas => "it has too few replicas for its min-replicas-to-write",
-        Cause::Busy => "a script or module blocks it: SCRIPT KILL ends a script that only reads",
-        Cause::NoPermission => "check store.redis' user and password, and the user's ACL",
-        Cause::Misconfigured => "it refuses writes since it can't save: see its own log",
-        Cause::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
-        Cause::Overload => "it answers too slowly for the calls that it gets: add shards",
-        Cause::Script | Cause::Full => "see the lines before this one",
     }
 }
 

@@ -152,12 +152,49 @@ fn settle_gets_its_memo_and_adjusts() {
         facts: vec![],
         limits: vec![("tokens".into(), true, 3)],
     };
-    assert_eq!(policy.settle("memo", &view).unwrap(), [adjustment(Change::Units(5))]);
-    assert_eq!(policy.settle("reset", &view).unwrap(), [adjustment(Change::Reset)]);
+    let adjusts = |memo: &str| policy.settle(memo, &view).unwrap().adjustments;
+    assert_eq!(adjusts("memo"), [adjustment(Change::Units(5))]);
+    assert_eq!(adjusts("reset"), [adjustment(Change::Reset)]);
     assert_eq!(policy.settle("huge", &view).unwrap_err().cause, Cause::Answer);
     assert_eq!(policy.settle("many", &view).unwrap_err().cause, Cause::Answer);
     assert_eq!(policy.settle("loop", &view).unwrap_err().cause, Cause::Time);
-    assert_eq!(policy.settle("memo", &view).unwrap(), [adjustment(Change::Units(5))]);
+    for (memo, part) in [
+        ("17-amounts", "amounts: 17 of them, at most 16"),
+        ("amount-name", "amounts[0]: found the name \"a b\""),
+        ("settle-label", "labels[0]: its name"),
+    ] {
+        let error = policy.settle(memo, &view).unwrap_err();
+        assert!(error.cause == Cause::Answer && error.to_string().contains(part), "{error}");
+    }
+    assert_eq!(adjusts("memo"), [adjustment(Change::Units(5))]);
+    let refused = ResponseView { outcome: ResponseOutcome::Refused, status: 429, ..view };
+    let settled = policy.settle("strikes", &refused).unwrap();
+    assert_eq!(settled.labels, [("ended".to_owned(), "refused".to_owned())]);
+    assert_eq!(settled.amounts, [("strikes".to_owned(), 2), ("hidden".to_owned(), 1)]);
+}
+
+#[test]
+fn signatures_are_verified_a_few_in_each_call() {
+    let policy = build(&settings(misbehaving(), "{}")).unwrap();
+    let error = policy.decide(&[("query", "verifies")]).unwrap_err();
+    assert!(error.to_string().contains("verified signatures"), "{error}");
+}
+
+#[test]
+fn a_denial_may_have_a_body_of_its_own() {
+    let policy = build(&settings(misbehaving(), "{}")).unwrap();
+    let Verdict::Deny(denial) = &policy.decide(&[("query", "own-body")]).unwrap().verdict.clone()
+    else {
+        panic!("not denied")
+    };
+    let (media_type, text) = denial.body.as_ref().unwrap();
+    assert_eq!((media_type.as_str(), text.len()), ("application/json", 29));
+    for (query, part) in
+        [("long-body", "denial.body.text: 20000 bytes"), ("media-type", "denial.body.media-type")]
+    {
+        let error = policy.decide(&[("query", query)]).unwrap_err();
+        assert!(error.cause == Cause::Answer && error.to_string().contains(part), "{error}");
+    }
 }
 
 #[test]
@@ -228,7 +265,11 @@ fn what_a_guest_logs_is_bounded() {
         text.lines().all(|line| line.len() < 1_200 && line.contains("request_id=\"id-1\"")),
         "{text}"
     );
-    assert!(text.contains("line 7 xxx") && text.contains("992 more lines"), "{text}");
+    assert!(
+        text.contains("line 7 xxx")
+            && text.contains("992 lines in one call beyond `log_lines` (8)"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -240,7 +281,7 @@ fn what_all_calls_of_a_policy_log_together_is_bounded() {
     let started = std::time::Instant::now();
     tracing::subscriber::with_default(subscriber, || {
         // Until a second is over: then the suppressed lines of the first one are reported.
-        while !log().contains("lines more than 100 a second") {
+        while !log().contains("lines more than `log_lines_per_second` (100)") {
             policy.decide(&[("query", "log")]).unwrap();
             assert!(started.elapsed() < Duration::from_secs(30), "{}", log());
         }
@@ -251,7 +292,7 @@ fn what_all_calls_of_a_policy_log_together_is_bounded() {
 }
 
 #[derive(Clone, Default)]
-struct Lines(Arc<std::sync::Mutex<Vec<u8>>>);
+pub(super) struct Lines(pub(super) Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl std::io::Write for Lines {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {

@@ -55,7 +55,20 @@ fn an_unknown_shipped_policy_is_a_mistake_with_the_nearest() {
     assert!(found[0].expected.contains("nearest is `client-ip`"), "{found:?}");
     assert_eq!(
         super::super::shipped(),
-        ["client-ip", "graphql-cost", "keyed", "llm-budget", "plans"]
+        [
+            "ban",
+            "client-ip",
+            "concurrent",
+            "graphql-cost",
+            "jwt-claim",
+            "keyed",
+            "llm-budget",
+            "login-guard",
+            "path-cost",
+            "plans",
+            "send-quota",
+            "tenant"
+        ]
     );
 }
 
@@ -78,12 +91,12 @@ fn unknown_facts_refuse_the_configuration() {
 #[test]
 fn what_is_no_policy_is_refused() {
     for (module, part) in [
-        (wat("wrong_world.wat"), "weir:policy/handler@0.3.0"),
+        (wat("wrong_world.wat"), "weir:policy/handler@1.0.0"),
         (wat("foreign_import.wat"), "other:store/keys@1.0.0"),
         (bytes(b"not wasm at all".to_vec()), "valid WebAssembly"),
         (bytes(Vec::new()), "valid WebAssembly"),
-        (bytes(b"\0asm\x01\0\0\0".to_vec()), "weir:policy/handler@0.3.0"),
-        (bytes(wat::parse_str("(component)").unwrap()), "weir:policy/handler@0.3.0"),
+        (bytes(b"\0asm\x01\0\0\0".to_vec()), "weir:policy/handler@1.0.0"),
+        (bytes(wat::parse_str("(component)").unwrap()), "weir:policy/handler@1.0.0"),
         (bytes(wat::parse_str(r#"(module (import "env" "f" (func)))"#).unwrap()), "env"),
     ] {
         let found = mistakes(module, "{}");
@@ -128,35 +141,4 @@ fn a_damaged_description_of_types_is_never_read() {
         let policy = build(&settings(bytes(damaged), LIMITS)).unwrap();
         assert!(policy.decide(&[("client-ip", "192.0.2.1")]).is_ok());
     }
-}
-
-#[test]
-fn damaged_modules_cost_at_most_their_loading() {
-    let module = std::fs::read(guest::api_key()).unwrap();
-    let mut random = fastrand::Rng::with_seed(11);
-    let mut refused = 0;
-    for round in 0..300 {
-        let mut damaged = module.clone();
-        if round % 10 == 0 {
-            damaged.truncate(random.usize(..module.len()));
-        }
-        for _ in 0..1 + round % 8 {
-            let at = random.usize(..damaged.len());
-            damaged[at] ^= 1 << random.u8(..8);
-        }
-        match build(&settings(bytes(damaged), LIMITS)) {
-            // Some flips change code that is still valid: whatever it then does is bounded like any
-            // guest.
-            Ok(policy) => drop(policy.decide(&[("client-ip", "192.0.2.1")])),
-            Err(mistakes) => {
-                refused += 1;
-                assert!(
-                    mistakes.iter().all(|mistake| mistake.to_string().len() < 1_500),
-                    "{mistakes:?}"
-                );
-            }
-        }
-    }
-    assert!(refused > 100, "{refused}");
-    assert!(client_ip().decide(&[("client-ip", "192.0.2.1")]).is_ok());
 }

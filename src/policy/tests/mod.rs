@@ -1,16 +1,23 @@
 //! The module as others use it: real guests, real calls. `misbehaving` shows what a bad guest
 //! costs, `loading` what a bad module does.
 
+mod answers;
+mod cached;
+mod caps;
 mod contract;
+mod damaged;
 mod loading;
 mod misbehaving;
+mod sharing;
+mod size;
 mod speed;
+mod stopping;
 
 use super::*;
 use crate::telemetry::{Label as _, names};
 
 #[path = "../../../tests/harness/guest.rs"]
-mod guest;
+pub(crate) mod guest;
 
 const LIMITS: &str = r#"{"limits": [{"name": "per-minute", "algorithm": "fixed_window", "quota": 100, "period": "1m"},
     {"name": "burst", "algorithm": "gcra", "quota": 10, "period": "1s", "burst": 20}]}"#;
@@ -30,6 +37,8 @@ fn settings(module: Module, config: &str) -> Settings {
         isolated: false,
         config_json: config.into(),
         scripts: ["mine".to_owned()].into(),
+        measured: crate::policy::Measured::default(),
+        caps: Caps::default(),
     }
 }
 

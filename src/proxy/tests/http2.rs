@@ -148,6 +148,7 @@ async fn a_grpc_client_is_told_when_waiting_is_no_help_and_what_the_policy_said(
         reason: "no k\u{e9}y".into(),
         retry_after_ms: Some(1_001),
         headers: vec![("x-why".into(), "law".into())],
+        body: None,
     };
     assert_eq!(
         told(Arc::new(decision(Verdict::Deny(denial)))).await,

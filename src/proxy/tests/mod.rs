@@ -4,8 +4,10 @@
 mod endings;
 mod extras;
 mod http2;
+mod overload;
 mod replies;
 mod sockets;
+mod unreached;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +70,8 @@ fn client_ip(limits: &str) -> RoutePolicy {
         isolated: false,
         config_json: format!("{{\"limits\":[{limits}]}}").into(),
         scripts: Arc::default(),
+        measured: crate::policy::Measured::default(),
+        caps: crate::policy::Caps::default(),
     };
     let policy = Policy::build(
         &Runtime::new(crate::proxy::fact_names()).unwrap(),
@@ -206,6 +210,7 @@ fn decision(verdict: Verdict) -> Decision {
         response_headers: Vec::new(),
         labels: Vec::new(),
         settle_with: None,
+        settle_on_refusal: false,
         bodies: None,
         slot: Slot::default(),
     }

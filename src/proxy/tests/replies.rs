@@ -110,6 +110,7 @@ async fn a_policys_denial_has_its_own_status_reason_and_fields() {
         reason: "not \"here\"".into(),
         retry_after_ms: Some(1_001),
         headers: vec![("x-why".into(), "law".into())],
+        body: None,
     };
     let mut context = handler.context(0);
     let refusal =

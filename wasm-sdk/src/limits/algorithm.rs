@@ -2,10 +2,8 @@
 //! their ranges. Uses the proxy's own tables (`weir-algorithms`), so a mistake is reported at its
 //! line, before the proxy would refuse the answer.
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
 use weir_algorithms::{
-    Algorithm, Alignment, Breach, Calendar, Every, MEMBERS_MAX, NAMES, ROWS, Row, Setting,
+    Algorithm, Alignment, Breach, Calendar, Every, MEMBERS_MAX, NAMES, ROWS, Setting,
 };
 
 use crate::Rate;
@@ -15,28 +13,6 @@ use crate::bindings::weir::policy::types::{
 use crate::limits::written::{Report, Written};
 use crate::names::is_name;
 
-/// The algorithm that a limit names.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NamedRow(pub(super) &'static Row);
-
-impl<'de> Deserialize<'de> for NamedRow {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        Row::named(&name).map(Self).ok_or_else(|| D::Error::unknown_variant(&name, NAMES))
-    }
-}
-
-/// Reads one of a list of keywords.
-pub(super) fn keyword<'de, D: Deserializer<'de>, T: Copy>(
-    deserializer: D,
-    all: &[(&'static str, T)],
-    names: &'static [&'static str],
-) -> Result<Option<T>, D::Error> {
-    let name = String::deserialize(deserializer)?;
-    let known = all.iter().find(|(known, _)| *known == name);
-    known.map(|(_, value)| Some(*value)).ok_or_else(|| D::Error::unknown_variant(&name, names))
-}
-
 fn names() -> String {
     let quoted: Vec<String> = NAMES.iter().map(|name| format!("`{name}`")).collect();
     format!("one of {}", quoted.join(", "))
@@ -45,7 +21,7 @@ fn names() -> String {
 /// Checks all settings that depend on the algorithm, and builds the algorithm.
 pub(super) fn check(limit: &Written, report: &mut Report) -> Option<Algorithm> {
     report.required("algorithm", limit.algorithm.as_ref(), &names());
-    let named = limit.algorithm.map(|named| named.0);
+    let named = limit.algorithm;
     // Without an algorithm, checked as the first one, so that other missing settings are reported
     // too.
     let unnamed = report.item.get("algorithm").is_none();
@@ -63,7 +39,7 @@ pub(super) fn check(limit: &Written, report: &mut Report) -> Option<Algorithm> {
     }
     for (setting, expected) in row.map_or(&[][..], |row| row.needed) {
         let written = report.item.get(setting.key());
-        report.required(setting.key(), written, expected);
+        report.required(setting.key(), written.as_ref(), expected);
     }
     if let Some(name) = limit.script.as_deref().filter(|name| !is_name(name)) {
         report.add("script", format_args!("{name:?}"), "the name of a script, without `.lua`");

@@ -2,11 +2,9 @@
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
-use crate::config::kind;
 use crate::mistakes::{message, nearest};
-use crate::{Denial, NoKey, Template};
+use crate::{Denial, Json, NoKey, Template};
 
 const STATUS_DEFAULT: u16 = 400;
 const WORDS: [&str; 4] = ["address", "shared", "skip", "deny"];
@@ -35,13 +33,13 @@ pub enum Missing {
 
 impl<'de> Deserialize<'de> for Missing {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read(&Value::deserialize(deserializer)?).map_err(D::Error::custom)
+        read(&Json::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
-fn read(value: &Value) -> Result<Missing, String> {
-    match value {
-        Value::String(word) => match word.as_str() {
+pub(super) fn read(value: &Json<'_>) -> Result<Missing, String> {
+    if let Some(word) = value.as_str() {
+        return match &*word {
             "address" => Ok(Missing::Address),
             "shared" => Ok(Missing::Shared),
             "skip" => Ok(Missing::Skip),
@@ -50,24 +48,29 @@ fn read(value: &Value) -> Result<Missing, String> {
                 let hint = nearest(other, WORDS)
                     .map(|near| format!("; \"{near}\" is near"))
                     .unwrap_or_default();
-                Err(message(format_args!("{other:?}"), format_args!("{EXPECTED}{hint}")))
+                Err(message(&format_args!("{other:?}"), &format_args!("{EXPECTED}{hint}")))
             }
-        },
-        Value::Object(table) => {
-            let status = table.get("deny").filter(|_| table.len() == 1);
-            let fitting = status
-                .and_then(Value::as_u64)
-                .and_then(|status| u16::try_from(status).ok())
-                .filter(|status| (400..500).contains(status));
-            let found = || {
-                status
-                    .map_or_else(|| "another table".to_owned(), |status| format!("deny = {status}"))
-            };
-            fitting
-                .map(|status| Missing::Deny { status })
-                .ok_or_else(|| message(found(), "{ deny = STATUS } with a status from 400 to 499"))
-        }
-        other => Err(message(kind(other), EXPECTED)),
+        };
+    }
+    if !value.is_table() {
+        return Err(message(&value.kind_text(), &EXPECTED));
+    }
+    let status = value.get("deny").filter(|_| value.members().count() == 1);
+    let number = status.as_ref().and_then(Json::as_u64);
+    let fitting = number
+        .and_then(|status| u16::try_from(status).ok())
+        .filter(|status| (400..500).contains(status));
+    let found =
+        || status.as_ref().map_or_else(|| "another table".to_owned(), |it| format!("deny = {it}"));
+    let expected = "{ deny = STATUS } with a status from 400 to 499";
+    fitting.map(|status| Missing::Deny { status }).ok_or_else(|| message(&found(), &expected))
+}
+
+impl NoKey {
+    /// The refusal of a request that has no key of its own from `template`.
+    #[must_use]
+    pub fn denial(self, template: &Template, status: u16) -> Denial {
+        denial(status, template, self)
     }
 }
 

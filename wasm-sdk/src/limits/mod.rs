@@ -1,23 +1,24 @@
 //! The `limits` table of a configuration, shared by all policies that ship with Weir.
 
 mod algorithm;
+mod cost;
 mod missing;
 mod period;
 mod written;
 
-use serde::de::Error as _;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
 use weir_algorithms::Row;
 
 use crate::Enforcement;
 use crate::bindings::weir::policy::types::Limit as WitLimit;
 use crate::client::{CLIENT_IP, address_key};
-use crate::config::{join, kind, read_value};
+use crate::config::join;
+use crate::digest::sha256;
 use crate::mistakes::Mistakes;
 use crate::{
-    Conditions, Decision, Denial, Facts, Ipv6Prefix, KEY_BYTES_MAX, LIMITS_MAX, NoKey, Template,
+    Conditions, Decision, Denial, Facts, Ipv6Prefix, Json, KEY_BYTES_MAX, LIMITS_MAX, NoKey,
+    Template,
 };
 use written::{Selector, Written};
 
@@ -199,12 +200,30 @@ impl Limits {
         }
     }
 
-    fn read(value: &Value) -> Result<Self, Mistakes> {
+    /// Reads a table that was changed since it was written. The error carries the path of each
+    /// mistake, and must reach the reader of the whole configuration as it is.
+    ///
+    /// # Errors
+    /// All mistakes.
+    pub fn from_json<E: Error>(value: &Json<'_>) -> Result<Self, E> {
+        if value.as_str().is_some_and(|text| Mistakes::stand_in(&text)) {
+            return Ok(Self::default());
+        }
+        Self::read(value).map_err(|mistakes| E::custom(mistakes.packed()))
+    }
+
+    /// Reads a table. Deserializing does the same; a policy with checks of its own for the items of
+    /// a list calls this instead, and reports its mistakes together with these.
+    ///
+    /// # Errors
+    /// All mistakes, with paths inside the table.
+    pub fn read(value: &Json<'_>) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
-        let Some(items) = value.as_array() else {
-            mistakes.add("", kind(value), "a list of limits");
+        if !value.is_list() {
+            mistakes.add("", value.kind_text(), "a list of limits");
             return Err(mistakes);
-        };
+        }
+        let items: Vec<Json<'_>> = value.items().collect();
         if items.is_empty() || items.len() > LIMITS_MAX {
             mistakes.add(
                 "",
@@ -214,11 +233,12 @@ impl Limits {
             return Err(mistakes);
         }
         let mut limits: Vec<TableEntry> = Vec::with_capacity(items.len());
-        let mut names: Vec<&str> = Vec::with_capacity(items.len());
+        let mut names: Vec<String> = Vec::with_capacity(items.len());
         let mut queues = false;
         for (index, item) in items.iter().enumerate() {
             let at = format!("[{index}]");
-            if let Some(name) = item.get("name").and_then(Value::as_str) {
+            let text = |key: &str| Some(item.get(key)?.as_str()?.into_owned());
+            if let Some(name) = text("name") {
                 if names.contains(&name) {
                     mistakes.add(
                         join(&at, "name"),
@@ -228,7 +248,7 @@ impl Limits {
                 }
                 names.push(name);
             }
-            let row = item.get("algorithm").and_then(Value::as_str).and_then(Row::named);
+            let row = text("algorithm").and_then(|name| Row::named(&name));
             if let Some(row) = row.filter(|row| row.queues)
                 && std::mem::replace(&mut queues, true)
             {
@@ -238,11 +258,7 @@ impl Limits {
                     "at most one in a table: a request waits once",
                 );
             }
-            let (written, unfit) = read_value::<Written>(item.clone());
-            for mut mistake in unfit {
-                mistake.path = join(&at, &mistake.path);
-                mistakes.push(mistake);
-            }
+            let written = Written::read(&at, item, &mut mistakes);
             limits.extend(
                 written
                     .and_then(|written| written.check(&at, item, &mut mistakes))
@@ -255,23 +271,20 @@ impl Limits {
 
 impl<'de> Deserialize<'de> for Limits {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        if value.as_str().is_some_and(Mistakes::stand_in) {
-            return Ok(Self::default());
-        }
-        Self::read(&value).map_err(|mistakes| D::Error::custom(mistakes.packed()))
+        Self::from_json(&Json::deserialize(deserializer)?)
     }
 }
 
-/// Replaces a key that is longer than the contract allows by its digest. Otherwise a client could
-/// bypass the limit with a long header: the answer would break the contract, and a route may let
-/// requests through on a policy error.
-fn bounded_key(key: String) -> String {
+/// Replaces a key, or a tag, that is longer than the contract allows by its digest. Otherwise a
+/// client could bypass the limit with a long header: the answer would break the contract, and a
+/// route may let requests through on a policy error. [`Limits`] does so with its keys.
+#[must_use]
+pub fn bounded_key(key: String) -> String {
     if key.len() <= KEY_BYTES_MAX {
         return key;
     }
     let hex = |digit: u8| char::from_digit(u32::from(digit), 16).unwrap_or('0');
-    let digest = Sha256::digest(key.as_bytes());
+    let digest = sha256(key.as_bytes());
     // No template renders a key that begins with `\#`.
     "\\#".chars().chain(digest.iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)])).collect()
 }

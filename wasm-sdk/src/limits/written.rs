@@ -1,56 +1,75 @@
 //! One limit as written in the configuration. `algorithm` checks what depends on its algorithm.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-use serde_json::Value;
-use weir_algorithms::{AMOUNT_MAX, Alignment, Debt, Every};
+use weir_algorithms::{AMOUNT_MAX, Alignment, Debt, Every, NAMES, ROWS, Row};
 
 use crate::bindings::weir::policy::types;
 use crate::config::join;
-use crate::limits::algorithm::{self, NamedRow};
-use crate::limits::missing::Missing;
-use crate::limits::period::{self, Period};
+use crate::json::unknown;
+use crate::limits::algorithm;
+use crate::limits::missing::{self, Missing};
+use crate::limits::period::{self, DELAY, PERIOD, Period};
 use crate::mistakes::{Mistakes, message};
 use crate::names::{NAME_EXPECTED, is_name};
-use crate::{Conditions, Enforcement, Limit, Template};
+use crate::{Conditions, Enforcement, Json, Limit, Template};
 
-/// The fields of a limit. Required ones are an `Option` too, so that a missing one is reported
-/// together with all other mistakes.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Their names, in the order in which messages list them.
+const FIELDS: [&str; 23] = [
+    "name",
+    "algorithm",
+    "quota",
+    "period",
+    "burst",
+    "alignment",
+    "buckets",
+    "max_delay",
+    "calendar",
+    "time_zone",
+    "anchor_day",
+    "conditional",
+    "script",
+    "arguments",
+    "debt",
+    "key",
+    "missing",
+    "when",
+    "cost",
+    "shadow",
+    "refund",
+    "on_store_error",
+    "unit",
+];
+const CALENDARS: [&str; 5] = ["hour", "day", "week", "month", "forever"];
+const NUMBER: &str = "a whole number, 0 or more";
+
+/// The fields of a limit. Read by hand: this is much smaller than what serde would make of it, and
+/// each policy's module has it.
+#[derive(Debug, Default)]
 pub(super) struct Written {
     name: Option<String>,
-    pub(super) algorithm: Option<NamedRow>,
+    pub(super) algorithm: Option<&'static Row>,
     pub(super) quota: Option<u64>,
-    #[serde(default, deserialize_with = "period::period")]
     pub(super) period: Option<Period>,
     pub(super) burst: Option<u64>,
-    #[serde(default, deserialize_with = "alignment")]
     pub(super) alignment: Option<Alignment>,
     pub(super) buckets: Option<u64>,
-    #[serde(default, deserialize_with = "period::delay")]
     pub(super) max_delay: Option<Period>,
-    #[serde(default, deserialize_with = "calendar")]
     pub(super) calendar: Option<Every>,
     pub(super) time_zone: Option<String>,
     pub(super) anchor_day: Option<u64>,
     pub(super) conditional: Option<bool>,
     pub(super) script: Option<String>,
     pub(super) arguments: Option<Vec<i64>>,
-    #[serde(default, deserialize_with = "debt")]
     pub(super) debt: Option<Debt>,
     key: Option<Template>,
     missing: Option<Missing>,
     when: Option<Conditions>,
-    #[serde(default = "one")]
     pub(super) cost: u64,
-    #[serde(default)]
     shadow: bool,
-    #[serde(default)]
-    refund: Refund,
-    on_store_error: Option<Fallback>,
+    refund: Option<types::Refund>,
+    on_store_error: Option<types::Fallback>,
     unit: Option<String>,
 }
 
@@ -70,52 +89,60 @@ impl Selector {
     }
 }
 
-fn alignment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Alignment>, D::Error> {
-    algorithm::keyword(deserializer, &Alignment::ALL, &["first_request", "clock"])
+fn number(value: &Json<'_>) -> Result<u64, String> {
+    value.as_u64().ok_or_else(|| message(&value.found(), &NUMBER))
 }
 
-fn calendar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Every>, D::Error> {
-    algorithm::keyword(deserializer, &Every::ALL, &["hour", "day", "week", "month", "forever"])
+fn flag(value: &Json<'_>) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| message(&value.found(), &"true or false"))
+}
+
+fn text(value: &Json<'_>) -> Result<String, String> {
+    let text = value.as_str().ok_or_else(|| message(&value.found(), &"a string"));
+    text.map(Cow::into_owned)
+}
+
+/// The place of one of the words.
+fn word(value: &Json<'_>, known: &[&str]) -> Result<usize, String> {
+    let word = text(value)?;
+    let place = known.iter().position(|known| *known == word);
+    place.ok_or_else(|| unknown("word", &word, known, ""))
+}
+
+fn one_of<T: Copy>(value: &Json<'_>, known: &[&str], all: &[T]) -> Result<Option<T>, String> {
+    word(value, known).map(|place| all.get(place).copied())
+}
+
+fn arguments(value: &Json<'_>) -> Result<Vec<i64>, Mistakes> {
+    if !value.is_list() {
+        return Err(message(&value.found(), &"a list").into());
+    }
+    let mut mistakes = Mistakes::new();
+    let mut numbers = Vec::new();
+    for (index, item) in value.items().enumerate() {
+        match item.as_text().parse() {
+            Ok(number) => numbers.push(number),
+            Err(_) => mistakes.add(format!("[{index}]"), item.found(), "a whole number"),
+        }
+    }
+    mistakes.or(numbers)
 }
 
 /// A number of units, or one of the words.
-fn debt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Debt>, D::Error> {
+fn debt(value: &Json<'_>) -> Result<Debt, String> {
     const EXPECTED: &str = "units such as `debt = 500`, \"allowance\" or \"window\"";
-    let value = Value::deserialize(deserializer)?;
     let named = |name: &str| Debt::NAMED.into_iter().find(|(known, _)| *known == name);
-    let debt = match &value {
-        Value::String(name) => named(name).map(|(_, debt)| debt),
-        _ => value.as_u64().map(Debt::Units),
+    let debt = match value.as_str() {
+        Some(name) => named(&name).map(|(_, debt)| debt),
+        None => value.as_u64().map(Debt::Units),
     };
-    debt.map(Some).ok_or_else(|| D::Error::custom(message(&value, EXPECTED)))
-}
-
-fn one() -> u64 {
-    1
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Refund {
-    #[default]
-    Never,
-    Unsent,
-    UpstreamError,
-    BySettle,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Fallback {
-    Allow,
-    Local,
-    Deny,
+    debt.ok_or_else(|| message(value, &EXPECTED))
 }
 
 /// Collects the mistakes of one limit.
 pub(super) struct Report<'a> {
     at: &'a str,
-    pub(super) item: &'a Value,
+    pub(super) item: &'a Json<'a>,
     mistakes: &'a mut Mistakes,
     found: bool,
 }
@@ -141,7 +168,7 @@ impl Report<'_> {
 
     /// The value of `field`, as it is written.
     pub(super) fn written(&self, field: &str) -> String {
-        self.item.get(field).map(Value::to_string).unwrap_or_default()
+        self.item.get(field).map(|value| value.to_string()).unwrap_or_default()
     }
 
     /// Reports an amount that is out of range. `true` if it is in range.
@@ -154,6 +181,66 @@ impl Report<'_> {
 }
 
 impl Written {
+    /// Reads what is written in `item`, as far as it fits.
+    pub(super) fn read(at: &str, item: &Json<'_>, mistakes: &mut Mistakes) -> Option<Self> {
+        if !item.is_table() {
+            mistakes.add(at, item.found(), "a table");
+            return None;
+        }
+        let mut written = Self { cost: 1, ..Self::default() };
+        for (key, value) in item.members() {
+            let unfit = written.set(&key, &value).err();
+            for mut mistake in unfit.map(Mistakes::into_vec).unwrap_or_default() {
+                mistake.path = join(at, &join(&key, &mistake.path));
+                mistakes.push(mistake);
+            }
+        }
+        Some(written)
+    }
+
+    fn set(&mut self, key: &str, value: &Json<'_>) -> Result<(), Mistakes> {
+        match key {
+            "name" => self.name = Some(text(value)?),
+            "algorithm" => self.algorithm = ROWS.get(word(value, NAMES)?),
+            "quota" => self.quota = Some(number(value)?),
+            "period" => self.period = Some(period::read(value, PERIOD)?),
+            "burst" => self.burst = Some(number(value)?),
+            "alignment" => {
+                let all = [Alignment::FirstRequest, Alignment::Clock];
+                self.alignment = one_of(value, &["first_request", "clock"], &all)?;
+            }
+            "buckets" => self.buckets = Some(number(value)?),
+            "max_delay" => self.max_delay = Some(period::read(value, DELAY)?),
+            "calendar" => {
+                self.calendar = one_of(value, &CALENDARS, &Every::ALL.map(|(_, every)| every))?;
+            }
+            "time_zone" => self.time_zone = Some(text(value)?),
+            "anchor_day" => self.anchor_day = Some(number(value)?),
+            "conditional" => self.conditional = Some(flag(value)?),
+            "script" => self.script = Some(text(value)?),
+            "arguments" => self.arguments = Some(arguments(value)?),
+            "debt" => self.debt = Some(debt(value)?),
+            "key" => self.key = Some(Template::parse(&text(value)?)?),
+            "missing" => self.missing = Some(missing::read(value)?),
+            "when" => self.when = Some(Conditions::read(value)?),
+            "cost" => self.cost = number(value)?,
+            "shadow" => self.shadow = flag(value)?,
+            "refund" => {
+                use types::Refund::{BySettle, Never, Unsent, UpstreamError};
+                let words = ["never", "unsent", "upstream_error", "by_settle"];
+                self.refund = one_of(value, &words, &[Never, Unsent, UpstreamError, BySettle])?;
+            }
+            "on_store_error" => {
+                use types::Fallback::{Allow, Deny, Local};
+                let words = ["allow", "local", "deny"];
+                self.on_store_error = one_of(value, &words, &[Allow, Local, Deny])?;
+            }
+            "unit" => self.unit = Some(text(value)?),
+            _ => return Err(unknown("key", key, &FIELDS, "").into()),
+        }
+        Ok(())
+    }
+
     /// The settings that belong to an algorithm.
     pub(super) fn for_algorithm(&self) -> weir_algorithms::Written<'_> {
         weir_algorithms::Written {
@@ -178,7 +265,7 @@ impl Written {
     pub(super) fn check(
         self,
         at: &str,
-        item: &Value,
+        item: &Json<'_>,
         mistakes: &mut Mistakes,
     ) -> Option<(Limit, Selector)> {
         let mut report = Report { at, item, mistakes, found: false };
@@ -207,19 +294,9 @@ impl Written {
             cost: self.cost,
             unit: self.unit,
             enforcement: if self.shadow { Enforcement::Shadow } else { Enforcement::Enforce },
-            refund: match self.refund {
-                Refund::Never => types::Refund::Never,
-                Refund::Unsent => types::Refund::Unsent,
-                Refund::UpstreamError => types::Refund::UpstreamError,
-                Refund::BySettle => types::Refund::BySettle,
-            },
+            refund: self.refund.unwrap_or(types::Refund::Never),
             debt,
-            on_store_error: match self.on_store_error {
-                None => types::Fallback::RouteDefault,
-                Some(Fallback::Allow) => types::Fallback::Allow,
-                Some(Fallback::Local) => types::Fallback::Local,
-                Some(Fallback::Deny) => types::Fallback::Deny,
-            },
+            on_store_error: self.on_store_error.unwrap_or(types::Fallback::RouteDefault),
         };
         Some((limit, Selector { key: self.key, missing: self.missing, when: self.when }))
     }

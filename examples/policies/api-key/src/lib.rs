@@ -1,6 +1,6 @@
 //! Counts requests by API key, and by address if there is none.
 
-use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
+use weir_policy::{Decision, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Policy};
 
 /// The policy is its configuration.
 #[derive(Debug, serde::Deserialize)]
@@ -23,7 +23,7 @@ impl Policy for ApiKey {
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
         let key = match facts.get("header.x-api-key") {
             Some(key) => format!("key:{key}"),
-            None => format!("ip:{}", facts.get("client-ip").ok_or("no client address")?),
+            None => format!("ip:{}", Ipv6Prefix::default().client(facts)?.text),
         };
         Ok(self.limits.check(&key, facts))
     }

@@ -7,6 +7,7 @@
 
 use weir_policy::{
     Adjustment, Decision, Facts, FieldName, Limits, Manifest, Mistakes, Policy, ResponseView,
+    Settlement,
 };
 
 /// `[policies.NAME.config]`.
@@ -67,7 +68,7 @@ impl Policy for ReplyCost {
         Ok(Decision::check(limits).settle_with(memo.join("\n")))
     }
 
-    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
         let name = self.cost_fact();
         let told = response.facts.iter().find(|(fact, _)| *fact == name);
         let cost = told.and_then(|(_, value)| cost(value)).unwrap_or(self.0.cost_if_missing);
@@ -106,7 +107,7 @@ mod tests {
         let facts = cost.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let view =
             ResponseView { outcome: Outcome::Completed, status: 200, facts, limits: Vec::new() };
-        let adjustments = policy.settle(&memo, &view).unwrap();
+        let adjustments = policy.settle(&memo, &view).unwrap().adjustments;
         adjustments.into_iter().map(|adjustment| (adjustment.limit, adjustment.change)).collect()
     }
 

@@ -283,3 +283,23 @@ fn the_readmes_persisted_queries_are_right() {
     assert_eq!(entries.len(), 2);
     policy(&format!(r#", "persisted": {{{}}}"#, entries.join(", ")));
 }
+
+/// Mistakes of the SDK's own and of this policy, in one list and between lists.
+#[test]
+fn a_mistake_in_a_limit_hides_no_other_and_causes_none() {
+    let broken = POINTS.replace("\"points\"", "\"points\", \"burrst\": 3");
+    let found = mistakes_of(&format!(r#"{{"limits": [{broken}], "max_depth": 0}}"#));
+    let starts = ["limits[0].burrst: ", "max_depth: "];
+    assert_eq!(found.len(), starts.len(), "{found:#?}");
+    found
+        .iter()
+        .zip(starts)
+        .for_each(|(found, start)| assert!(found.starts_with(start), "{found}"));
+    let found = mistakes_of(&format!(r#"{{"limits": [{broken}], "requests": [{broken}]}}"#));
+    let starts = ["limits[0].burrst: ", "requests[0].burrst: ", "requests[0].name: "];
+    assert_eq!(found.len(), starts.len(), "{found:#?}");
+    found
+        .iter()
+        .zip(starts)
+        .for_each(|(found, start)| assert!(found.starts_with(start), "{found}"));
+}

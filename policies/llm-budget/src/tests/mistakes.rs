@@ -306,3 +306,27 @@ fn all_mistakes_come_at_once() {
         starts(found, expected);
     }
 }
+
+/// Mistakes of the SDK's own and of this policy, in one list and between lists.
+#[test]
+fn a_mistake_in_a_limit_hides_no_other() {
+    let config = r#"{"api": "openai",
+        "tokens": [{"name": "a", "algorithm": "gcra", "quota": "x", "period": "1m"},
+                   {"name": "b", "algorithm": "gcra", "quota": 5, "period": "1m", "cost": 7}],
+        "requests": [{"name": "a", "algorithm": "gcra", "quota": 5, "period": "1x"},
+                     {"name": "c", "algorithm": "gcra", "quota": 5, "period": "1m", "refund": "by_settle"}],
+        "models": {"m*x": {"max_output": "y"}}, "hard_cut": -1}"#;
+    let found = mistakes(config);
+    let expected = [
+        "hard_cut: found integer `-1`",
+        "models.m*x.max_output: found string \"y\"",
+        "models.m*x: found the name \"m*x\"",
+        "requests[0].name: found \"a\", which is also in `tokens`",
+        "requests[0].period: found \"1x\"",
+        "requests[1].refund: found \"by_settle\"",
+        "tokens[0].quota: found string \"x\"",
+        "tokens[1].cost: found 7",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    found.iter().zip(expected).for_each(|(found, expected)| starts(found, expected));
+}

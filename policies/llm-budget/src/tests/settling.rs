@@ -276,7 +276,7 @@ fn a_decision_of_another_instance_is_settled_by_its_memo() {
     // The prices have changed since.
     let other = openai(&format!("{}, {}", all_lists(), MODELS.replace("2500000", "1")));
     let view = completed(&[(PROMPT, "90"), (COMPLETION, "200")]);
-    let money = other.settle(&memo, &view).unwrap().pop().unwrap();
+    let money = other.settle(&memo, &view).unwrap().adjustments.pop().unwrap();
     assert_eq!((money.limit.as_str(), money.change), ("money", Change::Units(2_225 - 10_250)));
 }
 

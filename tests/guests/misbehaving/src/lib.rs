@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_policy::{
     Adjustment, Algorithm, Calendar, Change, Decision, Denial, Facts, Level, Limit, Manifest,
-    Mistakes, Policy, Quota, ResponseView, log, now_ms,
+    Mistakes, Outcome, Policy, Quota, ResponseView, Settlement, VerifyingKey, log, now_ms, verify,
 };
 
 /// The content of the manifest, so that a test can choose it.
@@ -21,8 +21,15 @@ pub struct Misbehaving {
     pure: bool,
     #[serde(default)]
     loops_in_configure: bool,
+    /// Between these times, in milliseconds since 1970, each decision panics.
+    #[serde(default)]
+    broken_ms: Option<(u64, u64)>,
     #[serde(skip)]
     calls: std::cell::Cell<u64>,
+}
+
+thread_local! {
+    static KEPT: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
 }
 
 impl Policy for Misbehaving {
@@ -46,6 +53,9 @@ impl Policy for Misbehaving {
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
         self.calls.set(self.calls.get() + 1);
+        if self.broken_ms.is_some_and(|(from, until)| (from..until).contains(&now_ms())) {
+            return Ok(panics());
+        }
         let how = facts.get("query").unwrap_or("");
         let one = |name: &str, key: &str| Decision::check([limit(name, key)]);
         Ok(match how {
@@ -58,6 +68,10 @@ impl Policy for Misbehaving {
                     now_ms()
                 }),
             ),
+            "leak" => {
+                std::mem::forget(vec![1_u8; 64 << 10]);
+                one("a", "k")
+            }
             "bypass" => Decision::bypass(),
             "no-limits" => Decision::check([]),
             "deny" => Decision::deny(
@@ -97,17 +111,6 @@ impl Policy for Misbehaving {
             "two-names" => Decision::check([limit("a", "k"), limit("a", "l")]),
             "17-limits" => Decision::check((0..17).map(|index| limit(&format!("l{index}"), "k"))),
             "million-limits" => Decision::check((0..100_000).map(|_| limit("a", "k"))),
-            "no-zone" => {
-                let zone = "Europe/Atlantis".to_owned();
-                let quota = Quota {
-                    amount: 1,
-                    calendar: Calendar::Day,
-                    time_zone: zone,
-                    anchor_day: 1,
-                    conditional: true,
-                };
-                Decision::check([Limit::new("a", "k", Algorithm::Quota(quota))])
-            }
             "period-0" => {
                 Decision::check([Limit::new("a", "k", Algorithm::fixed_window(1, Duration::ZERO))])
             }
@@ -123,18 +126,18 @@ impl Policy for Misbehaving {
             }),
             "memo" => one("a", "k").settle_with("m".repeat(5_000)),
             "label" => one("a", "k").label("a b", "c"),
-            other => return Err(format!("unknown: {other}")),
+            other => return longer(other).ok_or_else(|| format!("unknown: {other}")),
         })
     }
 
-    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
         let limit =
             response.limits.first().map_or_else(|| "a".to_owned(), |limit| limit.name.clone());
         match memo {
             "loop" => loop {
                 black_box(());
             },
-            "huge" => Ok(vec![Adjustment { limit, change: Change::Units(i64::MIN) }]),
+            "huge" => Ok(Adjustment { limit, change: Change::Units(i64::MIN) }.into()),
             "many" => Ok((0..17).map(|_| Adjustment::charge(limit.clone(), 1)).collect()),
             // The cost as reported at the end of the response.
             "trailer" => {
@@ -145,14 +148,72 @@ impl Policy for Misbehaving {
                     .and_then(|(_, cost)| cost.parse().ok());
                 Ok(cost.map(|units| Adjustment::charge(limit, units)).into_iter().collect())
             }
-            "reset" => Ok(vec![Adjustment::reset(limit)]),
+            "strikes" if response.outcome == Outcome::Refused => {
+                Ok(Settlement::from(Adjustment::charge("strikes", 1))
+                    .label("ended", "refused")
+                    .amount("strikes", 2)
+                    .amount("hidden", 1))
+            }
+            "strikes" => Ok(Settlement::nothing().label("ended", "otherwise")),
+            "17-amounts" => Ok((0..17u64).fold(Settlement::nothing(), |settlement, index| {
+                settlement.amount(format!("a{index}"), index)
+            })),
+            "amount-name" => Ok(Settlement::nothing().amount("a b", 1)),
+            "settle-label" => Ok(Settlement::nothing().label("a b", "c")),
+            "reset" => Ok(Adjustment::reset(limit).into()),
             _ => {
                 let units =
                     i64::from(response.status) - 200 + i64::try_from(memo.len()).unwrap_or(0);
-                Ok(vec![Adjustment { limit, change: Change::Units(units) }])
+                Ok(Adjustment { limit, change: Change::Units(units) }.into())
             }
         }
     }
+}
+
+/// Decisions that need more than a line.
+fn longer(query: &str) -> Option<Decision> {
+    let one = |name: &str, key: &str| Decision::check([limit(name, key)]);
+    Some(match query {
+        "no-zone" => {
+            let zone = "Europe/Atlantis".to_owned();
+            let quota = Quota {
+                amount: 1,
+                calendar: Calendar::Day,
+                time_zone: zone,
+                anchor_day: 1,
+                conditional: true,
+            };
+            Decision::check([Limit::new("a", "k", Algorithm::Quota(quota))])
+        }
+        // What the last request asked to be kept.
+        "keep-a" | "keep-b" => one("a", &format!("before: {}", KEPT.replace(query.to_owned()))),
+        // Refusals of `calls` are counted by `strikes`.
+        "strikes" => {
+            let window = |quota| Algorithm::fixed_window(quota, Duration::from_secs(3_600));
+            Decision::check([
+                Limit::new("calls", "k", window(1)),
+                Limit::new("strikes", "k", window(3)).cost(0),
+            ])
+            .label("kind", "counted")
+            .label("hidden", "x")
+            .settle_with("strikes")
+            .settle_refusals()
+        }
+        "own-body" => {
+            let body = r#"{"errors":[{"message":"no"}]}"#;
+            Decision::deny(Denial::new(403, "no").body("application/json", body))
+        }
+        "long-body" => {
+            let text = "b".repeat(20_000);
+            Decision::deny(Denial::new(403, "").body("text/plain", text))
+        }
+        "media-type" => Decision::deny(Denial::new(403, "").body("text\r\nx: y", "")),
+        "verifies" => (0..17).fold(one("a", "k"), |decision, _| {
+            let right = verify(&VerifyingKey::Hs256(b"secret".to_vec()), b"message", b"");
+            decision.label("right", right.to_string())
+        }),
+        _ => return None,
+    })
 }
 
 fn limit(name: &str, key: &str) -> Limit {

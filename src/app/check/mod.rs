@@ -1,0 +1,104 @@
+//! `weir check`: builds everything that a configuration names, and looks for what is allowed but
+//! probably not meant. Serves nothing and charges nothing.
+//!
+//! `routes` looks for routes that no request reaches, `limits` for limits that can't be kept,
+//! `keys` for keys that clients choose themselves. None of it is done at start or at a reload: it
+//! may take a while, and does not change what is served.
+
+mod keys;
+mod limits;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::build::{Builder, Built};
+use super::reach::{self, Reached};
+use crate::clock::Clock;
+use crate::config::{Config, Mistakes, Route, Warning};
+use crate::policy::{self, Module, Policy};
+use crate::proxy::Snapshot;
+use crate::telemetry::{Doubt, Metrics};
+
+/// Builds everything that `config` names, guests included, and drops it again. Returns what is
+/// allowed but probably not meant.
+///
+/// # Errors
+/// All mistakes of all modules.
+pub fn check(config: Config) -> Result<Vec<Warning>, Mistakes> {
+    build(config).map(|(_, warnings)| warnings)
+}
+
+/// Like [`check`], and then asks the store and the upstreams whether they can be reached.
+///
+/// # Errors
+/// All mistakes of all modules; nothing is asked then.
+pub fn check_and_reach(config: Config) -> Result<(Vec<Warning>, Vec<Reached>), Mistakes> {
+    let (built, warnings) = build(config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let reached = match runtime {
+        Ok(runtime) => runtime.block_on(reach::all(&built)),
+        Err(error) => {
+            vec![Reached { what: "this machine".into(), problem: Some(error.to_string()) }]
+        }
+    };
+    Ok((warnings, reached))
+}
+
+fn build(config: Config) -> Result<(Built, Vec<Warning>), Mistakes> {
+    let builder = Builder::new(Metrics::new(1), Clock::system(), &config.policy_runtime)
+        .map_err(|mistake| config.source.locate(&[mistake]))?;
+    let source = Arc::clone(&config.source);
+    let (built, snapshot) = builder.build(config, None)?;
+    let mut warnings = built.warnings.clone();
+    warnings.extend(doubts(&built, &snapshot).iter().map(|doubt| source.warn(doubt)));
+    Ok((built, warnings))
+}
+
+fn doubts(built: &Built, snapshot: &Snapshot) -> Vec<Doubt> {
+    let mut doubts = routes::doubts(built, snapshot);
+    let mut policies: Vec<_> = built.policies.iter().collect();
+    policies.sort_unstable_by_key(|(name, _)| *name);
+    for (name, (settings, policy)) in policies {
+        let section = crate::config::setting::policy(name);
+        let routes = routes_of(built, name);
+        let under = |doubt: Doubt| doubt.under(&section);
+        let of_limits = settings.limit_doubts().into_iter();
+        let of_limits = of_limits.filter(|doubt| is_confirmed(doubt, settings, policy, &routes));
+        doubts.extend(of_limits.map(under));
+        doubts.extend(limits::doubts(built, settings, &section, &routes));
+        doubts.extend(keys::doubts(settings, policy, &routes).into_iter().map(under));
+    }
+    doubts
+}
+
+/// Policies that charge each list of their configuration as it is written. Of others, two limits of
+/// a list are only compared if one decision is seen to charge both alike.
+const AS_WRITTEN: [&str; 5] = ["client-ip", "keyed", "plans", "graphql-cost", "llm-budget"];
+
+fn is_confirmed(
+    doubt: &Doubt,
+    settings: &policy::Settings,
+    policy: &Policy,
+    routes: &[(usize, &Route)],
+) -> bool {
+    if matches!(&settings.module, Module::Shipped(name) if AS_WRITTEN.contains(&name.as_str())) {
+        return true;
+    }
+    let placed = settings.placed_limits();
+    let name_at = |setting: &str| {
+        let (limit, _) = setting.rsplit_once('.')?;
+        placed.iter().find(|placed| placed.setting == limit).map(|placed| placed.name.as_str())
+    };
+    let other = doubt.beside.first().and_then(|(setting, _)| name_at(setting));
+    let names = name_at(&doubt.setting).zip(other);
+    names
+        .is_some_and(|(one, other)| keys::are_charged_alike(settings, policy, routes, [one, other]))
+}
+
+/// The routes that a policy decides for, with their indices.
+fn routes_of<'b>(built: &'b Built, policy: &str) -> Vec<(usize, &'b Route)> {
+    let all = built.routes.iter().enumerate();
+    all.filter(|(_, route)| route.policy.as_deref() == Some(policy)).collect()
+}

@@ -1,0 +1,63 @@
+//! Routes that no request reaches, as doubts.
+
+use super::super::build::Built;
+use crate::config::setting;
+use crate::proxy::{Snapshot, Unreached, UnreachedRoute};
+use crate::telemetry::Doubt;
+
+/// Routes that a picture shows beside the one that they hide, at most.
+const SHOWN_MAX: usize = 4;
+
+pub(super) fn doubts(built: &Built, snapshot: &Snapshot) -> Vec<Doubt> {
+    snapshot.unreached().into_iter().map(|unreached| doubt(built, unreached)).collect()
+}
+
+fn doubt(built: &Built, UnreachedRoute { route, why }: UnreachedRoute) -> Doubt {
+    let name_of = |index: usize| {
+        let name = built.routes.get(index).map_or("", |route| route.name.as_str());
+        format!("`{name}`")
+    };
+    let (at, name) = (setting::route_path(route), name_of(route));
+    let others = |by: &[usize]| {
+        let names: Vec<String> = by.iter().take(SHOWN_MAX).map(|index| name_of(*index)).collect();
+        let more = by.len().saturating_sub(SHOWN_MAX);
+        match names.split_last() {
+            Some((last, [])) if more == 0 => last.clone(),
+            Some((last, before)) if more == 0 => format!("{} and {last}", before.join(", ")),
+            _ => format!("{} and {more} more", names.join(", ")),
+        }
+    };
+    let beside = |doubt: Doubt, by: &[usize]| {
+        by.iter().take(SHOWN_MAX).fold(doubt, |doubt, index| {
+            doubt.beside(setting::route_path(*index), "this route is more specific")
+        })
+    };
+    match why {
+        Unreached::Hidden(by) => {
+            let text = format!(
+                "no request can reach the route {name}: {} match all that it would",
+                others(&by)
+            );
+            beside(Doubt::new("hidden-route", at, text), &by)
+                .remedy("remove it, or narrow the routes that hide it")
+        }
+        Unreached::OnlyUnusualMethods(by) => {
+            let text = format!(
+                "the route {name} gets only requests with unusual methods, such as PROPFIND: {} \
+                 take all others",
+                others(&by)
+            );
+            let remedy = "remove it, or write the `methods` that it is for";
+            beside(Doubt::new("unusual-methods", at, text), &by).remedy(remedy)
+        }
+        Unreached::TooLong { bytes } => {
+            let text = format!(
+                "no request can reach the route {name}: its path has {bytes} bytes at least, and \
+                 longer targets than `uri_bytes` are refused"
+            );
+            Doubt::new("hidden-route", at, text)
+                .beside(setting::URI_BYTES, "this is the most")
+                .remedy("raise server.limits.uri_bytes")
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What `weir check` warns of, by configurations and real guests.
+
+use std::path::Path;
+
+use super::*;
+use crate::policy::tests::guest;
+
+const API: &str = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n";
+const ROUTE: &str = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
+
+fn warnings(text: &str) -> Vec<Warning> {
+    let config = Config::parse(text, Path::new("proxy.toml"));
+    let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    check(config).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+/// The warnings about a policy that decides for all requests.
+fn about(policy: &str) -> Vec<Warning> {
+    warnings(&format!("{API}[policies.p]\n{policy}\n{ROUTE}"))
+}
+
+fn names(warnings: &[Warning]) -> Vec<&str> {
+    warnings.iter().map(|warning| warning.name).collect()
+}
+
+/// The limits of a policy, each with a key.
+fn keyed(keys: &[&str]) -> String {
+    let limit = |(index, key): (usize, &&str)| {
+        format!(
+            "{{ name = \"l{index}\", algorithm = \"gcra\", quota = {}, period = \"1s\", {key} }}",
+            9 - index
+        )
+    };
+    let limits: Vec<String> = keys.iter().enumerate().map(limit).collect();
+    format!("use = \"keyed\"\nconfig.limits = [{}]", limits.join(", "))
+}
+
+#[test]
+fn a_route_that_others_hide_is_shown_with_them() {
+    let route = |path: &str| format!("[[routes]]\npath = \"{path}\"\nupstream = \"api\"\n");
+    let text = format!("{API}{}{}{}", route("/a/*"), route("/a"), route("/a/{id}/*"));
+    let found = warnings(&text);
+    assert_eq!(names(&found), ["hidden-route"]);
+    assert_eq!(
+        found[0].to_string(),
+        "proxy.toml:4:8: no request can reach the route `a-all`: `a` and `a-id-all` match all that \
+         it would; remove it, or narrow the routes that hide it"
+    );
+    for part in [
+        "warning: no request can reach the route `a-all`",
+        "[hidden-route]",
+        "--> proxy.toml:4:8",
+        "4 | path = \"/a/*\"",
+        "^^^^^^",
+        "7 | path = \"/a\"",
+        "---- this route is more specific",
+        "help: remove it",
+    ] {
+        assert!(found[0].picture.contains(part), "{part}\n{}", found[0].picture);
+    }
+    let short = format!(
+        "server.limits.uri_bytes = \"1KiB\"\n{API}{}",
+        route(&format!("/{}", "a".repeat(1_024)))
+    );
+    let found = warnings(&short);
+    assert_eq!(names(&found), ["hidden-route"]);
+    assert!(found[0].picture.contains("this is the most"), "{}", found[0].picture);
+}
+
+#[test]
+fn a_key_that_only_the_client_chooses_is_told() {
+    for (keys, by) in [
+        (&["key = \"{header.x-user}\""][..], "`header.x-user`"),
+        (&["key = \"{cookie.sid}\"", "key = \"{query.user}\""], "`cookie.sid` and `query.user`"),
+        (&["key = \"{header.x-user} {path}\""], "`header.x-user`"),
+        (&["key = \"{client_ip} {header.x-user}\""], "`header.x-user`"),
+        (&["key = \"{body:/user/name}\""], "`body:/user/name`"),
+        (&["key = \"{form.user}\""], "`form.user`"),
+        (&["key = \"{query}\""], "`query`"),
+        // A limit that never refuses bounds nobody.
+        (&["key = \"{header.x-user}\"", "key = \"{client_ip}\", shadow = true"], "`header.x-user`"),
+        // Nor does one for other requests.
+        (
+            &["key = \"{header.x-user}\"", "key = \"{client_ip}\", when = { method = \"POST\" }"],
+            "`header.x-user`",
+        ),
+        (&["key = \"{header.x-user}\", when = { path = \"/login\" }"], "`header.x-user`"),
+    ] {
+        let found = about(&keyed(keys));
+        assert_eq!(names(&found), ["unbounded-key"], "{keys:?}: {found:#?}");
+        assert!(found[0].text.contains(by), "{by}: {}", found[0]);
+        assert!(found[0].picture.contains("^^^"), "{}", found[0].picture);
+    }
+}
+
+#[test]
+fn a_client_that_some_limit_counts_is_bounded() {
+    for keys in [
+        &["key = \"{client_ip}\""][..],
+        &["key = \"{header.x-user}\"", "key = \"{client_ip}\""],
+        &["key = \"{header.x-user}\"", "key = \"{tls.client.subject}\""],
+        &["key = \"{header.x-user}\"", "key = \"everyone\""],
+        &["key = \"{path.id}\""],
+        &["key = \"{path} {method}\""],
+    ] {
+        let found = about(&keyed(keys));
+        let found: Vec<_> =
+            names(&found).into_iter().filter(|name| *name != "missing-fact").collect();
+        assert_eq!(found, [] as [&str; 0], "{keys:?}");
+    }
+    // Unknown keys are counted by address, or refused.
+    let plans = "use = \"plans\"\n[policies.p.config]\nkey = \"{header.x-api-key}\"\n";
+    let free =
+        "plans.free = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\" }]\n";
+    for unknown in ["default_plan = \"free\"", "unknown = \"deny\""] {
+        assert_eq!(about(&format!("{plans}{unknown}\n{free}")), [], "{unknown}");
+    }
+    // But not where a plan's own limit counts something else.
+    let own = free.replace("\"1s\"", "\"1s\", key = \"{header.x-device}\"");
+    assert_eq!(names(&about(&format!("{plans}default_plan = \"free\"\n{own}"))), ["unbounded-key"]);
+}
+
+/// Its limits are not in the configuration.
+#[test]
+fn policies_of_the_operators_own_are_asked_in_the_same_way() {
+    let config =
+        "config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\" }]";
+    let path = guest::api_key();
+    let found = about(&format!("wasm = {path:?}\n{config}"));
+    assert_eq!(names(&found), ["unbounded-key"], "{found:#?}");
+    let looser = "{ name = \"b\", algorithm = \"gcra\", quota = 2, period = \"1s\" }]";
+    let found = about(&format!("wasm = {path:?}\n{}, {looser}", config.trim_end_matches(']')));
+    assert_eq!(names(&found), ["useless-limit", "unbounded-key"], "{found:#?}");
+    // This one settles what its limits took, so neither always precedes the other.
+    let window = "algorithm = \"fixed_window\", period = \"15m\"";
+    let guard = format!(
+        "use = \"login-guard\"\nconfig.account = \"{{form.user}}\"\nconfig.success = [302]\n\
+         config.by_address = [{{ name = \"a\", quota = 5, {window} }}, {{ name = \"b\", quota = 9, {window} }}]"
+    );
+    assert_eq!(names(&about(&guard)), [] as [&str; 0]);
+}
+
+#[test]
+fn contradicting_limits_are_told_with_both_lines() {
+    let limits = "use = \"client-ip\"\n[[policies.p.config.limits]]\nname = \"second\"\nalgorithm = \"gcra\"\n\
+                  quota = 100\nperiod = \"1s\"\n\n[[policies.p.config.limits]]\nname = \"minute\"\n\
+                  algorithm = \"fixed_window\"\nquota = 20\nperiod = \"1m\"";
+    let found = about(limits);
+    assert_eq!(names(&found), ["useless-limit"]);
+    let text = "proxy.toml:8:9: `second` (100 in 1s) can never refuse: `minute` (20 in 1m) has the \
+                same key and refuses first; ";
+    assert!(found[0].to_string().starts_with(text), "{}", found[0]);
+    for part in [" 8 | quota = 100", "14 | quota = 20", "-- this limit is stricter"] {
+        assert!(found[0].picture.contains(part), "{part}\n{}", found[0].picture);
+    }
+}
+
+#[test]
+fn a_delay_that_the_rest_of_the_file_cuts_off_is_told() {
+    let queue = "use = \"client-ip\"\nconfig.limits = [{ name = \"a\", algorithm = \"leaky_bucket\", \
+                 quota = 1, period = \"1s\", max_delay = \"5s\" }]";
+    let route = |timeout: &str| {
+        let text = format!("{API}[policies.p]\n{queue}\n{ROUTE}timeouts.request = \"{timeout}\"\n");
+        warnings(&text)
+    };
+    assert_eq!(route("6s"), []);
+    let found = route("5s");
+    assert_eq!(names(&found), ["long-delay"]);
+    assert!(found[0].text.contains("may wait 5000 ms in `a`"), "{}", found[0]);
+    let none = format!("server.limits.waiting_per_worker = 0\n{API}[policies.p]\n{queue}\n{ROUTE}");
+    assert_eq!(names(&warnings(&none)), ["no-delay"]);
+}
+
+#[test]
+fn more_in_flight_than_there_is_room_for_is_told_where_it_is_certain() {
+    let text = |quota: u32, more: &str| {
+        format!(
+            "{more}[server]\nworkers = 2\n{API}requests_per_worker = 10\n[policies.p]\nuse = \"client-ip\"\n\
+             config.limits = [{{ name = \"a\", algorithm = \"concurrency\", quota = {quota} }}]\n{ROUTE}"
+        )
+    };
+    assert_eq!(warnings(&text(20, "")), []);
+    assert_eq!(names(&warnings(&text(21, ""))), ["useless-limit"]);
+    // With a shared store there may be any number of proxies.
+    let redis = "[store]\nengine = \"redis\"\non_store_error = \"allow\"\nkey_secret_env = \"PATH\"\n\
+                 [store.redis]\nnodes = [\"127.0.0.1:7000\"]\nmode = \"single\"\n";
+    assert_eq!(warnings(&text(21, redis)), []);
+}

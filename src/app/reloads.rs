@@ -1,0 +1,174 @@
+//! What became of reloads: the last ones, for `/status`, and the answer to whoever asks for one.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::config::{Changes, Effect, MistakeAt, Mistakes};
+use crate::reload::{NotAsked, Outcome, Reason, Reloaded, Trigger};
+use crate::telemetry::Label as _;
+
+/// Reloads that `/status` shows, at most.
+const SHOWN_MAX: usize = 10;
+
+/// The reloads of a running proxy.
+#[derive(Debug, Default)]
+pub(super) struct Reloads {
+    /// The latest first.
+    last: Mutex<VecDeque<Record>>,
+    /// None where no file is watched.
+    trigger: OnceLock<Trigger>,
+}
+
+/// One reload.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) at_s: i64,
+    /// What started it; none where the program did that this proxy is a part of.
+    pub(super) reason: Option<Reason>,
+    pub(super) ended: Ended,
+}
+
+/// How a reload ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Applied(Changes),
+    /// It came too late to be applied.
+    ShuttingDown,
+    Refused {
+        count: usize,
+        /// For people, as in the log.
+        text: String,
+        each: Vec<MistakeAt>,
+    },
+}
+
+impl Ended {
+    pub(super) fn refused(mistakes: &Mistakes) -> Self {
+        let Mistakes { count, text, each, .. } = mistakes;
+        Self::Refused { count: *count, text: text.clone(), each: each.clone() }
+    }
+
+    fn result(&self) -> Reloaded {
+        match self {
+            Self::Applied(_) => Reloaded::Applied,
+            Self::ShuttingDown => Reloaded::Unchanged,
+            Self::Refused { .. } => Reloaded::Refused,
+        }
+    }
+
+    /// The answer to whoever asked for it.
+    pub(super) fn report(&self) -> Value {
+        match self {
+            Self::Applied(changes) => json!({
+                "applied": true,
+                "changes": changes.json(),
+                "changes_left_off": changes.left_off(),
+            }),
+            Self::ShuttingDown => not_applied(&NotAsked::Ended.to_string()),
+            Self::Refused { count, each, .. } => json!({
+                "applied": false,
+                "mistakes": each.iter().map(mistake).collect::<Vec<_>>(),
+                "mistakes_left_off": count.saturating_sub(each.len()),
+            }),
+        }
+    }
+}
+
+fn mistake(at: &MistakeAt) -> Value {
+    json!({ "file": at.file, "line": at.line, "text": at.text })
+}
+
+fn not_applied(reason: &str) -> Value {
+    json!({ "applied": false, "reason": reason })
+}
+
+impl Record {
+    /// For `/status`. `mistakes` is the text of the log; those who want them one by one ask for a
+    /// reload.
+    fn describe(&self) -> Value {
+        let lines = |changes: &Changes| -> Vec<String> {
+            changes.shown().map(ToString::to_string).collect()
+        };
+        let mut value = json!({
+            "at": self.at_s,
+            "reason": self.reason.map(Reason::label),
+            "result": self.ended.result().label(),
+        });
+        let more = match &self.ended {
+            Ended::Applied(changes) => vec![
+                ("changes", lines(changes).into()),
+                ("changes_left_off", changes.left_off().into()),
+            ],
+            Ended::ShuttingDown => Vec::new(),
+            Ended::Refused { text, .. } => vec![("mistakes", text.as_str().into())],
+        };
+        if let Some(value) = value.as_object_mut() {
+            value.extend(more.into_iter().map(|(key, value): (_, Value)| (key.to_owned(), value)));
+        }
+        value
+    }
+}
+
+impl Reloads {
+    pub(super) fn note(&self, record: Record) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.truncate(SHOWN_MAX - 1);
+        last.push_front(record);
+    }
+
+    /// The latest first.
+    pub(super) fn describe(&self) -> Vec<Value> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.iter().map(Record::describe).collect()
+    }
+
+    /// From now on, reloads can be asked for.
+    pub(super) fn triggered_by(&self, trigger: Trigger) {
+        // One watcher for each process: a second one could only be an embedding program's mistake.
+        let _ = self.trigger.set(trigger);
+    }
+
+    /// Reloads now. Returns an HTTP status, and JSON.
+    pub(super) async fn ask(&self) -> (StatusCode, String) {
+        let Some(trigger) = self.trigger.get() else {
+            let reason = "this proxy was started without a configuration file";
+            return (StatusCode::CONFLICT, not_applied(reason).to_string());
+        };
+        match trigger.reload().await {
+            Ok(Outcome { result: Reloaded::Applied, report }) => (StatusCode::OK, report),
+            Ok(Outcome { result: Reloaded::Unchanged, report }) => (StatusCode::CONFLICT, report),
+            Ok(Outcome { report, .. }) if report.is_empty() => {
+                let reason = "the new configuration could not be built: its builder panicked";
+                (StatusCode::INTERNAL_SERVER_ERROR, not_applied(reason).to_string())
+            }
+            Ok(Outcome { result: Reloaded::Refused, report }) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, report)
+            }
+            Err(why) => {
+                let status = match why {
+                    NotAsked::Busy => StatusCode::SERVICE_UNAVAILABLE,
+                    NotAsked::Ended => StatusCode::CONFLICT,
+                };
+                (status, not_applied(&why.to_string()).to_string())
+            }
+        }
+    }
+}
+
+/// Logs what a reload changed: a line each. Where counts are forgotten, that is a warning.
+pub(super) fn log(changes: &Changes) {
+    for change in changes.shown() {
+        match change.effect {
+            Some(Effect::Fresh | Effect::AllFresh | Effect::Left) => {
+                tracing::warn!(%change, "this reload resets counters");
+            }
+            _ => tracing::info!(%change, "this reload changes"),
+        }
+    }
+    if changes.left_off() > 0 {
+        tracing::info!(count = changes.left_off(), "this reload changes more");
+    }
+}

@@ -1,0 +1,166 @@
+//! Requests against a configuration in virtual time: `weir policy test`. Routes, policies, limits
+//! and the engine in memory are those that serve. There is no connection, and nobody waits.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::build::{Builder, Built};
+use crate::clock::Clock;
+use crate::config::{Config, Mistakes, Warning};
+use crate::engine::{self, EmbeddedSettings};
+use crate::plan::LimitOutcome;
+use crate::policy::Policy;
+use crate::proxy::{Account, Trial, TrialReply, TrialRequest, UnderWay, Unusable};
+use crate::telemetry::{Access, Metrics, Mistake};
+
+/// Counters, at most.
+const KEYS_MAX: usize = 10_000_000;
+
+/// A configuration in virtual time, with its own counters in memory.
+#[derive(Debug)]
+pub struct Simulation {
+    trial: Trial,
+    clock: Clock,
+    start_us: i64,
+    built: Built,
+    under_way: BinaryHeap<Reverse<(u64, u64)>>,
+    /// Those under way by their number, until they end.
+    waiting: HashMap<u64, Waiting>,
+    sent: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    request: UnderWay,
+    reply: TrialReply,
+    took: Duration,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub struct Ran {
+    /// How it was decided, and how it ended if it did.
+    pub account: Account,
+    /// What each of its limits would answer now: after its end, if it ended at once.
+    pub left: Vec<(String, LimitOutcome)>,
+    /// The number under which [`Simulation::send`] and [`Simulation::wait_until`] tell its end, if
+    /// it is still under way.
+    pub under_way: Option<u64>,
+}
+
+impl Simulation {
+    /// Builds everything that `config` names, but counts in memory, whatever its store is. Time
+    /// begins at `start_us`, in microseconds since 1970.
+    ///
+    /// # Errors
+    /// All mistakes of all modules.
+    pub fn build(mut config: Config, start_us: i64) -> Result<Self, Mistakes> {
+        let source = Arc::clone(&config.source);
+        let clock = Clock::simulated_at(start_us);
+        let general = |mistake: Mistake| source.locate(&[mistake]);
+        config.engine = engine::Settings::Embedded(EmbeddedSettings::new(KEYS_MAX));
+        config.requests.access = Access::Off;
+        let builder = Builder::new(Metrics::new(1), clock.clone(), &config.policy_runtime)
+            .map_err(general)?;
+        let (built, snapshot) = builder.build(config, None)?;
+        let trial = Trial::new(Arc::new(snapshot)).map_err(|error| {
+            general(Mistake::new("", error.to_string(), "a machine that can run a timer"))
+        })?;
+        Ok(Self {
+            trial,
+            clock,
+            start_us,
+            built,
+            under_way: BinaryHeap::new(),
+            waiting: HashMap::new(),
+            sent: 0,
+        })
+    }
+
+    /// What is allowed in the configuration but probably not intended.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.built.warnings
+    }
+
+    /// The policy of this name.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
+        self.built.policies.get(name).map(|(_, policy)| policy)
+    }
+
+    /// Moves time to `at` after the start. Requests that end until then are ended, in the order of
+    /// their ends, and returned with their numbers.
+    pub fn wait_until(&mut self, at: Duration) -> Vec<(u64, Account)> {
+        let mut ended = Vec::new();
+        let until = micros(at);
+        while let Some(Reverse((due, number))) =
+            self.under_way.peek().copied().filter(|Reverse((due, _))| *due <= until)
+        {
+            self.under_way.pop();
+            self.set(due);
+            let Some(Waiting { request, reply, took }) = self.waiting.remove(&number) else {
+                continue;
+            };
+            ended.push((number, self.trial.end(request, reply, took)));
+        }
+        self.set(until);
+        ended
+    }
+
+    /// Ends all requests that are under way, each at its time.
+    pub fn wait_for_all(&mut self) -> Vec<(u64, Account)> {
+        let last = self.under_way.iter().map(|Reverse((due, _))| *due).max().unwrap_or(0);
+        self.wait_until(Duration::from_micros(last))
+    }
+
+    /// Sends a request now. Its upstream replies `after` it has got it.
+    ///
+    /// # Errors
+    /// It is not a request that a client could send.
+    pub fn send(
+        &mut self,
+        request: &TrialRequest,
+        reply: TrialReply,
+        after: Duration,
+    ) -> Result<Ran, Unusable> {
+        let (account, under_way) = self.run(request, reply, after)?;
+        let left = self.trial.look(&account);
+        Ok(Ran { account, left, under_way })
+    }
+
+    /// [`send`](Self::send) for many requests: without asking what is left. Returns the number of
+    /// the request, too, if it is still under way.
+    ///
+    /// # Errors
+    /// It is not a request that a client could send.
+    pub fn run(
+        &mut self,
+        request: &TrialRequest,
+        reply: TrialReply,
+        after: Duration,
+    ) -> Result<(Account, Option<u64>), Unusable> {
+        let begun = self.trial.begin(request)?;
+        let took = begun.account().delay + after;
+        if !begun.is_sent() || took.is_zero() {
+            return Ok((self.trial.end(begun, reply, took), None));
+        }
+        let account = begun.account().clone();
+        self.sent += 1;
+        let number = self.sent;
+        let now = u64::try_from(self.clock.wall_us() - self.start_us).unwrap_or(0);
+        self.under_way.push(Reverse((now.saturating_add(micros(took)), number)));
+        self.waiting.insert(number, Waiting { request: begun, reply, took });
+        Ok((account, Some(number)))
+    }
+
+    fn set(&self, since_start_us: u64) {
+        self.clock.set(self.start_us.saturating_add_unsigned(since_start_us));
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,133 @@
+//! `weir check`: reports all mistakes of a configuration, warns of what is allowed but probably not
+//! meant, and says what a change would mean.
+//!
+//! Mistakes and warnings go to standard error, results to standard output, with `--json` all of it
+//! to standard output. Warnings don't change the exit code, except with `--strict`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{CONFIG_DEFAULT, EXIT_CONFIG, wrong_config};
+use crate::app::{self, Reached};
+use crate::config::{Changes, Config, Mistakes, Outline, Warning};
+
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// The configuration file
+    #[arg(long, default_value = CONFIG_DEFAULT)]
+    config: PathBuf,
+    /// Also ask the store and the upstreams whether they can be reached from here
+    #[arg(long)]
+    connect: bool,
+    /// Also say what the configuration changes in this other file, and what that means for the
+    /// counters; files that OLD names are looked up next to it
+    #[arg(long, value_name = "OLD")]
+    against: Option<PathBuf>,
+    /// Fail on warnings as on mistakes, with exit code 78
+    #[arg(long)]
+    strict: bool,
+    /// Leave out warnings of this kind, the name in brackets behind each; may be repeated
+    #[arg(long, value_name = "KIND")]
+    allow: Vec<String>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found in a configuration without mistakes.
+#[derive(Debug)]
+struct Checked {
+    warnings: Vec<Warning>,
+    changes: Option<Changes>,
+    reached: Vec<Reached>,
+}
+
+impl Check {
+    pub(super) fn run(self) -> ExitCode {
+        match self.check() {
+            Ok(checked) if self.json => self.report_json(&checked),
+            Ok(checked) => self.report(&checked),
+            Err(mistakes) if self.json => {
+                let each = mistakes.each.iter().map(|mistake| {
+                    json!({ "file": mistake.file, "line": mistake.line, "text": mistake.text })
+                });
+                let each: Vec<Value> = each.collect();
+                println!("{}", json!({ "mistakes": each, "count": mistakes.count }));
+                ExitCode::from(EXIT_CONFIG)
+            }
+            Err(mistakes) => wrong_config(&mistakes),
+        }
+    }
+
+    fn check(&self) -> Result<Checked, Mistakes> {
+        let config = app::load(&self.config)?;
+        let before = self.against.as_deref().map(Config::load).transpose()?;
+        let change = |before: Config, after: &Outline| Changes::between(&before.outline, after);
+        let changes = before.map(|before| change(before, &config.outline));
+        let (mut warnings, reached) = if self.connect {
+            app::check_and_reach(config)?
+        } else {
+            (app::check(config)?, Vec::new())
+        };
+        warnings.retain(|warning| !self.allow.iter().any(|kind| kind == warning.name));
+        Ok(Checked { warnings, changes, reached })
+    }
+
+    fn report(&self, checked: &Checked) -> ExitCode {
+        let Checked { warnings, changes, reached } = checked;
+        warnings.iter().for_each(|warning| eprintln!("{}\n", warning.picture));
+        let counted = match warnings.len() {
+            0 => String::new(),
+            1 => ", 1 warning".to_owned(),
+            many => format!(", {many} warnings"),
+        };
+        println!("{}: no mistakes{counted}", self.config.display());
+        if let (Some(changes), Some(old)) = (changes, &self.against) {
+            if changes.is_empty() {
+                println!("{} says the same", old.display());
+            } else {
+                println!("changes {}:", old.display());
+                changes.to_string().lines().for_each(|line| println!("  {line}"));
+            }
+        }
+        for Reached { what, problem } in reached {
+            println!("{what}: {}", problem.as_deref().unwrap_or("reached"));
+        }
+        self.exit_code(checked)
+    }
+
+    fn report_json(&self, checked: &Checked) -> ExitCode {
+        let warnings = checked.warnings.iter().map(|warning| {
+            let Warning { name, place, text, remedy, .. } = warning;
+            json!({ "kind": name, "place": place, "text": text, "remedy": remedy })
+        });
+        let reached = checked
+            .reached
+            .iter()
+            .map(|Reached { what, problem }| json!({ "what": what, "problem": problem }));
+        let mut all = json!({
+            "mistakes": [],
+            "warnings": warnings.collect::<Vec<Value>>(),
+            "reached": reached.collect::<Vec<Value>>(),
+        });
+        if let Some(changes) = &checked.changes
+            && let Some(members) = all.as_object_mut()
+        {
+            members.insert("changes".to_owned(), changes.json());
+            members.insert("changes_left_off".to_owned(), changes.left_off().into());
+        }
+        println!("{all}");
+        self.exit_code(checked)
+    }
+
+    fn exit_code(&self, checked: &Checked) -> ExitCode {
+        if self.strict && !checked.warnings.is_empty() {
+            return ExitCode::from(EXIT_CONFIG);
+        }
+        let all = checked.reached.iter().all(|one| one.problem.is_none());
+        if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}

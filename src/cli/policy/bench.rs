@@ -1,0 +1,90 @@
+//! `weir policy bench`: how many decisions a policy makes in a second, on one core.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::inspect::{self, Loaded, micros};
+use super::{EXIT_DIFFERENT, words, wrong};
+use crate::app;
+use crate::clock;
+use crate::proxy::{Account, TrialReply, TrialRequest};
+
+/// How long each way is measured.
+const TIME: Duration = Duration::from_millis(500);
+/// Calls between two looks at the clock.
+const BATCH: u32 = 16;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Bench {
+    /// A .wasm file, the name of a built-in policy, or with --config the name of a policy there
+    policy: String,
+    /// A request, as in 'GET /search x-api-key: abc from 203.0.113.7'
+    request: Option<String>,
+    /// The request's body
+    #[arg(long)]
+    body: Option<String>,
+    /// A proxy.toml that has the policy, or a file of requests with its configuration [default: the
+    /// requests.toml beside the module]
+    #[arg(long)]
+    config: Option<PathBuf>,
+}
+
+pub(super) fn run(bench: &Bench) -> ExitCode {
+    app::start_quiet_log();
+    let mut loaded = match inspect::load(&bench.policy, bench.config.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(code) => return code,
+    };
+    let asked = match inspect::asked(bench.request.as_deref(), bench.body.as_deref(), &loaded) {
+        Ok(asked) => asked,
+        Err(message) => return wrong(&message),
+    };
+    let code = match loaded.simulation.send(&asked, TrialReply::answer(200), Duration::ZERO) {
+        Ok(ran) => measured(&mut loaded, &asked, &ran.account),
+        Err(unusable) => wrong(&unusable.to_string()),
+    };
+    app::flush_log();
+    code
+}
+
+fn measured(loaded: &mut Loaded, asked: &TrialRequest, account: &Account) -> ExitCode {
+    let Some(policy) = loaded.simulation.policy(&loaded.settings.name).cloned() else {
+        return wrong("the configuration has no such policy");
+    };
+    let facts: Vec<(&str, &str)> =
+        account.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    if let Err(error) = policy.decide_fresh(&facts) {
+        eprintln!("weir: {error}");
+        return ExitCode::from(EXIT_DIFFERENT);
+    }
+    println!("{} on one core", words::request(asked));
+    print("fresh instance", || drop(policy.decide_fresh(&facts)));
+    print("reused instance", || drop(policy.decide_anew(&facts)));
+    if policy.remembers() {
+        print("remembered", || drop(policy.decide(&facts)));
+    }
+    let simulation = &mut loaded.simulation;
+    print("with limits", || {
+        drop(simulation.run(asked, TrialReply::answer(200), Duration::ZERO));
+    });
+    ExitCode::SUCCESS
+}
+
+fn print(name: &str, mut run: impl FnMut()) {
+    let began = clock::monotonic();
+    let mut calls = 0_u32;
+    let took = loop {
+        (0..BATCH).for_each(|_| run());
+        calls = calls.saturating_add(BATCH);
+        let took = clock::monotonic().saturating_duration_since(began);
+        if took >= TIME {
+            break took;
+        }
+    };
+    let each = took / calls;
+    let rate = f64::from(calls) / took.as_secs_f64();
+    println!("    {name:<16} {rate:>12.0} a second, {:>8} us each", micros(each));
+}

@@ -1,0 +1,78 @@
+//! `weir policy`: writes, builds, tests, inspects and measures policies.
+//!
+//! `test` and `inspect` send requests through the real routes, policies and limits in virtual time
+//! (`app::Simulation`). `words` puts what they find into text.
+
+mod bench;
+mod build;
+mod compare;
+mod inspect;
+mod new;
+mod request;
+mod test;
+mod words;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::config::Mistakes;
+
+/// What was tested is not as it should be, or what was asked for could not be done.
+const EXIT_DIFFERENT: u8 = 1;
+/// The command line, or a file that it names, is wrong.
+const EXIT_WRONG: u8 = 2;
+/// The file of `weir policy test`, in a policy's folder.
+const REQUESTS: &str = "requests.toml";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Policy {
+    /// Write a new policy: a crate that builds and passes its tests, with the SDK in it
+    New {
+        /// The policy's name, and its folder's
+        name: String,
+        /// Where its folder is made
+        #[arg(long = "in", value_name = "DIR", default_value = ".")]
+        folder: PathBuf,
+    },
+    /// Compile a policy's crate to NAME.wasm in its folder
+    Build {
+        /// The policy's folder
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+    },
+    /// Send the requests of a file through a policy and its limits, in virtual time, and compare
+    Test {
+        /// A file of requests, or a folder with a requests.toml
+        #[arg(default_value = ".")]
+        files: Vec<PathBuf>,
+        /// Say of each request which limit decided, what each had left, and when it would pass
+        #[arg(long)]
+        explain: bool,
+    },
+    /// Show what a policy is, what it asks for, and what it answers to a request
+    Inspect(inspect::Inspect),
+    /// Measure how many decisions it makes in a second
+    Bench(bench::Bench),
+}
+
+pub(super) fn run(policy: Policy) -> ExitCode {
+    match policy {
+        Policy::New { name, folder } => new::run(&name, &folder),
+        Policy::Build { folder } => build::run(&folder),
+        Policy::Bench(bench) => bench::run(&bench),
+        Policy::Test { files, explain } => test::run(&files, explain),
+        Policy::Inspect(inspect) => inspect::run(&inspect),
+    }
+}
+
+fn wrong(message: &str) -> ExitCode {
+    eprintln!("weir: {message}");
+    ExitCode::from(EXIT_WRONG)
+}
+
+fn wrong_file(mistakes: &Mistakes) -> ExitCode {
+    eprintln!("{mistakes}");
+    ExitCode::from(EXIT_WRONG)
+}

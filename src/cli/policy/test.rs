@@ -1,0 +1,171 @@
+//! `weir policy test`: sends the requests of a file in virtual time, and compares.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use super::compare::{self, Place};
+use super::{EXIT_DIFFERENT, EXIT_WRONG, REQUESTS, words, wrong_file};
+use crate::app::{self, Ran, Simulation};
+use crate::config::{Difference, Entry, Requests};
+use crate::proxy::{Account, TrialVerdict};
+
+/// Lines of `--explain` for one entry, at most, beside those where the verdict changes.
+const EXPLAINED_MAX: u64 = 20;
+
+/// The status that `--explain` need not mention.
+const STATUS: u16 = 200;
+
+/// What one file came to.
+struct Tested {
+    requests: u64,
+    differences: Vec<Difference>,
+}
+
+pub(super) fn run(files: &[PathBuf], explain: bool) -> ExitCode {
+    let (mut different, mut failed) = (false, false);
+    for file in files {
+        let file = match file {
+            file if file == Path::new(".") => PathBuf::from(REQUESTS),
+            file if file.is_dir() => file.join(REQUESTS),
+            file => file.clone(),
+        };
+        let requests = match Requests::load(&file) {
+            Ok(requests) => requests,
+            Err(mistakes) => {
+                wrong_file(&mistakes);
+                failed = true;
+                continue;
+            }
+        };
+        match test(&file, requests, explain) {
+            Ok(as_expected) => different |= !as_expected,
+            Err(()) => failed = true,
+        }
+    }
+    match (failed, different) {
+        (true, _) => ExitCode::from(EXIT_WRONG),
+        (false, true) => ExitCode::from(EXIT_DIFFERENT),
+        (false, false) => ExitCode::SUCCESS,
+    }
+}
+
+/// Whether all is as the file says. What is wrong with it is printed.
+fn test(file: &Path, requests: Requests, explain: bool) -> Result<bool, ()> {
+    let Requests { config, start_us, entries, source, module, .. } = requests;
+    if let Some(newer) = module.as_deref().and_then(newer_source) {
+        eprintln!("warning: {} is newer than the module: run `weir policy build`", newer.display());
+    }
+    app::start_quiet_log();
+    let mut simulation = Simulation::build(config, start_us).map_err(|mistakes| {
+        wrong_file(&mistakes);
+    })?;
+    simulation.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let tested = run_all(&mut simulation, &entries, explain).map_err(|message| {
+        eprintln!("error: {}: {message}", file.display());
+    })?;
+    app::flush_log();
+    let Tested { requests, differences } = tested;
+    eprint!("{}", source.differences(&differences));
+    let said = match differences.len() {
+        0 => "all as expected".to_owned(),
+        1 => "1 difference".to_owned(),
+        many => format!("{many} differences"),
+    };
+    println!("{}: {requests} requests, {said}", file.display());
+    Ok(differences.is_empty())
+}
+
+fn run_all(
+    simulation: &mut Simulation,
+    entries: &[Entry],
+    explain: bool,
+) -> Result<Tested, String> {
+    let mut tested = Tested { requests: 0, differences: Vec::new() };
+    let mut under_way: HashMap<u64, Place<'_>> = HashMap::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let over = simulation.wait_until(entry.at);
+        tested.ended(&mut under_way, over);
+        let (mut admitted, mut before) = (0, None);
+        for nth in 1..=entry.times {
+            let place = Place { index, entry, nth };
+            let reply = entry.reply.reply.clone();
+            let ran = simulation
+                .send(&entry.request, reply, entry.reply.after)
+                .map_err(|unusable| format!("requests[{index}]: {unusable}"))?;
+            tested.requests += 1;
+            let verdict = ran.account.verdict;
+            admitted += u64::from(verdict == TrialVerdict::Admitted);
+            let changed = before.replace(verdict) != Some(verdict);
+            if explain && (changed || nth <= EXPLAINED_MAX || nth == entry.times) {
+                print_explained(place, &ran);
+            }
+            tested.add(compare::decided(place, &ran.account, &ran.left));
+            match ran.under_way {
+                Some(number) => drop(under_way.insert(number, place)),
+                None => tested.add(compare::ended(place, &ran.account)),
+            }
+        }
+        let place = Place { index, entry, nth: entry.times };
+        if let Some(expected) = entry.expected.admitted
+            && expected != admitted
+        {
+            let is = admitted.to_string();
+            tested.add(vec![place.difference("admitted", &is, expected.to_string(), None)]);
+        }
+    }
+    let over = simulation.wait_for_all();
+    tested.ended(&mut under_way, over);
+    Ok(tested)
+}
+
+impl Tested {
+    fn ended(&mut self, under_way: &mut HashMap<u64, Place<'_>>, over: Vec<(u64, Account)>) {
+        for (number, account) in over {
+            if let Some(place) = under_way.remove(&number) {
+                self.add(compare::ended(place, &account));
+            }
+        }
+    }
+
+    /// Of the requests of one entry, the first that differs is told.
+    fn add(&mut self, found: Vec<Difference>) {
+        for difference in found {
+            if !self.differences.iter().any(|known| known.setting == difference.setting) {
+                self.differences.push(difference);
+            }
+        }
+    }
+}
+
+fn print_explained(place: Place<'_>, ran: &Ran) {
+    let Ran { account, left, .. } = ran;
+    let mut said = words::verdict(account.verdict, account.status);
+    let refusing: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
+    if !refusing.is_empty() {
+        said = format!("{said} by {}", refusing.join(" and "));
+    }
+    if let Some(status) = account
+        .status
+        .filter(|status| account.verdict == TrialVerdict::Admitted && *status != STATUS)
+    {
+        said = format!("{said}, status {status}");
+    }
+    if let Some(wait) = account.retry_after {
+        said = format!("{said}, passes in {}", words::time(wait));
+    }
+    println!("{} from {}: {said}", place.of(), place.entry.request.from);
+    print!("{}", words::account(account, left));
+}
+
+/// A source of the policy that was changed after its module was built, where they lie beside each
+/// other as `weir policy new` puts them.
+fn newer_source(module: &Path) -> Option<PathBuf> {
+    let changed = |path: &Path| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };
+    let built = changed(module)?;
+    let folder = module.parent()?;
+    let sources = std::fs::read_dir(folder.join("src")).ok()?.flatten().map(|entry| entry.path());
+    let mut all = sources.chain([folder.join("Cargo.toml")]);
+    all.find(|path| changed(path).is_some_and(|changed| changed > built))
+}

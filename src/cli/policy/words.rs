@@ -1,0 +1,208 @@
+//! Decisions in words.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::plan::{Algorithm, Enforcement, LimitOutcome};
+use crate::policy::Verdict;
+use crate::proxy::{Account, LimitAccount, TrialRequest, TrialVerdict};
+
+/// `admitted`, `denied 403`.
+pub(super) fn verdict(verdict: TrialVerdict, status: Option<u16>) -> String {
+    let word = match verdict {
+        TrialVerdict::Admitted => "admitted",
+        TrialVerdict::Refused => "refused",
+        TrialVerdict::Bypassed => "bypassed",
+        TrialVerdict::Denied => "denied",
+        TrialVerdict::Error => "error",
+        TrialVerdict::Rejected => "rejected",
+    };
+    let tells = matches!(verdict, TrialVerdict::Denied | TrialVerdict::Rejected);
+    match status.filter(|_| tells) {
+        Some(status) => format!("{word} {status}"),
+        None => word.to_owned(),
+    }
+}
+
+/// Exact to the microsecond, in the largest unit that is whole, or with decimals: `1.5 s`, `2 min`.
+pub(super) fn time(duration: Duration) -> String {
+    let us = duration.as_micros();
+    let units: [(u128, &str); 3] =
+        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min")];
+    let whole = units.into_iter().find(|(unit, _)| us > 0 && us.is_multiple_of(*unit));
+    if let Some((unit, name)) = whole {
+        return format!("{} {name}", us / unit);
+    }
+    let (value, name) = match us {
+        1..1_000_000 => (duration.as_secs_f64() * 1e3, "ms"),
+        _ => (duration.as_secs_f64(), "s"),
+    };
+    let text = format!("{value:.6}");
+    format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// `fixed_window, 5 in 1 min`.
+pub(super) fn algorithm(algorithm: &Algorithm) -> String {
+    let mut text = algorithm.name().to_owned();
+    match (algorithm.rate(), algorithm.amount()) {
+        (Some(rate), _) => {
+            let period = time(Duration::from_millis(rate.per_ms));
+            let _ = write!(text, ", {} in {period}", rate.amount);
+            let burst = algorithm.capacity().filter(|most| *most != rate.amount);
+            let _ = burst.map(|burst| write!(text, ", at most {burst} at once"));
+        }
+        (None, Some(amount)) => {
+            let _ = write!(text, ", {amount}");
+        }
+        (None, None) => {}
+    }
+    text
+}
+
+/// `GET /search from 203.0.113.7`.
+pub(super) fn request(request: &TrialRequest) -> String {
+    format!("{} {} from {}", request.method, request.target, request.from)
+}
+
+/// Texts of the outside, on one line.
+pub(super) fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
+
+/// Who decided, in one line: for a difference.
+pub(super) fn reason(account: &Account) -> String {
+    let limits: Vec<String> = account.limits.iter().map(short).collect();
+    if !limits.is_empty() {
+        return limits.join("; ");
+    }
+    match (account.verdict, account.decision.as_ref().map(|decision| &decision.verdict)) {
+        (TrialVerdict::Denied, Some(Verdict::Deny(denial))) => {
+            format!("the policy denied it: {}", quoted(&denial.reason))
+        }
+        (TrialVerdict::Error, _) => "the policy failed, see the log line above".to_owned(),
+        (TrialVerdict::Rejected, _) => {
+            let status = account.status.map(|status| format!(" with {status}"));
+            format!("refused{} before the policy was asked", status.unwrap_or_default())
+        }
+        _ => "the policy asked no limit".to_owned(),
+    }
+}
+
+fn short(of: &LimitAccount) -> String {
+    let LimitAccount { limit, outcome, .. } = of;
+    let mut text =
+        format!("{} {}: had {}, asked {}", limit.name, quoted(&limit.key), of.had(), limit.cost);
+    if !outcome.fits {
+        let _ = write!(text, ", {}", would_pass(limit.enforcement, outcome));
+    }
+    text
+}
+
+fn would_pass(enforcement: Enforcement, outcome: &LimitOutcome) -> String {
+    let refused =
+        if enforcement == Enforcement::Shadow { "would refuse (shadow)" } else { "refuses" };
+    match outcome.retry_after_us {
+        Some(us) => format!("{refused}, passes in {}", time(Duration::from_micros(us))),
+        None => format!("{refused}, and waiting does not help"),
+    }
+}
+
+/// What the policy was shown and what it answered, a line each, and a line for each limit. `left`
+/// is what the limits have after the request.
+pub(super) fn account(account: &Account, left: &[(String, LimitOutcome)]) -> String {
+    let mut lines = Vec::new();
+    if let (Some(policy), Some(route)) = (&account.policy, &account.route) {
+        lines.push(format!("policy {policy}, route {route}"));
+    }
+    if !account.facts.is_empty() {
+        let facts = account.facts.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+        lines.push(format!("sees {}", facts.collect::<Vec<_>>().join(", ")));
+    }
+    if account.limits.is_empty() {
+        lines.push(reason(account));
+    }
+    for of in &account.limits {
+        let now = left.iter().find(|(name, _)| *name == of.limit.name).map(|(_, now)| now);
+        lines.push(limit(of, now));
+    }
+    if !account.delay.is_zero() {
+        lines.push(format!("waits {}", time(account.delay)));
+    }
+    let decision = account.decision.as_deref();
+    let set = |what: &str, pairs: &[(String, String)]| {
+        let pairs: Vec<String> =
+            pairs.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+        (!pairs.is_empty()).then(|| format!("{what} {}", pairs.join(", ")))
+    };
+    lines.extend(decision.and_then(|it| set("labels", &it.labels)));
+    lines.extend(decision.and_then(|it| set("sets for the upstream", &it.upstream_headers)));
+    lines.extend(decision.and_then(|it| set("sets for the client", &it.response_headers)));
+    lines.iter().map(|line| format!("    {line}\n")).collect()
+}
+
+fn limit(of: &LimitAccount, now: Option<&LimitOutcome>) -> String {
+    let LimitAccount { limit, outcome, took } = of;
+    let mut text = format!(
+        "{} ({}) key {}: had {}, ",
+        limit.name,
+        algorithm(&limit.algorithm),
+        quoted(&limit.key),
+        of.had()
+    );
+    if outcome.fits {
+        let taken = if *took == limit.cost {
+            format!("took {took}")
+        } else {
+            format!("asked {}, took {took}", limit.cost)
+        };
+        text.push_str(&taken);
+    } else {
+        let _ = write!(text, "asked {}, {}", limit.cost, would_pass(limit.enforcement, outcome));
+    }
+    if let Some(now) = now {
+        let _ = write!(text, "; {} left", now.remaining);
+        if now.remaining != outcome.remaining {
+            let _ = write!(text, " (before it was settled {})", outcome.remaining);
+        }
+        if now.reset_us > 0 {
+            let _ = write!(text, ", all back in {}", time(Duration::from_micros(now.reset_us)));
+        }
+    }
+    text
+}
+
+/// `3rd`.
+pub(super) fn ordinal(number: u64) -> String {
+    let ending = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_exact_and_short() {
+        let texts = [
+            (0, "0 s"),
+            (60_000_000, "1 min"),
+            (90_000_000, "90 s"),
+            (1_500_000, "1.5 s"),
+            (10_000, "10 ms"),
+            (1, "0.001 ms"),
+        ];
+        for (us, text) in texts {
+            assert_eq!(time(Duration::from_micros(us)), text);
+        }
+        assert_eq!(
+            [1, 2, 3, 11, 22, 113].map(ordinal),
+            ["1st", "2nd", "3rd", "11th", "22nd", "113th"]
+        );
+    }
+}

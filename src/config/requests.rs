@@ -1,0 +1,485 @@
+//! The file of `weir policy test`: a policy with its configuration, and requests with their times
+//! and what should become of them. It may name a whole `proxy.toml` instead of a policy.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+use super::reader::{Item, Notes, Table};
+use super::server::INSPECT_BYTES;
+use super::{Config, Mistakes, Source, drop_flat, files, is_name, policies, syntax_mistakes};
+use crate::proxy::{Ended, TrialReply, TrialRequest, TrialVerdict};
+use crate::reload::Watch;
+
+/// Entries of a file, at most.
+const ENTRIES_MAX: usize = 10_000;
+/// Requests of one entry, at most.
+const TIMES: RangeInclusive<u64> = 1..=1_000_000;
+/// Members of one table of an entry, at most.
+const MEMBERS_MAX: usize = 64;
+/// The latest time of a request.
+const AT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400 * 3_660);
+/// How long a request takes, at most.
+const AFTER: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400 * 400);
+/// The amounts of limits.
+const UNITS: RangeInclusive<u64> = 0..=1 << 53;
+/// 2026-01-01T00:00:00Z, a Thursday.
+const START_US: i64 = 1_767_225_600_000_000;
+/// The client of requests that name none: of a block that is reserved for examples (RFC 5737).
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1));
+/// The policy's name where its module has none that can be one.
+const POLICY: &str = "policy";
+
+/// A file of requests.
+#[derive(Debug)]
+pub struct Requests {
+    /// What they are sent through.
+    pub config: Config,
+    /// When time begins, in microseconds since 1970.
+    pub start_us: i64,
+    /// In the file's order, with times that never decrease.
+    pub entries: Vec<Entry>,
+    /// The position of each setting of the file.
+    pub source: Arc<Source>,
+    /// The name of the policy, unless the file names a `proxy.toml`.
+    pub policy: Option<String>,
+    /// The policy's module, if it is a file.
+    pub module: Option<PathBuf>,
+}
+
+/// One `[[requests]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Since the start.
+    pub at: Duration,
+    /// The request.
+    pub request: TrialRequest,
+    /// How often it is sent.
+    pub times: u64,
+    /// What the upstream does.
+    pub reply: ReplySoon,
+    /// What should become of it.
+    pub expected: Expected,
+}
+
+/// A reply, and when it comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplySoon {
+    /// The reply.
+    pub reply: TrialReply,
+    /// After the request was sent.
+    pub after: Duration,
+}
+
+/// What should become of a request. What is `None` or empty is not checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// The verdict, and the status of a denial or rejection.
+    pub verdict: Option<(TrialVerdict, Option<u16>)>,
+    /// Of the entry's requests, how many are admitted. The others are refused.
+    pub admitted: Option<u64>,
+    /// The status that the client sees.
+    pub status: Option<u16>,
+    /// A limit that refuses.
+    pub limit: Option<String>,
+    /// When the same request would pass.
+    pub retry_after: Option<Duration>,
+    /// How long the request waits.
+    pub delay: Option<Duration>,
+    /// The units that are left in each limit after the request's end.
+    pub remaining: Vec<(String, u64)>,
+    /// The units that the policy asks of each limit.
+    pub costs: Vec<(String, u64)>,
+    /// The key of each limit.
+    pub keys: Vec<(String, String)>,
+    /// The policy's labels.
+    pub labels: Vec<(String, String)>,
+    /// Header fields that the policy sets on the request to the upstream.
+    pub to_upstream: Vec<(String, String)>,
+    /// Header fields of the reply that the client sees.
+    pub to_client: Vec<(String, String)>,
+}
+
+impl Requests {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// All mistakes at once.
+    pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        let unread = |cause: String| {
+            let (file, found) = (path.display().to_string(), format!("cannot be read: {cause}"));
+            Mistakes::single(&file, None, &found, Vec::new())
+        };
+        let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| unread("it is not UTF-8".into()))?;
+        read(text, path)
+    }
+}
+
+/// A configuration with one policy, which has no configuration of its own: that of a module's file,
+/// or a built-in one.
+///
+/// # Errors
+/// There is no such module.
+pub fn policy_alone(named: &str, is_module: bool) -> Result<Config, Mistakes> {
+    let key = if is_module { "wasm" } else { "use" };
+    let text = format!("{key} = {}\nrequests = []\n", toml::Value::from(named));
+    read(&text, Path::new("<command line>")).map(|requests| requests.config)
+}
+
+fn read(text: &str, path: &Path) -> Result<Requests, Mistakes> {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let name = policy_name(root.get_ref());
+    let section = super::setting::policy(&name);
+    let source = Source::under(path, text, root.get_ref(), &section);
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let notes = Notes::new(folder, Some(Watch::read(path, text.as_bytes())));
+    let walked = walk(&notes, root.get_ref(), &name, &section);
+    drop_flat(root.into_inner());
+    let (mut findings, data, watched) = notes.into_parts();
+    let source = source.with(data, watched);
+    if !errors.is_empty() {
+        // What follows from a torn text may be wrong.
+        findings.clear();
+    }
+    findings.extend(syntax_mistakes("", text, &errors));
+    let source = Arc::new(source);
+    let Some(Walked { through, start_us, entries }) = walked.filter(|_| findings.is_empty()) else {
+        return Err(source.report(findings));
+    };
+    let (config, policy, module) = match through {
+        Through::Proxy(path) => (Config::load(&path)?, None, None),
+        Through::Policy { settings, route } => {
+            let module = match &settings.module {
+                crate::policy::Module::File { path, .. } => Some(path.clone()),
+                crate::policy::Module::Shipped(_) => None,
+            };
+            let mut config = around(&route)?;
+            config.policies = vec![*settings];
+            config.source = Arc::clone(&source);
+            config.warnings.clear();
+            (config, Some(name), module)
+        }
+    };
+    Ok(Requests { config, start_us, entries, source, policy, module })
+}
+
+/// What the requests are sent through.
+enum Through {
+    Proxy(PathBuf),
+    Policy { settings: Box<crate::policy::Settings>, route: Route },
+}
+
+/// `[route]`.
+struct Route {
+    policy: String,
+    path: String,
+    inspect_bytes: Option<u64>,
+}
+
+struct Walked {
+    through: Through,
+    start_us: i64,
+    entries: Vec<Entry>,
+}
+
+/// A configuration with one route and without its policy.
+fn around(route: &Route) -> Result<Config, Mistakes> {
+    let path = toml::Value::from(route.path.as_str());
+    let text = format!(
+        "[admin]\naddress = \"off\"\n[upstreams.upstream]\nendpoints = [\"http://127.0.0.1:9\"]\n\
+         [[routes]]\nname = \"all\"\npath = {path}\nupstream = \"upstream\"\n"
+    );
+    let mut config = Config::parse(&text, Path::new("<requests>"))?;
+    for built in &mut config.routes {
+        built.policy = Some(route.policy.clone());
+        built.inspect.bytes_max = route.inspect_bytes.unwrap_or(built.inspect.bytes_max);
+    }
+    Ok(config)
+}
+
+/// The name of the policy, from that of its module.
+fn policy_name(root: &DeTable<'_>) -> String {
+    let text = |key: &str| root.get(key).and_then(|value| value.get_ref().as_str());
+    let stem = text("wasm").and_then(|path| Path::new(path).file_stem()?.to_str());
+    let name = text("use").or(stem).filter(|name| is_name(name));
+    name.unwrap_or(POLICY).to_owned()
+}
+
+fn walk(notes: &Notes, root: &DeTable<'_>, name: &str, section: &str) -> Option<Walked> {
+    let mut root = Table::new(notes, "", Some(root));
+    let start = root.take("start");
+    let start_us = start.map_or(Some(START_US), |item| instant(&item));
+    let through = match root.take("proxy") {
+        Some(item) => {
+            let path = item.text("the path of a proxy.toml");
+            for key in ["use", "wasm", "config", "config_files", "route"] {
+                root.useless(key, "nothing: `proxy` names a whole configuration");
+                // So that it is not unknown, too.
+                root.take(key);
+            }
+            path.map(|path| Through::Proxy(notes.folder.join(path)))
+        }
+        None => {
+            let scripts = Arc::default();
+            let settings = policies::settings(notes, name.to_owned(), &mut root, section, &scripts);
+            let route = route(&mut root, name);
+            settings
+                .zip(route)
+                .map(|(settings, route)| Through::Policy { settings: Box::new(settings), route })
+        }
+    };
+    let items = root.list("requests", ENTRIES_MAX);
+    let mut at = Duration::ZERO;
+    let entries: Vec<Option<Entry>> = items.iter().map(|item| entry(item, &mut at)).collect();
+    if entries.is_empty() && !root.has("requests") {
+        root.missing("requests", "one `[[requests]]` or more");
+    }
+    root.finish();
+    let entries = entries.into_iter().collect::<Option<Vec<_>>>();
+    Some(Walked { through: through?, start_us: start_us?, entries: entries? })
+}
+
+fn route(root: &mut Table<'_>, name: &str) -> Option<Route> {
+    let mut table = root.section("route");
+    let path = match table.take("path") {
+        Some(item) => item.text("a path such as \"/users/{id}\"")?.to_owned(),
+        None => "/*".to_owned(),
+    };
+    let inspect = table.take("inspect_bytes");
+    let inspect_bytes = inspect.and_then(|item| item.size(INSPECT_BYTES));
+    table.finish();
+    Some(Route { policy: name.to_owned(), path, inspect_bytes })
+}
+
+fn entry(item: &Item<'_>, at: &mut Duration) -> Option<Entry> {
+    let mut table = item.table()?;
+    if let Some(item) = table.take("at") {
+        match item.duration(AT) {
+            Some(next) if next < *at => item.wrong(format!(
+                "a time that is not before that of the request above, {}",
+                super::units::show_duration(*at)
+            )),
+            Some(next) => *at = next,
+            None => {}
+        }
+    }
+    let line = table.need("request", "a method and a path, such as \"GET /search?q=1\"");
+    let line = line.and_then(|item| {
+        item.parsed("a method and a path, such as \"GET /search?q=1\"", |text| {
+            let (method, target) = text.split_once(' ')?;
+            let target = target.trim();
+            (target.starts_with('/') && !target.contains(' '))
+                .then(|| (method.to_owned(), target.to_owned()))
+        })
+    });
+    let from = match table.take("from") {
+        Some(item) => {
+            item.parsed("an IP address such as \"203.0.113.7\"", |text| text.parse().ok())
+        }
+        None => Some(CLIENT),
+    };
+    let headers = pairs(&mut table, "headers", "a text, or an array of them");
+    let body = table.take("body").map(|item| item.text("a text")).unwrap_or(Some(""));
+    let mut times = 1;
+    table.number("times", TIMES, &mut times);
+    let reply = reply(&mut table);
+    let expected = expected(&mut table, times);
+    table.finish();
+    let (method, target) = line?;
+    let body = body?.as_bytes().to_vec();
+    let request = TrialRequest { method, target, from: from?, headers, body };
+    Some(Entry { at: *at, request, times, reply, expected: expected? })
+}
+
+fn expected(table: &mut Table<'_>, times: u64) -> Option<Expected> {
+    let verdict = table.take("expect").map(|item| item.parsed(VERDICTS, verdict));
+    let mut admitted = None;
+    if let Some(item) = table.take("admitted") {
+        admitted = item.whole(0..=times);
+    }
+    let status = table.take("status").and_then(|item| item.whole(100..=599));
+    let limit = table.take("limit").and_then(|item| item.text("the name of a limit"));
+    let wait = |item: Item<'_>| item.duration(AFTER);
+    let retry_after = table.take("retry_after").and_then(wait);
+    let delay = table.take("delay").and_then(wait);
+    Some(Expected {
+        verdict: match verdict {
+            None => None,
+            Some(read) => Some(read?),
+        },
+        admitted,
+        status: status.and_then(|status| u16::try_from(status).ok()),
+        limit: limit.map(str::to_owned),
+        retry_after,
+        delay,
+        remaining: amounts(table, "remaining"),
+        costs: amounts(table, "costs"),
+        keys: pairs(table, "keys", "the key as the policy answers it"),
+        labels: pairs(table, "labels", "a text"),
+        to_upstream: pairs(table, "to_upstream", "a text"),
+        to_client: pairs(table, "to_client", "a text"),
+    })
+}
+
+const VERDICTS: &str = "\"admitted\", \"refused\", \"bypassed\", \"denied\", \"denied 403\", \"error\" or \"rejected\"";
+
+fn verdict(text: &str) -> Option<(TrialVerdict, Option<u16>)> {
+    let (word, status) = match text.split_once(' ') {
+        Some((word, status)) => (word, Some(status.parse().ok()?)),
+        None => (text, None),
+    };
+    let verdict = match word {
+        "admitted" => TrialVerdict::Admitted,
+        "refused" => TrialVerdict::Refused,
+        "bypassed" => TrialVerdict::Bypassed,
+        "denied" => TrialVerdict::Denied,
+        "error" => TrialVerdict::Error,
+        "rejected" => TrialVerdict::Rejected,
+        _ => return None,
+    };
+    let may_say = matches!(verdict, TrialVerdict::Denied | TrialVerdict::Rejected);
+    (status.is_none() || may_say).then_some((verdict, status))
+}
+
+/// The members of a table, with texts. An array is a repeated member.
+fn pairs(table: &mut Table<'_>, key: &'static str, expected: &str) -> Vec<(String, String)> {
+    let mut pairs = Vec::new();
+    for (name, item) in table.section(key).named().into_iter().take(MEMBERS_MAX) {
+        let values = if item.value.is_array() { item.list(MEMBERS_MAX) } else { vec![item] };
+        let texts = values.iter().filter_map(|value| value.text(expected));
+        pairs.extend(texts.map(|text| (name.clone(), text.to_owned())));
+    }
+    pairs
+}
+
+/// The members of a table, with numbers of units.
+fn amounts(table: &mut Table<'_>, key: &'static str) -> Vec<(String, u64)> {
+    let members = table.section(key).named().into_iter().take(MEMBERS_MAX);
+    members.filter_map(|(name, item)| Some((name, item.whole(UNITS)?))).collect()
+}
+
+const FAILURES: [(&str, TrialReply); 3] = [
+    ("lost", TrialReply::Lost { sent: true }),
+    ("unsent", TrialReply::Lost { sent: false }),
+    ("client-gone", TrialReply::ClientGone),
+];
+
+/// `reply`: a word for a failure, or a table.
+fn reply(table: &mut Table<'_>) -> ReplySoon {
+    let mut after = Duration::ZERO;
+    let (mut status, mut ended) = (200_u16, Ended::Whole);
+    let empty = TrialReply::Answer { status, headers: Vec::new(), body: Vec::new(), ended };
+    let Some(item) = table.take("reply") else { return ReplySoon { reply: empty, after } };
+    if item.value.is_str() {
+        let reply = item.choice(&FAILURES).unwrap_or(empty);
+        return ReplySoon { reply, after };
+    }
+    let Some(mut table) = item.table() else { return ReplySoon { reply: empty, after } };
+    table.duration("after", AFTER, &mut after);
+    let mut failure = None;
+    if let Some(item) = table.take("failure") {
+        failure = item.choice(&FAILURES);
+        for key in ["status", "headers", "body", "ended"] {
+            table.useless(key, "nothing: a reply that fails has none");
+        }
+    }
+    table.number("status", 200..=599, &mut status);
+    let headers = pairs(&mut table, "headers", "a text, or an array of them");
+    let body = table.take("body").and_then(|item| item.text("a text")).unwrap_or_default();
+    let words = [("whole", Ended::Whole), ("cut", Ended::Cut), ("client-gone", Ended::ClientGone)];
+    table.choice("ended", &words, &mut ended);
+    table.finish();
+    let answer = TrialReply::Answer { status, headers, body: body.as_bytes().to_vec(), ended };
+    ReplySoon { reply: failure.unwrap_or(answer), after }
+}
+
+/// A date and time with an offset, in microseconds since 1970.
+fn instant(item: &Item<'_>) -> Option<i64> {
+    let found = match item.value {
+        DeValue::Datetime(datetime) => micros(datetime),
+        _ => None,
+    };
+    if found.is_none() {
+        item.wrong("a date and time since 1970 such as 2026-03-31T23:59:00Z");
+    }
+    found
+}
+
+fn micros(datetime: &toml::value::Datetime) -> Option<i64> {
+    let (date, time) = (datetime.date?, datetime.time?);
+    let offset_min = match datetime.offset? {
+        toml::value::Offset::Z => 0,
+        toml::value::Offset::Custom { minutes } => i64::from(minutes),
+    };
+    let seconds = i64::from(time.hour) * 3_600
+        + i64::from(time.minute) * 60
+        + i64::from(time.second.unwrap_or(0));
+    let days = days(i64::from(date.year), i64::from(date.month), i64::from(date.day));
+    let unix_s = days * 86_400 + seconds - offset_min * 60;
+    (unix_s >= 0).then(|| unix_s * 1_000_000 + i64::from(time.nanosecond.unwrap_or(0)) / 1_000)
+}
+
+/// Days since 1970 of a date of the Gregorian calendar: years that begin in March, so that a leap
+/// day is the last of its year.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "use = \"client-ip\"\n[config]\nlimits = []\n";
+
+    fn entries(text: &str) -> Result<Vec<Entry>, String> {
+        let text = format!("{HEAD}{text}");
+        read(&text, Path::new("requests.toml"))
+            .map(|requests| requests.entries)
+            .map_err(|mistakes| mistakes.text)
+    }
+
+    #[test]
+    fn a_request_keeps_the_time_of_the_one_before() {
+        let read = entries(
+            "[[requests]]\nrequest = \"GET /\"\nat = \"5s\"\n[[requests]]\nrequest = \"POST /a?b=1\"\n\
+             from = \"2001:db8::1\"\nheaders = { a = [\"1\", \"2\"] }\nexpect = \"denied 403\"\n",
+        )
+        .unwrap();
+        let second = &read[1];
+        assert_eq!((second.at, second.times), (Duration::from_secs(5), 1));
+        assert_eq!(second.expected.verdict, Some((TrialVerdict::Denied, Some(403))));
+        let headers = vec![("a".to_owned(), "1".to_owned()), ("a".to_owned(), "2".to_owned())];
+        assert_eq!((second.request.headers.clone(), &*second.request.method), (headers, "POST"));
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_line() {
+        let told = entries(
+            "[[requests]]\nrequest = \"GET\"\nexpct = \"refused\"\nat = \"9s\"\n\
+             [[requests]]\nrequest = \"GET /\"\nat = \"8s\"\nexpect = \"admited\"\nreply = \"lots\"\n",
+        )
+        .unwrap_err();
+        for (line, word) in
+            [(5, "GET"), (6, "`expect`"), (10, "9s"), (11, "admited"), (12, "\"lost\"")]
+        {
+            assert!(told.contains(word), "{word}: {told}");
+            assert!(told.contains(&format!("requests.toml:{line}:")), "{line}: {told}");
+        }
+    }
+
+    #[test]
+    fn an_instant_is_read_as_written() {
+        let read = |text: &str| micros(&text.parse().unwrap());
+        assert_eq!(read("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(read("2026-01-01T00:00:00Z"), Some(START_US));
+        assert_eq!(read("2024-02-29T12:00:00.5+02:00"), Some(1_709_200_800_500_000));
+        assert_eq!((read("1969-12-31T23:59:59Z"), read("2026-01-01")), (None, None));
+    }
+}

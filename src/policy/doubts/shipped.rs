@@ -1,0 +1,120 @@
+//! Doubts about settings of policies that ship with Weir: what one request is charged, compared
+//! with what its limits ever let through.
+
+use serde_json::{Map, Value};
+
+use super::{Written, read};
+use crate::plan::Algorithm;
+use crate::telemetry::Doubt;
+
+/// The lists of `llm-budget` whose limits are charged what a request may use.
+pub(super) const LLM_SETTLED: [&str; 4] = ["tokens", "input_tokens", "output_tokens", "money"];
+/// The default of `default_max_output`.
+const MAX_OUTPUT_DEFAULT: u64 = 4_096;
+/// Tokens that a price is for.
+const PRICED: u128 = 1_000_000;
+
+/// What is reserved for a request that names no maximum.
+struct Reserved {
+    /// The setting that says so, and what it is called.
+    setting: String,
+    words: String,
+    tokens: u64,
+    /// In micro-dollars for a million tokens.
+    price: Option<u64>,
+}
+
+/// Limits of which one request that names no maximum takes all, or more.
+pub(super) fn llm_budget(config: &Value, doubts: &mut Vec<Doubt>) {
+    let number = |table: &Value, key: &str| table.get(key).and_then(Value::as_u64);
+    let default = number(config, "default_max_output");
+    let in_steps = number(config, "hard_cut").is_some_and(|step| step > 0);
+    let none = Map::new();
+    let models = config.get("models").and_then(Value::as_object).unwrap_or(&none);
+    let mut all: Vec<Reserved> = models
+        .iter()
+        .map(|(name, model)| {
+            let own = number(model, "max_output");
+            Reserved {
+                setting: match own {
+                    Some(_) => format!("config.models.{name}.max_output"),
+                    None => "config.default_max_output".to_owned(),
+                },
+                words: match own {
+                    Some(_) => format!("`max_output` of the model {name}"),
+                    None => "`default_max_output`".to_owned(),
+                },
+                tokens: own.or(default).unwrap_or(MAX_OUTPUT_DEFAULT),
+                price: number(model, "output"),
+            }
+        })
+        .collect();
+    if !models.contains_key("*") {
+        all.push(Reserved {
+            setting: "config.default_max_output".to_owned(),
+            words: "`default_max_output`".to_owned(),
+            tokens: default.unwrap_or(MAX_OUTPUT_DEFAULT),
+            price: None,
+        });
+    }
+    for list in ["tokens", "output_tokens", "money"] {
+        let tables = config.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        // Of these, output is taken in steps while it comes.
+        if list == "tokens" && in_steps {
+            continue;
+        }
+        for limit in read(&format!("config.{list}"), tables) {
+            let cost = |reserved: &Reserved| match list {
+                "money" => {
+                    let price = u128::from(reserved.price?);
+                    u64::try_from((u128::from(reserved.tokens) * price).div_ceil(PRICED)).ok()
+                }
+                _ => Some(reserved.tokens),
+            };
+            let most = limit.algorithm.cost_max().filter(|most| *most > 0);
+            let over = all.iter().find_map(|reserved| {
+                let cost = cost(reserved)?;
+                most.filter(|most| *most < cost).map(|most| (reserved, cost, most))
+            });
+            doubts.extend(over.map(|(reserved, cost, most)| whole(&limit, reserved, cost, most)));
+        }
+    }
+}
+
+fn whole(limit: &Written<'_>, reserved: &Reserved, cost: u64, most: u64) -> Doubt {
+    let text = format!(
+        "`{}` never has more than {most}, and a request that names no maximum reserves {cost} ({}): \
+         it takes all that is left, and others are refused until it has ended",
+        limit.name, reserved.words
+    );
+    Doubt::new("small-budget", limit.amount_setting(), text)
+        .beside(reserved.setting.clone(), "this is reserved")
+        .remedy(format!("raise the limit above {cost}, or lower {}", reserved.words))
+}
+
+/// A `max_cost` of requests that no limit ever lets pass.
+pub(super) fn graphql_cost(config: &Value, doubts: &mut Vec<Doubt>) {
+    let Some(max_cost) = config.get("max_cost").and_then(Value::as_u64) else { return };
+    let tables = config.get("limits").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let limits = read("config.limits", tables);
+    let each = limits.iter().filter(|limit| !limit.is("shadow")).filter_map(|limit| {
+        let cost = limit.table.get("cost").and_then(Value::as_u64).unwrap_or(1).max(1);
+        let most = match limit.algorithm {
+            Algorithm::Script(_) => None,
+            _ => limit.algorithm.cost_max().filter(|most| *most > 0),
+        };
+        Some((limit, most? / cost))
+    });
+    let Some((limit, most)) = each.min_by_key(|(_, most)| *most) else { return };
+    if most < max_cost {
+        let text = format!(
+            "requests that cost more than {most} never pass `{}`, and `max_cost` is {max_cost}: \
+             they are told to come back, and are refused again",
+            limit.name
+        );
+        let doubt = Doubt::new("unreached-cost", "config.max_cost", text)
+            .beside(limit.amount_setting(), "this limit refuses them")
+            .remedy(format!("write `max_cost = {most}`, or raise the limit"));
+        doubts.push(doubt);
+    }
+}

@@ -1,0 +1,123 @@
+//! What a module is, for a person who asks, and what its calls cost.
+
+use std::sync::Arc;
+
+use wasmparser::{Parser, Payload};
+
+use super::build::shipped_module;
+use super::error::{During, one_line};
+use super::instance::{Instance, Unready};
+use super::{Decision, Failure, Module, Policy, PolicyError, answer};
+use crate::policy::Cause;
+
+/// Imports or exports that are listed, at most.
+const LISTED_MAX: usize = 64;
+
+/// What a module is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    /// Bytes.
+    pub size: usize,
+    /// BLAKE3, in hexadecimal digits.
+    pub digest: String,
+    /// Whether it is a component, or a plain module.
+    pub is_component: bool,
+    /// What it imports, as `MODULE NAME`; of a component its interfaces.
+    pub imports: Vec<String>,
+    /// What it exports.
+    pub exports: Vec<String>,
+}
+
+/// A decision in an instance of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fresh {
+    /// The decision.
+    pub decision: Arc<Decision>,
+    /// Linear memory of the instance after the call, in bytes.
+    pub memory_bytes: usize,
+}
+
+/// Reads a module. What it lists is empty if it is not a valid one.
+#[must_use]
+pub fn examine(module: &Module) -> Examined {
+    let bytes = match module {
+        Module::File { bytes, .. } => bytes,
+        Module::Shipped(name) => shipped_module(name),
+    };
+    let (mut imports, mut exports) = (Vec::new(), Vec::new());
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(bytes).map_while(Result::ok) {
+        match payload {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            // What is inside of a component is its own affair.
+            _ if depth > 0 => {}
+            Payload::ImportSection(section) => {
+                let each = section.into_imports().map_while(Result::ok);
+                imports.extend(each.map(|import| format!("{} {}", import.module, import.name)));
+            }
+            Payload::ExportSection(section) => {
+                let each = section.into_iter().map_while(Result::ok);
+                exports.extend(each.map(|export| export.name.to_owned()));
+            }
+            Payload::ComponentImportSection(section) => {
+                let each = section.into_iter().map_while(Result::ok);
+                imports.extend(each.map(|import| import.name.name.to_owned()));
+            }
+            Payload::ComponentExportSection(section) => {
+                let each = section.into_iter().map_while(Result::ok);
+                exports.extend(each.map(|export| export.name.name.to_owned()));
+            }
+            _ => {}
+        }
+    }
+    let listed = |mut names: Vec<String>| {
+        names.truncate(LISTED_MAX);
+        names.iter().map(|name| one_line(name)).collect()
+    };
+    Examined {
+        size: bytes.len(),
+        digest: blake3::hash(bytes).to_hex().to_string(),
+        is_component: Parser::is_component(bytes),
+        imports: listed(imports),
+        exports: listed(exports),
+    }
+}
+
+impl Policy {
+    /// Whether decisions are remembered by their facts.
+    #[must_use]
+    pub fn remembers(&self) -> bool {
+        self.remembers
+    }
+
+    /// Calls the guest in this thread's instance, though the decision may be remembered.
+    ///
+    /// # Errors
+    /// See [`Cause`].
+    pub fn decide_anew(&self, facts: &[(&str, &str)]) -> Result<Arc<Decision>, PolicyError> {
+        self.ask(None, facts)
+    }
+
+    /// Starts an instance, and calls the guest in it.
+    ///
+    /// # Errors
+    /// See [`Cause`].
+    pub fn decide_fresh(&self, facts: &[(&str, &str)]) -> Result<Fresh, PolicyError> {
+        let (mut instance, _) = Instance::start(&self.pre, &self.bounds, &self.config_json)
+            .map_err(|unready| match unready {
+                Unready::Failed(failure) => self.failed(failure, During::Start),
+                Unready::Refused(_) => {
+                    let text = "the guest refused the configuration that it accepted before";
+                    self.failed(Failure::new(Cause::Guest, text), During::Start)
+                }
+            })?;
+        let decided = instance.decide(facts, None).and_then(|answer| {
+            answer::decision(answer, &self.scripts)
+                .map_err(|message| Failure::new(Cause::Answer, &message))
+        });
+        let decision =
+            decided.map(Arc::new).map_err(|failure| self.failed(failure, During::Call))?;
+        Ok(Fresh { decision, memory_bytes: instance.memory_bytes() })
+    }
+}

@@ -1,0 +1,117 @@
+//! Modules and components that were damaged at random, by a seed: each costs at most its loading.
+//!
+//! `make test` tries as many as take some seconds, `make test-long` ten thousand
+//! (`WEIR_DAMAGED_MODULES`).
+
+use super::*;
+
+/// Without a longer run.
+const ROUNDS: usize = 400;
+const SEED: u64 = 11;
+
+/// What is damaged: guests as they are built, and the same as components.
+fn originals() -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = [guest::api_key(), guest::misbehaving()]
+        .iter()
+        .map(|path| std::fs::read(path).unwrap())
+        .collect();
+    all.extend(crate::policy::build::modules().map(<[u8]>::to_vec));
+    let components: Vec<Vec<u8>> =
+        all.iter().map(|module| crate::policy::component::encode(module).unwrap()).collect();
+    all.extend(components);
+    all
+}
+
+/// Where each section's content is, in a module or a component.
+fn sections(module: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let payloads = wasmparser::Parser::new(0).parse_all(module).map_while(Result::ok);
+    payloads.filter_map(|payload| payload.as_section().map(|(_, range)| range)).collect()
+}
+
+fn damage(original: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut damaged = original.to_vec();
+    let sections = sections(original);
+    let any = |random: &mut fastrand::Rng| {
+        let range = sections[random.usize(..sections.len())].clone();
+        if range.is_empty() { range.start } else { random.usize(range) }
+    };
+    match random.u8(..8) {
+        // Cut short.
+        0 => damaged.truncate(random.usize(..original.len())),
+        // A section's length, or what stands before it.
+        1 => {
+            let at = sections[random.usize(..sections.len())].start;
+            damaged[at.saturating_sub(1 + random.usize(..4))] = random.u8(..);
+        }
+        // Bytes that stand for large numbers.
+        2 => {
+            let at = any(random);
+            damaged.splice(at..at + 1, [0xff, 0xff, 0xff, 0xff, 0x0f]);
+        }
+        // A piece of it, once more or elsewhere.
+        3 => {
+            let (from, to) = (any(random), any(random));
+            let piece = original[from..(from + random.usize(1..64)).min(original.len())].to_vec();
+            damaged.splice(to..to, piece);
+        }
+        // A piece is missing.
+        4 => {
+            let at = any(random);
+            damaged.drain(at..(at + random.usize(1..64)).min(original.len()));
+        }
+        // Bits anywhere: in sections that are small as often as in code.
+        _ => {
+            for _ in 0..random.usize(1..8) {
+                let at = any(random).min(damaged.len() - 1);
+                damaged[at] ^= 1 << random.u8(..8);
+            }
+        }
+    }
+    damaged
+}
+
+#[test]
+fn damaged_modules_and_components_cost_at_most_their_loading() {
+    let rounds = std::env::var("WEIR_DAMAGED_MODULES")
+        .map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    // Nothing of this belongs into the cache.
+    let off =
+        RuntimeSettings { instances: 2, cache: CacheFolder::Off, ..RuntimeSettings::default() };
+    let runtime = Runtime::with(&off, crate::proxy::fact_names()).unwrap();
+    let (originals, mut random) = (originals(), fastrand::Rng::with_seed(SEED));
+    let (mut refused, mut failed) = (0, 0);
+    for round in 0..rounds {
+        let module = damage(&originals[round % originals.len()], &mut random);
+        match Policy::build(&runtime, &settings(bytes(module), LIMITS), &Metrics::new(1)) {
+            // Some of them are still valid: whatever the code then does is bounded like that of any
+            // guest.
+            Ok(policy) => {
+                if let Err(error) = policy.decide(&[("client-ip", "192.0.2.1")]) {
+                    failed += 1;
+                    assert!(!error.message.is_empty() && error.message.len() < 1_000, "{error}");
+                }
+            }
+            Err(mistakes) => {
+                refused += 1;
+                assert!(!mistakes.is_empty(), "round {round}");
+                for mistake in mistakes {
+                    let text = mistake.to_string();
+                    let place = mistake.setting.as_str();
+                    assert!(
+                        (place == "wasm" || place == "memory" || place.starts_with("config"))
+                            && !mistake.found.is_empty()
+                            && !mistake.expected.is_empty()
+                            && text.len() < 1_500
+                            && !text.contains('\n'),
+                        "round {round}: {mistake:?}"
+                    );
+                }
+            }
+        }
+    }
+    eprintln!(
+        "{rounds} damaged modules and components: {refused} refused, {failed} failed when called"
+    );
+    assert!(refused > rounds / 2 && refused < rounds, "{refused} of {rounds}");
+    assert!(client_ip().decide(&[("client-ip", "192.0.2.1")]).is_ok());
+}

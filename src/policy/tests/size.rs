@@ -1,0 +1,37 @@
+//! How large the modules are that ship. They are part of the binary, and each is compiled when a
+//! configuration names it.
+
+use crate::policy::build::SHIPPED;
+
+/// What the smallest consist of: a fifth reads and checks limits, an eighth is the policy and what
+/// the contract's bindings generate, and the rest is JSON, conditions, templates, addresses, the
+/// algorithms' ranges, and the parts of the standard library that these use.
+const SHARED: &str = "limits and conditions with their messages, which each policy has";
+/// Bytes of each module, at most, and why those above 100,000 are larger. A few percent more than
+/// they have.
+const BYTES_MAX: &[(&str, usize, &str)] = &[
+    ("ban", 212_000, SHARED),
+    ("client-ip", 193_000, SHARED),
+    ("concurrent", 202_000, SHARED),
+    ("graphql-cost", 490_000, "a parser of GraphQL, and bodies are read with serde_json"),
+    ("jwt-claim", 255_000, "sets of keys, and tokens"),
+    ("keyed", 197_000, SHARED),
+    ("llm-budget", 309_000, "dialects of several APIs, and prices"),
+    ("login-guard", 254_000, "accounts are found in bodies of several kinds"),
+    ("path-cost", 222_000, "a table of path templates"),
+    ("plans", 257_000, "a table of plans and of who has which"),
+    ("send-quota", 238_000, "path templates, and recipients are counted in bodies"),
+    ("tenant", 205_000, SHARED),
+];
+
+#[test]
+fn modules_are_no_larger_than_they_need_to_be() {
+    for (name, module) in SHIPPED {
+        let bytes = module.len();
+        println!("{name}: {bytes} bytes");
+        let known = BYTES_MAX.iter().find(|(known, ..)| known == name);
+        let (_, most, why) = known.unwrap_or_else(|| panic!("{name} has no size: {bytes} bytes"));
+        assert!(*most <= 100_000 || !why.is_empty(), "why is {name} so large?");
+        assert!(bytes <= *most, "{name} has {bytes} bytes, {most} at most");
+    }
+}

@@ -1,0 +1,59 @@
+//! Where the path of a request leaves this module: what sends it to an upstream. A trial has one of
+//! its own, which also sees what the policy is shown.
+
+use std::pin::pin;
+
+use super::context::{RequestContext, RequestTimeout};
+use super::facts::Facts;
+use crate::upstream::{Upstream, UpstreamError};
+use crate::wire::{Network, Request, Response};
+
+/// Sends requests on. Known at compile time, so that serving pays nothing for trials.
+pub(super) trait Exchange {
+    /// Called with what the policy is shown.
+    fn note_facts(&self, _facts: &Facts<'_>) {}
+
+    /// Sends an admitted request, and returns the head of its reply.
+    fn send(
+        &self,
+        upstream: &Upstream,
+        request: Request,
+        client: Option<Network>,
+        context: &RequestContext,
+    ) -> impl Future<Output = Result<Response, UpstreamError>>;
+}
+
+/// Sends requests to the upstream itself.
+pub(super) struct Forwarded;
+
+impl Exchange for Forwarded {
+    async fn send(
+        &self,
+        upstream: &Upstream,
+        request: Request,
+        client: Option<Network>,
+        context: &RequestContext,
+    ) -> Result<Response, UpstreamError> {
+        match &context.timeout {
+            None => upstream.send_for(request, client).await,
+            // Boxed: few routes have a timeout, and every connection would carry its state.
+            Some(timeout) => Box::pin(send_within(timeout, upstream, request, client)).await,
+        }
+    }
+}
+
+/// Sends the request to the upstream, within the time for the whole request.
+async fn send_within(
+    timeout: &RequestTimeout,
+    upstream: &Upstream,
+    request: Request,
+    client: Option<Network>,
+) -> Result<Response, UpstreamError> {
+    // Kept alive past the deadline: to `is_uploading`, dropping the body would look like its end.
+    let sending = pin!(upstream.send_for(request, client));
+    match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
+        Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
+        Ok(failed) => failed,
+        Err(_) => Err(upstream.overdue(timeout.is_uploading())),
+    }
+}

@@ -1,0 +1,575 @@
+//! Requests in virtual time: along the path of a real request, with a reply that is given instead
+//! of an upstream's. Routes, facts, policy, limits, header fields and settling are those that
+//! serve; only the connections are missing.
+//!
+//! A request is under way between [`Trial::begin`] and its end, so requests can overlap. The caller
+//! moves the clock.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use http::{HeaderValue, StatusCode};
+
+use super::context::RequestContext;
+use super::exchange::Exchange;
+use super::facts::Facts;
+use super::live::LocalSnapshot;
+use super::serve;
+use super::snapshot::Snapshot;
+use super::tally::Decided;
+use crate::clock;
+use crate::limit::{Limiter, Scope, Take};
+use crate::listen::Peer;
+use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
+use crate::policy::{Decision, Verdict};
+use crate::upstream::{Cause, Upstream, UpstreamError};
+use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
+
+/// The host of requests that name none.
+const HOST: &str = "localhost";
+/// The port of all clients: none is ever connected to.
+const PORT: u16 = 1;
+
+/// Takes requests through a snapshot. Its limiter counts in memory, by a simulated clock.
+pub struct Trial {
+    local: Arc<LocalSnapshot>,
+    limiter: Arc<Limiter>,
+    /// For what a body's end may start. Nothing waits for its timers.
+    runtime: tokio::runtime::Runtime,
+}
+
+/// A request as a client sends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrialRequest {
+    /// `GET`.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// The client's address.
+    pub from: IpAddr,
+    /// In order, repeated where they are. `Host` and `Content-Length` are added if missing.
+    pub headers: Vec<(String, String)>,
+    /// Empty for none.
+    pub body: Vec<u8>,
+}
+
+/// What the upstream does with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrialReply {
+    /// It answers.
+    Answer {
+        /// 200 to 599.
+        status: u16,
+        /// Its header fields.
+        headers: Vec<(String, String)>,
+        /// Its body.
+        body: Vec<u8>,
+        /// How the body ends.
+        ended: Ended,
+    },
+    /// It fails, before it answers: with the request, or before anything of it was sent.
+    Lost {
+        /// Whether it had got the request.
+        sent: bool,
+    },
+    /// It has not answered when the client goes away.
+    ClientGone,
+}
+
+/// How a reply's body ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ended {
+    /// With its last byte.
+    #[default]
+    Whole,
+    /// The upstream's connection is cut after it.
+    Cut,
+    /// The client goes away after it.
+    ClientGone,
+}
+
+/// Why a request can't be sent at all: what was found, and what was expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("found {found}, expected {expected}")]
+pub struct Unusable {
+    /// What was found.
+    pub found: String,
+    /// What was expected.
+    pub expected: &'static str,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialVerdict {
+    /// All limits fitted, or the route has no policy.
+    Admitted,
+    /// A limit refused.
+    Refused,
+    /// The policy lets it through and counts nothing.
+    Bypassed,
+    /// The policy refused without asking a limit.
+    Denied,
+    /// The policy failed.
+    Error,
+    /// Refused before the policy was asked: no route, an invalid path, a body that is too large.
+    Rejected,
+}
+
+/// How a request was decided.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// What became of it.
+    pub verdict: TrialVerdict,
+    /// The status that the client sees. `None` while the request is under way, or if the client was
+    /// gone.
+    pub status: Option<u16>,
+    /// Its route's name.
+    pub route: Option<String>,
+    /// The policy's name.
+    pub policy: Option<String>,
+    /// What the policy was shown.
+    pub facts: Vec<(String, String)>,
+    /// What the policy answered.
+    pub decision: Option<Arc<Decision>>,
+    /// The limits of that answer, in its order, if they were asked.
+    pub limits: Vec<LimitAccount>,
+    /// How long it waited in a leaky bucket.
+    pub delay: Duration,
+    /// How long to wait after a refusal. `None` where waiting does not help.
+    pub retry_after: Option<Duration>,
+    /// The header fields of the reply that the client sees.
+    pub headers: Vec<(String, String)>,
+    scope: Option<Arc<Scope>>,
+}
+
+/// A limit's part in a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitAccount {
+    /// The limit as the policy answered it.
+    pub limit: Limit,
+    /// The units that were taken of it. 0 if the request was refused.
+    pub took: u64,
+    /// What the limit answered.
+    pub outcome: LimitOutcome,
+}
+
+/// A request that was admitted, or answered already.
+pub struct UnderWay {
+    run: Pin<Box<dyn Future<Output = Option<Response>>>>,
+    /// The reply's head, if it was answered without an upstream.
+    answered: Option<Response>,
+    watch: Rc<Watch>,
+    account: Account,
+}
+
+/// What the trial sees of a request, and the reply on its way to it.
+#[derive(Default)]
+struct Watch {
+    facts: RefCell<Vec<(String, String)>>,
+    account: RefCell<Option<Account>>,
+    reply: RefCell<Option<TrialReply>>,
+    /// Virtual time that the request took, for `duration-ms`.
+    took: RefCell<Duration>,
+}
+
+impl Exchange for Rc<Watch> {
+    fn note_facts(&self, facts: &Facts<'_>) {
+        let pairs = facts.pairs();
+        let owned = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        *self.facts.borrow_mut() = owned.collect();
+    }
+
+    async fn send(
+        &self,
+        _upstream: &Upstream,
+        request: Request,
+        _client: Option<Network>,
+        context: &RequestContext,
+    ) -> Result<Response, UpstreamError> {
+        self.note(context);
+        read_whole(request.body).await?;
+        let reply = poll_fn(|_| match self.reply.borrow_mut().take() {
+            Some(reply) => Poll::Ready(reply),
+            None => Poll::Pending,
+        });
+        match reply.await {
+            TrialReply::Answer { status, headers, body, ended } => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+                let mut fields = Fields::new();
+                headers.iter().for_each(|(name, value)| fields.append(name.as_str(), value));
+                let body = match ended {
+                    Ended::Whole => Body::full(Bytes::from(body)),
+                    ended => {
+                        Body::source(Box::new(Broken { rest: body.into(), ended, waited: false }))
+                    }
+                };
+                Ok(Response { fields, ..Response::new(status, body) })
+            }
+            TrialReply::Lost { sent } => {
+                let cause = if sent { Cause::Cut } else { Cause::Connect };
+                Err(UpstreamError { cause, sent, body: None })
+            }
+            // `UnderWay::end` drops the request instead.
+            TrialReply::ClientGone => std::future::pending().await,
+        }
+    }
+}
+
+/// An upstream reads the request before it answers.
+async fn read_whole(mut body: Body) -> Result<(), UpstreamError> {
+    while let Some(read) = poll_fn(|cx| body.poll_fill(cx)).await {
+        read.map_err(|error| UpstreamError { cause: Cause::Body, sent: true, body: Some(error) })?;
+        let bytes = body.data().len();
+        body.consume(bytes);
+    }
+    Ok(())
+}
+
+/// A body that its reader gets no end of.
+struct Broken {
+    rest: Bytes,
+    ended: Ended,
+    /// The client has waited for more. Who reads on without it finds the end.
+    waited: bool,
+}
+
+impl Source for Broken {
+    fn poll_fill(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        match self.ended {
+            _ if !self.rest.is_empty() => Poll::Ready(Ok(())),
+            Ended::ClientGone if !std::mem::replace(&mut self.waited, true) => Poll::Pending,
+            Ended::ClientGone => Poll::Ready(Ok(())),
+            Ended::Whole | Ended::Cut => Poll::Ready(Err(BodyError::Reset)),
+        }
+    }
+
+    fn data(&self) -> &[u8] {
+        &self.rest
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.rest.len());
+        self.rest.advance(bytes);
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_end(&self) -> bool {
+        self.waited && self.rest.is_empty()
+    }
+
+    fn finish(self: Box<Self>, _end: &BodyEnd) {}
+}
+
+impl Watch {
+    fn note(&self, context: &RequestContext) {
+        let facts = std::mem::take(&mut *self.facts.borrow_mut());
+        *self.account.borrow_mut() = Some(Account::of(context, facts));
+    }
+
+    /// Whether the decision was noted before, when the request was sent.
+    fn is_noted(&self) -> bool {
+        self.account.borrow().is_some()
+    }
+}
+
+impl Trial {
+    /// Through this snapshot.
+    ///
+    /// # Errors
+    /// This machine can't run it.
+    pub fn new(snapshot: Arc<Snapshot>) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let limiter = Arc::clone(&snapshot.limiter);
+        let local = Arc::new(LocalSnapshot::new(0, snapshot, &Arc::default()));
+        Ok(Self { local, limiter, runtime })
+    }
+
+    /// Takes a request to its decision.
+    ///
+    /// # Errors
+    /// It is not a request that a client could send.
+    pub fn begin(&self, request: &TrialRequest) -> Result<UnderWay, Unusable> {
+        let _entered = self.runtime.enter();
+        let from = SocketAddr::new(request.from, PORT);
+        let request = request.built()?;
+        let peer = Peer::plain(from, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT));
+        let (local, watch) = (Arc::clone(&self.local), Rc::<Watch>::default());
+        let watched = Rc::clone(&watch);
+        let mut run: Pin<Box<dyn Future<Output = Option<Response>>>> =
+            Box::pin(async move { handle(&local, request, &peer, &watched).await });
+        let answered = match poll_once(&mut run) {
+            Poll::Ready(answered) => answered,
+            Poll::Pending => None,
+        };
+        let account = watch.account.borrow_mut().take();
+        let mut account = account.unwrap_or_else(Account::rejected);
+        account.answered(answered.as_ref());
+        Ok(UnderWay { run, answered, watch, account })
+    }
+
+    /// What each limit of `account` would answer now, without taking anything of it. Empty if none
+    /// was asked.
+    #[must_use]
+    pub fn look(&self, account: &Account) -> Vec<(String, LimitOutcome)> {
+        let of = |limit: &LimitAccount| Limit {
+            cost: 0,
+            enforcement: Enforcement::Shadow,
+            ..limit.limit.clone()
+        };
+        let limits: Vec<Limit> = account.limits.iter().map(of).collect();
+        let names: Vec<String> = limits.iter().map(|limit| limit.name.clone()).collect();
+        let (Some(scope), Ok(plan)) = (&account.scope, Plan::new(limits)) else {
+            return Vec::new();
+        };
+        let plan = Arc::new(plan.quiet());
+        let mut take = Box::pin(self.limiter.take(scope, &plan));
+        match take.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Take::Granted(outcome, _) | Take::Refused(outcome)) => {
+                names.into_iter().zip(outcome.limits).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Ends a request with its upstream's reply, `took` after it was sent, and returns its whole
+    /// account. What it settles counts from now on.
+    #[must_use]
+    pub fn end(&self, under_way: UnderWay, reply: TrialReply, took: Duration) -> Account {
+        let UnderWay { mut run, answered, watch, mut account } = under_way;
+        let _entered = self.runtime.enter();
+        if answered.is_some() {
+            answered.into_iter().for_each(|answered| drain(answered.body));
+            return account;
+        }
+        *watch.took.borrow_mut() = took;
+        if reply == TrialReply::ClientGone {
+            drop(run);
+            return account;
+        }
+        let gone = matches!(&reply, TrialReply::Answer { ended: Ended::ClientGone, .. });
+        *watch.reply.borrow_mut() = Some(reply);
+        if let Poll::Ready(Some(answered)) = poll_once(&mut run) {
+            account.answered(Some(&answered));
+            drain(answered.body);
+        }
+        drop(run);
+        if gone {
+            // Lets the task run that reads the reply on without its client.
+            self.runtime.block_on(tokio::task::yield_now());
+        }
+        account
+    }
+}
+
+/// Reads a reply as its client does, as far as it comes.
+fn drain(mut body: Body) {
+    let mut cx = Context::from_waker(Waker::noop());
+    while let Poll::Ready(Some(Ok(()))) = body.poll_fill(&mut cx) {
+        let bytes = body.data().len();
+        body.consume(bytes);
+        body.end_if_read();
+    }
+}
+
+fn poll_once<T>(run: &mut Pin<Box<dyn Future<Output = T>>>) -> Poll<T> {
+    run.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// As `handle` of the proxy, watched.
+async fn handle(
+    local: &LocalSnapshot,
+    request: Request,
+    peer: &Peer,
+    watch: &Rc<Watch>,
+) -> Option<Response> {
+    let mut context = RequestContext::begin(local, &request, peer);
+    let served = serve(local, request, peer, &mut context, watch).await;
+    if !watch.is_noted() {
+        watch.note(&context);
+    }
+    let took = *watch.took.borrow();
+    context.started = clock::monotonic().checked_sub(took).unwrap_or(context.started);
+    Some(match served {
+        Ok(reply) => context.stream(reply),
+        Err(refusal) => context.refuse(&refusal),
+    })
+}
+
+impl TrialReply {
+    /// A whole reply without a body.
+    #[must_use]
+    pub fn answer(status: u16) -> Self {
+        Self::Answer { status, headers: Vec::new(), body: Vec::new(), ended: Ended::Whole }
+    }
+}
+
+impl TrialRequest {
+    fn built(&self) -> Result<Request, Unusable> {
+        let unusable = |what: &str, found: &str, expected| Unusable {
+            found: format!("the {what} {:?}", found.chars().take(60).collect::<String>()),
+            expected,
+        };
+        let mut head = http::Request::new(());
+        *head.method_mut() = self
+            .method
+            .parse()
+            .map_err(|_| unusable("method", &self.method, "a method such as GET"))?;
+        let target = "a path that begins with `/`, and perhaps a query";
+        let is_path = self.target.starts_with('/') || self.target == "*";
+        *head.uri_mut() = self
+            .target
+            .parse()
+            .ok()
+            .filter(|_| is_path)
+            .ok_or_else(|| unusable("target", &self.target, target))?;
+        for (name, value) in &self.headers {
+            let name = http::HeaderName::from_bytes(name.as_bytes())
+                .map_err(|_| unusable("header name", name, "a token such as x-api-key"))?;
+            let value = HeaderValue::from_str(value)
+                .or_else(|_| HeaderValue::from_bytes(value.as_bytes()))
+                .map_err(|_| unusable("header value", value, "no control characters"))?;
+            head.headers_mut().append(name, value);
+        }
+        let (head, ()) = head.into_parts();
+        let mut request = Request::from_parts(&head, Body::full(Bytes::from(self.body.clone())));
+        if !request.fields.has(Known::Host) {
+            request.fields.append(Known::Host, HOST);
+        }
+        if !self.body.is_empty() && !request.fields.has(Known::ContentLength) {
+            request.fields.append(Known::ContentLength, self.body.len().to_string());
+        }
+        Ok(request)
+    }
+}
+
+impl UnderWay {
+    /// What is known of it so far.
+    #[must_use]
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Whether it waits for its upstream.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.answered.is_none()
+    }
+}
+
+impl Account {
+    fn rejected() -> Self {
+        Self {
+            verdict: TrialVerdict::Rejected,
+            status: None,
+            route: None,
+            policy: None,
+            facts: Vec::new(),
+            decision: None,
+            limits: Vec::new(),
+            delay: Duration::ZERO,
+            retry_after: None,
+            headers: Vec::new(),
+            scope: None,
+        }
+    }
+
+    fn of(context: &RequestContext, facts: Vec<(String, String)>) -> Self {
+        let routed = context.route.name != super::tally::NO_ROUTE;
+        let policy = context.route.policy.as_ref();
+        let verdict = match context.decided {
+            Some(Decided::Admitted | Decided::Degraded | Decided::Local) => TrialVerdict::Admitted,
+            Some(Decided::Refused | Decided::Unavailable) => TrialVerdict::Refused,
+            Some(Decided::Bypassed) => TrialVerdict::Bypassed,
+            Some(Decided::Denied) => TrialVerdict::Denied,
+            Some(Decided::Failed) => TrialVerdict::Error,
+            None if routed && policy.is_none() => TrialVerdict::Admitted,
+            None => TrialVerdict::Rejected,
+        };
+        let retry_after = match (&context.outcome, &context.decision) {
+            (Some(outcome), Some(decision)) => retry_after(outcome, decision),
+            (None, Some(decision)) => match &decision.verdict {
+                Verdict::Deny(denial) => denial.retry_after_ms.map(Duration::from_millis),
+                _ => None,
+            },
+            _ => None,
+        };
+        Self {
+            verdict,
+            route: routed.then(|| context.route.name.clone()),
+            policy: context.route.policy_name().map(str::to_owned),
+            facts,
+            decision: context.decision.clone(),
+            limits: limits(context),
+            delay: context.delayed(),
+            retry_after,
+            scope: policy.map(|policy| Arc::clone(&policy.scope)),
+            ..Self::rejected()
+        }
+    }
+
+    fn answered(&mut self, answered: Option<&Response>) {
+        let Some(answered) = answered else { return };
+        self.status = Some(answered.status.as_u16());
+        let text = |bytes: &[u8]| super::facts::latin1(bytes).into_owned();
+        self.headers =
+            answered.fields.iter().map(|(name, value)| (text(name), text(value))).collect();
+    }
+
+    /// The enforced limits that refused.
+    pub fn refusing(&self) -> impl Iterator<Item = &LimitAccount> {
+        let refused = self.verdict == TrialVerdict::Refused;
+        self.limits.iter().filter(move |limit| {
+            refused && limit.limit.enforcement == Enforcement::Enforce && !limit.outcome.fits
+        })
+    }
+}
+
+impl LimitAccount {
+    /// The units that were left before.
+    #[must_use]
+    pub fn had(&self) -> u64 {
+        self.outcome.remaining.saturating_add(self.took)
+    }
+}
+
+fn retry_after(outcome: &Outcome, decision: &Decision) -> Option<Duration> {
+    let Verdict::Check(plan) = &decision.verdict else { return None };
+    outcome.retry_after_us(plan.limits()).map(Duration::from_micros)
+}
+
+fn limits(context: &RequestContext) -> Vec<LimitAccount> {
+    let Some((limits, outcome)) = context.limits() else { return Vec::new() };
+    let bodies = context.decision.as_ref().and_then(|decision| decision.bodies.as_deref());
+    let partial = bodies.and_then(|bodies| bodies.partial.as_ref());
+    let less = context.usage.as_ref().and_then(|usage| usage.taken);
+    let each = limits.iter().zip(&outcome.limits).map(|(limit, of)| {
+        let is_partial = partial.is_some_and(|partial| partial.limits.contains(&limit.name));
+        let cost = less.filter(|_| is_partial).unwrap_or(limit.cost);
+        let took = if outcome.admitted && of.fits { cost } else { 0 };
+        LimitAccount { limit: limit.clone(), took, outcome: *of }
+    });
+    each.collect()
+}
+
+impl fmt::Debug for Trial {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Trial").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for UnderWay {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("UnderWay").field("account", &self.account).finish_non_exhaustive()
+    }
+}
