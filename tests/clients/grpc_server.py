@@ -54,24 +54,43 @@ def fail_late(request, context):
 waiting = collections.defaultdict(threading.Event)
 
 
+def when_gone(name, context):
+    """Prints that the client has gone, at once if it has already. Returns an event that is set then."""
+    gone = threading.Event()
+
+    def tell():
+        print(f"cancelled {name.decode()}", flush=True)
+        gone.set()
+
+    # grpcio does not call back for a call that has ended.
+    if not context.add_callback(tell):
+        tell()
+    return gone
+
+
 def wait(request, context):
     """Answers when the client has gone, which shows only in the output of this program."""
-    gone = threading.Event()
-    context.add_callback(gone.set)
+    gone = when_gone(request, context)
     waiting[request].set()
     gone.wait()
-    print(f"cancelled {request.decode()}", flush=True)
     return b""
 
 
 def wait_stream(request, context):
+    # Before the first message: grpcio never asks a cancelled stream for another one.
+    gone = when_gone(request, context)
     yield b"begun"
-    yield wait(request, context)
+    gone.wait()
 
 
 def await_waiting(request, context):
     """Answers once a Wait of that name has begun."""
     return b"yes" if waiting[request].wait(30) else b"no"
+
+
+def has_waited(request, context):
+    """Tells whether a Wait of that name has begun."""
+    return b"yes" if waiting[request].is_set() else b"no"
 
 
 METHODS = {
@@ -83,6 +102,7 @@ METHODS = {
     "Fail": grpc.unary_unary_rpc_method_handler(fail),
     "FailLate": grpc.unary_stream_rpc_method_handler(fail_late),
     "Wait": grpc.unary_unary_rpc_method_handler(wait),
+    "HasWaited": grpc.unary_unary_rpc_method_handler(has_waited),
     "AwaitWaiting": grpc.unary_unary_rpc_method_handler(await_waiting),
     "WaitStream": grpc.unary_stream_rpc_method_handler(wait_stream),
 }
