@@ -22,7 +22,8 @@
 //! Around this path: [`cli`] is the command line. [`app`] wires the modules together and runs the
 //! workers. [`config`] reads and checks `proxy.toml`. [`reload`] watches the files and has a new
 //! configuration built. [`admin`] serves the operator's pages. [`wire`] holds what both ends share,
-//! such as messages and bodies. [`clock`] tells the time, and [`telemetry`] has logs and metrics.
+//! such as messages and bodies. [`clock`] tells the time, [`telemetry`] has logs and metrics, and
+//! [`picture`] draws charts for people.
 //!
 //! To read the code, start with `handle` and `serve` in `proxy/mod.rs`, which follow this list.
 //! Then read the `mod.rs` of whatever they call: it says what a module is for, and contains its
@@ -51,6 +52,7 @@ pub(crate) mod http1;
 pub mod wire;
 
 pub mod clock;
+pub mod picture;
 pub mod telemetry;
 
 pub use app::App;

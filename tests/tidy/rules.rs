@@ -63,6 +63,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &["clock"]),
     ("clock", &[]),
     ("telemetry", &[]),
+    ("picture", &[]),
 ];
 
 /// Modules that may use only a few items of another: user, used, items.

@@ -1,0 +1,368 @@
+//! Small pictures as SVG: values over time or over another number, and values side by side.
+//!
+//! A picture is a text to put into a page. Its colours are classes, so the page chooses them for
+//! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label`.
+//! Its title and description are what a screen reader says.
+
+use std::fmt::Write as _;
+
+mod scale;
+
+pub use scale::{Unit, short};
+
+use scale::{Scale, ticks};
+
+/// Width of a picture in its own units. A page scales it.
+const WIDTH: f64 = 640.0;
+/// Height of a chart.
+const HEIGHT: f64 = 200.0;
+/// Room for the labels of the vertical axis.
+const LEFT: f64 = 52.0;
+/// Room at the right, for half of the last label.
+const RIGHT: f64 = 16.0;
+/// Room above the highest value.
+const TOP: f64 = 10.0;
+/// Room for the labels of the horizontal axis.
+const BOTTOM: f64 = 22.0;
+/// Labels of an axis, about.
+const TICKS: usize = 5;
+/// Series that have a class of their own. Others begin again with the first.
+const CLASSES: usize = 6;
+/// Height of a bar with its distance to the next.
+const ROW: f64 = 22.0;
+/// Room for the names of bars.
+const NAMES: f64 = 240.0;
+/// Room for the values behind bars.
+const VALUES: f64 = 70.0;
+/// Characters of a bar's name, at most.
+const NAME_CHARS_MAX: usize = 36;
+
+/// Values over another number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// What it shows, for a screen reader.
+    pub title: String,
+    /// What stands in it, in a sentence, for a screen reader.
+    pub description: String,
+    /// How the series lie to each other.
+    pub layout: Layout,
+    /// What the horizontal axis counts.
+    pub x: Unit,
+    /// What the vertical axis counts. It begins at 0.
+    pub y: Unit,
+    /// What is drawn, from the back to the front.
+    pub series: Vec<Series>,
+}
+
+/// How series lie to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Each is a line of its own.
+    Lines,
+    /// Each is an area on top of those before it. They have points at the same places.
+    Stacked,
+}
+
+/// One line or area.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// For the legend.
+    pub name: String,
+    /// In the order of their first number. A value that is no number leaves a gap.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Values side by side.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bars {
+    /// What it shows, for a screen reader.
+    pub title: String,
+    /// What the values count.
+    pub unit: Unit,
+    /// A name and its value, from above to below.
+    pub rows: Vec<(String, f64)>,
+}
+
+impl Chart {
+    /// The picture, with a legend if there are several series.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let series = self.laid_out();
+        let points = || series.iter().flatten().filter(|(x, _, y)| x.is_finite() && y.is_finite());
+        let (mut low, mut high) = points()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (x, ..)| {
+                (low.min(*x), high.max(*x))
+            });
+        if low > high {
+            (low, high) = (0.0, 1.0);
+        }
+        let top = points().fold(0.0_f64, |top, (.., y)| top.max(*y));
+        let x = Scale::new((low, high), (LEFT, WIDTH - RIGHT));
+        let up = ticks(0.0, if top > 0.0 { top } else { 1.0 }, TICKS, self.y);
+        let highest = up.last().copied().unwrap_or(1.0).max(top);
+        let y = Scale::new((0.0, highest), (HEIGHT - BOTTOM, TOP));
+
+        let mut out = opening(HEIGHT, &self.title, &self.description);
+        for tick in &up {
+            let at = y.of(*tick);
+            let _ = write!(
+                out,
+                r#"<line class="grid" x1="{LEFT}" x2="{}" y1="{at:.1}" y2="{at:.1}"/><text class="label" x="{}" y="{:.1}" text-anchor="end">{}</text>"#,
+                WIDTH - RIGHT,
+                LEFT - 6.0,
+                at + 4.0,
+                escaped(&self.y.label(*tick, highest)),
+            );
+        }
+        for tick in ticks(low, high, TICKS, self.x) {
+            let _ = write!(
+                out,
+                r#"<text class="label" x="{:.1}" y="{}" text-anchor="middle">{}</text>"#,
+                x.of(tick),
+                HEIGHT - 6.0,
+                escaped(&self.x.label(tick, high - low)),
+            );
+        }
+        // The first series of a stack lies behind: areas are drawn from the highest to the lowest.
+        for (index, points) in series.iter().enumerate().rev() {
+            self.draw(&mut out, index, points, (&x, &y));
+        }
+        out.push_str("</svg>");
+        if self.series.len() > 1 {
+            legend(&mut out, &self.series);
+        }
+        out
+    }
+
+    /// Where each point begins and ends: `(x, lower y, upper y)`.
+    fn laid_out(&self) -> Vec<Vec<(f64, f64, f64)>> {
+        let mut below: Vec<f64> = Vec::new();
+        let mut laid_out = Vec::with_capacity(self.series.len());
+        for series in &self.series {
+            let mut points = Vec::with_capacity(series.points.len());
+            for (index, (x, y)) in series.points.iter().enumerate() {
+                if self.layout == Layout::Lines {
+                    points.push((*x, 0.0, *y));
+                    continue;
+                }
+                if below.len() <= index {
+                    below.resize(index + 1, 0.0);
+                }
+                let lower = below.get(index).copied().unwrap_or(0.0);
+                let upper = if y.is_finite() { lower + y } else { lower };
+                points.push((*x, lower, upper));
+                below.get_mut(index).into_iter().for_each(|below| *below = upper);
+            }
+            laid_out.push(points);
+        }
+        laid_out
+    }
+
+    fn draw(
+        &self,
+        out: &mut String,
+        index: usize,
+        points: &[(f64, f64, f64)],
+        to: (&Scale, &Scale),
+    ) {
+        let (x, y) = to;
+        let class = index % CLASSES;
+        let mut path = String::new();
+        for run in points.split(|(x, _, y)| !x.is_finite() || !y.is_finite()) {
+            let mut command = 'M';
+            for (at, _, value) in run {
+                let _ = write!(path, "{command}{:.1} {:.1}", x.of(*at), y.of(*value));
+                command = 'L';
+            }
+            if self.layout == Layout::Stacked {
+                for (at, lower, _) in run.iter().rev() {
+                    let _ = write!(path, "L{:.1} {:.1}", x.of(*at), y.of(*lower));
+                }
+                path.push_str(if run.is_empty() { "" } else { "Z" });
+            }
+        }
+        let kind = if self.layout == Layout::Stacked { "area" } else { "line" };
+        let _ = write!(out, r#"<path class="{kind} series-{class}" d="{path}"/>"#);
+    }
+}
+
+impl Bars {
+    /// The picture.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let rows = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
+        let longest = self.rows.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        let scale = Scale::new((0.0, longest), (NAMES, WIDTH - VALUES));
+        let say =
+            |(name, value): &(String, f64)| format!("{name}: {}", self.unit.label(*value, longest));
+        let description = self.rows.iter().map(say).collect::<Vec<_>>().join(", ");
+        let mut out = opening(ROW * f64::from(rows), &self.title, &description);
+        let mut at = 0.0;
+        for (name, value) in &self.rows {
+            let end = scale.of(*value);
+            let _ = write!(
+                out,
+                r#"<text class="label" x="{}" y="{:.1}" text-anchor="end">{}</text><rect class="bar series-0" x="{NAMES}" y="{:.1}" width="{:.1}" height="{}"/><text class="label" x="{:.1}" y="{:.1}">{}</text>"#,
+                NAMES - 6.0,
+                at + 15.0,
+                escaped(&cut(name)),
+                at + 3.0,
+                (end - NAMES).max(0.0),
+                ROW - 6.0,
+                end + 6.0,
+                at + 15.0,
+                escaped(&self.unit.label(*value, longest)),
+            );
+            at += ROW;
+        }
+        out.push_str("</svg>");
+        out
+    }
+}
+
+fn opening(height: f64, title: &str, description: &str) -> String {
+    format!(
+        r#"<svg class="picture" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"><title>{}</title><desc>{}</desc>"#,
+        escaped(title),
+        escaped(description),
+    )
+}
+
+fn legend(out: &mut String, series: &[Series]) {
+    out.push_str(r#"<ul class="legend">"#);
+    for (index, series) in series.iter().enumerate() {
+        let _ = write!(
+            out,
+            r#"<li><span class="swatch series-{}"></span>{}</li>"#,
+            index % CLASSES,
+            escaped(&series.name)
+        );
+    }
+    out.push_str("</ul>");
+}
+
+fn cut(name: &str) -> String {
+    if name.chars().count() <= NAME_CHARS_MAX {
+        return name.to_owned();
+    }
+    name.chars().take(NAME_CHARS_MAX - 1).chain(['\u{2026}']).collect()
+}
+
+/// Text for a page: no character of it can end an element or an attribute. What XML can't hold
+/// becomes U+FFFD.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\t' | '\n' | '\r' => out.push(' '),
+            character if character.is_control() => out.push('\u{fffd}'),
+            character => out.push(character),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(layout: Layout, values: &[&[f64]]) -> Chart {
+        let series = |values: &&[f64]| Series {
+            name: "a <b>".into(),
+            points: values.iter().enumerate().map(|(at, value)| (at as f64, *value)).collect(),
+        };
+        Chart {
+            title: "\"Requests\" & more".into(),
+            description: "two".into(),
+            layout,
+            x: Unit::Count,
+            y: Unit::Count,
+            series: values.iter().map(series).collect(),
+        }
+    }
+
+    /// The points of the path of a series.
+    fn path(svg: &str, series: usize) -> Vec<(f64, f64)> {
+        let from = svg.find(&format!("series-{series}\" d=\"")).unwrap();
+        let text = svg[from..].split('"').nth(2).unwrap();
+        text.split(['M', 'L', 'Z'])
+            .filter(|point| !point.is_empty())
+            .map(|point| point.split_once(' ').unwrap())
+            .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_line_goes_through_its_points() {
+        let svg = chart(Layout::Lines, &[&[0.0, 50.0, 100.0]]).svg();
+        let bottom = HEIGHT - BOTTOM;
+        let middle = (TOP + bottom) / 2.0;
+        let across = (LEFT + WIDTH - RIGHT) / 2.0;
+        assert_eq!(
+            path(&svg, 0),
+            [(LEFT, bottom), (across, middle), (WIDTH - RIGHT, TOP)],
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn areas_lie_on_each_other() {
+        let svg = chart(Layout::Stacked, &[&[20.0, 20.0], &[80.0, 30.0]]).svg();
+        let y = |value: f64| {
+            let at = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / 100.0;
+            (at * 10.0).round() / 10.0
+        };
+        let (first, last) = (LEFT, WIDTH - RIGHT);
+        let upper = [(first, y(100.0)), (last, y(50.0)), (last, y(20.0)), (first, y(20.0))];
+        assert_eq!(path(&svg, 1), upper, "{svg}");
+        assert_eq!(path(&svg, 0).first(), Some(&(first, y(20.0))));
+    }
+
+    #[test]
+    fn what_is_no_number_leaves_a_gap() {
+        let svg = chart(Layout::Lines, &[&[1.0, f64::NAN, 3.0, 4.0]]).svg();
+        assert_eq!(svg.matches('M').count(), 2, "{svg}");
+        assert!(!svg.contains("NaN"), "{svg}");
+    }
+
+    #[test]
+    fn nothing_is_drawn_of_nothing() {
+        for values in [&[][..], &[&[][..]][..], &[&[0.0][..]][..], &[&[f64::INFINITY][..]][..]] {
+            let svg = chart(Layout::Stacked, values).svg();
+            assert!(
+                svg.starts_with("<svg") && !svg.contains("NaN") && !svg.contains("inf"),
+                "{svg}"
+            );
+        }
+        let bars = Bars { title: "none".into(), unit: Unit::Count, rows: Vec::new() };
+        assert!(bars.svg().ends_with("</svg>"));
+    }
+
+    #[test]
+    fn text_ends_no_element() {
+        let svg = chart(Layout::Lines, &[&[1.0], &[2.0]]).svg();
+        assert!(svg.contains("<title>&quot;Requests&quot; &amp; more</title>"), "{svg}");
+        assert!(svg.contains("</span>a &lt;b&gt;</li>"), "{svg}");
+        assert_eq!(escaped("a\u{0}\nb'"), "a\u{fffd} b&#39;");
+    }
+
+    #[test]
+    fn bars_are_as_long_as_their_values() {
+        let rows = vec![("x".repeat(80), 200.0), ("b".into(), 50.0), ("c".into(), 0.0)];
+        let svg = Bars { title: "keys".into(), unit: Unit::Count, rows }.svg();
+        let widths: Vec<f64> = svg
+            .split("width=\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
+            .collect();
+        let whole = WIDTH - VALUES - NAMES;
+        assert_eq!(widths, [whole, whole / 4.0, 0.0], "{svg}");
+        assert!(svg.contains('\u{2026}') && svg.contains("b: 50"), "{svg}");
+    }
+}
