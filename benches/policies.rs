@@ -41,7 +41,10 @@ const REQUESTS: &[(&str, &[(&str, &str)])] = &[
             ("method", "POST"),
             ("body.type", "json"),
             ("body.bytes", "80"),
-            ("body:/query", "{ users(first: 10) { name posts(first: 5) { title } } }"),
+            (
+                "body.json:",
+                r#"{"query":"{ users(first: 10) { name posts(first: 5) { title } } }"}"#,
+            ),
             ("header.authorization", "Bearer k-7c1f"),
         ],
     ),
@@ -66,6 +69,7 @@ const REQUESTS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("method", "POST"),
             ("header.x-account", "ann"),
+            ("body.type", "json"),
             ("body.json:/to", "[\"bob@example.org\"]"),
         ],
     ),
