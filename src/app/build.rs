@@ -16,7 +16,7 @@ use crate::listen;
 use crate::policy::{self, CacheFolder, Policy, Runtime, RuntimeSettings};
 use crate::proxy::{Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
 use crate::reload::Watch;
-use crate::telemetry::{self, Doubt, Metrics, Mistake};
+use crate::telemetry::{self, Doubt, DoubtKind, Metrics, Mistake};
 use crate::upstream::{self, Budget, Upstream};
 
 /// What outlives every configuration.
@@ -190,15 +190,16 @@ impl Builder {
         warnings.extend(snapshot.missing_facts().map(|(route, fact)| {
             let name = config.routes.get(route).map_or("", |route| route.name.as_str());
             let text = missing_fact(fact, name);
-            let doubt = Doubt::new("missing-fact", setting::route_policy(route), text).in_key();
+            let doubt =
+                Doubt::new(DoubtKind::MissingFact, setting::route_policy(route), text).in_key();
             config.source.warn(&doubt)
         }));
         let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
-        let doubts = doubts.iter().map(|doubt| ("method-case", doubt));
-        let doubts = doubts.chain(certificates.map(|doubt| ("certificate", doubt)));
-        warnings.extend(doubts.map(|(name, doubt)| {
+        let doubts = doubts.iter().map(|doubt| (DoubtKind::MethodCase, doubt));
+        let doubts = doubts.chain(certificates.map(|doubt| (DoubtKind::Certificate, doubt)));
+        warnings.extend(doubts.map(|(kind, doubt)| {
             let text = format!("{}, expected {}", doubt.found, doubt.expected);
-            config.source.warn(&Doubt::new(name, doubt.setting.as_str(), text).in_key())
+            config.source.warn(&Doubt::new(kind, doubt.setting.as_str(), text).in_key())
         }));
         let built = Built {
             listeners: config.listeners,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::{CONFIG_DEFAULT, EXIT_CONFIG, wrong_config};
@@ -30,7 +31,7 @@ pub(super) struct Check {
     #[arg(long)]
     strict: bool,
     /// Leave out warnings of this kind, the name in brackets behind each; may be repeated
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Warning::names()), hide_possible_values = true)]
     allow: Vec<String>,
     /// Print one JSON object instead of text
     #[arg(long)]

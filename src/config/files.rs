@@ -49,9 +49,11 @@ impl Notes {
     ) -> Option<(PathBuf, Vec<u8>)> {
         let expected = format!("the path of {what}");
         let path = self.folder.join(item.text(&expected)?);
-        let read = match fs::metadata(&path) {
+        let instead = self.instead.as_ref().filter(|[named, _]| *named == path);
+        let from = instead.map_or(&path, |[_, from]| from);
+        let read = match fs::metadata(from) {
             Ok(metadata) if !metadata.is_file() => Err("it is not a file".to_owned()),
-            _ => read(&path, bytes_max),
+            _ => read(from, bytes_max),
         };
         match read {
             Ok(bytes) => {

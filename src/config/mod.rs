@@ -13,6 +13,7 @@ mod changes;
 mod data;
 mod extras;
 mod files;
+mod json;
 mod policies;
 mod quick;
 mod reader;
@@ -40,7 +41,7 @@ use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
 use crate::proxy::{Extras, FieldStyle, Inspect, Respond};
 use crate::reload::Watch;
-use crate::telemetry::{Doubt, Mistake};
+use crate::telemetry::{Doubt, DoubtKind, Label as _, Mistake};
 use crate::{admin, engine, limit, listen, policy, proxy, telemetry, upstream};
 use reader::{Finding, Item, Mark, Notes, Table};
 
@@ -224,6 +225,13 @@ pub struct Warning {
     pub remedy: Option<String>,
     /// For people: with the lines of the file, the setting marked.
     pub picture: String,
+}
+
+impl Warning {
+    /// The names of all kinds.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        DoubtKind::ALL.iter().map(|kind| kind.label())
+    }
 }
 
 impl fmt::Display for Warning {
@@ -462,7 +470,7 @@ fn warnings(config: &Config, source: &Source) -> Vec<Warning> {
     let unused = |(section, name): (&str, &String)| {
         let setting = format!("{section}.{name}");
         let text = format!("no route names {setting}");
-        Doubt::new("unused", setting, text).in_key()
+        Doubt::new(DoubtKind::Unused, setting, text).in_key()
     };
     let doubts = upstreams.chain(policies).map(unused).chain(without_key_secret(config));
     doubts.map(|doubt| source.warn(&doubt)).collect()
@@ -475,7 +483,7 @@ fn without_key_secret(config: &Config) -> Option<Doubt> {
     let text = "no `key_secret_file` or `key_secret_env`: without a secret anybody can compute which clients' keys fall into one slot of the \
                 cluster, and so overload one server";
     let remedy = "write the same secret on all proxies (their counters start afresh)";
-    open.then(|| Doubt::new("no-key-secret", "store", text).in_key().remedy(remedy))
+    open.then(|| Doubt::new(DoubtKind::NoKeySecret, "store", text).in_key().remedy(remedy))
 }
 
 /// Whether this may name an upstream, a policy or a route: safe in metrics, logs and keys.

@@ -65,6 +65,8 @@ pub(super) struct Notes {
     pub(super) contents: RefCell<Vec<(String, Watch)>>,
     /// The folder that paths in the file are relative to.
     pub(super) folder: PathBuf,
+    /// A file that settings name, and the one that is read in its place.
+    pub(super) instead: Option<[PathBuf; 2]>,
 }
 
 /// A value and its path.
@@ -94,6 +96,7 @@ impl Notes {
             data: RefCell::default(),
             contents: RefCell::default(),
             folder: folder.to_path_buf(),
+            instead: None,
         }
     }
 

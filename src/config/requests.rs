@@ -110,13 +110,25 @@ impl Requests {
     /// # Errors
     /// All mistakes at once.
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        Self::load_with(path, None)
+    }
+
+    /// The same, but where a setting names the first of these files, the second is read.
+    ///
+    /// # Errors
+    /// All mistakes at once.
+    pub fn load_instead(path: &Path, files: [&Path; 2]) -> Result<Self, Mistakes> {
+        Self::load_with(path, Some(files.map(Path::to_path_buf)))
+    }
+
+    fn load_with(path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Self, Mistakes> {
         let unread = |cause: String| {
             let (file, found) = (path.display().to_string(), format!("cannot be read: {cause}"));
             Mistakes::single(&file, None, &found, Vec::new())
         };
         let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| unread("it is not UTF-8".into()))?;
-        read(text, path)
+        read(text, path, instead)
     }
 }
 
@@ -128,16 +140,17 @@ impl Requests {
 pub fn policy_alone(named: &str, is_module: bool) -> Result<Config, Mistakes> {
     let key = if is_module { "wasm" } else { "use" };
     let text = format!("{key} = {}\nrequests = []\n", toml::Value::from(named));
-    read(&text, Path::new("<command line>")).map(|requests| requests.config)
+    read(&text, Path::new("<command line>"), None).map(|requests| requests.config)
 }
 
-fn read(text: &str, path: &Path) -> Result<Requests, Mistakes> {
+fn read(text: &str, path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Requests, Mistakes> {
     let (root, errors) = DeTable::parse_recoverable(text);
     let name = policy_name(root.get_ref());
     let section = super::setting::policy(&name);
     let source = Source::under(path, text, root.get_ref(), &section);
     let folder = path.parent().unwrap_or(Path::new(""));
-    let notes = Notes::new(folder, Some(Watch::read(path, text.as_bytes())));
+    let mut notes = Notes::new(folder, Some(Watch::read(path, text.as_bytes())));
+    notes.instead = instead;
     let walked = walk(&notes, root.get_ref(), &name, &section);
     drop_flat(root.into_inner());
     let (mut findings, data, watched) = notes.into_parts();
@@ -440,7 +453,7 @@ mod tests {
 
     fn entries(text: &str) -> Result<Vec<Entry>, String> {
         let text = format!("{HEAD}{text}");
-        read(&text, Path::new("requests.toml"))
+        read(&text, Path::new("requests.toml"), None)
             .map(|requests| requests.entries)
             .map_err(|mistakes| mistakes.text)
     }

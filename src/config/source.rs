@@ -15,9 +15,9 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
 use super::reader::{Finding, Mark, join};
-use super::{Difference, MistakeAt, Mistakes, Source, Warning, drop_flat};
+use super::{Difference, MistakeAt, Mistakes, Source, Warning, drop_flat, json};
 use crate::reload::Watch;
-use crate::telemetry::{Doubt, Mistake};
+use crate::telemetry::{Doubt, Label as _, Mistake};
 
 /// Mistakes that are shown, at most; the rest is counted.
 const SHOWN_MAX: usize = 50;
@@ -33,8 +33,8 @@ const SECRET_KEYS: [&str; 4] = ["password", "key_secret", "secret", "token"];
 /// The position of a setting, in bytes of the file.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
-    key: Range<usize>,
-    value: Range<usize>,
+    pub(super) key: Range<usize>,
+    pub(super) value: Range<usize>,
 }
 
 /// A text, and the position of each setting in it.
@@ -65,9 +65,10 @@ impl Data {
 
     fn page(&self) -> &Page {
         self.page.get_or_init(|| {
-            // The JSON parser gives no positions, so only the file is named.
-            let toml = if self.is_json { "" } else { self.text.as_str() };
-            let (root, _) = DeTable::parse_recoverable(toml);
+            if self.is_json {
+                return Page::of(&self.name, &self.text, json::spans(&self.text, &self.setting));
+            }
+            let (root, _) = DeTable::parse_recoverable(&self.text);
             let page = Page::new(&self.name, &self.text, &self.setting, root.get_ref());
             drop_flat(root.into_inner());
             page
@@ -167,7 +168,7 @@ impl Source {
     pub fn warn(&self, doubt: &Doubt) -> Warning {
         let (_, page) = self.page_of(&doubt.setting);
         Warning {
-            name: doubt.name,
+            name: doubt.kind.label(),
             place: page.line_of(&doubt.setting, doubt.in_key),
             text: plain(&doubt.text),
             remedy: doubt.remedy.as_deref().map(plain),
@@ -187,6 +188,10 @@ impl Page {
     fn new(name: &str, text: &str, above: &str, root: &DeTable<'_>) -> Self {
         let mut spans = HashMap::new();
         index(&mut spans, above, root, 0);
+        Self::of(name, text, spans)
+    }
+
+    fn of(name: &str, text: &str, spans: HashMap<String, Span>) -> Self {
         let secret =
             spans.iter().filter(|(path, _)| is_secret(path.rsplit('.').next().unwrap_or(path)));
         let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
@@ -299,7 +304,7 @@ impl Page {
     /// A doubt's sentence, with its setting and those beside it marked.
     fn picture_of_doubt(&self, doubt: &Doubt) -> String {
         let level = Level::WARNING;
-        let title = format!("{} [{}]", plain(&doubt.text), doubt.name);
+        let title = format!("{} [{}]", plain(&doubt.text), doubt.kind.label());
         let span = self.nearest_span(&doubt.setting);
         let place = span.map(|span| if doubt.in_key { &span.key } else { &span.value });
         let mut group = match place {

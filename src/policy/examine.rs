@@ -7,8 +7,11 @@ use wasmparser::{Parser, Payload};
 use super::build::shipped_module;
 use super::error::{During, one_line};
 use super::instance::{Instance, Unready};
-use super::{Decision, Failure, Module, Policy, PolicyError, answer};
-use crate::policy::Cause;
+use super::{
+    Caps, Cause, Decision, Failure, KnownFacts, Module, Policy, PolicyError, Runtime, answer,
+    component,
+};
+use crate::telemetry::Mistake;
 
 /// Imports or exports that are listed, at most.
 const LISTED_MAX: usize = 64;
@@ -82,6 +85,16 @@ pub fn examine(module: &Module) -> Examined {
         imports: listed(imports),
         exports: listed(exports),
     }
+}
+
+/// Compiles and links a module, as [`Policy::build`] does, but starts nothing.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn load(bytes: &[u8], facts: KnownFacts) -> Result<(), Mistake> {
+    let runtime = Runtime::new(facts)?;
+    let loaded = runtime.aside(|| component::load(&runtime, &Caps::default(), bytes).map(drop))?;
+    loaded.map_err(|unfit| Mistake::new("", unfit.found, unfit.expected))
 }
 
 impl Policy {

@@ -1,12 +1,13 @@
 //! Finds the limits in a policy's configuration, for `weir key` and for telling what a reload
-//! changes. Decides nothing: a guest reads its
-//! own configuration. Here a table counts as a limit if it has a `name` and an `algorithm`, as the
-//! SDK's tables do.
+//! changes. Decides nothing: a guest reads its own configuration. Here a table counts as a limit if
+//! it has a `name` and an `algorithm`, as the SDK's tables do. Beside these are the limits that
+//! shipped policies make of other settings.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use weir_algorithms::{Every, Row, Setting, Written};
 
+use super::Module;
 use crate::plan::{Algorithm, Alignment, Debt};
 
 /// Maximum number of limits listed.
@@ -40,12 +41,36 @@ impl ListedLimit {
 }
 
 /// All limits of a configuration, in order.
-pub(super) fn limits(config_json: &str) -> Vec<ListedLimit> {
+pub(super) fn limits(module: &Module, config_json: &str) -> Vec<ListedLimit> {
     let mut listed = Vec::new();
     if let Ok(config) = serde_json::from_str(config_json) {
         walk("", &config, &mut listed);
+        if let Module::Shipped(name) = module {
+            walk("", &made(name, &config), &mut listed);
+        }
     }
     listed
+}
+
+/// The limits that a shipped policy makes of settings that are no limits, as it would write them.
+fn made(policy: &str, config: &Value) -> Value {
+    let has = |key: &str| config.get(key).is_some();
+    match policy {
+        "login-guard" if !["by_pair", "by_address", "by_account"].into_iter().any(has) => {
+            let window = |name: &str, quota: u64| json!([{ "name": name, "algorithm": "fixed_window", "quota": quota, "period": "15m" }]);
+            json!({ "by_pair": window("pair", 5), "by_address": window("address", 50) })
+        }
+        "ban" => {
+            let extends = config.get("extend").and_then(Value::as_bool).unwrap_or(false);
+            let ban = if extends { "sliding_window_buckets" } else { "fixed_window" };
+            let strikes = |key: &str| config.get("strikes").and_then(|strikes| strikes.get(key));
+            json!({ "own": [
+                { "name": "strikes", "algorithm": "sliding_window_log", "quota": strikes("quota"), "period": strikes("period") },
+                { "name": "ban", "algorithm": ban, "quota": 1, "period": config.get("ban") },
+            ] })
+        }
+        _ => Value::Null,
+    }
 }
 
 fn walk(list: &str, value: &Value, listed: &mut Vec<ListedLimit>) {
@@ -107,6 +132,10 @@ mod tests {
     use crate::plan::{
         Calendar, FixedWindow, Gcra, Quota, Rate, Script, SlidingWindowBuckets, TimeZone,
     };
+
+    fn limits(config: &str) -> Vec<ListedLimit> {
+        super::limits(&Module::Shipped("keyed".into()), config)
+    }
 
     #[test]
     fn limits_are_listed_at_any_depth() {

@@ -48,7 +48,7 @@ pub use build::shipped;
 pub use caps::{BreakerSettings, CacheFolder, Caps, RuntimeSettings};
 pub use doubts::PlacedLimit;
 pub use error::{Cause, PolicyError};
-pub use examine::{Examined, Fresh, examine};
+pub use examine::{Examined, Fresh, examine, load};
 pub use fact::{FactNames, KnownFacts, Member};
 pub use health::PolicyStats;
 pub use listed::ListedLimit;
@@ -109,16 +109,17 @@ impl Settings {
         doubts::of_limits(self)
     }
 
-    /// The same limits as [`Settings::limits`] lists, with the setting of each.
+    /// The limits that the configuration lists, with the setting of each.
     #[must_use]
     pub fn placed_limits(&self) -> Vec<PlacedLimit> {
         doubts::placed(self)
     }
 
-    /// The limits that the configuration lists, as far as they have the form that the SDK reads.
+    /// The limits that the configuration lists, as far as they have the form that the SDK reads,
+    /// and those that a shipped policy makes itself.
     #[must_use]
     pub fn limits(&self) -> Vec<ListedLimit> {
-        listed::limits(&self.config_json)
+        listed::limits(&self.module, &self.config_json)
     }
 }
 

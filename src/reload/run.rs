@@ -132,7 +132,8 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
         let polled = self.watches.is_none();
         // Before the comparison, so that no change falls between the two.
         self.renew_watches();
-        if self.is_stale() {
+        if let Some(changed) = self.files.iter().find(|file| file.is_stale()) {
+            tracing::info!(file = %changed.path().display(), "a watched file changed");
             self.rebuild(Reason::FileChanged);
         } else if !polled {
             self.reloads.inc(Reloaded::Unchanged);
@@ -204,6 +205,7 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
 
     fn rebuild(&mut self, reason: Reason) {
         let started = clock::monotonic();
+        tracing::info!(reason = reason.label(), "a reload begins");
         // All who have asked by now are served by this build.
         while let Ok(ask) = self.asks.try_recv() {
             self.asking.push(ask);

@@ -1,12 +1,46 @@
 //! What is allowed in a configuration but probably not meant. `config` adds file and line.
 
-use super::Mistake;
+use super::{Mistake, labels};
+
+labels! {
+    /// What is doubtful about a setting.
+    pub enum DoubtKind {
+        /// An upstream or a policy that no route names.
+        Unused = "unused",
+        /// Keys on a shared store that anybody could guess.
+        NoKeySecret = "no-key-secret",
+        /// A fact that no request on a route has.
+        MissingFact = "missing-fact",
+        /// A condition on a method in lower case, which is never sent.
+        MethodCase = "method-case",
+        /// A certificate that ends soon, or that clients may not accept.
+        Certificate = "certificate",
+        /// A route that no request reaches.
+        HiddenRoute = "hidden-route",
+        /// A route that only unusual methods reach.
+        UnusualMethods = "unusual-methods",
+        /// A limit that delays, where nothing may wait.
+        NoDelay = "no-delay",
+        /// A delay that is longer than the request may take.
+        LongDelay = "long-delay",
+        /// A limit that another one makes useless.
+        UselessLimit = "useless-limit",
+        /// A burst that another limit refuses first.
+        UnreachedBurst = "unreached-burst",
+        /// A budget that one request may use up.
+        SmallBudget = "small-budget",
+        /// A cost that a limit refuses anyway.
+        UnreachedCost = "unreached-cost",
+        /// A key that clients choose themselves.
+        UnboundedKey = "unbounded-key",
+    }
+}
 
 /// A setting that is probably not what its operator meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// The kind of doubt, a short name in a closed set: `unused`, `hidden-route`.
-    pub name: &'static str,
+    /// Its kind, as `weir check --allow` takes it.
+    pub kind: DoubtKind,
     /// The setting's path, as in a [`Mistake`].
     pub setting: String,
     /// Whether the setting's key is marked rather than its value.
@@ -22,9 +56,9 @@ pub struct Doubt {
 impl Doubt {
     /// A doubt about `setting`.
     #[must_use]
-    pub fn new(name: &'static str, setting: impl Into<String>, text: impl Into<String>) -> Self {
+    pub fn new(kind: DoubtKind, setting: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
-            name,
+            kind,
             setting: setting.into(),
             in_key: false,
             text: text.into(),

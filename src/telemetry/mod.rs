@@ -12,7 +12,7 @@ mod metrics;
 mod mistake;
 pub mod names;
 
-pub use doubt::Doubt;
+pub use doubt::{Doubt, DoubtKind};
 pub use histogram::Histogram;
 pub(crate) use label::labels;
 pub use label::{CounterSet, Label};

@@ -351,6 +351,11 @@ fn warnings_fail_a_strict_check_unless_they_are_allowed() {
     assert!(code == EXIT_CONFIG && err.contains("[unbounded-key]"), "{err}");
     let (code, out, err) = check(&["--strict", "--allow", "unbounded-key"]);
     assert!(code == 0 && out.ends_with(": no mistakes\n") && err.is_empty(), "{out}{err}");
+    let (code, _, err) = check(&["--allow", "unbounded-keys"]);
+    assert_eq!(code, 2, "{err}");
+    for part in ["'unbounded-keys' for '--allow <KIND>'", "hidden-route, ", "similar value"] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::harness::client::{Client, get};
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
+use crate::policies::whole;
 
 const ISSUER: &str = "https://id.example.org/";
 
@@ -276,4 +277,27 @@ async fn keys_are_rotated_without_a_restart_and_without_losing_a_count() {
     assert!(page.contains("jwks.json") && page.contains("a text of another kind"), "{page}");
     change("{\"keys\": [", "refused");
     assert_eq!(status(&new.token(user("bob"))).await, 200);
+}
+
+/// The first fenced block of a language in the policy's README.
+fn block(language: &str) -> String {
+    let readme = include_str!("../../policies/jwt-claim/README.md");
+    let (_, rest) = readme.split_once(&format!("```{language}\n")).unwrap();
+    rest.split_once("```").unwrap().0.to_owned()
+}
+
+#[tokio::test]
+async fn the_readmes_token_is_accepted_by_the_readmes_keys() {
+    let upstream = Upstream::start();
+    let config = whole(&block("toml"), &upstream.url());
+    let weir = Weir::build(&config.text()).file("jwks.json", block("json").as_bytes()).start();
+    let shell = block("sh");
+    let token = shell.lines().find_map(|line| line.strip_prefix("TOKEN=")).unwrap();
+    let reply = get(weir.http, "/", &[("authorization", &format!("Bearer {token}"))]).await;
+    assert_eq!((reply.status, reply.remaining("user")), (200, 599), "{reply:?}");
+    assert_eq!(upstream.only().header("x-user").as_deref(), Some("alice"));
+    let other = token.replacen("fQ.li", "fQ.Li", 1);
+    assert_ne!(other, token);
+    assert_eq!(with_token(&weir, &other).await, 401);
+    assert_eq!(get(weir.http, "/", &[]).await.status, 401);
 }

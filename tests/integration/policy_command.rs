@@ -93,6 +93,15 @@ fn a_file_of_requests_passes_if_all_is_as_it_says() {
     assert_eq!((code, told.as_str()), (0, "requests.toml: 10 requests, all as expected\n"));
     let (code, told) = test(COUNTED, &["--explain"]);
     assert_eq!(code, 0, "{told}");
+    // Of the six, the last two are refused alike.
+    assert!(
+        told.contains("at 20 s, 4 of 6 from") && told.contains("at 20 s, 5 of 6 from"),
+        "{told}"
+    );
+    assert!(
+        !told.contains(", 6 of 6 from") && told.contains("\n    the same up to 6 of 6\n"),
+        "{told}"
+    );
     for part in [
         "POST /send at 59 s from 203.0.113.1: refused by per-minute, passes in 1 s\n",
         "sees header.x-api-key=\"abc\"",
@@ -136,6 +145,9 @@ fn the_usual_mistakes_are_caught_each_where_the_file_says_otherwise() {
         assert!(told.contains(&place), "{wrong}: {place} {told}");
         assert!(told.contains(found) && told.contains(expected), "{wrong}: {told}");
     }
+    // A limit that there is not.
+    let (code, told) = test(&COUNTED.replace("limit = \"per-minute\"", "limit = \"minut\""), &[]);
+    assert!(code == 1 && told.contains("found no such limit, only per-minute"), "{told}");
 }
 
 #[test]
@@ -357,6 +369,12 @@ fn a_new_policy_builds_and_passes_its_tests_at_once() {
 
     let (code, told) = weir(&policy, &["policy", "test"]);
     assert!(code == 2 && told.contains("by-key.wasm"), "{told}");
+    // What can't be loaded is not put in place.
+    edit(&policy.join("requests.toml"), "quota = 5", "qouta = 5");
+    let (code, told) = weir(&policy, &["policy", "build"]);
+    assert!(code == 2 && told.contains("by-key.wasm was not written"), "{told}");
+    assert!(told.contains("requests.toml:") && !policy.join("by-key.wasm").exists(), "{told}");
+    edit(&policy.join("requests.toml"), "qouta = 5", "quota = 5");
     let (code, told) = weir(&policy, &["policy", "build"]);
     assert_eq!(code, 0, "{told}");
     assert!(told.contains("reads      header.x-api-key, client-ip"), "{told}");
@@ -374,6 +392,34 @@ fn a_new_policy_builds_and_passes_its_tests_at_once() {
     let (code, told) = weir(folder.path(), &["policy", "test", "policies/by-key"]);
     assert_eq!(code, 1, "{told}");
     assert!(told.contains("found \"key:3\"") && told.contains("expected \"key:abc\""), "{told}");
+    // A fact that the manifest does not name.
+    edit(
+        &policy.join("src/lib.rs"),
+        "facts.get(\"header",
+        "facts.get(\"header.x-other\").or(facts.get(\"header",
+    );
+    edit(&policy.join("src/lib.rs"), "-key\") {", "-key\")) {");
+    let (code, told) = weir(&policy, &["policy", "build"]);
+    assert_eq!(code, 0, "{told}");
+    let unnamed = "asks for the fact `header.x-other`, which its manifest does not name";
+    let (_, told) = weir(&policy, &["policy", "test"]);
+    assert_eq!(told.matches(unnamed).count(), 1, "{told}");
+    let (code, told) = run("cargo", &policy, &["test"]);
+    assert!(code != 0 && told.contains(unnamed), "{told}");
+    // A module that traps when it is configured, and one that is none.
+    let built = fs::read(policy.join("by-key.wasm")).unwrap();
+    edit(
+        &policy.join("src/lib.rs"),
+        "Ok(config)",
+        "panic!(\"no {}\", config.limits.facts().count())",
+    );
+    let (code, told) = weir(&policy, &["policy", "build"]);
+    assert!(code == 2 && told.contains("by-key.wasm stays as it was"), "{told}");
+    assert_eq!(fs::read(policy.join("by-key.wasm")).unwrap(), built);
+    edit(&policy.join("src/lib.rs"), "weir_policy::export!(ByKey);", "");
+    fs::remove_file(policy.join("requests.toml")).unwrap();
+    let (code, told) = weir(&policy, &["policy", "build"]);
+    assert!(code == 1 && told.contains("by-key.wasm stays as it was"), "{told}");
     edit(&policy.join("src/lib.rs"), "Ok(self", "Ok(sefl");
     let (code, told) = weir(&policy, &["policy", "build"]);
     assert!(code == 1 && told.contains("`sefl`"), "{told}");

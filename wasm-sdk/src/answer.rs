@@ -8,6 +8,7 @@ use weir_algorithms::AMOUNT_MAX;
 use crate::bindings::weir::policy::types::{
     Body, BodyChange, Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
 };
+use crate::named;
 use crate::{
     Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
     Fallback, Gather, HardCut, Limit, Manifest, Meter, Outcome, Partial, Quota, Rate, Refund,
@@ -165,6 +166,9 @@ impl ResponseView {
     #[must_use]
     pub fn fact(&self, name: &str) -> Option<&str> {
         let found = self.facts.iter().find(|(fact, _)| fact == name);
+        if found.is_none() {
+            named::check(name);
+        }
         found.map(|(_, value)| value.as_str())
     }
 }

@@ -2,6 +2,7 @@
 //! write for them.
 
 use crate::mistakes::nearest;
+use crate::named;
 
 /// What an operator writes, and the fact that it names.
 const FACTS: [(&str, &str); 13] = [
@@ -48,7 +49,11 @@ impl<'a> Facts<'a> {
     /// The first value of a fact; `None` if it wasn't shown.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
-        self.all(name).next()
+        let first = self.values(name).next();
+        if first.is_none() {
+            named::check(name);
+        }
+        first
     }
 
     /// The value of a fact that has exactly one, which is not empty. `None` if it is absent, empty
@@ -56,12 +61,23 @@ impl<'a> Facts<'a> {
     /// can't identify anybody.
     #[must_use]
     pub fn only(&self, name: &str) -> Option<&'a str> {
-        let mut values = self.all(name);
-        values.next().filter(|value| values.next().is_none() && !value.is_empty())
+        let mut values = self.values(name);
+        let Some(first) = values.next() else {
+            named::check(name);
+            return None;
+        };
+        (values.next().is_none() && !first.is_empty()).then_some(first)
     }
 
     /// All values of a fact, in order: a repeated header field is a repeated fact.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &'a str> {
+        if self.values(name).next().is_none() {
+            named::check(name);
+        }
+        self.values(name)
+    }
+
+    fn values(&self, name: &str) -> impl Iterator<Item = &'a str> {
         let over = self.over.filter(|(over, _)| *over == name);
         let shown = if over.is_some() { &[] } else { self.shown };
         over.map(|(_, value)| value).into_iter().chain(

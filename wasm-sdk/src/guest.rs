@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use crate::{
     Decision, Facts, Level, Manifest, Mistake, Policy, ResponseView, Settlement, config, host,
+    named,
 };
 
 const NOT_CONFIGURED: &str = "the policy was asked before it was configured";
@@ -38,6 +39,7 @@ impl<P: Policy> Slot<P> {
         std::panic::set_hook(Box::new(|panic| host::log(Level::Error, &panic.to_string())));
         let policy = make::<P>(config)?;
         let manifest = policy.manifest();
+        named::set(Some(named::of(&manifest)));
         *self.0.borrow_mut() = Some(policy);
         Ok(manifest)
     }

@@ -59,6 +59,7 @@ mod host;
 mod json;
 mod limits;
 mod mistakes;
+mod named;
 mod names;
 mod network;
 mod path;

@@ -26,6 +26,7 @@ use std::fmt;
 
 use crate::{
     Decision, Facts, Manifest, Mistake, Policy, ResponseView, Settlement, VerifyingKey, guest,
+    named,
 };
 
 /// Stands in for the host's [`verify`](crate::verify).
@@ -85,9 +86,13 @@ impl<P: Policy> Instance<P> {
     ///
     /// # Errors
     /// The policy's own.
+    ///
+    /// # Panics
+    /// The policy asks for a fact that its manifest does not name, and that is not among these.
     pub fn decide(&self, facts: &[(&str, &str)]) -> Result<Decision, String> {
         let facts: Vec<(String, String)> =
             facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let _checked = Checked::begin(&self.0);
         self.0.decide(&Facts::new(&facts))
     }
 
@@ -95,7 +100,70 @@ impl<P: Policy> Instance<P> {
     ///
     /// # Errors
     /// The policy's own.
+    ///
+    /// # Panics
+    /// As [`decide`](Self::decide), for facts of the response.
     pub fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
+        let _checked = Checked::begin(&self.0);
         self.0.settle(memo, response)
+    }
+}
+
+/// While it lives, a fact that the manifest does not name may not be asked for.
+struct Checked;
+
+impl Checked {
+    fn begin(policy: &impl Policy) -> Self {
+        named::set(Some(named::of(&policy.manifest())));
+        Self
+    }
+}
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        named::set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mistakes;
+
+    #[derive(serde::Deserialize)]
+    struct Forgetful {}
+
+    impl Policy for Forgetful {
+        type Config = Self;
+
+        fn new(config: Self) -> Result<Self, Mistakes> {
+            Ok(config)
+        }
+
+        fn manifest(&self) -> Manifest {
+            Manifest::reads(["path"]).and_of_response(["response.header.x-cost"])
+        }
+
+        fn decide(&self, facts: &Facts) -> Result<Decision, String> {
+            let path = facts.get("path").ok_or("no path")?;
+            let shown = facts.header("x-api-key").is_some() || path == "/public";
+            Ok(if shown { Decision::bypass() } else { Decision::check([]) })
+        }
+    }
+
+    #[test]
+    fn a_named_fact_may_be_absent() {
+        let policy = Instance::<Forgetful>::new("{}").unwrap();
+        assert_eq!(policy.decide(&[]).unwrap_err(), "no path");
+        // One that a test shows is a test's own affair.
+        policy.decide(&[("path", "/"), ("header.x-api-key", "abc")]).unwrap();
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "asks for the fact `header.x-api-key`, which its manifest does not name"
+    )]
+    fn a_fact_that_the_manifest_does_not_name_fails_the_test() {
+        let _ = Instance::<Forgetful>::new("{}").unwrap().decide(&[("path", "/")]);
     }
 }

@@ -13,7 +13,6 @@ mod algorithm;
 mod base64;
 mod claims;
 mod keys;
-mod leeway;
 mod source;
 mod token;
 mod verified;
@@ -25,19 +24,21 @@ use std::rc::Rc;
 use serde::Deserialize;
 use weir_policy::{
     Conditions, Decision, Denial, Facts, FieldName, Ipv6Prefix, Json, Limits, Manifest, Mistakes,
-    Policy, now_ms, verify,
+    Period, Policy, now_ms, verify,
 };
 
 use algorithm::Algorithms;
 use claims::{Claim, Names, Validity};
 use keys::Keys;
-use leeway::Leeway;
 use source::{Found, Source};
 use token::Token;
 use verified::{Verified, VerifiedTokens};
 
 /// Fields with claims for the upstream, at most.
 const FORWARD_MAX: usize = 16;
+
+/// More would keep expired tokens alive.
+type Leeway = Period<0, 600_000>;
 
 /// `[policies.NAME.config]`.
 #[derive(Debug, Deserialize)]
@@ -63,8 +64,8 @@ pub struct Config {
     /// Whom they must be for: one of these.
     #[serde(default)]
     audience: Names,
-    /// By how much clocks may differ.
-    #[serde(default)]
+    /// By how much the issuer's clock may differ from the proxy's.
+    #[serde(default = "one_minute")]
     leeway: Leeway,
     /// Whether a token must expire.
     #[serde(default)]
@@ -114,6 +115,10 @@ enum Otherwise {
     Deny,
     /// They are counted by the client's address.
     Address,
+}
+
+fn one_minute() -> Leeway {
+    Leeway::from_ms(60_000)
 }
 
 /// The policy.

@@ -16,7 +16,7 @@ use crate::clock;
 use crate::config::Route;
 use crate::plan::{Algorithm, Enforcement};
 use crate::policy::{self, Decision, PlacedLimit, Policy, Verdict};
-use crate::telemetry::Doubt;
+use crate::telemetry::{Doubt, DoubtKind};
 
 /// Time for one policy. A call may take as long as the policy's CPU time.
 const TIME_MAX: Duration = Duration::from_secs(2);
@@ -87,7 +87,7 @@ fn doubt(
         Some(limit) => limit.setting.clone(),
         None => "config".to_owned(),
     };
-    Doubt::new("unbounded-key", setting, text).remedy(
+    Doubt::new(DoubtKind::UnboundedKey, setting, text).remedy(
         "add a limit with `key = \"{client_ip}\"`, or have the value checked, as the policy plans does",
     )
 }

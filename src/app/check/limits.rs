@@ -8,7 +8,7 @@ use crate::config::{Route, RouteAction, setting};
 use crate::engine;
 use crate::plan::Algorithm;
 use crate::policy::{self, PlacedLimit};
-use crate::telemetry::Doubt;
+use crate::telemetry::{Doubt, DoubtKind};
 
 /// Doubts about the limits of the policy in `section`, which decides for `routes`.
 pub(super) fn doubts(
@@ -44,7 +44,7 @@ fn delays(
     let (name, at) = (&limit.name, format!("{at}.max_delay"));
     if built.limiter_settings.waiting_max == 0 {
         let text = format!("no request ever waits in `{name}`: `waiting_per_worker` is 0");
-        let doubt = Doubt::new("no-delay", at, text)
+        let doubt = Doubt::new(DoubtKind::NoDelay, at, text)
             .beside(setting::WAITING, "nothing may wait")
             .remedy("raise server.limits.waiting_per_worker, or choose gcra, which never delays");
         return vec![doubt];
@@ -59,7 +59,7 @@ fn delays(
              {timeout_ms} ms in all: it is charged, waits, and gets 504",
             route.name
         );
-        Doubt::new("long-delay", at.clone(), text)
+        Doubt::new(DoubtKind::LongDelay, at.clone(), text)
             .beside(setting::route_timeout(*index), "the whole request has this time")
             .remedy("shorten `max_delay`, or raise the route's timeout")
     };
@@ -94,7 +94,7 @@ fn in_flight(
          upstream takes {room}; further ones get 503",
         limit.name, built.workers
     );
-    let doubt = Doubt::new("useless-limit", format!("{at}.quota"), text)
+    let doubt = Doubt::new(DoubtKind::UselessLimit, format!("{at}.quota"), text)
         .beside(setting::requests_per_worker(first), "each worker sends at most this many")
         .remedy("lower the quota, or raise requests_per_worker");
     Some(doubt)

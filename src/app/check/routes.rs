@@ -3,7 +3,7 @@
 use super::super::build::Built;
 use crate::config::setting;
 use crate::proxy::{Snapshot, Unreached, UnreachedRoute};
-use crate::telemetry::Doubt;
+use crate::telemetry::{Doubt, DoubtKind};
 
 /// Routes that a picture shows beside the one that they hide, at most.
 const SHOWN_MAX: usize = 4;
@@ -38,7 +38,7 @@ fn doubt(built: &Built, UnreachedRoute { route, why }: UnreachedRoute) -> Doubt 
                 "no request can reach the route {name}: {} match all that it would",
                 others(&by)
             );
-            beside(Doubt::new("hidden-route", at, text), &by)
+            beside(Doubt::new(DoubtKind::HiddenRoute, at, text), &by)
                 .remedy("remove it, or narrow the routes that hide it")
         }
         Unreached::OnlyUnusualMethods(by) => {
@@ -48,14 +48,14 @@ fn doubt(built: &Built, UnreachedRoute { route, why }: UnreachedRoute) -> Doubt 
                 others(&by)
             );
             let remedy = "remove it, or write the `methods` that it is for";
-            beside(Doubt::new("unusual-methods", at, text), &by).remedy(remedy)
+            beside(Doubt::new(DoubtKind::UnusualMethods, at, text), &by).remedy(remedy)
         }
         Unreached::TooLong { bytes } => {
             let text = format!(
                 "no request can reach the route {name}: its path has {bytes} bytes at least, and \
                  longer targets than `uri_bytes` are refused"
             );
-            Doubt::new("hidden-route", at, text)
+            Doubt::new(DoubtKind::HiddenRoute, at, text)
                 .beside(setting::URI_BYTES, "this is the most")
                 .remedy("raise server.limits.uri_bytes")
         }

@@ -7,15 +7,12 @@ use std::time::Duration;
 use clap::Args;
 
 use super::inspect::{self, Loaded, micros};
-use super::{EXIT_DIFFERENT, words, wrong};
+use super::{EXIT_DIFFERENT, measure, words, wrong};
 use crate::app;
-use crate::clock;
 use crate::proxy::{Account, TrialReply, TrialRequest};
 
 /// How long each way is measured.
 const TIME: Duration = Duration::from_millis(500);
-/// Calls between two looks at the clock.
-const BATCH: u32 = 16;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Bench {
@@ -73,18 +70,8 @@ fn measured(loaded: &mut Loaded, asked: &TrialRequest, account: &Account) -> Exi
     ExitCode::SUCCESS
 }
 
-fn print(name: &str, mut run: impl FnMut()) {
-    let began = clock::monotonic();
-    let mut calls = 0_u32;
-    let took = loop {
-        (0..BATCH).for_each(|_| run());
-        calls = calls.saturating_add(BATCH);
-        let took = clock::monotonic().saturating_duration_since(began);
-        if took >= TIME {
-            break took;
-        }
-    };
-    let each = took / calls;
-    let rate = f64::from(calls) / took.as_secs_f64();
+fn print(name: &str, run: impl FnMut()) {
+    let each = measure::call(TIME, run);
+    let rate = 1.0 / each.as_secs_f64().max(f64::MIN_POSITIVE);
     println!("    {name:<16} {rate:>12.0} a second, {:>8} us each", micros(each));
 }

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use serde_json::Value;
 
 use super::{EXIT_DIFFERENT, REQUESTS, inspect, wrong};
+use crate::{app, policy, proxy};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 /// Chooses Debian's `rustc-web` and `cargo-web`, as for the policies that ship.
@@ -23,6 +24,14 @@ struct Toolchain {
     builds_std: bool,
 }
 
+/// A module that cargo has built.
+struct Built {
+    /// Where cargo has put it.
+    file: PathBuf,
+    /// Where it goes.
+    module: PathBuf,
+}
+
 pub(super) fn run(folder: &Path) -> ExitCode {
     if !folder.join("Cargo.toml").is_file() {
         return wrong(&format!(
@@ -30,38 +39,56 @@ pub(super) fn run(folder: &Path) -> ExitCode {
             folder.display()
         ));
     }
-    match build(folder) {
-        Ok(module) => described(&module),
+    let Built { file, module } = match build(folder) {
+        Ok(built) => built,
         Err(message) => {
             eprintln!("weir: {message}");
-            ExitCode::from(EXIT_DIFFERENT)
+            return ExitCode::from(EXIT_DIFFERENT);
         }
+    };
+    let described = match load(&file, &module) {
+        Ok(described) => described,
+        Err(code) => {
+            let kept = if module.exists() { "stays as it was" } else { "was not written" };
+            eprintln!(
+                "weir: {} {kept}, as the module that was built can't be loaded: {}",
+                module.display(),
+                file.display()
+            );
+            return code;
+        }
+    };
+    if let Err(error) = replace(&file, &module) {
+        eprintln!("weir: {}: {error}", module.display());
+        return ExitCode::from(EXIT_DIFFERENT);
     }
-}
-
-/// Prints the module's size and facts, with the configuration of its requests.
-fn described(module: &Path) -> ExitCode {
-    let shown = |path: &Path| path.display().to_string();
-    if module.parent().is_some_and(|folder| folder.join(REQUESTS).exists()) {
-        return match inspect::load(&shown(module), None) {
-            Ok(loaded) => {
-                print!("{}", inspect::described(&loaded));
-                ExitCode::SUCCESS
-            }
-            Err(code) => code,
-        };
-    }
-    let bytes = fs::metadata(module).map_or(0, |found| found.len());
-    println!(
-        "{}: {} (without a {REQUESTS} that configures it, nothing more is known)",
-        shown(module),
-        inspect::bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
-    );
+    print!("{described}");
     ExitCode::SUCCESS
 }
 
-/// Builds, and returns where the module is now.
-fn build(folder: &Path) -> Result<PathBuf, String> {
+/// Loads what was built as the proxy would, with the configuration of its requests where there are
+/// some. Returns its size and facts; what is wrong is printed.
+fn load(file: &Path, module: &Path) -> Result<String, ExitCode> {
+    app::start_quiet_log();
+    let requests = module.with_file_name(REQUESTS);
+    if requests.exists() {
+        let loaded = inspect::load_built(&requests, module, file)?;
+        return Ok(inspect::described(&loaded));
+    }
+    let failed = |found: String| {
+        eprintln!("weir: {}: {found}", file.display());
+        ExitCode::from(EXIT_DIFFERENT)
+    };
+    let bytes = fs::read(file).map_err(|error| failed(error.to_string()))?;
+    policy::load(&bytes, proxy::fact_names()).map_err(|mistake| failed(mistake.to_string()))?;
+    Ok(format!(
+        "{}: {} (without a {REQUESTS} that configures it, nothing more is known)\n",
+        module.display(),
+        inspect::bytes(bytes.len())
+    ))
+}
+
+fn build(folder: &Path) -> Result<Built, String> {
     let toolchain = Toolchain::find();
     if !toolchain.builds_std {
         toolchain.ensure_target(folder)?;
@@ -90,12 +117,10 @@ fn build(folder: &Path) -> Result<PathBuf, String> {
     }
     let manifest = fs::canonicalize(folder.join("Cargo.toml"))
         .map_err(|error| format!("{}: {error}", folder.display()))?;
-    let (name, built) = module_of(&String::from_utf8_lossy(&output.stdout), &manifest).ok_or(
+    let (name, file) = module_of(&String::from_utf8_lossy(&output.stdout), &manifest).ok_or(
         "the crate makes no module: its Cargo.toml needs `[lib] crate-type = [\"cdylib\"]`",
     )?;
-    let module = folder.join(format!("{name}.wasm"));
-    replace(&built, &module).map_err(|error| format!("{}: {error}", module.display()))?;
-    Ok(module)
+    Ok(Built { file, module: folder.join(format!("{name}.wasm")) })
 }
 
 /// The package's name and its module, from what cargo says that it built.

@@ -17,14 +17,10 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// `GET /search at 12 s, the 3rd of 5`.
+    /// `GET /search at 12 s, 3 of 5`.
     pub(super) fn of(&self) -> String {
         let Entry { at, request, times, .. } = self.entry;
-        let nth = if *times == 1 {
-            String::new()
-        } else {
-            format!(", the {} of {times}", words::ordinal(self.nth))
-        };
+        let nth = if *times == 1 { String::new() } else { format!(", {} of {times}", self.nth) };
         format!("{} {} at {}{nth}", request.method, request.target, words::time(*at))
     }
 
@@ -66,9 +62,11 @@ pub(super) fn decided(
     if let Some(limit) = &expected.limit {
         let refusing: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
         if !refusing.contains(&limit.as_str()) {
-            let is = match refusing.is_empty() {
-                true => "no limit that refused".to_owned(),
-                false => refusing.join(" and "),
+            let is_asked = account.limits.iter().any(|of| of.limit.name == *limit);
+            let is = match (is_asked || account.limits.is_empty(), refusing.is_empty()) {
+                (false, _) => no_limit(account),
+                (true, true) => "no limit that refused".to_owned(),
+                (true, false) => refusing.join(" and "),
             };
             found.push(place.difference("limit", &is, format!("{limit} to refuse"), help()));
         }

@@ -2,21 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 
-use super::{EXIT_DIFFERENT, REQUESTS, request, words, wrong, wrong_file};
+use super::{EXIT_DIFFERENT, REQUESTS, measure, request, words, wrong, wrong_file};
 use crate::app::{self, Simulation};
 use crate::clock;
 use crate::config::{self, Config, Requests};
 use crate::policy::{self, Policy, Settings};
 use crate::proxy::{Account, TrialReply, TrialRequest, TrialVerdict};
 
-/// Calls of which the quickest is told.
-const CALLS: u32 = 200;
-/// Calls in instances of their own of which the quickest is told.
-const STARTS: u32 = 20;
+/// How long each way of a call is measured.
+const TIME: Duration = Duration::from_millis(100);
 /// What is sent if no request is given.
 const REQUEST: &str = "GET /";
 
@@ -103,14 +101,31 @@ pub(super) fn load(named: &str, config: Option<&Path>) -> Result<Loaded, ExitCod
             let config = app::load(path).map_err(|mistakes| wrong_file(&mistakes))?;
             (config, clock::Clock::system().wall_us(), None)
         }
-        (Some(path), _) => of_requests(path)?,
-        (None, Some(path)) => of_requests(&path)?,
+        (Some(path), _) => of_requests(path, None)?,
+        (None, Some(path)) => of_requests(&path, None)?,
         (None, None) => {
             let config =
                 config::policy_alone(named, is_module).map_err(|mistakes| wrong_file(&mistakes))?;
             (config, clock::Clock::system().wall_us(), None)
         }
     };
+    of(config, named, is_module, start_us, example)
+}
+
+/// Loads what was built for `module`, with the configuration of a file of requests. What is wrong
+/// is printed.
+pub(super) fn load_built(requests: &Path, module: &Path, built: &Path) -> Result<Loaded, ExitCode> {
+    let (config, start_us, example) = of_requests(requests, Some([module, built]))?;
+    of(config, &module.to_string_lossy(), true, start_us, example)
+}
+
+fn of(
+    config: Config,
+    named: &str,
+    is_module: bool,
+    start_us: i64,
+    example: Option<TrialRequest>,
+) -> Result<Loaded, ExitCode> {
     let names: Vec<String> =
         config.policies.iter().map(|settings| format!("{:?}", settings.name)).collect();
     let Some((config, settings)) = chosen(config, named, is_module) else {
@@ -126,8 +141,13 @@ pub(super) fn load(named: &str, config: Option<&Path>) -> Result<Loaded, ExitCod
 
 type Read = (Config, i64, Option<TrialRequest>);
 
-fn of_requests(path: &Path) -> Result<Read, ExitCode> {
-    let requests = Requests::load(path).map_err(|mistakes| wrong_file(&mistakes))?;
+/// `instead`: a file, and the one that is read in its place.
+fn of_requests(path: &Path, instead: Option<[&Path; 2]>) -> Result<Read, ExitCode> {
+    let requests = match instead {
+        Some(instead) => Requests::load_instead(path, instead),
+        None => Requests::load(path),
+    };
+    let requests = requests.map_err(|mistakes| wrong_file(&mistakes))?;
     let first = requests.entries.into_iter().next().map(|entry| entry.request);
     Ok((requests.config, requests.start_us, first))
 }
@@ -196,11 +216,11 @@ fn measured(loaded: &Loaded, account: &Account) {
     let facts: Vec<(&str, &str)> =
         account.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let mut memory_bytes = 0;
-    let fresh = quickest(STARTS, || match policy.decide_fresh(&facts) {
+    let fresh = measure::call(TIME, || match policy.decide_fresh(&facts) {
         Ok(fresh) => memory_bytes = fresh.memory_bytes,
         Err(_) => memory_bytes = 0,
     });
-    let reused = quickest(CALLS, || drop(policy.decide_anew(&facts)));
+    let reused = measure::call(TIME, || drop(policy.decide_anew(&facts)));
     println!(
         "    {:<10} {} us in a running instance, {} us in a fresh one, which then has {} of memory",
         "a call",
@@ -213,19 +233,9 @@ fn measured(loaded: &Loaded, account: &Account) {
 
 fn remembered(policy: &Policy, facts: &[(&str, &str)]) {
     if policy.remembers() {
-        let kept = quickest(CALLS, || drop(policy.decide(facts)));
+        let kept = measure::call(TIME, || drop(policy.decide(facts)));
         println!("    {:<10} {} us", "remembered", micros(kept));
     }
-}
-
-fn quickest(times: u32, mut run: impl FnMut()) -> Duration {
-    let mut best = Duration::MAX;
-    for _ in 0..times {
-        let began: Instant = clock::monotonic();
-        run();
-        best = best.min(clock::monotonic() - began);
-    }
-    best
 }
 
 pub(super) fn micros(duration: Duration) -> String {

@@ -7,6 +7,7 @@ mod bench;
 mod build;
 mod compare;
 mod inspect;
+mod measure;
 mod new;
 mod request;
 mod test;

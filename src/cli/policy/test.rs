@@ -11,7 +11,8 @@ use crate::app::{self, Ran, Simulation};
 use crate::config::{Difference, Entry, Requests};
 use crate::proxy::{Account, TrialVerdict};
 
-/// Lines of `--explain` for one entry, at most, beside those where the verdict changes.
+/// Requests that `--explain` explains of one entry, at most, beside those where the verdict
+/// changes and the last one.
 const EXPLAINED_MAX: u64 = 20;
 
 /// The status that `--explain` need not mention.
@@ -87,7 +88,7 @@ fn run_all(
     for (index, entry) in entries.iter().enumerate() {
         let over = simulation.wait_until(entry.at);
         tested.ended(&mut under_way, over);
-        let (mut admitted, mut before) = (0, None);
+        let (mut admitted, mut explained) = (0, Explained::default());
         for nth in 1..=entry.times {
             let place = Place { index, entry, nth };
             let reply = entry.reply.reply.clone();
@@ -97,9 +98,8 @@ fn run_all(
             tested.requests += 1;
             let verdict = ran.account.verdict;
             admitted += u64::from(verdict == TrialVerdict::Admitted);
-            let changed = before.replace(verdict) != Some(verdict);
-            if explain && (changed || nth <= EXPLAINED_MAX || nth == entry.times) {
-                print_explained(place, &ran);
+            if explain {
+                explained.add(place, &ran);
             }
             tested.add(compare::decided(place, &ran.account, &ran.left));
             match ran.under_way {
@@ -107,6 +107,7 @@ fn run_all(
                 None => tested.add(compare::ended(place, &ran.account)),
             }
         }
+        explained.end(entry);
         let place = Place { index, entry, nth: entry.times };
         if let Some(expected) = entry.expected.admitted
             && expected != admitted
@@ -139,8 +140,55 @@ impl Tested {
     }
 }
 
-fn print_explained(place: Place<'_>, ran: &Ran) {
-    let Ran { account, left, .. } = ran;
+/// Prints the explanations of one entry's requests. Neighbours with the same one are printed once.
+#[derive(Default)]
+struct Explained {
+    /// The explanation that was printed last, without the request's number.
+    printed: Option<[String; 2]>,
+    blocks: u64,
+    verdict: Option<TrialVerdict>,
+    /// The last request that is explained alike.
+    alike: Option<u64>,
+    /// Requests that were not explained since.
+    left_out: u64,
+}
+
+impl Explained {
+    fn add(&mut self, place: Place<'_>, ran: &Ran) {
+        let Place { entry, nth, .. } = place;
+        let explained = [verdict(ran), words::account(&ran.account, &ran.left)];
+        if self.left_out == 0 && self.printed.as_ref() == Some(&explained) {
+            self.alike = Some(nth);
+            return;
+        }
+        let changed = self.verdict.replace(ran.account.verdict) != Some(ran.account.verdict);
+        if !changed && self.blocks >= EXPLAINED_MAX && nth != entry.times {
+            self.left_out += 1;
+            return;
+        }
+        self.end(entry);
+        let [said, account] = &explained;
+        println!("{} from {}: {said}", place.of(), entry.request.from);
+        print!("{account}");
+        self.blocks += 1;
+        self.printed = Some(explained);
+    }
+
+    /// Says what was not printed of the requests so far.
+    fn end(&mut self, entry: &Entry) {
+        if let Some(last) = self.alike.take() {
+            println!("    the same up to {last} of {}", entry.times);
+        }
+        let more = std::mem::take(&mut self.left_out);
+        if more > 0 {
+            println!("... and {more} more");
+        }
+    }
+}
+
+/// The verdict in words, and what decided.
+fn verdict(ran: &Ran) -> String {
+    let Ran { account, .. } = ran;
     let mut said = words::verdict(account.verdict, account.status);
     let refusing: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
     if !refusing.is_empty() {
@@ -155,8 +203,7 @@ fn print_explained(place: Place<'_>, ran: &Ran) {
     if let Some(wait) = account.retry_after {
         said = format!("{said}, passes in {}", words::time(wait));
     }
-    println!("{} from {}: {said}", place.of(), place.entry.request.from);
-    print!("{}", words::account(account, left));
+    said
 }
 
 /// A source of the policy that was changed after its module was built, where they lie beside each

@@ -171,18 +171,6 @@ fn limit(of: &LimitAccount, now: Option<&LimitOutcome>) -> String {
     text
 }
 
-/// `3rd`.
-pub(super) fn ordinal(number: u64) -> String {
-    let ending = match (number % 10, number % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        _ => "th",
-    };
-    format!("{number}{ending}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,9 +188,5 @@ mod tests {
         for (us, text) in texts {
             assert_eq!(time(Duration::from_micros(us)), text);
         }
-        assert_eq!(
-            [1, 2, 3, 11, 22, 113].map(ordinal),
-            ["1st", "2nd", "3rd", "11th", "22nd", "113th"]
-        );
     }
 }

@@ -85,6 +85,24 @@ fn what_a_guest_finds_wrong_is_told_with_that_file_and_its_line() {
 }
 
 #[test]
+fn a_json_file_has_lines_too() {
+    let json = PLANS.replace("customers.toml", "customers.json");
+    let text = "{\n  \"a\": \"gold\",\n  \"b.c\": [\"x\",\n    \"silver\"]\n}\n";
+    let folder = Folder::with(&[("customers.json", text)]);
+    let config = folder.parse(&json).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let at = |setting: &str| Mistake::new(format!("policies.p.config{setting}"), "one", "another");
+    let found = [at(".assign.b.c[1]"), at(".assign.a").in_key(), at(".assign.absent")];
+    let located = config.source.locate(&found);
+    let shown = located.text.replace(&format!("{}/", folder.0.path().display()), "");
+    let places: Vec<&str> =
+        shown.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")).collect();
+    let expected = ["customers.json:1:1", "customers.json:2:3", "customers.json:4:5"];
+    assert_eq!(places, expected, "{shown}");
+    let lines: Vec<_> = located.each.iter().map(|mistake| mistake.line).collect();
+    assert_eq!(lines, [Some(1), Some(2), Some(4)]);
+}
+
+#[test]
 fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
     for (content, parts) in [
         (
@@ -128,10 +146,17 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
             && shown.contains("--> customers.json:2:15\n"),
         "{shown}"
     );
-    let shown =
-        Folder::with(&[("customers.json", "{\"a\": {\"b\": [1, 9007199254740993]}}")]).wrong(&json);
-    let expected = "policies.p.config.assign.a.b[1]: found 9007199254740993, expected a whole number from -2^53 to 2^53\n--> customers.json\n";
-    assert!(shown.contains(expected), "{shown}");
+    let content = "{\"password\": \"hunter2\",\n\"a\": {\"b\": [1, 9007199254740993]}}";
+    let shown = Folder::with(&[("customers.json", content)]).wrong(&json);
+    for part in [
+        "policies.p.config.assign.a.b[1]: found 9007199254740993\n --> customers.json:2:16\n",
+        "expected a whole number from -2^53 to 2^53",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let content = "{\"password\": \"hunter2\", \"a\": 9007199254740993}";
+    let shown = Folder::with(&[("customers.json", content)]).wrong(&json);
+    assert!(shown.contains(":1:31") && !shown.contains("hunter2"), "{shown}");
     let shown = Folder::with(&[]).wrong(PLANS);
     assert!(
         shown.contains("policies.p.config_files.assign: found customers.toml (No such file")

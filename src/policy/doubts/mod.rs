@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::{Settings, listed};
 use crate::plan::Algorithm;
-use crate::telemetry::Doubt;
+use crate::telemetry::{Doubt, DoubtKind};
 use most::{Most, never_refuses};
 
 /// Doubts about one policy, at most.
@@ -215,7 +215,7 @@ fn useless(loose: &Written<'_>, strict: &Written<'_>) -> Doubt {
         "`{}` ({own}) can never refuse: `{}` ({other}) has the same key and refuses first",
         loose.name, strict.name
     );
-    Doubt::new("useless-limit", loose.amount_setting(), text)
+    Doubt::new(DoubtKind::UselessLimit, loose.amount_setting(), text)
         .beside(strict.amount_setting(), "this limit is stricter")
         .remedy("lower this one, raise the other, give it another key, or leave one of them out")
 }
@@ -244,7 +244,7 @@ fn unreached_burst(bucket: &Written<'_>, window: &Written<'_>) -> Doubt {
         window.amount_text()
     );
     let most = window.algorithm.cost_max().unwrap_or(0);
-    Doubt::new("unreached-burst", format!("{}.burst", bucket.at), text)
+    Doubt::new(DoubtKind::UnreachedBurst, format!("{}.burst", bucket.at), text)
         .beside(window.amount_setting(), "this limit refuses first")
         .remedy(format!("write a burst of at most {most}, or raise the other limit"))
 }

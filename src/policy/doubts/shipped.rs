@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{Written, read};
 use crate::plan::Algorithm;
-use crate::telemetry::Doubt;
+use crate::telemetry::{Doubt, DoubtKind};
 
 /// The lists of `llm-budget` whose limits are charged what a request may use.
 pub(super) const LLM_SETTLED: [&str; 4] = ["tokens", "input_tokens", "output_tokens", "money"];
@@ -87,7 +87,7 @@ fn whole(limit: &Written<'_>, reserved: &Reserved, cost: u64, most: u64) -> Doub
          it takes all that is left, and others are refused until it has ended",
         limit.name, reserved.words
     );
-    Doubt::new("small-budget", limit.amount_setting(), text)
+    Doubt::new(DoubtKind::SmallBudget, limit.amount_setting(), text)
         .beside(reserved.setting.clone(), "this is reserved")
         .remedy(format!("raise the limit above {cost}, or lower {}", reserved.words))
 }
@@ -112,7 +112,7 @@ pub(super) fn graphql_cost(config: &Value, doubts: &mut Vec<Doubt>) {
              they are told to come back, and are refused again",
             limit.name
         );
-        let doubt = Doubt::new("unreached-cost", "config.max_cost", text)
+        let doubt = Doubt::new(DoubtKind::UnreachedCost, "config.max_cost", text)
             .beside(limit.amount_setting(), "this limit refuses them")
             .remedy(format!("write `max_cost = {most}`, or raise the limit"));
         doubts.push(doubt);

@@ -8,6 +8,7 @@ use super::super::Module;
 use super::most::never_refuses;
 use super::*;
 use crate::plan::{Alignment, Debt, FixedWindow, Gcra, Rate, SlidingWindowLog};
+use crate::telemetry::Label as _;
 
 fn settings(shipped: &str, config: &str) -> Settings {
     Settings {
@@ -31,7 +32,7 @@ fn doubts(limits: &[&str]) -> Vec<(&'static str, String, String)> {
     assert!(read.is_ok(), "{config}");
     let found = of_limits(&settings("client-ip", &config));
     let all = found.into_iter();
-    all.map(|doubt| (doubt.name, doubt.setting, doubt.beside[0].0.clone())).collect()
+    all.map(|doubt| (doubt.kind.label(), doubt.setting, doubt.beside[0].0.clone())).collect()
 }
 
 #[track_caller]
