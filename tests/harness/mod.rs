@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod counting;
 pub mod curl;
 pub mod cut;
+pub mod damage;
 pub mod flood;
 pub mod guest;
 #[cfg(target_os = "linux")]

@@ -33,6 +33,7 @@ mod commands;
 mod contents;
 mod counters;
 mod crashes;
+mod damaged;
 mod descriptors;
 mod documents;
 mod early;

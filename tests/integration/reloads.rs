@@ -274,7 +274,7 @@ fn the_logs_level_and_format_change_with_a_reload() {
 }
 
 /// `POST /reload`: its status, and its JSON.
-fn ask_for_a_reload(weir: &Weir) -> (u16, Value) {
+pub fn ask_for_a_reload(weir: &Weir) -> (u16, Value) {
     let request = "POST /reload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let reply = raw(weir.admin.expect("an admin listener"), request.as_bytes(), TIMEOUT);
     let (_, body) = reply.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{reply}"));

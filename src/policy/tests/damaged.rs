@@ -3,6 +3,7 @@
 //! `make test` tries as many as take some seconds, `make test-long` ten thousand
 //! (`WEIR_DAMAGED_MODULES`).
 
+use super::damage::damage;
 use super::*;
 
 /// Without a longer run.
@@ -20,54 +21,6 @@ fn originals() -> Vec<Vec<u8>> {
         all.iter().map(|module| crate::policy::component::encode(module).unwrap()).collect();
     all.extend(components);
     all
-}
-
-/// Where each section's content is, in a module or a component.
-fn sections(module: &[u8]) -> Vec<std::ops::Range<usize>> {
-    let payloads = wasmparser::Parser::new(0).parse_all(module).map_while(Result::ok);
-    payloads.filter_map(|payload| payload.as_section().map(|(_, range)| range)).collect()
-}
-
-fn damage(original: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
-    let mut damaged = original.to_vec();
-    let sections = sections(original);
-    let any = |random: &mut fastrand::Rng| {
-        let range = sections[random.usize(..sections.len())].clone();
-        if range.is_empty() { range.start } else { random.usize(range) }
-    };
-    match random.u8(..8) {
-        // Cut short.
-        0 => damaged.truncate(random.usize(..original.len())),
-        // A section's length, or what stands before it.
-        1 => {
-            let at = sections[random.usize(..sections.len())].start;
-            damaged[at.saturating_sub(1 + random.usize(..4))] = random.u8(..);
-        }
-        // Bytes that stand for large numbers.
-        2 => {
-            let at = any(random);
-            damaged.splice(at..at + 1, [0xff, 0xff, 0xff, 0xff, 0x0f]);
-        }
-        // A piece of it, once more or elsewhere.
-        3 => {
-            let (from, to) = (any(random), any(random));
-            let piece = original[from..(from + random.usize(1..64)).min(original.len())].to_vec();
-            damaged.splice(to..to, piece);
-        }
-        // A piece is missing.
-        4 => {
-            let at = any(random);
-            damaged.drain(at..(at + random.usize(1..64)).min(original.len()));
-        }
-        // Bits anywhere: in sections that are small as often as in code.
-        _ => {
-            for _ in 0..random.usize(1..8) {
-                let at = any(random).min(damaged.len() - 1);
-                damaged[at] ^= 1 << random.u8(..8);
-            }
-        }
-    }
-    damaged
 }
 
 #[test]
@@ -114,4 +67,13 @@ fn damaged_modules_and_components_cost_at_most_their_loading() {
     );
     assert!(refused > rounds / 2 && refused < rounds, "{refused} of {rounds}");
     assert!(client_ip().decide(&[("client-ip", "192.0.2.1")]).is_ok());
+}
+
+#[test]
+fn dump_temporarily() {
+    for name in ["calls", "zeros", "outside_memory", "looping_start"] {
+        let bytes = std::fs::read(format!("fuzz/corpus/modules/{name}.wasm")).unwrap();
+        let component = crate::policy::component::encode(&bytes).unwrap();
+        std::fs::write(format!("fuzz/corpus/modules/{name}.component.wasm"), component).unwrap();
+    }
 }

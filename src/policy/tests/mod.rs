@@ -17,6 +17,8 @@ mod stopping;
 use super::*;
 use crate::telemetry::{Label as _, names};
 
+#[path = "../../../tests/harness/damage.rs"]
+mod damage;
 #[path = "../../../tests/harness/guest.rs"]
 pub(crate) mod guest;
 
