@@ -105,6 +105,16 @@ components() {
     component clippy clippy
 }
 
+# Whether C can be compiled for WebAssembly.
+has_wasm_clang() {
+    local folder found=1
+    folder=$(mktemp -d)
+    echo 'int empty(void) { return 0; }' > "$folder/empty.c"
+    if clang --target=wasm32-wasi -mexec-model=reactor -o "$folder/empty.wasm" "$folder/empty.c" 2> /dev/null; then found=0; fi
+    rm -rf "$folder"
+    return $found
+}
+
 # packages_for lint|test: installs the missing packages with one command, in case it has to be typed
 # by hand.
 packages_for() {
@@ -134,6 +144,8 @@ packages_for() {
         if ! have node || ! have npm; then
             if [[ $mac == yes ]]; then missing+=(node); else missing+=(nodejs npm); fi
         fi
+        # Apple's clang has no such target: the policy in C is tested on Linux only.
+        if [[ $mac == no ]] && ! has_wasm_clang; then missing+=(clang lld wasi-libc libclang-rt-dev-wasm32); fi
     fi
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }

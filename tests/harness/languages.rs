@@ -1,10 +1,14 @@
 //! The policies in `examples/languages`, built as their READMEs say: the lines under `## Build` are
 //! run in a copy of the folder. What they need is in folders that `make setup` fills under target/,
-//! in the versions that the READMEs name.
+//! in the versions that the READMEs name. The bindings for C are made by the library of which
+//! `wit-bindgen` is the command line, as that takes minutes to build.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use wit_bindgen_core::Files;
+use wit_bindgen_core::wit_parser::Resolve;
 
 use super::process::run;
 
@@ -17,6 +21,8 @@ const PROGRAMS: [&str; 2] = [
     concat!(env!("CARGO_TARGET_TMPDIR"), "/../node/node_modules/.bin"),
 ];
 const CONTRACT: &str = "wasm-sdk/wit/policy.wit";
+/// The line that makes the bindings for C, in the folder where it is run.
+const C_BINDINGS: &str = "wit-bindgen c --world policy ../../../wasm-sdk/wit\n";
 
 /// A policy as its README describes it.
 pub struct Example {
@@ -82,6 +88,13 @@ impl Example {
             std::fs::copy(root.join(file), to).expect("a copied source");
         }
         let folder = copy.path().join(&self.folder);
+        let lines = match lines.strip_prefix(C_BINDINGS) {
+            Some(rest) => {
+                c_bindings(&root.join(CONTRACT), &folder);
+                rest
+            }
+            None => lines,
+        };
         let ended = run(tools("sh").args(["-exc", lines]).current_dir(&folder));
         assert_eq!(
             ended.code, 0,
@@ -92,6 +105,18 @@ impl Example {
             .unwrap_or_else(|error| panic!("the build made no {}: {error}", self.module_name()));
         super::weir::replace(&kept, &module);
         module
+    }
+}
+
+fn c_bindings(contract: &Path, folder: &Path) {
+    let mut resolve = Resolve::default();
+    let package = resolve.push_path(contract.parent().expect("a folder")).expect("the contract").0;
+    let world = resolve.select_world(&[package], Some("policy")).expect("the world");
+    let mut files = Files::default();
+    let mut generator = wit_bindgen_c::Opts::default().build();
+    generator.generate(&mut resolve, world, &mut files).expect("bindings");
+    for (name, content) in files.iter() {
+        std::fs::write(folder.join(name), content).expect("a file of the bindings");
     }
 }
 

@@ -127,3 +127,52 @@ async fn a_policy_in_javascript_has_plans_and_gives_back_what_a_reply_does_not_c
         ],
     );
 }
+
+/// Only on Linux: see `scripts/setup.sh`.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_policy_in_c_lets_robots_share_one_allowance() {
+    let example = Example::new("c-robots", "robots.c");
+    let setup = include_str!("../../scripts/setup.sh");
+    let packages = ["clang", "lld", "wasi-libc", "libclang-rt-dev-wasm32"];
+    packages.iter().for_each(|package| installs(&example, package, setup));
+    installs(&example, "wit-bindgen-cli@0.63.0", &bindings());
+    let upstream = Upstream::start();
+    let quotas = [("robots = 60", "robots = 2"), ("others = 600", "others = 3")];
+    let weir = start(&example, &quotas, &upstream);
+    assert_eq!(statuses(&weir, &[], 4).await, [200, 200, 200, 429]);
+    // From the same address, but under a key of all robots.
+    let robot = [("user-agent", "Mozilla/5.0 (compatible; Googlebot/2.1)")];
+    assert_eq!(statuses(&weir, &robot, 1).await, [200]);
+    let second = [("user-agent", "a"), ("user-agent", "MyCrawler")];
+    assert_eq!(statuses(&weir, &second, 2).await, [200, 429]);
+    // Nothing that a call is given or answers stays allocated.
+    let agent = "x".repeat(3_000);
+    for number in 0..2_000 {
+        let agent = format!("{agent}{number}");
+        let reply = get(weir.http, "/", &[("user-agent", &agent)]).await;
+        assert_eq!(reply.status, 429, "{number}");
+    }
+    let status = weir.admin_page("/status").json();
+    let memory = status["policies"]["robots"]["memory_bytes"].as_u64();
+    assert!(memory.is_some_and(|bytes| bytes <= 256 << 10), "{status}");
+    refuses(
+        &example,
+        &[("robots = 60", "robots = 0")],
+        &[("policies.robots.config.robots", "from 1 to 1000000")],
+    );
+    refuses(
+        &example,
+        &[("robots = 60", "robts = 60")],
+        &[("policies.robots.config.robts", "`robots` or `others`")],
+    );
+    refuses(&example, &[("others = 600", "")], &[("policies.robots.config", "no `others`")]);
+}
+
+/// The version of the library that makes the bindings, as the command line is named.
+#[cfg(target_os = "linux")]
+fn bindings() -> String {
+    let lock = include_str!("../../Cargo.lock");
+    let (_, rest) = lock.split_once("name = \"wit-bindgen-c\"\nversion = \"").unwrap();
+    format!("wit-bindgen-cli@{}", rest.split('"').next().unwrap())
+}
