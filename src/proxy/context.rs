@@ -333,6 +333,12 @@ impl RequestContext {
     /// once.
     pub(super) fn refuse(mut self: Box<Self>, refusal: &Refusal) -> Response {
         self.refused = true;
+        match self.decided {
+            // With `on_policy_error = "allow"` it was let through, and refused for something else.
+            Some(Decided::Failed) if self.degraded.is_some() => {}
+            Some(decided) => self.route.tally.refused(decided),
+            None => {}
+        }
         let (status, mut reply) = refusal.response(&self);
         self.answered(status);
         reply::add_fields(&mut reply.fields, &self);

@@ -35,6 +35,16 @@ labels! {
     }
 }
 
+labels! {
+    /// Why a request was refused: a metric's label.
+    enum RefusedFor {
+        Limit = "limit",
+        Policy = "policy",
+        Store = "store",
+        Failure = "failure",
+    }
+}
+
 type Codes = Box<[OnceLock<Counter>]>;
 
 /// One route's counters, shared by all workers.
@@ -48,6 +58,8 @@ struct Inner {
     classes: [OnceLock<Codes>; 5],
     /// None without a policy.
     decisions: Option<CounterSet<Decided>>,
+    /// None without a policy.
+    refusals: Option<CounterSet<RefusedFor>>,
     request_seconds: Histogram,
     decision_seconds: Histogram,
     failures: Seldom,
@@ -60,6 +72,7 @@ impl Tally {
             metrics: metrics.clone(),
             classes: Default::default(),
             decisions: policy.map(|policy| metrics.counters(names::DECISIONS, &[policy])),
+            refusals: policy.map(|_| metrics.counters(names::ROUTE_REFUSALS, &[route])),
             request_seconds: metrics.histogram(names::REQUEST_SECONDS),
             decision_seconds: metrics.histogram(names::DECISION_SECONDS),
             failures: Seldom::at_most(FAILURE_LINES_PER_SECOND_MAX),
@@ -89,6 +102,20 @@ impl Tally {
     pub(super) fn decided(&self, decided: Decided) {
         if let Some(decisions) = &self.0.decisions {
             decisions.inc(decided);
+        }
+    }
+
+    /// Counts a request that was refused after this decision, if it was refused for it.
+    pub(super) fn refused(&self, decided: Decided) {
+        let cause = match decided {
+            Decided::Refused => RefusedFor::Limit,
+            Decided::Denied => RefusedFor::Policy,
+            Decided::Unavailable => RefusedFor::Store,
+            Decided::Failed => RefusedFor::Failure,
+            Decided::Admitted | Decided::Bypassed | Decided::Degraded | Decided::Local => return,
+        };
+        if let Some(refusals) = &self.0.refusals {
+            refusals.inc(cause);
         }
     }
 
@@ -132,6 +159,7 @@ mod tests {
         }
         Decided::ALL.iter().for_each(|decided| tally.decided(*decided));
         tally.decided(Decided::Failed);
+        Decided::ALL.iter().for_each(|decided| tally.refused(*decided));
         let text = metrics.encode();
         for (code, count) in [("200", 2), ("429", 1), ("599", 1), ("100", 1), ("other", 2)] {
             assert!(
@@ -140,6 +168,11 @@ mod tests {
                 )),
                 "{code}: {text}"
             );
+        }
+        for cause in ["limit", "policy", "store", "failure"] {
+            let series =
+                format!("weir_route_refusals_total{{route=\"api\",cause=\"{cause}\"}} 1\n");
+            assert!(text.contains(&series), "{text}");
         }
         for (decision, count) in
             [("admitted", 1), ("refused", 1), ("unavailable", 1), ("failed", 2)]

@@ -5,28 +5,84 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 
 use super::metrics::{add, slot, slots};
-use super::names::Name;
 
 /// Upper bounds in microseconds: from a decision in memory to a slow upstream.
-const BOUNDS_US: [u64; 16] = [
-    1, 2, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000, 100_000, 500_000, 2_500_000, 10_000_000,
-    60_000_000,
+const BOUNDS_US: [u64; 23] = [
+    1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000,
+    250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
 ];
+const BUCKETS: usize = BOUNDS_US.len() + 1;
 
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Slot {
-    counts: [AtomicU64; BOUNDS_US.len() + 1],
+    counts: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
 
 /// A histogram of times. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Histogram(Arc<[Slot]>);
+
+/// What a histogram held at a moment, over all workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    counts: [u64; BUCKETS],
+    sum_ns: u64,
+}
+
+impl Times {
+    /// How many times there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Those that came after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut since = self.clone();
+        for (count, before) in since.counts.iter_mut().zip(&earlier.counts) {
+            *count = count.saturating_sub(*before);
+        }
+        since.sum_ns = self.sum_ns.wrapping_sub(earlier.sum_ns);
+        since
+    }
+
+    /// Adds those of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+
+    /// The time, in seconds, that this share of all times (0 to 1) does not exceed; none where
+    /// there are no times. Inside a bucket, times are taken to be spread evenly. Above the last
+    /// bound it is that bound.
+    #[must_use]
+    pub fn quantile_s(&self, share: f64) -> Option<f64> {
+        let all = self.count();
+        if all == 0 {
+            return None;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "an estimate for a graph")]
+        let (wanted, mut below, mut lower_us) = (share.clamp(0.0, 1.0) * all as f64, 0.0, 0.0);
+        for (bound_us, count) in BOUNDS_US.iter().zip(&self.counts) {
+            #[expect(clippy::cast_precision_loss, reason = "an estimate for a graph")]
+            let (upper_us, count) = (*bound_us as f64, *count as f64);
+            if count > 0.0 && below + count >= wanted {
+                let within = ((wanted - below) / count).clamp(0.0, 1.0);
+                return Some((lower_us + (upper_us - lower_us) * within) / 1e6);
+            }
+            (below, lower_us) = (below + count, upper_us);
+        }
+        Some(lower_us / 1e6)
+    }
+}
 
 impl Histogram {
     pub(super) fn new(workers: usize) -> Self {
@@ -46,19 +102,21 @@ impl Histogram {
         add(&slot.sum_ns, ns, alone);
     }
 
-    pub(super) fn encode(
-        &self,
-        name: Name,
-        encoder: &mut DescriptorEncoder<'_>,
-    ) -> Result<(), fmt::Error> {
-        let mut counts = [0_u64; BOUNDS_US.len() + 1];
-        let mut sum_ns = 0_u64;
+    /// What it holds now.
+    #[must_use]
+    pub fn times(&self) -> Times {
+        let mut times = Times::default();
         for slot in self.0.iter() {
-            for (sum, count) in counts.iter_mut().zip(&slot.counts) {
+            for (sum, count) in times.counts.iter_mut().zip(&slot.counts) {
                 *sum += count.load(Ordering::Relaxed);
             }
-            sum_ns = sum_ns.wrapping_add(slot.sum_ns.load(Ordering::Relaxed));
+            times.sum_ns = times.sum_ns.wrapping_add(slot.sum_ns.load(Ordering::Relaxed));
         }
+        times
+    }
+
+    pub(super) fn encode(&self, mut metric: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        let Times { counts, sum_ns } = self.times();
         #[allow(
             clippy::cast_precision_loss,
             reason = "bounds and sums for a graph: seconds as a double is the format"
@@ -66,8 +124,6 @@ impl Histogram {
         let (bounds, sum) = (BOUNDS_US.map(|us| us as f64 / 1e6), sum_ns as f64 / 1e9);
         let buckets: Vec<(f64, u64)> =
             bounds.into_iter().chain([f64::INFINITY]).zip(counts).collect();
-        let mut metric =
-            encoder.encode_descriptor(name.name, name.help, None, MetricType::Histogram)?;
         metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
     }
 }
@@ -94,5 +150,42 @@ mod tests {
         );
         assert!(text.contains("weir_decision_duration_seconds_bucket{le=\"+Inf\"} 2"), "{text}");
         assert!(text.contains("weir_decision_duration_seconds_count 2"), "{text}");
+    }
+
+    #[test]
+    fn a_quantile_lies_in_its_bucket() {
+        let times = Metrics::new(1).histogram(names::DECISION_SECONDS);
+        let before = times.times();
+        assert_eq!(before.quantile_s(0.5), None);
+        (0..90).for_each(|_| times.observe(Duration::from_micros(4)));
+        let middle = times.times();
+        (0..10).for_each(|_| times.observe(Duration::from_millis(40)));
+        let now = times.times();
+        assert_eq!((now.count(), now.since(&middle).count()), (100, 10));
+        let within = |share, low: f64, high: f64| {
+            let found = now.quantile_s(share).unwrap();
+            assert!(found >= low && found <= high, "{share}: {found}");
+        };
+        within(0.5, 2e-6, 5e-6);
+        within(0.9, 2e-6, 5e-6);
+        within(0.99, 0.025, 0.05);
+        within(1.0, 0.05, 0.05);
+        let mut twice = now.clone();
+        twice.add(&now);
+        assert_eq!((twice.count(), twice.quantile_s(0.5)), (200, now.quantile_s(0.5)));
+        times.observe(Duration::from_secs(1_000));
+        assert_eq!(times.times().quantile_s(1.0), Some(60.0));
+    }
+
+    #[test]
+    fn times_of_several_labels_are_shown_apart() {
+        let metrics = Metrics::new(1);
+        metrics.times_of(names::UPSTREAM_SECONDS, &["api"]).observe(Duration::from_millis(2));
+        drop(metrics.times_of(names::UPSTREAM_SECONDS, &["b"]));
+        let text = metrics.encode();
+        let series = |rest: &str| format!("weir_upstream_duration_seconds{rest}\n");
+        assert!(text.contains(&series("_bucket{le=\"0.0025\",upstream=\"api\"} 1")), "{text}");
+        assert!(text.contains(&series("_count{upstream=\"b\"} 0")), "{text}");
+        assert_eq!(metrics.times(names::UPSTREAM_SECONDS).len(), 2);
     }
 }

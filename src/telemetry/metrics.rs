@@ -15,7 +15,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::histogram::Histogram;
+use super::histogram::{Histogram, Times};
 use super::label::{CounterSet, Label};
 use super::names::{self, Kind, Name};
 
@@ -137,14 +137,15 @@ impl Gauge {
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Inner>);
 
-type Series = BTreeMap<Vec<String>, Counter>;
+/// What is counted under one name, by the values of its labels.
+type Series<T> = BTreeMap<Vec<String>, T>;
 
 #[derive(Debug)]
 struct Inner {
     workers: usize,
-    counters: Mutex<BTreeMap<&'static str, (Name, Series)>>,
+    counters: Mutex<BTreeMap<&'static str, (Name, Series<Counter>)>>,
     gauges: Mutex<BTreeMap<&'static str, (Name, Gauge)>>,
-    histograms: Mutex<BTreeMap<&'static str, (Name, Histogram)>>,
+    histograms: Mutex<BTreeMap<&'static str, (Name, Series<Histogram>)>>,
 }
 
 impl Metrics {
@@ -163,7 +164,10 @@ impl Metrics {
                     locked(&metrics.0.counters).insert(name.name, (*name, Series::new()));
                 }
                 Kind::Gauge => drop(metrics.gauge(*name)),
-                Kind::Histogram => drop(metrics.histogram(*name)),
+                Kind::Histogram if name.labels.is_empty() => drop(metrics.histogram(*name)),
+                Kind::Histogram => {
+                    locked(&metrics.0.histograms).insert(name.name, (*name, Series::new()));
+                }
                 Kind::OptionalGauge => {}
             }
         }
@@ -174,18 +178,17 @@ impl Metrics {
     /// lock: keep the answer where it is hot.
     #[must_use]
     pub fn counter(&self, name: Name, values: &[&str]) -> Counter {
-        debug_assert_eq!(name.labels.len(), values.len(), "{}", name.name);
         let mut counters = locked(&self.0.counters);
         let (_, series) = counters.entry(name.name).or_insert_with(|| (name, Series::new()));
-        let mut labels: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-        if !series.contains_key(&labels) {
-            let whole = series.len() >= SERIES_MAX;
-            let kept = usize::from(!whole);
-            if whole || is_full(series, &labels) {
-                labels.iter_mut().skip(kept).for_each(|label| "other".clone_into(label));
-            }
+        of(series, name, values, || Counter(slots(self.0.workers)))
+    }
+
+    /// Calls `see` with the values of the labels of each series of the counter `name`, and with its
+    /// sum. Takes a lock: not for hot paths.
+    pub fn each(&self, name: Name, mut see: impl FnMut(&[String], u64)) {
+        if let Some((_, series)) = locked(&self.0.counters).get(name.name) {
+            series.iter().for_each(|(values, counter)| see(values, counter.get()));
         }
-        series.entry(labels).or_insert_with(|| Counter(slots(self.0.workers))).clone()
     }
 
     /// A counter that `/metrics` does not show.
@@ -216,17 +219,37 @@ impl Metrics {
         gauges.entry(name.name).or_insert_with(|| (name, Gauge::default())).1.clone()
     }
 
+    /// The value of a gauge, if it has one.
+    #[must_use]
+    pub fn gauge_value(&self, name: Name) -> Option<i64> {
+        locked(&self.0.gauges).get(name.name).map(|(_, gauge)| gauge.get())
+    }
+
     /// No longer shows the gauge of `name`: it has no value any more.
     pub fn forget_gauge(&self, name: Name) {
         locked(&self.0.gauges).remove(name.name);
     }
 
-    /// The histogram of `name`. Takes a lock: keep the answer where it is hot.
+    /// The histogram of `name`, which has no labels. Takes a lock: keep the answer where it is hot.
     #[must_use]
     pub fn histogram(&self, name: Name) -> Histogram {
+        self.times_of(name, &[])
+    }
+
+    /// The histogram of `name` with these label values. Takes a lock, as above.
+    #[must_use]
+    pub fn times_of(&self, name: Name, values: &[&str]) -> Histogram {
         let mut histograms = locked(&self.0.histograms);
-        let new = || (name, Histogram::new(self.0.workers));
-        histograms.entry(name.name).or_insert_with(new).1.clone()
+        let (_, series) = histograms.entry(name.name).or_insert_with(|| (name, Series::new()));
+        of(series, name, values, || Histogram::new(self.0.workers))
+    }
+
+    /// What each histogram of `name` holds, with the values of its labels.
+    #[must_use]
+    pub fn times(&self, name: Name) -> Vec<(Vec<String>, Times)> {
+        let histograms = locked(&self.0.histograms);
+        let series = histograms.get(name.name).into_iter().flat_map(|(_, series)| series);
+        series.map(|(values, histogram)| (values.clone(), histogram.times())).collect()
     }
 
     /// Everything in the OpenMetrics text format.
@@ -246,8 +269,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The series with these label values. Beyond the maximum it is that of `other`.
+fn of<T: Clone>(series: &mut Series<T>, name: Name, values: &[&str], new: impl FnOnce() -> T) -> T {
+    debug_assert_eq!(name.labels.len(), values.len(), "{}", name.name);
+    let mut labels: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+    if !series.contains_key(&labels) {
+        let whole = series.len() >= SERIES_MAX;
+        let kept = usize::from(!whole);
+        if whole || is_full(series, &labels) {
+            labels.iter_mut().skip(kept).for_each(|label| "other".clone_into(label));
+        }
+    }
+    series.entry(labels).or_insert_with(new).clone()
+}
+
 /// Whether the first of several labels has as many series as it may have.
-fn is_full(series: &Series, labels: &[String]) -> bool {
+fn is_full<T>(series: &Series<T>, labels: &[String]) -> bool {
     let [first, _, ..] = labels else { return false };
     let same =
         series.range(vec![first.clone()]..).take_while(|(known, _)| known.first() == Some(first));
@@ -276,8 +313,18 @@ impl Collector for Metrics {
                 encoder.encode_descriptor(name.name, name.help, None, MetricType::Gauge)?;
             ConstGauge::new(gauge.get()).encode(metric)?;
         }
-        for (name, histogram) in locked(&self.0.histograms).values() {
-            histogram.encode(*name, &mut encoder)?;
+        for (name, series) in locked(&self.0.histograms).values() {
+            let mut metric =
+                encoder.encode_descriptor(name.name, name.help, None, MetricType::Histogram)?;
+            if let Some(histogram) = series.get::<[String]>(&[]) {
+                histogram.encode(metric)?;
+                continue;
+            }
+            for (values, histogram) in series {
+                let labels: Vec<(&str, &str)> =
+                    name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
+                histogram.encode(metric.encode_family(&labels)?)?;
+            }
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ mod mistake;
 pub mod names;
 
 pub use doubt::{Doubt, DoubtKind};
-pub use histogram::Histogram;
+pub use histogram::{Histogram, Times};
 pub(crate) use label::labels;
 pub use label::{CounterSet, Label};
 pub use log::{Access, Format, Settings, access_line, apply, flush, start};

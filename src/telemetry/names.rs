@@ -10,7 +10,7 @@ pub struct Name {
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// In the order in which values are handed in. Counters only.
+    /// In the order in which values are handed in. Counters and histograms only.
     pub labels: &'static [&'static str],
 }
 
@@ -47,6 +47,7 @@ macro_rules! names {
 names! {
     Counter REQUESTS "weir_requests" ["route", "code"] "Requests answered, by route and status code";
     Counter DECISIONS "weir_decisions" ["policy", "decision"] "Policy decisions: admitted, refused, bypassed, denied, degraded, local, unavailable, failed";
+    Counter ROUTE_REFUSALS "weir_route_refusals" ["route", "cause"] "Requests that Weir refused on this route, by cause: limit, policy (it denied), store (a counter could not be reached), failure (the policy failed)";
     Counter LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused, or let through with less than they asked for (partial)";
     Counter LIMIT_REFUSALS_HELD "weir_limit_refusals_held" ["policy", "limit"] "Requests that this limit refused although requests under way on this proxy had reserved enough that they may give back";
     Counter LIMIT_WOULD_REFUSE "weir_limit_would_refuse" ["policy", "limit"] "Requests that this shadow limit would have refused";
@@ -82,4 +83,5 @@ names! {
     OptionalGauge CERTIFICATES_EXPIRE "weir_certificates_expire_timestamp_seconds" [] "When the first certificate of a listener expires, in Unix seconds; absent without TLS";
     Histogram REQUEST_SECONDS "weir_request_duration_seconds" [] "From the request's headers to the end of the response, in seconds";
     Histogram DECISION_SECONDS "weir_decision_duration_seconds" [] "Time to decide, from the request's arrival: routing, policy and limits, in seconds";
+    Histogram UPSTREAM_SECONDS "weir_upstream_duration_seconds" ["upstream"] "From handing a request to this upstream to the head of its reply, in seconds; requests without a reply are not in it";
 }

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock;
-use crate::telemetry::{Counter, CounterSet, Label as _, Metrics, Mistake, labels, names};
+use crate::telemetry::{
+    Counter, CounterSet, Histogram, Label as _, Metrics, Mistake, labels, names,
+};
 use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request, Response};
 
 mod budget;
@@ -123,6 +125,8 @@ struct Inner {
     /// For each endpoint.
     ejections: Vec<Counter>,
     retries: CounterSet<Retried>,
+    /// From handing over a request to the head of its reply.
+    seconds: Histogram,
     /// The upstream itself is gone: connections are no longer kept.
     closed: AtomicBool,
 }
@@ -182,6 +186,7 @@ impl Upstream {
             created: clock::monotonic(),
             errors: metrics.counters(names::UPSTREAM_ERRORS, &[name]),
             retries: metrics.counters(names::UPSTREAM_RETRIES, &[name]),
+            seconds: metrics.times_of(names::UPSTREAM_SECONDS, &[name]),
             closed: AtomicBool::new(false),
         })))
     }
@@ -244,9 +249,11 @@ impl Upstream {
         request: Request,
         client: Option<Network>,
     ) -> Result<Response, UpstreamError> {
+        let began = clock::monotonic();
         let reply = send::send(&self.0, request, client).await;
-        if let Err(error) = &reply {
-            self.0.count(error.cause);
+        match &reply {
+            Ok(_) => self.0.seconds.observe(clock::monotonic().saturating_duration_since(began)),
+            Err(error) => self.0.count(error.cause),
         }
         reply
     }
