@@ -21,9 +21,9 @@ const LEFT: f64 = 52.0;
 /// Room at the right, for half of the last label.
 const RIGHT: f64 = 16.0;
 /// Room above the highest value.
-const TOP: f64 = 10.0;
+const TOP: f64 = 12.0;
 /// Room for the labels of the horizontal axis.
-const BOTTOM: f64 = 22.0;
+const BOTTOM: f64 = 26.0;
 /// Labels of an axis, about.
 const TICKS: usize = 5;
 /// Series that have a class of their own. Others begin again with the first.
@@ -34,6 +34,9 @@ const ROW: f64 = 22.0;
 const NAMES: f64 = 240.0;
 /// Room for the values behind bars.
 const VALUES: f64 = 70.0;
+/// Size of a [`spark`].
+const SPARK_WIDTH: f64 = 120.0;
+const SPARK_HEIGHT: f64 = 20.0;
 /// Characters of a bar's name, at most.
 const NAME_CHARS_MAX: usize = 36;
 
@@ -89,7 +92,11 @@ impl Chart {
     pub fn svg(&self) -> String {
         let series = self.laid_out();
         let points = || series.iter().flatten().filter(|(x, _, y)| x.is_finite() && y.is_finite());
-        let (mut low, mut high) = points()
+        // A point without a value still has its place on the axis.
+        let (mut low, mut high) = series
+            .iter()
+            .flatten()
+            .filter(|(x, ..)| x.is_finite())
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (x, ..)| {
                 (low.min(*x), high.max(*x))
             });
@@ -149,9 +156,10 @@ impl Chart {
                     below.resize(index + 1, 0.0);
                 }
                 let lower = below.get(index).copied().unwrap_or(0.0);
-                let upper = if y.is_finite() { lower + y } else { lower };
-                points.push((*x, lower, upper));
-                below.get_mut(index).into_iter().for_each(|below| *below = upper);
+                points.push((*x, lower, lower + y));
+                if y.is_finite() {
+                    below.get_mut(index).into_iter().for_each(|below| *below = lower + y);
+                }
             }
             laid_out.push(points);
         }
@@ -248,6 +256,31 @@ fn cut(name: &str) -> String {
     name.chars().take(NAME_CHARS_MAX - 1).chain(['\u{2026}']).collect()
 }
 
+/// A small area without axes, for a line of a table that says the same in numbers. A screen reader
+/// passes over it.
+#[must_use]
+pub fn spark(values: &[f64]) -> String {
+    let count = u32::try_from(values.len().max(2)).map_or(2.0, f64::from);
+    let top = values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f64::max);
+    let x = Scale::new((0.0, count - 1.0), (0.0, SPARK_WIDTH));
+    let y = Scale::new((0.0, if top > 0.0 { top } else { 1.0 }), (SPARK_HEIGHT - 1.0, 1.0));
+    let mut line = String::new();
+    let mut at = 0.0;
+    for value in values {
+        let command = if line.is_empty() { 'M' } else { 'L' };
+        let value = if value.is_finite() { *value } else { 0.0 };
+        let _ = write!(line, "{command}{:.1} {:.1}", x.of(at), y.of(value));
+        at += 1.0;
+    }
+    let area = match line.is_empty() {
+        true => String::new(),
+        false => format!("{line}L{SPARK_WIDTH} {SPARK_HEIGHT}L0 {SPARK_HEIGHT}Z"),
+    };
+    format!(
+        r#"<svg class="spark" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" preserveAspectRatio="none" aria-hidden="true"><path class="spark-area" d="{area}"/><path class="spark-line" d="{line}"/></svg>"#
+    )
+}
+
 /// Text for a page: no character of it can end an element or an attribute. What XML can't hold
 /// becomes U+FFFD.
 #[must_use]
@@ -332,6 +365,14 @@ mod tests {
     }
 
     #[test]
+    fn an_area_has_gaps_too_and_what_lies_on_it_sinks() {
+        let svg = chart(Layout::Stacked, &[&[f64::NAN, 50.0], &[100.0, 50.0]]).svg();
+        assert_eq!(path(&svg, 0).len(), 2, "one point and its foot: {svg}");
+        assert_eq!(path(&svg, 1).first(), Some(&(LEFT, TOP)));
+        assert_eq!(path(&svg, 1).get(1), Some(&(WIDTH - RIGHT, TOP)));
+    }
+
+    #[test]
     fn nothing_is_drawn_of_nothing() {
         for values in [&[][..], &[&[][..]][..], &[&[0.0][..]][..], &[&[f64::INFINITY][..]][..]] {
             let svg = chart(Layout::Stacked, values).svg();
@@ -342,6 +383,29 @@ mod tests {
         }
         let bars = Bars { title: "none".into(), unit: Unit::Count, rows: Vec::new() };
         assert!(bars.svg().ends_with("</svg>"));
+    }
+
+    #[test]
+    fn a_point_without_a_value_still_lengthens_the_axis() {
+        let mut chart = chart(Layout::Lines, &[&[5.0, 5.0]]);
+        if let Some(series) = chart.series.first_mut() {
+            series.points.insert(0, (-1.0, f64::NAN));
+        }
+        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+        assert_eq!(path(&chart.svg(), 0).first().map(|point| point.0), Some(middle));
+    }
+
+    #[test]
+    fn a_spark_spans_its_width_and_is_never_broken() {
+        let svg = spark(&[0.0, 2.0, f64::NAN]);
+        assert!(svg.contains(r#"class="spark-line" d="M0.0 19.0L60.0 1.0L120.0 19.0""#), "{svg}");
+        for values in [&[][..], &[0.0][..], &[f64::INFINITY][..]] {
+            let svg = spark(values);
+            assert!(
+                svg.ends_with("</svg>") && !svg.contains("NaN") && !svg.contains("inf"),
+                "{svg}"
+            );
+        }
     }
 
     #[test]

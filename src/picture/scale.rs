@@ -5,12 +5,14 @@
 pub enum Unit {
     /// Things: `950`, `12k`, `3.4M`.
     Count,
-    /// Seconds that something took: `250us`, `1.5ms`, `2s`.
+    /// Seconds that something took: `250µs`, `1.5ms`, `2s`.
     Seconds,
     /// Seconds since 1970, in UTC: `14:05:30`, or `14:05`, or the date where days are between them.
     Instant,
     /// Seconds since a moment: `45s`, `5m`, `2h`.
     Elapsed,
+    /// Seconds before now, negative: `-5m`, and `now`.
+    Ago,
     /// Parts of one: `12.5%`.
     Share,
 }
@@ -54,7 +56,7 @@ pub(super) fn ticks(low: f64, high: f64, wanted: usize, unit: Unit) -> Vec<f64> 
         return vec![low];
     }
     let step = match unit {
-        Unit::Instant | Unit::Elapsed if rough > 0.5 => {
+        Unit::Instant | Unit::Elapsed | Unit::Ago if rough > 0.5 => {
             let in_days = || round_step(rough / DAY).max(1.0) * DAY;
             TIMES.iter().copied().find(|step| *step >= rough).unwrap_or_else(in_days)
         }
@@ -85,13 +87,15 @@ impl Unit {
         match self {
             Self::Count => short(value),
             Self::Seconds if value == 0.0 => "0".to_owned(),
-            Self::Seconds if value < 0.001 => format!("{}us", trimmed(value * 1e6)),
+            Self::Seconds if value < 0.001 => format!("{}\u{b5}s", trimmed(value * 1e6)),
             Self::Seconds if value < 1.0 => format!("{}ms", trimmed(value * 1e3)),
             Self::Seconds => format!("{}s", trimmed(value)),
             Self::Instant => instant(value, span),
             Self::Elapsed if value >= 2.0 * 3_600.0 => format!("{}h", trimmed(value / 3_600.0)),
             Self::Elapsed if value >= 120.0 => format!("{}m", trimmed(value / 60.0)),
             Self::Elapsed => format!("{}s", trimmed(value)),
+            Self::Ago if value > -0.5 => "now".to_owned(),
+            Self::Ago => format!("\u{2212}{}", Self::Elapsed.label(-value, span)),
             Self::Share => format!("{}%", trimmed(value * 100.0)),
         }
     }
@@ -173,10 +177,12 @@ mod tests {
             assert_eq!(short(value), text);
         }
         let label = |unit: Unit, value: f64| unit.label(value, value);
-        assert_eq!(label(Unit::Seconds, 0.000_25), "250us");
+        assert_eq!(label(Unit::Seconds, 0.000_25), "250\u{b5}s");
         assert_eq!(label(Unit::Seconds, 0.0015), "1.5ms");
         assert_eq!(label(Unit::Elapsed, 300.0), "5m");
         assert_eq!(label(Unit::Share, 0.125), "12.5%");
+        assert_eq!(label(Unit::Ago, -480.0), "\u{2212}8m");
+        assert_eq!(label(Unit::Ago, -0.0), "now");
         let noon = 1_798_761_600.0;
         assert_eq!(Unit::Instant.label(noon, 60.0), "00:00:00");
         assert_eq!(Unit::Instant.label(noon, 3_600.0), "00:00");
