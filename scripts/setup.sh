@@ -164,6 +164,22 @@ packages_for_bench() {
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 
+# A browser for the tests of the live page, where tests/harness/browser.rs looks for it. Without one
+# these tests say so, and the others run.
+browser() {
+    local program
+    for program in /usr/lib/chromium/chromium /usr/bin/chromium /usr/bin/chromium-browser \
+        /usr/bin/google-chrome /Applications/Chromium.app/Contents/MacOS/Chromium; do
+        if [[ -x $program ]]; then return; fi
+    done
+    if [[ $(uname -s) == Darwin ]]; then
+        say "There is no browser: the live page is not tested in one (brew install --cask chromium)"
+        return
+    fi
+    # With a font, since the page has none of its own. In a shell of its own: a failure is no end.
+    (install chromium fonts-liberation) || say "There is no browser: the live page is not tested in one"
+}
+
 redis_version() {
     local version
     version=$(redis-server --version | sed -n 's/.*v=\([0-9]*\).*/\1/p')
@@ -234,6 +250,7 @@ for part in "$@"; do
         test)
             components
             packages_for test
+            browser
             redis_version
             curl_version
             python_packages

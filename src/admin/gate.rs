@@ -23,7 +23,7 @@ pub struct Settings {
     /// Names, in lower case, that requests may use for this listener, besides addresses and
     /// `localhost`.
     pub hosts: Vec<String>,
-    /// Required for each page but probes, where there is one.
+    /// Required where there is one, but for probes and for the live page's files.
     pub token: Option<Token>,
 }
 
@@ -41,10 +41,11 @@ impl Settings {
         Self { section: "admin", address, hosts: Vec::new(), token: None }
     }
 
-    /// Whether a request may be answered; `is_probe` if it asks for a probe's page.
-    pub(super) fn admits(&self, request: &Request, is_probe: bool) -> Result<(), Refused> {
+    /// Whether a request may be answered; `is_open` if it asks for a page that
+    /// needs no token.
+    pub(super) fn admits(&self, request: &Request, is_open: bool) -> Result<(), Refused> {
         if let Some(token) = &self.token
-            && !is_probe
+            && !is_open
         {
             let refused = || {
                 (

@@ -1,36 +1,43 @@
 //! The operator's own listener and its pages: see [`PAGES`]. What the pages show is handed in;
-//! `gate` decides who may see them.
+//! `gate` decides who may see them. The live page's files are in `page/`; `events` is how it stays
+//! up to date.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
 use arc_swap::access::{self, Access as _};
+use bytes::Bytes;
 use http::{Method, StatusCode};
 
 use crate::listen::{Handler, Peer};
 use crate::telemetry::Metrics;
-use crate::wire::{self, Known, Request, Response};
+use crate::wire::{self, Body, Known, Request, Response};
 
 mod counters;
+mod events;
+mod files;
 mod gate;
 #[cfg(test)]
 mod tests;
 
 pub use counters::CounterQuery;
+pub use events::{Events, Sent, event};
 pub use gate::{Settings, Token};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
 
 /// A page of the operator's.
 #[derive(Debug)]
 struct Page {
     path: &'static str,
     shows: Shows,
-    /// Answered without the token: probes have none.
-    is_probe: bool,
+    /// Answered without the token. Probes have none, and a browser asks for it with the live page's
+    /// files, in which there is nothing of this proxy.
+    is_open: bool,
     methods: &'static [Method],
 }
 
@@ -43,26 +50,39 @@ enum Shows {
     Status,
     Counters,
     Reload,
+    Events,
+    File(&'static files::File),
 }
 
 /// All pages. The answer to other paths lists them, too.
 const PAGES: &[Page] = &[
-    Page { path: "/metrics", shows: Shows::Metrics, is_probe: false, methods: READ },
-    Page { path: "/live", shows: Shows::Live, is_probe: true, methods: READ },
-    Page { path: "/ready", shows: Shows::Ready, is_probe: true, methods: READ },
-    Page { path: "/status", shows: Shows::Status, is_probe: false, methods: READ },
+    Page { path: "/", shows: Shows::File(&files::PAGE), is_open: true, methods: READ },
+    Page { path: "/metrics", shows: Shows::Metrics, is_open: false, methods: READ },
+    Page { path: "/live", shows: Shows::Live, is_open: true, methods: READ },
+    Page { path: "/ready", shows: Shows::Ready, is_open: true, methods: READ },
+    Page { path: "/status", shows: Shows::Status, is_open: false, methods: READ },
     // DELETE forgets counters.
-    Page { path: "/counters", shows: Shows::Counters, is_probe: false, methods: READ_AND_DELETE },
-    Page { path: "/reload", shows: Shows::Reload, is_probe: false, methods: POST },
+    Page { path: "/counters", shows: Shows::Counters, is_open: false, methods: READ_AND_DELETE },
+    Page { path: "/reload", shows: Shows::Reload, is_open: false, methods: POST },
+    // What the live page shows, and its other files.
+    Page { path: "/events", shows: Shows::Events, is_open: false, methods: GET },
+    Page { path: "/page.css", shows: Shows::File(&files::STYLE), is_open: true, methods: READ },
+    Page { path: "/page.js", shows: Shows::File(&files::SCRIPT), is_open: true, methods: READ },
+    Page { path: "/icon.svg", shows: Shows::File(&files::ICON), is_open: true, methods: READ },
 ];
 
 const READ: &[Method] = &[Method::GET, Method::HEAD];
+const GET: &[Method] = &[Method::GET];
 const POST: &[Method] = &[Method::POST];
 const READ_AND_DELETE: &[Method] = &[Method::GET, Method::HEAD, Method::DELETE];
 
-/// The paths of all pages.
+/// The paths of all pages for people and programs. The files of the live page are not among them.
 pub fn page_paths() -> impl Iterator<Item = &'static str> {
-    PAGES.iter().map(|page| page.path)
+    let is_part = |shows: Shows| match shows {
+        Shows::File(file) => !file.is_page,
+        _ => false,
+    };
+    PAGES.iter().filter(move |page| !is_part(page.shows)).map(|page| page.path)
 }
 
 /// Where the settings of now are found; none where no pages are served. A reload replaces them.
@@ -80,6 +100,12 @@ pub trait Views: Send + Sync + 'static {
     /// `/reload`: reads the configuration again and applies it. Returns what changed, or why it was
     /// not applied, as JSON.
     fn reload(&self) -> impl Future<Output = (StatusCode, String)> + Send;
+    /// `/events`: what the live page shows, as events, for as long as somebody reads them. Called
+    /// inside the runtime of the admin thread.
+    ///
+    /// # Errors
+    /// A status and a sentence for the operator: there are too many readers.
+    fn watch(&self) -> Result<Body, (StatusCode, String)>;
     /// `/counters`: those of one key as JSON. With `forget` they are deleted.
     ///
     /// # Errors
@@ -130,6 +156,16 @@ impl<V: Views> Admin<V> {
                 Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
             },
             Shows::Status => reply(StatusCode::OK, JSON, self.views.status()),
+            Shows::File(file) => file.reply(),
+            Shows::Events => match self.views.watch() {
+                Ok(events) => {
+                    let mut reply = reply(StatusCode::OK, EVENTS, Bytes::new());
+                    // A proxy between this and the browser must not wait for the end.
+                    reply.fields.append("x-accel-buffering", "no");
+                    Response { body: events, ..reply }
+                }
+                Err((status, sentence)) => reply(status, TEXT, format!("{sentence}\n")),
+            },
             Shows::Counters => self.counters(query, method == Method::DELETE).await,
             Shows::Reload => {
                 let (status, json) = self.views.reload().await;
@@ -156,7 +192,7 @@ impl<V: Views> Handler for Admin<V> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let page = PAGES.iter().find(|page| page.path == path);
         let admitted = match &*self.settings.load() {
-            Some(settings) => settings.admits(&request, page.is_some_and(|page| page.is_probe)),
+            Some(settings) => settings.admits(&request, page.is_some_and(|page| page.is_open)),
             None => return no_such_page(),
         };
         if let Err((status, sentence)) = admitted {
@@ -191,11 +227,7 @@ fn no_such_page() -> Response {
     reply(StatusCode::NOT_FOUND, TEXT, text)
 }
 
-fn reply(
-    status: StatusCode,
-    content_type: &'static str,
-    body: impl Into<bytes::Bytes>,
-) -> Response {
+fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response {
     let mut reply = Response::new(status, wire::full(body));
     reply.fields.append(Known::ContentType, content_type);
     reply.fields.append(Known::CacheControl, "no-store");

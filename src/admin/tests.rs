@@ -1,5 +1,6 @@
 //! The pages over a real socket.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::listen::{self, ConnectionSettings, Drain, ListenConfig, Listener};
 #[derive(Default)]
 struct Shown {
     broken: AtomicBool,
+    watching: Mutex<Option<Events>>,
 }
 
 impl Views for Shown {
@@ -27,6 +29,17 @@ impl Views for Shown {
 
     fn status(&self) -> String {
         "{\"version\":\"1\"}".to_owned()
+    }
+
+    fn watch(&self) -> Result<Body, (StatusCode, String)> {
+        let mut watching = self.watching.lock().unwrap();
+        if watching.is_some() {
+            return Err((StatusCode::SERVICE_UNAVAILABLE, "one reads already".into()));
+        }
+        let (events, body) = Events::new();
+        assert_eq!(events.send(events::event("now", "a\n<b>").into()), Sent::Queued);
+        *watching = Some(events);
+        Ok(body)
     }
 
     async fn reload(&self) -> (StatusCode, String) {
@@ -94,6 +107,35 @@ async fn counters_are_shown_and_forgotten_and_a_reload_is_asked_for_by_their_met
 }
 
 #[tokio::test]
+async fn events_come_for_as_long_as_there_are_some() {
+    let listener =
+        Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
+    let address = listener.address();
+    let config = Arc::new(ArcSwap::from_pointee(ListenConfig::default()));
+    let (views, metrics) = (Arc::new(Shown::default()), Metrics::new(1));
+    let admin = Admin::new(Arc::clone(&views), metrics.clone(), settings_of(address));
+    let serving = tokio::spawn(listener.serve(admin, config, Drain::new(), metrics));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET /events HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (mut reply, mut piece) = (String::new(), [0; 4096]);
+    // Before the reply ends.
+    while !reply.contains("data: <b>\n\n") {
+        let read = stream.read(&mut piece).await.unwrap();
+        assert!(read > 0, "{reply}");
+        reply.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+    assert!(reply.contains("content-type: text/event-stream\r\n"), "{reply}");
+    assert!(reply.contains("event: now\ndata: a\ndata: <b>\n\n"), "{reply}");
+    assert!(ask(address, "GET", "/events").await.starts_with("HTTP/1.1 503 "));
+    drop(views.watching.lock().unwrap().take());
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.ends_with("0\r\n\r\n"), "{rest:?}");
+    serving.abort();
+}
+
+#[tokio::test]
 async fn each_page_shows_what_it_is_handed() {
     let views = Arc::new(Shown::default());
     let metrics = Metrics::new(1);
@@ -145,7 +187,7 @@ async fn each_page_shows_what_it_is_handed() {
     assert!(head.contains("content-length: 15\r\n") && head.ends_with("\r\n\r\n"), "{head}");
 
     let reply = ask(address, "GET", "/other").await;
-    let list = "There are /metrics, /live, /ready, /status, /counters and /reload.\n";
+    let list = "There are /, /metrics, /live, /ready, /status, /counters, /reload and /events.\n";
     assert!(reply.starts_with("HTTP/1.1 404 ") && reply.ends_with(list), "{reply}");
     assert!(ask(address, "POST", "/other").await.starts_with("HTTP/1.1 404 "));
     let reply = ask(address, "DELETE", "/status").await;

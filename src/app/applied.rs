@@ -63,6 +63,13 @@ impl Applied {
     }
 }
 
+impl Applied {
+    /// Connections to the operator's pages at once, at most.
+    pub(super) fn operators_max(&self) -> usize {
+        self.operators.settings.connections_max
+    }
+}
+
 /// The one value that a reload swaps, and the parts of it that other modules read.
 #[derive(Clone, Debug)]
 pub(super) struct Current(Arc<ArcSwap<Applied>>);

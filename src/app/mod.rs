@@ -7,8 +7,9 @@
 //! divides the files that the process may have open, `memory` gives back what closed connections
 //! and expired counters leave, `snapshots` saves counters, `handover` and `sockets` replace a
 //! process by a new one, `manager` talks to systemd, `check` looks for what was probably not meant,
-//! `reach` asks what a configuration names, `reloads` remembers how reloads ended, `simulation`
-//! runs requests in virtual time, and `demo` is the small upstream of `weir demo`.
+//! `reach` asks what a configuration names, `reloads` remembers how reloads ended, `page` draws the
+//! operator's live page, `simulation` runs requests in virtual time, and `demo` is the small
+//! upstream of `weir demo`.
 
 mod applied;
 mod build;
@@ -19,6 +20,7 @@ mod descriptors;
 mod handover;
 mod manager;
 mod memory;
+mod page;
 mod reach;
 mod reloads;
 mod serve;
@@ -59,6 +61,7 @@ use build::{Builder, CountersFrom};
 use descriptors::Descriptors;
 use handover::{Abort, CommandLine, HandOverError, Predecessor};
 use memory::Memory;
+use page::LivePage;
 use reloads::{Ended, Record, Reloads};
 use snapshots::Snapshots;
 use sockets::{For, Socket, bind, bind_one, given, handles, numbered};
@@ -107,6 +110,7 @@ struct Running {
     leaving: AtomicBool,
     started_us: i64,
     reloads: Reloads,
+    page: LivePage,
 }
 
 impl Running {
@@ -256,6 +260,7 @@ impl App {
             builder,
             started_us: clock.wall_us(),
             reloads: Reloads::default(),
+            page: LivePage::default(),
             metrics,
             clock,
             descriptors,

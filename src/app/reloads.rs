@@ -125,6 +125,12 @@ impl Reloads {
         last.iter().map(Record::describe).collect()
     }
 
+    /// Shows each, the latest first.
+    pub(super) fn each(&self, see: impl FnMut(&Record)) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.iter().for_each(see);
+    }
+
     /// From now on, reloads can be asked for.
     pub(super) fn triggered_by(&self, trigger: Trigger) {
         // One watcher for each process: a second one could only be an embedding program's mistake.

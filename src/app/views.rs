@@ -14,6 +14,7 @@ use crate::admin::{CounterQuery, Views};
 use crate::policy::{self, Module, Policy, PolicyStats};
 use crate::telemetry::Label;
 use crate::upstream::{EndpointStatus, Upstream};
+use crate::wire::Body;
 
 fn describe(built: &Built) -> Value {
     let routes: Vec<Value> = built
@@ -111,6 +112,10 @@ impl Views for Pages {
 
     async fn reload(&self) -> (StatusCode, String) {
         self.0.reloads.ask().await
+    }
+
+    fn watch(&self) -> Result<Body, (StatusCode, String)> {
+        self.0.page.watch(&self.0)
     }
 
     fn status(&self) -> String {

@@ -100,7 +100,8 @@ fn start_admin(
         let drain = &running.admin_drain;
         let operators = running.current.operators();
         let mut serving = start_serving(sockets, &handler, &operators, drain, &running);
-        drain.wait().await;
+        // Until the drain starts.
+        running.page.run(&running).await;
         if tokio::time::timeout(CUT_MAX, all(&mut serving)).await.is_err() {
             drain.cut();
         }

@@ -535,6 +535,16 @@ impl Engine {
         }
     }
 
+    /// The servers that hold the counters, as far as they are known: a cluster's masters, or those
+    /// in the settings before any was asked. None where counters are in this process.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<String> {
+        match self {
+            Self::Embedded(_) => Vec::new(),
+            Self::Redis(redis) => redis.nodes(),
+        }
+    }
+
     /// Checks that the store can decide now: for `/ready`. Returns the shards that can't, each with
     /// its cause.
     ///

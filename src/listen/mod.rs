@@ -48,7 +48,7 @@ mod upgraded;
 mod upload;
 
 pub use drain::Drain;
-pub use tls::Tls;
+pub use tls::{ServedCertificate, Tls};
 
 /// One `[[listeners]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::mem;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::server::{
@@ -33,8 +34,19 @@ const VALID: &str = "a certificate that is valid today";
 #[derive(Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
-    expires_s: i64,
+    certificates: Vec<ServedCertificate>,
     warnings: Vec<Mistake>,
+}
+
+/// A certificate that a listener shows to its clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedCertificate {
+    /// The host names that it is for. The first certificate of a listener may have none.
+    pub names: Vec<String>,
+    /// Its file.
+    pub file: PathBuf,
+    /// When it expires, in Unix seconds.
+    pub expires_s: i64,
 }
 
 impl ListenConfig {
@@ -80,8 +92,8 @@ impl Tls {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let (expires_s, warnings) =
-            (resolver.expires_s.unwrap_or(i64::MAX), mem::take(&mut resolver.warnings));
+        let (certificates, warnings) =
+            (mem::take(&mut resolver.served), mem::take(&mut resolver.warnings));
         let mut config = builder.with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
         // Tickets are stored by the client, so workers share no session cache and it needs no
@@ -89,13 +101,19 @@ impl Tls {
         config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()
             .map_err(|error| vec![unusable(settings, &error)])?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s, warnings })))
+        Ok(Some(Arc::new(Self { config: Arc::new(config), certificates, warnings })))
     }
 
     /// When the first of the certificates expires, in Unix seconds.
     #[must_use]
     pub fn expires_s(&self) -> i64 {
-        self.expires_s
+        self.certificates.iter().map(|served| served.expires_s).min().unwrap_or(i64::MAX)
+    }
+
+    /// The certificates, in the order of the configuration.
+    #[must_use]
+    pub fn certificates(&self) -> &[ServedCertificate] {
+        &self.certificates
     }
 
     /// Certificates that clients will refuse because they have expired or are not valid yet. They
@@ -151,8 +169,8 @@ struct CertificateResolver {
     /// Keyed by what follows `*.`.
     wildcard: HashMap<String, Candidates>,
     default: Candidates,
-    /// When the first of the certificates expires.
-    expires_s: Option<i64>,
+    /// All of them, in the order of the configuration.
+    served: Vec<ServedCertificate>,
     /// Certificates that clients will refuse. They are served all the same.
     warnings: Vec<Mistake>,
 }
@@ -191,7 +209,6 @@ impl CertificateResolver {
                 ),
             })?;
         let (not_before, not_after) = (leaf.validity().not_before, leaf.validity().not_after);
-        self.expires_s = Some(self.expires_s.unwrap_or(i64::MAX).min(not_after.timestamp()));
         // Only the clients of this host are affected, and their clocks decide. Rejecting the whole
         // configuration would take down all other hosts.
         if not_before.timestamp() > now_s {
@@ -215,6 +232,11 @@ impl CertificateResolver {
                 "a certificate for a host: only the first, which is the default, may be without a name",
             ));
         }
+        self.served.push(ServedCertificate {
+            names: names.clone(),
+            file: identity.certificate.path.clone(),
+            expires_s: not_after.timestamp(),
+        });
         self.take(certified, names);
         Ok(())
     }

@@ -50,6 +50,7 @@ mod http2;
 mod keys;
 mod languages;
 mod lifecycle;
+mod live_page;
 mod memory;
 mod mounts;
 mod policies;

@@ -25,6 +25,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "engine",
             "upstream",
             "admin",
+            "picture",
             "wire",
             "clock",
             "telemetry",

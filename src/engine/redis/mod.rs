@@ -203,6 +203,16 @@ impl Redis {
         self.connector.outages.unreached()
     }
 
+    /// The masters, or the servers in the settings while no master is known.
+    pub(super) fn nodes(&self) -> Vec<String> {
+        match self.watch.topology() {
+            Some(topology) => {
+                topology.masters().iter().map(|master| master.address.to_string()).collect()
+            }
+            None => self.connector.nodes().collect(),
+        }
+    }
+
     /// Asks each master for what a take needs. Returns those that can't serve; an error if none
     /// can.
     pub(super) async fn ping(&self) -> Result<Vec<(String, Cause)>, EngineError> {
