@@ -4,7 +4,8 @@
 //! that it hands in or that Weir binds. `build` turns a checked configuration into what serves it,
 //! and `applied` is that as one value, which a reload swaps. `workers` runs the threads, `views`
 //! shows the operator the state, `counters` finds counters for a person who asks, `descriptors`
-//! divides the files that the process may have open, `memory` gives back what closed connections
+//! divides the files that the process may have open, `process` tells what the system knows of this
+//! process, `memory` gives back what closed connections
 //! and expired counters leave, `snapshots` saves counters, `handover` and `sockets` replace a
 //! process by a new one, `manager` talks to systemd, `check` looks for what was probably not meant,
 //! `reach` asks what a configuration names, `reloads` remembers how reloads ended, `page` draws the
@@ -21,6 +22,7 @@ mod handover;
 mod manager;
 mod memory;
 mod page;
+mod process;
 mod reach;
 mod reloads;
 mod serve;
@@ -40,7 +42,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::{Changes, Config, Mistakes};
-use crate::engine::NotReceived;
+use crate::engine::{Engine, NotReceived};
 use crate::limit::{Limiter, Retired};
 use crate::listen::{Drain, Listener};
 use crate::proxy::Live;
@@ -125,7 +127,13 @@ impl Running {
     fn show_applied(&self) {
         let applied_s = self.clock.wall_us() / 1_000_000;
         self.metrics.gauge(names::CONFIG_APPLIED).set(applied_s);
-        match self.current.load().built.first_expiry_s() {
+        let built = &self.current.load().built;
+        let store = match *built.engine {
+            Engine::Embedded(_) => "embedded",
+            Engine::Redis(_) => "redis",
+        };
+        self.metrics.inform(names::BUILD, &[env!("CARGO_PKG_VERSION"), store]);
+        match built.first_expiry_s() {
             Some(first) => self.metrics.gauge(names::CERTIFICATES_EXPIRE).set(first),
             None => self.metrics.forget_gauge(names::CERTIFICATES_EXPIRE),
         }
@@ -216,6 +224,7 @@ impl App {
         let (workers, clock, descriptors) =
             (config.workers.max(1), Clock::system(), Descriptors::raise());
         let metrics = Metrics::new(workers);
+        metrics.measure(process::measure);
         let predecessor = inherited.predecessor.take().map(Predecessor::new).transpose();
         let predecessor = predecessor.map_err(StartError::Worker)?.map(Arc::new);
         let counters = predecessor

@@ -96,6 +96,13 @@ pub fn thread_cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
+/// CPU time that all threads of the process have used (`CLOCK_PROCESS_CPUTIME_ID`). `None` where
+/// there is no such clock.
+#[must_use]
+pub fn process_cpu() -> Option<Duration> {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok().map(Duration::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -73,7 +73,7 @@ impl Tally {
             classes: Default::default(),
             decisions: policy.map(|policy| metrics.counters(names::DECISIONS, &[policy])),
             refusals: policy.map(|_| metrics.counters(names::ROUTE_REFUSALS, &[route])),
-            request_seconds: metrics.histogram(names::REQUEST_SECONDS),
+            request_seconds: metrics.times_of(names::REQUEST_SECONDS, &[route]),
             decision_seconds: metrics.histogram(names::DECISION_SECONDS),
             failures: Seldom::at_most(FAILURE_LINES_PER_SECOND_MAX),
         }))

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -133,6 +133,9 @@ impl Gauge {
     }
 }
 
+/// Reads numbers of this process, and calls its argument with each of them.
+pub type Measure = fn(&mut dyn FnMut(Name, f64));
+
 /// All metrics of one running Weir. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Inner>);
@@ -146,6 +149,8 @@ struct Inner {
     counters: Mutex<BTreeMap<&'static str, (Name, Series<Counter>)>>,
     gauges: Mutex<BTreeMap<&'static str, (Name, Gauge)>>,
     histograms: Mutex<BTreeMap<&'static str, (Name, Series<Histogram>)>>,
+    infos: Mutex<BTreeMap<&'static str, (Name, Vec<String>)>>,
+    measure: OnceLock<Measure>,
 }
 
 impl Metrics {
@@ -157,6 +162,8 @@ impl Metrics {
             counters: Mutex::default(),
             gauges: Mutex::default(),
             histograms: Mutex::default(),
+            infos: Mutex::default(),
+            measure: OnceLock::new(),
         }));
         for name in names::ALL {
             match name.kind {
@@ -168,7 +175,7 @@ impl Metrics {
                 Kind::Histogram => {
                     locked(&metrics.0.histograms).insert(name.name, (*name, Series::new()));
                 }
-                Kind::OptionalGauge => {}
+                Kind::OptionalGauge | Kind::Info | Kind::MeasuredCounter | Kind::MeasuredGauge => {}
             }
         }
         metrics
@@ -230,6 +237,18 @@ impl Metrics {
         locked(&self.0.gauges).remove(name.name);
     }
 
+    /// Shows `name` with these label values, in the order of its labels, in place of those before.
+    pub fn inform(&self, name: Name, values: &[&str]) {
+        debug_assert_eq!(name.labels.len(), values.len(), "{}", name.name);
+        let values = values.iter().map(|value| (*value).to_owned()).collect();
+        locked(&self.0.infos).insert(name.name, (name, values));
+    }
+
+    /// Shows what `measure` reads at each scrape. A second call changes nothing.
+    pub fn measure(&self, measure: Measure) {
+        self.0.measure.get_or_init(|| measure);
+    }
+
     /// The histogram of `name`, which has no labels. Takes a lock: keep the answer where it is hot.
     #[must_use]
     pub fn histogram(&self, name: Name) -> Histogram {
@@ -283,6 +302,22 @@ fn of<T: Clone>(series: &mut Series<T>, name: Name, values: &[&str], new: impl F
     series.entry(labels).or_insert_with(new).clone()
 }
 
+fn measured(encoder: &mut DescriptorEncoder<'_>, name: Name, value: f64) -> Result<(), fmt::Error> {
+    let counts = name.kind == Kind::MeasuredCounter;
+    let kind = if counts { MetricType::Counter } else { MetricType::Gauge };
+    let metric = encoder.encode_descriptor(name.name, name.help, None, kind)?;
+    if counts {
+        ConstCounter::new(value).encode(metric)
+    } else {
+        ConstGauge::new(value).encode(metric)
+    }
+}
+
+/// The names of labels with their values.
+fn labelled<'a>(name: Name, values: &'a [String]) -> Vec<(&'static str, &'a str)> {
+    name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect()
+}
+
 /// Whether the first of several labels has as many series as it may have.
 fn is_full<T>(series: &Series<T>, labels: &[String]) -> bool {
     let [first, _, ..] = labels else { return false };
@@ -302,10 +337,8 @@ impl Collector for Metrics {
                 continue;
             }
             for (values, counter) in series {
-                let labels: Vec<(&str, &str)> =
-                    name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
-                let family = metric.encode_family(&labels)?;
-                ConstCounter::new(counter.get()).encode(family)?;
+                let labels = labelled(*name, values);
+                ConstCounter::new(counter.get()).encode(metric.encode_family(&labels)?)?;
             }
         }
         for (name, gauge) in locked(&self.0.gauges).values() {
@@ -321,12 +354,22 @@ impl Collector for Metrics {
                 continue;
             }
             for (values, histogram) in series {
-                let labels: Vec<(&str, &str)> =
-                    name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
-                histogram.encode(metric.encode_family(&labels)?)?;
+                histogram.encode(metric.encode_family(&labelled(*name, values))?)?;
             }
         }
-        Ok(())
+        for (name, values) in locked(&self.0.infos).values() {
+            let mut metric =
+                encoder.encode_descriptor(name.name, name.help, None, MetricType::Gauge)?;
+            let labels = labelled(*name, values);
+            ConstGauge::new(1_i64).encode(metric.encode_family(&labels)?)?;
+        }
+        let mut encoded = Ok(());
+        if let Some(measure) = self.0.measure.get() {
+            measure(&mut |name, value| {
+                encoded = encoded.and_then(|()| measured(&mut encoder, name, value));
+            });
+        }
+        encoded
     }
 }
 
@@ -403,5 +446,27 @@ mod tests {
             text.contains("weir_limit_refusals_total{policy=\"quiet\",limit=\"per-minute\"} 1\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_the_system_says_is_read_at_each_scrape() {
+        let metrics = Metrics::new(1);
+        metrics.inform(names::BUILD, &["0.9", "redis"]);
+        metrics.inform(names::BUILD, &["1.0", "embedded"]);
+        metrics.measure(|tell| {
+            tell(names::PROCESS_CPU, 1.5);
+            tell(names::PROCESS_FILES, 12.0);
+        });
+        let text = metrics.encode();
+        for line in [
+            "weir_build_info{version=\"1.0\",store=\"embedded\"} 1",
+            "# TYPE process_cpu_seconds counter",
+            "process_cpu_seconds_total 1.5",
+            "# TYPE process_open_fds gauge",
+            "process_open_fds 12.0",
+        ] {
+            assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
+        }
+        assert!(!text.contains("0.9") && text.ends_with("# EOF\n"), "{text}");
     }
 }

@@ -10,7 +10,7 @@ pub struct Name {
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// In the order in which values are handed in. Counters and histograms only.
+    /// In the order in which values are handed in. Gauges have none.
     pub labels: &'static [&'static str],
 }
 
@@ -23,6 +23,12 @@ pub enum Kind {
     Gauge,
     /// A gauge that is shown only while it has a value.
     OptionalGauge,
+    /// A gauge that is always 1: what it tells is in its labels.
+    Info,
+    /// What the system counts of this process, if it does. Read when it is asked for.
+    MeasuredCounter,
+    /// What the system says of this process now, if it does. Read when it is asked for.
+    MeasuredGauge,
     /// Times, in seconds.
     Histogram,
 }
@@ -38,8 +44,8 @@ macro_rules! names {
                 labels: &[$($label),*],
             };
         )*
-        /// All of them. `/metrics` shows each from the start, but for optional gauges; the README's
-        /// table is checked against this file.
+        /// All of them. `/metrics` shows each from the start, but for optional gauges and what a
+        /// system does not tell; the README's table is checked against this file.
         pub const ALL: &[Name] = &[$($constant),*];
     };
 }
@@ -81,7 +87,13 @@ names! {
     OptionalGauge SNAPSHOT_SAVED "weir_snapshot_saved_timestamp_seconds" [] "When counters in memory were last saved, in Unix seconds; absent before the first time";
     Gauge CONFIG_APPLIED "weir_config_applied_timestamp_seconds" [] "When the running configuration was applied, in Unix seconds";
     OptionalGauge CERTIFICATES_EXPIRE "weir_certificates_expire_timestamp_seconds" [] "When the first certificate of a listener expires, in Unix seconds; absent without TLS";
-    Histogram REQUEST_SECONDS "weir_request_duration_seconds" [] "From the request's headers to the end of the response, in seconds";
+    Histogram REQUEST_SECONDS "weir_request_duration_seconds" ["route"] "By route, from the request's headers to the end of the response, in seconds";
     Histogram DECISION_SECONDS "weir_decision_duration_seconds" [] "Time to decide, from the request's arrival: routing, policy and limits, in seconds";
     Histogram UPSTREAM_SECONDS "weir_upstream_duration_seconds" ["upstream"] "From handing a request to this upstream to the head of its reply, in seconds; requests without a reply are not in it";
+    Info BUILD "weir_build_info" ["version", "store"] "Always 1: the version that runs, and where its counters are (embedded, redis)";
+    MeasuredCounter PROCESS_CPU "process_cpu_seconds" [] "CPU time that the process has used, in seconds";
+    MeasuredGauge PROCESS_MEMORY "process_resident_memory_bytes" [] "Memory of the process that is in RAM, in bytes; Linux only";
+    MeasuredGauge PROCESS_FILES "process_open_fds" [] "File descriptors that the process has open; Linux only";
+    MeasuredGauge PROCESS_FILES_MAX "process_max_fds" [] "File descriptors that the process may have open";
+    MeasuredGauge PROCESS_START "process_start_time_seconds" [] "When the process started, in Unix seconds; Linux only";
 }

@@ -41,6 +41,26 @@ async fn metrics_count_what_happened() {
         page.headers
     );
     assert!(page.text().ends_with("# EOF\n"));
+    let text = page.text();
+    let version = env!("CARGO_PKG_VERSION");
+    for series in [
+        format!("weir_build_info{{version=\"{version}\",store=\"embedded\"}} 1\n"),
+        "weir_request_duration_seconds_count{route=\"api\"} 5\n".to_owned(),
+        "weir_upstream_duration_seconds_count{upstream=\"api\"} 3\n".to_owned(),
+    ] {
+        assert!(text.contains(&series), "{series}: {text}");
+    }
+    #[cfg(target_os = "linux")]
+    for name in [
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
+        "process_start_time_seconds",
+    ] {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        assert!(line.unwrap().parse::<f64>().unwrap() > 0.0, "{name}: {line:?}");
+    }
     assert!(
         !page.text().contains("secret") && !page.text().contains("some/path"),
         "a caller's text in a label"

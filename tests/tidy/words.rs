@@ -103,7 +103,7 @@ pub fn metric_texts(names: &str, readme: &str) -> Vec<Finding> {
     for (line, text) in (1..).zip(names.lines()) {
         let strings: Vec<&str> = text.split('"').skip(1).step_by(2).collect();
         let (Some(name), Some(help)) = (strings.first(), strings.last()) else { continue };
-        if !name.starts_with("weir_") || strings.len() < 2 {
+        if !is_metric(name) || strings.len() < 2 {
             continue;
         }
         let rows = [format!("| `{name}` |"), format!("| `{name}_total` |")];
@@ -122,7 +122,7 @@ fn quoted_metrics(line: &str) -> Vec<String> {
     let strings = line.split('"').skip(1).step_by(2);
     strings
         .filter(|text| {
-            text.starts_with("weir_") && metric_words(text).first().is_some_and(|word| word == text)
+            is_metric(text) && metric_words(text).first().is_some_and(|word| word == text)
         })
         .map(str::to_owned)
         .collect()
@@ -132,7 +132,12 @@ fn metric_words(text: &str) -> Vec<String> {
     let words = text.split(|letter: char| {
         !(letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_')
     });
-    words.filter(|word| word.starts_with("weir_")).map(str::to_owned).collect()
+    words.filter(|word| is_metric(word)).map(str::to_owned).collect()
+}
+
+/// The names that every program uses for what the system tells of its process begin otherwise.
+fn is_metric(word: &str) -> bool {
+    word.starts_with("weir_") || word.starts_with("process_")
 }
 
 /// Finds folders that exist on one machine only. The names are assembled here, so that this file
