@@ -540,6 +540,7 @@ pub fn start_quiet_log() {
         level: "warn".into(),
         format: telemetry::Format::Text,
         access: telemetry::Access::Off,
+        ..telemetry::Settings::default()
     });
 }
 

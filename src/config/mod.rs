@@ -394,6 +394,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
             refusals,
             access: log.access,
             access_json: log.is_json(),
+            access_fields: log.access_fields,
             ..server.requests
         },
         connections: server.connections,

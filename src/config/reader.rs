@@ -441,6 +441,18 @@ impl<'a> Item<'a> {
         chosen
     }
 
+    /// Like [`choice`](Self::choice), of more words than a message can list. `what` says what they
+    /// name.
+    pub(super) fn one_of<T: Copy>(&self, words: &[(&str, T)], what: &str) -> Option<T> {
+        let text = self.text(what)?;
+        let chosen = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if chosen.is_none() {
+            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.wrong_with(what, Some(hint(text, &known, "name")));
+        }
+        chosen
+    }
+
     /// The name of something that the file defines elsewhere.
     pub(super) fn reference(&self, known: &[String], what: &str) -> Option<String> {
         let name = self.text(&format!("the name of {what}"))?;

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::reader::{Item, Table};
 use super::{caps, files};
 use crate::proxy::{EncodedSlash, PathParameters};
-use crate::telemetry::{Access, Format, WORKERS_MAX};
+use crate::telemetry::{Access, AccessField, AccessFields, Format, Label as _, WORKERS_MAX};
 use crate::wire::{Identity, Rate};
 use crate::{admin, limit, listen, policy, proxy, telemetry};
 
@@ -355,6 +355,31 @@ pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
     table.choice("level", &levels, &mut settings.level);
     table.choice("format", &formats, &mut settings.format);
     table.choice("access", &accesses, &mut settings.access);
+    if let Some(item) = table.take("access_fields") {
+        settings.access_fields = access_fields(&item);
+    }
     table.finish();
     settings
+}
+
+/// The fields of an access line. A line always has its level and `message`.
+fn access_fields(written: &Item<'_>) -> AccessFields {
+    let words: Vec<_> = AccessField::ALL.iter().map(|field| (field.label(), *field)).collect();
+    let items = written.list(AccessField::ALL.len());
+    if items.is_empty() && written.value.is_array() {
+        written.found(
+            "no field",
+            "one or more, such as [\"timestamp\", \"client\", \"path\", \"status\"]",
+            Some("`access = \"off\"` writes no lines".into()),
+        );
+    }
+    let mut fields = AccessFields::NONE;
+    for item in items {
+        let Some(field) = item.one_of(&words, "a field of an access line") else { continue };
+        if fields.has(field) {
+            item.wrong("a field that the list does not have yet");
+        }
+        fields = fields.and(field);
+    }
+    fields
 }

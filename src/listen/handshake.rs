@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use rustls::ServerConfig;
+use rustls::{ProtocolVersion, ServerConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -43,6 +43,11 @@ pub(super) async fn perform(
     let stream = Box::new(done.await.map_err(late)??);
     let (_, session) = stream.get_ref();
     peer.tls = true;
+    peer.tls_version = match session.protocol_version() {
+        Some(ProtocolVersion::TLSv1_2) => Some("TLSv1.2"),
+        Some(ProtocolVersion::TLSv1_3) => Some("TLSv1.3"),
+        _ => None,
+    };
     peer.sni = session.server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
     peer.client_subject = session
         .peer_certificates()

@@ -179,6 +179,8 @@ pub struct Peer {
     pub local: SocketAddr,
     /// Whether the connection is TLS.
     pub tls: bool,
+    /// The version of TLS: `TLSv1.2` or `TLSv1.3`.
+    pub tls_version: Option<&'static str>,
     /// The host name that the client sent in its TLS hello (SNI), in lower case.
     pub sni: Option<Box<str>>,
     /// The subject of the client's verified certificate, as RFC 4514 writes it.
@@ -198,6 +200,7 @@ impl Peer {
             ip: address.ip().to_string().into(),
             local: canonical(local),
             tls: false,
+            tls_version: None,
             sni: None,
             client_subject: None,
         }

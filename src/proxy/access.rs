@@ -1,16 +1,20 @@
 //! The access log: one line per request, written at the reply's end. Knows a request's result, and
 //! nothing of how it came about.
 //!
-//! Queries are left out: they carry tokens and names more often than a log should hold. Header
-//! values are left out for the same reason.
+//! Queries are left out unless the operator chooses to have them: they carry tokens and names more
+//! often than a log should hold. Header values are left out for the same reason.
 
 use std::cell::Cell;
+use std::io::Write as _;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::context::RequestContext;
+use super::context::{BYTES_UNKNOWN, RequestContext};
 use super::json;
+use super::kept::Kept;
 use crate::plan::Enforcement;
-use crate::telemetry::{self, Access, Label as _};
+use crate::telemetry::{self, Access, AccessField, AccessFields, Label as _};
+use crate::upstream::Reached;
 
 /// Maximum bytes of a path in a line.
 const PATH_BYTES_MAX: usize = 2_048;
@@ -46,48 +50,53 @@ pub(super) fn line(
     wall_us: i64,
     as_json: bool,
 ) -> Vec<u8> {
-    let mut line = Line { out: Vec::with_capacity(LINE_BYTES), json: as_json };
+    let fields = context.route.access_fields;
+    let kept = context.kept.as_deref();
+    let mut line = Line { out: Vec::with_capacity(LINE_BYTES), json: as_json, fields };
     line.open(wall_us);
-    line.text("request_id", context.id.as_str());
-    line.text("client", context.client.text.as_str());
-    line.text("method", cut_method(context.method.as_str()));
-    line.text("path", std::str::from_utf8(&context.path).unwrap_or_default());
-    line.text("route", &context.route.name);
-    line.number("status", u64::from(context.status));
-    line.number("bytes", bytes);
-    if let Some(up) = context.tunnelled_up {
-        line.number("bytes_up", up);
+    line.asked(context, kept);
+    line.text(AccessField::Route, &context.route.name);
+    line.number(AccessField::Status, u64::from(context.status));
+    line.number(AccessField::Bytes, bytes);
+    let bytes_in = context.request_bytes.as_deref().map(|bytes| bytes.load(Ordering::Relaxed));
+    if let Some(bytes_in) = bytes_in.filter(|bytes| *bytes != BYTES_UNKNOWN) {
+        line.number(AccessField::BytesIn, bytes_in);
     }
-    line.milliseconds("duration_ms", took);
+    if let Some(up) = context.tunnelled_up {
+        line.number(AccessField::BytesUp, up);
+    }
+    line.milliseconds(AccessField::Duration, took);
     let delayed = context.delayed();
     if delayed > Duration::ZERO {
-        line.milliseconds("delayed_ms", delayed);
+        line.milliseconds(AccessField::Delayed, delayed);
+    }
+    if let Some(reached) = kept.map(|kept| kept.reached) {
+        line.reached(reached);
     }
     if let Some(decided) = context.decided {
-        line.text("decision", decided.label());
+        line.text(AccessField::Decision, decided.label());
     }
     if let Some(policy) = context.route.policy_name() {
-        line.text("policy", policy);
+        line.text(AccessField::Policy, policy);
     }
     if let Some((limits, outcome)) = context.limits() {
-        line.list("refused_by", outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
+        line.list(
+            AccessField::RefusedBy,
+            outcome.violated(limits).map(|(limit, _)| limit.name.as_str()),
+        );
         let shadows = limits
             .iter()
             .zip(&outcome.limits)
             .filter(|(limit, outcome)| limit.enforcement == Enforcement::Shadow && !outcome.fits);
         line.list(
-            "would_refuse",
+            AccessField::WouldRefuse,
             shadows
                 .filter(|(_, outcome)| outcome.unmeasured.is_none())
                 .map(|(limit, _)| limit.name.as_str()),
         );
     }
-    if let Some(failure) = context.failure {
-        line.text("failure", failure);
-    }
-    if let Some(failure) = context.store_failure {
-        line.text("store_failure", failure);
-    }
+    line.word(AccessField::Failure, context.failure);
+    line.word(AccessField::StoreFailure, context.store_failure);
     let settled = context.settled.as_deref();
     let decided = context.decision.iter().flat_map(|decision| &decision.labels);
     let mut labels = decided.chain(settled.iter().flat_map(|settled| &settled.labels)).peekable();
@@ -114,21 +123,36 @@ fn cut_method(method: &str) -> &str {
 struct Line {
     out: Vec<u8>,
     json: bool,
+    /// What it shows; the rest is left out.
+    fields: AccessFields,
 }
 
 impl Line {
     fn open(&mut self, wall_us: i64) {
+        let timed = self.fields.has(AccessField::Timestamp);
         if self.json {
-            self.out.extend_from_slice(b"{\"timestamp\":\"");
-            self.out.extend_from_slice(&timestamp(wall_us));
-            self.out.extend_from_slice(b"\",\"level\":\"INFO\",\"message\":\"request\"");
+            self.out.push(b'{');
+            if timed {
+                self.out.extend_from_slice(b"\"timestamp\":\"");
+                self.out.extend_from_slice(&timestamp(wall_us));
+                self.out.extend_from_slice(b"\",");
+            }
+            self.out.extend_from_slice(b"\"level\":\"INFO\",\"message\":\"request\"");
         } else {
-            self.out.extend_from_slice(&timestamp(wall_us));
-            self.out.extend_from_slice(b"  INFO request");
+            if timed {
+                self.out.extend_from_slice(&timestamp(wall_us));
+                self.out.push(b' ');
+            }
+            self.out.extend_from_slice(b" INFO request");
         }
     }
 
-    fn key(&mut self, key: &str) {
+    /// Begins a field, if the line shows it.
+    fn begins(&mut self, field: AccessField) -> bool {
+        if !self.fields.has(field) {
+            return false;
+        }
+        let key = field.label();
         if self.json {
             self.out.extend_from_slice(b",\"");
             self.out.extend_from_slice(key.as_bytes());
@@ -138,10 +162,57 @@ impl Line {
             self.out.extend_from_slice(key.as_bytes());
             self.out.push(b'=');
         }
+        true
     }
 
-    fn text(&mut self, key: &str, value: &str) {
-        self.key(key);
+    /// Who asked for what.
+    fn asked(&mut self, context: &RequestContext, kept: Option<&Kept>) {
+        self.text(AccessField::RequestId, context.id.as_str());
+        self.text(AccessField::Client, context.client.text.as_str());
+        self.text(AccessField::Method, cut_method(context.method.as_str()));
+        self.kept(AccessField::Host, kept);
+        self.text(AccessField::Path, std::str::from_utf8(&context.path).unwrap_or_default());
+        self.kept(AccessField::Query, kept);
+        if let Some(kept) = kept {
+            self.word(AccessField::Protocol, kept.protocol);
+            self.word(AccessField::TlsVersion, kept.tls_version);
+        }
+        self.kept(AccessField::Referer, kept);
+        self.kept(AccessField::UserAgent, kept);
+    }
+
+    fn word(&mut self, field: AccessField, value: Option<&'static str>) {
+        if let Some(value) = value {
+            self.text(field, value);
+        }
+    }
+
+    fn kept(&mut self, field: AccessField, kept: Option<&Kept>) {
+        if let Some(value) = kept.and_then(|kept| kept.text(field)) {
+            self.text(field, &value);
+        }
+    }
+
+    /// Where the request was sent.
+    fn reached(&mut self, reached: Reached) {
+        if let Some(address) = reached.address
+            && self.begins(AccessField::Upstream)
+        {
+            let quote: &[u8] = if self.json { b"\"" } else { b"" };
+            self.out.extend_from_slice(quote);
+            // Writing to a `Vec` can't fail.
+            let _ = write!(self.out, "{address}");
+            self.out.extend_from_slice(quote);
+        }
+        if let Some(took) = reached.took {
+            self.milliseconds(AccessField::UpstreamTime, took);
+        }
+    }
+
+    fn text(&mut self, field: AccessField, value: &str) {
+        if !self.begins(field) {
+            return;
+        }
         let bare = !self.json
             && !value.is_empty()
             && value
@@ -154,29 +225,33 @@ impl Line {
         }
     }
 
-    fn number(&mut self, key: &str, value: u64) {
-        self.key(key);
-        json::number(&mut self.out, value);
+    fn number(&mut self, field: AccessField, value: u64) {
+        if self.begins(field) {
+            json::number(&mut self.out, value);
+        }
     }
 
     /// With three decimal places.
-    fn milliseconds(&mut self, key: &str, time: Duration) {
-        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        self.number(key, us / 1_000);
-        self.out.push(b'.');
-        self.out.extend(digits::<3>(us % 1_000));
+    fn milliseconds(&mut self, field: AccessField, time: Duration) {
+        if self.begins(field) {
+            let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            json::number(&mut self.out, us / 1_000);
+            self.out.push(b'.');
+            self.out.extend(digits::<3>(us % 1_000));
+        }
     }
 
-    fn list<'a>(&mut self, key: &str, values: impl Iterator<Item = &'a str>) {
+    fn list<'a>(&mut self, field: AccessField, values: impl Iterator<Item = &'a str>) {
         let mut values = values.peekable();
-        if values.peek().is_some() {
-            self.key(key);
+        if values.peek().is_some() && self.begins(field) {
             json::strings(&mut self.out, values);
         }
     }
 
     fn labels<'a>(&mut self, labels: impl Iterator<Item = &'a (String, String)>) {
-        self.key("labels");
+        if !self.begins(AccessField::Labels) {
+            return;
+        }
         for (index, (name, value)) in labels.take(LABELS_MAX).enumerate() {
             self.out.push(if index == 0 { b'{' } else { b',' });
             json::string(&mut self.out, name);
@@ -187,7 +262,9 @@ impl Line {
     }
 
     fn amounts(&mut self, amounts: &[(String, u64)]) {
-        self.key("amounts");
+        if !self.begins(AccessField::Amounts) {
+            return;
+        }
         for (index, (name, units)) in amounts.iter().enumerate() {
             self.out.push(if index == 0 { b'{' } else { b',' });
             json::string(&mut self.out, name);
@@ -287,8 +364,8 @@ mod tests {
     #[test]
     fn text_is_quoted_where_a_reader_could_be_misled() {
         let text = |value: &str| {
-            let mut line = Line { out: Vec::new(), json: false };
-            line.text("path", value);
+            let mut line = Line { out: Vec::new(), json: false, fields: AccessFields::default() };
+            line.text(AccessField::Path, value);
             String::from_utf8(line.out).unwrap()
         };
         assert_eq!(text("/a%20b"), " path=/a%20b");
@@ -312,14 +389,35 @@ mod tests {
 
     #[test]
     fn a_duration_has_three_places() {
-        let mut line = Line { out: Vec::new(), json: true };
-        line.milliseconds("d", Duration::from_micros(12_034));
+        let mut line = Line { out: Vec::new(), json: true, fields: AccessFields::default() };
+        line.milliseconds(AccessField::Duration, Duration::from_micros(12_034));
         let labels = [("plan".into(), "gold \"1\"".into()), ("b".into(), String::new())];
         line.labels(labels.iter());
         line.amounts(&[("input".into(), 5), ("output".into(), 7)]);
         assert_eq!(
             String::from_utf8(line.out).unwrap(),
-            ",\"d\":12.034,\"labels\":{\"plan\":\"gold \\\"1\\\"\",\"b\":\"\"},\"amounts\":{\"input\":5,\"output\":7}"
+            ",\"duration_ms\":12.034,\"labels\":{\"plan\":\"gold \\\"1\\\"\",\"b\":\"\"},\"amounts\":{\"input\":5,\"output\":7}"
+        );
+    }
+
+    #[test]
+    fn a_line_without_its_time_is_still_one_object() {
+        let opened = |json, fields| {
+            let mut line = Line { out: Vec::new(), json, fields };
+            line.open(0);
+            line.text(AccessField::Client, "a");
+            line.number(AccessField::Status, 200);
+            String::from_utf8(line.close()).unwrap()
+        };
+        let client = AccessFields::NONE.and(AccessField::Client);
+        assert_eq!(
+            opened(true, client),
+            "{\"level\":\"INFO\",\"message\":\"request\",\"client\":\"a\"}\n"
+        );
+        assert_eq!(opened(false, client), " INFO request client=a\n");
+        assert_eq!(
+            opened(false, client.and(AccessField::Timestamp)),
+            "1970-01-01T00:00:00.000Z  INFO request client=a\n"
         );
     }
 }

@@ -16,6 +16,7 @@ use super::client::Client;
 use super::cors::{self, Cors};
 use super::forward::PolicyFields;
 use super::id::Id;
+use super::kept::Kept;
 use super::live::LocalSnapshot;
 use super::refusal::{CLIENT_GONE, Refusal, SHUTDOWN};
 use super::snapshot::{Route, RouteHandle, Snapshot};
@@ -28,7 +29,7 @@ use crate::limit::{Ending, Grant};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
-use crate::telemetry::{Access, Label as _};
+use crate::telemetry::{Access, AccessField, Label as _};
 use crate::upstream::UpstreamError;
 use crate::wire::{self, Body, BodyEnd, Fields, Known, OnEnd, Request, Response};
 
@@ -75,10 +76,12 @@ pub(super) struct RequestContext {
     pub(super) settled: Option<Box<settle::Settled>>,
     /// What it uses, if its policy wants to know.
     pub(super) usage: Option<Box<Usage>>,
-    /// Bytes of the request's body once it has ended. Only counted if `settle` reads it.
+    /// Bytes of the request's body once it has ended. Only counted if something reads it.
     pub(super) request_bytes: Option<Arc<AtomicU64>>,
     /// Set if the route limits the time for the whole request.
     pub(super) timeout: Option<Box<RequestTimeout>>,
+    /// What the access line shows of its head and of its sending.
+    pub(super) kept: Option<Box<Kept>>,
     finished: bool,
 }
 
@@ -107,6 +110,11 @@ impl RequestContext {
         let id = Id::of(&request.fields, client.trusted);
         let mut context = Self::new(local, client, id, request.method.clone());
         context.grpc = grpc::is_request(request);
+        let route = &context.route;
+        // All routes have the same settings of the access log.
+        if route.access != Access::Off {
+            context.kept = Kept::of(route.access_fields, request, peer);
+        }
         context
     }
 
@@ -149,6 +157,7 @@ impl RequestContext {
             usage: None,
             request_bytes: None,
             timeout: None,
+            kept: None,
             finished: false,
         })
     }
@@ -218,14 +227,21 @@ impl RequestContext {
     }
 
     /// Called before the request is sent: from here on the upstream may have received it. The
-    /// body's size is counted if the policy's `settle` reads it.
+    /// body's size is counted if the policy's `settle` reads it, or the access line shows it.
     pub(super) fn track_body(&mut self, body: Body) -> Body {
         self.ending = Ending::ClientGone;
-        if !settle::wants(self, settle::REQUEST_BYTES) {
+        let route = &self.route;
+        let shown = route.access != Access::Off && route.access_fields.has(AccessField::BytesIn);
+        if !shown && !settle::wants(self, settle::REQUEST_BYTES) {
             return body;
         }
-        let bytes = Arc::new(AtomicU64::new(BYTES_UNKNOWN));
+        // A hook would make an empty body one that can't be sent twice.
+        let arrived = (!body.is_streaming()).then(|| body.length().unwrap_or_default());
+        let bytes = Arc::new(AtomicU64::new(arrived.unwrap_or(BYTES_UNKNOWN)));
         self.request_bytes = Some(Arc::clone(&bytes));
+        if arrived.is_some() {
+            return body;
+        }
         body.on_end(move |end: &BodyEnd| bytes.store(end.bytes, Ordering::Relaxed))
     }
 

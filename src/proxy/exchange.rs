@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use super::context::{RequestContext, RequestTimeout};
 use super::facts::Facts;
-use crate::upstream::{Upstream, UpstreamError};
+use crate::upstream::{Reached, Upstream, UpstreamError};
 use crate::wire::{Network, Request, Response};
 
 /// Sends requests on. Known at compile time, so that serving pays nothing for trials.
@@ -19,7 +19,7 @@ pub(super) trait Exchange {
         upstream: &Upstream,
         request: Request,
         client: Option<Network>,
-        context: &RequestContext,
+        context: &mut RequestContext,
     ) -> impl Future<Output = Result<Response, UpstreamError>>;
 }
 
@@ -32,12 +32,15 @@ impl Exchange for Forwarded {
         upstream: &Upstream,
         request: Request,
         client: Option<Network>,
-        context: &RequestContext,
+        context: &mut RequestContext,
     ) -> Result<Response, UpstreamError> {
+        let reached = context.kept.as_deref_mut().map(|kept| &mut kept.reached);
         match &context.timeout {
-            None => upstream.send_for(request, client).await,
+            None => upstream.send_noting(request, client, reached).await,
             // Boxed: few routes have a timeout, and every connection would carry its state.
-            Some(timeout) => Box::pin(send_within(timeout, upstream, request, client)).await,
+            Some(timeout) => {
+                Box::pin(send_within(timeout, upstream, request, client, reached)).await
+            }
         }
     }
 }
@@ -48,9 +51,10 @@ async fn send_within(
     upstream: &Upstream,
     request: Request,
     client: Option<Network>,
+    reached: Option<&mut Reached>,
 ) -> Result<Response, UpstreamError> {
     // Kept alive past the deadline: to `is_uploading`, dropping the body would look like its end.
-    let sending = pin!(upstream.send_for(request, client));
+    let sending = pin!(upstream.send_noting(request, client, reached));
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
         Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
         Ok(failed) => failed,

@@ -6,7 +6,7 @@
 //! (policy and limits), `forward` with `rewrite`, `rules` and `extras` (the request to the
 //! upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`, `fields`
 //! and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`, `tally`,
-//! `measure`, `access` and `tunnel` (the end of the request). `snapshot` holds what all of it is
+//! `measure`, `access` with `kept`, and `tunnel` (the end of the request). `snapshot` holds what all of it is
 //! built from, `live` swaps it under load. `trial` takes requests along the same path without a
 //! connection.
 
@@ -43,6 +43,7 @@ mod access;
 mod context;
 mod cut;
 mod id;
+mod kept;
 mod measure;
 mod settle;
 mod tally;

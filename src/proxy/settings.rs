@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::limit::Scope;
 use crate::policy::Policy;
-use crate::telemetry::Access;
+use crate::telemetry::{Access, AccessFields};
 use crate::upstream::Upstream;
 use crate::wire::Rate;
 
@@ -305,6 +305,8 @@ pub struct Settings {
     pub access: Access,
     /// JSON lines, or text.
     pub access_json: bool,
+    /// What a line says of a request.
+    pub access_fields: AccessFields,
     /// Refusal bodies for every route, and for requests that match none.
     pub refusals: Vec<RefusalPage>,
 }
@@ -323,6 +325,7 @@ impl Default for Settings {
             ipv6_prefix: 64,
             access: Access::default(),
             access_json: false,
+            access_fields: AccessFields::default(),
             refusals: Vec::new(),
         }
     }

@@ -21,7 +21,7 @@ use super::tunnel::Upgrades;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Scope};
 use crate::policy::Policy;
-use crate::telemetry::{Access, Metrics, Mistake};
+use crate::telemetry::{Access, AccessFields, Metrics, Mistake};
 use crate::upstream::Upstream;
 use crate::wire::{Fields, Known, Request};
 
@@ -95,6 +95,7 @@ pub(super) struct RouteHandle {
     pub(super) tally: Tally,
     pub(super) access: Access,
     pub(super) access_json: bool,
+    pub(super) access_fields: AccessFields,
     pub(super) clock: Clock,
     pub(super) extras: Option<Arc<ReplyExtras>>,
     /// The grace period of a shutdown is over: see [`Live::cut`](super::Live::cut).
@@ -387,6 +388,7 @@ impl RouteHandle {
             tally,
             access,
             access_json,
+            access_fields: settings.access_fields,
             clock: Clock::system(),
             extras: None,
             cut: Arc::default(),

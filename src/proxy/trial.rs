@@ -192,7 +192,7 @@ impl Exchange for Rc<Watch> {
         _upstream: &Upstream,
         request: Request,
         _client: Option<Network>,
-        context: &RequestContext,
+        context: &mut RequestContext,
     ) -> Result<Response, UpstreamError> {
         self.note(context);
         read_whole(request.body).await?;

@@ -18,6 +18,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
+use super::fields::AccessFields;
+
 /// Messages that wait for the writer, at most.
 const QUEUE_LINES_MAX: usize = 8_192;
 /// Lines are gathered up to this size before they are written.
@@ -61,11 +63,18 @@ pub struct Settings {
     pub format: Format,
     /// Which requests are logged.
     pub access: Access,
+    /// What a line says of a request.
+    pub access_fields: AccessFields,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { level: "info".into(), format: Format::Auto, access: Access::All }
+        Self {
+            level: "info".into(),
+            format: Format::Auto,
+            access: Access::All,
+            access_fields: AccessFields::default(),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! other.
 
 mod doubt;
+mod fields;
 mod histogram;
 mod label;
 mod log;
@@ -13,6 +14,7 @@ mod mistake;
 pub mod names;
 
 pub use doubt::{Doubt, DoubtKind};
+pub use fields::{AccessField, AccessFields};
 pub use histogram::{Histogram, Times};
 pub(crate) use label::labels;
 pub use label::{CounterSet, Label};

@@ -110,6 +110,15 @@ pub struct EndpointStatus {
     pub ejected: bool,
 }
 
+/// Where a request was sent, and how long that took: for whoever wants to know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// The address that it was sent to last. `None` if it was sent nowhere.
+    pub address: Option<SocketAddr>,
+    /// From handing it over to the head of its reply, or to its failure.
+    pub took: Option<Duration>,
+}
+
 /// The state that an upstream shares with its connections.
 #[derive(Debug)]
 struct Inner {
@@ -244,16 +253,33 @@ impl Upstream {
     ///
     /// # Errors
     /// See [`UpstreamError`].
-    pub async fn send_for(
+    pub fn send_for(
         &self,
         request: Request,
         client: Option<Network>,
+    ) -> impl Future<Output = Result<Response, UpstreamError>> {
+        self.send_noting(request, client, None)
+    }
+
+    /// Like [`send_for`](Self::send_for), and records in `reached` where the request was sent.
+    ///
+    /// # Errors
+    /// See [`UpstreamError`].
+    pub async fn send_noting(
+        &self,
+        request: Request,
+        client: Option<Network>,
+        mut reached: Option<&mut Reached>,
     ) -> Result<Response, UpstreamError> {
         let began = clock::monotonic();
-        let reply = send::send(&self.0, request, client).await;
+        let reply = send::send(&self.0, request, client, reached.as_deref_mut()).await;
+        let took = clock::monotonic().saturating_duration_since(began);
         match &reply {
-            Ok(_) => self.0.seconds.observe(clock::monotonic().saturating_duration_since(began)),
+            Ok(_) => self.0.seconds.observe(took),
             Err(error) => self.0.count(error.cause),
+        }
+        if let Some(reached) = reached {
+            reached.took = Some(took);
         }
         reply
     }

@@ -14,7 +14,7 @@ use super::http1::{Http1Connection, Outcome};
 use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
 use super::pool::{self, Admission, RequestPermit};
-use super::{Cause, Inner, Protocol, Retried, Retry, UpstreamError};
+use super::{Cause, Inner, Protocol, Reached, Retried, Retry, UpstreamError};
 use super::{head, streams};
 use crate::clock;
 use crate::http1::ReplyHead;
@@ -67,6 +67,7 @@ pub(super) async fn send(
     upstream: &Arc<Inner>,
     mut request: Request,
     client: Option<Network>,
+    mut reached: Option<&mut Reached>,
 ) -> Result<Response, UpstreamError> {
     let mut permit = admit(upstream, client).await?;
     // HTTP/2 connections can't be upgraded.
@@ -81,6 +82,9 @@ pub(super) async fn send(
     let mut refusals = 0;
     let mut repeated = false;
     loop {
+        if let Some(reached) = &mut reached {
+            reached.address = pool::host_of(upstream, &permit).map(|host| host.address);
+        }
         let outcome = match protocol {
             Protocol::H1 => exchange.try_h1(&mut permit).await,
             // Boxed: its state is large, and every HTTP/1.1 request would carry it.

@@ -19,11 +19,20 @@ impl TestProxy {
         Self::with(toml, &Pki::new())
     }
 
+    /// With the configuration's text as `change` makes it.
+    pub fn start_text(toml: &Toml, change: impl Fn(String) -> String) -> Self {
+        Self::changed(toml, &Pki::new(), change)
+    }
+
     /// With certificates of this authority, so that it can also sign the upstreams' certificates.
     /// It is next to the configuration as `ca.pem`.
     pub(crate) fn with(toml: &Toml, pki: &Pki) -> Self {
+        Self::changed(toml, pki, |text| text)
+    }
+
+    fn changed(toml: &Toml, pki: &Pki, change: impl Fn(String) -> String) -> Self {
         let secure = "[[listeners]]\naddress = \"127.0.0.1:0\"\ncertificates = [{ certificate = \"server.pem\", key = \"server.key\" }]";
-        let builder = Weir::build(&toml.clone().more(secure).text());
+        let builder = Weir::build(&change(toml.clone().more(secure).text()));
         let weir =
             builder.identity("server", &identity(pki)).file("ca.pem", pki.ca.as_bytes()).start();
         let secure = *weir.listeners().get(1).expect("two listeners");

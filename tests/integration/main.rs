@@ -17,6 +17,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod access_log;
 mod admin;
 mod admission;
 #[allow(dead_code, reason = "parts of the benchmark that only measuring needs")]

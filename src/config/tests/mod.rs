@@ -14,7 +14,7 @@ use std::path::Path;
 use super::*;
 use crate::engine::{EmbeddedSettings, RedisMode};
 use crate::policy::Module;
-use crate::telemetry::{Access, Format};
+use crate::telemetry::{Access, AccessFields, Format};
 use crate::wire::ClientTls;
 
 /// The README's.
@@ -125,6 +125,8 @@ fn every_setting_is_read() {
         (Format::Json, Access::Refused, Access::Refused)
     );
     assert!(config.requests.access_json);
+    // The file shows the default.
+    assert_eq!(config.log.access_fields, AccessFields::default());
     let engine::Settings::Redis(redis) = &config.engine else { panic!("{:?}", config.engine) };
     assert_eq!(redis.nodes, ["10.0.0.1:6379", "10.0.0.2:6379"]);
     assert_eq!(

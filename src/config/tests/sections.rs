@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::SnapshotSettings;
 use crate::limit::Share;
 use crate::policy::CacheFolder;
-use crate::telemetry::WORKERS_MAX;
+use crate::telemetry::{AccessField, AccessFields, WORKERS_MAX};
 use crate::upstream::Protocol;
 
 /// The minimal file behind `text`: it begins with a table, so keys may stand before it.
@@ -49,6 +49,18 @@ fn each_number_has_its_range() {
     says("server.timeouts.rate_grace = \"2h\"", &["\"1ms\" to \"1h\""]);
     says("server.limits.waiting_per_worker = 1_000_001", &["0 to 1000000"]);
     assert_eq!(good(&extended("server.limits.waiting_per_worker = 0")).limiter.waiting_max, 0);
+}
+
+#[test]
+fn the_fields_of_an_access_line_are_chosen_by_name() {
+    let of = |list: &str| good(&extended(&format!("log.access_fields = {list}"))).log.access_fields;
+    let chosen = AccessFields::NONE.and(AccessField::Path).and(AccessField::Query);
+    assert_eq!(of("[\"query\", \"path\"]"), chosen);
+    assert_eq!(good(MINIMAL).requests.access_fields, AccessFields::default());
+    says("log.access_fields = [\"querry\"]", &["access_fields[0]", "is `query`"]);
+    says("log.access_fields = [\"path\", \"path\"]", &["access_fields[1]: found \"path\""]);
+    says("log.access_fields = []", &["found no field", "`access = \"off\"` writes no lines"]);
+    says("log.access_fields = \"path\"", &["expected an array"]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::super::tally::Decided;
 use super::super::{access, settle, tunnel};
 use super::*;
 use crate::plan::{Enforcement, Refund};
+use crate::telemetry::AccessField;
 use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{self, Fields};
 
@@ -329,5 +330,21 @@ async fn a_log_line_is_one_json_object_without_the_query() {
         "{text}"
     );
     // Not marked as refused after all, so that the test itself logs nothing.
+    drop(context.stream(reply(200)));
+}
+
+#[tokio::test]
+async fn counting_an_empty_body_for_the_log_leaves_it_empty() {
+    let access_fields = AccessFields::NONE.and(AccessField::BytesIn);
+    let settings = Settings { access: Access::Refused, access_fields, ..settings() };
+    let handler = TestHandler::with(settings, vec![respond("/*")]);
+    let mut context = handler.context(0);
+    // Otherwise its request could not be sent twice.
+    assert!(context.track_body(Body::empty()).is_nothing());
+    let line = access::line(&context, 0, Duration::ZERO, START_US, true);
+    assert_eq!(line, b"{\"level\":\"INFO\",\"message\":\"request\",\"bytes_in\":0}\n");
+    drop(context.track_body(wire::full("hello")));
+    let line = access::line(&context, 0, Duration::ZERO, START_US, false);
+    assert_eq!(line, b" INFO request bytes_in=5\n");
     drop(context.stream(reply(200)));
 }

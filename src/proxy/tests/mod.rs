@@ -24,7 +24,7 @@ use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
 use crate::limit::{Limiter, Scope};
 use crate::plan::{Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, Plan, Rate, Slot};
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
-use crate::telemetry::{Access, Metrics};
+use crate::telemetry::{Access, AccessFields, Metrics};
 
 /// Long enough that no test fails because a machine was busy.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -98,6 +98,7 @@ pub(super) fn settings() -> Settings {
         ipv6_prefix: 64,
         access: Access::Off,
         access_json: true,
+        access_fields: AccessFields::default(),
         refusals: Vec::new(),
     }
 }
