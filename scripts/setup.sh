@@ -61,6 +61,7 @@ install() {
     if [[ " $* " == *" redis-server "* ]]; then root systemctl disable --quiet redis-server; fi
     if [[ " $* " == *" nginx-light "* ]]; then root systemctl disable --quiet nginx; fi
     if [[ " $* " == *" haproxy "* ]]; then root systemctl disable --quiet haproxy; fi
+    if [[ " $* " == *" prometheus "* ]]; then root systemctl disable --quiet prometheus; fi
 }
 
 # ---- Parts ---------------------------------------------------------------------------------------
@@ -140,6 +141,8 @@ packages_for() {
         if ! some_python > /dev/null; then
             if [[ $mac == yes ]]; then missing+=(python3); else missing+=(python3-venv); fi
         fi
+        # Loads docs/prometheus and asks what docs/grafana asks.
+        have promtool || missing+=(prometheus)
         # For examples/languages.
         if ! have node || ! have npm; then
             if [[ $mac == yes ]]; then missing+=(node); else missing+=(nodejs npm); fi

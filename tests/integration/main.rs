@@ -35,6 +35,7 @@ mod contents;
 mod counters;
 mod crashes;
 mod damaged;
+mod dashboards;
 mod descriptors;
 mod documents;
 mod early;
