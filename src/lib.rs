@@ -17,7 +17,7 @@
 //!    access log.
 //!
 //! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
-//! tell while they stream.
+//! tell while they stream. [`insight`] remembers for the operator what was decided.
 //!
 //! Around this path: [`cli`] is the command line. [`app`] wires the modules together and runs the
 //! workers. [`config`] reads and checks `proxy.toml`. [`reload`] watches the files and has a new
@@ -40,6 +40,7 @@ pub mod listen;
 pub mod proxy;
 
 pub mod engine;
+pub mod insight;
 pub mod inspect;
 pub mod limit;
 pub mod plan;

@@ -1,60 +1,109 @@
-//! Parses the query of `/counters`. Knows nothing of counters.
+//! Parses the queries of pages, such as that of `/counters`. Knows nothing of counters.
 
 /// Bytes of one parameter, at most: the bound of a key.
 const PART_BYTES_MAX: usize = 4096;
 
+/// Keys of each limit that are shown, and at most.
+const TOP_DEFAULT: usize = 20;
+const TOP_MAX: usize = 1_000;
+
 /// Which counters, as an operator names them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterQuery {
     /// The policy's name in the configuration.
     pub policy: String,
     /// The limit's name.
     pub limit: String,
-    /// The key, as the policy returns it.
-    pub key: String,
-    /// The tag, where the policy returns one.
-    pub tag: Option<String>,
+    /// The key.
+    pub of: CountersOf,
     /// The route, where counters belong to routes.
     pub route: Option<String>,
 }
 
+/// How an operator names a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CountersOf {
+    /// By its text.
+    Key {
+        /// As the policy returns it.
+        key: String,
+        /// The tag, where the policy returns one.
+        tag: Option<String>,
+    },
+    /// By its digest, as `/explain`, `/top` and the access log show it.
+    Digest(String),
+}
+
 impl CounterQuery {
-    /// Reads `policy=..&limit=..&key=..[&tag=..][&route=..]`, percent-encoded.
+    /// Reads `policy=..&limit=..&key=..[&tag=..][&route=..]`, percent-encoded; or `digest` in place
+    /// of `key` and `tag`.
     pub(super) fn parse(query: &str) -> Result<Self, String> {
-        let mut parts = [const { None }; 5];
-        const NAMES: [&str; 5] = ["policy", "limit", "key", "tag", "route"];
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let index = NAMES.iter().position(|known| *known == name);
-            let slot = index.and_then(|index| parts.get_mut(index));
-            let Some(slot) = slot else {
-                return Err(format!("found {name:?}, expected {}", NAMES.join(", ")));
-            };
-            let value = decoded(value).ok_or_else(|| {
-                format!("{name}: found {value:?}, expected percent-encoded UTF-8")
-            })?;
-            if value.len() > PART_BYTES_MAX {
-                return Err(format!(
-                    "{name}: found {} bytes, expected at most {PART_BYTES_MAX}",
-                    value.len()
-                ));
-            }
-            if slot.replace(value).is_some() {
-                return Err(format!("found {name} a second time"));
-            }
-        }
-        let [policy, limit, key, tag, route] = parts;
+        const NAMES: [&str; 6] = ["policy", "limit", "key", "tag", "digest", "route"];
+        let [policy, limit, key, tag, digest, route] = parameters(query, NAMES)?;
         let needed = |part: Option<String>, name| {
             part.ok_or_else(|| format!("found no {name}, expected policy, limit and key"))
         };
-        Ok(Self {
-            policy: needed(policy, "policy")?,
-            limit: needed(limit, "limit")?,
-            key: needed(key, "key")?,
-            tag,
-            route,
-        })
+        let (policy, limit) = (needed(policy, "policy")?, needed(limit, "limit")?);
+        let of = match (key, tag, digest) {
+            (None, None, Some(digest)) => CountersOf::Digest(digest),
+            (_, _, Some(_)) => {
+                return Err("found a key or a tag beside the digest, expected either".to_owned());
+            }
+            (key, tag, None) => CountersOf::Key { key: needed(key, "key")?, tag },
+        };
+        Ok(Self { policy, limit, of, route })
     }
+}
+
+/// What an operator wants to see of the keys that have most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopQuery {
+    /// Of the limits with this name. None for all.
+    pub limit: Option<String>,
+    /// Keys of each limit, at most.
+    pub count: usize,
+}
+
+impl TopQuery {
+    /// Reads `limit=..&n=..`; both may be missing.
+    pub(super) fn parse(query: &str) -> Result<Self, String> {
+        let [limit, count] = parameters(query, ["limit", "n"])?;
+        let read = |text: String| {
+            let number = text.parse().ok().filter(|count| (1..=TOP_MAX).contains(count));
+            number.ok_or_else(|| {
+                format!("n: found {text:?}, expected a whole number from 1 to {TOP_MAX}")
+            })
+        };
+        Ok(Self { limit, count: count.map_or(Ok(TOP_DEFAULT), read)? })
+    }
+}
+
+/// The values of `names` in a query, percent-decoded, each at most once.
+pub(super) fn parameters<const N: usize>(
+    query: &str,
+    names: [&str; N],
+) -> Result<[Option<String>; N], String> {
+    let mut parts = [const { None }; N];
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let index = names.iter().position(|known| *known == name);
+        let slot = index.and_then(|index| parts.get_mut(index));
+        let Some(slot) = slot else {
+            return Err(format!("found {name:?}, expected {}", names.join(", ")));
+        };
+        let value = decoded(value)
+            .ok_or_else(|| format!("{name}: found {value:?}, expected percent-encoded UTF-8"))?;
+        if value.len() > PART_BYTES_MAX {
+            return Err(format!(
+                "{name}: found {} bytes, expected at most {PART_BYTES_MAX}",
+                value.len()
+            ));
+        }
+        if slot.replace(value).is_some() {
+            return Err(format!("found {name} a second time"));
+        }
+    }
+    Ok(parts)
 }
 
 /// Percent-decoding. A plus stays a plus, since keys may contain them.
@@ -86,10 +135,10 @@ mod tests {
         let query =
             CounterQuery::parse("policy=public&limit=a&key=%7Bx%7D+%E2%82%AC%26&tag=&route=r")
                 .unwrap();
-        assert_eq!(
-            (query.key.as_str(), query.tag.as_deref(), query.route.as_deref()),
-            ("{x}+\u{20ac}&", Some(""), Some("r"))
-        );
+        let of = CountersOf::Key { key: "{x}+\u{20ac}&".into(), tag: Some(String::new()) };
+        assert_eq!((query.of, query.route.as_deref()), (of, Some("r")));
+        let query = CounterQuery::parse("policy=public&limit=a&digest=ab").unwrap();
+        assert_eq!(query.of, CountersOf::Digest("ab".into()));
         let long = format!("policy=p&limit=l&key={}", "k".repeat(4097));
         for (wrong, says) in [
             ("", "no policy"),
@@ -98,6 +147,7 @@ mod tests {
             ("policy=p&limit=l&key=%+1", "percent-encoded"),
             ("policy=p&limit=l&key=%ff", "UTF-8"),
             ("policy=p&limit=l&key=k&key=k", "second time"),
+            ("policy=p&limit=l&digest=d&tag=t", "beside the digest"),
             ("policy=p&limit=l&kye=k", "\"kye\""),
             (long.as_str(), "4097 bytes"),
         ] {

@@ -21,7 +21,7 @@ mod gate;
 #[cfg(test)]
 mod tests;
 
-pub use counters::CounterQuery;
+pub use counters::{CounterQuery, CountersOf, TopQuery};
 pub use events::{Events, Sent, event};
 pub use gate::{Settings, Token};
 
@@ -49,6 +49,8 @@ enum Shows {
     Ready,
     Status,
     Counters,
+    Explain,
+    Top,
     Reload,
     Events,
     File(&'static files::File),
@@ -63,6 +65,8 @@ const PAGES: &[Page] = &[
     Page { path: "/status", shows: Shows::Status, is_open: false, methods: READ },
     // DELETE forgets counters.
     Page { path: "/counters", shows: Shows::Counters, is_open: false, methods: READ_AND_DELETE },
+    Page { path: "/explain", shows: Shows::Explain, is_open: false, methods: READ },
+    Page { path: "/top", shows: Shows::Top, is_open: false, methods: READ },
     Page { path: "/reload", shows: Shows::Reload, is_open: false, methods: POST },
     // What the live page shows, and its other files.
     Page { path: "/events", shows: Shows::Events, is_open: false, methods: GET },
@@ -115,6 +119,13 @@ pub trait Views: Send + Sync + 'static {
         query: CounterQuery,
         forget: bool,
     ) -> impl Future<Output = Result<String, (StatusCode, String)>> + Send;
+    /// `/explain`: how the request with this id was decided, or the newest refusals, as JSON.
+    ///
+    /// # Errors
+    /// A status and a sentence for the operator.
+    fn explain(&self, request_id: Option<String>) -> Result<String, (StatusCode, String)>;
+    /// `/top`: the keys that use most and that are refused most, by limit, as JSON.
+    fn top(&self, query: TopQuery) -> String;
 }
 
 /// Answers the admin's requests.
@@ -167,6 +178,16 @@ impl<V: Views> Admin<V> {
                 Err((status, sentence)) => reply(status, TEXT, format!("{sentence}\n")),
             },
             Shows::Counters => self.counters(query, method == Method::DELETE).await,
+            Shows::Explain => shown(
+                counters::parameters(query, ["request_id"])
+                    .map_err(|mistake| (StatusCode::BAD_REQUEST, mistake))
+                    .and_then(|[request_id]| self.views.explain(request_id)),
+            ),
+            Shows::Top => shown(
+                TopQuery::parse(query)
+                    .map_err(|mistake| (StatusCode::BAD_REQUEST, mistake))
+                    .map(|query| self.views.top(query)),
+            ),
             Shows::Reload => {
                 let (status, json) = self.views.reload().await;
                 reply(status, JSON, json)
@@ -175,14 +196,18 @@ impl<V: Views> Admin<V> {
     }
 
     async fn counters(&self, query: &str, forget: bool) -> Response {
-        let shown = match CounterQuery::parse(query) {
+        shown(match CounterQuery::parse(query) {
             Ok(query) => self.views.counters(query, forget).await,
             Err(mistake) => Err((StatusCode::BAD_REQUEST, mistake)),
-        };
-        match shown {
-            Ok(json) => reply(StatusCode::OK, JSON, json),
-            Err((status, sentence)) => reply(status, TEXT, format!("{sentence}\n")),
-        }
+        })
+    }
+}
+
+/// JSON, or why there is none.
+fn shown(page: Result<String, (StatusCode, String)>) -> Response {
+    match page {
+        Ok(json) => reply(StatusCode::OK, JSON, json),
+        Err((status, sentence)) => reply(status, TEXT, format!("{sentence}\n")),
     }
 }
 

@@ -53,8 +53,19 @@ impl Views for Shown {
     ) -> Result<String, (StatusCode, String)> {
         match query.policy.as_str() {
             "none" => Err((StatusCode::BAD_REQUEST, "policy: found \"none\"".into())),
-            policy => Ok(format!("[\"{policy} {} {} {forget}\"]", query.limit, query.key)),
+            policy => Ok(format!("[\"{policy} {} {:?} {forget}\"]", query.limit, query.of)),
         }
+    }
+
+    fn explain(&self, request_id: Option<String>) -> Result<String, (StatusCode, String)> {
+        match request_id.as_deref() {
+            Some("none") => Err((StatusCode::NOT_FOUND, "it is not remembered".into())),
+            id => Ok(format!("[{id:?}]")),
+        }
+    }
+
+    fn top(&self, query: TopQuery) -> String {
+        format!("[{:?} {}]", query.limit, query.count)
     }
 }
 
@@ -87,12 +98,19 @@ async fn counters_are_shown_and_forgotten_and_a_reload_is_asked_for_by_their_met
     let serving = tokio::spawn(listener.serve(admin, settings, drain.clone(), metrics));
     let path = "/counters?policy=p&limit=l&key=a%20b";
     for (method, path, status, says) in [
-        ("GET", path, "200", "[\"p l a b false\"]"),
-        ("DELETE", path, "200", "[\"p l a b true\"]"),
+        ("GET", path, "200", "key: \"a b\", tag: None } false\"]"),
+        ("DELETE", path, "200", "key: \"a b\", tag: None } true\"]"),
         ("POST", path, "405", "Only GET, HEAD, DELETE."),
         ("DELETE", "/metrics", "405", "Only GET, HEAD."),
         ("POST", "/reload", "422", "{\"applied\":false}"),
         ("GET", "/reload", "405", "Only POST."),
+        ("GET", "/explain", "200", "[None]"),
+        ("GET", "/explain?request_id=a%2Fb", "200", "[Some(\"a/b\")]"),
+        ("GET", "/explain?request_id=none", "404", "it is not remembered"),
+        ("GET", "/explain?id=none", "400", "expected request_id"),
+        ("GET", "/top", "200", "[None 20]"),
+        ("GET", "/top?limit=a%20b&n=1000", "200", "[Some(\"a b\") 1000]"),
+        ("GET", "/top?n=0", "400", "n: found \"0\", expected a whole number from 1 to 1000"),
         ("GET", "/counters", "400", "no policy"),
         ("GET", "/counters?policy=none&limit=l&key=", "400", "found \"none\""),
     ] {
@@ -187,7 +205,7 @@ async fn each_page_shows_what_it_is_handed() {
     assert!(head.contains("content-length: 15\r\n") && head.ends_with("\r\n\r\n"), "{head}");
 
     let reply = ask(address, "GET", "/other").await;
-    let list = "There are /, /metrics, /live, /ready, /status, /counters, /reload and /events.\n";
+    let list = "There are /, /metrics, /live, /ready, /status, /counters, /explain, /top, /reload and /events.\n";
     assert!(reply.starts_with("HTTP/1.1 404 ") && reply.ends_with(list), "{reply}");
     assert!(ask(address, "POST", "/other").await.starts_with("HTTP/1.1 404 "));
     let reply = ask(address, "DELETE", "/status").await;

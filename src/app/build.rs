@@ -11,6 +11,7 @@ use crate::admin;
 use crate::clock::Clock;
 use crate::config::{self, Config, Mistakes, Outline, Route, Warning, setting};
 use crate::engine::{self, Engine, Scripts};
+use crate::insight;
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::policy::{self, CacheFolder, Policy, Runtime, RuntimeSettings};
@@ -50,6 +51,7 @@ pub(super) struct Built {
     /// resume TLS sessions.
     pub(super) tls: Vec<Option<Arc<listen::Tls>>>,
     pub(super) admin: Option<admin::Settings>,
+    pub(super) insight: insight::Settings,
     pub(super) workers: usize,
     pub(super) shutdown_delay: Duration,
     pub(super) shutdown_grace: Duration,
@@ -205,6 +207,7 @@ impl Builder {
             listeners: config.listeners,
             tls,
             admin: config.admin,
+            insight: config.insight,
             workers: config.workers,
             shutdown_delay: config.shutdown_delay,
             shutdown_grace: config.shutdown_grace,
@@ -361,6 +364,9 @@ impl Built {
             }
             (_, running) => running.clone(),
         };
+        if self.admin.is_none() {
+            self.insight = self.insight.off();
+        }
         self.workers = running.workers;
         self.policy_runtime = running.policy_runtime.clone();
         self.shutdown_grace = running.shutdown_grace;

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::config::{Config, Route};
 use crate::engine::{Engine, EngineError, Settings};
-use crate::limit::{Counter, CounterName, Limiter, Scope};
+use crate::limit::{Counter, Limiter, NoKeyDigest, Scope};
 use crate::plan::Algorithm;
 use crate::policy::{self, ListedLimit};
 use crate::telemetry::Metrics;
 
-pub use crate::admin::CounterQuery;
+pub use crate::admin::{CounterQuery, CountersOf};
 
 /// For one call to Redis: a person can wait longer than a request.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -127,19 +127,28 @@ pub(super) async fn look(
     query: &CounterQuery,
     forget: bool,
 ) -> Result<String, NoCounters> {
-    let CounterQuery { policy, limit, key, tag, route } = query.clone();
-    let scope = scope(charges, &policy, route.as_deref())?;
+    let CounterQuery { policy, limit, of, route } = query;
+    let scope = scope(charges, policy, route.as_deref())?;
     let listed = charges
         .iter()
-        .find(|charges| charges.policy == policy)
+        .find(|charges| charges.policy == *policy)
         .map(|charges| Arc::clone(&charges.limits))
         .unwrap_or_default();
-    let known = algorithms(&listed, &limit, &key);
-    let name = CounterName { scope, limit, key, tag };
-    let found = limiter.find(&name).await?;
+    let (digest, key) = match of {
+        CountersOf::Key { key, tag } => (limiter.digest(key, tag.as_deref()), key.as_str()),
+        CountersOf::Digest(digest) => {
+            let read = digest.parse();
+            let wrong = |error: NoKeyDigest| {
+                NoCounters::Query(format!("digest: found {digest:?}, {error}"))
+            };
+            (read.map_err(wrong)?, "")
+        }
+    };
+    let known = algorithms(&listed, limit, key);
+    let found = limiter.find_by_digest(&scope, limit, digest).await?;
     // After the search: a limit that was removed from the file is found until its counters expire.
     if found.is_empty()
-        && let Some(unknown) = no_such_limit(&listed, &policy, &name.limit)
+        && let Some(unknown) = no_such_limit(&listed, policy, limit)
     {
         return Err(unknown);
     }

@@ -3,14 +3,14 @@
 //! [`App`] is Weir as a library, too: another Rust program can start the same proxy, on sockets
 //! that it hands in or that Weir binds. `build` turns a checked configuration into what serves it,
 //! and `applied` is that as one value, which a reload swaps. `workers` runs the threads, `views`
-//! shows the operator the state, `counters` finds counters for a person who asks, `descriptors`
-//! divides the files that the process may have open, `process` tells what the system knows of this
-//! process, `memory` gives back what closed connections
-//! and expired counters leave, `snapshots` saves counters, `handover` and `sockets` replace a
-//! process by a new one, `manager` talks to systemd, `check` looks for what was probably not meant,
-//! `reach` asks what a configuration names, `reloads` remembers how reloads ended, `page` draws the
-//! operator's live page, `simulation` runs requests in virtual time, and `demo` is the small
-//! upstream of `weir demo`.
+//! shows the operator the state, `counters` finds counters for a person who asks, `explain` tells
+//! how requests were decided and `top` which keys have most, `descriptors` divides the files that
+//! the process may have open, `process` tells what the system knows of this process, `memory` gives
+//! back what closed connections and expired counters leave, `snapshots` saves counters, `handover`
+//! and `sockets` replace a process by a new one, `manager` talks to systemd, `check` looks for what
+//! was probably not meant, `reach` asks what a configuration names, `reloads` remembers how reloads
+//! ended, `page` draws the operator's live page, `simulation` runs requests in virtual time, and
+//! `demo` is the small upstream of `weir demo`.
 
 mod applied;
 mod build;
@@ -18,6 +18,7 @@ mod check;
 mod counters;
 mod demo;
 mod descriptors;
+mod explain;
 mod handover;
 mod manager;
 mod memory;
@@ -31,6 +32,7 @@ mod snapshots;
 mod sockets;
 #[cfg(test)]
 mod tests;
+mod top;
 mod views;
 mod workers;
 
@@ -45,13 +47,13 @@ use crate::config::{Changes, Config, Mistakes};
 use crate::engine::{Engine, NotReceived};
 use crate::limit::{Limiter, Retired};
 use crate::listen::{Drain, Listener};
-use crate::proxy::Live;
+use crate::proxy::{Insight, Live};
 use crate::reload::{Reason, Watch};
 use crate::telemetry::{self, Metrics, names};
 
 pub use crate::admin::page_paths;
 pub use check::{check, check_and_reach};
-pub use counters::{CounterQuery, NoCounters, counters};
+pub use counters::{CounterQuery, CountersOf, NoCounters, counters};
 pub use demo::DemoUpstream;
 pub use reach::Reached;
 pub use serve::{ignore_early_signals, serve};
@@ -103,6 +105,8 @@ struct Running {
     /// Limiters that reloads have replaced, while requests still use them.
     retired: Mutex<Vec<Retired>>,
     metrics: Metrics,
+    /// What is remembered of requests.
+    insight: Insight,
     clock: Clock,
     descriptors: Descriptors,
     drain: Drain,
@@ -119,6 +123,7 @@ impl Running {
     /// Makes `applied` serve: the one place where what serves changes, and where metrics learn of
     /// it.
     fn swap(&self, applied: Applied) {
+        self.insight.apply(&applied.built.insight);
         self.current.swap(applied);
         self.live.renew();
         self.show_applied();
@@ -259,10 +264,13 @@ impl App {
         let admin_address = pages.first().map(Listener::address);
         let sockets = handles(&built, &public, &pages);
 
+        let insight = Insight::new(workers);
+        insight.apply(&built.insight);
         let applied = Applied::new(built, snapshot, None, descriptors, &builder.budget);
         let current = Current::new(applied);
         let running = Arc::new(Running {
-            live: Live::new(current.snapshot()),
+            live: Live::remembering(current.snapshot(), insight.clone()),
+            insight,
             current,
             reloading: Mutex::default(),
             retired: Mutex::default(),

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::Running;
 use super::build::Built;
 use super::counters::{self, NoCounters};
-use crate::admin::{CounterQuery, Views};
+use super::{explain, top};
+use crate::admin::{CounterQuery, TopQuery, Views};
 use crate::policy::{self, Module, Policy, PolicyStats};
 use crate::telemetry::Label;
 use crate::upstream::{EndpointStatus, Upstream};
@@ -108,6 +109,14 @@ impl Views for Pages {
             };
             (status, error.to_string())
         })
+    }
+
+    fn explain(&self, request_id: Option<String>) -> Result<String, (StatusCode, String)> {
+        explain::explain(&self.0, request_id.as_deref())
+    }
+
+    fn top(&self, query: TopQuery) -> String {
+        top::top(&self.0, &query)
     }
 
     async fn reload(&self) -> (StatusCode, String) {

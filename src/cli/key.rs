@@ -2,22 +2,16 @@
 //! connection of this command's own, counters in memory are requested from the running proxy's
 //! admin listener.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::app::{self, CounterQuery, NoCounters};
-use crate::config;
+use super::pages::{self, Page, Pages};
+use crate::app::{self, CounterQuery, CountersOf, NoCounters};
 
-/// For each step of a request to the admin listener.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Bytes of its answer, at most.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const EXIT_USAGE: u8 = 2;
 
 #[derive(Debug, Subcommand)]
@@ -39,11 +33,14 @@ pub(super) struct Named {
     limit: String,
     /// The key, as the policy answers it: an address for client-ip, the rendered template where
     /// there is one
-    #[arg(long, allow_hyphen_values = true)]
-    key: String,
+    #[arg(long, allow_hyphen_values = true, required_unless_present = "digest")]
+    key: Option<String>,
     /// The tag, for a policy that answers one
     #[arg(long, allow_hyphen_values = true)]
     tag: Option<String>,
+    /// Instead of key and tag: the digest that /explain, /top and the access log show
+    #[arg(long, conflicts_with_all = ["key", "tag"])]
+    digest: Option<String>,
     /// The route, where its counters are its own (limit_scope = "route")
     #[arg(long)]
     route: Option<String>,
@@ -62,32 +59,23 @@ pub(super) fn run(key: Key) -> ExitCode {
         Key::Show(named) => (named, false),
         Key::Reset(named) => (named, true),
     };
-    let config = match named
-        .config
-        .as_deref()
-        .or_else(|| Some(Path::new(super::CONFIG_DEFAULT)).filter(|path| path.exists()))
-    {
-        Some(path) => match app::load(path) {
-            Ok(config) => Some(config),
-            Err(mistakes) => return super::wrong_config(&mistakes),
-        },
-        // As of `weir run --to`.
-        None => None,
+    let config = match pages::configuration(named.config.as_deref()) {
+        Ok(config) => config,
+        Err(code) => return code,
     };
     let command = command(&named, forget);
-    let Named { policy, limit, key, tag, route, admin, .. } = named;
-    let query = CounterQuery { policy, limit, key, tag, route };
-    let pages = config.as_ref().and_then(|config| config.admin.as_ref());
-    let token = pages.and_then(|pages| pages.token.as_ref()).map(|token| token.reveal());
-    let answer = match &config {
-        Some(config) => match (
-            app::counters(config, &query, forget),
-            admin.or(pages.map(|pages| pages.address)),
-        ) {
-            (Err(NoCounters::InMemory), Some(address)) => ask(address, token, &query, forget),
-            (answer, _) => answer,
-        },
-        None => ask(admin.unwrap_or(config::ADMIN_DEFAULT), None, &query, forget),
+    let Named { policy, limit, key, tag, digest, route, admin, .. } = named;
+    let of = match digest {
+        Some(digest) => CountersOf::Digest(digest),
+        // The command line has one of both.
+        None => CountersOf::Key { key: key.unwrap_or_default(), tag },
+    };
+    let query = CounterQuery { policy, limit, of, route };
+    let pages = Pages::of(config.as_ref(), admin);
+    let answer = match (config.as_ref().map(|config| app::counters(config, &query, forget)), pages)
+    {
+        (None | Some(Err(NoCounters::InMemory)), Some(pages)) => ask(&pages, &query, forget),
+        (answer, _) => answer.unwrap_or(Err(NoCounters::InMemory)),
     };
     match answer.and_then(|answer| described(&answer, &command)) {
         Ok(text) => {
@@ -105,74 +93,40 @@ pub(super) fn run(key: Key) -> ExitCode {
     }
 }
 
-/// Requests `/counters` from a running proxy, with the configuration's token where it has one.
-fn ask(
-    address: SocketAddr,
-    token: Option<&str>,
-    query: &CounterQuery,
-    forget: bool,
-) -> Result<String, NoCounters> {
-    let CounterQuery { policy, limit, key, tag, route } = query;
-    let parts = [
+/// Requests `/counters` from a running proxy.
+fn ask(pages: &Pages<'_>, query: &CounterQuery, forget: bool) -> Result<String, NoCounters> {
+    let CounterQuery { policy, limit, of, route } = query;
+    let (key, tag, digest) = match of {
+        CountersOf::Key { key, tag } => (Some(key.as_str()), tag.as_deref(), None),
+        CountersOf::Digest(digest) => (None, None, Some(digest.as_str())),
+    };
+    let query = pages::query(&[
         ("policy", Some(policy)),
         ("limit", Some(limit)),
-        ("key", Some(key)),
-        ("tag", tag.as_ref()),
-        ("route", route.as_ref()),
-    ];
-    let parts =
-        parts.iter().filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))));
-    let parts: Vec<String> = parts.collect();
+        ("key", key),
+        ("tag", tag),
+        ("digest", digest),
+        ("route", route.as_deref()),
+    ]);
     let method = if forget { "DELETE" } else { "GET" };
-    let authorization =
-        token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let fields = format!("Host: {address}\r\n{authorization}Connection: close\r\n");
-    let request = format!("{method} /counters?{} HTTP/1.1\r\n{fields}\r\n", parts.join("&"));
-    let answer = exchange(address, &request);
-    let answer = answer.map_err(|error| {
-        NoCounters::Store(format!(
-            "the proxy's admin listener at {address} does not answer: {error}"
-        ))
-    })?;
-    let nonsense =
-        || NoCounters::Store(format!("what answers at {address} is no admin listener of Weir"));
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(nonsense)?;
-    match head.split(' ').nth(1) {
-        Some("200") => Ok(body.to_owned()),
-        Some("400") => Err(NoCounters::Query(body.trim_end().to_owned())),
-        Some("401" | "403" | "421" | "503") => Err(NoCounters::Store(body.trim_end().to_owned())),
-        _ => Err(nonsense()),
+    match pages.ask(method, &format!("/counters?{query}")).map_err(NoCounters::Store)? {
+        Page::Shown(json) => Ok(json),
+        Page::Wrong(sentence) => Err(NoCounters::Query(sentence)),
+        Page::Refused(sentence) => Err(NoCounters::Store(sentence)),
     }
-}
-
-fn exchange(address: SocketAddr, request: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ADMIN_TIMEOUT)?;
-    stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
-    stream.set_write_timeout(Some(ADMIN_TIMEOUT))?;
-    stream.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-/// Percent-encoded, but for what is unreserved (RFC 3986, 2.3).
-fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 /// The command line that asks the same, for pasting into a shell.
 fn command(named: &Named, forget: bool) -> String {
-    let Named { policy, limit, key, tag, route, config, admin } = named;
+    let Named { policy, limit, key, tag, digest, route, config, admin } = named;
     let config = config.as_ref().map(|path| path.display().to_string());
     let admin = admin.map(|address| address.to_string());
     let options = [
         ("--policy", Some(policy)),
         ("--limit", Some(limit)),
-        ("--key", Some(key)),
+        ("--key", key.as_ref()),
         ("--tag", tag.as_ref()),
+        ("--digest", digest.as_ref()),
         ("--route", route.as_ref()),
         ("--config", config.as_ref()),
         ("--admin", admin.as_ref()),
@@ -252,8 +206,9 @@ mod tests {
         let named = |key: &str| Named {
             policy: "public".into(),
             limit: "per-minute".into(),
-            key: key.into(),
+            key: Some(key.into()),
             tag: None,
+            digest: None,
             route: None,
             config: None,
             admin: None,

@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 mod check;
 mod demo;
 mod key;
+mod pages;
 mod policy;
 
 use crate::app::{self, App, Inherited, StartError};

@@ -42,7 +42,7 @@ use crate::plan::{NAME_BYTES_MAX, OnStoreError};
 use crate::proxy::{Extras, FieldStyle, Inspect, Respond};
 use crate::reload::Watch;
 use crate::telemetry::{Doubt, DoubtKind, Label as _, Mistake};
-use crate::{admin, engine, limit, listen, policy, proxy, telemetry, upstream};
+use crate::{admin, engine, insight, limit, listen, policy, proxy, telemetry, upstream};
 use reader::{Finding, Item, Mark, Notes, Table};
 
 pub use changes::{CHANGES_SHOWN_MAX, Change, Changes, Effect, Outline};
@@ -74,6 +74,8 @@ pub struct Config {
     pub requests: proxy::Settings,
     /// `[admin]`.
     pub admin: Option<admin::Settings>,
+    /// What is remembered of requests. Nothing without admin pages.
+    pub insight: insight::Settings,
     /// `[log]`.
     pub log: telemetry::Settings,
     /// `[store]`.
@@ -370,7 +372,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let mut root = Table::new(notes, "", Some(root));
     let listeners = server::listeners(&mut root);
     let server = server::server(&mut root);
-    let admin = server::admin(&mut root, &listeners);
+    let (admin, insight) = server::admin(&mut root, &listeners);
     let log = server::log(&mut root);
     let store = store::store(notes, &mut root, server.waiting_max);
     let upstreams = upstreams::upstreams(&mut root);
@@ -399,6 +401,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         },
         connections: server.connections,
         admin,
+        insight,
         log,
         engine: store.engine,
         limiter: store.limiter,

@@ -12,7 +12,7 @@ use super::{caps, files};
 use crate::proxy::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, AccessField, AccessFields, Format, Label as _, WORKERS_MAX};
 use crate::wire::{Identity, Rate};
-use crate::{admin, limit, listen, policy, proxy, telemetry};
+use crate::{admin, insight, limit, listen, policy, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
@@ -24,6 +24,14 @@ pub const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCAL
 const ADMIN_HOSTS_MAX: usize = 64;
 const HOST_BYTES_MAX: usize = 253;
 const TRUSTED_PROXIES_MAX: usize = 1_024;
+
+/// Requests that are remembered.
+const REMEMBERED: RangeInclusive<u64> = 0..=1_000_000;
+const SAMPLE_ONE_IN: RangeInclusive<u64> = 0..=1_000_000_000;
+const REMEMBERED_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 34;
+/// Keys of a limit that are counted on a worker.
+const TOP_KEYS: RangeInclusive<u64> = 0..=16_384;
+const TOP_WINDOW: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(86_400);
 
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
 const SHUTDOWN_DELAY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(600);
@@ -310,31 +318,50 @@ pub(super) fn network(item: &Item<'_>) -> Option<IpNet> {
     Some(network)
 }
 
-/// `[admin]`: its own listener, or none with `address = "off"`.
+/// `[admin]`: its own listener, or none with `address = "off"`. Without one nothing is remembered,
+/// since nobody could see it.
 pub(super) fn admin(
     root: &mut Table<'_>,
     listeners: &[listen::Settings],
-) -> Option<admin::Settings> {
+) -> (Option<admin::Settings>, insight::Settings) {
     let mut table = root.section("admin");
     let item = table.take("address");
     let hosts = table.list("hosts", ADMIN_HOSTS_MAX).iter().filter_map(admin_host).collect();
     let token = files::secret(&mut table, "token_file", "token_env")
         .map(|secret| admin::Token::new(secret.0));
+    let insight = insight(&mut table);
     table.finish();
-    let settings =
-        |address| Some(admin::Settings { hosts, token, ..admin::Settings::plain(address) });
-    let Some(item) = item else { return settings(ADMIN_DEFAULT) };
+    let settings = |address| admin::Settings { hosts, token, ..admin::Settings::plain(address) };
+    let Some(item) = item else { return (Some(settings(ADMIN_DEFAULT)), insight) };
     if item.value.as_str() == Some("off") {
-        return None;
+        return (None, insight.off());
     }
     let address = item
         .parsed("an address and port, such as \"127.0.0.1:9901\", or \"off\"", |text| {
             text.parse::<SocketAddr>().ok()
-        })?;
+        });
+    let Some(address) = address else { return (None, insight.off()) };
     if address.port() != 0 && listeners.iter().any(|listener| listener.address == address) {
         item.wrong("an address that no listener has");
     }
-    settings(address)
+    (Some(settings(address)), insight)
+}
+
+/// `show_keys`, `[admin.explain]` and `[admin.top]`.
+fn insight(admin: &mut Table<'_>) -> insight::Settings {
+    let mut settings = insight::Settings::default();
+    admin.flag("show_keys", &mut settings.show_keys);
+    let mut explain = admin.section("explain");
+    explain.number("refusals", REMEMBERED, &mut settings.refusals);
+    explain.number("samples", REMEMBERED, &mut settings.samples);
+    explain.number("sample_one_in", SAMPLE_ONE_IN, &mut settings.sample_one_in);
+    explain.size("bytes", REMEMBERED_BYTES, &mut settings.bytes);
+    explain.finish();
+    let mut top = admin.section("top");
+    top.number("keys", TOP_KEYS, &mut settings.keys);
+    top.duration("window", TOP_WINDOW, &mut settings.window);
+    top.finish();
+    settings
 }
 
 fn admin_host(item: &Item<'_>) -> Option<String> {

@@ -13,6 +13,8 @@ pub const LISTENERS: &str = "listeners";
 pub const KEY_SECRET: &str = "store.key_secret";
 /// The address of the operator's pages.
 pub const ADMIN_ADDRESS: &str = "admin.address";
+/// What is remembered of requests for the operator.
+pub const EXPLAIN: &str = "admin.explain";
 /// Worker threads.
 pub const WORKERS: &str = "server.workers";
 /// Time to finish what is under way.

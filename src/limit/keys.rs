@@ -14,7 +14,8 @@
 //! - `SHAPE` says what the state means (`weir_algorithms::Shape`). Amount and burst are not part of
 //!   it, so editing them applies to existing counters. Editing the shape starts new counters.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
 
 use smallvec::SmallVec;
 
@@ -51,6 +52,12 @@ impl Digests {
         if secret.is_some() { Self::new(secret) } else { Self(Some(salt)) }
     }
 
+    /// Those of a key and its tag.
+    pub(super) fn of_key(&self, key: &str, tag: Option<&str>) -> KeyDigest {
+        let key = self.of(&[key.as_bytes()]);
+        KeyDigest { tag: tag.map_or(key, |tag| self.of(&[tag.as_bytes()])), key }
+    }
+
     /// The digest of a list of parts. Each part is preceded by its length, so that different lists
     /// differ: `["ab", "c"]` is not `["a", "bc"]`.
     pub(super) fn of(&self, parts: &[&[u8]]) -> u128 {
@@ -64,6 +71,56 @@ impl Digests {
             None => blake3::hash(&bytes),
         };
         hash.as_bytes().first_chunk().map_or(0, |half| u128::from_be_bytes(*half))
+    }
+}
+
+/// Names the counters of a key by digests, without telling the key. As text it is what stands in a
+/// counter's name on Redis: the key's digest in hexadecimal, after that of the tag and a colon if a
+/// tag was given that is not the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyDigest {
+    pub(super) tag: u128,
+    pub(super) key: u128,
+}
+
+impl KeyDigest {
+    /// The digest of the tag and that of the key.
+    #[must_use]
+    pub fn parts(self) -> [u128; 2] {
+        [self.tag, self.key]
+    }
+
+    /// From [`parts`](Self::parts).
+    #[must_use]
+    pub fn of_parts([tag, key]: [u128; 2]) -> Self {
+        Self { tag, key }
+    }
+}
+
+/// A text that is no [`KeyDigest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected 32 hexadecimal digits, or twice as many with a colon between them")]
+pub struct NoKeyDigest;
+
+impl fmt::Display for KeyDigest {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tag != self.key {
+            write!(out, "{:032x}:", self.tag)?;
+        }
+        write!(out, "{:032x}", self.key)
+    }
+}
+
+impl FromStr for KeyDigest {
+    type Err = NoKeyDigest;
+
+    fn from_str(text: &str) -> Result<Self, NoKeyDigest> {
+        let (tag, key) = text.split_once(':').unwrap_or((text, text));
+        let number = |digits: &str| {
+            let is_one = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            u128::from_str_radix(digits, 16).ok().filter(|_| is_one).ok_or(NoKeyDigest)
+        };
+        Ok(Self { tag: number(tag)?, key: number(key)? })
     }
 }
 
@@ -204,6 +261,23 @@ mod tests {
         let [one, other] = ["s", "t"].map(|secret| secret_id(Some(&Secret(secret.into()))));
         assert_eq!(one, secret_id(Some(&Secret("s".into()))));
         assert!(one != other && one != secret_id(None));
+    }
+
+    #[test]
+    fn a_digest_is_read_as_it_is_written() {
+        let digests = Digests::new(None);
+        let plain = digests.of_key("k", None);
+        assert_eq!(plain.to_string(), format!("{PLAIN_K:032x}"));
+        assert_eq!(plain, digests.of_key("k", Some("k")), "a tag that is the key");
+        let tagged = digests.of_key("k", Some("t"));
+        assert_eq!(tagged.to_string().len(), 65);
+        for digest in [plain, tagged] {
+            assert_eq!(digest.to_string().parse(), Ok(digest));
+        }
+        let long = "0".repeat(33);
+        for wrong in ["", "k", "9e6b", &long, &format!("{plain}:"), &format!("{plain}:{plain}:")] {
+            assert_eq!(wrong.parse::<KeyDigest>(), Err(NoKeyDigest), "{wrong}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_algorithms::Shape;
 
-use super::keys;
+use super::keys::{self, KeyDigest};
 use super::shared::Shared;
 use crate::engine::{Content, EngineError, Found, Key, Kind, Space};
 use crate::plan::Algorithm;
@@ -53,12 +53,15 @@ impl Counter {
     }
 }
 
-pub(super) async fn find(shared: &Shared, name: &CounterName) -> Result<Vec<Counter>, EngineError> {
-    let CounterName { scope, limit, key, tag } = name;
+pub(super) async fn find(
+    shared: &Shared,
+    scope: &str,
+    limit: &str,
+    KeyDigest { tag, key }: KeyDigest,
+) -> Result<Vec<Counter>, EngineError> {
     let prefix = keys::space_prefix(scope, limit);
-    let digest = |text: &str| shared.digests.of(&[text.as_bytes()]);
     let any = Arc::new(Space { text: String::new(), digest: 0 });
-    let key = Key { tag: digest(tag.as_ref().unwrap_or(key)), key: digest(key), space: any };
+    let key = Key { tag, key, space: any };
     let found = shared.engine.find(&key, &prefix, kind).await?;
     let mut counters: Vec<Counter> = found.into_iter().filter_map(counter).collect();
     // Neither store returns them in a defined order.

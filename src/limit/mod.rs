@@ -43,8 +43,9 @@ use crate::engine::{self, Engine, EngineError, Scripts, Secret};
 use crate::plan::{Adjustment, Algorithm, OnStoreError, Outcome, Plan};
 use crate::telemetry::Metrics;
 
-pub use keys::secret_id;
+pub use keys::{KeyDigest, NoKeyDigest, secret_id};
 pub use look::{Counter, CounterName};
+pub use prepared::Identity;
 pub use weir_algorithms::{Shape, Share};
 
 /// What the limiter needs beside its engine.
@@ -261,7 +262,28 @@ impl Limiter {
     /// # Errors
     /// The store does not answer.
     pub async fn find(&self, name: &CounterName) -> Result<Vec<Counter>, EngineError> {
-        look::find(&self.shared, name).await
+        let CounterName { scope, limit, key, tag } = name;
+        self.find_by_digest(scope, limit, self.digest(key, tag.as_deref())).await
+    }
+
+    /// The same of a key that is known by its digest.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn find_by_digest(
+        &self,
+        scope: &str,
+        limit: &str,
+        digest: KeyDigest,
+    ) -> Result<Vec<Counter>, EngineError> {
+        look::find(&self.shared, scope, limit, digest).await
+    }
+
+    /// The digest by which a key's counters are found. In memory and without a `key_secret`, it is
+    /// another one in each process.
+    #[must_use]
+    pub fn digest(&self, key: &str, tag: Option<&str>) -> KeyDigest {
+        self.shared.digests.of_key(key, tag)
     }
 
     /// The one of `algorithms` that a counter belongs to: the one with the counter's shape. `None`
@@ -275,6 +297,16 @@ impl Limiter {
         let mut same = algorithms.iter().filter(|one| self.shared.shape(one) == counter.shape);
         let first = same.next()?;
         same.all(|other| other == first).then_some(first)
+    }
+
+    /// Calls `each` with what each limit of `plan` counts under, and its index in the plan. Cheap
+    /// after a take.
+    pub fn identify(&self, scope: &Arc<Scope>, plan: &Plan, mut each: impl FnMut(usize, Identity)) {
+        prepared::with(&self.shared, scope, plan, |prepared| {
+            for (index, limit) in plan.limits().iter().enumerate() {
+                each(index, prepared.identity(&self.shared, scope, (limit, index)));
+            }
+        });
     }
 
     /// Deletes a counter, which restores its whole allowance. Concurrency permits that are still

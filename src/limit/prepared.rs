@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::keys::PlanDigests;
+use super::keys::{self, KeyDigest, PlanDigests};
 use super::local::{self, ScopeCache};
 use super::round::{Calls, Round};
 use super::shared::Shared;
@@ -38,6 +38,15 @@ pub(super) struct Prepared {
     is_dated: bool,
     /// Whether a request may have to wait for a leaky bucket.
     may_wait: bool,
+}
+
+/// What a limit of a plan counts under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// A digest of the limit's scope, name and shape.
+    pub limit: u128,
+    /// The digests of its key and tag.
+    pub key: KeyDigest,
 }
 
 /// What a take depends on besides its plan.
@@ -119,6 +128,25 @@ impl Prepared {
         });
         prepared.may_hold_refusal = prepared.calls.only().is_some() && refusals::may_hold(limits);
         prepared
+    }
+
+    /// What `limit`, which is at `index` in the plan, counts under.
+    pub(super) fn identity(
+        &self,
+        shared: &Shared,
+        scope: &Scope,
+        (limit, index): (&Limit, usize),
+    ) -> Identity {
+        match self.calls.cell(index).map(|cell| &cell.key) {
+            Some(Key { tag, key, space }) => {
+                Identity { limit: space.digest, key: KeyDigest::of_parts([*tag, *key]) }
+            }
+            // In no call: it never passes, or another limit of the plan never does.
+            None => Identity {
+                limit: keys::space(&scope.name, &limit.name, "").digest,
+                key: shared.digests.of_key(&limit.key, limit.tag.as_deref()),
+            },
+        }
     }
 
     /// The context of a take. `get_wait_permit` is called only if the request may have to wait.

@@ -74,10 +74,13 @@ impl Outcome {
         &'a self,
         limits: &'a [Limit],
     ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
-        limits
-            .iter()
-            .zip(&self.limits)
-            .filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.fits)
+        limits.iter().zip(&self.limits).filter(|(limit, outcome)| Self::is_violated(limit, outcome))
+    }
+
+    /// Whether an enforced limit refused with this outcome.
+    #[must_use]
+    pub fn is_violated(limit: &Limit, outcome: &LimitOutcome) -> bool {
+        limit.enforcement == Enforcement::Enforce && !outcome.fits
     }
 
     /// Whether the request was refused only because of what requests under way hold.

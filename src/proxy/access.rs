@@ -2,16 +2,20 @@
 //! nothing of how it came about.
 //!
 //! Queries are left out unless the operator chooses to have them: they carry tokens and names more
-//! often than a log should hold. Header values are left out for the same reason.
+//! often than a log should hold. Header values are left out for the same reason, and keys unless the
+//! configuration shows them.
 
 use std::cell::Cell;
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::context::{BYTES_UNKNOWN, RequestContext};
 use super::json;
 use super::kept::Kept;
+use crate::limit::KeyDigest;
 use crate::plan::Enforcement;
 use crate::telemetry::{self, Access, AccessField, AccessFields, Label as _};
 use crate::upstream::Reached;
@@ -84,6 +88,15 @@ pub(super) fn line(
             AccessField::RefusedBy,
             outcome.violated(limits).map(|(limit, _)| limit.name.as_str()),
         );
+        let digests: SmallVec<[String; 1]> =
+            context.refused_keys.iter().map(KeyDigest::to_string).collect();
+        line.list(AccessField::KeyDigest, digests.iter().map(String::as_str));
+        if context.route.insight.shows_keys() {
+            line.list(
+                AccessField::Key,
+                outcome.violated(limits).map(|(limit, _)| limit.key.as_str()),
+            );
+        }
         let shadows = limits
             .iter()
             .zip(&outcome.limits)
@@ -115,7 +128,7 @@ pub(super) fn cut(path: &str) -> &str {
 }
 
 /// The part of a method that a line shows.
-fn cut_method(method: &str) -> &str {
+pub(super) fn cut_method(method: &str) -> &str {
     method.get(..method.floor_char_boundary(METHOD_BYTES_MAX)).unwrap_or_default()
 }
 
@@ -285,6 +298,11 @@ type Stamp = [u8; 24];
 thread_local! {
     /// The last second that was formatted, and its text.
     static SECOND: Cell<(i64, Stamp)> = const { Cell::new((i64::MIN, *b"1970-01-01T00:00:00.000Z")) };
+}
+
+/// The time of a line as text.
+pub(super) fn time(wall_us: i64) -> String {
+    String::from_utf8_lossy(&timestamp(wall_us)).into_owned()
 }
 
 /// RFC 3339 in UTC with milliseconds: `2026-01-31T23:59:59.999Z`. The date is formatted once a

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::content::ReadBody;
 use super::context::RequestContext;
 use super::exchange::Exchange;
@@ -14,11 +16,12 @@ use super::tally::Decided;
 use super::target::Target;
 use super::usage::{self, PARTIAL_TRIES_MAX, Usage};
 use crate::clock;
-use crate::limit::{Limiter, Scope, Take};
+use crate::insight::Happened;
+use crate::limit::{Identity, KeyDigest, Limiter, Scope, Take};
 use crate::listen::Peer;
-use crate::plan::{Limit, Plan};
+use crate::plan::{Enforcement, Limit, Outcome, Plan};
 use crate::policy::{Cause, Decision, Verdict};
-use crate::telemetry::Counter;
+use crate::telemetry::{Access, Counter};
 use crate::wire::Request;
 
 /// A request to be admitted.
@@ -237,7 +240,13 @@ pub(super) async fn charge(
     let Some(scope) = context.route.policy.as_ref().map(|policy| &policy.scope) else {
         return Ok(());
     };
-    match take(limiter, scope, &decision, plan, &mut context.usage).await {
+    let taken = take(limiter, scope, &decision, plan, &mut context.usage).await;
+    if let Take::Granted(outcome, _) | Take::Refused(outcome) = &taken
+        && context.route.insight.counts_keys()
+    {
+        count_keys(limiter, scope, plan, outcome, context);
+    }
+    match taken {
         Take::Granted(outcome, grant) => {
             let decided = if outcome.is_uncounted(plan.limits()) {
                 context.degraded = Some("store");
@@ -261,6 +270,9 @@ pub(super) async fn charge(
             if decision.settle_on_refusal && decision.settle_with.is_some() {
                 context.grant = Some(limiter.nothing_taken(scope, plan));
             }
+            if context.route.access != Access::Off {
+                context.refused_keys = refused_keys(limiter, scope, plan, &outcome);
+            }
             context.store_failure = outcome.store_failure;
             context.outcome = Some(outcome);
             context.decided(Decided::Refused);
@@ -272,6 +284,58 @@ pub(super) async fn charge(
             Err(Refusal::StoreUnavailable)
         }
     }
+}
+
+/// The digests of the keys that were refused, in the order of [`Outcome::violated`].
+fn refused_keys(
+    limiter: &Limiter,
+    scope: &Arc<Scope>,
+    plan: &Plan,
+    outcome: &Outcome,
+) -> SmallVec<[KeyDigest; 1]> {
+    let mut keys = SmallVec::new();
+    let limits = plan.limits();
+    limiter.identify(scope, plan, |index, identity| {
+        if let (Some(limit), Some(of)) = (limits.get(index), outcome.limits.get(index))
+            && Outcome::is_violated(limit, of)
+        {
+            keys.push(identity.key);
+        }
+    });
+    keys
+}
+
+/// Counts what was taken and refused by key.
+fn count_keys(
+    limiter: &Limiter,
+    scope: &Arc<Scope>,
+    plan: &Plan,
+    outcome: &Outcome,
+    context: &RequestContext,
+) {
+    let less = context.usage.as_ref().and_then(|usage| usage.taken);
+    let partial = less.and_then(|less| {
+        let decision = context.decision.as_ref()?;
+        Some((less, decision.bodies.as_ref()?.partial.as_ref()?))
+    });
+    let (limits, outcomes) = (plan.limits(), &outcome.limits);
+    context.route.insight.count(context.started, |top| {
+        limiter.identify(scope, plan, |index, Identity { limit: digest, key }| {
+            let (Some(limit), Some(of)) = (limits.get(index), outcomes.get(index)) else { return };
+            let happened = match (outcome.admitted, of.fits) {
+                // What was not measured was not taken, either.
+                _ if of.unmeasured.is_some() => return,
+                (true, true) if limit.cost > 0 => {
+                    let part = partial.filter(|(_, part)| part.limits.contains(&limit.name));
+                    Happened::Used(part.map_or(limit.cost, |(less, _)| less))
+                }
+                (false, false) if limit.enforcement == Enforcement::Enforce => Happened::Refused,
+                _ => return,
+            };
+            let name = || context.route.origin.limit_name(&limit.name);
+            top.count(digest, name, (key.parts(), limit.key.as_str()), happened);
+        });
+    });
 }
 
 /// Takes the plan's limits; what is left of them, if the decision allows that.

@@ -13,19 +13,23 @@ use http::{HeaderMap, Method, StatusCode};
 use smallvec::SmallVec;
 
 use super::client::Client;
+use super::content::ReadBody;
 use super::cors::{self, Cors};
+use super::facts::RequestView;
 use super::forward::PolicyFields;
 use super::id::Id;
 use super::kept::Kept;
 use super::live::LocalSnapshot;
-use super::refusal::{CLIENT_GONE, Refusal, SHUTDOWN};
+use super::refusal::{CLIENT_GONE, Refusal, RefusalCause, SHUTDOWN};
+use super::remembered::{self, PackedFacts};
 use super::snapshot::{Route, RouteHandle, Snapshot};
 use super::tally::Decided;
+use super::target::Target;
 use super::tunnel::{self, UpgradeRequest};
 use super::usage::{self, Usage};
 use super::{access, grpc, hop, measure, reply, settle};
 use crate::clock;
-use crate::limit::{Ending, Grant};
+use crate::limit::{Ending, Grant, KeyDigest};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
@@ -40,8 +44,8 @@ pub(super) struct RequestContext {
     pub(super) id: Id,
     pub(super) client: Client,
     pub(super) method: Method,
-    /// The path for the access log, if there is one: in its normal form, or as it came if it has
-    /// none.
+    /// The path for the access log, or for what is remembered: in its normal form, or as it came
+    /// if it has none.
     pub(super) path: SmallVec<[u8; 64]>,
     pub(super) route: Arc<RouteHandle>,
     pub(super) decided: Option<Decided>,
@@ -82,6 +86,14 @@ pub(super) struct RequestContext {
     pub(super) timeout: Option<Box<RequestTimeout>>,
     /// What the access line shows of its head and of its sending.
     pub(super) kept: Option<Box<Kept>>,
+    /// The digests of the keys of the limits that refused it, for the access log.
+    pub(super) refused_keys: SmallVec<[KeyDigest; 1]>,
+    /// Why it was refused, for what is remembered of it.
+    pub(super) cause: Option<RefusalCause>,
+    /// It is remembered even if it is not refused.
+    pub(super) sampled: bool,
+    /// What the policy saw, if it is remembered.
+    pub(super) facts: Option<PackedFacts>,
     finished: bool,
 }
 
@@ -158,14 +170,18 @@ impl RequestContext {
             request_bytes: None,
             timeout: None,
             kept: None,
+            refused_keys: SmallVec::new(),
+            cause: None,
+            sampled: false,
+            facts: None,
             finished: false,
         })
     }
 
-    /// Records the path for the access log.
+    /// Records the path for the access log, and for what is remembered of the request.
     pub(super) fn note_path(&mut self, path: &str) {
-        // All routes have the same access log setting.
-        if self.route.access != Access::Off {
+        // All routes have the same settings for both.
+        if self.route.access != Access::Off || self.route.insight.remembers() {
             self.path.clear();
             self.path.extend_from_slice(access::cut(path).as_bytes());
         }
@@ -182,7 +198,26 @@ impl RequestContext {
             return Err(Refusal::NotFound);
         };
         self.route = Arc::clone(handle);
+        self.sampled = self.route.insight.is_sampled();
         Ok(route)
+    }
+
+    /// What facts are read from.
+    pub(super) fn view<'a>(
+        &'a self,
+        request: &'a Request,
+        target: Target<'a>,
+        peer: &'a Peer,
+        parameters: &'a [&'a str],
+        body: Option<&'a ReadBody>,
+    ) -> RequestView<'a> {
+        let (client, route) = (&self.client, self.route.name.as_str());
+        RequestView { request, target, client, peer, route, parameters, body }
+    }
+
+    /// Whether what the policy saw is remembered: of a refusal, and of the sample.
+    pub(super) fn is_remembered<T>(&self, admitted: &Result<T, Refusal>) -> bool {
+        self.sampled || (admitted.is_err() && self.route.insight.remembers())
     }
 
     /// The process already buffers as many bytes as it may.
@@ -355,6 +390,7 @@ impl RequestContext {
             Some(decided) => self.route.tally.refused(decided),
             None => {}
         }
+        self.cause = refusal.cause();
         let (status, mut reply) = refusal.response(&self);
         self.answered(status);
         reply::add_fields(&mut reply.fields, &self);
@@ -402,6 +438,7 @@ impl RequestContext {
             self.route.tally.request_seconds().observe(took);
         }
         access::log(self, bytes, took);
+        remembered::remember(self, took);
     }
 }
 

@@ -13,6 +13,7 @@ const ID_BYTES_MAX: usize = 128;
 const FRESH_BYTES: usize = 32;
 
 /// A request's id: visible ASCII. A generated one is stored inline.
+#[derive(Clone)]
 pub(super) struct Id(SmallVec<[u8; FRESH_BYTES]>);
 
 impl Id {
@@ -38,6 +39,11 @@ impl Id {
             digits.copy_from_slice(&digits_of(nibbles));
         }
         Self(SmallVec::from_buf(text))
+    }
+
+    /// No id, in place of one that was taken.
+    pub(super) fn none() -> Self {
+        Self(SmallVec::new())
     }
 
     /// The text.

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::access::{self, Access as _};
 
+use super::remembered::Insight;
 use super::snapshot::{RouteHandle, Snapshot};
 
 /// Each snapshot stored in any [`Live`] gets the next number.
@@ -31,6 +32,8 @@ pub struct Live {
     stamp: AtomicU64,
     /// The grace period of a shutdown is over.
     cut: Arc<AtomicBool>,
+    /// What is remembered of requests.
+    insight: Insight,
 }
 
 /// Where the snapshot of now is found: it is replaced together with whatever else a reload changes.
@@ -46,10 +49,17 @@ pub(super) struct LocalSnapshot {
 }
 
 impl Live {
-    /// Serves the snapshot of `source`.
+    /// Serves the snapshot of `source`, and remembers nothing.
     #[must_use]
     pub fn new(source: SnapshotSource) -> Arc<Self> {
-        Arc::new(Self { source, stamp: AtomicU64::new(next_stamp()), cut: Arc::default() })
+        Self::remembering(source, Insight::off())
+    }
+
+    /// Serves the snapshot of `source`, and remembers requests in `insight`.
+    #[must_use]
+    pub fn remembering(source: SnapshotSource, insight: Insight) -> Arc<Self> {
+        let (stamp, cut) = (AtomicU64::new(next_stamp()), Arc::default());
+        Arc::new(Self { source, stamp, cut, insight })
     }
 
     /// From now on, a request that ends before its reply does counts as cut by the shutdown, not as
@@ -76,8 +86,8 @@ impl Live {
 
     #[cold]
     fn reload(&self, stamp: u64) -> Arc<LocalSnapshot> {
-        let local =
-            Arc::new(LocalSnapshot::new(stamp, Arc::clone(&*self.source.load()), &self.cut));
+        let snapshot = Arc::clone(&*self.source.load());
+        let local = Arc::new(LocalSnapshot::new(stamp, snapshot, &self.cut, &self.insight));
         // The old one is dropped outside the borrow: a snapshot may own anything.
         let old = CACHED.with_borrow_mut(|cached| cached.replace(Arc::clone(&local)));
         drop(old);
@@ -86,9 +96,14 @@ impl Live {
 }
 
 impl LocalSnapshot {
-    pub(super) fn new(stamp: u64, snapshot: Arc<Snapshot>, cut: &Arc<AtomicBool>) -> Self {
-        let handles = snapshot.handles().map(|handle| handle.of_worker(cut)).collect();
-        let no_route = snapshot.no_route().of_worker(cut);
+    pub(super) fn new(
+        stamp: u64,
+        snapshot: Arc<Snapshot>,
+        cut: &Arc<AtomicBool>,
+        insight: &Insight,
+    ) -> Self {
+        let handles = snapshot.handles().map(|handle| handle.of_worker(cut, insight)).collect();
+        let no_route = snapshot.no_route().of_worker(cut, insight);
         Self { stamp, snapshot, handles, no_route }
     }
 

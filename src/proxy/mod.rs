@@ -6,9 +6,9 @@
 //! (policy and limits), `forward` with `rewrite`, `rules` and `extras` (the request to the
 //! upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`, `fields`
 //! and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`, `tally`,
-//! `measure`, `access` with `kept`, and `tunnel` (the end of the request). `snapshot` holds what all of it is
-//! built from, `live` swaps it under load. `trial` takes requests along the same path without a
-//! connection.
+//! `measure`, `access` with `kept`, `remembered` and `tunnel` (the end of the request). `snapshot`
+//! holds what all of it is built from, `live` swaps it under load. `account` tells how a request was
+//! decided. `trial` takes requests along the same path without a connection.
 
 mod settings;
 
@@ -40,11 +40,13 @@ mod refusal;
 mod reply;
 
 mod access;
+mod account;
 mod context;
 mod cut;
 mod id;
 mod kept;
 mod measure;
+mod remembered;
 mod settle;
 mod tally;
 mod tunnel;
@@ -76,16 +78,16 @@ use refusal::Refusal;
 use snapshot::{Action, Route};
 use trie::Match;
 
+pub use account::{Account, LimitAccount, TrialVerdict};
 pub use live::{Live, SnapshotSource};
+pub use remembered::{Explained, Insight, Remembered, ShownFact};
 pub use settings::{
     Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, Inspect, Oversized, PathParameters, Paths,
     Preflight, RefusalPage, Respond, Rewrite, RouteAction, RoutePolicy, RouteSettings, SecretField,
     Settings, Upgrade,
 };
 pub use snapshot::Snapshot;
-pub use trial::{
-    Account, Ended, LimitAccount, Trial, TrialReply, TrialRequest, TrialVerdict, UnderWay, Unusable,
-};
+pub use trial::{Ended, Trial, TrialReply, TrialRequest, UnderWay, Unusable};
 pub use trie::{Unreached, UnreachedRoute};
 
 /// The facts that a policy may ask to see, of a request and of its response.
@@ -185,10 +187,15 @@ async fn serve<X: Exchange>(
         body: read.as_ref(),
         context: &mut *context,
     };
-    let upstream_fields = match bypasses {
-        true => admission.bypass(exchange)?,
-        false => admission.admit(&snapshot.limiter, exchange).await?,
+    let admitted = match bypasses {
+        true => admission.bypass(exchange),
+        false => admission.admit(&snapshot.limiter, exchange).await,
     };
+    if context.is_remembered(&admitted) {
+        let view = context.view(&request, target, peer, &parameters, read.as_ref());
+        context.facts = route.decider.as_ref().map(|decider| decider.remembered(view));
+    }
+    let upstream_fields = admitted?;
 
     match &route.action {
         Action::Upstream(upstream) => {

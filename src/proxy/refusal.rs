@@ -11,6 +11,7 @@ use super::page::{Page, RefusalDetails};
 use super::routes::Unrouted;
 use super::{fields, forward, json, reply};
 use crate::policy::{Denial, Verdict};
+use crate::telemetry::labels;
 use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{BodyError, Fields, Known, Response};
 
@@ -72,6 +73,24 @@ pub(super) enum Refusal {
     ClientGone,
 }
 
+labels! {
+    /// Why a request was refused, for those refusals that are remembered.
+    pub(super) enum RefusalCause {
+        /// A limit refused.
+        Limit = "limit",
+        /// The policy refused.
+        Denial = "denial",
+        /// A counter could not be reached.
+        Store = "store",
+        /// The policy failed.
+        Policy = "policy",
+        /// This process, or the client at one of its upstreams, has as much under way as it may.
+        Overload = "overload",
+        /// The upstream failed.
+        Upstream = "upstream",
+    }
+}
+
 /// nginx' code for a client that went away. Only seen in logs and metrics.
 pub(super) const CLIENT_GONE: u16 = 499;
 
@@ -79,6 +98,33 @@ pub(super) const CLIENT_GONE: u16 = 499;
 pub(super) const SHUTDOWN: u16 = 503;
 
 impl Refusal {
+    /// Why it is remembered. `None` if it is not: a request that is refused for its form says
+    /// nothing of limits, and anybody can send as many of them as they like.
+    pub(super) fn cause(&self) -> Option<RefusalCause> {
+        match self {
+            Self::TooMany => Some(RefusalCause::Limit),
+            Self::Denied => Some(RefusalCause::Denial),
+            Self::StoreUnavailable => Some(RefusalCause::Store),
+            Self::PolicyFailed => Some(RefusalCause::Policy),
+            Self::PolicyOverloaded
+            | Self::UpstreamOverloaded
+            | Self::ClientOverShare
+            | Self::OutOfDescriptors
+            | Self::TooMuchBuffered => Some(RefusalCause::Overload),
+            Self::UpstreamFailed | Self::UpstreamTooSlow => Some(RefusalCause::Upstream),
+            Self::BadRequest(_)
+            | Self::Unreadable(_)
+            | Self::NotImplemented(_)
+            | Self::ServerOptions
+            | Self::NotFound
+            | Self::MethodNotAllowed(_)
+            | Self::BodyTooSlow
+            | Self::BodyTooLarge { .. }
+            | Self::UriTooLong { .. }
+            | Self::ClientGone => None,
+        }
+    }
+
     /// The status and the text for the client.
     fn status_and_detail(&self) -> (StatusCode, Cow<'static, str>) {
         let limit =

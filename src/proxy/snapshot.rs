@@ -8,10 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
+use super::account::Origin;
 use super::content::BodyReader;
 use super::extras::{self, ReplyExtras, RequestExtras};
-use super::facts::{FactQuery, RouteTraits, wanted_of_bodies};
+use super::facts::{FactQuery, Facts, RequestView, RouteTraits, wanted_of_bodies};
 use super::page::Page;
+use super::remembered::{Insight, PackedFacts};
 use super::routes::{Matcher, Routes, Unrouted};
 use super::settings::{self, FieldStyle, Inspect, Respond, RoutePolicy, RouteSettings, Settings};
 use super::tally::{NO_ROUTE, Tally};
@@ -98,6 +100,10 @@ pub(super) struct RouteHandle {
     pub(super) access_fields: AccessFields,
     pub(super) clock: Clock,
     pub(super) extras: Option<Arc<ReplyExtras>>,
+    /// What is remembered of requests.
+    pub(super) insight: Insight,
+    /// This route, for what is remembered of them.
+    pub(super) origin: Arc<Origin>,
     /// The grace period of a shutdown is over: see [`Live::cut`](super::Live::cut).
     cut: Arc<AtomicBool>,
 }
@@ -370,6 +376,14 @@ impl Decider {
     }
 }
 
+impl Decider {
+    /// What its policy sees of a request, to be remembered.
+    #[cold]
+    pub(super) fn remembered(&self, view: RequestView<'_>) -> PackedFacts {
+        PackedFacts::of(&Facts::gather(&self.queries, view))
+    }
+}
+
 impl RouteHandle {
     fn new(
         name: String,
@@ -381,7 +395,10 @@ impl RouteHandle {
         let tally =
             Tally::new(metrics, &name, policy.as_ref().map(|policy| policy.scope.policy.as_str()));
         let (access, access_json) = (settings.access, settings.access_json);
+        let scope = policy.as_ref().map(|policy| Arc::clone(&policy.scope));
         Self {
+            origin: Arc::new(Origin { route: name.clone(), scope }),
+            insight: Insight::off(),
             name,
             fields,
             policy,
@@ -396,13 +413,17 @@ impl RouteHandle {
     }
 
     /// A copy for one worker, so that its requests don't share reference counts with other workers.
-    pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>) -> Arc<Self> {
+    pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>, insight: &Insight) -> Arc<Self> {
         let own = |PolicyScope { policy, scope }: &PolicyScope| PolicyScope {
             policy: Arc::clone(policy),
             scope: Arc::new(Scope::clone(scope)),
         };
+        let policy = self.policy.as_ref().map(own);
+        let scope = policy.as_ref().map(|policy| Arc::clone(&policy.scope));
         Arc::new(Self {
-            policy: self.policy.as_ref().map(own),
+            policy,
+            origin: Arc::new(Origin { route: self.name.clone(), scope }),
+            insight: insight.clone(),
             cut: Arc::clone(cut),
             ..self.clone()
         })

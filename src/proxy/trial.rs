@@ -18,18 +18,18 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use http::{HeaderValue, StatusCode};
 
+use super::account::{Account, LimitAccount, Parts};
 use super::context::RequestContext;
 use super::exchange::Exchange;
 use super::facts::Facts;
 use super::live::LocalSnapshot;
+use super::remembered::Insight;
 use super::serve;
 use super::snapshot::Snapshot;
-use super::tally::Decided;
 use crate::clock;
-use crate::limit::{Limiter, Scope, Take};
+use crate::limit::{Limiter, Take};
 use crate::listen::Peer;
-use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
-use crate::policy::{Decision, Verdict};
+use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
 use crate::upstream::{Cause, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
 
@@ -104,61 +104,6 @@ pub struct Unusable {
     pub found: String,
     /// What was expected.
     pub expected: &'static str,
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrialVerdict {
-    /// All limits fitted, or the route has no policy.
-    Admitted,
-    /// A limit refused.
-    Refused,
-    /// The policy lets it through and counts nothing.
-    Bypassed,
-    /// The policy refused without asking a limit.
-    Denied,
-    /// The policy failed.
-    Error,
-    /// Refused before the policy was asked: no route, an invalid path, a body that is too large.
-    Rejected,
-}
-
-/// How a request was decided.
-#[derive(Clone, Debug)]
-pub struct Account {
-    /// What became of it.
-    pub verdict: TrialVerdict,
-    /// The status that the client sees. `None` while the request is under way, or if the client was
-    /// gone.
-    pub status: Option<u16>,
-    /// Its route's name.
-    pub route: Option<String>,
-    /// The policy's name.
-    pub policy: Option<String>,
-    /// What the policy was shown.
-    pub facts: Vec<(String, String)>,
-    /// What the policy answered.
-    pub decision: Option<Arc<Decision>>,
-    /// The limits of that answer, in its order, if they were asked.
-    pub limits: Vec<LimitAccount>,
-    /// How long it waited in a leaky bucket.
-    pub delay: Duration,
-    /// How long to wait after a refusal. `None` where waiting does not help.
-    pub retry_after: Option<Duration>,
-    /// The header fields of the reply that the client sees.
-    pub headers: Vec<(String, String)>,
-    scope: Option<Arc<Scope>>,
-}
-
-/// A limit's part in a decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitAccount {
-    /// The limit as the policy answered it.
-    pub limit: Limit,
-    /// The units that were taken of it. 0 if the request was refused.
-    pub took: u64,
-    /// What the limit answered.
-    pub outcome: LimitOutcome,
 }
 
 /// A request that was admitted, or answered already.
@@ -274,7 +219,7 @@ impl Source for Broken {
 impl Watch {
     fn note(&self, context: &RequestContext) {
         let facts = std::mem::take(&mut *self.facts.borrow_mut());
-        *self.account.borrow_mut() = Some(Account::of(context, facts));
+        *self.account.borrow_mut() = Some(Account::of(&Parts::of(context), facts));
     }
 
     /// Whether the decision was noted before, when the request was sent.
@@ -291,7 +236,7 @@ impl Trial {
     pub fn new(snapshot: Arc<Snapshot>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let limiter = Arc::clone(&snapshot.limiter);
-        let local = Arc::new(LocalSnapshot::new(0, snapshot, &Arc::default()));
+        let local = Arc::new(LocalSnapshot::new(0, snapshot, &Arc::default(), &Insight::off()));
         Ok(Self { local, limiter, runtime })
     }
 
@@ -465,101 +410,6 @@ impl UnderWay {
     pub fn is_sent(&self) -> bool {
         self.answered.is_none()
     }
-}
-
-impl Account {
-    fn rejected() -> Self {
-        Self {
-            verdict: TrialVerdict::Rejected,
-            status: None,
-            route: None,
-            policy: None,
-            facts: Vec::new(),
-            decision: None,
-            limits: Vec::new(),
-            delay: Duration::ZERO,
-            retry_after: None,
-            headers: Vec::new(),
-            scope: None,
-        }
-    }
-
-    fn of(context: &RequestContext, facts: Vec<(String, String)>) -> Self {
-        let routed = context.route.name != super::tally::NO_ROUTE;
-        let policy = context.route.policy.as_ref();
-        let verdict = match context.decided {
-            Some(Decided::Admitted | Decided::Degraded | Decided::Local) => TrialVerdict::Admitted,
-            Some(Decided::Refused | Decided::Unavailable) => TrialVerdict::Refused,
-            Some(Decided::Bypassed) => TrialVerdict::Bypassed,
-            Some(Decided::Denied) => TrialVerdict::Denied,
-            Some(Decided::Failed) => TrialVerdict::Error,
-            None if routed && policy.is_none() => TrialVerdict::Admitted,
-            None => TrialVerdict::Rejected,
-        };
-        let retry_after = match (&context.outcome, &context.decision) {
-            (Some(outcome), Some(decision)) => retry_after(outcome, decision),
-            (None, Some(decision)) => match &decision.verdict {
-                Verdict::Deny(denial) => denial.retry_after_ms.map(Duration::from_millis),
-                _ => None,
-            },
-            _ => None,
-        };
-        Self {
-            verdict,
-            route: routed.then(|| context.route.name.clone()),
-            policy: context.route.policy_name().map(str::to_owned),
-            facts,
-            decision: context.decision.clone(),
-            limits: limits(context),
-            delay: context.delayed(),
-            retry_after,
-            scope: policy.map(|policy| Arc::clone(&policy.scope)),
-            ..Self::rejected()
-        }
-    }
-
-    fn answered(&mut self, answered: Option<&Response>) {
-        let Some(answered) = answered else { return };
-        self.status = Some(answered.status.as_u16());
-        let text = |bytes: &[u8]| super::facts::latin1(bytes).into_owned();
-        self.headers =
-            answered.fields.iter().map(|(name, value)| (text(name), text(value))).collect();
-    }
-
-    /// The enforced limits that refused.
-    pub fn refusing(&self) -> impl Iterator<Item = &LimitAccount> {
-        let refused = self.verdict == TrialVerdict::Refused;
-        self.limits.iter().filter(move |limit| {
-            refused && limit.limit.enforcement == Enforcement::Enforce && !limit.outcome.fits
-        })
-    }
-}
-
-impl LimitAccount {
-    /// The units that were left before.
-    #[must_use]
-    pub fn had(&self) -> u64 {
-        self.outcome.remaining.saturating_add(self.took)
-    }
-}
-
-fn retry_after(outcome: &Outcome, decision: &Decision) -> Option<Duration> {
-    let Verdict::Check(plan) = &decision.verdict else { return None };
-    outcome.retry_after_us(plan.limits()).map(Duration::from_micros)
-}
-
-fn limits(context: &RequestContext) -> Vec<LimitAccount> {
-    let Some((limits, outcome)) = context.limits() else { return Vec::new() };
-    let bodies = context.decision.as_ref().and_then(|decision| decision.bodies.as_deref());
-    let partial = bodies.and_then(|bodies| bodies.partial.as_ref());
-    let less = context.usage.as_ref().and_then(|usage| usage.taken);
-    let each = limits.iter().zip(&outcome.limits).map(|(limit, of)| {
-        let is_partial = partial.is_some_and(|partial| partial.limits.contains(&limit.name));
-        let cost = less.filter(|_| is_partial).unwrap_or(limit.cost);
-        let took = if outcome.admitted && of.fits { cost } else { 0 };
-        LimitAccount { limit: limit.clone(), took, outcome: *of }
-    });
-    each.collect()
 }
 
 impl fmt::Debug for Trial {

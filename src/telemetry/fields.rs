@@ -52,6 +52,10 @@ labels! {
         Policy = "policy",
         /// The limits that refused.
         RefusedBy = "refused_by",
+        /// The digests of their keys, in the same order.
+        KeyDigest = "key_digest",
+        /// Their keys, where `[admin] show_keys` says so.
+        Key = "key",
         /// The shadow limits that would have refused.
         WouldRefuse = "would_refuse",
         /// What went wrong.

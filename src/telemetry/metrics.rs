@@ -41,6 +41,12 @@ pub fn enter_worker(index: usize) {
     WORKER.with(|worker| worker.set(index));
 }
 
+/// The calling thread's index among the workers. `None` if it is none of them.
+#[must_use]
+pub fn worker() -> Option<usize> {
+    Some(WORKER.with(Cell::get)).filter(|index| *index != NO_WORKER)
+}
+
 /// The calling thread's slot, and whether this thread alone writes to it. The last slot is shared.
 pub(super) fn slot<T>(slots: &[T]) -> Option<(&T, bool)> {
     let (shared, own) = slots.split_last()?;

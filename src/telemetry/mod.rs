@@ -19,6 +19,6 @@ pub use histogram::{Histogram, Times};
 pub(crate) use label::labels;
 pub use label::{CounterSet, Label};
 pub use log::{Access, Format, Settings, access_line, apply, flush, start};
-pub use metrics::{Counter, Gauge, Measure, Metrics, WORKERS_MAX, enter_worker};
+pub use metrics::{Counter, Gauge, Measure, Metrics, WORKERS_MAX, enter_worker, worker};
 pub use mistake::Mistake;
 pub use names::Name;

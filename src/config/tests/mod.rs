@@ -53,6 +53,7 @@ fn the_shipped_file_is_right_and_says_the_defaults() {
     assert_eq!(shipped.connections, bare.connections);
     assert_eq!(shipped.requests, bare.requests);
     assert_eq!((&shipped.admin, &shipped.log), (&bare.admin, &bare.log));
+    assert_eq!(shipped.insight, bare.insight);
     assert_eq!(shipped.engine, bare.engine);
     assert_eq!(shipped.limiter, bare.limiter);
     assert_eq!(shipped.policy_runtime, bare.policy_runtime);

@@ -238,7 +238,12 @@ fn servers_listeners_and_logs() {
     says("log.format = true", &["found true"]);
     says("[sever]", &["sever: found the unknown key", "help: the nearest known key is `server`"]);
     says("[zzzzzzzz]", &["help: known here: listeners, server"]);
-    assert_eq!(good(&extended("admin.address = \"off\"")).admin, None);
+    let off = good(&extended("admin.address = \"off\""));
+    assert_eq!((off.admin, off.insight), (None, insight::Settings::default().off()));
+    assert!(good(&extended("admin.show_keys = true")).insight.show_keys);
+    says("admin.explain.refusals = -1", &["admin.explain.refusals: found -1", "1000000"]);
+    says("admin.explain.sample = 5", &["`sample`", "the nearest known key is `samples`"]);
+    says("admin.top.window = \"1s\"", &["admin.top.window: found \"1s\"", "\"2s\""]);
     assert_eq!(
         good(&extended("admin.hosts = [\"Weir.internal\"]")).admin.unwrap().hosts,
         ["weir.internal"]

@@ -126,7 +126,12 @@ impl TestHandler {
         let snapshot =
             Arc::new(Snapshot::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
         Self {
-            local: Arc::new(LocalSnapshot::new(0, Arc::clone(&snapshot), &Arc::default())),
+            local: Arc::new(LocalSnapshot::new(
+                0,
+                Arc::clone(&snapshot),
+                &Arc::default(),
+                &Insight::off(),
+            )),
             snapshot,
             limiter,
             metrics,

@@ -1,0 +1,161 @@
+//! Tells an operator how single requests were decided: `/explain`.
+//!
+//! The text of a key, and of what a client sends, is shown only with `[admin] show_keys = true`,
+//! else its digest, by which `weir key` finds the counter. A client's credentials are never shown.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::Running;
+use crate::config::setting;
+use crate::insight::{Kind, Settings};
+use crate::limit::Limiter;
+use crate::plan::Enforcement;
+use crate::policy::Verdict;
+use crate::proxy::{Explained, LimitAccount, ShownFact};
+
+/// Refusals that are listed, at most.
+const LISTED_MAX: usize = 100;
+
+/// How the request with this id was decided, or without one the newest refusals, as JSON.
+pub(super) fn explain(
+    running: &Running,
+    request_id: Option<&str>,
+) -> Result<String, (StatusCode, String)> {
+    let Some(id) = request_id else { return Ok(newest(running).to_string()) };
+    let built = &running.current.load().built;
+    let found = running.insight.look(1, |request, _| request.is(id).then(|| request.clone()));
+    // A proxy in front of this one may have sent an id twice: the newest is meant.
+    match found.into_iter().max_by_key(|request| request.started()) {
+        Some(request) => {
+            let request = request.explained();
+            Ok(one(&request, &built.limiter, built.insight.show_keys).to_string())
+        }
+        None => Err((StatusCode::NOT_FOUND, missing(running, &built.insight))),
+    }
+}
+
+/// Why a request may be missing.
+fn missing(running: &Running, settings: &Settings) -> String {
+    let (refusals, samples) = running.insight.counts();
+    let Settings { refusals: refusals_max, samples: samples_max, sample_one_in, bytes, .. } =
+        settings;
+    format!(
+        "This request is not remembered. {refusals} refusals are, of at most {refusals_max}, and \
+         {samples} other requests, of at most {samples_max}, one in {sample_one_in} \
+         ({}, at most {bytes} bytes in all). It may be older than these, admitted and no part of \
+         the sample, refused before it had a route, or another process answered it.",
+        setting::EXPLAIN
+    )
+}
+
+/// The newest refusals, the latest first.
+fn newest(running: &Running) -> Value {
+    let mut refusals = running
+        .insight
+        .look(LISTED_MAX, |request, kind| (kind == Kind::Refusal).then(|| request.clone()));
+    refusals.sort_by_key(|request| Reverse(request.started()));
+    refusals.truncate(LISTED_MAX);
+    let listed = refusals.iter().map(|request| {
+        let request = request.explained();
+        let account = &request.account;
+        let names: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
+        json!({
+            "request_id": request.request_id,
+            "time": request.time,
+            "route": account.route,
+            "policy": account.policy,
+            "status": account.status,
+            "cause": request.cause,
+            "limits": names,
+        })
+    });
+    json!({ "refusals": listed.collect::<Vec<_>>() })
+}
+
+fn one(request: &Explained, limiter: &Limiter, show_keys: bool) -> Value {
+    let account = &request.account;
+    let limits = account.limits.iter().map(|of| limit(of, limiter, show_keys));
+    let labels = account.decision.iter().flat_map(|decision| &decision.labels);
+    let labels: Map<String, Value> =
+        labels.map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+    let reason = account.decision.as_ref().and_then(|decision| match &decision.verdict {
+        Verdict::Deny(denial) => Some(denial.reason.as_str()),
+        Verdict::Bypass | Verdict::Check(_) => None,
+    });
+    json!({
+        "request_id": request.request_id,
+        "time": request.time,
+        "client": request.client,
+        "method": request.method,
+        "path": request.path,
+        "route": account.route,
+        "policy": account.policy,
+        "decision": request.decision,
+        "status": account.status,
+        "cause": request.cause,
+        "reason": reason,
+        "failure": request.failure,
+        "store_failure": request.store_failure,
+        "facts": facts(&request.facts, limiter, show_keys),
+        "labels": labels,
+        "limits": limits.collect::<Vec<_>>(),
+        "delay_ms": milliseconds(account.delay),
+        "retry_after_ms": account.retry_after.map(milliseconds),
+    })
+}
+
+/// Whole milliseconds, rounded up.
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+fn limit(of: &LimitAccount, limiter: &Limiter, show_keys: bool) -> Value {
+    let LimitAccount { limit, outcome, took } = of;
+    let passes_after = outcome.retry_after_us.filter(|_| !outcome.fits);
+    json!({
+        "name": limit.name,
+        "key": show_keys.then_some(&limit.key),
+        "tag": limit.tag.as_ref().filter(|_| show_keys),
+        "digest": limiter.digest(&limit.key, limit.tag.as_deref()).to_string(),
+        "algorithm": limit.algorithm.name(),
+        "allowance": limit.algorithm.capacity(),
+        "had": of.had(),
+        "asked": if *took > 0 { *took } else { limit.cost },
+        "fits": outcome.fits,
+        "enforced": limit.enforcement == Enforcement::Enforce,
+        "measured": outcome.unmeasured.is_none(),
+        "local": outcome.is_local,
+        "held": outcome.held,
+        "remaining": outcome.remaining,
+        "passes_after_ms": passes_after.map(|us| milliseconds(Duration::from_micros(us))),
+    })
+}
+
+/// Names and values. One that stands several times is a list.
+fn facts(facts: &[ShownFact], limiter: &Limiter, show_keys: bool) -> Map<String, Value> {
+    let mut shown = Map::new();
+    for fact in facts {
+        let value = Value::String(fact_text(fact, limiter, show_keys));
+        match shown.get_mut(&fact.name) {
+            None => drop(shown.insert(fact.name.clone(), value)),
+            Some(Value::Array(values)) => values.push(value),
+            Some(first) => *first = Value::Array(vec![first.take(), value]),
+        }
+    }
+    shown
+}
+
+/// What is shown of a fact. The digest of one that is a key of its own is that key's.
+fn fact_text(fact: &ShownFact, limiter: &Limiter, show_keys: bool) -> String {
+    let hidden = fact.is_credentials() || (fact.may_be_secret() && !show_keys);
+    match (hidden, fact.cut_from) {
+        (false, None) => fact.value.clone(),
+        (false, Some(bytes)) => format!("{}... ({bytes} bytes)", fact.value),
+        (true, None) => format!("digest:{}", limiter.digest(&fact.value, None)),
+        (true, Some(bytes)) => format!("hidden ({bytes} bytes)"),
+    }
+}

@@ -1,0 +1,105 @@
+//! Requests pages of a running proxy's admin listener, for commands that show them.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::app;
+use crate::config::{self, Config};
+
+/// For each step of a request.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Bytes of an answer, at most.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+/// Where the pages are.
+#[derive(Debug)]
+pub(super) struct Pages<'a> {
+    pub(super) address: SocketAddr,
+    /// The configuration's, where it has one.
+    pub(super) token: Option<&'a str>,
+}
+
+/// A page, or why there is none.
+#[derive(Debug)]
+pub(super) enum Page {
+    Shown(String),
+    /// The question is wrong, as the listener says.
+    Wrong(String),
+    /// It may not be asked, or has no answer at the moment.
+    Refused(String),
+}
+
+/// The configuration of the running proxy: that of `--config`, or the default file if it exists.
+/// None where there is no file, as with `weir run --to`.
+pub(super) fn configuration(path: Option<&Path>) -> Result<Option<Config>, ExitCode> {
+    let default = PathBuf::from(super::CONFIG_DEFAULT);
+    match path.or_else(|| Some(default.as_path()).filter(|path| path.exists())) {
+        Some(path) => app::load(path).map(Some).map_err(|wrong| super::wrong_config(&wrong)),
+        None => Ok(None),
+    }
+}
+
+impl<'a> Pages<'a> {
+    /// At `address` if one is given, else where `config` has them. None if it has none.
+    pub(super) fn of(config: Option<&'a Config>, address: Option<SocketAddr>) -> Option<Self> {
+        let Some(config) = config else {
+            return Some(Self { address: address.unwrap_or(config::ADMIN_DEFAULT), token: None });
+        };
+        let pages = config.admin.as_ref();
+        let token = pages.and_then(|pages| pages.token.as_ref()).map(|token| token.reveal());
+        Some(Self { address: address.or(pages.map(|pages| pages.address))?, token })
+    }
+
+    /// Requests a page.
+    ///
+    /// # Errors
+    /// Nothing answers, or something else than Weir.
+    pub(super) fn ask(&self, method: &str, path: &str) -> Result<Page, String> {
+        let Self { address, token } = self;
+        let authorization =
+            token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let fields = format!("Host: {address}\r\n{authorization}Connection: close\r\n");
+        let answer = self.exchange(&format!("{method} {path} HTTP/1.1\r\n{fields}\r\n"));
+        let answer = answer.map_err(|error| {
+            format!("the proxy's admin listener at {address} does not answer: {error}")
+        })?;
+        let nonsense = || format!("what answers at {address} is no admin listener of Weir");
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(nonsense)?;
+        let sentence = || body.trim_end().to_owned();
+        match head.split(' ').nth(1) {
+            Some("200") => Ok(Page::Shown(body.to_owned())),
+            Some("400") => Ok(Page::Wrong(sentence())),
+            Some("401" | "403" | "421" | "503") => Ok(Page::Refused(sentence())),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn exchange(&self, request: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+/// The parameters of a page that have a value, as a query.
+pub(super) fn query(parameters: &[(&str, Option<&str>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| Some((name, (*value)?)));
+    let each: Vec<String> =
+        given.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+    each.join("&")
+}
+
+/// Percent-encoded, but for what is unreserved (RFC 3986, 2.3).
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

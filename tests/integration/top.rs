@@ -1,0 +1,170 @@
+//! `/top` and the access log: which keys use most and which are refused most, by names that `weir
+//! key` takes, and by their texts only where the operator allows it.
+
+use serde_json::Value;
+
+use crate::harness::client::{Client, get};
+use crate::harness::eventually;
+use crate::harness::redis::Redis;
+use crate::harness::toml::Toml;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+/// Two limits by a field, one of them narrow, and one that nobody passes.
+fn config(url: &str) -> Toml {
+    let limit = |name: &str, quota: u64| {
+        format!(
+            "{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\" }}"
+        )
+    };
+    let policy = |name: &str, limits: &[String]| {
+        format!(
+            "[policies.{name}]\nuse = \"keyed\"\nconfig.key = \"{{header.x-api-key}}\"\nconfig.limits = [{}]",
+            limits.join(", ")
+        )
+    };
+    let route = |name: &str, more: &str| {
+        format!(
+            "name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\"\n{more}"
+        )
+    };
+    Toml::new()
+        .upstream("api", url, "")
+        .more(&policy("keyed", &[limit("narrow", 10), limit("wide", 1_000)]))
+        .more(&policy("never", &[limit("nothing", 0)]))
+        .route(&route("keyed", ""))
+        .route(&route("never", "limit_scope = \"route\""))
+}
+
+/// How often each key asks.
+const ASKS: [(&str, u64); 4] =
+    [("s3cret-a", 25), ("s3cret-b", 17), ("s3cret-c", 11), ("s3cret-d", 3)];
+
+async fn ask_all(weir: &Weir) {
+    for (key, times) in ASKS {
+        for turn in 0..times {
+            // Connections of their own, so that all workers count.
+            let reply = get(weir.http, "/keyed", &[("x-api-key", key)]).await;
+            assert_eq!(reply.status, if turn < 10 { 200 } else { 429 });
+        }
+    }
+    let mut client = Client::connect(weir.http).await.unwrap();
+    assert_eq!(client.get("/never", &[("x-api-key", "s3cret-a")]).await.unwrap().status, 429);
+}
+
+fn top(weir: &Weir, query: &str) -> Value {
+    let page = weir.admin_page(&format!("/top{query}"));
+    assert_eq!(page.status, 200, "{}", page.text());
+    page.json()
+}
+
+/// The numbers of one limit's list.
+fn numbers(top: &Value, limit: &str, list: &str, number: &str) -> Vec<u64> {
+    let limits = top["limits"].as_array().unwrap();
+    let of = limits.iter().find(|of| of["limit"] == limit).unwrap_or_else(|| panic!("{top}"));
+    let keys = of[list].as_array().unwrap();
+    assert!(keys.iter().all(|key| key["error"] == 0), "few keys are counted exactly: {top}");
+    keys.iter().map(|key| key[number].as_u64().unwrap()).collect()
+}
+
+async fn counted(config: &Toml) {
+    let weir = Weir::start(&config.text());
+    ask_all(&weir).await;
+    let all = top(&weir, "");
+    assert_eq!(numbers(&all, "narrow", "used", "units"), [10, 10, 10, 3], "{all}");
+    assert_eq!(numbers(&all, "wide", "used", "units"), [10, 10, 10, 3], "{all}");
+    assert_eq!(numbers(&all, "narrow", "refused", "refusals"), [15, 7, 1], "{all}");
+    assert_eq!(numbers(&all, "wide", "refused", "refusals"), [0; 0], "it refused nobody: {all}");
+    let limits = all["limits"].as_array().unwrap();
+    let never = limits.iter().find(|of| of["limit"] == "nothing").unwrap();
+    assert_eq!((&never["route"], &never["policy"]), (&"never".into(), &"never".into()));
+    assert_eq!((&never["refusals"], &never["units"]), (&1.into(), &0.into()), "{all}");
+    assert!(!all.to_string().contains("s3cret"), "{all}");
+    assert!(all["since_s"].as_u64().unwrap() < 60, "{all}");
+
+    let narrow = top(&weir, "?limit=narrow&n=2");
+    assert_eq!(narrow["limits"].as_array().unwrap().len(), 1);
+    assert_eq!(numbers(&narrow, "narrow", "refused", "refusals"), [15, 7], "{narrow}");
+
+    let digest = narrow["limits"][0]["refused"][0]["digest"].as_str().unwrap();
+    let path = weir.folder().join("proxy.toml");
+    let admin = weir.admin.unwrap().to_string();
+    let key = |verb: &str| {
+        let named = ["--policy", "keyed", "--limit", "narrow", "--digest", digest];
+        let where_ = ["--config", path.to_str().unwrap(), "--admin", &admin];
+        let arguments = [&["key", verb][..], &named, &where_].concat();
+        let (code, out, err) = Weir::with_arguments(&arguments).run();
+        assert_eq!(code, 0, "{out}{err}");
+        out
+    };
+    assert!(key("show").contains("\n  fixed_window: 10 of 10 used"), "{}", key("show"));
+    key("reset");
+    let reply = get(weir.http, "/keyed", &[("x-api-key", "s3cret-a")]).await;
+    assert_eq!(reply.status, 200, "the digest is that of the key that was refused most");
+}
+
+#[tokio::test]
+async fn in_memory_keys_are_counted_by_what_they_used_and_were_refused() {
+    let upstream = Upstream::start();
+    counted(&config(&upstream.url())).await;
+}
+
+#[tokio::test]
+async fn on_redis_keys_are_counted_by_what_they_used_and_were_refused() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    counted(&config(&upstream.url()).redis("single", &[redis.address])).await;
+}
+
+#[tokio::test]
+async fn texts_are_shown_where_that_is_allowed_and_nothing_is_counted_where_that_is_off() {
+    let upstream = Upstream::start();
+    let with =
+        |more: &str| config(&upstream.url()).text().replace("[admin]", &format!("[admin]\n{more}"));
+    let weir = Weir::start(&with("show_keys = true"));
+    ask_all(&weir).await;
+    let all = top(&weir, "?limit=narrow");
+    let texts = |list: &str| -> Vec<String> {
+        let keys = all["limits"][0][list].as_array().unwrap().iter();
+        keys.map(|key| key["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(texts("refused"), ["s3cret-a", "s3cret-b", "s3cret-c"], "{all}");
+
+    weir.reload(&with("top.keys = 0"), "applied");
+    get(weir.http, "/keyed", &[("x-api-key", "s3cret-d")]).await;
+    assert_eq!(top(&weir, "")["limits"], serde_json::json!([]));
+    let page = weir.admin_page("/top?n=many");
+    assert!(page.status == 400 && page.text().contains("from 1 to 1000"), "{}", page.text());
+}
+
+#[tokio::test]
+async fn the_access_log_names_the_key_that_was_refused() {
+    let upstream = Upstream::start();
+    let with = |more: &str| {
+        let text = config(&upstream.url()).text();
+        text.replace("access = \"off\"", "access = \"all\"").replace("[admin]", more)
+    };
+    let weir = Weir::start(&with("[admin]"));
+    let line = |id: &str| {
+        eventually("the line of that request", || {
+            let events = weir.output().events().into_iter();
+            let mut events = events.filter(|event| event["request_id"] == id);
+            events.next().ok_or_else(|| "not yet".to_owned())
+        })
+    };
+    ask_all(&weir).await;
+    let refused = get(weir.http, "/keyed", &[("x-api-key", "s3cret-a")]).await;
+    let id = refused.header("x-request-id");
+    let event = line(&id);
+    let explained = weir.admin_page(&format!("/explain?request_id={id}")).json();
+    assert_eq!(event["refused_by"], serde_json::json!(["narrow"]), "{event}");
+    assert_eq!(event["key_digest"][0], explained["limits"][0]["digest"], "{event}");
+    assert!(!weir.output().lines().concat().contains("s3cret"));
+    let admitted = get(weir.http, "/keyed", &[("x-api-key", "other")]).await;
+    let event = line(&admitted.header("x-request-id"));
+    assert_eq!((&event["key_digest"], &event["key"]), (&Value::Null, &Value::Null), "{event}");
+
+    weir.reload(&with("[admin]\nshow_keys = true"), "applied");
+    let refused = get(weir.http, "/keyed", &[("x-api-key", "s3cret-a")]).await;
+    let event = line(&refused.header("x-request-id"));
+    assert_eq!(event["key"], serde_json::json!(["s3cret-a"]), "{event}");
+}
