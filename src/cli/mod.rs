@@ -1,5 +1,6 @@
-//! The commands: `weir run`, `weir check`, `weir demo`, `weir key`,
-//! `weir policy`.
+//! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`,
+//! `weir policy`. `request` reads a request from the command line, and `words` puts decisions into
+//! text.
 //!
 //! Exit codes: 0 success, 1 it could not start or not finish, 2 the command line was wrong, 78 the
 //! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell a mistake,
@@ -13,14 +14,19 @@ use clap::{Args, Parser, Subcommand};
 
 mod check;
 mod demo;
+mod explain;
 mod key;
 mod pages;
 mod policy;
+mod request;
+mod words;
 
 use crate::app::{self, App, Inherited, StartError};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
+/// The command line, or a file that it names, is wrong.
+const EXIT_WRONG: u8 = 2;
 /// The file that is read without `--config`.
 const CONFIG_DEFAULT: &str = "proxy.toml";
 /// The message of `weir run` without arguments, where there is no file.
@@ -47,6 +53,8 @@ enum Command {
     /// Show or reset what is counted for one key
     #[command(subcommand)]
     Key(key::Key),
+    /// Say what would become of a request, and why: route, facts, answer, limits
+    Explain(explain::Explain),
     /// Write, build, test and look into policies of your own
     #[command(subcommand)]
     Policy(policy::Policy),
@@ -86,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Check(check) => check.run(),
         Command::Demo { config } => demo::run(&config),
         Command::Key(key) => key::run(key),
+        Command::Explain(explain) => explain.run(),
         Command::Policy(policy) => policy::run(policy),
     }
 }
@@ -172,6 +181,16 @@ fn failed(error: &StartError) -> ExitCode {
 fn wrong_config(mistakes: &config::Mistakes) -> ExitCode {
     eprintln!("{mistakes}");
     ExitCode::from(EXIT_CONFIG)
+}
+
+fn wrong(message: &str) -> ExitCode {
+    eprintln!("weir: {message}");
+    ExitCode::from(EXIT_WRONG)
+}
+
+fn wrong_file(mistakes: &config::Mistakes) -> ExitCode {
+    eprintln!("{mistakes}");
+    ExitCode::from(EXIT_WRONG)
 }
 
 fn finish(finished: bool) -> ExitCode {

@@ -1,7 +1,7 @@
 //! `weir policy`: writes, builds, tests, inspects and measures policies.
 //!
 //! `test` and `inspect` send requests through the real routes, policies and limits in virtual time
-//! (`app::Simulation`). `words` puts what they find into text.
+//! (`app::Simulation`).
 
 mod bench;
 mod build;
@@ -9,21 +9,17 @@ mod compare;
 mod inspect;
 mod measure;
 mod new;
-mod request;
 mod test;
-mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::config::Mistakes;
+use super::{EXIT_WRONG, request, words, wrong, wrong_file};
 
 /// What was tested is not as it should be, or what was asked for could not be done.
 const EXIT_DIFFERENT: u8 = 1;
-/// The command line, or a file that it names, is wrong.
-const EXIT_WRONG: u8 = 2;
 /// The file of `weir policy test`, in a policy's folder.
 const REQUESTS: &str = "requests.toml";
 
@@ -66,14 +62,4 @@ pub(super) fn run(policy: Policy) -> ExitCode {
         Policy::Test { files, explain } => test::run(&files, explain),
         Policy::Inspect(inspect) => inspect::run(&inspect),
     }
-}
-
-fn wrong(message: &str) -> ExitCode {
-    eprintln!("weir: {message}");
-    ExitCode::from(EXIT_WRONG)
-}
-
-fn wrong_file(mistakes: &Mistakes) -> ExitCode {
-    eprintln!("{mistakes}");
-    ExitCode::from(EXIT_WRONG)
 }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::plan::{Algorithm, Enforcement, LimitOutcome};
+use crate::plan::{Enforcement, LimitOutcome};
+pub(super) use crate::plan::{algorithm_text as algorithm, duration_text as time};
 use crate::policy::Verdict;
 use crate::proxy::{Account, LimitAccount, TrialRequest, TrialVerdict};
 
@@ -22,41 +23,6 @@ pub(super) fn verdict(verdict: TrialVerdict, status: Option<u16>) -> String {
         Some(status) => format!("{word} {status}"),
         None => word.to_owned(),
     }
-}
-
-/// Exact to the microsecond, in the largest unit that is whole, or with decimals: `1.5 s`, `2 min`.
-pub(super) fn time(duration: Duration) -> String {
-    let us = duration.as_micros();
-    let units: [(u128, &str); 3] =
-        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min")];
-    let whole = units.into_iter().find(|(unit, _)| us > 0 && us.is_multiple_of(*unit));
-    if let Some((unit, name)) = whole {
-        return format!("{} {name}", us / unit);
-    }
-    let (value, name) = match us {
-        1..1_000_000 => (duration.as_secs_f64() * 1e3, "ms"),
-        _ => (duration.as_secs_f64(), "s"),
-    };
-    let text = format!("{value:.6}");
-    format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
-}
-
-/// `fixed_window, 5 in 1 min`.
-pub(super) fn algorithm(algorithm: &Algorithm) -> String {
-    let mut text = algorithm.name().to_owned();
-    match (algorithm.rate(), algorithm.amount()) {
-        (Some(rate), _) => {
-            let period = time(Duration::from_millis(rate.per_ms));
-            let _ = write!(text, ", {} in {period}", rate.amount);
-            let burst = algorithm.capacity().filter(|most| *most != rate.amount);
-            let _ = burst.map(|burst| write!(text, ", at most {burst} at once"));
-        }
-        (None, Some(amount)) => {
-            let _ = write!(text, ", {amount}");
-        }
-        (None, None) => {}
-    }
-    text
 }
 
 /// `GET /search from 203.0.113.7`.
@@ -80,12 +46,25 @@ pub(super) fn reason(account: &Account) -> String {
             format!("the policy denied it: {}", quoted(&denial.reason))
         }
         (TrialVerdict::Error, _) => "the policy failed, see the log line above".to_owned(),
-        (TrialVerdict::Rejected, _) => {
-            let status = account.status.map(|status| format!(" with {status}"));
-            format!("refused{} before the policy was asked", status.unwrap_or_default())
-        }
+        (TrialVerdict::Rejected, _) => rejected(account),
         _ => "the policy asked no limit".to_owned(),
     }
+}
+
+fn rejected(account: &Account) -> String {
+    let status = account.status.map(|status| format!(" with {status}"));
+    let mut text = format!("refused{} before the policy was asked", status.unwrap_or_default());
+    let allow = account.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("allow"));
+    match (account.status, allow) {
+        (Some(404), _) if account.route.is_none() => {
+            text.push_str(": no route has its host and path");
+        }
+        (Some(405), Some((_, methods))) => {
+            let _ = write!(text, ": the routes of its path are for {methods}");
+        }
+        _ => {}
+    }
+    text
 }
 
 fn short(of: &LimitAccount) -> String {
@@ -169,24 +148,4 @@ fn limit(of: &LimitAccount, now: Option<&LimitOutcome>) -> String {
         }
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_exact_and_short() {
-        let texts = [
-            (0, "0 s"),
-            (60_000_000, "1 min"),
-            (90_000_000, "90 s"),
-            (1_500_000, "1.5 s"),
-            (10_000, "10 ms"),
-            (1, "0.001 ms"),
-        ];
-        for (us, text) in texts {
-            assert_eq!(time(Duration::from_micros(us)), text);
-        }
-    }
 }

@@ -1,0 +1,208 @@
+//! `weir explain`: what would become of a request under a configuration, and why. The counters are
+//! fresh, and time is virtual: nothing of a running proxy is read or changed.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{CONFIG_DEFAULT, request, words, wrong, wrong_file};
+use crate::app::{self, Ran, Simulation};
+use crate::clock::Clock;
+use crate::plan::{Enforcement, LimitOutcome};
+use crate::policy::Verdict;
+use crate::proxy::{LimitAccount, TrialReply, TrialRequest, TrialVerdict};
+
+/// The first requests of `--times` that are shown, beside those where the verdict changes, and the
+/// last.
+const SHOWN_MAX: u32 = 5;
+/// The most requests that `--times` sends.
+const TIMES_MAX: i64 = 10_000_000;
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// A request, as in 'GET /search x-api-key: abc from 203.0.113.7'
+    request: String,
+    /// The configuration file
+    #[arg(long, default_value = CONFIG_DEFAULT)]
+    config: PathBuf,
+    /// The request's body
+    #[arg(long)]
+    body: Option<String>,
+    /// Send it so many times at one moment; shown are the first few, each at which the verdict
+    /// changes, and the last
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=TIMES_MAX))]
+    times: u32,
+    /// The status that the upstream answers
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(200..=599))]
+    status: u16,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// One of the requests that are shown.
+struct Shown {
+    nth: u32,
+    ran: Ran,
+}
+
+impl Explain {
+    pub(super) fn run(self) -> ExitCode {
+        app::start_quiet_log();
+        let code = self.explain();
+        app::flush_log();
+        code
+    }
+
+    fn explain(&self) -> ExitCode {
+        let mut asked = match request::parse(&self.request) {
+            Ok(asked) => asked,
+            Err(message) => return wrong(&message),
+        };
+        asked.body = self.body.as_deref().unwrap_or_default().as_bytes().to_vec();
+        let start_us = Clock::system().wall_us();
+        let simulation =
+            app::load(&self.config).and_then(|config| Simulation::build(config, start_us));
+        let mut simulation = match simulation {
+            Ok(simulation) => simulation,
+            Err(mistakes) => return wrong_file(&mistakes),
+        };
+        let shown = match self.send(&mut simulation, &asked) {
+            Ok(shown) => shown,
+            Err(message) => return wrong(&message),
+        };
+        if self.json {
+            println!("{}", self.as_json(&asked, &shown));
+        } else {
+            print!("{}", self.as_text(&asked, &shown));
+        }
+        ExitCode::SUCCESS
+    }
+
+    /// Sends the request as often as it is asked for, and keeps those that are shown.
+    fn send(
+        &self,
+        simulation: &mut Simulation,
+        asked: &TrialRequest,
+    ) -> Result<Vec<Shown>, String> {
+        let (mut shown, mut before) = (Vec::new(), None);
+        for nth in 1..=self.times {
+            let ran = simulation
+                .send(asked, TrialReply::answer(self.status), Duration::ZERO)
+                .map_err(|unusable| unusable.to_string())?;
+            let verdict = ran.account.verdict;
+            let changed = before.replace(verdict) != Some(verdict);
+            if changed || nth <= SHOWN_MAX || nth == self.times {
+                shown.push(Shown { nth, ran });
+            }
+        }
+        Ok(shown)
+    }
+
+    fn as_text(&self, asked: &TrialRequest, shown: &[Shown]) -> String {
+        let mut text = format!(
+            "{}, by {}: fresh counters, in virtual time\n",
+            words::request(asked),
+            self.config.display()
+        );
+        for Shown { nth, ran } in shown {
+            let account = &ran.account;
+            let verdict = words::verdict(account.verdict, account.status);
+            let refusing: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
+            let by = match refusing.is_empty() {
+                true => String::new(),
+                false => format!(" by {}", refusing.join(" and ")),
+            };
+            let passes = account.retry_after.map(words::time);
+            let passes = passes.map(|wait| format!(", passes in {wait}")).unwrap_or_default();
+            let which = match self.times {
+                1 => String::new(),
+                _ => format!("{}: ", words::ordinal(u64::from(*nth))),
+            };
+            text.push_str(&format!("{which}{verdict}{by}{passes}\n"));
+            text.push_str(&words::account(account, &ran.left));
+        }
+        text
+    }
+
+    fn as_json(&self, asked: &TrialRequest, shown: &[Shown]) -> Value {
+        let headers: Vec<Value> = asked.headers.iter().map(pair).collect();
+        json!({
+            "config": self.config.display().to_string(),
+            "counters": "fresh",
+            "time": "virtual",
+            "request": {
+                "method": asked.method,
+                "target": asked.target,
+                "client": asked.from.to_string(),
+                "headers": headers,
+            },
+            "times": self.times,
+            "shown": shown.iter().map(one).collect::<Vec<Value>>(),
+        })
+    }
+}
+
+fn pair((name, value): &(String, String)) -> Value {
+    json!({ "name": name, "value": value })
+}
+
+fn one(Shown { nth, ran }: &Shown) -> Value {
+    let Ran { account, left, .. } = ran;
+    let refused = matches!(account.verdict, TrialVerdict::Rejected);
+    let facts: Vec<Value> = account.facts.iter().map(pair).collect();
+    let limits = account.limits.iter().map(|of| {
+        let now = left.iter().find(|(name, _)| *name == of.limit.name).map(|(_, now)| now);
+        limit(of, now)
+    });
+    let limits: Vec<Value> = limits.collect();
+    let decision = account.decision.as_deref();
+    let answer = decision.map(|decision| match &decision.verdict {
+        Verdict::Bypass => json!({ "verdict": "bypass" }),
+        Verdict::Check(_) => json!({ "verdict": "check" }),
+        Verdict::Deny(denial) => {
+            json!({ "verdict": "deny", "status": denial.status, "reason": denial.reason })
+        }
+    });
+    let set = |pairs: Option<&Vec<(String, String)>>| -> Vec<Value> {
+        pairs.into_iter().flatten().map(pair).collect()
+    };
+    json!({
+        "nth": nth,
+        "verdict": words::verdict(account.verdict, None),
+        "status": account.status,
+        "route": account.route,
+        "no_route_because": refused.then(|| words::reason(account)),
+        "policy": account.policy,
+        "facts": facts,
+        "answer": answer,
+        "limits": limits,
+        "passes_in_s": account.retry_after.map(|wait| wait.as_secs_f64()),
+        "waits_s": account.delay.as_secs_f64(),
+        "labels": set(decision.map(|it| &it.labels)),
+        "set_for_upstream": set(decision.map(|it| &it.upstream_headers)),
+        "set_for_client": set(decision.map(|it| &it.response_headers)),
+    })
+}
+
+fn limit(of: &LimitAccount, now: Option<&LimitOutcome>) -> Value {
+    let LimitAccount { limit, took, outcome } = of;
+    let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
+    json!({
+        "name": limit.name,
+        "key": limit.key,
+        "tag": limit.tag,
+        "algorithm": words::algorithm(&limit.algorithm),
+        "shadow": limit.enforcement == Enforcement::Shadow,
+        "had": of.had(),
+        "asked": limit.cost,
+        "took": took,
+        "refused": !outcome.fits,
+        "passes_in_s": outcome.retry_after_us.filter(|_| !outcome.fits).map(seconds),
+        "left": now.map(|now| now.remaining),
+        "all_back_in_s": now.map(|now| seconds(now.reset_us)),
+    })
+}
