@@ -23,6 +23,7 @@
 //! workers. [`config`] reads and checks `proxy.toml`. [`reload`] watches the files and has a new
 //! configuration built. [`admin`] serves the operator's pages. [`wire`] holds what both ends share,
 //! such as messages and bodies. [`clock`] tells the time, [`telemetry`] has logs and metrics, and
+//! [`replay`] reads access logs and reports what a configuration would have done with them.
 //! [`picture`] draws charts for people.
 //!
 //! To read the code, start with `handle` and `serve` in `proxy/mod.rs`, which follow this list.
@@ -47,6 +48,7 @@ pub mod plan;
 pub mod policy;
 
 pub mod admin;
+pub mod replay;
 pub mod upstream;
 
 pub(crate) mod http1;

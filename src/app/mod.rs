@@ -9,13 +9,15 @@
 //! back what closed connections and expired counters leave, `snapshots` saves counters, `handover`
 //! and `sockets` replace a process by a new one, `manager` talks to systemd, `check` looks for what
 //! was probably not meant, `reach` asks what a configuration names, `reloads` remembers how reloads
-//! ended, `page` draws the operator's live page, `simulation` runs requests in virtual time, and
-//! `demo` is the small upstream of `weir demo`.
+//! ended, `page` draws the operator's live page, `simulation` runs requests in virtual time, `replay`
+//! those of whole logs, with `counting` for other quotas, and `demo` is the small upstream of `weir
+//! demo`.
 
 mod applied;
 mod build;
 mod check;
 mod counters;
+mod counting;
 mod demo;
 mod descriptors;
 mod explain;
@@ -26,6 +28,7 @@ mod page;
 mod process;
 mod reach;
 mod reloads;
+mod replay;
 mod serve;
 mod simulation;
 mod snapshots;
@@ -56,6 +59,7 @@ pub use check::{check, check_and_reach};
 pub use counters::{CounterQuery, CountersOf, NoCounters, counters};
 pub use demo::DemoUpstream;
 pub use reach::Reached;
+pub use replay::{ReplayAsked, ReplayError, ReplayWatch, replay};
 pub use serve::{ignore_early_signals, serve};
 pub use simulation::{Ran, Simulation};
 pub use sockets::Inherited;

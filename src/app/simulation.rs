@@ -56,18 +56,8 @@ impl Simulation {
     ///
     /// # Errors
     /// All mistakes of all modules.
-    pub fn build(mut config: Config, start_us: i64) -> Result<Self, Mistakes> {
-        let source = Arc::clone(&config.source);
-        let clock = Clock::simulated_at(start_us);
-        let general = |mistake: Mistake| source.locate(&[mistake]);
-        config.engine = engine::Settings::Embedded(EmbeddedSettings::new(KEYS_MAX));
-        config.requests.access = Access::Off;
-        let builder = Builder::new(Metrics::new(1), clock.clone(), &config.policy_runtime)
-            .map_err(general)?;
-        let (built, snapshot) = builder.build(config, None)?;
-        let trial = Trial::new(Arc::new(snapshot)).map_err(|error| {
-            general(Mistake::new("", error.to_string(), "a machine that can run a timer"))
-        })?;
+    pub fn build(config: Config, start_us: i64) -> Result<Self, Mistakes> {
+        let (trial, clock, built) = in_virtual_time(config, start_us)?;
         Ok(Self {
             trial,
             clock,
@@ -159,6 +149,25 @@ impl Simulation {
     fn set(&self, since_start_us: u64) {
         self.clock.set(self.start_us.saturating_add_unsigned(since_start_us));
     }
+}
+
+/// Everything that `config` names around a clock that its owner moves, with counters in memory.
+pub(super) fn in_virtual_time(
+    mut config: Config,
+    start_us: i64,
+) -> Result<(Trial, Clock, Built), Mistakes> {
+    let source = Arc::clone(&config.source);
+    let clock = Clock::simulated_at(start_us);
+    let general = |mistake: Mistake| source.locate(&[mistake]);
+    config.engine = engine::Settings::Embedded(EmbeddedSettings::new(KEYS_MAX));
+    config.requests.access = Access::Off;
+    let builder =
+        Builder::new(Metrics::new(1), clock.clone(), &config.policy_runtime).map_err(general)?;
+    let (built, snapshot) = builder.build(config, None)?;
+    let trial = Trial::new(Arc::new(snapshot)).map_err(|error| {
+        general(Mistake::new("", error.to_string(), "a machine that can run a timer"))
+    })?;
+    Ok((trial, clock, built))
 }
 
 fn micros(duration: Duration) -> u64 {

@@ -120,7 +120,7 @@ impl Explain {
             let passes = passes.map(|wait| format!(", passes in {wait}")).unwrap_or_default();
             let which = match self.times {
                 1 => String::new(),
-                _ => format!("{}: ", words::ordinal(u64::from(*nth))),
+                times => format!("{nth} of {times}: "),
             };
             text.push_str(&format!("{which}{verdict}{by}{passes}\n"));
             text.push_str(&words::account(account, &ran.left));

@@ -1,4 +1,4 @@
-//! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`,
+//! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`, `weir replay`,
 //! `weir policy`. `request` reads a request from the command line, and `words` puts decisions into
 //! text.
 //!
@@ -18,6 +18,7 @@ mod explain;
 mod key;
 mod pages;
 mod policy;
+mod replay;
 mod request;
 mod words;
 
@@ -55,6 +56,9 @@ enum Command {
     Key(key::Key),
     /// Say what would become of a request, and why: route, facts, answer, limits
     Explain(explain::Explain),
+    /// Send the requests of access logs through a configuration, in virtual time: who would be
+    /// refused, when, by which limit
+    Replay(replay::Replay),
     /// Write, build, test and look into policies of your own
     #[command(subcommand)]
     Policy(policy::Policy),
@@ -95,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Demo { config } => demo::run(&config),
         Command::Key(key) => key::run(key),
         Command::Explain(explain) => explain.run(),
+        Command::Replay(replay) => replay.run(),
         Command::Policy(policy) => policy::run(policy),
     }
 }

@@ -120,18 +120,9 @@ impl Account {
     }
 
     pub(super) fn of(parts: &Parts<'_>, facts: Vec<(String, String)>) -> Self {
-        let verdict = match parts.decided {
-            Some(Decided::Admitted | Decided::Degraded | Decided::Local) => TrialVerdict::Admitted,
-            Some(Decided::Refused | Decided::Unavailable) => TrialVerdict::Refused,
-            Some(Decided::Bypassed) => TrialVerdict::Bypassed,
-            Some(Decided::Denied) => TrialVerdict::Denied,
-            Some(Decided::Failed) => TrialVerdict::Error,
-            None if parts.route.is_some() && parts.scope.is_none() => TrialVerdict::Admitted,
-            None => TrialVerdict::Rejected,
-        };
         let admitted = parts.outcome.filter(|outcome| outcome.admitted);
         Self {
-            verdict,
+            verdict: parts.verdict(),
             route: parts.route.map(str::to_owned),
             policy: parts.scope.map(|scope| scope.policy.clone()),
             facts,
@@ -179,6 +170,18 @@ impl<'a> Parts<'a> {
             decision: context.decision.as_ref(),
             outcome: context.outcome.as_ref(),
             less: context.usage.as_ref().and_then(|usage| usage.taken),
+        }
+    }
+
+    pub(super) fn verdict(&self) -> TrialVerdict {
+        match self.decided {
+            Some(Decided::Admitted | Decided::Degraded | Decided::Local) => TrialVerdict::Admitted,
+            Some(Decided::Refused | Decided::Unavailable) => TrialVerdict::Refused,
+            Some(Decided::Bypassed) => TrialVerdict::Bypassed,
+            Some(Decided::Denied) => TrialVerdict::Denied,
+            Some(Decided::Failed) => TrialVerdict::Error,
+            None if self.route.is_some() && self.scope.is_none() => TrialVerdict::Admitted,
+            None => TrialVerdict::Rejected,
         }
     }
 

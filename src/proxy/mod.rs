@@ -87,7 +87,10 @@ pub use settings::{
     Settings, Upgrade,
 };
 pub use snapshot::Snapshot;
-pub use trial::{Ended, Trial, TrialReply, TrialRequest, UnderWay, Unusable};
+pub use trial::{
+    Ended, ManyDecided, ManyReply, OneOfMany, Passing, Trial, TrialClient, TrialReply,
+    TrialRequest, UnderWay, Unusable,
+};
 pub use trie::{Unreached, UnreachedRoute};
 
 /// The facts that a policy may ask to see, of a request and of its response.

@@ -5,6 +5,8 @@
 //! A request is under way between [`Trial::begin`] and its end, so requests can overlap. The caller
 //! moves the clock.
 
+mod many;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
@@ -32,6 +34,8 @@ use crate::listen::Peer;
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
 use crate::upstream::{Cause, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
+
+pub use many::{ManyDecided, ManyReply, OneOfMany, Passing, TrialClient};
 
 /// The host of requests that name none.
 const HOST: &str = "localhost";

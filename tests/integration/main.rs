@@ -63,6 +63,7 @@ mod policies_login;
 mod policy_command;
 mod refusals;
 mod reloads;
+mod replay;
 mod replies;
 mod routes;
 mod sandbox;

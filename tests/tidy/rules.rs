@@ -11,7 +11,7 @@ pub const COMMENT_CHARS_MAX: usize = 100;
 
 /// Each module and the modules that it may use.
 pub const MAY_USE: &[(&str, &[&str])] = &[
-    ("cli", &["app", "config", "proxy", "policy", "plan", "clock"]),
+    ("cli", &["app", "config", "replay", "proxy", "policy", "plan", "clock"]),
     (
         "app",
         &[
@@ -27,6 +27,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "upstream",
             "admin",
             "picture",
+            "replay",
             "wire",
             "clock",
             "telemetry",
@@ -78,6 +79,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &["clock"]),
     ("clock", &[]),
     ("telemetry", &[]),
+    ("replay", &["picture", "plan"]),
     ("picture", &[]),
 ];
 
@@ -129,8 +131,9 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["flate2", "brotli_decompressor", "zstd"],
-        to: &["inspect/", "cli/policy/new"],
-        why: "only inspect looks into compressed bodies; the SDK in the binary is compressed, too",
+        to: &["inspect/", "replay/", "cli/policy/new"],
+        why: "inspect looks into compressed bodies, replay into compressed logs; the SDK in the \
+              binary is compressed, too",
     },
     Belongs {
         crates: &["httparse", "httpdate"],

@@ -1,0 +1,316 @@
+//! `weir replay`: the requests of logs through real routes, policies and limits, in the order and
+//! at the times of the log.
+//!
+//! One thread reads the logs, another decides. Each request is decided with everything before it
+//! settled that had ended by then, so how the threads run changes nothing.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::sync::atomic;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use super::counting::Counted;
+use super::simulation::in_virtual_time;
+use crate::clock::Clock;
+use crate::config::{Config, Mistakes};
+use crate::proxy::{ManyDecided, ManyReply, OneOfMany, Passing, Trial, TrialClient, TrialVerdict};
+use crate::replay::{
+    Batch, Client, Decider, Difference, Logs, Progress, Quotas, Record, Replayed, Seen, Summary,
+    Tally, Unreadable, Verdict, curve, suggest,
+};
+
+/// Batches of requests that are read ahead.
+const READ_AHEAD: usize = 8;
+/// Requests between two looks for expired counters.
+const SWEEP_EVERY: u32 = 4_096;
+/// nginx' statuses for a client that went away, and for one that is answered nothing.
+const CLIENT_GONE: [u16; 3] = [499, 444, 0];
+
+/// What to replay.
+#[derive(Debug)]
+pub struct ReplayAsked {
+    /// The logs, open.
+    pub logs: Logs,
+    /// What the requests go through.
+    pub candidate: Config,
+    /// What they go through besides, to be compared.
+    pub against: Option<Config>,
+    /// The host of requests whose log does not tell it; empty for `localhost`.
+    pub host: String,
+    /// The share of keys that are never to be refused, in percent, for suggested quotas.
+    pub percent: f64,
+    /// Whether to count what other quotas would do.
+    pub curves: bool,
+}
+
+/// Why a replay was not finished.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A configuration has mistakes.
+    #[error("{0}")]
+    Mistakes(#[from] Mistakes),
+    /// A log can't be read.
+    #[error("{0}")]
+    Log(#[from] Unreadable),
+    /// No line of the logs is a request.
+    #[error("no line is a request")]
+    Nothing(Box<Summary>),
+}
+
+/// Who watches a replay.
+pub trait ReplayWatch {
+    /// Called now and then, with the requests that were decided and the bytes that were read.
+    fn progress(&mut self, requests: u64, bytes: u64);
+
+    /// Called for each request that does not reach its upstream under the candidate.
+    fn stopped(&mut self, record: &Record, client: &Client, seen: &Seen<'_>);
+}
+
+/// Replays logs.
+///
+/// # Errors
+/// A configuration has mistakes, a log can't be read, or nothing in it is a request.
+pub fn replay(
+    asked: ReplayAsked,
+    read: &Progress,
+    watch: &mut dyn ReplayWatch,
+) -> Result<Replayed, ReplayError> {
+    let ReplayAsked { logs, candidate, against, host, percent, curves } = asked;
+    let (send, batches) = sync_channel::<Batch>(READ_AHEAD);
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || logs.read(|batch| send.send(batch).is_ok()));
+        let decided = decide(&batches, (candidate, against), &host, read, watch);
+        // A reader that is still at work ends at its next batch.
+        drop(batches);
+        let summary = match reader.join() {
+            Ok(summary) => summary?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        let mut replayed = match decided? {
+            Some(replayed) => Replayed { summary, ..replayed },
+            None => return Err(ReplayError::Nothing(Box::new(summary))),
+        };
+        replayed.quotas = quotas(&replayed.candidate, percent, curves);
+        replayed.percent = percent;
+        Ok(replayed)
+    })
+}
+
+/// Decides all requests; none if there are none.
+fn decide(
+    batches: &Receiver<Batch>,
+    (candidate, against): (Config, Option<Config>),
+    host: &str,
+    read: &Progress,
+    watch: &mut dyn ReplayWatch,
+) -> Result<Option<Replayed>, Mistakes> {
+    let Some(first) = batches.iter().find(|batch| !batch.records.is_empty()) else {
+        return Ok(None);
+    };
+    let has_hosts = candidate.routes.iter().any(|route| route.host.is_some());
+    let start_us = first.records.first().map_or(0, |record| record.at_us);
+    let mut lane = Lane::build(candidate, start_us)?;
+    let mut other = match against {
+        Some(config) => Some((Lane::build(config, start_us)?, Tally::default())),
+        None => None,
+    };
+    let (mut tally, mut difference) = (Tally::default(), Difference::default());
+    let mut clients: Vec<Client> = Vec::new();
+    let mut requests = 0;
+    for batch in std::iter::once(first).chain(batches.iter()) {
+        let Batch { records, clients: new } = batch;
+        lane.clients.extend(new.iter().map(|client| TrialClient::new(client.address)));
+        if let Some((other, _)) = &mut other {
+            other.clients.extend(new.iter().map(|client| TrialClient::new(client.address)));
+        }
+        clients.extend(new);
+        for record in &records {
+            let before = other.as_mut().map(|(lane, tally)| {
+                lane.pass(record, host, |seen| {
+                    tally.add(record, seen);
+                    seen.verdict.passes()
+                })
+            });
+            lane.pass(record, host, |seen| {
+                tally.add(record, seen);
+                if let Some(passed) = before {
+                    difference.add(record, seen, passed);
+                }
+                if !seen.verdict.passes()
+                    && let Some(client) = clients.get(record.client as usize)
+                {
+                    watch.stopped(record, client, seen);
+                }
+            });
+        }
+        requests += records.len() as u64;
+        watch.progress(requests, read.load(atomic::Ordering::Relaxed));
+    }
+    let against = other.map(|(_, tally)| (tally, difference));
+    Ok(Some(Replayed { clients, has_hosts, candidate: tally, against, ..Replayed::default() }))
+}
+
+/// What each limit's quota could be.
+fn quotas(tally: &Tally, percent: f64, curves: bool) -> Vec<Option<Quotas>> {
+    let each = tally.limits.iter().map(|limit| {
+        let mut counted = Counted::new(limit)?;
+        let suggestion = suggest(limit, percent, &mut counted);
+        let curve = if curves { curve(limit, &mut counted) } else { Vec::new() };
+        Some(Quotas { suggestion, curve })
+    });
+    each.collect()
+}
+
+/// One configuration on the way through a log.
+struct Lane {
+    trial: Trial,
+    clock: Clock,
+    clients: Vec<TrialClient>,
+    under_way: BinaryHeap<UnderWay>,
+    sent: u64,
+    since_sweep: u32,
+}
+
+/// A request that waits for its upstream. The first to end is the greatest.
+struct UnderWay {
+    due_us: i64,
+    number: u64,
+    passing: Passing,
+    reply: ManyReply,
+    took: Duration,
+}
+
+impl Lane {
+    fn build(config: Config, start_us: i64) -> Result<Self, Mistakes> {
+        let (trial, clock, _) = in_virtual_time(config, start_us)?;
+        Ok(Self {
+            trial,
+            clock,
+            clients: Vec::new(),
+            under_way: BinaryHeap::new(),
+            sent: 0,
+            since_sweep: 0,
+        })
+    }
+
+    /// Takes a request to its decision, after all that had ended by then.
+    fn pass<T>(&mut self, record: &Record, host: &str, see: impl FnOnce(&Seen<'_>) -> T) -> T {
+        while let Some(next) = self.under_way.peek_mut()
+            && next.due_us <= record.at_us
+        {
+            let UnderWay { due_us, passing, reply, took, .. } =
+                std::collections::binary_heap::PeekMut::pop(next);
+            self.clock.set(due_us);
+            self.trial.pass_on(passing, reply, took);
+        }
+        self.clock.set(record.at_us);
+        self.since_sweep += 1;
+        if self.since_sweep == SWEEP_EVERY {
+            self.since_sweep = 0;
+            self.trial.sweep();
+        }
+        let passing = self.clients.get_mut(record.client as usize).and_then(|client| {
+            let request = OneOfMany {
+                method: record.method(),
+                target: record.target(),
+                host: if record.host().is_empty() { host } else { record.host() },
+                version: record.version.unwrap_or(11),
+                https: record.https.unwrap_or(false),
+                headers: record.headers(),
+                body_bytes: record.request_bytes,
+            };
+            self.trial.pass(request, client).ok()
+        });
+        let Some(passing) = passing else { return see(&UNREADABLE) };
+        let decider = decider(&passing.decided);
+        let saw = see(&seen(&passing.decided, decider));
+        self.send(passing, record);
+        saw
+    }
+
+    /// Has its upstream reply as the log says.
+    fn send(&mut self, passing: Passing, record: &Record) {
+        if !passing.is_sent() {
+            return;
+        }
+        let reply = match record.status {
+            Some(status) if CLIENT_GONE.contains(&status) => ManyReply::ClientGone,
+            Some(status @ 200..=599) => ManyReply::Answer(status, record.bytes),
+            _ => ManyReply::Answer(200, record.bytes),
+        };
+        let took = Duration::from_micros(record.took_us) + passing.decided.delay;
+        if took.is_zero() {
+            self.trial.pass_on(passing, reply, took);
+            return;
+        }
+        self.sent += 1;
+        let us = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
+        let due_us = record.at_us.saturating_add(us);
+        self.under_way.push(UnderWay { due_us, number: self.sent, passing, reply, took });
+    }
+}
+
+/// What can't be read is answered 400 before it has a route.
+const UNREADABLE: Seen<'static> = Seen {
+    verdict: Verdict::Rejected,
+    route: None,
+    policy: None,
+    limits: &[],
+    outcomes: &[],
+    passes_in_us: None,
+};
+
+fn decider(decided: &ManyDecided) -> Option<Decider<'_>> {
+    let (policy, scope) = (decided.policy()?, decided.scope()?);
+    // What a route without a policy's answer was refused for was not shown to a policy.
+    if decided.verdict == TrialVerdict::Rejected {
+        return None;
+    }
+    Some(Decider {
+        name: decided.policy_name()?,
+        scope: &scope.name,
+        facts: (policy.request_facts(), policy.response_facts()),
+    })
+}
+
+fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> Seen<'a> {
+    let (limits, outcomes) = decided.limits();
+    let passes_in = decided.retry_after();
+    Seen {
+        verdict: match decided.verdict {
+            TrialVerdict::Admitted => Verdict::Admitted,
+            TrialVerdict::Bypassed => Verdict::Bypassed,
+            TrialVerdict::Refused => Verdict::Refused,
+            TrialVerdict::Denied => Verdict::Denied,
+            TrialVerdict::Error => Verdict::Failed,
+            TrialVerdict::Rejected => Verdict::Rejected,
+        },
+        route: decided.route(),
+        policy,
+        limits,
+        outcomes,
+        passes_in_us: passes_in.and_then(|wait| u64::try_from(wait.as_micros()).ok()),
+    }
+}
+
+impl Ord for UnderWay {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.due_us, other.number).cmp(&(self.due_us, self.number))
+    }
+}
+
+impl PartialOrd for UnderWay {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for UnderWay {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for UnderWay {}

@@ -1,0 +1,230 @@
+//! `weir replay`: the requests of access logs through a configuration, in virtual time.
+//!
+//! Results go to standard output, progress to standard error if that is a terminal.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::{CONFIG_DEFAULT, EXIT_WRONG, wrong, wrong_file};
+use crate::app::{self, ReplayAsked, ReplayError, ReplayWatch};
+use crate::clock;
+use crate::replay::{
+    Client, Described, FILES_MAX, FORMATS, Format, Logs, Progress, Reading, Record, Replayed, Seen,
+    stopped_line,
+};
+
+/// Time between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Args)]
+pub(super) struct Replay {
+    /// Access logs, compressed with gzip or not; `-` is standard input. Several are merged by time
+    #[arg(required = true)]
+    logs: Vec<PathBuf>,
+    /// The configuration that the requests go through
+    #[arg(long, default_value = CONFIG_DEFAULT)]
+    config: PathBuf,
+    /// Also say what changes beside this configuration
+    #[arg(long, value_name = "OTHER")]
+    against: Option<PathBuf>,
+    #[arg(long, value_parser = format, conflicts_with = "pattern", help = format_help())]
+    format: Option<Format>,
+    /// The logs' lines in the way of nginx' log_format, as in '$remote_addr - $remote_user
+    /// [$time_local] "$request" $status $bytes'
+    #[arg(long)]
+    pattern: Option<String>,
+    /// The host of requests whose log does not tell it [default: localhost]
+    #[arg(long, default_value = "", hide_default_value = true)]
+    host: String,
+    /// Suggest for each limit the smallest quota at which so many percent of its keys are never
+    /// refused
+    #[arg(long, default_value_t = 99.0, value_parser = percent)]
+    percent: f64,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Also write a page with pictures
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Also write each request that is stopped, as a line of JSON: where it is in the logs, by
+    /// which limit and key, and when it would pass
+    #[arg(long, value_name = "FILE")]
+    stopped: Option<PathBuf>,
+}
+
+fn format_help() -> String {
+    format!("The logs' format, one of {} [default: as their first lines look]", names())
+}
+
+fn names() -> String {
+    FORMATS.map(|(name, _)| name).join(", ")
+}
+
+fn format(text: &str) -> Result<Format, String> {
+    let found = FORMATS.iter().find(|(name, _)| *name == text);
+    found.map(|(_, format)| *format).ok_or_else(|| format!("expected one of {}", names()))
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| "expected a number from 0 to 100".to_owned())
+}
+
+impl Replay {
+    pub(super) fn run(self) -> ExitCode {
+        app::start_quiet_log();
+        let code = match self.replay() {
+            Ok(replayed) => self.report(&replayed),
+            Err(code) => code,
+        };
+        app::flush_log();
+        code
+    }
+
+    fn replay(&self) -> Result<Replayed, ExitCode> {
+        let reading = self.reading().map_err(|message| wrong(&message))?;
+        if self.logs.len() > FILES_MAX {
+            return Err(wrong(&format!(
+                "found {} logs, expected at most {FILES_MAX}",
+                self.logs.len()
+            )));
+        }
+        let candidate = app::load(&self.config).map_err(|mistakes| wrong_file(&mistakes))?;
+        let against = self.against.as_deref().map(app::load).transpose();
+        let against = against.map_err(|mistakes| wrong_file(&mistakes))?;
+        let paths: Vec<&Path> = self.logs.iter().map(PathBuf::as_path).collect();
+        let read = Progress::default();
+        let logs = Logs::open(&paths, &reading, &read);
+        let logs = logs.map_err(|unreadable| wrong(&unreadable.to_string()))?;
+        let mut watch = Watch::new(logs.bytes, &paths, self.stopped.as_deref())?;
+        let asked = ReplayAsked {
+            logs,
+            candidate,
+            against,
+            host: self.host.clone(),
+            percent: self.percent,
+            curves: self.html.is_some() || self.json,
+        };
+        let replayed = app::replay(asked, &read, &mut watch);
+        watch.end()?;
+        let replayed = replayed.map_err(|error| failed(&error))?;
+        Ok(Replayed {
+            config: self.config.display().to_string(),
+            against_config: self.against.as_ref().map(|path| path.display().to_string()),
+            ..replayed
+        })
+    }
+
+    fn reading(&self) -> Result<Reading, String> {
+        match (&self.pattern, self.format) {
+            (Some(pattern), _) => Described::parse(pattern)
+                .map(Reading::Pattern)
+                .map_err(|error| format!("--pattern: {error}")),
+            (None, Some(format)) => Ok(Reading::As(format)),
+            (None, None) => Ok(Reading::Detected),
+        }
+    }
+
+    fn report(&self, replayed: &Replayed) -> ExitCode {
+        if let Some(path) = &self.html
+            && let Err(error) = std::fs::write(path, replayed.page())
+        {
+            return wrong(&format!("{}: {error}", path.display()));
+        }
+        let told = match self.json {
+            true => format!("{}\n", replayed.json()),
+            false => replayed.text(),
+        };
+        match std::io::stdout().write_all(told.as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            // Nobody reads on.
+            Err(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+fn failed(error: &ReplayError) -> ExitCode {
+    match error {
+        ReplayError::Mistakes(mistakes) => wrong_file(mistakes),
+        ReplayError::Log(unreadable) => wrong(&unreadable.to_string()),
+        ReplayError::Nothing(summary) => {
+            eprintln!("weir: no line of the logs is a request");
+            for one in &summary.broken_shown {
+                eprintln!("{}:{}: {}", one.file, one.line, one.why);
+            }
+            ExitCode::from(EXIT_WRONG)
+        }
+    }
+}
+
+/// Draws progress, and writes what is stopped.
+struct Watch {
+    began: Instant,
+    drawn: Option<Instant>,
+    is_terminal: bool,
+    bytes: Option<u64>,
+    names: Vec<String>,
+    stopped: Option<(PathBuf, BufWriter<File>)>,
+    unwritten: Option<std::io::Error>,
+}
+
+impl Watch {
+    fn new(bytes: Option<u64>, logs: &[&Path], stopped: Option<&Path>) -> Result<Self, ExitCode> {
+        let create = |path: &Path| match File::create(path) {
+            Ok(file) => Ok((path.to_owned(), BufWriter::new(file))),
+            Err(error) => Err(wrong(&format!("{}: {error}", path.display()))),
+        };
+        Ok(Self {
+            began: clock::monotonic(),
+            drawn: None,
+            is_terminal: std::io::stderr().is_terminal(),
+            bytes,
+            names: logs.iter().map(|path| path.display().to_string()).collect(),
+            stopped: stopped.map(create).transpose()?,
+            unwritten: None,
+        })
+    }
+
+    fn end(&mut self) -> Result<(), ExitCode> {
+        if self.drawn.is_some() {
+            eprint!("\r\x1b[K");
+        }
+        let Some((path, file)) = &mut self.stopped else { return Ok(()) };
+        let written = self.unwritten.take().map_or_else(|| file.flush(), Err);
+        written.map_err(|error| wrong(&format!("{}: {error}", path.display())))
+    }
+}
+
+impl ReplayWatch for Watch {
+    fn progress(&mut self, requests: u64, bytes: u64) {
+        let now = clock::monotonic();
+        let due = self.drawn.is_none_or(|drawn| now >= drawn + PROGRESS_EVERY);
+        if !self.is_terminal || !due {
+            return;
+        }
+        self.drawn = Some(now);
+        let per_second = requests as f64 / (now - self.began).as_secs_f64().max(1e-3);
+        let part = self
+            .bytes
+            .filter(|all| *all > 0)
+            .map(|all| format!("{:3.0} %, ", (bytes as f64 * 100.0 / all as f64).min(100.0)));
+        let part = part.unwrap_or_default();
+        eprint!("\r\x1b[K{part}{requests} requests, {per_second:.0} a second");
+    }
+
+    fn stopped(&mut self, record: &Record, client: &Client, seen: &Seen<'_>) {
+        let Some((_, file)) = &mut self.stopped else { return };
+        let name = self.names.get(usize::from(record.file)).map_or("", String::as_str);
+        let line = stopped_line(record, client, name, seen);
+        if self.unwritten.is_none()
+            && let Err(error) = writeln!(file, "{line}")
+        {
+            self.unwritten = Some(error);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Many requests in virtual time, as in a log of millions: each is told in borrowed text, and
+//! nothing is kept of it but what its caller counts. The path is the one of [`Trial::begin`].
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode, Version};
+
+use super::{HOST, PORT, Trial, Unusable, drain, poll_once, read_whole};
+use crate::clock;
+use crate::limit::Scope;
+use crate::listen::Peer;
+use crate::plan::{Limit, LimitOutcome, Outcome};
+use crate::policy::{Decision, Policy, Verdict};
+use crate::proxy::account::{Parts, TrialVerdict};
+use crate::proxy::context::RequestContext;
+use crate::proxy::exchange::Exchange;
+use crate::proxy::live::LocalSnapshot;
+use crate::proxy::serve;
+use crate::proxy::snapshot::RouteHandle;
+use crate::upstream::{Upstream, UpstreamError};
+use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
+
+/// What replies consist of, as often as they are long.
+static BLANK: [u8; 1 << 16] = [b' '; 1 << 16];
+
+/// A client whose requests are many.
+#[derive(Clone, Debug)]
+pub struct TrialClient {
+    plain: Arc<Peer>,
+    secure: Option<Arc<Peer>>,
+}
+
+impl TrialClient {
+    /// The client with this address.
+    #[must_use]
+    pub fn new(from: IpAddr) -> Self {
+        let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
+        Self { plain: Arc::new(Peer::plain(SocketAddr::new(from, PORT), local)), secure: None }
+    }
+
+    fn peer(&mut self, https: bool) -> &Arc<Peer> {
+        if !https {
+            return &self.plain;
+        }
+        self.secure.get_or_insert_with(|| {
+            let Peer { address, local, ref ip, .. } = *self.plain;
+            Arc::new(Peer { tls: true, ip: ip.clone(), ..Peer::plain(address, local) })
+        })
+    }
+}
+
+/// One of many requests.
+#[derive(Clone, Copy, Debug)]
+pub struct OneOfMany<'a, H> {
+    /// `GET`.
+    pub method: &'a str,
+    /// Path and query.
+    pub target: &'a str,
+    /// The host that it asks for; empty if it is not known.
+    pub host: &'a str,
+    /// 10, 11 or 20, for HTTP/1.0, 1.1 and 2.
+    pub version: u8,
+    /// Whether it came over TLS.
+    pub https: bool,
+    /// Its other header fields.
+    pub headers: H,
+    /// The length of its body, which is not sent.
+    pub body_bytes: Option<u64>,
+}
+
+/// How its upstream replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManyReply {
+    /// With this status, and a body of so many bytes.
+    Answer(u16, u64),
+    /// The client has gone away before.
+    ClientGone,
+}
+
+/// How one of many was decided.
+#[derive(Debug)]
+pub struct ManyDecided {
+    /// What became of it.
+    pub verdict: TrialVerdict,
+    /// How long it waited in a leaky bucket.
+    pub delay: Duration,
+    route: Arc<RouteHandle>,
+    routed: bool,
+    decision: Option<Arc<Decision>>,
+    outcome: Option<Outcome>,
+}
+
+impl ManyDecided {
+    fn of(context: &RequestContext) -> Self {
+        let parts = Parts::of(context);
+        Self {
+            verdict: parts.verdict(),
+            delay: context.delayed(),
+            route: Arc::clone(&context.route),
+            routed: parts.route.is_some(),
+            decision: context.decision.clone(),
+            outcome: context.outcome.clone(),
+        }
+    }
+
+    /// The route's name.
+    #[must_use]
+    pub fn route(&self) -> Option<&str> {
+        self.routed.then_some(self.route.name.as_str())
+    }
+
+    /// The policy that decided.
+    #[must_use]
+    pub fn policy(&self) -> Option<&Policy> {
+        self.route.policy.as_ref().map(|policy| &*policy.policy)
+    }
+
+    /// The policy's name.
+    #[must_use]
+    pub fn policy_name(&self) -> Option<&str> {
+        self.route.policy_name()
+    }
+
+    /// The namespace of its limits.
+    #[must_use]
+    pub fn scope(&self) -> Option<&Arc<Scope>> {
+        self.route.policy.as_ref().map(|policy| &policy.scope)
+    }
+
+    /// The limits that were asked, and what each answered.
+    #[must_use]
+    pub fn limits(&self) -> (&[Limit], &[LimitOutcome]) {
+        match (self.decision.as_deref().map(|decision| &decision.verdict), &self.outcome) {
+            (Some(Verdict::Check(plan)), Some(outcome)) => (plan.limits(), &outcome.limits),
+            _ => (&[], &[]),
+        }
+    }
+
+    /// How long to wait after a refusal by limits. `None` where waiting does not help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let (limits, _) = self.limits();
+        let us = self.outcome.as_ref().filter(|it| !it.admitted)?.retry_after_us(limits)?;
+        Some(Duration::from_micros(us))
+    }
+}
+
+/// One of many, decided. Waits for its upstream, unless it was answered.
+pub struct Passing {
+    /// How it was decided.
+    pub decided: ManyDecided,
+    rest: Option<(Pin<Box<dyn Future<Output = Option<Response>>>>, Rc<Watch>)>,
+}
+
+impl Passing {
+    /// Whether it waits for its upstream.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.rest.is_some()
+    }
+}
+
+impl fmt::Debug for Passing {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Passing").field("decided", &self.decided).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Watch {
+    decided: RefCell<Option<ManyDecided>>,
+    /// The decision was noted.
+    noted: Cell<bool>,
+    reply: Cell<Option<(u16, u64)>>,
+    took: Cell<Duration>,
+}
+
+impl Exchange for Rc<Watch> {
+    async fn send(
+        &self,
+        _upstream: &Upstream,
+        request: Request,
+        _client: Option<Network>,
+        context: &mut RequestContext,
+    ) -> Result<Response, UpstreamError> {
+        self.noted.set(true);
+        *self.decided.borrow_mut() = Some(ManyDecided::of(context));
+        read_whole(request.body).await?;
+        let (status, bytes) = poll_fn(|_| match self.reply.take() {
+            Some(reply) => Poll::Ready(reply),
+            None => Poll::Pending,
+        })
+        .await;
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        let body = match bytes {
+            0 => Body::empty(),
+            left => Body::source(Box::new(Blank { left })),
+        };
+        Ok(Response::new(status, body))
+    }
+}
+
+/// A body of which only the length is known.
+struct Blank {
+    left: u64,
+}
+
+impl Source for Blank {
+    fn poll_fill(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn data(&self) -> &[u8] {
+        let bytes = usize::try_from(self.left).unwrap_or(usize::MAX).min(BLANK.len());
+        BLANK.get(..bytes).unwrap_or_default()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes as u64);
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        Some(self.left)
+    }
+
+    fn is_end(&self) -> bool {
+        self.left == 0
+    }
+
+    fn finish(self: Box<Self>, _end: &BodyEnd) {}
+}
+
+impl Trial {
+    /// Takes one of many requests to its decision.
+    ///
+    /// # Errors
+    /// It is not a request that a client could send.
+    pub fn pass<'h, H>(
+        &self,
+        request: OneOfMany<'_, H>,
+        client: &mut TrialClient,
+    ) -> Result<Passing, Unusable>
+    where
+        H: Iterator<Item = (&'h str, &'h str)>,
+    {
+        let _entered = self.runtime.enter();
+        let peer = Arc::clone(client.peer(request.https));
+        let request = request.built()?;
+        let (local, watch) = (Arc::clone(&self.local), Rc::<Watch>::default());
+        let watched = Rc::clone(&watch);
+        let mut run: Pin<Box<dyn Future<Output = Option<Response>>>> =
+            Box::pin(async move { handle(&local, request, &peer, &watched).await });
+        let answered = poll_once(&mut run);
+        let decided = watch.decided.borrow_mut().take();
+        let Some(decided) = decided else {
+            return Err(Unusable { found: "no decision".to_owned(), expected: "one" });
+        };
+        let rest = match answered {
+            Poll::Ready(answered) => {
+                answered.into_iter().for_each(|answered| drain(answered.body));
+                None
+            }
+            Poll::Pending => Some((run, watch)),
+        };
+        Ok(Passing { decided, rest })
+    }
+
+    /// Ends one of many with its upstream's reply, `took` after it was sent. What it settles counts
+    /// from now on.
+    pub fn pass_on(&self, passing: Passing, reply: ManyReply, took: Duration) {
+        let Some((mut run, watch)) = passing.rest else { return };
+        let _entered = self.runtime.enter();
+        watch.took.set(took);
+        match reply {
+            ManyReply::ClientGone => {}
+            ManyReply::Answer(status, bytes) => {
+                watch.reply.set(Some((status, bytes)));
+                if let Poll::Ready(Some(answered)) = poll_once(&mut run) {
+                    drain(answered.body);
+                }
+            }
+        }
+    }
+
+    /// Drops counters that have expired, a part of them with each call.
+    pub fn sweep(&self) {
+        self.limiter.sweep();
+    }
+}
+
+/// As `handle` of the proxy, watched.
+async fn handle(
+    local: &LocalSnapshot,
+    request: Request,
+    peer: &Peer,
+    watch: &Rc<Watch>,
+) -> Option<Response> {
+    let mut context = RequestContext::begin(local, &request, peer);
+    let served = serve(local, request, peer, &mut context, watch).await;
+    if !watch.noted.replace(true) {
+        // Refused, or answered here.
+        *watch.decided.borrow_mut() = Some(ManyDecided::of(&context));
+    }
+    let took = watch.took.get();
+    context.started = clock::monotonic().checked_sub(took).unwrap_or(context.started);
+    Some(match served {
+        Ok(reply) => context.stream(reply),
+        Err(refusal) => context.refuse(&refusal),
+    })
+}
+
+impl<'h, H: Iterator<Item = (&'h str, &'h str)>> OneOfMany<'_, H> {
+    fn built(self) -> Result<Request, Unusable> {
+        let unusable = |what: &str, found: &str, expected| Unusable {
+            found: format!("the {what} {:?}", found.chars().take(60).collect::<String>()),
+            expected,
+        };
+        let method = Method::from_bytes(self.method.as_bytes())
+            .map_err(|_| unusable("method", self.method, "a method such as GET"))?;
+        // Without a fragment, and as strict as the reader of requests.
+        let target = PathAndQuery::try_from(self.target).ok();
+        let is_path = self.target.starts_with('/') || self.target == "*";
+        let target = target
+            .filter(|_| is_path)
+            .ok_or_else(|| unusable("target", self.target, "a path and perhaps a query"))?;
+        let mut fields = Fields::new();
+        let target = fields.keep(target.as_str().as_bytes());
+        fields.append(Known::Host, if self.host.is_empty() { HOST } else { self.host });
+        for (name, value) in self.headers {
+            let sent = !value.is_empty() && !name.is_empty() && !name.eq_ignore_ascii_case("host");
+            let plain = name.bytes().all(is_token) && !value.bytes().any(|byte| byte < b' ');
+            if sent && plain && !is_framing(name) {
+                fields.append(name, value);
+            }
+        }
+        if let Some(bytes) = self.body_bytes.filter(|bytes| *bytes > 0) {
+            fields.append(Known::ContentLength, itoa::Buffer::new().format(bytes));
+        }
+        let version = match self.version {
+            10 => Version::HTTP_10,
+            20 | 30 => Version::HTTP_2,
+            _ => Version::HTTP_11,
+        };
+        Ok(Request::new(method, version, fields, target, None))
+    }
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Fields that say how a body or a connection is to be read. There is neither here.
+fn is_framing(name: &str) -> bool {
+    const FRAMING: [&str; 5] =
+        ["content-length", "transfer-encoding", "connection", "upgrade", "expect"];
+    FRAMING.iter().any(|known| known.eq_ignore_ascii_case(name))
+}

@@ -1,0 +1,275 @@
+//! Lines that are JSON objects: of nginx, Caddy, Traefik, Envoy and Weir. What nginx and Envoy
+//! write is described in their configurations, so several names are known for one thing.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::line::Line;
+use super::time;
+
+/// Who wrote a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writer {
+    Nginx,
+    Caddy,
+    Traefik,
+    Envoy,
+    Weir,
+}
+
+type Object = Map<String, Value>;
+type Read<'l> = Result<Line<'l>, Cow<'static, str>>;
+
+/// Who writes lines like this one.
+pub(super) fn writer(text: &str) -> Option<Writer> {
+    let object = object(text).ok()?;
+    let has = |name: &str| object.contains_key(name);
+    Some(if has("request") && object.get("request").is_some_and(Value::is_object) {
+        Writer::Caddy
+    } else if has("DownstreamStatus") || has("RequestPath") {
+        Writer::Traefik
+    } else if has("message") && has("timestamp") && has("level") {
+        Writer::Weir
+    } else if has("response_code") || has("start_time") {
+        Writer::Envoy
+    } else {
+        Writer::Nginx
+    })
+}
+
+fn object(text: &str) -> Result<Object, Cow<'static, str>> {
+    serde_json::from_str(text).map_err(|error| format!("no JSON object: {error}").into())
+}
+
+/// # Errors
+/// What is wrong with the line.
+pub(super) fn read<'l>(writer: Writer, text: &str) -> Read<'l> {
+    let object = object(text)?;
+    match writer {
+        Writer::Nginx => nginx(object),
+        Writer::Caddy => caddy(object),
+        Writer::Traefik => traefik(object),
+        Writer::Envoy => envoy(object),
+        Writer::Weir => weir(object),
+    }
+}
+
+/// Takes the first of these members that says something, as text.
+fn text(object: &mut Object, names: &[&str]) -> Option<Cow<'static, str>> {
+    names.iter().find_map(|name| match object.get_mut(*name)? {
+        Value::String(text) if text.is_empty() || text == "-" => None,
+        Value::String(text) => Some(Cow::Owned(std::mem::take(text))),
+        Value::Number(number) => Some(Cow::Owned(number.to_string())),
+        _ => None,
+    })
+}
+
+fn number(object: &Object, names: &[&str]) -> Option<f64> {
+    names.iter().find_map(|name| match object.get(*name)? {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    })
+}
+
+fn whole(object: &Object, names: &[&str]) -> Option<u64> {
+    let number = number(object, names).filter(|number| (0.0..1e15).contains(number))?;
+    Some(number as u64)
+}
+
+/// A duration in microseconds, of a number with this many microseconds in its unit.
+fn duration(object: &Object, names: &[&str], unit_us: f64) -> Option<u64> {
+    let us = number(object, names)? * unit_us;
+    (0.0..1e15).contains(&us).then_some(us as u64)
+}
+
+fn status(object: &Object, names: &[&str]) -> Option<u16> {
+    whole(object, names).and_then(|status| u16::try_from(status).ok()).filter(|it| *it > 0)
+}
+
+fn stamp(
+    object: &mut Object,
+    names: &[&str],
+    read: fn(&str) -> Option<i64>,
+) -> Result<Option<i64>, Cow<'static, str>> {
+    let Some(found) = text(object, names) else {
+        return Err(format!("no time: none of {}", names.join(", ")).into());
+    };
+    match read(&found) {
+        Some(us) => Ok(Some(us)),
+        None => {
+            Err(format!("found the time {found:?}, expected one such as 2015-05-17T10:05:03Z")
+                .into())
+        }
+    }
+}
+
+/// Milliseconds since 1970, or a time as text.
+fn milliseconds(text: &str) -> Option<i64> {
+    match text.parse::<f64>() {
+        Ok(ms) => (0.0..1e14).contains(&ms).then_some((ms * 1e3) as i64),
+        Err(_) => time::any(text),
+    }
+}
+
+/// Takes members that begin with `prefix` as header fields.
+fn headers(object: &mut Object, prefix: &str, line: &mut Line<'_>) {
+    for (name, value) in object.iter_mut() {
+        if let (Some(field), Value::String(value)) = (name.strip_prefix(prefix), value) {
+            let value = if value == "-" { String::new() } else { std::mem::take(value) };
+            line.add_header(Cow::Owned(field.replace('_', "-").to_ascii_lowercase()), value.into());
+        }
+    }
+}
+
+fn nginx<'l>(mut object: Object) -> Read<'l> {
+    let it = &mut object;
+    let mut line = Line { stamp_is_end: true, ..Line::default() };
+    line.client = text(it, &["remote_addr", "client", "client_ip", "clientip", "remote_ip", "ip"]);
+    line.stamp_us = match text(it, &["time_ms", "timestamp_ms"]) {
+        Some(ms) => milliseconds(&ms),
+        None => {
+            let names = [
+                "time_iso8601",
+                "time_local",
+                "msec",
+                "time",
+                "timestamp",
+                "@timestamp",
+                "ts",
+                "date",
+            ];
+            stamp(it, &names, time::any)?
+        }
+    };
+    if let Some(request) = text(it, &["request"]) {
+        let mut split = Line::default();
+        split.set_request(&request)?;
+        let owned = |part: Option<Cow<'_, str>>| part.map(|part| Cow::Owned(part.into_owned()));
+        (line.method, line.target, line.version) =
+            (owned(split.method), owned(split.target), owned(split.version));
+    }
+    let method = text(it, &["request_method", "method", "verb"]);
+    let target = text(it, &["request_uri", "uri", "path", "url"]);
+    let version = text(it, &["server_protocol", "protocol", "http_version"]);
+    line.method = line.method.or(method);
+    line.target = line.target.or(target);
+    line.version = line.version.or(version);
+    line.query = text(it, &["args", "query_string"]);
+    line.status = status(it, &["status", "response", "status_code"]);
+    line.bytes = whole(it, &["body_bytes_sent", "bytes_sent", "bytes", "size"]);
+    line.request_bytes = whole(it, &["content_length"]);
+    line.took_us = duration(it, &["request_time", "duration"], 1e6)
+        .or_else(|| duration(it, &["request_time_ms", "duration_ms"], 1e3));
+    line.host = text(it, &["host", "http_host", "vhost", "server_name"]);
+    line.scheme = text(it, &["scheme"]);
+    headers(it, "http_", &mut line);
+    let agent = text(it, &["user_agent", "agent"]);
+    agent.into_iter().for_each(|agent| line.add_header("user-agent".into(), agent));
+    Ok(line)
+}
+
+fn caddy<'l>(mut object: Object) -> Read<'l> {
+    let Some(Value::Object(mut request)) = object.remove("request") else {
+        return Ok(Line { skip: true, ..Line::default() });
+    };
+    let mut line = Line { stamp_is_end: true, all_headers: true, ..Line::default() };
+    line.stamp_us = stamp(&mut object, &["ts"], time::any)?;
+    line.status = status(&object, &["status"]);
+    line.bytes = whole(&object, &["size"]);
+    line.request_bytes = whole(&object, &["bytes_read"]);
+    line.took_us = duration(&object, &["duration"], 1e6);
+    let it = &mut request;
+    line.client = text(it, &["client_ip", "remote_ip", "remote_addr"]);
+    line.method = text(it, &["method"]);
+    line.target = text(it, &["uri"]);
+    line.version = text(it, &["proto"]);
+    line.host = text(it, &["host"]);
+    line.scheme = Some(if it.contains_key("tls") { "https".into() } else { "http".into() });
+    if let Some(Value::Object(headers)) = it.remove("headers") {
+        for (name, values) in headers {
+            let Value::Array(values) = values else { continue };
+            for value in values {
+                let Value::String(value) = value else { continue };
+                // Caddy leaves these out unless it is told to show them.
+                let value = if value == "REDACTED" { String::new() } else { value };
+                line.add_header(Cow::Owned(name.to_ascii_lowercase()), Cow::Owned(value));
+            }
+        }
+    }
+    Ok(line)
+}
+
+fn traefik<'l>(mut object: Object) -> Read<'l> {
+    let it = &mut object;
+    let mut line =
+        Line { stamp_us: stamp(it, &["StartUTC", "StartLocal"], time::any)?, ..Line::default() };
+    line.client = text(it, &["ClientHost", "ClientAddr"]);
+    line.method = text(it, &["RequestMethod"]);
+    line.target = text(it, &["RequestPath"]);
+    line.version = text(it, &["RequestProtocol"]);
+    line.host = text(it, &["RequestHost", "RequestAddr"]);
+    line.scheme = text(it, &["RequestScheme"]);
+    line.status = status(it, &["DownstreamStatus", "OriginStatus"]);
+    line.was_refused = line.status == Some(429) && status(it, &["OriginStatus"]).is_none();
+    line.bytes = whole(it, &["DownstreamContentSize", "OriginContentSize"]);
+    line.request_bytes = whole(it, &["RequestContentSize"]);
+    line.took_us = duration(it, &["Duration"], 1e-3);
+    headers(it, "request_", &mut line);
+    Ok(line)
+}
+
+fn envoy<'l>(mut object: Object) -> Read<'l> {
+    let it = &mut object;
+    let mut line =
+        Line { stamp_us: stamp(it, &["start_time", "timestamp"], time::any)?, ..Line::default() };
+    line.client = text(
+        it,
+        &[
+            "downstream_remote_address",
+            "downstream_remote_address_without_port",
+            "downstream_direct_remote_address",
+            "client_ip",
+            "remote_address",
+        ],
+    );
+    line.method = text(it, &["method", "request_method"]);
+    line.target = text(it, &["x_envoy_original_path", "path", "request_path"]);
+    line.version = text(it, &["protocol"]);
+    line.host = text(it, &["authority", "host"]);
+    line.scheme = text(it, &["scheme"]);
+    line.status = status(it, &["response_code", "status"]);
+    line.bytes = whole(it, &["bytes_sent"]);
+    line.request_bytes = whole(it, &["bytes_received"]);
+    line.took_us = duration(it, &["duration"], 1e3);
+    let flags = text(it, &["response_flags"]);
+    line.was_refused =
+        flags.is_some_and(|flags| flags.split(',').any(|flag| matches!(flag, "RL" | "RLSE")));
+    for (member, field) in [("user_agent", "user-agent"), ("x_forwarded_for", "x-forwarded-for")] {
+        let value = text(it, &[member]);
+        value.into_iter().for_each(|value| line.add_header(field.into(), value));
+    }
+    Ok(line)
+}
+
+fn weir<'l>(mut object: Object) -> Read<'l> {
+    if object.get("message").and_then(Value::as_str) != Some("request") {
+        return Ok(Line { skip: true, ..Line::default() });
+    }
+    let it = &mut object;
+    let mut line = Line { stamp_is_end: true, no_queries: true, ..Line::default() };
+    line.stamp_us = stamp(it, &["timestamp"], time::rfc3339)?;
+    line.client = text(it, &["client"]);
+    line.method = text(it, &["method"]);
+    line.target = text(it, &["path"]);
+    line.status = status(it, &["status"]);
+    line.bytes = whole(it, &["bytes"]);
+    line.took_us = duration(it, &["duration_ms"], 1e3);
+    line.host = text(it, &["host"]);
+    let decision = text(it, &["decision"]);
+    line.was_refused = decision.is_some_and(|decision| super::own::refuses(&decision));
+    let agent = text(it, &["user_agent"]);
+    agent.into_iter().for_each(|agent| line.add_header("user-agent".into(), agent));
+    Ok(line)
+}

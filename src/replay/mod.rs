@@ -1,0 +1,36 @@
+//! Logs of requests, and what came of replaying them: reads them in the order of their requests'
+//! times, counts what became of each request, and writes reports. Knows no policy and no engine:
+//! `app` takes the requests through those.
+//!
+//! In the order of a replay: `read` opens logs and merges them, with `format`, `pattern`, `json`,
+//! `own` and `time` for their lines; `line` is what a line tells, and `record` what is kept of it.
+//! `tally` counts, `difference` compares two configurations, `suggest` looks for quotas (`quota`).
+//! `report` has it all, `text` and `page` show it to people.
+
+mod difference;
+mod format;
+mod json;
+mod line;
+mod own;
+mod page;
+mod pattern;
+mod quota;
+mod read;
+mod record;
+mod report;
+mod suggest;
+mod tally;
+mod text;
+mod time;
+
+pub use difference::Difference;
+pub use format::{Described, FORMATS, Format, Reading};
+pub use quota::with_quota;
+pub use read::{Batch, Broken, FILES_MAX, Logs, Progress, Summary, Unreadable, WINDOW};
+pub use record::{Asked, Client, Record};
+pub use report::{Quotas, Replayed, stopped_line};
+pub use suggest::{Counting, Point, Suggestion, curve, suggest};
+pub use tally::{
+    ClientTally, Counts, Decider, Demand, KeyTally, LimitTally, PolicyTally, Refusal, Row, Seen,
+    Tally, Timeline, VERDICTS, Verdict,
+};

@@ -1,0 +1,369 @@
+//! A request of a log, owned and in one piece of memory, and the clients of a log. Made from a
+//! [`Line`], whatever its format is.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+
+use super::line::Line;
+
+/// The most clients of a replay.
+const CLIENTS_MAX: usize = 4_000_000;
+/// Bytes of a method, target, host and header fields, at most, together.
+const TEXT_BYTES_MAX: usize = 1 << 16;
+/// The block from which names get addresses: reserved, so that no client comes from it (RFC 1112).
+const NAMES_FROM: u32 = 0xf000_0000;
+/// Upper bound of a duration: a day. What takes longer is a mistake in the log.
+const TOOK_US_MAX: u64 = 86_400_000_000;
+
+/// A request of a log.
+#[derive(Debug)]
+pub struct Record {
+    /// When it came, in microseconds since 1970.
+    pub at_us: i64,
+    /// How long it took. 0 where the log does not tell.
+    pub took_us: u64,
+    /// The number of its client.
+    pub client: u32,
+    /// The status of the reply, where it was the upstream's.
+    pub status: Option<u16>,
+    /// Bytes of the reply's body.
+    pub bytes: u64,
+    /// Bytes of the request's body.
+    pub request_bytes: Option<u64>,
+    /// Whether it came over TLS, where the log tells.
+    pub https: Option<bool>,
+    /// 10, 11 or 20 for HTTP/1.0, 1.1 and 2, where the log tells.
+    pub version: Option<u8>,
+    /// The log says that a limiter refused it.
+    pub was_refused: bool,
+    /// The number of its file, and its line there, from 1.
+    pub file: u16,
+    /// See `file`.
+    pub line: u64,
+    held: Held,
+    text: Box<str>,
+    /// Where method, target, host, and then names and values of header fields end in `text`.
+    ends: SmallVec<[u32; 8]>,
+}
+
+/// What the line tells besides.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    host: bool,
+    query: bool,
+    took: bool,
+    bytes: bool,
+    all_headers: bool,
+}
+
+/// A fact that a policy asks for, as far as logs can answer it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Every line has it.
+    Always,
+    /// No line has it.
+    Never,
+    /// Lines with queries.
+    Query,
+    /// Lines with the host.
+    Host,
+    /// Lines with the scheme.
+    Scheme,
+    /// Lines with the version.
+    Version,
+    /// Lines with the length of the request's body.
+    RequestBytes,
+    /// Lines with this header field.
+    Header(String),
+    /// Lines with the length of the reply's body.
+    Bytes,
+    /// Lines with the duration.
+    Took,
+}
+
+impl Asked {
+    /// Of a request, by the fact's name.
+    #[must_use]
+    pub fn of_request(fact: &str) -> Self {
+        match fact {
+            "method" | "path" | "client-ip" | "route" => Self::Always,
+            "query" => Self::Query,
+            "authority" | "header.host" => Self::Host,
+            "scheme" => Self::Scheme,
+            "http.version" => Self::Version,
+            "request.length" | "header.content-length" => Self::RequestBytes,
+            _ if fact.starts_with("path.") => Self::Always,
+            _ if fact.starts_with("query.") => Self::Query,
+            _ if fact.starts_with("cookie.") => Self::Header("cookie".to_owned()),
+            _ => match fact.strip_prefix("header.") {
+                Some(name) => Self::Header(name.to_ascii_lowercase()),
+                None => Self::Never,
+            },
+        }
+    }
+
+    /// Of a reply, by the fact's name.
+    #[must_use]
+    pub fn of_reply(fact: &str) -> Self {
+        match fact {
+            "response.bytes" => Self::Bytes,
+            "duration-ms" => Self::Took,
+            "request.bytes" => Self::RequestBytes,
+            _ => Self::Never,
+        }
+    }
+}
+
+/// A client of a log.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// As the log has it.
+    pub text: Box<str>,
+    /// Its address. One of its own, of a block that is reserved, where the log has a name.
+    pub address: IpAddr,
+}
+
+/// The clients of a log, each with a number.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    numbers: HashMap<Box<str>, u32, RandomState>,
+    /// Those that were not handed out yet.
+    pub(super) new: Vec<Client>,
+    pub(super) names: u32,
+}
+
+impl Clients {
+    fn number(&mut self, text: &str) -> Result<u32, &'static str> {
+        if let Some(number) = self.numbers.get(text) {
+            return Ok(*number);
+        }
+        if self.numbers.len() >= CLIENTS_MAX {
+            return Err("more than 4000000 clients");
+        }
+        let address = address(text).unwrap_or_else(|| {
+            self.names += 1;
+            IpAddr::V4(Ipv4Addr::from_bits(NAMES_FROM + self.names))
+        });
+        let number = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
+        self.numbers.insert(text.into(), number);
+        self.new.push(Client { text: text.into(), address });
+        Ok(number)
+    }
+}
+
+/// An address, perhaps with a port.
+fn address(text: &str) -> Option<IpAddr> {
+    let without_port = || text.parse().ok().map(|socket: std::net::SocketAddr| socket.ip());
+    text.parse().ok().or_else(without_port).map(|address: IpAddr| address.to_canonical())
+}
+
+impl Record {
+    /// # Errors
+    /// Why it is not a request that could be sent.
+    pub(super) fn of(
+        line: &Line<'_>,
+        clients: &mut Clients,
+        place: (u16, u64),
+    ) -> Result<Self, Cow<'static, str>> {
+        let stamp_us = line.stamp_us.ok_or("no time")?;
+        let client = line.client.as_deref().ok_or("no client")?;
+        let target = line.target.as_deref().ok_or("no path")?;
+        let (host, target) = match target.split_once("://") {
+            Some((scheme, rest)) if !scheme.contains('/') => {
+                let slash = rest.find('/').unwrap_or(rest.len());
+                let (host, path) = rest.split_at_checked(slash).unwrap_or((rest, ""));
+                (Some(host), if path.is_empty() { "/" } else { path })
+            }
+            _ => (line.host.as_deref(), target),
+        };
+        if !target.starts_with('/') && target != "*" {
+            let target: String = target.chars().take(60).collect();
+            return Err(format!("found the target {target:?}, expected a path").into());
+        }
+        let host = host.unwrap_or_default();
+        let mut text = Text::default();
+        text.push(line.method.as_deref().unwrap_or("GET"));
+        match line.query.as_deref().filter(|_| !target.contains('?')) {
+            Some(query) => text.push(&[target, "?", query].concat()),
+            None => text.push(target),
+        }
+        text.push(host);
+        for (name, value) in &line.headers {
+            text.push(name);
+            text.push(value.trim());
+        }
+        if text.all.len() > TEXT_BYTES_MAX {
+            return Err("a request of more than 65536 bytes".into());
+        }
+        let took_us = line.took_us.unwrap_or(0).min(TOOK_US_MAX);
+        let before_us = if line.stamp_is_end { took_us } else { 0 };
+        Ok(Self {
+            at_us: stamp_us.saturating_sub_unsigned(before_us),
+            took_us,
+            client: clients.number(client)?,
+            status: line.status.filter(|_| !line.was_refused),
+            bytes: if line.was_refused { 0 } else { line.bytes.unwrap_or(0) },
+            request_bytes: line.request_bytes,
+            https: line.scheme.as_deref().map(|scheme| scheme.eq_ignore_ascii_case("https")),
+            version: line.version.as_deref().and_then(version),
+            was_refused: line.was_refused,
+            file: place.0,
+            line: place.1,
+            held: Held {
+                host: !host.is_empty(),
+                query: !line.no_queries,
+                took: line.took_us.is_some(),
+                bytes: line.bytes.is_some(),
+                all_headers: line.all_headers,
+            },
+            text: text.all.into(),
+            ends: text.ends,
+        })
+    }
+
+    fn part(&self, index: usize) -> &str {
+        let end = |index: usize| self.ends.get(index).map_or(0, |end| *end as usize);
+        let start = if index == 0 { 0 } else { end(index - 1) };
+        self.text.get(start..end(index)).unwrap_or_default()
+    }
+
+    /// `GET`.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        self.part(0)
+    }
+
+    /// Path and query, or `*`.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        self.part(1)
+    }
+
+    /// Empty where the log does not tell.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        self.part(2)
+    }
+
+    /// The header fields that the line has. A field without a value was not sent.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        (3..self.ends.len()).step_by(2).map(|index| (self.part(index), self.part(index + 1)))
+    }
+
+    /// Whether the line answers what was asked.
+    #[must_use]
+    pub fn holds(&self, asked: &Asked) -> bool {
+        match asked {
+            Asked::Always => true,
+            Asked::Never => false,
+            Asked::Query => self.held.query,
+            Asked::Host => self.held.host,
+            Asked::Scheme => self.https.is_some(),
+            Asked::Version => self.version.is_some(),
+            Asked::RequestBytes => self.request_bytes.is_some(),
+            Asked::Bytes => self.held.bytes,
+            Asked::Took => self.held.took,
+            Asked::Header(name) => {
+                let found = self.headers().find(|(known, _)| known.eq_ignore_ascii_case(name));
+                // Where all fields are logged, one without a value was hidden on purpose.
+                let all = self.held.all_headers;
+                found.map_or(all, |(_, value)| !(all && value.is_empty()))
+            }
+        }
+    }
+}
+
+/// Texts one after another.
+#[derive(Default)]
+struct Text {
+    all: String,
+    ends: SmallVec<[u32; 8]>,
+}
+
+impl Text {
+    fn push(&mut self, text: &str) {
+        self.all.push_str(text);
+        self.ends.push(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
+    }
+}
+
+fn version(text: &str) -> Option<u8> {
+    match text.strip_prefix("HTTP/").unwrap_or(text) {
+        "1.0" => Some(10),
+        "1.1" => Some(11),
+        "2" | "2.0" | "h2" => Some(20),
+        "3" | "3.0" | "h3" => Some(30),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(line: &Line<'_>) -> Result<Record, Cow<'static, str>> {
+        Record::of(line, &mut Clients::default(), (0, 1))
+    }
+
+    fn line<'l>() -> Line<'l> {
+        Line {
+            stamp_us: Some(10_000_000),
+            client: Some("a.example".into()),
+            target: Some("/a".into()),
+            ..Line::default()
+        }
+    }
+
+    #[test]
+    fn what_the_line_tells_is_kept() {
+        let mut line = line();
+        line.stamp_is_end = true;
+        line.took_us = Some(1_500_000);
+        line.query = Some("b=1".into());
+        line.add_header("user-agent".into(), "x".into());
+        line.add_header("referer".into(), "".into());
+        let record = record(&line).unwrap();
+        assert_eq!((record.at_us, record.took_us), (8_500_000, 1_500_000));
+        assert_eq!((record.method(), record.target(), record.host()), ("GET", "/a?b=1", ""));
+        let headers: Vec<_> = record.headers().collect();
+        assert_eq!(headers, [("user-agent", "x"), ("referer", "")]);
+        let held = ["method", "path.id", "query.b", "header.user-agent", "header.referer"];
+        let missing = ["authority", "scheme", "header.x", "cookie.a", "body:/a", "tls.sni"];
+        assert!(held.iter().all(|fact| record.holds(&Asked::of_request(fact))));
+        assert!(!missing.iter().any(|fact| record.holds(&Asked::of_request(fact))));
+        assert!(record.holds(&Asked::of_reply("duration-ms")));
+        assert!(!record.holds(&Asked::of_reply("header.x")));
+    }
+
+    #[test]
+    fn an_absolute_target_has_its_host() {
+        let mut line = line();
+        line.target = Some("http://b.example:80/x?u=http://c".into());
+        let record = record(&line).unwrap();
+        assert_eq!((record.host(), record.target()), ("b.example:80", "/x?u=http://c"));
+        let mut line = self::line();
+        line.target = Some("/x?u=http://c".into());
+        assert_eq!(self::record(&line).unwrap().target(), "/x?u=http://c");
+        line.target = Some("a.example:443".into());
+        assert!(self::record(&line).unwrap_err().contains("a path"));
+    }
+
+    #[test]
+    fn a_name_gets_an_address_of_its_own() {
+        let mut clients = Clients::default();
+        let texts = ["a.example", "203.0.113.7:5", "[2001:db8::1]:5", "::ffff:192.0.2.1", "b", "b"];
+        let numbers: Vec<u32> = texts.iter().map(|text| clients.number(text).unwrap()).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 4]);
+        let addresses: Vec<String> =
+            clients.new.iter().map(|client| client.address.to_string()).collect();
+        assert_eq!(
+            addresses,
+            ["240.0.0.1", "203.0.113.7", "2001:db8::1", "192.0.2.1", "240.0.0.2"]
+        );
+        assert_eq!(clients.names, 2);
+    }
+}

@@ -1,0 +1,328 @@
+//! All that a replay found, and its form as JSON. `text` writes it for a terminal, `page` for a
+//! browser.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::difference::Difference;
+use super::read::Summary;
+use super::record::{Client, Record};
+use super::suggest::{Point, Suggestion};
+use super::tally::{Counts, LimitTally, Refusal, Seen, Tally, VERDICTS};
+use super::time::shown;
+use crate::plan::{Refund, algorithm_text};
+
+/// Clients and keys that a report lists, at most.
+pub(super) const LISTED_MAX: usize = 20;
+
+/// What a replay found.
+#[derive(Debug, Default)]
+pub struct Replayed {
+    /// What was read.
+    pub summary: Summary,
+    /// The clients, by number.
+    pub clients: Vec<Client>,
+    /// Whether the candidate has routes of hosts.
+    pub has_hosts: bool,
+    /// The candidate's file.
+    pub config: String,
+    /// What became of the requests under it.
+    pub candidate: Tally,
+    /// The file that it is compared with.
+    pub against_config: Option<String>,
+    /// What became of them there, and what differs.
+    pub against: Option<(Tally, Difference)>,
+    /// For each limit of the candidate what its quota could be; none where it has no quota.
+    pub quotas: Vec<Option<Quotas>>,
+    /// The share of keys for which quotas are suggested, in percent.
+    pub percent: f64,
+}
+
+/// What a limit's quota could be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quotas {
+    /// The smallest that does.
+    pub suggestion: Suggestion,
+    /// What others would do; empty unless it was asked for.
+    pub curve: Vec<Point>,
+}
+
+impl Replayed {
+    /// A client's text, by its number.
+    pub(super) fn client(&self, number: u32) -> &str {
+        self.clients.get(number as usize).map_or("", |client| &client.text)
+    }
+
+    /// A key as people know it: of an address that stands for a name, that name.
+    pub(super) fn key(&self, key: &str) -> String {
+        let reserved = key.parse().ok().filter(|address: &Ipv4Addr| address.to_bits() >> 28 == 0xf);
+        let named = reserved.and_then(|address| {
+            self.clients.iter().find(|client| client.address == IpAddr::V4(address))
+        });
+        named.map_or_else(|| key.to_owned(), |client| client.text.to_string())
+    }
+
+    /// The clients that were stopped most: number, requests, stopped, first.
+    pub(super) fn stopped_clients(&self) -> Vec<(u32, u64, u64, i64)> {
+        let all = self.candidate.clients.iter().zip(0_u32..);
+        let stopped = all.filter(|(client, _)| client.stopped > 0).map(|(client, number)| {
+            (number, client.requests, client.stopped, client.first_stopped_us)
+        });
+        let mut stopped: Vec<_> = stopped.collect();
+        stopped.sort_unstable_by_key(|(number, _, count, _)| (std::cmp::Reverse(*count), *number));
+        stopped.truncate(LISTED_MAX);
+        stopped
+    }
+
+    /// How many clients there are, and how many of them were stopped at least once.
+    pub(super) fn clients_counted(&self) -> (usize, usize) {
+        let seen = self.candidate.clients.iter().filter(|client| client.requests > 0);
+        let stopped = self.candidate.clients.iter().filter(|client| client.stopped > 0);
+        (seen.count(), stopped.count())
+    }
+
+    /// What the log does not tell, a sentence each.
+    pub(super) fn gaps(&self) -> Vec<String> {
+        let Self { candidate, summary, .. } = self;
+        let mut gaps = Vec::new();
+        for policy in &candidate.policies {
+            for (fact, is_reply, missing) in
+                policy.facts.iter().filter(|(.., missing)| *missing > 0)
+            {
+                let of = if *is_reply { "`settle` reads of replies" } else { "reads" };
+                gaps.push(format!(
+                    "policy {} {of} {fact}: the log does not tell it for {missing} of {} requests",
+                    policy.name,
+                    policy.counts.all()
+                ));
+            }
+        }
+        let mut count = |count: u64, text: &str| {
+            if count > 0 {
+                gaps.push(format!("{count} {text}"));
+            }
+        };
+        count(
+            u64::from(summary.names),
+            "clients are names: each counts as a client with an address of its own, of 240.0.0.0/4",
+        );
+        count(
+            if self.has_hosts { candidate.without_host } else { 0 },
+            "requests do not tell the host that they asked for: --host names it",
+        );
+        count(
+            candidate.without_status,
+            "requests have no status: their upstream is taken to have answered 200",
+        );
+        count(
+            candidate.were_refused,
+            "requests were refused by a limiter when they were logged: their upstream is taken to have answered 200",
+        );
+        count(
+            summary.late,
+            "requests were further out of order than 65536 lines: they are taken at the time of the request before them",
+        );
+        let limits = candidate.limits.iter();
+        for limit in limits.filter(|limit| limit.refund == Refund::BySettle) {
+            gaps.push(format!(
+                "limit {}: what its policy gives back is not taken into account in the suggested quota, so a smaller one may do",
+                limit.name
+            ));
+        }
+        gaps
+    }
+
+    /// One JSON object.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let Summary { files, lines, skipped, broken, broken_shown, out_of_order, late, names } =
+            &self.summary;
+        let files = files.iter().map(|(name, format)| json!({ "name": name, "format": format }));
+        let shown_broken = broken_shown
+            .iter()
+            .map(|it| json!({ "file": it.file, "line": it.line, "why": it.why }));
+        let clients = self.clients_counted();
+        let stopped = self.stopped_clients();
+        let stopped = stopped.iter().map(|(number, requests, stopped, first_us)| {
+            json!({
+                "client": self.client(*number),
+                "requests": requests,
+                "stopped": stopped,
+                "first": shown(*first_us),
+            })
+        });
+        let mut all = json!({
+            "config": self.config,
+            "log": {
+                "files": list(files),
+                "lines": lines,
+                "not_requests": skipped,
+                "broken": broken,
+                "broken_lines": list(shown_broken),
+                "out_of_order": out_of_order,
+                "late": late,
+                "clients_with_names": names,
+            },
+            "clients": { "all": clients.0, "stopped": clients.1, "most_stopped": list(stopped) },
+            "limits": list(self.candidate.limits.iter().zip(&self.quotas).map(|it| self.limit(it))),
+            "percent": self.percent,
+            "refusals": list(self.candidate.refusals.iter().map(|one| self.refusal(one))),
+            "not_in_the_log": self.gaps(),
+        });
+        let mut insert = |name: &str, value: Value| {
+            if let Some(members) = all.as_object_mut() {
+                members.insert(name.to_owned(), value);
+            }
+        };
+        insert("requests", tally(&self.candidate));
+        if let Some((against, difference)) = &self.against {
+            insert(
+                "against",
+                json!({
+                    "config": self.against_config,
+                    "requests": tally(against),
+                    "difference": self.difference(difference),
+                }),
+            );
+        }
+        all
+    }
+
+    fn refusal(&self, refusal: &Refusal) -> Value {
+        let by = refusal.by.iter().map(|(limit, key)| json!({ "limit": limit, "key": key }));
+        json!({
+            "at": shown(refusal.at_us),
+            "client": self.client(refusal.client),
+            "request": refusal.request,
+            "verdict": refusal.verdict.word(),
+            "by": list(by),
+            "passes_in_s": refusal.passes_in_us.map(seconds),
+        })
+    }
+
+    fn difference(&self, difference: &Difference) -> Value {
+        let clients = difference.top_clients(LISTED_MAX);
+        let clients = clients.iter().map(|(number, stopped, passed)| {
+            json!({ "client": self.client(*number), "newly_stopped": stopped, "newly_passed": passed })
+        });
+        let routes = difference.routes.iter().map(|(route, (stopped, passed))| {
+            json!({ "route": route, "newly_stopped": stopped, "newly_passed": passed })
+        });
+        json!({
+            "pass_both": difference.pass_both,
+            "stopped_both": difference.stopped_both,
+            "newly_stopped": difference.newly_stopped,
+            "newly_passed": difference.newly_passed,
+            "clients_changed": difference.clients.len(),
+            "clients": list(clients),
+            "routes": list(routes),
+            "first_newly_stopped": list(difference.first.iter().map(|one| self.refusal(one))),
+        })
+    }
+
+    fn limit(&self, (limit, quotas): (&LimitTally, &Option<Quotas>)) -> Value {
+        let keys = limit.refused_keys(LISTED_MAX);
+        let keys = keys
+            .iter()
+            .map(|(key, tally)| json!({ "key": self.key(key), "asked": tally.asked, "refused": tally.refused }));
+        let suggestion = quotas.as_ref().map(|Quotas { suggestion, .. }| {
+            json!({
+                "quota": suggestion.quota,
+                "never_refused": suggestion.never_refused,
+                "never_refused_now": suggestion.never_refused_now,
+                "keys": suggestion.keys,
+                "complete": !limit.demands_cut,
+            })
+        });
+        let curve = quotas.iter().flat_map(|quotas| &quotas.curve).map(|point| {
+            json!({ "quota": point.quota, "requests_refused": point.requests, "keys_refused": point.keys })
+        });
+        json!({
+            "scope": limit.scope,
+            "name": limit.name,
+            "algorithm": algorithm_text(&limit.algorithm),
+            "quota": limit.algorithm.amount(),
+            "shadow": limit.shadow,
+            "asked": limit.asked,
+            "refused": limit.refused,
+            "keys": limit.keys.len(),
+            "keys_refused": limit.keys_refused(),
+            "first_refused": limit.first_refused_us.map(shown),
+            "longest_wait_s": seconds(limit.longest_wait_us),
+            "most_refused": list(keys),
+            "suggestion": suggestion,
+            "curve": list(curve),
+        })
+    }
+}
+
+/// A request that does not reach its upstream, on a line of its own: file, line, time, client,
+/// limit, key.
+#[must_use]
+pub fn stopped_line(record: &Record, client: &Client, file: &str, seen: &Seen<'_>) -> Value {
+    let by = seen.refusing().map(|(limit, outcome)| {
+        json!({
+            "limit": limit.name,
+            "key": limit.key,
+            "had": outcome.remaining,
+            "asked": limit.cost,
+            "passes_in_s": outcome.retry_after_us.map(seconds),
+        })
+    });
+    json!({
+        "file": file,
+        "line": record.line,
+        "at": shown(record.at_us),
+        "client": client.text,
+        "method": record.method(),
+        "target": record.target(),
+        "route": seen.route,
+        "policy": seen.policy.map(|policy| policy.name),
+        "verdict": seen.verdict.word(),
+        "by": list(by),
+        "passes_in_s": seen.passes_in_us.map(seconds),
+    })
+}
+
+fn list(values: impl Iterator<Item = Value>) -> Value {
+    Value::Array(values.collect())
+}
+
+fn seconds(us: u64) -> f64 {
+    Duration::from_micros(us).as_secs_f64()
+}
+
+fn counts(counts: &Counts) -> Value {
+    let each =
+        VERDICTS.iter().map(|(verdict, word)| ((*word).to_owned(), counts.of(*verdict).into()));
+    let mut all: serde_json::Map<String, Value> = each.collect();
+    all.insert("all".to_owned(), counts.all().into());
+    Value::Object(all)
+}
+
+fn tally(of: &Tally) -> Value {
+    let routes =
+        of.routes.iter().map(|row| json!({ "route": row.name, "requests": counts(&row.counts) }));
+    let policies = of
+        .policies
+        .iter()
+        .map(|policy| json!({ "policy": policy.name, "requests": counts(&policy.counts) }));
+    let timeline = of.timeline.as_ref();
+    let spans = timeline.map(|line| {
+        let spans = line.spans.iter().map(|(passed, stopped)| json!([passed, stopped]));
+        json!({
+            "from": shown(line.start_us),
+            "span_s": seconds(line.span_us.unsigned_abs()),
+            "passed_stopped": list(spans),
+        })
+    });
+    json!({
+        "counts": counts(&of.counts),
+        "last": shown(of.last_us),
+        "routes": list(routes),
+        "policies": list(policies),
+        "over_time": spans,
+    })
+}

@@ -1,0 +1,294 @@
+//! A replay's report for a terminal.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::difference::Difference;
+use super::read::Summary;
+use super::report::{Quotas, Replayed};
+use super::tally::{Counts, LimitTally, Refusal, Tally, VERDICTS};
+use super::time::shown;
+use crate::plan::{algorithm_text, duration_text};
+
+/// Rows of a list, at most. JSON has more.
+const ROWS_MAX: usize = 10;
+/// Characters of a client, a key or a request, at most.
+const CHARS_MAX: usize = 60;
+
+/// Text on one line, without what a terminal would act on.
+pub(super) fn cut(text: &str) -> String {
+    let plain = text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter });
+    if text.chars().count() <= CHARS_MAX {
+        return plain.collect();
+    }
+    plain.take(CHARS_MAX - 1).chain(['\u{2026}']).collect()
+}
+
+/// `12.3 %`.
+pub(super) fn percent(part: u64, all: u64) -> String {
+    if all == 0 {
+        return "0 %".to_owned();
+    }
+    let percent = part as f64 * 100.0 / all as f64;
+    // What is not all must not read as all, and what is not none not as none.
+    let text = match percent {
+        _ if part == all => "100".to_owned(),
+        99.95.. => "99.9".to_owned(),
+        ..0.05 if part > 0 => "<0.1".to_owned(),
+        _ => format!("{percent:.1}"),
+    };
+    format!("{text} %")
+}
+
+/// `40 requests`, `1 request`.
+pub(super) fn many(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// `2 clients are`, `1 client is`.
+pub(super) fn are(count: usize, what: &str) -> String {
+    format!("{} {}", many(count as u64, what), if count == 1 { "is" } else { "are" })
+}
+
+/// `admitted 9, refused 1 (10.0 %)`: what there is.
+pub(super) fn counts(counts: &Counts) -> String {
+    let all = counts.all();
+    let each =
+        VERDICTS.iter().filter(|(verdict, _)| counts.of(*verdict) > 0).map(|(verdict, word)| {
+            let count = counts.of(*verdict);
+            format!("{count} {word} ({})", percent(count, all))
+        });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+impl Replayed {
+    /// For a terminal.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        self.head(&mut out);
+        rows(&mut out, &self.candidate);
+        self.limits(&mut out);
+        self.clients_text(&mut out);
+        self.refusals(&mut out, "first refusals", &self.candidate.refusals);
+        if let Some((against, difference)) = &self.against {
+            self.difference_text(&mut out, against, difference);
+        }
+        let gaps = self.gaps();
+        if !gaps.is_empty() {
+            out.push_str("\nnot in the log\n");
+            gaps.iter().for_each(|gap| line(&mut out, gap));
+        }
+        out
+    }
+
+    fn head(&self, out: &mut String) {
+        let Summary { files, lines, skipped, broken, broken_shown, .. } = &self.summary;
+        let names = files.iter().map(|(name, format)| match format {
+            Some(format) => format!("{name} ({format})"),
+            None => name.clone(),
+        });
+        let _ = write!(
+            out,
+            "{} through {}, in virtual time, from fresh counters\n{}",
+            names.collect::<Vec<_>>().join(", "),
+            self.config,
+            many(*lines, "line")
+        );
+        if *skipped > 0 {
+            let _ = write!(out, ", {skipped} not about requests");
+        }
+        if *broken > 0 {
+            let _ = write!(out, ", {broken} broken");
+        }
+        out.push('\n');
+        for one in broken_shown.iter().take(ROWS_MAX) {
+            line(out, &format!("{}:{}: {}", one.file, one.line, cut(&one.why)));
+        }
+        let more = broken.saturating_sub(broken_shown.len().min(ROWS_MAX) as u64);
+        if more > 0 {
+            line(out, &format!("and {more} more"));
+        }
+        let (clients, stopped) = self.clients_counted();
+        let begin = self.candidate.timeline.as_ref().map_or(0, |line| line.start_us);
+        let _ = writeln!(
+            out,
+            "{} of {}, {stopped} of them stopped at least once, from {} to {}\n{}",
+            many(self.candidate.counts.all(), "request"),
+            many(clients as u64, "client"),
+            shown(begin),
+            shown(self.candidate.last_us),
+            counts(&self.candidate.counts)
+        );
+    }
+
+    fn limits(&self, out: &mut String) {
+        for (limit, quotas) in self.candidate.limits.iter().zip(&self.quotas) {
+            let _ = writeln!(
+                out,
+                "\nlimit {} of {} ({}){}",
+                limit.name,
+                limit.scope,
+                algorithm_text(&limit.algorithm),
+                if limit.shadow { ", shadow" } else { "" }
+            );
+            let refuses = if limit.shadow { "would refuse" } else { "refuses" };
+            line(
+                out,
+                &format!(
+                    "{refuses} {} of {} ({}), {} of {} keys",
+                    limit.refused,
+                    many(limit.asked, "request"),
+                    percent(limit.refused, limit.asked),
+                    limit.keys_refused(),
+                    limit.keys.len()
+                ),
+            );
+            if let Some(first_us) = limit.first_refused_us {
+                let wait = duration_text(Duration::from_micros(limit.longest_wait_us));
+                line(out, &format!("first at {}; the longest wait is {wait}", shown(first_us)));
+            }
+            for (key, tally) in limit.refused_keys(ROWS_MAX) {
+                line(
+                    out,
+                    &format!("  {}: {} of {}", cut(&self.key(key)), tally.refused, tally.asked),
+                );
+            }
+            line(out, &suggestion(limit, quotas.as_ref(), self.percent));
+        }
+    }
+
+    fn clients_text(&self, out: &mut String) {
+        let clients = self.stopped_clients();
+        if clients.is_empty() {
+            return;
+        }
+        out.push_str("\nclients that are stopped most\n");
+        for (number, requests, stopped, first_us) in clients.into_iter().take(ROWS_MAX) {
+            line(
+                out,
+                &format!(
+                    "{}: {stopped} of {}, first at {}",
+                    cut(self.client(number)),
+                    many(requests, "request"),
+                    shown(first_us)
+                ),
+            );
+        }
+    }
+
+    fn refusals(&self, out: &mut String, title: &str, all: &[Refusal]) {
+        if all.is_empty() {
+            return;
+        }
+        let _ = writeln!(out, "\n{title}");
+        for one in all.iter().take(ROWS_MAX) {
+            line(out, &self.refusal_text(one));
+        }
+    }
+
+    pub(super) fn refusal_text(&self, one: &Refusal) -> String {
+        let mut text = format!(
+            "{} {} {}: {}",
+            shown(one.at_us),
+            cut(self.client(one.client)),
+            cut(&one.request),
+            one.verdict.word()
+        );
+        let by: Vec<&str> = one.by.iter().map(|(limit, _)| limit.as_str()).collect();
+        if !by.is_empty() {
+            let _ = write!(text, " by {}", by.join(" and "));
+        }
+        if let Some(us) = one.passes_in_us {
+            let _ = write!(text, ", passes in {}", duration_text(Duration::from_micros(us)));
+        }
+        text
+    }
+
+    fn difference_text(&self, out: &mut String, against: &Tally, difference: &Difference) {
+        let other = self.against_config.as_deref().unwrap_or_default();
+        let _ = writeln!(out, "\nbeside {other}: {}", counts(&against.counts));
+        let Difference { newly_stopped, newly_passed, clients, .. } = difference;
+        if newly_stopped + newly_passed == 0 {
+            line(out, "nothing changes for any request of the log");
+            return;
+        }
+        line(
+            out,
+            &format!(
+                "{newly_stopped} would be stopped now, {newly_passed} would pass now; {} concerned",
+                are(clients.len(), "client")
+            ),
+        );
+        for (number, stopped, passed) in difference.top_clients(ROWS_MAX) {
+            let client = cut(self.client(number));
+            line(out, &format!("  {client}: {stopped} stopped, {passed} passed"));
+        }
+        self.refusals(out, "first that would be stopped now", &difference.first);
+    }
+}
+
+/// What the quota could be, in a sentence.
+pub(super) fn suggestion(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
+    let Some(Quotas { suggestion, .. }) = quotas else {
+        return "no quota is suggested: the limit has none that could be another".to_owned();
+    };
+    let mut text = match suggestion.quota {
+        Some(quota) => format!(
+            "a quota of {quota} never refuses {share} % of its keys ({} of {})",
+            suggestion.never_refused, suggestion.keys
+        ),
+        None => format!("no quota never refuses {share} % of its keys"),
+    };
+    if limit.algorithm.capacity() != limit.algorithm.amount() {
+        text.push_str(", with its burst in proportion");
+    }
+    let _ = write!(text, "; the one that it has, {}", suggestion.never_refused_now);
+    if limit.demands_cut {
+        text.push_str("; not all requests could be taken into account");
+    }
+    text
+}
+
+fn rows(out: &mut String, tally: &Tally) {
+    if tally.routes.len() > 1 {
+        out.push_str("\nroutes\n");
+        for row in &tally.routes {
+            let name = row.name.as_deref().unwrap_or("no route");
+            line(out, &format!("{name}: {}", counts(&row.counts)));
+        }
+    }
+    if !tally.policies.is_empty() {
+        out.push_str("\npolicies\n");
+        for policy in &tally.policies {
+            line(out, &format!("{}: {}", policy.name, counts(&policy.counts)));
+        }
+    }
+}
+
+fn line(out: &mut String, text: &str) {
+    let _ = writeln!(out, "    {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_never_reads_as_all_or_none() {
+        let cases = [(0, 10, "0.0 %"), (1, 3, "33.3 %"), (10, 10, "100 %"), (0, 0, "0 %")];
+        for (part, all, text) in cases {
+            assert_eq!(percent(part, all), text);
+        }
+        assert_eq!(
+            (percent(1, 100_000), percent(99_999, 100_000)),
+            ("<0.1 %".into(), "99.9 %".into())
+        );
+    }
+
+    #[test]
+    fn what_the_log_contains_can_do_nothing_to_a_terminal() {
+        assert_eq!(cut("a\u{1b}[31mb"), "a\u{fffd}[31mb");
+        assert_eq!(cut(&"x".repeat(100)).chars().count(), CHARS_MAX);
+    }
+}
