@@ -64,7 +64,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{StatusCode, Version};
+use http::{Method, StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
 use crate::policy::KnownFacts;
@@ -75,7 +75,7 @@ use context::RequestContext;
 use exchange::{Exchange, Forwarded};
 use live::LocalSnapshot;
 use refusal::Refusal;
-use snapshot::{Action, Route};
+use snapshot::{Action, DirectResponse, Route};
 use trie::Match;
 
 pub use account::{Account, LimitAccount, TrialVerdict};
@@ -226,12 +226,15 @@ async fn serve<X: Exchange>(
             })
             .map_err(|error| context.upstream_failed(&error))
         }
-        Action::Respond(own) => {
-            let mut fields = own.fields.clone();
-            context.allow_origin(&mut fields);
-            Ok(reply::complete(&request.method, own.status, fields, own.body.clone()))
-        }
+        Action::Respond(own) => Ok(respond(own, &request.method, context)),
     }
+}
+
+/// The route's own reply.
+fn respond(own: &DirectResponse, method: &Method, context: &RequestContext) -> Response {
+    let mut fields = own.fields.clone();
+    context.allow_origin(&mut fields);
+    reply::complete(method, own.status, fields, own.body.clone())
 }
 
 /// Applies the route's limits to a request's body. A body that has arrived as a whole needs none.

@@ -110,9 +110,12 @@ pub struct Unusable {
     pub expected: &'static str,
 }
 
+/// The rest of a request's path; none if its client saw no reply.
+type Run = Pin<Box<dyn Future<Output = Option<Response>>>>;
+
 /// A request that was admitted, or answered already.
 pub struct UnderWay {
-    run: Pin<Box<dyn Future<Output = Option<Response>>>>,
+    run: Run,
     /// The reply's head, if it was answered without an upstream.
     answered: Option<Response>,
     watch: Rc<Watch>,
@@ -255,8 +258,7 @@ impl Trial {
         let peer = Peer::plain(from, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT));
         let (local, watch) = (Arc::clone(&self.local), Rc::<Watch>::default());
         let watched = Rc::clone(&watch);
-        let mut run: Pin<Box<dyn Future<Output = Option<Response>>>> =
-            Box::pin(async move { handle(&local, request, &peer, &watched).await });
+        let mut run: Run = Box::pin(async move { handle(&local, request, &peer, &watched).await });
         let answered = match poll_once(&mut run) {
             Poll::Ready(answered) => answered,
             Poll::Pending => None,

@@ -320,7 +320,7 @@ fn measured(encoder: &mut DescriptorEncoder<'_>, name: Name, value: f64) -> Resu
 }
 
 /// The names of labels with their values.
-fn labelled<'a>(name: Name, values: &'a [String]) -> Vec<(&'static str, &'a str)> {
+fn labelled(name: Name, values: &[String]) -> Vec<(&'static str, &str)> {
     name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect()
 }
 

@@ -220,6 +220,13 @@ fn promtool_accepts_the_alerts() {
     assert!(checked.out.contains(&format!("{count} rules found")), "{}", checked.out);
 }
 
+#[test]
+fn alerts_fire_when_they_should() {
+    let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/prometheus/alerts_test.yml");
+    let tested = run(Command::new("promtool").args(["test", "rules", cases]));
+    assert_eq!(tested.code, 0, "{}{}", tested.out, tested.err);
+}
+
 /// A Prometheus that scrapes one Weir twice a second.
 struct Prometheus {
     address: SocketAddr,

@@ -169,7 +169,7 @@ async fn a_store_that_does_not_answer_is_explained() {
     assert_eq!(refused.status, 503);
     let explained = agreed(&weir, &refused);
     let said = [&explained["cause"], &explained["decision"], &explained["store_failure"]];
-    assert_eq!(said, ["store", "unavailable", "connect"], "{explained}");
+    assert_eq!(said, ["store", "unavailable", "connection"], "{explained}");
     assert_eq!(explained["facts"]["client-ip"], "127.0.0.1");
 }
 

@@ -403,6 +403,9 @@ fn screenshots_for_the_documentation() {
         browser.prefer(scheme);
         browser.size(width, height, is_phone);
         browser.until("it is drawn", &shows("#connection", "live"));
+        // One of the three shows the end of the page.
+        let end = if scheme == "dark" { "document.body.scrollHeight" } else { "0" };
+        browser.value(&format!("scrollTo(0, {end})"));
         browser.screenshot(&Path::new(&folder).join(format!("{name}.png")));
     }
 }

@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,7 +13,7 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Version};
 
-use super::{HOST, PORT, Trial, Unusable, drain, poll_once, read_whole};
+use super::{HOST, PORT, Run, Trial, Unusable, drain, poll_once, read_whole};
 use crate::clock;
 use crate::limit::Scope;
 use crate::listen::Peer;
@@ -158,7 +157,7 @@ impl ManyDecided {
 pub struct Passing {
     /// How it was decided.
     pub decided: ManyDecided,
-    rest: Option<(Pin<Box<dyn Future<Output = Option<Response>>>>, Rc<Watch>)>,
+    rest: Option<(Run, Rc<Watch>)>,
 }
 
 impl Passing {
@@ -257,8 +256,7 @@ impl Trial {
         let request = request.built()?;
         let (local, watch) = (Arc::clone(&self.local), Rc::<Watch>::default());
         let watched = Rc::clone(&watch);
-        let mut run: Pin<Box<dyn Future<Output = Option<Response>>>> =
-            Box::pin(async move { handle(&local, request, &peer, &watched).await });
+        let mut run: Run = Box::pin(async move { handle(&local, request, &peer, &watched).await });
         let answered = poll_once(&mut run);
         let decided = watch.decided.borrow_mut().take();
         let Some(decided) = decided else {
