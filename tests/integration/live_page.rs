@@ -262,6 +262,47 @@ fn with_a_token_the_page_asks_for_it() {
     assert!(problems.iter().all(|problem| problem.contains("401")), "{problems:#?}");
 }
 
+/// What a client wrote, and what would run if the page took it for its own.
+const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>";
+
+#[test]
+fn a_refused_request_is_found_by_its_id_and_nothing_in_it_runs() {
+    let Some(mut browser) = Browser::start() else { return };
+    let upstream = Upstream::start();
+    let policy = "[policies.public]\nuse = \"keyed\"\n[policies.public.config]\nlimits = [{ name = \"day\", key = \"{header.x-api-key}\", algorithm = \"fixed_window\", quota = 1, period = \"1d\" }]";
+    let text = Toml::new()
+        .upstream("shop", &upstream.url(), "")
+        .more(policy)
+        .route("name = \"search\"\npath = \"/*\"\nupstream = \"shop\"\npolicy = \"public\"")
+        .text()
+        .replace("[admin]", "[admin]\nshow_keys = true");
+    let weir = Weir::start(&text);
+    browser.open(&page(&weir));
+    browser.until("the page is live", &shows("#connection", "live"));
+    browser.until("it can explain", "!document.querySelector('#explain').hidden");
+    let path = "/%3Cscript%3Ealert(3)%3C/script%3E";
+    let ask = || {
+        let fields = [("x-api-key", HOSTILE), ("user-agent", HOSTILE)];
+        runtime().block_on(get(weir.http, path, &fields))
+    };
+    assert_eq!(ask().status, 200);
+    let refused = ask();
+    assert_eq!(refused.status, 429);
+    let id = refused.header("x-request-id");
+    browser.value("document.querySelector('#explain-id').focus()");
+    browser.type_text(&id);
+    browser.press("Enter");
+    browser.until("the limit that refused", &shows("#explain-answer .summary", "day had 0 of 1"));
+    browser.until("its key, as text", &shows("#explain-answer", HOSTILE));
+    browser.until("it is among the newest", &shows("#refusals", &id[..12]));
+    browser.until("its key is a top key", &shows("#top-lists", HOSTILE));
+    let elements = browser.value("document.querySelectorAll('main img, main script').length");
+    assert_eq!(elements, 0, "something of the client's became an element");
+    browser.value("document.querySelector('#refusals button').click()");
+    browser.until("the same by a click", &shows("#explain-answer .summary", "day had 0 of 1"));
+    is_clean(&mut browser, &weir);
+}
+
 /// Reads what an address of the admin sends until `wanted` is in it.
 async fn read_until(weir: &Weir, path: &str, wanted: &str) -> (TcpStream, String) {
     let address = weir.admin.expect("an admin listener");
