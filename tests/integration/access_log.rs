@@ -48,10 +48,8 @@ fn a_line_has_the_fields_that_were_chosen_and_no_other() {
         "refused_by",
     ];
     let weir = Weir::start(&logging(&toml, &fields));
-    let asked = format!(
-        "POST /a?token=%22x HTTP/1.1\r\nHost: Shop.Example\r\nUser-Agent: one \"two\" \t\u{e9}\r\n\
-         Referer: http://elsewhere.example/?q\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
-    );
+    let asked = "POST /a?token=%22x HTTP/1.1\r\nHost: Shop.Example\r\nUser-Agent: one \"two\" \t\u{e9}\r\n\
+         Referer: http://elsewhere.example/?q\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
     raw(weir.http, asked.as_bytes(), crate::harness::TIMEOUT);
     let line = line_of(&weir, "/a");
     let expected = [
@@ -120,7 +118,7 @@ async fn what_shows_more_of_a_client_is_in_no_line_by_default() {
 #[test]
 fn the_connection_of_a_client_is_named() {
     let upstream = Upstream::start();
-    let toml = simple(&upstream.url(), &[]);
+    let toml = simple(&upstream.url(), &[LIMIT]);
     let fields = ["path", "host", "protocol", "tls_version"];
     let chosen = format!("access = \"all\"\naccess_fields = {fields:?}");
     let proxy = TestProxy::start_text(&toml, |text| text.replace("access = \"off\"", &chosen));
@@ -139,7 +137,7 @@ fn the_connection_of_a_client_is_named() {
 #[tokio::test]
 async fn an_upstream_that_failed_is_named() {
     let nowhere = listener().local_addr().unwrap();
-    let toml = simple(&format!("http://{nowhere}"), &[]);
+    let toml = simple(&format!("http://{nowhere}"), &[LIMIT]);
     let weir = Weir::start(&logging(&toml, &["path", "status", "upstream", "failure"]));
     assert_eq!(get(weir.http, "/a", &[]).await.status, 502);
     let line = line_of(&weir, "/a");
@@ -149,7 +147,7 @@ async fn an_upstream_that_failed_is_named() {
 
 #[test]
 fn a_field_that_does_not_exist_is_a_mistake_with_its_line() {
-    let toml = simple("http://127.0.0.1:9", &[]);
+    let toml = simple("http://127.0.0.1:9", &[LIMIT]);
     let text = logging(&toml, &["path", "user-agent"]);
     let line = text.lines().position(|line| line.contains("access_fields")).unwrap() + 1;
     let (code, out, err) = Weir::check(Weir::build(&text));

@@ -296,7 +296,7 @@ fn weirs_own_access_log_is_replayed() {
 fn broken_lines_are_counted_and_shown() {
     let log = log(50);
     let mut text = common(&log);
-    text.insert_str(0, "\n");
+    text.insert(0, '\n');
     text.push_str("what is this?\n");
     text.push_str("1.2.3.4 - - [17/May/2015:99:05:03 +0000] \"GET / HTTP/1.1\" 200 1\n");
     text.push_str(&format!("{}\n", "x".repeat(100_000)));
