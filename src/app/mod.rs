@@ -9,9 +9,9 @@
 //! back what closed connections and expired counters leave, `snapshots` saves counters, `handover`
 //! and `sockets` replace a process by a new one, `manager` talks to systemd, `check` looks for what
 //! was probably not meant, `reach` asks what a configuration names, `reloads` remembers how reloads
-//! ended, `page` draws the operator's live page, `simulation` runs requests in virtual time, `replay`
-//! those of whole logs, with `counting` for other quotas, and `demo` is the small upstream of `weir
-//! demo`.
+//! ended, `page` draws the operator's live page, `simulation` runs requests in virtual time,
+//! `replay` those of whole logs, with `counting` for other quotas, and `demo` is the small upstream
+//! of `weir demo`.
 
 mod applied;
 mod build;

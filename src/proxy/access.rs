@@ -2,8 +2,8 @@
 //! nothing of how it came about.
 //!
 //! Queries are left out unless the operator chooses to have them: they carry tokens and names more
-//! often than a log should hold. Header values are left out for the same reason, and keys unless the
-//! configuration shows them.
+//! often than a log should hold. Header values are left out for the same reason, and keys unless
+//! the configuration shows them.
 
 use std::cell::Cell;
 use std::io::Write as _;

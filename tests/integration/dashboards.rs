@@ -1,7 +1,7 @@
 //! docs/grafana/weir.json and docs/prometheus/alerts.yml: their expressions name metrics and labels
 //! that exist, and a real Prometheus that scrapes a real Weir evaluates all of them. Grafana is in
-//! no distribution that these tests install from, so that it shows the dashboard is not tested: only
-//! that the file is one object whose queries are right.
+//! no distribution that these tests install from, so that it shows the dashboard is not tested:
+//! only that the file is one object whose queries are right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

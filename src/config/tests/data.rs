@@ -156,7 +156,7 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
     }
     let content = "{\"password\": \"hunter2\", \"a\": 9007199254740993}";
     let shown = Folder::with(&[("customers.json", content)]).wrong(&json);
-    assert!(shown.contains(":1:31") && !shown.contains("hunter2"), "{shown}");
+    assert!(shown.contains(":1:30") && !shown.contains("hunter2"), "{shown}");
     let shown = Folder::with(&[]).wrong(PLANS);
     assert!(
         shown.contains("policies.p.config_files.assign: found customers.toml (No such file")
