@@ -242,7 +242,10 @@ fn servers_listeners_and_logs() {
     assert_eq!((off.admin, off.insight), (None, insight::Settings::default().off()));
     assert!(good(&extended("admin.show_keys = true")).insight.show_keys);
     says("admin.explain.refusals = -1", &["admin.explain.refusals: found -1", "1000000"]);
-    says("admin.explain.sample = 5", &["the unknown key \"sample\"", "the nearest known key is `samples`"]);
+    says(
+        "admin.explain.sample = 5",
+        &["the unknown key \"sample\"", "the nearest known key is `samples`"],
+    );
     says("admin.top.window = \"1s\"", &["admin.top.window: found \"1s\"", "\"2s\""]);
     assert_eq!(
         good(&extended("admin.hosts = [\"Weir.internal\"]")).admin.unwrap().hosts,

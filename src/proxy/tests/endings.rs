@@ -320,6 +320,7 @@ async fn a_log_line_is_one_json_object_without_the_query() {
         "timestamp": "2024-10-04T00:00:00.000Z", "level": "INFO", "message": "request", "request_id": context.id.as_str(),
         "client": "192.0.2.1", "method": "GET", "path": "/x", "route": "", "status": 429, "bytes": 17, "duration_ms": 1.234,
         "decision": "refused", "policy": "public", "refused_by": ["a"], "labels": { "plan": "g\"1" },
+        "key_digest": [context.refused_keys[0].to_string()],
     });
     assert_eq!(line, expected);
     let text =

@@ -12,7 +12,7 @@ async fn a_route_may_answer_by_itself() {
     let head = handler.ask("HEAD", "/healthz", &[]).await;
     assert_eq!((head.body.as_str(), head.field("content-length")), ("", Some("3")));
     handler.counted("weir_requests_total{route=\"healthz\",code=\"200\"}", 2);
-    handler.counted("weir_request_duration_seconds_count", 2);
+    handler.counted("weir_request_duration_seconds_count{route=\"healthz\"}", 2);
 }
 
 #[tokio::test]
