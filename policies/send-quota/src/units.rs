@@ -73,14 +73,18 @@ impl Source {
     /// What can't be read here might be read by the upstream, and nobody would have counted it: it
     /// is refused.
     pub(crate) fn units(&self, facts: &Facts) -> Result<Option<u64>, Denial> {
-        match (self.body_type(), facts.get(BODY_TYPE)) {
-            (None, _) | (_, Some("empty")) => {}
-            (Some(expected), Some(found)) if expected == found => {}
-            (_, Some("large")) => {
-                return Err(Denial::new(413, "the body is too large to count what it sends"));
+        if let Some(expected) = self.body_type() {
+            match facts.get(BODY_TYPE) {
+                Some("empty") => {}
+                Some(found) if found == expected => {}
+                Some("large") => {
+                    return Err(Denial::new(413, "the body is too large to count what it sends"));
+                }
+                _ if expected == "form" => {
+                    return Err(Denial::new(400, "the body must be an HTML form"));
+                }
+                _ => return Err(Denial::new(400, "the body must be JSON")),
             }
-            (Some("form"), _) => return Err(Denial::new(400, "the body must be an HTML form")),
-            _ => return Err(Denial::new(400, "the body must be JSON")),
         }
         match self {
             Self::Nowhere => Ok(None),
