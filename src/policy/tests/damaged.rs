@@ -68,12 +68,3 @@ fn damaged_modules_and_components_cost_at_most_their_loading() {
     assert!(refused > rounds / 2 && refused < rounds, "{refused} of {rounds}");
     assert!(client_ip().decide(&[("client-ip", "192.0.2.1")]).is_ok());
 }
-
-#[test]
-fn dump_temporarily() {
-    for name in ["calls", "zeros", "outside_memory", "looping_start"] {
-        let bytes = std::fs::read(format!("fuzz/corpus/modules/{name}.wasm")).unwrap();
-        let component = crate::policy::component::encode(&bytes).unwrap();
-        std::fs::write(format!("fuzz/corpus/modules/{name}.component.wasm"), component).unwrap();
-    }
-}
