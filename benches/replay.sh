@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# How fast `weir replay` is: a million lines in the combined format, of 20,000 clients (Zipf), through
-# `client-ip` with two limits. Prints requests a second, and microseconds of CPU of both threads.
+# How fast `weir replay` is: a million lines in the combined format, of 20,000 clients (Zipf),
+# through `client-ip` with two limits. Prints requests a second, and microseconds of CPU of both
+# threads.
 # `WEIR` is the binary; Python must be there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,7 +2,8 @@
 # `make test-long`: the random tests of `make test`, with two million decisions instead of a hundred
 # thousand (WEIR_DECISIONS), and 10,000 histories of admissions for each algorithm (PROPTEST_CASES).
 # Then ten thousand damaged modules and components (WEIR_DAMAGED_MODULES) and ten million answers of
-# guests (WEIR_ANSWERS) instead of a few. A failing seed is written to proptest-regressions/; commit it.
+# guests (WEIR_ANSWERS) instead of a few. A failing seed is written to proptest-regressions/; commit
+# it.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts/setup.sh build test
