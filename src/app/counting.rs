@@ -10,18 +10,46 @@ use std::task::{Context, Poll, Waker};
 use crate::clock::Clock;
 use crate::engine::{self, EmbeddedSettings, Engine};
 use crate::limit::{self, Ending, Grant, Limiter, Scope, Take};
-use crate::plan::{Limit, OnStoreError, Plan, Refund};
+use crate::plan::{Algorithm, Limit, OnStoreError, Plan, Refund};
 use crate::replay::{Counting, Demand, LimitTally, with_quota};
 use crate::telemetry::Metrics;
 
 /// Counters, at most.
-const KEYS_MAX: usize = 10_000_000;
-/// Takes between two looks for expired counters.
-const SWEEP_EVERY: u32 = 4_096;
+const KEYS_MAX: usize = 10_000;
+/// Keys that are counted in one engine, before another takes its place and frees their counters.
+const KEYS_AT_ONCE: u32 = 4_096;
+
+/// Costs of a key whose plans are kept, at most.
+const PLANS_MAX: usize = 16;
+
+/// The limit that is counted again.
+#[derive(Clone, Debug)]
+pub(super) struct Recounted {
+    scope: String,
+    name: String,
+    algorithm: Algorithm,
+    refund: Refund,
+}
+
+impl Recounted {
+    /// None of limits whose quota only a script knows, and of those that requests ask nothing of.
+    pub(super) fn of(limit: &LimitTally) -> Option<Self> {
+        if limit.free || with_quota(&limit.algorithm, limit.algorithm.amount()?).is_none() {
+            return None;
+        }
+        let LimitTally { scope, name, algorithm, refund, .. } = limit;
+        Some(Self {
+            scope: scope.clone(),
+            name: name.clone(),
+            algorithm: algorithm.clone(),
+            refund: *refund,
+        })
+    }
+}
 
 /// One limit, counted alone.
-pub(super) struct Counted<'t> {
-    of: &'t LimitTally,
+pub(super) struct Counted {
+    of: Recounted,
     metrics: Metrics,
     clock: Clock,
     /// For what a grant's end may start.
@@ -33,18 +61,19 @@ pub(super) struct Counted<'t> {
 
 struct Now {
     limiter: Limiter,
+    quota: u64,
     limit: Limit,
-    plans: HashMap<(u32, u32), Arc<Plan>>,
+    /// Of the key that is counted, by cost.
+    plans: Vec<(u32, Arc<Plan>)>,
     held: HashMap<u64, (Grant, Ending)>,
     ends: BinaryHeap<Reverse<(i64, u64)>>,
-    takes: u32,
+    keys: u32,
     number: u64,
 }
 
-impl<'t> Counted<'t> {
-    /// None of limits whose quota only a script knows.
-    pub(super) fn new(of: &'t LimitTally) -> Option<Self> {
-        with_quota(&of.algorithm, 1)?;
+impl Counted {
+    /// None if this machine can't run it.
+    pub(super) fn new(of: Recounted) -> Option<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
         let scope = Scope::new(of.scope.clone(), of.scope.clone(), OnStoreError::Allow, false);
         Some(Self {
@@ -64,12 +93,11 @@ impl<'t> Counted<'t> {
     }
 }
 
-impl Counting for Counted<'_> {
+impl Counting for Counted {
     fn begin(&mut self, quota: u64) -> bool {
         let _entered = self.runtime.enter();
         self.now = None;
         let Some(algorithm) = with_quota(&self.of.algorithm, quota) else { return false };
-        self.clock.set(self.of.demands.first().map_or(0, |demand| demand.at_us));
         let settings = engine::Settings::Embedded(EmbeddedSettings::new(KEYS_MAX));
         let Ok(engine) = Engine::build(&settings, self.clock.clone(), &self.metrics) else {
             return false;
@@ -83,14 +111,28 @@ impl Counting for Counted<'_> {
         let limit = Limit { refund: self.of.refund, ..Limit::new(&self.of.name, "", algorithm) };
         self.now = Some(Now {
             limiter,
+            quota,
             limit,
-            plans: HashMap::new(),
+            plans: Vec::new(),
             held: HashMap::new(),
             ends: BinaryHeap::new(),
-            takes: 0,
+            keys: 0,
             number: 0,
         });
         true
+    }
+
+    fn next_key(&mut self) {
+        let Some(now) = &mut self.now else { return };
+        if now.keys == KEYS_AT_ONCE {
+            let quota = now.quota;
+            self.begin(quota);
+            return;
+        }
+        let _entered = self.runtime.enter();
+        now.keys += 1;
+        now.plans.clear();
+        now.end_until(i64::MAX, &self.clock);
     }
 
     fn fits(&mut self, demand: &Demand) -> bool {
@@ -99,10 +141,6 @@ impl Counting for Counted<'_> {
         let Some(now) = &mut self.now else { return false };
         now.end_until(demand.at_us, &self.clock);
         self.clock.set(demand.at_us);
-        now.takes += 1;
-        if now.takes.is_multiple_of(SWEEP_EVERY) {
-            now.limiter.sweep();
-        }
         let Some(plan) = now.plan(demand) else { return false };
         let taken = {
             let take = pin!(now.limiter.take(&self.scope, &plan));
@@ -111,7 +149,10 @@ impl Counting for Counted<'_> {
         let Poll::Ready(Take::Granted(outcome, grant)) = taken else { return false };
         if gives_back {
             let delay_us = i64::try_from(outcome.delay_us()).unwrap_or(i64::MAX);
-            let due_us = demand.at_us + i64::from(demand.took_us) + delay_us;
+            let due_us = demand
+                .at_us
+                .saturating_add(i64::try_from(demand.took_us()).unwrap_or(i64::MAX))
+                .saturating_add(delay_us);
             now.hold(due_us, grant, demand);
         }
         true
@@ -122,17 +163,19 @@ impl Now {
     /// Keys are told apart by their numbers. A plan of a key that comes again is at hand.
     fn plan(&mut self, demand: &Demand) -> Option<Arc<Plan>> {
         let Demand { key, cost, .. } = *demand;
-        if let Some(plan) = self.plans.get(&(key, cost)) {
+        if let Some((_, plan)) = self.plans.iter().find(|(of, _)| *of == cost) {
             return Some(Arc::clone(plan));
         }
         let limit = Limit { key: key.to_string(), cost: u64::from(cost), ..self.limit.clone() };
         let plan = Arc::new(Plan::new(vec![limit]).ok()?.quiet());
-        self.plans.insert((key, cost), Arc::clone(&plan));
+        if self.plans.len() < PLANS_MAX {
+            self.plans.push((cost, Arc::clone(&plan)));
+        }
         Some(plan)
     }
 
     fn hold(&mut self, due_us: i64, grant: Grant, demand: &Demand) {
-        let ending = if demand.failed { Ending::UpstreamFailed } else { Ending::Completed };
+        let ending = if demand.failed() { Ending::UpstreamFailed } else { Ending::Completed };
         self.number += 1;
         self.held.insert(self.number, (grant, ending));
         self.ends.push(Reverse((due_us, self.number)));

@@ -11,15 +11,18 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use super::counting::Counted;
+use super::counting::{Counted, Recounted};
 use super::simulation::in_virtual_time;
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
-use crate::proxy::{ManyDecided, ManyReply, OneOfMany, Passing, Trial, TrialClient, TrialVerdict};
-use crate::replay::{
-    Batch, Client, Decider, Difference, Logs, Progress, Quotas, Record, Replayed, Seen, Summary,
-    Tally, Unreadable, Verdict, curve, suggest,
+use crate::proxy::{
+    ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, TrialVerdict,
 };
+use crate::replay::{
+    Batch, Client, Counting, Decider, Difference, Logs, Progress, Quotas, Record, Replayed, Search,
+    Seen, Summary, Tally, Unreadable, Verdict,
+};
+use crate::telemetry;
 
 /// Batches of requests that are read ahead.
 const READ_AHEAD: usize = 8;
@@ -92,7 +95,7 @@ pub fn replay(
             Some(replayed) => Replayed { summary, ..replayed },
             None => return Err(ReplayError::Nothing(Box::new(summary))),
         };
-        replayed.quotas = quotas(&replayed.candidate, percent, curves);
+        replayed.quotas = quotas(&mut replayed.candidate, percent, curves);
         replayed.percent = percent;
         Ok(replayed)
     })
@@ -113,9 +116,11 @@ fn decide(
     let start_us = first.records.first().map_or(0, |record| record.at_us);
     let mut lane = Lane::build(candidate, start_us)?;
     let mut other = match against {
-        Some(config) => Some((Lane::build(config, start_us)?, Tally::default())),
+        Some(config) => Some((Lane::build(config, start_us)?, Tally::brief())),
         None => None,
     };
+    // Each lane has metrics of its own, and counts in them without atomic additions.
+    telemetry::enter_worker(0);
     let (mut tally, mut difference) = (Tally::default(), Difference::default());
     let mut clients: Vec<Client> = Vec::new();
     let mut requests = 0;
@@ -153,12 +158,13 @@ fn decide(
 }
 
 /// What each limit's quota could be.
-fn quotas(tally: &Tally, percent: f64, curves: bool) -> Vec<Option<Quotas>> {
-    let each = tally.limits.iter().map(|limit| {
-        let mut counted = Counted::new(limit)?;
-        let suggestion = suggest(limit, percent, &mut counted);
-        let curve = if curves { curve(limit, &mut counted) } else { Vec::new() };
-        Some(Quotas { suggestion, curve })
+fn quotas(tally: &mut Tally, percent: f64, curves: bool) -> Vec<Option<Quotas>> {
+    let each = tally.limits.iter_mut().map(|limit| {
+        let of = Recounted::of(limit)?;
+        let make = || -> Option<Box<dyn Counting>> { Some(Box::new(Counted::new(of.clone())?)) };
+        let mut search = Search::new(limit, &make);
+        let suggestion = search.suggest(percent);
+        Some(Quotas { suggestion, curve: if curves { search.curve() } else { Vec::new() } })
     });
     each.collect()
 }
@@ -177,13 +183,15 @@ struct Lane {
 struct UnderWay {
     due_us: i64,
     number: u64,
-    passing: Passing,
+    rest: ManyRest,
     reply: ManyReply,
     took: Duration,
 }
 
 impl Lane {
-    fn build(config: Config, start_us: i64) -> Result<Self, Mistakes> {
+    fn build(mut config: Config, start_us: i64) -> Result<Self, Mistakes> {
+        // A stopped policy runs again after some real time, in which hours of a log pass.
+        config.policies.iter_mut().for_each(|policy| policy.caps.breaker.failures = 0);
         let (trial, clock, _) = in_virtual_time(config, start_us)?;
         Ok(Self {
             trial,
@@ -200,10 +208,10 @@ impl Lane {
         while let Some(next) = self.under_way.peek_mut()
             && next.due_us <= record.at_us
         {
-            let UnderWay { due_us, passing, reply, took, .. } =
+            let UnderWay { due_us, rest, reply, took, .. } =
                 std::collections::binary_heap::PeekMut::pop(next);
             self.clock.set(due_us);
-            self.trial.pass_on(passing, reply, took);
+            self.trial.pass_on(rest, reply, took);
         }
         self.clock.set(record.at_us);
         self.since_sweep += 1;
@@ -231,10 +239,8 @@ impl Lane {
     }
 
     /// Has its upstream reply as the log says.
-    fn send(&mut self, passing: Passing, record: &Record) {
-        if !passing.is_sent() {
-            return;
-        }
+    fn send(&mut self, mut passing: Passing, record: &Record) {
+        let Some(rest) = passing.take_rest() else { return };
         let reply = match record.status {
             Some(status) if CLIENT_GONE.contains(&status) => ManyReply::ClientGone,
             Some(status @ 200..=599) => ManyReply::Answer(status, record.bytes),
@@ -242,13 +248,13 @@ impl Lane {
         };
         let took = Duration::from_micros(record.took_us) + passing.decided.delay;
         if took.is_zero() {
-            self.trial.pass_on(passing, reply, took);
+            self.trial.pass_on(rest, reply, took);
             return;
         }
         self.sent += 1;
         let us = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
         let due_us = record.at_us.saturating_add(us);
-        self.under_way.push(UnderWay { due_us, number: self.sent, passing, reply, took });
+        self.under_way.push(UnderWay { due_us, number: self.sent, rest, reply, took });
     }
 }
 
@@ -259,6 +265,7 @@ const UNREADABLE: Seen<'static> = Seen {
     policy: None,
     limits: &[],
     outcomes: &[],
+    settles: false,
     passes_in_us: None,
 };
 
@@ -291,6 +298,7 @@ fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> Seen<'a> {
         policy,
         limits,
         outcomes,
+        settles: decided.settles,
         passes_in_us: passes_in.and_then(|wait| u64::try_from(wait.as_micros()).ok()),
     }
 }

@@ -88,7 +88,7 @@ pub use settings::{
 };
 pub use snapshot::Snapshot;
 pub use trial::{
-    Ended, ManyDecided, ManyReply, OneOfMany, Passing, Trial, TrialClient, TrialReply,
+    Ended, ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, TrialReply,
     TrialRequest, UnderWay, Unusable,
 };
 pub use trie::{Unreached, UnreachedRoute};

@@ -35,7 +35,7 @@ use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
 use crate::upstream::{Cause, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
 
-pub use many::{ManyDecided, ManyReply, OneOfMany, Passing, TrialClient};
+pub use many::{ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, TrialClient};
 
 /// The host of requests that name none.
 const HOST: &str = "localhost";
@@ -146,7 +146,7 @@ impl Exchange for Rc<Watch> {
         _client: Option<Network>,
         context: &mut RequestContext,
     ) -> Result<Response, UpstreamError> {
-        self.note(context);
+        self.note_once(context);
         read_whole(request.body).await?;
         let reply = poll_fn(|_| match self.reply.borrow_mut().take() {
             Some(reply) => Poll::Ready(reply),
@@ -223,15 +223,16 @@ impl Source for Broken {
     fn finish(self: Box<Self>, _end: &BodyEnd) {}
 }
 
-impl Watch {
-    fn note(&self, context: &RequestContext) {
-        let facts = std::mem::take(&mut *self.facts.borrow_mut());
-        *self.account.borrow_mut() = Some(Account::of(&Parts::of(context), facts));
+impl Watching for Rc<Watch> {
+    fn note_once(&self, context: &RequestContext) {
+        if self.account.borrow().is_none() {
+            let facts = std::mem::take(&mut *self.facts.borrow_mut());
+            *self.account.borrow_mut() = Some(Account::of(&Parts::of(context), facts));
+        }
     }
 
-    /// Whether the decision was noted before, when the request was sent.
-    fn is_noted(&self) -> bool {
-        self.account.borrow().is_some()
+    fn took(&self) -> Duration {
+        *self.took.borrow()
     }
 }
 
@@ -337,19 +338,26 @@ fn poll_once<T>(run: &mut Pin<Box<dyn Future<Output = T>>>) -> Poll<T> {
     run.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// An exchange that sees how a request is decided.
+trait Watching: Exchange {
+    /// Notes the decision, unless it was noted before, when the request was sent.
+    fn note_once(&self, context: &RequestContext);
+
+    /// Virtual time that the request took.
+    fn took(&self) -> Duration;
+}
+
 /// As `handle` of the proxy, watched.
 async fn handle(
     local: &LocalSnapshot,
     request: Request,
     peer: &Peer,
-    watch: &Rc<Watch>,
+    watch: &impl Watching,
 ) -> Option<Response> {
     let mut context = RequestContext::begin(local, &request, peer);
     let served = serve(local, request, peer, &mut context, watch).await;
-    if !watch.is_noted() {
-        watch.note(&context);
-    }
-    let took = *watch.took.borrow();
+    watch.note_once(&context);
+    let took = watch.took();
     context.started = clock::monotonic().checked_sub(took).unwrap_or(context.started);
     Some(match served {
         Ok(reply) => context.stream(reply),

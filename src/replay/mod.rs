@@ -29,7 +29,7 @@ pub use quota::with_quota;
 pub use read::{Batch, Broken, FILES_MAX, Logs, Progress, Summary, Unreadable, WINDOW};
 pub use record::{Asked, Client, Record};
 pub use report::{Quotas, Replayed, stopped_line};
-pub use suggest::{Counting, Point, Suggestion, curve, suggest};
+pub use suggest::{Counting, MakeCounting, Point, Search, Suggestion};
 pub use tally::{
     ClientTally, Counts, Decider, Demand, KeyTally, LimitTally, PolicyTally, Refusal, Row, Seen,
     Tally, Timeline, VERDICTS, Verdict,

@@ -12,7 +12,7 @@ use super::record::{Client, Record};
 use super::suggest::{Point, Suggestion};
 use super::tally::{Counts, LimitTally, Refusal, Seen, Tally, VERDICTS};
 use super::time::shown;
-use crate::plan::{Refund, algorithm_text};
+use crate::plan::algorithm_text;
 
 /// Clients and keys that a report lists, at most.
 pub(super) const LISTED_MAX: usize = 20;
@@ -124,10 +124,13 @@ impl Replayed {
             summary.late,
             "requests were further out of order than 65536 lines: they are taken at the time of the request before them",
         );
-        let limits = candidate.limits.iter();
-        for limit in limits.filter(|limit| limit.refund == Refund::BySettle) {
+        count(
+            candidate.other_limits,
+            "questions were put to limits beyond the first 256: those limits are not listed",
+        );
+        for limit in candidate.limits.iter().filter(|limit| limit.settled && !limit.free) {
             gaps.push(format!(
-                "limit {}: what its policy gives back is not taken into account in the suggested quota, so a smaller one may do",
+                "limit {}: what its policy charges or gives back when a request has ended is not taken into account in the suggested quota, which may be too small or too large",
                 limit.name
             ));
         }

@@ -1,25 +1,45 @@
 //! The quota of a limit at which a share of its keys is never refused, and what other quotas would
 //! refuse. Counts what was asked of the limit again with each quota that it tries, by whatever
-//! counts: each key has a counter of its own, so one limit can be counted alone.
+//! counts: each key has a counter of its own, so keys can be counted one by one, and on several
+//! threads.
 //!
-//! A key that is never refused with a quota is never refused with a larger one, so the smallest
-//! quota is found by halving. A key whose answer is known from another quota is not counted again.
+//! A key that is never refused with a quota is never refused with a larger one. So the search tries
+//! few quotas, beginning with the one that the replay makes likely, and counts no key again whose
+//! answer is known from another quota.
 
+use std::num::NonZero;
+use std::ops::{Range, RangeInclusive};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use super::quota::with_quota;
 use super::tally::{Demand, LimitTally};
 
 /// The largest quota that is tried.
 const QUOTA_MAX: u64 = 1 << 50;
+/// Quotas that a limit can't have in a row, at most, between some that it can.
+const HOLE_MAX: usize = 4_096;
 /// Quotas of a curve, at most.
 const POINTS: usize = 24;
+/// Threads that count, at most.
+const THREADS_MAX: usize = 16;
+/// Demands for which a second thread is worth its start.
+const DEMANDS_FOR_THREADS: usize = 10_000;
 
 /// Counts one limit with different quotas.
 pub trait Counting {
     /// Begins afresh with this quota. False if the limit can't have it.
     fn begin(&mut self, quota: u64) -> bool;
 
-    /// Whether a request fits. Called in the order of time.
+    /// What follows is asked for another key, which was never counted since the beginning.
+    fn next_key(&mut self);
+
+    /// Whether a request fits. Called in the order of a key's time.
     fn fits(&mut self, demand: &Demand) -> bool;
 }
+
+/// Makes what counts, for one thread. `None` if it can't be made.
+pub type MakeCounting<'a> = &'a (dyn Fn() -> Option<Box<dyn Counting + 'a>> + Sync);
 
 /// A quota that would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +50,7 @@ pub struct Suggestion {
     pub keys: usize,
     /// How many of them are never refused with that quota,
     pub never_refused: usize,
-    /// and with the quota that it has.
+    /// and how many were not in the replay, with the quota that it has.
     pub never_refused_now: usize,
 }
 
@@ -45,145 +65,222 @@ pub struct Point {
     pub keys: f64,
 }
 
-/// Looks for the smallest quota at which `percent` of the limit's keys are never refused.
-pub fn suggest(limit: &LimitTally, percent: f64, counting: &mut dyn Counting) -> Suggestion {
-    let keys = limit.keys.len();
-    let needed = ((keys as f64 * percent / 100.0).ceil() as usize).min(keys);
-    let mut known = Known::new(limit);
-    let now = limit.algorithm.amount().unwrap_or(0);
-    let never_refused_now = known.count(now, 0, counting);
-    let (mut low, mut high) = (0, now.max(1));
-    let mut never_refused = known.count(high, needed, counting);
-    while never_refused < needed {
-        low = high;
-        high *= 2;
-        if high > QUOTA_MAX {
-            return Suggestion { quota: None, keys, never_refused: 0, never_refused_now };
-        }
-        never_refused = known.count(high, needed, counting);
-    }
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        match known.count(middle, needed, counting) {
-            enough if enough >= needed => (high, never_refused) = (middle, enough),
-            _ => low = middle,
-        }
-    }
-    Suggestion { quota: Some(high), keys, never_refused, never_refused_now }
+/// Looks for quotas of one limit.
+pub struct Search<'t> {
+    limit: &'t LimitTally,
+    make: MakeCounting<'t>,
+    /// Where each key's demands are.
+    places: Vec<Range<usize>>,
+    /// All keys, those first that need the most.
+    order: Vec<u32>,
+    /// Of each key: the largest quota with which it was refused,
+    refused_to: Vec<u64>,
+    /// and the smallest with which it was not.
+    fits_from: Vec<u64>,
+    threads: usize,
 }
 
-/// What quotas from 1 to the one at which nobody is refused would do.
-pub fn curve(limit: &LimitTally, counting: &mut dyn Counting) -> Vec<Point> {
-    let all = suggest(limit, 100.0, counting);
-    let Some(most) = all.quota else { return Vec::new() };
-    let most = most.max(limit.algorithm.amount().unwrap_or(1));
-    let step = (most as f64).powf(1.0 / (POINTS - 1) as f64);
-    let mut quotas: Vec<u64> =
-        (0..POINTS).map(|index| (step.powi(index as i32)).round() as u64).collect();
-    quotas.push(limit.algorithm.amount().unwrap_or(1));
-    quotas.push(most);
-    quotas.sort_unstable();
-    quotas.dedup();
-    let points =
-        quotas.into_iter().filter(|quota| (1..=most).contains(quota)).filter_map(|quota| {
-            if !counting.begin(quota) {
+impl<'t> Search<'t> {
+    /// Sorts the limit's demands by key.
+    pub fn new(limit: &'t mut LimitTally, make: MakeCounting<'t>) -> Self {
+        limit.demands.sort_by_key(|demand| demand.key);
+        let limit: &LimitTally = limit;
+        let mut places = vec![0..0; limit.keys.len()];
+        let mut end = 0;
+        for of_key in limit.demands.chunk_by(|one, other| one.key == other.key) {
+            let start = end;
+            end += of_key.len();
+            if let Some(place) = of_key.first().and_then(|it| places.get_mut(it.key as usize)) {
+                *place = start..end;
+            }
+        }
+        let mut order: Vec<u32> = (0..).take(limit.keys.len()).collect();
+        let most = |key: &u32| limit.keys.get(*key as usize).map_or(0, |key| key.most_used);
+        order.sort_by_key(|key| std::cmp::Reverse(most(key)));
+        // All that a key ever asked for would fit at once.
+        let fits_from = limit.keys.iter().map(|key| holding(limit, key.units)).collect();
+        let threads = match limit.demands.len() {
+            0..DEMANDS_FOR_THREADS => 1,
+            _ => thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX),
+        };
+        let refused_to = vec![0; limit.keys.len()];
+        Self { limit, make, places, order, refused_to, fits_from, threads }
+    }
+
+    /// Looks for the smallest quota at which `percent` of the limit's keys are never refused.
+    pub fn suggest(&mut self, percent: f64) -> Suggestion {
+        let keys = self.limit.keys.len();
+        let needed = ((keys as f64 * percent / 100.0).ceil() as usize).min(keys);
+        let never_refused_now = keys - self.limit.keys_refused();
+        let mut suggestion = Suggestion { quota: None, keys, never_refused: 0, never_refused_now };
+        let Some(first) = self.possible(self.likely(needed)..=QUOTA_MAX) else { return suggestion };
+        let (mut low, mut high) = (0, first);
+        let mut enough = self.count(first, needed);
+        if enough.is_some() {
+            // Usually one less is not enough.
+            let mut step = 1;
+            while let Some(quota) = self.possible(high.saturating_sub(step).max(1)..=high - 1) {
+                let Some(never) = self.count(quota, needed) else {
+                    low = quota;
+                    break;
+                };
+                (high, enough) = (quota, Some(never));
+                step *= 2;
+            }
+        } else {
+            (low, high) = (first, 0);
+            let (mut step, mut is_in_range) = ((first / 8).max(1), true);
+            while enough.is_none() {
+                let next = self.possible(low.saturating_add(step)..=QUOTA_MAX);
+                is_in_range &= next.is_some();
+                if let Some(quota) = next {
+                    enough = self.count(quota, needed);
+                    *if enough.is_some() { &mut high } else { &mut low } = quota;
+                }
+                step = if is_in_range { step.saturating_mul(2) } else { step / 2 };
+                if step == 0 && enough.is_none() {
+                    return suggestion;
+                }
+            }
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let next = self.possible(middle..=high - 1);
+            let Some(quota) = next.or_else(|| self.possible(low + 1..=middle - 1)) else { break };
+            match self.count(quota, needed) {
+                Some(never) => (high, enough) = (quota, Some(never)),
+                None => low = quota,
+            }
+        }
+        suggestion.never_refused = enough.unwrap_or(0);
+        suggestion.quota = Some(high);
+        suggestion
+    }
+
+    /// What quotas from 1 to the one at which nobody is refused would do.
+    pub fn curve(&mut self) -> Vec<Point> {
+        let Some(most) = self.suggest(100.0).quota else { return Vec::new() };
+        let now = self.limit.algorithm.amount().unwrap_or(1);
+        let most = most.max(now);
+        let step = (most as f64).powf(1.0 / (POINTS - 1) as f64);
+        let quotas = (0..POINTS).map(|index| (step.powi(index as i32)).round() as u64);
+        let possible = quotas.chain([now, most]).filter_map(|quota| self.possible(quota..=most));
+        let mut quotas: Vec<u64> = possible.collect();
+        quotas.sort_unstable();
+        quotas.dedup();
+        let points = quotas.into_iter().filter_map(|quota| {
+            let keys = self.keys(|fits_from, _| fits_from > quota);
+            let counted = self.run(quota, &keys, None);
+            if counted.len() < keys.len() {
                 return None;
             }
-            let mut refused_keys = vec![false; limit.keys.len()];
-            let mut refused = 0_u64;
-            for demand in limit.demands.iter().filter(|demand| may_refuse(limit, demand.key, quota))
-            {
-                if !counting.fits(demand) {
-                    refused += 1;
-                    refused_keys
-                        .iter_mut()
-                        .skip(demand.key as usize)
-                        .take(1)
-                        .for_each(|it| *it = true);
-                }
-            }
-            let keys = refused_keys.into_iter().filter(|refused| *refused).count();
+            let requests = counted.iter().map(|(_, refused)| *refused).sum::<u64>() as f64;
+            let keys = counted.iter().filter(|(_, refused)| *refused > 0).count() as f64;
             Some(Point {
                 quota,
-                requests: refused as f64 / limit.demands.len().max(1) as f64,
-                keys: keys as f64 / limit.keys.len().max(1) as f64,
+                requests: requests / self.limit.demands.len().max(1) as f64,
+                keys: keys / self.limit.keys.len().max(1) as f64,
             })
         });
-    points.collect()
-}
+        points.collect()
+    }
 
-/// Whether this key could be refused with that quota at all: all that it ever asked for would not
-/// fit at once.
-fn may_refuse(limit: &LimitTally, key: u32, quota: u64) -> bool {
-    let whole = limit.algorithm.capacity() == limit.algorithm.amount();
-    !whole || limit.keys.get(key as usize).is_none_or(|key| key.units > quota)
-}
-
-/// What is known of each key: the largest quota with which it was refused, and the smallest with
-/// which it was not.
-struct Known<'t> {
-    limit: &'t LimitTally,
-    refused_to: Vec<u64>,
-    fits_from: Vec<u64>,
-}
-
-impl<'t> Known<'t> {
-    fn new(limit: &'t LimitTally) -> Self {
-        let whole = limit.algorithm.capacity() == limit.algorithm.amount();
-        let from = |units: u64| if whole { units } else { u64::MAX };
-        Self {
-            limit,
-            refused_to: vec![0; limit.keys.len()],
-            fits_from: limit.keys.iter().map(|key| from(key.units)).collect(),
+    /// The quota that would have been enough for so many keys if what each had used at most did not
+    /// depend on the quota. For windows it does not, unless they refuse.
+    fn likely(&self, needed: usize) -> u64 {
+        let now = self.limit.algorithm.amount().unwrap_or(1).max(1);
+        let at = self.order.len().saturating_sub(needed.max(1));
+        let key = self.order.get(at).and_then(|key| self.limit.keys.get(*key as usize));
+        match key.map_or(1, |key| key.most_used) {
+            // It was refused with the quota that the limit has.
+            u64::MAX => now.saturating_add(1),
+            used => holding(self.limit, used).clamp(1, now),
         }
     }
 
-    /// How many keys are never refused with this quota. May stop counting once it is less than
-    /// `needed`.
-    fn count(&mut self, quota: u64, needed: usize, counting: &mut dyn Counting) -> usize {
-        #[derive(Clone, Copy, PartialEq, Eq)]
-        enum Key {
-            Open,
-            Fits,
-            Refused,
+    /// How many keys are never refused with this quota. `None` if they are fewer than `needed`.
+    fn count(&mut self, quota: u64, needed: usize) -> Option<usize> {
+        let refused = self.refused_to.iter().filter(|refused| **refused >= quota).count();
+        let allowed = (self.limit.keys.len() - refused).checked_sub(needed)?;
+        let open = self.keys(|fits_from, refused_to| fits_from > quota && refused_to < quota);
+        let counted = self.run(quota, &open, Some(allowed));
+        let mut newly = 0;
+        for (key, refusals) in &counted {
+            let known = match refusals {
+                0 => &mut self.fits_from,
+                _ => {
+                    newly += 1;
+                    &mut self.refused_to
+                }
+            };
+            known.iter_mut().skip(*key as usize).take(1).for_each(|it| *it = quota);
         }
-        if quota == 0 || !counting.begin(quota) {
-            return 0;
-        }
-        let each = self.refused_to.iter().zip(&self.fits_from).map(|(refused, fits)| {
-            if *fits <= quota {
-                Key::Fits
-            } else if *refused >= quota {
-                Key::Refused
-            } else {
-                Key::Open
+        let all = counted.len() == open.len() && newly <= allowed;
+        all.then(|| self.limit.keys.len() - refused - newly)
+    }
+
+    /// The keys of which this holds, by `fits_from` and `refused_to`.
+    fn keys(&self, mut which: impl FnMut(u64, u64) -> bool) -> Vec<u32> {
+        let of = |known: &[u64], key: u32| known.get(key as usize).copied().unwrap_or(0);
+        let all = self.order.iter().copied();
+        all.filter(|key| which(of(&self.fits_from, *key), of(&self.refused_to, *key))).collect()
+    }
+
+    /// Counts the demands of these keys with this quota: each key with its refusals. With `allowed`
+    /// it counts no key after its first refusal, and none at all once more keys were refused.
+    fn run(&self, quota: u64, keys: &[u32], allowed: Option<usize>) -> Vec<(u32, u64)> {
+        let (next, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let is_over = || allowed.is_some_and(|most| refused.load(Ordering::Relaxed) > most);
+        let work = || {
+            let mut counted = Vec::new();
+            let counting = (self.make)();
+            let Some(mut counting) = counting.filter(|_| !keys.is_empty()) else { return counted };
+            if !counting.begin(quota) {
+                return counted;
             }
-        });
-        let mut keys: Vec<Key> = each.collect();
-        let mut never = keys.iter().filter(|key| **key != Key::Refused).count();
-        let mut complete = true;
-        for demand in &self.limit.demands {
-            let Some(key) = keys.get_mut(demand.key as usize) else { continue };
-            if never < needed {
-                complete = false;
-                break;
+            while let Some(key) = keys.get(next.fetch_add(1, Ordering::Relaxed))
+                && !is_over()
+            {
+                counting.next_key();
+                let place = self.places.get(*key as usize).cloned().unwrap_or_default();
+                let demands = self.limit.demands.get(place).unwrap_or_default();
+                let refusals = demands.iter().filter(|demand| !counting.fits(demand));
+                let refusals = refusals.take(allowed.map_or(usize::MAX, |_| 1)).count() as u64;
+                refused.fetch_add(usize::from(refusals > 0), Ordering::Relaxed);
+                counted.push((*key, refusals));
             }
-            if *key == Key::Open && !counting.fits(demand) {
-                *key = Key::Refused;
-                never -= 1;
-                if let Some(refused) = self.refused_to.get_mut(demand.key as usize) {
-                    *refused = quota;
+            counted
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..self.threads).map(|_| scope.spawn(work)).collect();
+            let mut counted = work();
+            for other in others {
+                match other.join() {
+                    Ok(more) => counted.extend(more),
+                    Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
+            counted
+        })
+    }
+
+    /// The first of these quotas that the limit can have. A bucket can't have all of a range.
+    fn possible(&self, quotas: RangeInclusive<u64>) -> Option<u64> {
+        let can_have = |quota: &u64| with_quota(&self.limit.algorithm, *quota).is_some();
+        quotas.take(HOLE_MAX).find(can_have)
+    }
+}
+
+/// The smallest quota with which the limit has room for so many units at once. The burst of a
+/// bucket is in proportion to its quota.
+fn holding(limit: &LimitTally, units: u64) -> u64 {
+    let (amount, capacity) = (limit.algorithm.amount(), limit.algorithm.capacity());
+    match (amount, capacity) {
+        (Some(amount), Some(capacity)) if capacity > 0 => {
+            let quota = (u128::from(units) * u128::from(amount)).div_ceil(u128::from(capacity));
+            u64::try_from(quota).unwrap_or(u64::MAX)
         }
-        if complete {
-            for (fits, key) in self.fits_from.iter_mut().zip(&keys) {
-                if *key == Key::Open {
-                    *fits = quota;
-                }
-            }
-        }
-        never
+        _ => u64::MAX,
     }
 }
 
@@ -198,10 +295,14 @@ mod tests {
     const MINUTE_US: i64 = 60_000_000;
 
     /// Windows of a minute, by hand.
+    #[derive(Default)]
     struct Minutes {
         quota: u64,
         windows: std::collections::HashMap<(u32, i64), u64>,
-        counted: usize,
+    }
+
+    fn minutes<'a>() -> Option<Box<dyn Counting + 'a>> {
+        Some(Box::new(Minutes::default()))
     }
 
     impl Counting for Minutes {
@@ -210,8 +311,9 @@ mod tests {
             true
         }
 
+        fn next_key(&mut self) {}
+
         fn fits(&mut self, demand: &Demand) -> bool {
-            self.counted += 1;
             let window = self.windows.entry((demand.key, demand.at_us / MINUTE_US)).or_default();
             let fits = *window + u64::from(demand.cost) <= self.quota;
             *window += if fits { u64::from(demand.cost) } else { 0 };
@@ -236,8 +338,11 @@ mod tests {
                     };
                     let record = Record::of(&line, &mut clients, (0, 1)).unwrap();
                     let limit = Limit::new("minute", format!("10.0.0.{client}"), window.into());
-                    let outcome =
-                        crate::plan::LimitOutcome { fits: second < 5, ..Default::default() };
+                    let outcome = crate::plan::LimitOutcome {
+                        fits: second < 5,
+                        remaining: 4_u64.saturating_sub(second as u64),
+                        ..Default::default()
+                    };
                     tally.add(
                         &record,
                         &Seen {
@@ -250,6 +355,7 @@ mod tests {
                             policy: Some(Decider { name: "p", scope: "p", facts: (&[], &[]) }),
                             limits: &[limit],
                             outcomes: &[outcome],
+                            settles: false,
                             passes_in_us: None,
                         },
                     );
@@ -261,16 +367,33 @@ mod tests {
 
     #[test]
     fn the_smallest_quota_is_found_for_each_share() {
-        let tally = tally();
-        let limit = tally.limits.first().unwrap();
+        let mut tally = tally();
+        let limit = tally.limits.first_mut().unwrap();
         assert_eq!((limit.asked, limit.refused, limit.keys_refused()), (165, 45, 5));
         for (percent, quota) in [(1.0, 1), (10.0, 1), (11.0, 2), (50.0, 5), (99.0, 10), (100.0, 10)]
         {
-            let mut minutes = Minutes { quota: 0, windows: Default::default(), counted: 0 };
-            let found = suggest(limit, percent, &mut minutes);
+            let found = Search::new(limit, &minutes).suggest(percent);
             assert_eq!(found.quota, Some(quota), "{percent} %");
             assert_eq!((found.keys, found.never_refused_now), (10, 5));
             assert_eq!(found.never_refused as u64, quota);
+        }
+    }
+
+    #[test]
+    fn a_guess_that_is_wrong_and_several_threads_change_nothing() {
+        let mut tally = tally();
+        let limit = tally.limits.first_mut().unwrap();
+        for most_used in [0, 1, 3, 4, u64::MAX] {
+            limit.keys.iter_mut().for_each(|key| key.most_used = most_used);
+            for (percent, quota) in [(10.0, 1), (50.0, 5), (100.0, 10)] {
+                let mut search = Search::new(limit, &minutes);
+                search.threads = 3;
+                let found = search.suggest(percent);
+                assert_eq!((found.quota, found.never_refused as u64), (Some(quota), quota));
+                // What is known from one search does not mislead the next.
+                let found = search.suggest(30.0);
+                assert_eq!((found.quota, found.never_refused), (Some(3), 3));
+            }
         }
     }
 
@@ -281,6 +404,7 @@ mod tests {
             fn begin(&mut self, _: u64) -> bool {
                 true
             }
+            fn next_key(&mut self) {}
             fn fits(&mut self, _: &Demand) -> bool {
                 false
             }
@@ -288,15 +412,31 @@ mod tests {
         let mut tally = tally();
         let limit = tally.limits.first_mut().unwrap();
         limit.keys.iter_mut().for_each(|key| key.units = u64::MAX);
-        assert_eq!(suggest(limit, 50.0, &mut Never).quota, None);
+        let make = || -> Option<Box<dyn Counting>> { Some(Box::new(Never)) };
+        assert_eq!(Search::new(limit, &make).suggest(50.0).quota, None);
+    }
+
+    #[test]
+    fn what_the_limit_cannot_have_is_passed_over() {
+        let mut tally = tally();
+        let limit = tally.limits.first_mut().unwrap();
+        // A log keeps at most ten thousand units.
+        let rate = Rate { amount: 6_000, per_ms: 60_000 };
+        limit.algorithm = crate::plan::SlidingWindowLog { rate, debt: Debt::None }.into();
+        for (units, quota) in [(900, Some(9_000)), (1_000, Some(10_000)), (1_001, None)] {
+            limit.demands.iter_mut().for_each(|demand| demand.cost = units);
+            limit.keys.iter_mut().for_each(|key| (key.units, key.most_used) = (99_999, u64::MAX));
+            assert_eq!(Search::new(limit, &minutes).suggest(100.0).quota, quota);
+        }
+        let mut points = Search::new(limit, &minutes);
+        assert_eq!(points.suggest(90.0).quota, Some(9_009));
     }
 
     #[test]
     fn a_curve_falls_from_its_first_quota_to_nobody_refused() {
-        let tally = tally();
-        let limit = tally.limits.first().unwrap();
-        let mut minutes = Minutes { quota: 0, windows: Default::default(), counted: 0 };
-        let points = curve(limit, &mut minutes);
+        let mut tally = tally();
+        let limit = tally.limits.first_mut().unwrap();
+        let points = Search::new(limit, &minutes).curve();
         assert!(points.windows(2).all(|pair| pair[0].requests >= pair[1].requests));
         let at = |quota: u64| points.iter().find(|point| point.quota == quota).unwrap();
         assert_eq!((at(1).keys, at(10).keys, at(10).requests), (0.9, 0.0, 0.0));

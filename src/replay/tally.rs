@@ -81,6 +81,8 @@ pub struct Seen<'a> {
     pub limits: &'a [Limit],
     /// What each of them answered.
     pub outcomes: &'a [LimitOutcome],
+    /// The policy's `settle` is called at the request's end.
+    pub settles: bool,
     /// When it would pass, in microseconds, where waiting helps.
     pub passes_in_us: Option<u64>,
 }
@@ -157,7 +159,7 @@ pub struct PolicyTally {
     asked: Vec<Asked>,
 }
 
-/// What was asked of one counter, at one moment.
+/// What was asked of one counter, at one moment. There may be millions, so it is small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// Microseconds since 1970.
@@ -166,10 +168,22 @@ pub struct Demand {
     pub key: u32,
     /// Units.
     pub cost: u32,
+    /// Twice the microseconds that the request took, and 1 if its upstream failed.
+    took_and_failed: u64,
+}
+
+impl Demand {
     /// How long the request took, in microseconds.
-    pub took_us: u32,
-    /// Its upstream failed.
-    pub failed: bool,
+    #[must_use]
+    pub fn took_us(&self) -> u64 {
+        self.took_and_failed >> 1
+    }
+
+    /// Whether its upstream failed.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.took_and_failed & 1 == 1
+    }
 }
 
 /// One key of a limit.
@@ -181,6 +195,8 @@ pub struct KeyTally {
     pub refused: u64,
     /// Units.
     pub units: u64,
+    /// The most units that it used at once, as its limit told; `u64::MAX` once it was refused.
+    pub most_used: u64,
 }
 
 /// One limit.
@@ -196,6 +212,11 @@ pub struct LimitTally {
     pub shadow: bool,
     /// When it gives back what was taken.
     pub refund: Refund,
+    /// Requests ask nothing of it, or its policy's `settle` is called: it may charge or give back
+    /// then, which is not asked again for a suggested quota.
+    pub free: bool,
+    /// See `free`.
+    pub settled: bool,
     /// Requests.
     pub asked: u64,
     /// Requests that it refused, or would have.
@@ -277,10 +298,20 @@ pub struct Tally {
     pub without_status: u64,
     /// Requests without the host that they asked for.
     pub without_host: u64,
+    /// Questions to limits beyond those that are counted.
+    pub other_limits: u64,
     demands: usize,
+    /// Neither limits nor clients nor refusals are counted.
+    is_brief: bool,
 }
 
 impl Tally {
+    /// One that does not count limits, clients and refusals.
+    #[must_use]
+    pub fn brief() -> Self {
+        Self { is_brief: true, ..Self::default() }
+    }
+
     /// Counts a request.
     pub fn add(&mut self, record: &Record, seen: &Seen<'_>) {
         let passes = seen.verdict.passes();
@@ -293,8 +324,13 @@ impl Tally {
         self.route(seen);
         if let Some(policy) = &seen.policy {
             self.policy(policy, record, seen.verdict);
+        }
+        if self.is_brief {
+            return;
+        }
+        if let Some(policy) = &seen.policy {
             for (limit, outcome) in seen.limits.iter().zip(seen.outcomes) {
-                self.limit(policy.scope, limit, outcome, record);
+                self.limit(policy.scope, (limit, outcome), record, seen.settles);
             }
         }
         self.client(record, passes);
@@ -319,8 +355,9 @@ impl Tally {
         let index = index.unwrap_or_else(|| {
             if self.policies.len() < ROWS_MAX {
                 self.policies.push(PolicyTally::new(policy));
+                return self.policies.len() - 1;
             }
-            self.policies.len() - 1
+            usize::MAX
         });
         let Some(tally) = self.policies.get_mut(index) else { return };
         tally.counts.add(verdict);
@@ -329,17 +366,27 @@ impl Tally {
         }
     }
 
-    fn limit(&mut self, scope: &str, limit: &Limit, outcome: &LimitOutcome, record: &Record) {
+    fn limit(
+        &mut self,
+        scope: &str,
+        (limit, outcome): (&Limit, &LimitOutcome),
+        record: &Record,
+        settles: bool,
+    ) {
         let same = |known: &LimitTally| {
             known.name == limit.name && known.scope == scope && known.algorithm == limit.algorithm
         };
         let index = self.limits.iter().position(same).unwrap_or_else(|| {
             if self.limits.len() < LIMITS_MAX {
                 self.limits.push(LimitTally::new(scope, limit));
+                return self.limits.len() - 1;
             }
-            self.limits.len() - 1
+            usize::MAX
         });
-        let Some(tally) = self.limits.get_mut(index) else { return };
+        let Some(tally) = self.limits.get_mut(index) else {
+            self.other_limits += 1;
+            return;
+        };
         let refused = !outcome.fits && outcome.unmeasured.is_none();
         tally.asked += 1;
         tally.refused += u64::from(refused);
@@ -352,14 +399,22 @@ impl Tally {
             tally.demands_cut = true;
             return;
         };
-        let cost = limit.cost.max(1);
+        let cost = limit.cost;
+        tally.free |= cost == 0;
+        tally.settled |= settles;
         if let Some(counts) = tally.keys.get_mut(key as usize) {
             counts.asked += 1;
             counts.refused += u64::from(refused);
             counts.units = counts.units.saturating_add(cost);
+            let capacity = tally.algorithm.capacity().unwrap_or(0);
+            let used = if refused { u64::MAX } else { capacity.saturating_sub(outcome.remaining) };
+            counts.most_used = counts.most_used.max(used);
         }
         if self.demands >= DEMANDS_MAX {
             tally.demands_cut = true;
+            return;
+        }
+        if tally.free {
             return;
         }
         self.demands += 1;
@@ -367,8 +422,8 @@ impl Tally {
             at_us: record.at_us,
             key,
             cost: u32::try_from(cost).unwrap_or(u32::MAX),
-            took_us: u32::try_from(record.took_us).unwrap_or(u32::MAX),
-            failed: record.status.is_some_and(|status| status >= 500),
+            took_and_failed: record.took_us << 1
+                | u64::from(record.status.is_some_and(|status| status >= 500)),
         });
     }
 
@@ -415,6 +470,8 @@ impl LimitTally {
             algorithm: limit.algorithm.clone(),
             shadow: limit.enforcement == Enforcement::Shadow,
             refund: limit.refund,
+            free: false,
+            settled: false,
             asked: 0,
             refused: 0,
             first_refused_us: None,

@@ -231,7 +231,13 @@ impl Replayed {
 /// What the quota could be, in a sentence.
 pub(super) fn suggestion(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
     let Some(Quotas { suggestion, .. }) = quotas else {
-        return "no quota is suggested: the limit has none that could be another".to_owned();
+        return match limit.free {
+            true => {
+                "no quota is suggested: requests ask nothing of the limit, its policy charges it"
+            }
+            false => "no quota is suggested: the limit has none that could be another",
+        }
+        .to_owned();
     };
     let mut text = match suggestion.quota {
         Some(quota) => format!(

@@ -386,6 +386,34 @@ fn a_suggested_quota_holds_and_one_less_does_not() {
     }
 }
 
+/// A ban is charged by the policy's `settle`, from statuses that the log has. Replies as long as
+/// these are told by no honest log, and must not take the time that they would take to send.
+#[test]
+fn what_a_policy_charges_later_is_counted_and_not_suggested() {
+    let mut text = String::new();
+    for second in 0..40_u64 {
+        let (h, m, s) = clock(START_S + second);
+        let status = if second % 2 == 0 { 401 } else { 200 };
+        let _ = writeln!(
+            text,
+            "203.0.113.9 - - [17/May/2015:{h:02}:{m:02}:{s:02} +0000] \"GET / HTTP/1.0\" {status} {}",
+            u64::MAX - second
+        );
+    }
+    let config = "[[listeners]]\naddress = \"127.0.0.1:0\"\n\
+        [upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n\
+        [policies.public]\nuse = \"ban\"\n[policies.public.config]\n\
+        strikes = { quota = 3, period = \"1m\" }\nban = \"10s\"\nstatuses = [401]\n\
+        [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"\n";
+    let folder = folder(&[("access.log", &text), ("proxy.toml", config)]);
+    let report = replayed(folder.path(), &["access.log"]);
+    // Strikes at 0, 2, 4 begin a ban of ten seconds; the next at 14, 16, 18, and at 28, 30, 32.
+    assert_eq!(report["requests"]["counts"]["refused"], 9 + 9 + 7, "{report}");
+    for limit in report["limits"].as_array().unwrap() {
+        assert_eq!(limit["suggestion"], Value::Null, "{limit}");
+    }
+}
+
 #[test]
 fn what_upstreams_answered_is_settled() {
     let log = log(2_000);

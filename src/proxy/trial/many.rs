@@ -6,30 +6,34 @@ use std::fmt;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Version};
 
-use super::{HOST, PORT, Run, Trial, Unusable, drain, poll_once, read_whole};
-use crate::clock;
+use super::{HOST, PORT, Run, Trial, Unusable, Watching, drain, handle, poll_once, read_whole};
 use crate::limit::Scope;
 use crate::listen::Peer;
-use crate::plan::{Limit, LimitOutcome, Outcome};
+use crate::plan::{Limit, LimitOutcome, Outcome, Refund};
 use crate::policy::{Decision, Policy, Verdict};
 use crate::proxy::account::{Parts, TrialVerdict};
 use crate::proxy::context::RequestContext;
 use crate::proxy::exchange::Exchange;
-use crate::proxy::live::LocalSnapshot;
-use crate::proxy::serve;
 use crate::proxy::snapshot::RouteHandle;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
 
+/// A piece of what replies consist of, in bytes.
+const BLANK_BYTES: usize = 1 << 24;
+/// Bytes of a reply, at most: what is longer is taken as long as this.
+const REPLY_BYTES_MAX: u64 = 1 << 42;
+/// The same if it is metered, because meters read it all.
+const METERED_BYTES_MAX: u64 = 1 << 26;
+
 /// What replies consist of, as often as they are long.
-static BLANK: [u8; 1 << 16] = [b' '; 1 << 16];
+static BLANK: LazyLock<Vec<u8>> = LazyLock::new(|| vec![b' '; BLANK_BYTES]);
 
 /// A client whose requests are many.
 #[derive(Clone, Debug)]
@@ -92,6 +96,10 @@ pub struct ManyDecided {
     pub verdict: TrialVerdict,
     /// How long it waited in a leaky bucket.
     pub delay: Duration,
+    /// The policy's `settle` is called at its end.
+    pub settles: bool,
+    /// Its end changes what is counted.
+    ends: bool,
     route: Arc<RouteHandle>,
     routed: bool,
     decision: Option<Arc<Decision>>,
@@ -101,7 +109,28 @@ pub struct ManyDecided {
 impl ManyDecided {
     fn of(context: &RequestContext) -> Self {
         let parts = Parts::of(context);
+        let gives_back = |limit: &Limit| {
+            let refunds = match limit.refund {
+                Refund::Never => false,
+                Refund::Unsent | Refund::UpstreamError | Refund::BySettle => true,
+            };
+            refunds || limit.algorithm.holds()
+        };
+        let (settles, ends) = match context.decision.as_deref() {
+            Some(Decision { settle_with, verdict, .. }) => {
+                let settles = settle_with.is_some();
+                let limits = match verdict {
+                    Verdict::Check(plan) => plan.limits(),
+                    _ => &[],
+                };
+                let ends = settles || context.usage.is_some() || limits.iter().any(gives_back);
+                (settles, ends)
+            }
+            None => (false, false),
+        };
         Self {
+            settles,
+            ends,
             verdict: parts.verdict(),
             delay: context.delayed(),
             route: Arc::clone(&context.route),
@@ -157,14 +186,17 @@ impl ManyDecided {
 pub struct Passing {
     /// How it was decided.
     pub decided: ManyDecided,
-    rest: Option<(Run, Rc<Watch>)>,
+    rest: Option<ManyRest>,
 }
 
+/// The rest of a request whose end changes what is counted.
+pub struct ManyRest(Run, Rc<Watch>);
+
 impl Passing {
-    /// Whether it waits for its upstream.
-    #[must_use]
-    pub fn is_sent(&self) -> bool {
-        self.rest.is_some()
+    /// What is left of it until its upstream has replied. `None` if it was answered, or if its
+    /// end changes nothing of what is counted.
+    pub fn take_rest(&mut self) -> Option<ManyRest> {
+        self.rest.take()
     }
 }
 
@@ -183,6 +215,18 @@ struct Watch {
     took: Cell<Duration>,
 }
 
+impl Watching for Rc<Watch> {
+    fn note_once(&self, context: &RequestContext) {
+        if !self.noted.replace(true) {
+            *self.decided.borrow_mut() = Some(ManyDecided::of(context));
+        }
+    }
+
+    fn took(&self) -> Duration {
+        self.took.get()
+    }
+}
+
 impl Exchange for Rc<Watch> {
     async fn send(
         &self,
@@ -191,8 +235,7 @@ impl Exchange for Rc<Watch> {
         _client: Option<Network>,
         context: &mut RequestContext,
     ) -> Result<Response, UpstreamError> {
-        self.noted.set(true);
-        *self.decided.borrow_mut() = Some(ManyDecided::of(context));
+        self.note_once(context);
         read_whole(request.body).await?;
         let (status, bytes) = poll_fn(|_| match self.reply.take() {
             Some(reply) => Poll::Ready(reply),
@@ -202,7 +245,13 @@ impl Exchange for Rc<Watch> {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let body = match bytes {
             0 => Body::empty(),
-            left => Body::source(Box::new(Blank { left })),
+            bytes => {
+                let most = match context.usage {
+                    Some(_) => METERED_BYTES_MAX,
+                    None => REPLY_BYTES_MAX,
+                };
+                Body::source(Box::new(Blank { left: bytes.min(most) }))
+            }
         };
         Ok(Response::new(status, body))
     }
@@ -267,15 +316,15 @@ impl Trial {
                 answered.into_iter().for_each(|answered| drain(answered.body));
                 None
             }
-            Poll::Pending => Some((run, watch)),
+            Poll::Pending => decided.ends.then_some(ManyRest(run, watch)),
         };
         Ok(Passing { decided, rest })
     }
 
     /// Ends one of many with its upstream's reply, `took` after it was sent. What it settles counts
     /// from now on.
-    pub fn pass_on(&self, passing: Passing, reply: ManyReply, took: Duration) {
-        let Some((mut run, watch)) = passing.rest else { return };
+    pub fn pass_on(&self, rest: ManyRest, reply: ManyReply, took: Duration) {
+        let ManyRest(mut run, watch) = rest;
         let _entered = self.runtime.enter();
         watch.took.set(took);
         match reply {
@@ -293,27 +342,6 @@ impl Trial {
     pub fn sweep(&self) {
         self.limiter.sweep();
     }
-}
-
-/// As `handle` of the proxy, watched.
-async fn handle(
-    local: &LocalSnapshot,
-    request: Request,
-    peer: &Peer,
-    watch: &Rc<Watch>,
-) -> Option<Response> {
-    let mut context = RequestContext::begin(local, &request, peer);
-    let served = serve(local, request, peer, &mut context, watch).await;
-    if !watch.noted.replace(true) {
-        // Refused, or answered here.
-        *watch.decided.borrow_mut() = Some(ManyDecided::of(&context));
-    }
-    let took = watch.took.get();
-    context.started = clock::monotonic().checked_sub(took).unwrap_or(context.started);
-    Some(match served {
-        Ok(reply) => context.stream(reply),
-        Err(refusal) => context.refuse(&refusal),
-    })
 }
 
 impl<'h, H: Iterator<Item = (&'h str, &'h str)>> OneOfMany<'_, H> {
