@@ -89,7 +89,7 @@ pub enum Refund {
 pub enum OnStoreError {
     /// Let the request through uncounted, and report that.
     Allow,
-    /// Count this proxy's share in memory. Not implemented yet: a plan with it is refused.
+    /// Count this proxy's share of the limit in memory.
     Local,
     /// Refuse with 503.
     Deny,
