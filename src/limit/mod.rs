@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::engine::{self, Engine, EngineError, Scripts, Secret};
-use crate::plan::{Adjustment, Algorithm, OnStoreError, Outcome, Plan};
+use crate::plan::{Adjustment, Algorithm, Limit, OnStoreError, Outcome, Plan};
 use crate::telemetry::Metrics;
 
 pub use keys::{KeyDigest, NoKeyDigest, secret_id};
@@ -387,6 +387,46 @@ impl Grant {
     pub fn settle(self, ending: Ending, adjustments: &[Adjustment]) {
         settle::settle(&self, ending, adjustments);
     }
+
+    /// The limits of its plan.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        self.plan.limits()
+    }
+
+    /// As [`Grant::settle`]. Tells `each` what every limit came to, in the plan's order.
+    pub fn settle_telling(
+        self,
+        ending: Ending,
+        adjustments: &[Adjustment],
+        mut each: impl FnMut(&Limit, Identity, SettledUnits),
+    ) {
+        let settlements = settle::settle(&self, ending, adjustments);
+        let Self { shared, scope, plan, charged, .. } = &self;
+        prepared::with(shared, scope, plan, |prepared| {
+            for (index, limit) in plan.limits().iter().enumerate() {
+                let settlement = settlements.get(index).copied().unwrap_or_default();
+                let is_charged = charged.get(index).is_some_and(Option::is_some);
+                let settled = SettledUnits {
+                    taken: if is_charged { limit.cost } else { 0 },
+                    given_back: settlement.give_back,
+                    charged: settlement.charge.saturating_add(settlement.owe),
+                };
+                each(limit, prepared.identity(shared, scope, (limit, index)), settled);
+            }
+        });
+    }
+}
+
+/// What a limit of a grant came to when it was settled, in units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettledUnits {
+    /// What was taken with the decision.
+    pub taken: u64,
+    /// What was given back of that.
+    pub given_back: u64,
+    /// What was to be charged in addition. It is known later, if at all, whether it fitted.
+    pub charged: u64,
 }
 
 impl Grant {

@@ -22,25 +22,25 @@ use crate::telemetry::{Counter, names};
 
 /// What to do for one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Settlement {
+pub(super) struct Settlement {
     /// Units to give back, at most what was taken.
-    give_back: u64,
+    pub(super) give_back: u64,
     /// Units to charge in addition, if they fit.
-    charge: u64,
+    pub(super) charge: u64,
     /// Units to charge in addition, into debt if need be.
-    owe: u64,
+    pub(super) owe: u64,
     /// Delete the counter, and do nothing else.
     reset: bool,
 }
 
-/// One for each limit, in the plan's order.
-type Settlements = SmallVec<[Settlement; 2]>;
+/// One for each limit, in the plan's order. Empty if there is nothing to do.
+pub(super) type Settlements = SmallVec<[Settlement; 2]>;
 
-/// Settles `grant`.
-pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) {
+/// Settles `grant`. Returns what that was for each limit.
+pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) -> Settlements {
     // No limit declares a refund for a request that completed.
     if ending == Ending::Completed && adjustments.is_empty() {
-        return;
+        return Settlements::new();
     }
     let limits = grant.plan.limits();
     let mut settlements: Settlements = limits
@@ -52,7 +52,7 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
         adjust(grant, adjustments, &mut settlements);
     }
     if settlements.iter().all(|settlement| *settlement == Settlement::default()) {
-        return;
+        return Settlements::new();
     }
     let (worker, jobs) = jobs(grant, &settlements);
     for (place, job) in jobs {
@@ -64,6 +64,7 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
             }
         }
     }
+    settlements
 }
 
 /// What is settled in this process is settled in what Redis will be charged, too.

@@ -10,16 +10,16 @@ use super::context::RequestContext;
 use super::exchange::Exchange;
 use super::facts::{Facts, RequestView};
 use super::forward::{self, PolicyFields};
+use super::keys;
 use super::refusal::Refusal;
 use super::snapshot::{Decider, Route};
 use super::tally::Decided;
 use super::target::Target;
 use super::usage::{self, PARTIAL_TRIES_MAX, Usage};
 use crate::clock;
-use crate::insight::Happened;
-use crate::limit::{Identity, KeyDigest, Limiter, Scope, Take};
+use crate::limit::{KeyDigest, Limiter, Scope, Take};
 use crate::listen::Peer;
-use crate::plan::{Enforcement, Limit, Outcome, Plan};
+use crate::plan::{Limit, Outcome, Plan};
 use crate::policy::{Cause, Decision, Verdict};
 use crate::telemetry::{Access, Counter};
 use crate::wire::Request;
@@ -244,7 +244,7 @@ pub(super) async fn charge(
     if let Take::Granted(outcome, _) | Take::Refused(outcome) = &taken
         && context.route.insight.counts_keys()
     {
-        count_keys(limiter, scope, plan, outcome, context);
+        keys::count_decided(limiter, (scope, plan), outcome, context);
     }
     match taken {
         Take::Granted(outcome, grant) => {
@@ -303,39 +303,6 @@ fn refused_keys(
         }
     });
     keys
-}
-
-/// Counts what was taken and refused by key.
-fn count_keys(
-    limiter: &Limiter,
-    scope: &Arc<Scope>,
-    plan: &Plan,
-    outcome: &Outcome,
-    context: &RequestContext,
-) {
-    let less = context.usage.as_ref().and_then(|usage| usage.taken);
-    let partial = less.and_then(|less| {
-        let decision = context.decision.as_ref()?;
-        Some((less, decision.bodies.as_ref()?.partial.as_ref()?))
-    });
-    let (limits, outcomes) = (plan.limits(), &outcome.limits);
-    context.route.insight.count(context.started, |top| {
-        limiter.identify(scope, plan, |index, Identity { limit: digest, key }| {
-            let (Some(limit), Some(of)) = (limits.get(index), outcomes.get(index)) else { return };
-            let happened = match (outcome.admitted, of.fits) {
-                // What was not measured was not taken, either.
-                _ if of.unmeasured.is_some() => return,
-                (true, true) if limit.cost > 0 => {
-                    let part = partial.filter(|(_, part)| part.limits.contains(&limit.name));
-                    Happened::Used(part.map_or(limit.cost, |(less, _)| less))
-                }
-                (false, false) if limit.enforcement == Enforcement::Enforce => Happened::Refused,
-                _ => return,
-            };
-            let name = || context.route.origin.limit_name(&limit.name);
-            top.count(digest, name, (key.parts(), limit.key.as_str()), happened);
-        });
-    });
 }
 
 /// Takes the plan's limits; what is left of them, if the decision allows that.

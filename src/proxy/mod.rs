@@ -6,9 +6,9 @@
 //! (policy and limits), `forward` with `rewrite`, `rules` and `extras` (the request to the
 //! upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`, `fields`
 //! and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`, `tally`,
-//! `measure`, `access` with `kept`, `remembered` and `tunnel` (the end of the request). `snapshot`
-//! holds what all of it is built from, `live` swaps it under load. `account` tells how a request
-//! was decided. `trial` takes requests along the same path without a connection.
+//! `keys`, `measure`, `access` with `kept`, `remembered` and `tunnel` (the end of the request).
+//! `snapshot` holds what all of it is built from, `live` swaps it under load. `account` tells how a
+//! request was decided. `trial` takes requests along the same path without a connection.
 
 mod settings;
 
@@ -45,6 +45,7 @@ mod context;
 mod cut;
 mod id;
 mod kept;
+mod keys;
 mod measure;
 mod remembered;
 mod settle;

@@ -11,6 +11,7 @@ use http::HeaderMap;
 
 use super::context::{BYTES_UNKNOWN, RequestContext};
 use super::facts;
+use super::keys::{self, Counted};
 use super::tally::Decided;
 use crate::limit::Ending;
 use crate::policy::{FactNames, Member, Policy, ResponseOutcome, ResponseView, Settlement};
@@ -99,12 +100,15 @@ pub(super) fn settle(context: &mut RequestContext, ending: Ending, bytes: u64, t
     if !(labels.is_empty() && amounts.is_empty()) {
         context.settled = Some(Box::new(Settled { labels, amounts }));
     }
+    let now = context.started + took;
     let adjustments = match &context.usage {
-        Some(usage) => usage.settle_steps(ending, adjustments),
+        Some(usage) => usage.settle_steps(adjustments, |grant, adjustments| {
+            keys::settle(&context.route, now, (grant, Counted::Nothing), ending, adjustments);
+        }),
         None => adjustments,
     };
     if let Some(grant) = context.grant.take() {
-        grant.settle(ending, &adjustments);
+        keys::settle(&context.route, now, (grant, Counted::Decided), ending, &adjustments);
     }
 }
 

@@ -9,7 +9,7 @@ use super::context::RequestContext;
 use super::cut::{Cut, SharedExtended};
 use super::refusal::Refusal;
 use crate::inspect::{Edit, Pointer, Reading, Selection, Wanted};
-use crate::limit::{Ending, TakeMore};
+use crate::limit::{Grant, TakeMore};
 use crate::plan::{Adjustment, Change, Limit, Outcome, Plan};
 use crate::policy::{Bodies, HardCut, Partial, Verdict};
 use crate::wire::{Body, Fields, Known, ReadOn};
@@ -67,12 +67,12 @@ impl Usage {
         extended.is_some_and(|it| it.lock().unwrap_or_else(PoisonError::into_inner).cut)
     }
 
-    /// Settles what was taken in steps: what the adjustments give back is given back of the last
-    /// step first. Returns the adjustments for the request's own grant.
+    /// Has `settle` settle what was taken in steps: what the adjustments give back is given back of
+    /// the last step first. Returns the adjustments for the request's own grant.
     pub(super) fn settle_steps(
         &self,
-        ending: Ending,
         mut adjustments: Vec<Adjustment>,
+        settle: impl Fn(Grant, &[Adjustment]),
     ) -> Vec<Adjustment> {
         let Some(extended) = &self.extended else { return adjustments };
         let grants = mem::take(&mut extended.lock().unwrap_or_else(PoisonError::into_inner).grants);
@@ -85,7 +85,7 @@ impl Usage {
                 Some(Adjustment { limit: adjustment.limit.clone(), change: Change::Units(-back) })
             });
             let own: Vec<Adjustment> = own.collect();
-            grant.settle(ending, &own);
+            settle(grant, &own);
         }
         adjustments
     }

@@ -3,12 +3,12 @@
 
 use serde_json::Value;
 
-use crate::harness::client::{Client, get};
-use crate::harness::eventually;
+use crate::harness::client::{Client, get, raw, statuses};
 use crate::harness::redis::Redis;
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
+use crate::harness::{TIMEOUT, eventually};
 
 /// Two limits by a field, one of them narrow, and one that nobody passes.
 fn config(url: &str) -> Toml {
@@ -134,6 +134,72 @@ async fn texts_are_shown_where_that_is_allowed_and_nothing_is_counted_where_that
     assert_eq!(top(&weir, "")["limits"], serde_json::json!([]));
     let page = weir.admin_page("/top?n=many");
     assert!(page.status == 400 && page.text().contains("from 1 to 1000"), "{}", page.text());
+}
+
+/// A model whose replies tell what they used, behind a policy that reserves more at first.
+fn budget(url: &str) -> Toml {
+    let tokens = "{ name = \"tokens\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\", key = \"{authority}\" }";
+    let calls = "{ name = \"calls\", algorithm = \"fixed_window\", quota = 100, period = \"1d\", key = \"{authority}\", refund = \"upstream_error\" }";
+    Toml::new()
+        .upstream("model", url, "")
+        .more(&format!(
+            "[policies.llm]\nuse = \"llm-budget\"\n[policies.llm.config]\napi = \"openai\"\nbytes_per_token = 1\n\
+             tokens = [{tokens}]\nrequests = [{calls}]\n"
+        ))
+        .route("path = \"/*\"\nupstream = \"model\"\npolicy = \"llm\"")
+}
+
+/// What `/top` tells at last of the units of both limits of [`budget`].
+fn settled(weir: &Weir, expected: [Option<u64>; 2]) {
+    eventually("what was settled", || {
+        let all = top(weir, "");
+        let units = ["tokens", "calls"].map(|name| {
+            let limits = all["limits"].as_array().unwrap();
+            let of = limits.iter().find(|of| of["limit"] == name)?;
+            assert_eq!(of["units"], of["used"][0]["units"], "one key: {all}");
+            of["units"].as_u64()
+        });
+        if units == expected { Ok(()) } else { Err(all.to_string()) }
+    });
+}
+
+async fn settled_units_are_counted(config: impl Fn(&str) -> Toml) {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&config(&upstream.url()).text());
+    let body = "{\"model\":\"m\",\"max_tokens\":1000}";
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = |status: u16, output: u64| {
+        let total = output + 7;
+        let usage = format!(
+            "{{\"choices\":[],\"usage\":{{\"prompt_tokens\":7,\"completion_tokens\":{output},\"total_tokens\":{total}}}}}"
+        );
+        upstream.answer(status, &[("content-type", "application/json")], usage);
+        raw(weir.http, request.as_bytes(), TIMEOUT)
+    };
+    // Less than was reserved, more than was reserved, and a failure, which costs no call.
+    assert_eq!(statuses(&answer(200, 5)), [200]);
+    settled(&weir, [Some(12), Some(1)]);
+    assert_eq!(statuses(&answer(200, 5_000)), [200]);
+    settled(&weir, [Some(12 + 5_007), Some(2)]);
+    upstream.answer(500, &[], "");
+    assert_eq!(statuses(&raw(weir.http, request.as_bytes(), TIMEOUT)), [500]);
+    assert_eq!(statuses(&answer(200, 5)), [200]);
+    settled(&weir, [Some(12 + 5_007 + 12), Some(3)]);
+}
+
+#[tokio::test]
+async fn in_memory_units_are_counted_as_they_are_settled() {
+    settled_units_are_counted(budget).await;
+}
+
+#[tokio::test]
+async fn on_redis_units_are_counted_as_they_are_settled() {
+    let redis = Redis::start();
+    settled_units_are_counted(|url| budget(url).redis("single", &[redis.address])).await;
 }
 
 #[tokio::test]
