@@ -1,6 +1,6 @@
 //! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`, `weir replay`,
-//! `weir policy`. `request` reads a request from the command line, and `words` puts decisions into
-//! text.
+//! `weir top`, `weir policy`. `request` reads a request from the command line, and `words` puts
+//! decisions into text.
 //!
 //! Exit codes: 0 success, 1 it could not start or not finish, 2 the command line was wrong, 78 the
 //! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell a mistake,
@@ -20,6 +20,7 @@ mod pages;
 mod policy;
 mod replay;
 mod request;
+mod top;
 mod words;
 
 use crate::app::{self, App, Inherited, StartError};
@@ -59,6 +60,8 @@ enum Command {
     /// Send the requests of access logs through a configuration, in virtual time: who would be
     /// refused, when, by which limit
     Replay(replay::Replay),
+    /// Show the keys that use most and that are refused most, refreshed each second
+    Top(top::Top),
     /// Write, build, test and look into policies of your own
     #[command(subcommand)]
     Policy(policy::Policy),
@@ -100,6 +103,7 @@ pub fn main() -> ExitCode {
         Command::Key(key) => key::run(key),
         Command::Explain(explain) => explain.run(),
         Command::Replay(replay) => replay.run(),
+        Command::Top(top) => top.run(),
         Command::Policy(policy) => policy::run(policy),
     }
 }

@@ -1,18 +1,21 @@
 //! Requests pages of a running proxy's admin listener, for commands that show them.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::app;
+use crate::clock;
 use crate::config::{self, Config};
 
-/// For each step of a request.
+/// For a request, with its answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of an answer, at most.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Bytes that are read at once, at most.
+const PART_BYTES: usize = 64 << 10;
 
 /// Where the pages are.
 #[derive(Debug)]
@@ -67,6 +70,7 @@ impl<'a> Pages<'a> {
             format!("the proxy's admin listener at {address} does not answer: {error}")
         })?;
         let nonsense = || format!("what answers at {address} is no admin listener of Weir");
+        let answer = String::from_utf8(answer).map_err(|_| nonsense())?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(nonsense)?;
         let sentence = || body.trim_end().to_owned();
         match head.split(' ').nth(1) {
@@ -77,15 +81,41 @@ impl<'a> Pages<'a> {
         }
     }
 
-    fn exchange(&self, request: &str) -> std::io::Result<String> {
+    /// Sends a request, and returns all that is answered, unless that takes too long.
+    fn exchange(&self, request: &str) -> std::io::Result<Vec<u8>> {
+        let deadline = clock::monotonic() + TIMEOUT;
         let mut stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         stream.write_all(request.as_bytes())?;
-        let mut answer = String::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-        Ok(answer)
+        let mut answer = Vec::new();
+        let mut part = vec![0; PART_BYTES];
+        loop {
+            let left = deadline.saturating_duration_since(clock::monotonic());
+            if left.is_zero() {
+                return Err(too_late());
+            }
+            stream.set_read_timeout(Some(left))?;
+            let count = match stream.read(&mut part) {
+                // What a socket says when its timeout is over.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(too_late()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            answer.extend(part.iter().take(count));
+            if count == 0 {
+                return Ok(answer);
+            }
+            if answer.len() > ANSWER_BYTES_MAX {
+                let what = format!("found more than {ANSWER_BYTES_MAX} bytes");
+                return Err(std::io::Error::other(what));
+            }
+        }
     }
+}
+
+fn too_late() -> std::io::Error {
+    let what = format!("found no whole answer within {} s", TIMEOUT.as_secs());
+    std::io::Error::new(ErrorKind::TimedOut, what)
 }
 
 /// The parameters of a page that have a value, as a query.

@@ -23,6 +23,8 @@ pub mod pki;
 pub mod process;
 pub mod python;
 pub mod redis;
+#[cfg(target_os = "linux")]
+pub mod terminal;
 pub mod test_proxy;
 pub mod tls;
 pub mod toml;

@@ -1,14 +1,20 @@
 //! `/top` and the access log: which keys use most and which are refused most, by names that `weir
 //! key` takes, and by their texts only where the operator allows it.
 
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::client::{Client, get, raw, statuses};
 use crate::harness::redis::Redis;
+#[cfg(target_os = "linux")]
+use crate::harness::terminal::Terminal;
 use crate::harness::toml::Toml;
-use crate::harness::upstream::Upstream;
-use crate::harness::weir::Weir;
-use crate::harness::{TIMEOUT, eventually};
+use crate::harness::upstream::{Upstream, listener};
+use crate::harness::weir::{Weir, binary};
+use crate::harness::{TIMEOUT, eventually, free_address};
 
 /// Two limits by a field, one of them narrow, and one that nobody passes.
 fn config(url: &str) -> Toml {
@@ -200,6 +206,176 @@ async fn in_memory_units_are_counted_as_they_are_settled() {
 async fn on_redis_units_are_counted_as_they_are_settled() {
     let redis = Redis::start();
     settled_units_are_counted(|url| budget(url).redis("single", &[redis.address])).await;
+}
+
+fn weir_top(weir: &Weir, more: &[&str]) -> (i32, String, String) {
+    let admin = weir.admin.unwrap().to_string();
+    Weir::with_arguments(&[&["top", "--admin", &admin][..], more].concat()).run()
+}
+
+/// The rows that `weir top` prints below a limit's name: units, refusals, and the key.
+fn rows(printed: &str, limit: &str) -> Vec<(String, String, String)> {
+    let lines = printed.lines().skip_while(|line| !line.contains(limit)).skip(2);
+    let rows = lines.take_while(|line| !line.is_empty()).map(|line| {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let mut next = || words.next().unwrap_or_else(|| panic!("{line:?}"));
+        (next(), next(), next())
+    });
+    rows.collect()
+}
+
+#[tokio::test]
+async fn weir_top_prints_what_the_admin_serves() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&config(&upstream.url()).text());
+    ask_all(&weir).await;
+    let served = top(&weir, "");
+    // This is no terminal, so that it is printed.
+    for more in [&["--once"][..], &[]] {
+        let (code, out, err) = weir_top(&weir, more);
+        assert_eq!(code, 0, "{out}{err}");
+        assert!(out.starts_with("in the last "), "{out}");
+        for limit in served["limits"].as_array().unwrap() {
+            let of = |what: &str| limit[what].as_u64().unwrap();
+            let name = ["policy", "route", "limit"].map(|part| limit[part].as_str());
+            let name = name.into_iter().flatten().collect::<Vec<_>>().join(", ");
+            let title =
+                format!("{name}: {} units used, {} times refused", of("units"), of("refusals"));
+            assert!(out.contains(&title), "{title}: {out}");
+            let rows = rows(&out, &title);
+            let list = |what: &str| limit[what].as_array().unwrap();
+            for key in list("used") {
+                let refused = list("refused").iter().find(|one| one["digest"] == key["digest"]);
+                let refusals = refused.map_or(0, |one| one["refusals"].as_u64().unwrap());
+                let digest = key["digest"].as_str().unwrap().to_owned();
+                let row = (key["units"].to_string(), refusals.to_string(), digest);
+                assert!(rows.contains(&row), "{row:?}: {out}");
+            }
+            assert!(rows.len() >= list("used").len().max(list("refused").len()), "{out}");
+        }
+    }
+    let (_, out, _) = weir_top(&weir, &["--limit", "narrow", "--keys", "2"]);
+    let rows = rows(&out, "keyed, narrow: 33 units used, 23 times refused");
+    let numbers: Vec<(&str, &str)> = rows.iter().map(|row| (&*row.0, &*row.1)).collect();
+    assert_eq!(numbers, [("10", "15"), ("10", "7")], "two keys: {out}");
+    assert_eq!(out.matches("refused\n").count(), 1, "one limit: {out}");
+    let (code, _, err) = weir_top(&weir, &["--keys", "1001"]);
+    assert!(code == 2 && err.contains("1001"), "{err}");
+}
+
+/// Answers one request with these bytes, whatever it is.
+fn answering(bytes: &'static str) -> SocketAddr {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 4_096];
+        assert!(stream.read(&mut request).unwrap() > 0);
+        stream.write_all(bytes.as_bytes()).unwrap();
+    });
+    address
+}
+
+#[tokio::test]
+async fn weir_top_says_why_it_shows_nothing() {
+    let upstream = Upstream::start();
+    let text = config(&upstream.url()).text().replace("[admin]", "[admin]\ntoken_file = \"token\"");
+    let weir = Weir::build(&text).file("token", b"the-token\n").start();
+    let (code, out, err) = weir_top(&weir, &[]);
+    assert!(code == 1 && out.is_empty() && err.contains("token"), "{err}");
+    let path = weir.folder().join("proxy.toml");
+    let (code, out, err) = weir_top(&weir, &["--config", path.to_str().unwrap()]);
+    assert_eq!((code, out.as_str()), (0, "in the last 0 s\nno key was counted\n"), "{err}");
+
+    let free = free_address().to_string();
+    let ask = |address: &str| Weir::with_arguments(&["top", "--once", "--admin", address]).run();
+    let (code, _, err) = ask(&free);
+    assert!(code == 1 && err.contains(&free) && err.contains("does not answer"), "{err}");
+    // Something else than Weir, whose texts do nothing to the terminal.
+    for (answer, why) in [
+        ("HTTP/1.1 200 OK\r\n\r\n<html>\x1b[31m", "found \"<html>\\u{1b}[31m\", expected"),
+        ("HTTP/1.1 200 OK\r\n\r\n{\"since_s\":1,\"limits\":[{}]}", "expected the keys"),
+        ("HTTP/1.1 403 Forbidden\r\n\r\n\x1b[2Jno", "refuses: \\u{1b}[2Jno"),
+        ("SSH-2.0-OpenSSH\r\n", "is no admin listener"),
+        ("HTTP/1.1 404 Not Found\r\n\r\n", "is no admin listener"),
+        ("", "is no admin listener"),
+    ] {
+        let (code, out, err) = ask(&answering(answer).to_string());
+        assert!(code == 1 && out.is_empty() && err.contains(why), "{answer:?}: {err:?}");
+        assert!(!err.contains('\x1b'), "{err:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn weir_top_on_a_terminal_is_refreshed_and_leaves_it_as_it_was() {
+    let upstream = Upstream::start();
+    let mut weir = Weir::start(&config(&upstream.url()).text());
+    let admin = weir.admin.unwrap().to_string();
+    let start = |size| Terminal::start(binary(), &["top", "--admin", &admin], size);
+    let mut terminal = start((80, 24));
+    terminal.await_text("no key was counted");
+    ask_all(&weir).await;
+    terminal.await_text("> keyed, narrow: 33 units used, 23 times refused");
+    terminal.await_text("  keyed, wide: ");
+    let digest = top(&weir, "?limit=narrow")["limits"][0]["refused"][0]["digest"].clone();
+    let digest = digest.as_str().unwrap();
+    terminal.await_text(digest);
+    assert!(terminal.screen().iter().any(|line| line.contains("units\u{25bc}")));
+    // It keeps asking.
+    get(weir.http, "/keyed", &[("x-api-key", "s3cret-a")]).await;
+    terminal.await_text("33 units used, 24 times refused");
+    terminal.type_keys("s");
+    terminal.await_text("refused\u{25bc}");
+    terminal.type_keys("\t");
+    terminal.await_text("> keyed, wide: ");
+    terminal.type_keys("\x1b[D\x1b[D");
+    terminal.await_text("> never, never, nothing: ");
+    // Too small for the list of limits: their number is told instead.
+    terminal.resize((50, 8));
+    terminal.await_text("(limit 3 of 3)");
+    assert!(terminal.screen().iter().all(|line| line.chars().count() <= 50));
+    terminal.resize((3, 1));
+    terminal.resize((120, 30));
+    terminal.await_text("> never, never, nothing: ");
+    terminal.type_keys("q");
+    let left = terminal.end();
+    assert_eq!(left.code, 0, "{left:?}");
+    left.is_restored();
+
+    for (keys, code) in [("\x1b", 0), ("\x03", 0)] {
+        let mut terminal = start((80, 24));
+        terminal.await_text("keyed, narrow");
+        terminal.type_keys(keys);
+        let left = terminal.end();
+        assert_eq!(left.code, code, "{keys:?}: {left:?}");
+        left.is_restored();
+    }
+    for signal in [Signal::TERM, Signal::INT] {
+        let terminal = start((80, 24));
+        terminal.await_text("keyed, narrow");
+        kill_process(terminal.pid(), signal).unwrap();
+        let left = terminal.end();
+        assert_eq!(left.code, 128 + signal.as_raw(), "{left:?}");
+        left.is_restored();
+    }
+    // The proxy goes: what was known stays, and the error beside it.
+    let mut terminal = start((80, 24));
+    terminal.await_text("keyed, narrow");
+    weir.signal(Signal::KILL);
+    weir.exit();
+    terminal.await_text("does not answer");
+    terminal.await_text("s ago");
+    terminal.await_text("33 units used");
+    terminal.type_keys("q");
+    let left = terminal.end();
+    assert_eq!(left.code, 0, "{left:?}");
+    left.is_restored();
+    // And an error before there is anything to show leaves the terminal alone.
+    let left = start((80, 24)).end();
+    assert!(left.code == 1 && left.written.contains("does not answer"), "{left:?}");
+    assert!(!left.written.contains("\x1b[?1049h"), "{left:?}");
+    left.is_restored();
 }
 
 #[tokio::test]

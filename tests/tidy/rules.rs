@@ -142,6 +142,7 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs { crates: &["notify"], to: &["reload/"], why: "only reload watches files" },
     Belongs { crates: &["clap"], to: &["cli/"], why: "only cli knows the command line" },
+    Belongs { crates: &["ratatui"], to: &["cli/top/screen"], why: "only it draws on a terminal" },
     Belongs {
         crates: &["prometheus_client"],
         to: &["telemetry/"],

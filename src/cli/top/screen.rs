@@ -1,0 +1,143 @@
+//! The tables on a terminal, asked for each second, until a person or a signal ends it. `state` is
+//! what the keyboard changes, `draw` puts it on the screen.
+
+mod draw;
+mod state;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::failed;
+use super::table::TopTable;
+use crate::clock;
+use state::State;
+
+/// Between two questions.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long the keyboard is waited for before an answer or a signal is looked for.
+const KEYBOARD: Duration = Duration::from_millis(100);
+/// Answers that wait to be shown.
+const ANSWERS_MAX: usize = 1;
+/// A shell's exit code for a program that a signal ended is this and the signal's number.
+const EXIT_SIGNAL: u8 = 128;
+
+/// What the loop is told by other threads.
+#[derive(Debug)]
+enum News {
+    Answer(Result<TopTable, String>),
+    Signal(u8),
+}
+
+/// Why there is no more to show.
+#[derive(Debug)]
+enum End {
+    Quit,
+    Signal(u8),
+    Failed(String),
+}
+
+/// Shows what `look` returns until a person quits. If the first look fails, that is reported and
+/// the terminal stays as it is. Later errors are shown: the proxy may be back a second later.
+pub(super) fn show<L>(address: SocketAddr, look: L) -> ExitCode
+where
+    L: Fn() -> Result<TopTable, String> + Send + 'static,
+{
+    let state = match look() {
+        Ok(table) => State::new(address, table, clock::monotonic()),
+        Err(error) => return failed(&error),
+    };
+    let (news, heard) = mpsc::sync_channel(ANSWERS_MAX);
+    if let Err(error) = watch_signals(news.clone()) {
+        return failed(&format!("can't watch for signals: {error}"));
+    }
+    // Threads of their own, as an admin that stalls must not stop the keyboard. They end with the
+    // process.
+    std::thread::spawn(move || ask(&news, &look));
+    let ended = match ratatui::try_init() {
+        Ok(mut terminal) => run(&mut terminal, state, &heard),
+        Err(error) => End::Failed(unusable(&error)),
+    };
+    // Also after a failure: it may have been half initialized.
+    let restored = ratatui::try_restore();
+    match (ended, restored) {
+        (End::Quit, Ok(())) => ExitCode::SUCCESS,
+        // The terminal may be gone, and nobody be there to read of it.
+        (End::Signal(signal), _) => ExitCode::from(EXIT_SIGNAL.saturating_add(signal)),
+        (End::Failed(error), _) => failed(&error),
+        (End::Quit, Err(error)) => failed(&format!("the terminal can't be restored: {error}")),
+    }
+}
+
+fn unusable(error: &std::io::Error) -> String {
+    format!("this terminal can't be drawn on: {error} (--once prints the keys)")
+}
+
+/// Asks each second, until nobody listens.
+fn ask(news: &SyncSender<News>, look: &impl Fn() -> Result<TopTable, String>) {
+    loop {
+        std::thread::sleep(EVERY);
+        if news.send(News::Answer(look())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends the first signal that asks this process to end, which would leave the terminal as it is.
+fn watch_signals(news: SyncSender<News>) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
+    let guard = runtime.enter();
+    let [mut hangup, mut interrupt, mut terminate] = {
+        let [first, second, third] = kinds.map(signal);
+        [first?, second?, third?]
+    };
+    drop(guard);
+    std::thread::spawn(move || {
+        let kind = runtime.block_on(async {
+            tokio::select! {
+                _ = hangup.recv() => SignalKind::hangup(),
+                _ = interrupt.recv() => SignalKind::interrupt(),
+                _ = terminate.recv() => SignalKind::terminate(),
+            }
+        });
+        let number = u8::try_from(kind.as_raw_value()).unwrap_or(0);
+        // An error says that the loop is over already.
+        drop(news.send(News::Signal(number)));
+    });
+    Ok(())
+}
+
+fn run(terminal: &mut DefaultTerminal, mut state: State, heard: &Receiver<News>) -> End {
+    loop {
+        let now = clock::monotonic();
+        if let Err(error) = terminal.draw(|frame| draw::draw(frame, &mut state, now)) {
+            return End::Failed(unusable(&error));
+        }
+        match event::poll(KEYBOARD).and_then(|is_there| is_there.then(event::read).transpose()) {
+            Err(error) => return End::Failed(unusable(&error)),
+            Ok(Some(event)) if state.is_over_after(&event) => return End::Quit,
+            // Another size: drawn anew in any case.
+            Ok(_) => {}
+        }
+        if let Some(end) = listen(&mut state, heard, clock::monotonic()) {
+            return end;
+        }
+    }
+}
+
+/// Takes what other threads have sent.
+fn listen(state: &mut State, heard: &Receiver<News>, now: Instant) -> Option<End> {
+    loop {
+        match heard.try_recv() {
+            Ok(News::Answer(answer)) => state.hear(answer, now),
+            Ok(News::Signal(signal)) => return Some(End::Signal(signal)),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
+        }
+    }
+}
