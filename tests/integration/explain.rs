@@ -208,6 +208,129 @@ async fn overload_and_an_upstream_that_fails_are_explained() {
 }
 
 #[tokio::test]
+async fn a_client_with_its_share_of_an_upstream_is_explained() {
+    let upstream = Upstream::start();
+    let config = simple(&upstream.url(), &[DAY])
+        .server("workers = 1")
+        .upstream("small", &upstream.url(), "requests_per_worker = 8")
+        .route("name = \"small\"\npath = \"/small\"\nupstream = \"small\"");
+    let weir = Weir::start(&config.text());
+    upstream.hold();
+    let address = weir.http;
+    // Beyond a half of the eight, one more of each client.
+    for held in 1..=5 {
+        tokio::spawn(async move { get(address, "/small", &[]).await });
+        eventually_async("it is at the upstream", async || {
+            if upstream.count() == held { Ok(()) } else { Err(upstream.count().to_string()) }
+        })
+        .await;
+    }
+    let refused = get(weir.http, "/small", &[]).await;
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let explained = agreed(&weir, &refused);
+    assert_eq!((&explained["cause"], &explained["failure"]), (&"overload".into(), &"share".into()));
+    upstream.release();
+}
+
+#[tokio::test]
+async fn a_policy_without_room_to_run_is_explained() {
+    let upstream = Upstream::start();
+    let config = simple(&upstream.url(), &[DAY])
+        .server("workers = 2")
+        .policy("second", &[DAY])
+        .route("name = \"second\"\npath = \"/second\"\nupstream = \"api\"\npolicy = \"second\"")
+        .more("[server.policies]\ninstances = 2");
+    let weir = Weir::start(&config.text());
+    // One worker takes all the room there is, as each policy runs on it.
+    let mut first = Client::connect(weir.http).await.unwrap();
+    for path in ["/", "/second"] {
+        assert_eq!(first.get(path, &[]).await.unwrap().status, 200);
+    }
+    // Another connection is on the other worker, sooner or later.
+    let refused = eventually_async("a request that is refused", async || {
+        let reply = get(weir.http, "/second", &[("accept", "application/json")]).await;
+        if reply.status == 503 { Ok(reply) } else { Err(reply.status.to_string()) }
+    })
+    .await;
+    let explained = agreed(&weir, &refused);
+    let said = [&explained["cause"], &explained["decision"], &explained["policy"]];
+    assert_eq!(said, ["overload", "failed", "second"], "{explained}");
+    assert_eq!(explained["limits"], serde_json::json!([]), "no limit was asked: {explained}");
+}
+
+#[tokio::test]
+async fn bodies_beyond_what_may_be_buffered_are_explained() {
+    let upstream = Upstream::start();
+    let policy = "[policies.public]\nuse = \"keyed\"\nconfig.key = \"{body:/key}\"\n\
+                  config.limits = [{ name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\" }]";
+    let route = "name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"\ninspect_bytes = \"32MiB\"";
+    let config = Toml::new()
+        .limit("buffered_bytes = \"8MiB\"")
+        .upstream("api", &upstream.url(), "")
+        .more(policy)
+        .route(route);
+    let weir = Weir::start(&config.text());
+    let padding = "x".repeat(16 << 20);
+    let body = format!("{{\"key\": \"s3cret\", \"padding\": \"{padding}\"}}");
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let json = [("content-type", "application/json")];
+    let refused = client.send("POST", "/", &json, body.into()).await.unwrap();
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let explained = agreed(&weir, &refused);
+    assert_eq!(explained["cause"], "overload", "{explained}");
+    assert_eq!(explained["decision"], Value::Null, "its policy was not asked: {explained}");
+    assert_eq!(explained["limits"], serde_json::json!([]), "{explained}");
+    // A body that is too large for its route is the client's mistake, and is not remembered.
+    let small = config.text().replace("32MiB", "1KiB").replace("8MiB", "64MiB");
+    weir.reload(&small, "applied");
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let refused = client.send("POST", "/", &json, "x".repeat(2_048).into()).await.unwrap();
+    assert_eq!(refused.status, 413, "{refused:?}");
+    let id = refused.header("x-request-id");
+    assert_eq!(weir.admin_page(&format!("/explain?request_id={id}")).status, 404);
+}
+
+const LOCKOUT: &str = include_str!("../../examples/scripts/lockout.lua");
+
+async fn a_script_is_explained(config: impl Fn(&str) -> Toml) {
+    let upstream = Upstream::start();
+    let limit = "name = \"twice\", algorithm = \"script\", script = \"lockout\", arguments = [2, 60_000_000, 300_000_000]";
+    let mut config = config(&upstream.url()).policy("scripted", &[limit]).route(
+        "name = \"scripted\"\npath = \"/scripted\"\nupstream = \"api\"\npolicy = \"scripted\"",
+    );
+    if config.store.is_empty() {
+        config.store = "[store]\n".into();
+    }
+    let text = config.text().replace("[store]\n", "[store]\nscripts = \"lua\"\n");
+    let weir = Weir::build(&text).file("lua/lockout.lua", LOCKOUT.as_bytes()).start();
+    for left in [1, 0] {
+        let reply = get(weir.http, "/scripted", &[]).await;
+        assert_eq!((reply.status, reply.remaining("twice")), (200, left), "{reply:?}");
+    }
+    let refused = get(weir.http, "/scripted", &[]).await;
+    assert_eq!((refused.status, refused.remaining("twice")), (429, 0), "{refused:?}");
+    let explained = agreed(&weir, &refused);
+    let limit = &explained["limits"][0];
+    assert_eq!((&explained["cause"], &limit["fits"]), (&"limit".into(), &false.into()));
+    assert_eq!(limit["passes_after_ms"], explained["retry_after_ms"], "{explained}");
+    assert_eq!((&limit["had"], &limit["asked"]), (&0.into(), &1.into()), "{explained}");
+    assert_eq!(limit["algorithm"], "script", "{explained}");
+    let shown = key_show(&weir, &explained, limit);
+    assert!(shown.contains("\n  script: "), "{shown}");
+}
+
+#[tokio::test]
+async fn in_memory_the_refusal_of_a_users_script_is_explained() {
+    a_script_is_explained(|url| simple(url, &[DAY])).await;
+}
+
+#[tokio::test]
+async fn on_redis_the_refusal_of_a_users_script_is_explained() {
+    let redis = Redis::start();
+    a_script_is_explained(|url| simple(url, &[DAY]).redis("single", &[redis.address])).await;
+}
+
+#[tokio::test]
 async fn the_newest_refusals_are_listed_and_what_has_no_limit_is_not() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[DAY]).text());
