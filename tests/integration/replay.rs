@@ -436,6 +436,82 @@ fn what_upstreams_answered_is_settled() {
     assert_eq!(stopped(folder.path()), refused);
 }
 
+/// Sign-ins of four clients: who fails, who succeeds, whose upstream fails, who only asks for the
+/// form. The account is the last part of each line.
+fn sign_ins() -> Vec<(&'static str, &'static str, u16, &'static str)> {
+    let mut all = Vec::new();
+    for turn in 0..6 {
+        // One account of the first client, many of the second.
+        all.push(("203.0.113.1", "POST", 401, "ann"));
+        all.push(("203.0.113.2", "POST", 401, ["a", "b", "c", "d", "e", "f"][turn]));
+        all.push(("203.0.113.3", "POST", 200, "cleo"));
+        all.push(("203.0.113.4", "POST", 503, "dora"));
+        all.push(("203.0.113.5", "GET", 200, "-"));
+        // Two failures, a success, two failures: never three in a row.
+        all.push(("203.0.113.6", "POST", if turn == 2 { 200 } else { 401 }, "eve"));
+    }
+    all
+}
+
+fn sign_in_config(account: &str) -> String {
+    let limit = |name: &str, quota: u64| {
+        format!(
+            "[[policies.sign-in.config.{name}]]\nname = \"{name}\"\nalgorithm = \"fixed_window\"\nquota = {quota}\nperiod = \"15m\"\n"
+        )
+    };
+    let policy = format!(
+        "[policies.sign-in]\nuse = \"login-guard\"\n[policies.sign-in.config]\naccount = \"{account}\"\nsuccess = [200]\nmissing = \"address\"\n{}{}",
+        limit("by_pair", 3),
+        limit("by_address", 5)
+    );
+    let route = "name = \"sign-in\"\npath = \"/login\"\nupstream = \"api\"\npolicy = \"sign-in\"";
+    Toml::new().upstream("api", NOWHERE, "").more(&policy).route(route).text()
+}
+
+/// By client, of how many the sign-ins were stopped.
+fn stopped_clients(
+    folder: &Path,
+    log: &[(&'static str, &str, u16, &str)],
+) -> BTreeMap<&'static str, usize> {
+    let mut clients = BTreeMap::new();
+    for line in stopped(folder) {
+        *clients.entry(log[line - 1].0).or_insert(0) += 1;
+    }
+    clients
+}
+
+#[test]
+fn failed_sign_ins_are_known_by_their_status_and_accounts_only_where_the_log_has_them() {
+    let log = sign_ins();
+    let mut text = String::new();
+    for (index, (client, method, status, account)) in log.iter().enumerate() {
+        let (h, m, s) = clock(START_S + index as u64);
+        let _ = writeln!(
+            text,
+            "{client} - - [17/May/2015:{h:02}:{m:02}:{s:02} +0000] \"{method} /login HTTP/1.1\" {status} 12 \"{account}\""
+        );
+    }
+    // The account is in the body, which no log has: addresses alone are counted, by their failures.
+    let folder_of =
+        |account: &str| folder(&[("access.log", &text), ("proxy.toml", &sign_in_config(account))]);
+    let arguments = ["access.log", "--stopped", "stopped.jsonl"];
+    let by_address = folder_of("{form.username}");
+    let report = replayed(by_address.path(), &arguments);
+    let expected = BTreeMap::from([("203.0.113.1", 1), ("203.0.113.2", 1)]);
+    assert_eq!(stopped_clients(by_address.path(), &log), expected, "{report}");
+    let told = weir(by_address.path(), &["replay", "access.log"]).out;
+    let gap = "policy sign-in reads form.username: the log does not tell it for 36 of 36 requests";
+    assert!(told.contains(gap), "{told}");
+    assert!(!told.contains("reads method"), "{told}");
+    // It is in a field that the log has: now pairs are counted, too, and a success forgives.
+    let by_pair = folder_of("{header.x-account}");
+    let pattern = "$remote_addr - - [$time_local] \"$request\" $status $bytes \"$http_x_account\"";
+    let report = replayed(by_pair.path(), &[&arguments[..], &["--pattern", pattern]].concat());
+    let expected = BTreeMap::from([("203.0.113.1", 3), ("203.0.113.2", 1)]);
+    assert_eq!(stopped_clients(by_pair.path(), &log), expected, "{report}");
+    assert!(!report["not_in_the_log"].to_string().contains("x-account"), "{report}");
+}
+
 #[test]
 fn requests_are_under_way_as_long_as_the_log_says() {
     // Each takes three seconds; the log has the times of their ends.
