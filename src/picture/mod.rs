@@ -15,15 +15,15 @@ use scale::{Scale, ticks};
 /// Width of a picture in its own units. A page scales it.
 const WIDTH: f64 = 640.0;
 /// Height of a chart.
-const HEIGHT: f64 = 200.0;
+const HEIGHT: f64 = 206.0;
 /// Room for the labels of the vertical axis.
 const LEFT: f64 = 52.0;
 /// Room at the right, for half of the last label.
 const RIGHT: f64 = 16.0;
 /// Room above the highest value.
 const TOP: f64 = 12.0;
-/// Room for the labels of the horizontal axis.
-const BOTTOM: f64 = 26.0;
+/// Room for the labels of the horizontal axis, which a narrow page shows larger.
+const BOTTOM: f64 = 32.0;
 /// Labels of an axis, about.
 const TICKS: usize = 5;
 /// Series that have a class of their own. Others begin again with the first.

@@ -2,8 +2,8 @@
 //! nothing but the admin's address, and that nothing which a client wrote runs in it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -432,9 +432,17 @@ async fn where_files_are_scarce_those_who_watch_leave_room_for_probes() {
 fn screenshots_for_the_documentation() {
     let Some(folder) = screenshots() else { return };
     let mut browser = Browser::start().expect("a browser for screenshots");
-    let shown = Scene::start();
-    runtime().block_on(shown.play());
-    browser.open(&page(&shown.weir));
+    let (shown, (send, enough)) = (Scene::start(), mpsc::channel());
+    std::thread::scope(|scope| {
+        // It goes on while the pictures are taken.
+        scope.spawn(|| runtime().block_on(shown.play(&send)));
+        enough.recv().unwrap();
+        take_pictures(&mut browser, &shown.weir, &folder);
+    });
+}
+
+fn take_pictures(browser: &mut Browser, weir: &Weir, folder: &Path) {
+    browser.open(&page(weir));
     browser.until("the page is live", &shows("#connection", "live"));
     for (name, scheme, width, height, is_phone) in [
         ("live-light", "light", 1_200, 1_040, false),
@@ -447,7 +455,7 @@ fn screenshots_for_the_documentation() {
         // One of the three shows the end of the page.
         let end = if scheme == "dark" { "document.body.scrollHeight" } else { "0" };
         browser.value(&format!("scrollTo(0, {end})"));
-        browser.screenshot(&Path::new(&folder).join(format!("{name}.png")));
+        browser.screenshot(&folder.join(format!("{name}.png")));
     }
 }
 
@@ -484,9 +492,11 @@ impl Scene {
         Self { weir, upstreams }
     }
 
-    /// Asks for this and that, more and less, for `WEIR_SCREENSHOTS_S` seconds.
-    async fn play(&self) {
-        let seconds = std::env::var("WEIR_SCREENSHOTS_S").map_or(60, |text| text.parse().unwrap());
+    /// Asks for this and that, more and less. Tells when that was for `WEIR_SCREENSHOTS_S` seconds,
+    /// and goes on for a minute.
+    async fn play(&self, enough: &mpsc::Sender<()>) {
+        let before = std::env::var("WEIR_SCREENSHOTS_S").map_or(60, |text| text.parse().unwrap());
+        let seconds = before + 60;
         let path = |path, rate, swing, period| self.ask(path, seconds, (rate, swing, period));
         tokio::join!(
             path("/search/a", 70.0, 45.0, 140.0),
@@ -496,6 +506,10 @@ impl Scene {
             path("/assets/a.css", 40.0, 18.0, 75.0),
             path("/nowhere", 1.0, 1.0, 30.0),
             self.slow_down(seconds),
+            async {
+                tokio::time::sleep(Duration::from_secs(before.into())).await;
+                enough.send(()).unwrap();
+            },
         );
     }
 
