@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{CONFIG_DEFAULT, EXIT_CONFIG, wrong_config};
 use crate::app::{self, Reached};
+use crate::cli::print::{errln, outln};
 use crate::config::{Changes, Config, Mistakes, Outline, Warning};
 
 #[derive(Debug, Args)]
@@ -56,7 +57,7 @@ impl Check {
                     json!({ "file": mistake.file, "line": mistake.line, "text": mistake.text })
                 });
                 let each: Vec<Value> = each.collect();
-                println!("{}", json!({ "mistakes": each, "count": mistakes.count }));
+                outln!("{}", json!({ "mistakes": each, "count": mistakes.count }));
                 ExitCode::from(EXIT_CONFIG)
             }
             Err(mistakes) => wrong_config(&mistakes),
@@ -79,23 +80,23 @@ impl Check {
 
     fn report(&self, checked: &Checked) -> ExitCode {
         let Checked { warnings, changes, reached } = checked;
-        warnings.iter().for_each(|warning| eprintln!("{}\n", warning.picture));
+        warnings.iter().for_each(|warning| errln!("{}\n", warning.picture));
         let counted = match warnings.len() {
             0 => String::new(),
             1 => ", 1 warning".to_owned(),
             many => format!(", {many} warnings"),
         };
-        println!("{}: no mistakes{counted}", self.config.display());
+        outln!("{}: no mistakes{counted}", self.config.display());
         if let (Some(changes), Some(old)) = (changes, &self.against) {
             if changes.is_empty() {
-                println!("{} says the same", old.display());
+                outln!("{} says the same", old.display());
             } else {
-                println!("changes {}:", old.display());
-                changes.to_string().lines().for_each(|line| println!("  {line}"));
+                outln!("changes {}:", old.display());
+                changes.to_string().lines().for_each(|line| outln!("  {line}"));
             }
         }
         for Reached { what, problem } in reached {
-            println!("{what}: {}", problem.as_deref().unwrap_or("reached"));
+            outln!("{what}: {}", problem.as_deref().unwrap_or("reached"));
         }
         self.exit_code(checked)
     }
@@ -120,7 +121,7 @@ impl Check {
             members.insert("changes".to_owned(), changes.json());
             members.insert("changes_left_off".to_owned(), changes.left_off().into());
         }
-        println!("{all}");
+        outln!("{all}");
         self.exit_code(checked)
     }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use super::{failed, finish, wrong_config};
 use crate::app::{self, App, DemoUpstream};
+use crate::cli::print::{errln, outln};
 use crate::config::Config;
 
 pub(super) fn run(path: &Path) -> ExitCode {
@@ -17,7 +18,7 @@ pub(super) fn run(path: &Path) -> ExitCode {
     let mut upstreams = Vec::new();
     for (name, endpoint) in endpoints(&config) {
         let Some(address) = loopback(&endpoint) else {
-            eprintln!(
+            errln!(
                 "weir demo: upstream {name} is at {endpoint}, which is not on this machine: it is expected to run already"
             );
             continue;
@@ -25,7 +26,7 @@ pub(super) fn run(path: &Path) -> ExitCode {
         match DemoUpstream::start(address) {
             Ok(upstream) => upstreams.push((name, upstream)),
             Err(error) => {
-                eprintln!("weir demo: can't serve the demo upstream {name} on {address}: {error}");
+                errln!("weir demo: can't serve the demo upstream {name} on {address}: {error}");
                 return ExitCode::FAILURE;
             }
         }
@@ -62,30 +63,30 @@ fn loopback(endpoint: &str) -> Option<SocketAddr> {
 }
 
 fn print_welcome(app: &App, path: &Path, upstreams: &[(String, DemoUpstream)]) {
-    println!();
-    println!("  Weir runs with {}. Save that file, and it reloads.", path.display());
-    println!();
+    outln!();
+    outln!("  Weir runs with {}. Save that file, and it reloads.", path.display());
+    outln!();
     for address in app.addresses() {
-        println!("    proxy     http://{address}/");
+        outln!("    proxy     http://{address}/");
     }
     if let Some(admin) = app.admin_address() {
         let pages: Vec<&str> = app::page_paths().collect();
-        println!("    admin     http://{admin}{}", pages.join("   "));
+        outln!("    admin     http://{admin}{}", pages.join("   "));
     }
     for (name, upstream) in upstreams {
-        println!("    upstream  http://{}/   (\"{name}\", built in)", upstream.address());
+        outln!("    upstream  http://{}/   (\"{name}\", built in)", upstream.address());
     }
     if let Some(address) = app.addresses().first() {
-        println!();
-        println!(
+        outln!();
+        outln!(
             "  In another terminal: 200s with RateLimit fields, then a 429 that says when to come back."
         );
-        println!();
-        println!(
+        outln!();
+        outln!(
             "    for i in $(seq 30); do curl -si http://{address}/ | grep -iE '^(HTTP|RateLimit|Retry)'; echo; done"
         );
-        println!();
-        println!("  Ctrl-C stops it.");
-        println!();
+        outln!();
+        outln!("  Ctrl-C stops it.");
+        outln!();
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{CONFIG_DEFAULT, request, words, wrong, wrong_file};
+use super::{CONFIG_DEFAULT, request, words, wrong, wrong_config};
 use crate::app::{self, Ran, Simulation};
+use crate::cli::print::{out, outln};
 use crate::clock::Clock;
 use crate::plan::{Enforcement, LimitOutcome};
 use crate::policy::Verdict;
@@ -68,16 +69,16 @@ impl Explain {
             app::load(&self.config).and_then(|config| Simulation::build(config, start_us));
         let mut simulation = match simulation {
             Ok(simulation) => simulation,
-            Err(mistakes) => return wrong_file(&mistakes),
+            Err(mistakes) => return wrong_config(&mistakes),
         };
         let shown = match self.send(&mut simulation, &asked) {
             Ok(shown) => shown,
             Err(message) => return wrong(&message),
         };
         if self.json {
-            println!("{}", self.as_json(&asked, &shown));
+            outln!("{}", self.as_json(&asked, &shown));
         } else {
-            print!("{}", self.as_text(&asked, &shown));
+            out!("{}", self.as_text(&asked, &shown));
         }
         ExitCode::SUCCESS
     }

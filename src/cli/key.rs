@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::pages::{self, Page, Pages};
 use crate::app::{self, CounterQuery, CountersOf, NoCounters};
+use crate::cli::print::{errln, out};
 
 const EXIT_USAGE: u8 = 2;
 
@@ -79,11 +80,11 @@ pub(super) fn run(key: Key) -> ExitCode {
     };
     match answer.and_then(|answer| described(&answer, &command)) {
         Ok(text) => {
-            print!("{text}");
+            out!("{text}");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("weir: {error}");
+            errln!("weir: {error}");
             if matches!(error, NoCounters::Query(_)) {
                 ExitCode::from(EXIT_USAGE)
             } else {

@@ -18,12 +18,14 @@ mod explain;
 mod key;
 mod pages;
 mod policy;
+mod print;
 mod replay;
 mod request;
 mod top;
 mod words;
 
 use crate::app::{self, App, Inherited, StartError};
+use crate::cli::print::{err, errln};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
@@ -137,12 +139,12 @@ impl Run {
         let inherited = match Inherited::from_environment() {
             Ok(inherited) => inherited,
             Err(error) => {
-                eprintln!("weir: what this process was started with can't be used: {error}");
+                errln!("weir: what this process was started with can't be used: {error}");
                 return ExitCode::FAILURE;
             }
         };
         if let Err(error) = app::ignore_early_signals() {
-            eprintln!("weir: can't watch for signals: {error}");
+            errln!("weir: can't watch for signals: {error}");
             return ExitCode::FAILURE;
         }
         let default = Path::new(CONFIG_DEFAULT);
@@ -151,7 +153,7 @@ impl Run {
                 (config::quick(to, limit, self.listen, self.admin_address(&inherited)), None)
             }
             (.., None) if !default.exists() => {
-                eprint!("{NO_CONFIG}");
+                err!("{NO_CONFIG}");
                 return ExitCode::from(EXIT_CONFIG);
             }
             (.., path) => {
@@ -161,6 +163,8 @@ impl Run {
         };
         let config = match config {
             Ok(config) => config,
+            // Without a file, what is wrong stands on the command line.
+            Err(mistakes) if watch.is_none() => return wrong_file(&mistakes),
             Err(mistakes) => return wrong_config(&mistakes),
         };
         app::start_log(&config);
@@ -181,24 +185,24 @@ fn failed(error: &StartError) -> ExitCode {
     match error {
         StartError::Mistakes(mistakes) => wrong_config(mistakes),
         StartError::Bind { .. } | StartError::Worker(_) | StartError::Predecessor(_) => {
-            eprintln!("weir: {error}");
+            errln!("weir: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn wrong_config(mistakes: &config::Mistakes) -> ExitCode {
-    eprintln!("{mistakes}");
+    errln!("{mistakes}");
     ExitCode::from(EXIT_CONFIG)
 }
 
 fn wrong(message: &str) -> ExitCode {
-    eprintln!("weir: {message}");
+    errln!("weir: {message}");
     ExitCode::from(EXIT_WRONG)
 }
 
 fn wrong_file(mistakes: &config::Mistakes) -> ExitCode {
-    eprintln!("{mistakes}");
+    errln!("{mistakes}");
     ExitCode::from(EXIT_WRONG)
 }
 

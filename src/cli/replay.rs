@@ -4,14 +4,16 @@
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::{CONFIG_DEFAULT, EXIT_WRONG, wrong, wrong_file};
+use super::{CONFIG_DEFAULT, EXIT_WRONG, wrong, wrong_config};
 use crate::app::{self, ReplayAsked, ReplayError, ReplayWatch};
+use crate::cli::print::{err, errln, out, outln};
 use crate::clock;
 use crate::replay::{
     Client, Described, FILES_MAX, FORMATS, Format, Logs, Progress, Reading, Record, Replayed, Seen,
@@ -79,14 +81,15 @@ impl Replay {
     pub(super) fn run(self) -> ExitCode {
         app::start_quiet_log();
         let code = match self.replay() {
-            Ok(replayed) => self.report(&replayed),
+            Ok((replayed, page)) => self.report(&replayed, page),
             Err(code) => code,
         };
         app::flush_log();
         code
     }
 
-    fn replay(&self) -> Result<Replayed, ExitCode> {
+    /// Returns the file for the page, too, if one was asked for.
+    fn replay(&self) -> Result<(Replayed, Option<Output>), ExitCode> {
         let reading = self.reading().map_err(|message| wrong(&message))?;
         if self.logs.len() > FILES_MAX {
             return Err(wrong(&format!(
@@ -94,14 +97,22 @@ impl Replay {
                 self.logs.len()
             )));
         }
-        let candidate = app::load(&self.config).map_err(|mistakes| wrong_file(&mistakes))?;
+        let candidate = app::load(&self.config).map_err(|mistakes| wrong_config(&mistakes))?;
         let against = self.against.as_deref().map(app::load).transpose();
-        let against = against.map_err(|mistakes| wrong_file(&mistakes))?;
+        let against = against.map_err(|mistakes| wrong_config(&mistakes))?;
         let paths: Vec<&Path> = self.logs.iter().map(PathBuf::as_path).collect();
         let read = Progress::default();
         let logs = Logs::open(&paths, &reading, &read);
         let logs = logs.map_err(|unreadable| wrong(&unreadable.to_string()))?;
-        let mut watch = Watch::new(logs.bytes, &paths, self.stopped.as_deref())?;
+        // Before the work that would be lost if one could not be written.
+        let page = self.output(self.html.as_deref())?;
+        let stopped = self.output(self.stopped.as_deref())?;
+        if let (Some(page), Some(stopped)) = (&page, &stopped)
+            && is_same(&page.path, &stopped.path)
+        {
+            return Err(wrong("--html and --stopped name the same file"));
+        }
+        let mut watch = Watch::new(logs.bytes, &paths, stopped);
         let asked = ReplayAsked {
             logs,
             candidate,
@@ -113,11 +124,25 @@ impl Replay {
         let replayed = app::replay(asked, &read, &mut watch);
         watch.end()?;
         let replayed = replayed.map_err(|error| failed(&error))?;
-        Ok(Replayed {
+        let replayed = Replayed {
             config: self.config.display().to_string(),
             against_config: self.against.as_ref().map(|path| path.display().to_string()),
             ..replayed
-        })
+        };
+        Ok((replayed, page))
+    }
+
+    /// Opens a file to write to, unless it is read as well.
+    fn output(&self, path: Option<&Path>) -> Result<Option<Output>, ExitCode> {
+        let Some(path) = path else { return Ok(None) };
+        let mut inputs = self.logs.iter().chain([&self.config]).chain(&self.against);
+        if let Some(input) = inputs.find(|input| is_same(input, path)) {
+            let (path, input) = (path.display(), input.display());
+            return Err(wrong(&format!("{path}: is read as {input}, and can't be written")));
+        }
+        let file =
+            File::create(path).map_err(|error| wrong(&format!("{}: {error}", path.display())))?;
+        Ok(Some(Output { path: path.to_owned(), file: BufWriter::new(file) }))
     }
 
     fn reading(&self) -> Result<Reading, String> {
@@ -130,32 +155,39 @@ impl Replay {
         }
     }
 
-    fn report(&self, replayed: &Replayed) -> ExitCode {
-        if let Some(path) = &self.html
-            && let Err(error) = std::fs::write(path, replayed.page())
-        {
-            return wrong(&format!("{}: {error}", path.display()));
+    fn report(&self, replayed: &Replayed, page: Option<Output>) -> ExitCode {
+        match self.json {
+            true => outln!("{}", replayed.json()),
+            false => out!("{}", replayed.text()),
         }
-        let told = match self.json {
-            true => format!("{}\n", replayed.json()),
-            false => replayed.text(),
-        };
-        match std::io::stdout().write_all(told.as_bytes()) {
+        let Some(Output { path, mut file }) = page else { return ExitCode::SUCCESS };
+        match file.write_all(replayed.page().as_bytes()).and_then(|()| file.flush()) {
             Ok(()) => ExitCode::SUCCESS,
-            // Nobody reads on.
-            Err(_) => ExitCode::FAILURE,
+            Err(error) => wrong(&format!("{}: {error}", path.display())),
         }
     }
 }
 
+/// A file that is written.
+struct Output {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+/// Whether two paths lead to the same file. Not if one of them leads nowhere.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    place(one).is_some_and(|found| place(other) == Some(found))
+}
+
 fn failed(error: &ReplayError) -> ExitCode {
     match error {
-        ReplayError::Mistakes(mistakes) => wrong_file(mistakes),
+        ReplayError::Mistakes(mistakes) => wrong_config(mistakes),
         ReplayError::Log(unreadable) => wrong(&unreadable.to_string()),
         ReplayError::Nothing(summary) => {
-            eprintln!("weir: no line of the logs is a request");
+            errln!("weir: no line of the logs is a request");
             for one in &summary.broken_shown {
-                eprintln!("{}:{}: {}", one.file, one.line, one.why);
+                errln!("{}:{}: {}", one.file, one.line, one.why);
             }
             ExitCode::from(EXIT_WRONG)
         }
@@ -169,32 +201,28 @@ struct Watch {
     is_terminal: bool,
     bytes: Option<u64>,
     names: Vec<String>,
-    stopped: Option<(PathBuf, BufWriter<File>)>,
+    stopped: Option<Output>,
     unwritten: Option<std::io::Error>,
 }
 
 impl Watch {
-    fn new(bytes: Option<u64>, logs: &[&Path], stopped: Option<&Path>) -> Result<Self, ExitCode> {
-        let create = |path: &Path| match File::create(path) {
-            Ok(file) => Ok((path.to_owned(), BufWriter::new(file))),
-            Err(error) => Err(wrong(&format!("{}: {error}", path.display()))),
-        };
-        Ok(Self {
+    fn new(bytes: Option<u64>, logs: &[&Path], stopped: Option<Output>) -> Self {
+        Self {
             began: clock::monotonic(),
             drawn: None,
             is_terminal: std::io::stderr().is_terminal(),
             bytes,
             names: logs.iter().map(|path| path.display().to_string()).collect(),
-            stopped: stopped.map(create).transpose()?,
+            stopped,
             unwritten: None,
-        })
+        }
     }
 
     fn end(&mut self) -> Result<(), ExitCode> {
         if self.drawn.is_some() {
-            eprint!("\r\x1b[K");
+            err!("\r\x1b[K");
         }
-        let Some((path, file)) = &mut self.stopped else { return Ok(()) };
+        let Some(Output { path, file }) = &mut self.stopped else { return Ok(()) };
         let written = self.unwritten.take().map_or_else(|| file.flush(), Err);
         written.map_err(|error| wrong(&format!("{}: {error}", path.display())))
     }
@@ -214,11 +242,11 @@ impl ReplayWatch for Watch {
             .filter(|all| *all > 0)
             .map(|all| format!("{:3.0} %, ", (bytes as f64 * 100.0 / all as f64).min(100.0)));
         let part = part.unwrap_or_default();
-        eprint!("\r\x1b[K{part}{requests} requests, {per_second:.0} a second");
+        err!("\r\x1b[K{part}{requests} requests, {per_second:.0} a second");
     }
 
     fn stopped(&mut self, record: &Record, client: &Client, seen: &Seen<'_>) {
-        let Some((_, file)) = &mut self.stopped else { return };
+        let Some(Output { file, .. }) = &mut self.stopped else { return };
         let name = self.names.get(usize::from(record.file)).map_or("", String::as_str);
         let line = stopped_line(record, client, name, seen);
         if self.unwritten.is_none()

@@ -26,6 +26,9 @@ pub enum Format {
     Weir,
 }
 
+/// Characters of a line that are shown.
+const SHOWN_CHARS: usize = 60;
+
 /// The names of all formats, as they are given on the command line.
 pub const FORMATS: [(&str, Format); 7] = [
     ("common", Format::Common),
@@ -84,7 +87,7 @@ impl Format {
         }
         let reads = |pattern: &str| {
             let pattern = Pattern::parse(pattern).map(Pattern::open);
-            pattern.is_ok_and(|pattern| pattern.read(text).is_ok())
+            pattern.is_ok_and(|pattern| pattern.read(text).and_then(one_client).is_ok())
         };
         if reads(COMBINED) {
             return Some(Self::Combined);
@@ -138,14 +141,15 @@ impl Reader {
         let format = match self.found {
             Some(format) => format,
             None => {
-                let format = Format::of(text)
-                    .ok_or("the format is not known: see --format and --pattern")?;
+                let format = Format::of(text).ok_or_else(|| unknown(text))?;
                 self.becomes(format);
                 format
             }
         };
         match (format, &self.pattern) {
-            (Format::Common | Format::Combined, Some(pattern)) => pattern.read(text),
+            (Format::Common | Format::Combined, Some(pattern)) => {
+                pattern.read(text).and_then(one_client)
+            }
             (Format::Weir, _) if !text.starts_with('{') => own::read(text),
             (Format::Weir, _) => json::read(Writer::Weir, text),
             (Format::Caddy, _) => json::read(Writer::Caddy, text),
@@ -154,6 +158,23 @@ impl Reader {
             _ => json::read(Writer::Nginx, text),
         }
     }
+}
+
+/// Apache's `vhost_combined` has the host before the client, and would be read as one client.
+fn one_client(line: Line<'_>) -> Result<Line<'_>, Cow<'static, str>> {
+    match line.client.as_deref() {
+        Some(client) if client.contains(' ') => {
+            let client: String = client.chars().take(SHOWN_CHARS).collect();
+            Err(format!("found the client {client:?}, expected an address or a name").into())
+        }
+        _ => Ok(line),
+    }
+}
+
+fn unknown(text: &str) -> String {
+    let shown: String = text.chars().take(SHOWN_CHARS).collect();
+    let names = FORMATS.map(|(name, _)| name).join(", ");
+    format!("the format is not known: found {shown:?}, expected one of {names}, or --pattern")
 }
 
 #[cfg(test)]
@@ -252,6 +273,11 @@ mod tests {
             assert!(!told.is_empty());
         }
         let unknown = Reader::new(&Reading::Detected).read("nonsense").map(|_| ()).unwrap_err();
-        assert!(unknown.contains("--format"), "{unknown}");
+        assert!(unknown.contains("found \"nonsense\", expected one of common, "), "{unknown}");
+        let apache = format!("www.example.com:443 {}", LINES[1].1);
+        let unknown = Reader::new(&Reading::Detected).read(&apache).map(|_| ()).unwrap_err();
+        assert!(unknown.contains("not known"), "{unknown}");
+        let told = Reader::new(&Reading::As(Format::Combined)).read(&apache).map(|_| ());
+        assert!(told.unwrap_err().contains("\"www.example.com:443 203.0.113.7\""));
     }
 }

@@ -249,7 +249,9 @@ pub(super) fn suggestion(limit: &LimitTally, quotas: Option<&Quotas>, share: f64
     if limit.algorithm.capacity() != limit.algorithm.amount() {
         text.push_str(", with its burst in proportion");
     }
-    let _ = write!(text, "; the one that it has, {}", suggestion.never_refused_now);
+    let now = limit.algorithm.amount().unwrap_or(0);
+    let _ =
+        write!(text, "; its present one of {now} never refused {}", suggestion.never_refused_now);
     if limit.demands_cut {
         text.push_str("; not all requests could be taken into account");
     }

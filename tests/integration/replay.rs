@@ -589,7 +589,7 @@ fn the_page_needs_nothing_else() {
 }
 
 #[test]
-fn mistakes_are_told_and_end_with_two() {
+fn mistakes_are_told_and_destroy_nothing() {
     let config = simple(NOWHERE, &[MINUTE]).text();
     let folder = folder(&[
         ("access.log", &common(&log(5))),
@@ -597,11 +597,21 @@ fn mistakes_are_told_and_end_with_two() {
         ("proxy.toml", &config),
         ("wrong.toml", "[[listeners]]\naddress = 5\n"),
     ]);
+    for arguments in
+        [["access.log", "--config", "wrong.toml"], ["access.log", "--against", "wrong.toml"]]
+    {
+        let ended = weir(folder.path(), &[&["replay"], &arguments[..]].concat());
+        assert_eq!((ended.code, ended.err.contains("wrong.toml")), (78, true), "{}", ended.err);
+    }
     for (arguments, told) in [
         (&["missing.log"][..], "missing.log: No such file"),
-        (&["access.log", "--config", "wrong.toml"], "wrong.toml"),
-        (&["access.log", "--against", "wrong.toml"], "wrong.toml"),
-        (&["nonsense.log"], "nonsense.log:1: the format is not known"),
+        (&["nonsense.log"], "nonsense.log:1: the format is not known: found \"what\""),
+        (&["access.log", "--html", "./access.log"], "./access.log: is read as access.log"),
+        (&["access.log", "--stopped", "proxy.toml"], "proxy.toml: is read as proxy.toml"),
+        (
+            &["access.log", "--against", "./proxy.toml", "--stopped", "a", "--html", "a"],
+            "--html and --stopped name the same file",
+        ),
         (&["access.log", "--format", "apache"], "expected one of common, combined"),
         (&["access.log", "--pattern", "$status"], "without $remote_addr"),
         (&["access.log", "--percent", "101"], "from 0 to 100"),
@@ -610,6 +620,29 @@ fn mistakes_are_told_and_end_with_two() {
         let ended = weir(folder.path(), &[&["replay"], arguments].concat());
         assert_eq!(ended.code, 2, "{arguments:?}: {}{}", ended.out, ended.err);
         assert!(ended.err.contains(told), "{told}: {}", ended.err);
+    }
+    assert_eq!(std::fs::read_to_string(folder.path().join("proxy.toml")).unwrap(), config);
+    assert_eq!(std::fs::read_to_string(folder.path().join("access.log")).unwrap(), common(&log(5)));
+}
+
+#[test]
+fn a_pipe_that_is_closed_and_a_full_disk_end_a_command_in_order() {
+    let config = simple(NOWHERE, &[MINUTE]).text();
+    let folder = folder(&[("access.log", &common(&log(5))), ("proxy.toml", &config)]);
+    for arguments in [&["explain", "GET /"][..], &["replay", "access.log"], &["check"]] {
+        let run = |out: Stdio| {
+            let mut command = Command::new(binary());
+            command.args(arguments).current_dir(folder.path());
+            let ended = command.stdout(out).stderr(Stdio::piped()).output().unwrap();
+            (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+        };
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(run(writer.into()), (Some(1), String::new()), "{arguments:?}");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, told) = run(full.into());
+        assert_eq!(code, Some(1), "{arguments:?}: {told}");
+        assert!(told.contains("weir: standard output: No space left"), "{told}");
     }
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use super::inspect::{self, Loaded, micros};
 use super::{EXIT_DIFFERENT, measure, words, wrong};
 use crate::app;
+use crate::cli::print::{errln, outln};
 use crate::proxy::{Account, TrialReply, TrialRequest};
 
 /// How long each way is measured.
@@ -54,10 +55,10 @@ fn measured(loaded: &mut Loaded, asked: &TrialRequest, account: &Account) -> Exi
     let facts: Vec<(&str, &str)> =
         account.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     if let Err(error) = policy.decide_fresh(&facts) {
-        eprintln!("weir: {error}");
+        errln!("weir: {error}");
         return ExitCode::from(EXIT_DIFFERENT);
     }
-    println!("{} on one core", words::request(asked));
+    outln!("{} on one core", words::request(asked));
     print("fresh instance", || drop(policy.decide_fresh(&facts)));
     print("reused instance", || drop(policy.decide_anew(&facts)));
     if policy.remembers() {
@@ -73,5 +74,5 @@ fn measured(loaded: &mut Loaded, asked: &TrialRequest, account: &Account) -> Exi
 fn print(name: &str, run: impl FnMut()) {
     let each = measure::call(TIME, run);
     let rate = 1.0 / each.as_secs_f64().max(f64::MIN_POSITIVE);
-    println!("    {name:<16} {rate:>12.0} a second, {:>8} us each", micros(each));
+    outln!("    {name:<16} {rate:>12.0} a second, {:>8} us each", micros(each));
 }

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use serde_json::Value;
 
 use super::{EXIT_DIFFERENT, REQUESTS, inspect, wrong};
+use crate::cli::print::{errln, out};
 use crate::{app, policy, proxy};
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -42,7 +43,7 @@ pub(super) fn run(folder: &Path) -> ExitCode {
     let Built { file, module } = match build(folder) {
         Ok(built) => built,
         Err(message) => {
-            eprintln!("weir: {message}");
+            errln!("weir: {message}");
             return ExitCode::from(EXIT_DIFFERENT);
         }
     };
@@ -50,7 +51,7 @@ pub(super) fn run(folder: &Path) -> ExitCode {
         Ok(described) => described,
         Err(code) => {
             let kept = if module.exists() { "stays as it was" } else { "was not written" };
-            eprintln!(
+            errln!(
                 "weir: {} {kept}, as the module that was built can't be loaded: {}",
                 module.display(),
                 file.display()
@@ -59,10 +60,10 @@ pub(super) fn run(folder: &Path) -> ExitCode {
         }
     };
     if let Err(error) = replace(&file, &module) {
-        eprintln!("weir: {}: {error}", module.display());
+        errln!("weir: {}: {error}", module.display());
         return ExitCode::from(EXIT_DIFFERENT);
     }
-    print!("{described}");
+    out!("{described}");
     ExitCode::SUCCESS
 }
 
@@ -76,7 +77,7 @@ fn load(file: &Path, module: &Path) -> Result<String, ExitCode> {
         return Ok(inspect::described(&loaded));
     }
     let failed = |found: String| {
-        eprintln!("weir: {}: {found}", file.display());
+        errln!("weir: {}: {found}", file.display());
         ExitCode::from(EXIT_DIFFERENT)
     };
     let bytes = fs::read(file).map_err(|error| failed(error.to_string()))?;
@@ -166,7 +167,7 @@ impl Toolchain {
         if self.has_target(folder)? {
             return Ok(());
         }
-        eprintln!("weir: installing the target {TARGET} (rustup target add {TARGET})");
+        errln!("weir: installing the target {TARGET} (rustup target add {TARGET})");
         let added = Command::new("rustup")
             .current_dir(folder)
             .args(["target", "add", TARGET])

@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::{EXIT_DIFFERENT, REQUESTS, measure, request, words, wrong, wrong_file};
 use crate::app::{self, Simulation};
+use crate::cli::print::{out, outln};
 use crate::clock;
 use crate::config::{self, Config, Requests};
 use crate::policy::{self, Policy, Settings};
@@ -51,15 +52,15 @@ pub(super) fn run(inspect: &Inspect) -> ExitCode {
         Ok(asked) => asked,
         Err(message) => return wrong(&message),
     };
-    print!("{}", described(&loaded));
+    out!("{}", described(&loaded));
     let code = match loaded.simulation.send(&asked, TrialReply::answer(200), Duration::ZERO) {
         Ok(ran) => {
-            println!(
+            outln!(
                 "{}: {}",
                 words::request(&asked),
                 words::verdict(ran.account.verdict, ran.account.status)
             );
-            print!("{}", words::account(&ran.account, &ran.left));
+            out!("{}", words::account(&ran.account, &ran.left));
             if ran.account.verdict == TrialVerdict::Error {
                 // The log has the cause. Times of calls that fail say nothing.
                 ExitCode::from(EXIT_DIFFERENT)
@@ -221,7 +222,7 @@ fn measured(loaded: &Loaded, account: &Account) {
         Err(_) => memory_bytes = 0,
     });
     let reused = measure::call(TIME, || drop(policy.decide_anew(&facts)));
-    println!(
+    outln!(
         "    {:<10} {} us in a running instance, {} us in a fresh one, which then has {} of memory",
         "a call",
         micros(reused),
@@ -234,7 +235,7 @@ fn measured(loaded: &Loaded, account: &Account) {
 fn remembered(policy: &Policy, facts: &[(&str, &str)]) {
     if policy.remembers() {
         let kept = measure::call(TIME, || drop(policy.decide(facts)));
-        println!("    {:<10} {} us", "remembered", micros(kept));
+        outln!("    {:<10} {} us", "remembered", micros(kept));
     }
 }
 

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use flate2::read::DeflateDecoder;
 
 use super::{EXIT_DIFFERENT, wrong};
+use crate::cli::print::{errln, outln};
 
 /// Made by `build/sdk.rs`, which describes it.
 const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sdk.deflate"));
@@ -33,22 +34,19 @@ pub(super) fn run(name: &str, folder: &Path) -> ExitCode {
     let to = folder.join(name);
     match write(name, &to) {
         Ok(()) => {
-            println!(
-                "{}: a policy that counts by API key, and by address without one",
-                to.display()
-            );
-            println!();
-            println!("    cd {}", to.display());
-            println!("    cargo test               # the policy's own tests");
-            println!("    weir policy build        # makes {name}.wasm");
-            println!("    weir policy test         # sends the requests of requests.toml");
+            outln!("{}: a policy that counts by API key, and by address without one", to.display());
+            outln!();
+            outln!("    cd {}", to.display());
+            outln!("    cargo test               # the policy's own tests");
+            outln!("    weir policy build        # makes {name}.wasm");
+            outln!("    weir policy test         # sends the requests of requests.toml");
             ExitCode::SUCCESS
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             wrong(&format!("{} exists already: nothing was written", to.display()))
         }
         Err(error) => {
-            eprintln!("weir: {}: {error}", to.display());
+            errln!("weir: {}: {error}", to.display());
             ExitCode::from(EXIT_DIFFERENT)
         }
     }

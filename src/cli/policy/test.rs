@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use super::compare::{self, Place};
 use super::{EXIT_DIFFERENT, EXIT_WRONG, REQUESTS, words, wrong_file};
 use crate::app::{self, Ran, Simulation};
+use crate::cli::print::{err, errln, out, outln};
 use crate::config::{Difference, Entry, Requests};
 use crate::proxy::{Account, TrialVerdict};
 
@@ -56,25 +57,25 @@ pub(super) fn run(files: &[PathBuf], explain: bool) -> ExitCode {
 fn test(file: &Path, requests: Requests, explain: bool) -> Result<bool, ()> {
     let Requests { config, start_us, entries, source, module, .. } = requests;
     if let Some(newer) = module.as_deref().and_then(newer_source) {
-        eprintln!("warning: {} is newer than the module: run `weir policy build`", newer.display());
+        errln!("warning: {} is newer than the module: run `weir policy build`", newer.display());
     }
     app::start_quiet_log();
     let mut simulation = Simulation::build(config, start_us).map_err(|mistakes| {
         wrong_file(&mistakes);
     })?;
-    simulation.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+    simulation.warnings().iter().for_each(|warning| errln!("warning: {warning}"));
     let tested = run_all(&mut simulation, &entries, explain).map_err(|message| {
-        eprintln!("error: {}: {message}", file.display());
+        errln!("error: {}: {message}", file.display());
     })?;
     app::flush_log();
     let Tested { requests, differences } = tested;
-    eprint!("{}", source.differences(&differences));
+    err!("{}", source.differences(&differences));
     let said = match differences.len() {
         0 => "all as expected".to_owned(),
         1 => "1 difference".to_owned(),
         many => format!("{many} differences"),
     };
-    println!("{}: {requests} requests, {said}", file.display());
+    outln!("{}: {requests} requests, {said}", file.display());
     Ok(differences.is_empty())
 }
 
@@ -168,8 +169,8 @@ impl Explained {
         }
         self.end(entry);
         let [said, account] = &explained;
-        println!("{} from {}: {said}", place.of(), entry.request.from);
-        print!("{account}");
+        outln!("{} from {}: {said}", place.of(), entry.request.from);
+        out!("{account}");
         self.blocks += 1;
         self.printed = Some(explained);
     }
@@ -177,11 +178,11 @@ impl Explained {
     /// Says what was not printed of the requests so far.
     fn end(&mut self, entry: &Entry) {
         if let Some(last) = self.alike.take() {
-            println!("    the same up to {last} of {}", entry.times);
+            outln!("    the same up to {last} of {}", entry.times);
         }
         let more = std::mem::take(&mut self.left_out);
         if more > 0 {
-            println!("... and {more} more");
+            outln!("... and {more} more");
         }
     }
 }

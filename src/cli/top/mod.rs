@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::pages::{self, Page, Pages};
+use crate::cli::print::errln;
 use table::TopTable;
 
 /// Keys of each limit, at most: what the page itself allows.
@@ -48,7 +49,7 @@ impl Top {
         };
         let Some(address) = Pages::of(config.as_ref(), self.admin).map(|pages| pages.address)
         else {
-            eprintln!(
+            errln!(
                 "weir: this configuration has no admin pages: expected an [admin] address, or --admin"
             );
             return ExitCode::FAILURE;
@@ -79,7 +80,7 @@ fn print(text: &str) -> Result<(), String> {
 }
 
 fn failed(error: &str) -> ExitCode {
-    eprintln!("weir: {error}");
+    errln!("weir: {error}");
     ExitCode::FAILURE
 }
 

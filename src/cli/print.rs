@@ -1,0 +1,50 @@
+//! Printing for the commands. Standard output may be a pipe whose reader has left, or a file on a
+//! full disk: then the command ends with a message and exit code 1, where `println!` would panic.
+
+use std::fmt;
+use std::io::{ErrorKind, Write as _};
+use std::process;
+
+/// The command could not be finished.
+const EXIT_FAILED: i32 = 1;
+
+/// As `print!`.
+macro_rules! out {
+    ($($text:tt)*) => { $crate::cli::print::to_stdout(format_args!($($text)*)) };
+}
+
+/// As `println!`.
+macro_rules! outln {
+    () => { $crate::cli::print::to_stdout(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::cli::print::to_stdout(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// As `eprint!`.
+macro_rules! err {
+    ($($text:tt)*) => { $crate::cli::print::to_stderr(format_args!($($text)*)) };
+}
+
+/// As `eprintln!`.
+macro_rules! errln {
+    ($($text:tt)*) => { $crate::cli::print::to_stderr(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+pub(super) use {err, errln, out, outln};
+
+/// Ends the process if it can't be written: what was to be done is done, or can't be told.
+pub(super) fn to_stdout(text: fmt::Arguments<'_>) {
+    let mut stdout = std::io::stdout().lock();
+    if let Err(error) = stdout.write_fmt(text).and_then(|()| stdout.flush()) {
+        // Who closes a pipe has read enough.
+        if error.kind() != ErrorKind::BrokenPipe {
+            errln!("weir: standard output: {error}");
+        }
+        process::exit(EXIT_FAILED);
+    }
+}
+
+/// There is nowhere to say that this could not be written.
+pub(super) fn to_stderr(text: fmt::Arguments<'_>) {
+    let written = std::io::stderr().lock().write_fmt(text);
+    drop(written);
+}
