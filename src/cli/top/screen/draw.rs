@@ -249,15 +249,15 @@ mod tests {
         );
         press(&mut state, KeyCode::Char('s'));
         press(&mut state, KeyCode::Char('d'));
-        let lines = drawn(&mut state, (50, 9));
+        let lines = drawn(&mut state, (47, 9));
         assert_eq!(
             lines[2..7],
             [
-                "public, per-minute: 90 units used, 7 times refuse\u{2026}",
+                "public, per-minute: 90 units used, 7 times ref\u{2026}",
                 " units  refused\u{25bc}  key",
                 " 0..40         5  01",
                 "    50         2  00",
-                &format!("37..40         0  {}\u{2026}", &digest[..31]),
+                &format!("37..40         0  {}\u{2026}", &digest[..29]),
             ]
         );
         press(&mut state, KeyCode::Tab);
@@ -289,7 +289,7 @@ mod tests {
         }
         // Two columns each: one of them is left for the mark, and one is empty.
         let row = &drawn(&mut state, (40, 8))[4];
-        assert!(row.ends_with('\u{2026}') && row.contains(&"\u{5c71}".repeat(5)), "{row}");
+        assert!(row.contains("\u{5c71}\u{2026}") && row.contains(&"\u{5c71}".repeat(10)), "{row}");
     }
 
     #[test]
