@@ -287,7 +287,7 @@ fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> Seen<'a> {
     let passes_in = decided.retry_after();
     Seen {
         verdict: match decided.verdict {
-            TrialVerdict::Admitted => Verdict::Admitted,
+            TrialVerdict::Admitted | TrialVerdict::Uncounted => Verdict::Admitted,
             TrialVerdict::Bypassed => Verdict::Bypassed,
             TrialVerdict::Refused => Verdict::Refused,
             TrialVerdict::Denied => Verdict::Denied,

@@ -16,6 +16,7 @@ pub(super) fn verdict(verdict: TrialVerdict, status: Option<u16>) -> String {
         TrialVerdict::Bypassed => "bypassed",
         TrialVerdict::Denied => "denied",
         TrialVerdict::Error => "error",
+        TrialVerdict::Uncounted => "uncounted",
         TrialVerdict::Rejected => "rejected",
     };
     let tells = matches!(verdict, TrialVerdict::Denied | TrialVerdict::Rejected);
@@ -46,6 +47,10 @@ pub(super) fn reason(account: &Account) -> String {
             format!("the policy denied it: {}", quoted(&denial.reason))
         }
         (TrialVerdict::Error, _) => "the policy failed, see the log line above".to_owned(),
+        (TrialVerdict::Uncounted, _) => {
+            "the policy failed, see the log line above, and on_policy_error let it through"
+                .to_owned()
+        }
         (TrialVerdict::Rejected, _) => rejected(account),
         _ => "the policy asked no limit".to_owned(),
     }

@@ -339,7 +339,7 @@ fn expected(table: &mut Table<'_>, times: u64) -> Option<Expected> {
     })
 }
 
-const VERDICTS: &str = "\"admitted\", \"refused\", \"bypassed\", \"denied\", \"denied 403\", \"error\" or \"rejected\"";
+const VERDICTS: &str = "\"admitted\", \"refused\", \"bypassed\", \"denied\", \"denied 403\", \"error\", \"uncounted\" or \"rejected\"";
 
 fn verdict(text: &str) -> Option<(TrialVerdict, Option<u16>)> {
     let (word, status) = match text.split_once(' ') {
@@ -352,6 +352,7 @@ fn verdict(text: &str) -> Option<(TrialVerdict, Option<u16>)> {
         "bypassed" => TrialVerdict::Bypassed,
         "denied" => TrialVerdict::Denied,
         "error" => TrialVerdict::Error,
+        "uncounted" => TrialVerdict::Uncounted,
         "rejected" => TrialVerdict::Rejected,
         _ => return None,
     };

@@ -25,8 +25,10 @@ pub enum TrialVerdict {
     Bypassed,
     /// The policy refused without asking a limit.
     Denied,
-    /// The policy failed.
+    /// The policy failed, and the request was refused for it.
     Error,
+    /// The policy failed, and `on_policy_error = "allow"` let the request through.
+    Uncounted,
     /// Refused before the policy was asked: no route, an invalid path, a body that is too large.
     Rejected,
 }
@@ -100,6 +102,8 @@ pub(super) struct Parts<'a> {
     pub(super) outcome: Option<&'a Outcome>,
     /// Units that were taken of some limits instead of their cost.
     pub(super) less: Option<u64>,
+    /// It went on to its upstream although something that decides had failed.
+    pub(super) let_through: bool,
 }
 
 impl Account {
@@ -170,6 +174,7 @@ impl<'a> Parts<'a> {
             decision: context.decision.as_ref(),
             outcome: context.outcome.as_ref(),
             less: context.usage.as_ref().and_then(|usage| usage.taken),
+            let_through: context.degraded.is_some(),
         }
     }
 
@@ -179,6 +184,7 @@ impl<'a> Parts<'a> {
             Some(Decided::Refused | Decided::Unavailable) => TrialVerdict::Refused,
             Some(Decided::Bypassed) => TrialVerdict::Bypassed,
             Some(Decided::Denied) => TrialVerdict::Denied,
+            Some(Decided::Failed) if self.let_through => TrialVerdict::Uncounted,
             Some(Decided::Failed) => TrialVerdict::Error,
             None if self.route.is_some() && self.scope.is_none() => TrialVerdict::Admitted,
             None => TrialVerdict::Rejected,

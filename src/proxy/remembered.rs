@@ -231,6 +231,7 @@ impl Remembered {
             decision: self.decision.as_ref(),
             outcome: self.outcome.as_ref(),
             less: self.less,
+            let_through: self.cause.is_none(),
         };
         let account = Account { status: Some(self.status), ..Account::of(&parts, Vec::new()) };
         Explained {

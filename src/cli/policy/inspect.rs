@@ -61,7 +61,7 @@ pub(super) fn run(inspect: &Inspect) -> ExitCode {
                 words::verdict(ran.account.verdict, ran.account.status)
             );
             out!("{}", words::account(&ran.account, &ran.left));
-            if ran.account.verdict == TrialVerdict::Error {
+            if matches!(ran.account.verdict, TrialVerdict::Error | TrialVerdict::Uncounted) {
                 // The log has the cause. Times of calls that fail say nothing.
                 ExitCode::from(EXIT_DIFFERENT)
             } else {
