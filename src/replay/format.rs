@@ -103,11 +103,14 @@ pub(super) struct Reader {
     found: Option<Format>,
     /// Of common and combined.
     pattern: Option<Pattern>,
+    /// Weir leaves out the query where there is none: a line had one, so the log shows them.
+    shows_queries: bool,
 }
 
 impl Reader {
     pub(super) fn new(reading: &Reading) -> Self {
-        let mut reader = Self { reading: reading.clone(), found: None, pattern: None };
+        let mut reader =
+            Self { reading: reading.clone(), found: None, pattern: None, shows_queries: false };
         if let Reading::As(format) = reading {
             reader.becomes(*format);
         }
@@ -132,6 +135,13 @@ impl Reader {
         self.pattern = pattern.map(Pattern::open);
     }
 
+    fn own<'l>(&mut self, text: &'l str) -> Result<Line<'l>, Cow<'static, str>> {
+        let is_json = text.starts_with('{');
+        let line = if is_json { json::read(Writer::Weir, text)? } else { own::read(text)? };
+        self.shows_queries |= line.query.is_some();
+        Ok(Line { no_queries: !self.shows_queries, ..line })
+    }
+
     /// # Errors
     /// Why it is no request of this log.
     pub(super) fn read<'l>(&mut self, text: &'l str) -> Result<Line<'l>, Cow<'static, str>> {
@@ -146,12 +156,13 @@ impl Reader {
                 format
             }
         };
+        if format == Format::Weir {
+            return self.own(text);
+        }
         match (format, &self.pattern) {
             (Format::Common | Format::Combined, Some(pattern)) => {
                 pattern.read(text).and_then(one_client)
             }
-            (Format::Weir, _) if !text.starts_with('{') => own::read(text),
-            (Format::Weir, _) => json::read(Writer::Weir, text),
             (Format::Caddy, _) => json::read(Writer::Caddy, text),
             (Format::Traefik, _) => json::read(Writer::Traefik, text),
             (Format::Envoy, _) => json::read(Writer::Envoy, text),
@@ -238,6 +249,20 @@ mod tests {
             assert!(line.client.as_deref().unwrap().starts_with("203.0.113.7"), "{text}");
             assert_eq!((line.status, line.bytes), (Some(200), Some(5)), "{text}");
             assert_eq!(line.was_refused, text.ends_with("decision=refused"), "{text}");
+        }
+    }
+
+    #[test]
+    fn weirs_log_shows_queries_once_a_line_has_one() {
+        let mut reader = Reader::new(&Reading::Detected);
+        let line = |query: &str| {
+            format!(
+                "2015-05-17T10:05:03.000Z  INFO request client=192.0.2.1 path=/a{query} status=200"
+            )
+        };
+        for (query, no_queries) in [("", true), (" query=b", false), ("", false)] {
+            let text = line(query);
+            assert_eq!(reader.read(&text).unwrap().no_queries, no_queries, "{query:?}");
         }
     }
 

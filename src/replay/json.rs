@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::line::Line;
-use super::time;
+use super::{own, time};
 
 /// Who wrote a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +84,9 @@ fn duration(object: &Object, names: &[&str], unit_us: f64) -> Option<u64> {
     (0.0..1e15).contains(&us).then_some(us as u64)
 }
 
+/// 0 is a client that left before it had an answer (Caddy, Envoy).
 fn status(object: &Object, names: &[&str]) -> Option<u16> {
-    whole(object, names).and_then(|status| u16::try_from(status).ok()).filter(|it| *it > 0)
+    whole(object, names).and_then(|status| u16::try_from(status).ok())
 }
 
 fn stamp(
@@ -151,12 +152,18 @@ fn nginx<'l>(mut object: Object) -> Read<'l> {
             (owned(split.method), owned(split.target), owned(split.version));
     }
     let method = text(it, &["request_method", "method", "verb"]);
+    let has_uri = it.contains_key("request_uri") || it.contains_key("url");
     let target = text(it, &["request_uri", "uri", "path", "url"]);
     let version = text(it, &["server_protocol", "protocol", "http_version"]);
     line.method = line.method.or(method);
+    // Only these two have the query.
+    let is_whole = line.target.is_some() || has_uri;
     line.target = line.target.or(target);
     line.version = line.version.or(version);
+    let has_query = it.contains_key("args") || it.contains_key("query_string");
     line.query = text(it, &["args", "query_string"]);
+    let shows_one = line.target.as_deref().is_some_and(|target| target.contains('?'));
+    line.no_queries = !is_whole && !has_query && !shows_one;
     line.status = status(it, &["status", "response", "status_code"]);
     line.bytes = whole(it, &["body_bytes_sent", "bytes_sent", "bytes", "size"]);
     line.request_bytes = whole(it, &["content_length"]);
@@ -211,8 +218,11 @@ fn traefik<'l>(mut object: Object) -> Read<'l> {
     line.version = text(it, &["RequestProtocol"]);
     line.host = text(it, &["RequestHost", "RequestAddr"]);
     line.scheme = text(it, &["RequestScheme"]);
-    line.status = status(it, &["DownstreamStatus", "OriginStatus"]);
-    line.was_refused = line.status == Some(429) && status(it, &["OriginStatus"]).is_none();
+    // Here 0 says that there was no reply: a request that no origin was asked for.
+    let replied = |name: &str| status(it, &[name]).filter(|status| *status > 0);
+    let (downstream, origin) = (replied("DownstreamStatus"), replied("OriginStatus"));
+    line.status = downstream.or(origin);
+    line.was_refused = line.status == Some(429) && origin.is_none();
     line.bytes = whole(it, &["DownstreamContentSize", "OriginContentSize"]);
     line.request_bytes = whole(it, &["RequestContentSize"]);
     line.took_us = duration(it, &["Duration"], 1e-3);
@@ -257,19 +267,82 @@ fn weir<'l>(mut object: Object) -> Read<'l> {
     if object.get("message").and_then(Value::as_str) != Some("request") {
         return Ok(Line { skip: true, ..Line::default() });
     }
-    let it = &mut object;
-    let mut line = Line { stamp_is_end: true, no_queries: true, ..Line::default() };
-    line.stamp_us = stamp(it, &["timestamp"], time::rfc3339)?;
-    line.client = text(it, &["client"]);
-    line.method = text(it, &["method"]);
-    line.target = text(it, &["path"]);
-    line.status = status(it, &["status"]);
-    line.bytes = whole(it, &["bytes"]);
-    line.took_us = duration(it, &["duration_ms"], 1e3);
-    line.host = text(it, &["host"]);
-    let decision = text(it, &["decision"]);
-    line.was_refused = decision.is_some_and(|decision| super::own::refuses(&decision));
-    let agent = text(it, &["user_agent"]);
-    agent.into_iter().for_each(|agent| line.add_header("user-agent".into(), agent));
-    Ok(line)
+    let mut told = own::Told::at(stamp(&mut object, &["timestamp"], time::rfc3339)?);
+    for (name, value) in object {
+        match value {
+            Value::String(value) => told.tell(&name, Cow::Owned(value)),
+            Value::Number(value) => told.tell(&name, Cow::Owned(value.to_string())),
+            _ => {}
+        }
+    }
+    Ok(told.line())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(writer: Writer, mut with: Value) -> Line<'static> {
+        let object = with.as_object_mut().unwrap();
+        for (name, value) in [
+            ("time", json!("2015-05-17T10:05:03Z")),
+            ("ts", json!(1_431_857_103)),
+            ("StartUTC", json!("2015-05-17T10:05:03Z")),
+            ("start_time", json!("2015-05-17T10:05:03Z")),
+            ("timestamp", json!("2015-05-17T10:05:03Z")),
+            ("message", json!("request")),
+        ] {
+            object.insert(name.to_owned(), value);
+        }
+        read(writer, &with.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_status_of_0_is_a_client_that_left_but_to_traefik() {
+        let caddy = line(Writer::Caddy, json!({"request": {}, "status": 0}));
+        let envoy = line(Writer::Envoy, json!({"response_code": 0}));
+        assert_eq!((caddy.status, envoy.status), (Some(0), Some(0)));
+        for (downstream, origin, status, was_refused) in [
+            (429, 0, Some(429), true),
+            (429, 429, Some(429), false),
+            (502, 0, Some(502), false),
+            (0, 0, None, false),
+            (0, 204, Some(204), false),
+        ] {
+            let of = json!({"DownstreamStatus": downstream, "OriginStatus": origin});
+            let traefik = line(Writer::Traefik, of);
+            let found = (traefik.status, traefik.was_refused);
+            assert_eq!(found, (status, was_refused), "{downstream} {origin}");
+        }
+    }
+
+    #[test]
+    fn a_path_alone_does_not_tell_the_query() {
+        for (with, no_queries) in [
+            (json!({"uri": "/a"}), true),
+            (json!({"path": "/a"}), true),
+            (json!({"uri": "/a", "args": ""}), false),
+            (json!({"uri": "/a?b=1"}), false),
+            (json!({"request_uri": "/a"}), false),
+            (json!({"uri": "/a", "request": "GET /a HTTP/1.1"}), false),
+        ] {
+            let told = with.to_string();
+            assert_eq!(line(Writer::Nginx, with).no_queries, no_queries, "{told}");
+        }
+    }
+
+    #[test]
+    fn weirs_fields_are_those_of_its_text() {
+        let with = json!({"client": "192.0.2.1", "path": "/a", "query": "b=1", "protocol": "HTTP/2",
+            "bytes_in": 7, "duration_ms": 30.5, "delayed_ms": 20.25, "status": 503, "decision": "failed"});
+        let line = line(Writer::Weir, with);
+        assert_eq!((line.query.as_deref(), line.version.as_deref()), (Some("b=1"), Some("HTTP/2")));
+        assert_eq!(
+            (line.request_bytes, line.took_us, line.delayed_us),
+            (Some(7), Some(30_500), 20_250)
+        );
+        assert!(line.was_refused);
+    }
 }

@@ -33,6 +33,8 @@ pub(super) struct Line<'l> {
     /// Of the request's body.
     pub(super) request_bytes: Option<u64>,
     pub(super) took_us: Option<u64>,
+    /// The part of `took_us` for which a limiter held it back.
+    pub(super) delayed_us: u64,
     /// Header fields of the request.
     pub(super) headers: SmallVec<[(Cow<'l, str>, Cow<'l, str>); 2]>,
     /// The line has all header fields of the request.

@@ -26,8 +26,10 @@ mod time;
 pub use difference::Difference;
 pub use format::{Described, FORMATS, Format, Reading};
 pub use quota::with_quota;
-pub use read::{Batch, Broken, FILES_MAX, Logs, Progress, Summary, Unreadable, WINDOW};
-pub use record::{Asked, Client, Record};
+pub use read::{
+    Batch, Broken, FILES_MAX, Logs, Progress, Summary, Unreadable, WINDOW, WINDOWS_BYTES_MAX,
+};
+pub use record::{Asked, CLIENTS_MAX, Client, Record};
 pub use report::{Quotas, Replayed, stopped_line};
 pub use suggest::{Counting, MakeCounting, Point, Search, Suggestion};
 pub use tally::{

@@ -51,7 +51,7 @@ impl Replayed {
             many(clients as u64, "client"),
             shown(begin),
             shown(self.candidate.last_us),
-            counts(&self.candidate.counts)
+            escaped(&counts(&self.candidate.counts))
         );
     }
 

@@ -15,6 +15,9 @@ pub(super) const COMMON: &str =
 pub(super) const COMBINED: &str = "$remote_addr $identity $remote_user [$time_local] \"$request\" \
      $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
 
+/// Characters of what was found that a mistake shows, at most.
+const FOUND_CHARS_MAX: usize = 40;
+
 /// A line's shape.
 #[derive(Debug)]
 pub(super) struct Pattern {
@@ -23,10 +26,14 @@ pub(super) struct Pattern {
     parts: Vec<Part>,
     /// Whether a line may go on after the last variable.
     open: bool,
+    /// Lines have paths without their queries.
+    no_queries: bool,
 }
 
 #[derive(Debug)]
 struct Part {
+    /// Its name, for mistakes.
+    name: String,
     variable: Variable,
     /// What ends it; empty at the end of the line.
     until: memmem::Finder<'static>,
@@ -100,15 +107,32 @@ impl Pattern {
                 ));
             }
             parts.push(Part {
+                name: name.to_owned(),
                 variable: Variable::named(name),
                 until: memmem::Finder::new(until).into_owned(),
                 quoted: before.ends_with('"') && until.starts_with('"'),
             });
             before = until.to_owned();
         }
-        let pattern = Self { start, parts, open: false };
+        let mut pattern = Self { start, parts, open: false, no_queries: false };
         pattern.check()?;
+        pattern.prefer();
         Ok(pattern)
+    }
+
+    /// Where several variables tell the path, only the one that is nearest to what the client sent
+    /// counts: nginx may have rewritten the others.
+    fn prefer(&mut self) {
+        let order: [&[Variable]; 3] =
+            [&[Variable::Request], &[Variable::Target], &[Variable::Path, Variable::Query]];
+        let has = |any: &[Variable]| self.parts.iter().any(|part| any.contains(&part.variable));
+        let Some(best) = order.iter().position(|any| has(any)) else { return };
+        self.no_queries = best == 2 && !has(&[Variable::Query]);
+        for part in &mut self.parts {
+            if order.iter().skip(best + 1).any(|any| any.contains(&part.variable)) {
+                part.variable = Variable::Other;
+            }
+        }
     }
 
     /// Whether lines may go on after the last variable, as formats with more fields than combined
@@ -139,16 +163,22 @@ impl Pattern {
     /// # Errors
     /// Where the line differs.
     pub(super) fn read<'l>(&self, text: &'l str) -> Result<Line<'l>, Cow<'static, str>> {
-        let mut line = Line { stamp_is_end: true, ..Line::default() };
-        let mut rest = text.strip_prefix(self.start.as_str()).ok_or("another shape of line")?;
-        for (index, part) in self.parts.iter().enumerate() {
-            let is_last = index + 1 == self.parts.len();
-            let (value, after) = part.split(rest, is_last).ok_or("fewer fields than expected")?;
+        let (stamp_is_end, no_queries) = (true, self.no_queries);
+        let mut line = Line { stamp_is_end, no_queries, ..Line::default() };
+        let mut rest = text.strip_prefix(self.start.as_str()).ok_or_else(|| {
+            let found: String = text.chars().take(FOUND_CHARS_MAX).collect();
+            format!("found a line that begins with {found:?}, expected {:?}", self.start)
+        })?;
+        for part in &self.parts {
+            let (value, after) = part.split(rest, self.open).ok_or_else(|| {
+                format!("fewer fields than expected: the line ends in ${}", part.name)
+            })?;
             part.variable.tell(value, &mut line)?;
             rest = after;
         }
         if !rest.is_empty() && !self.open {
-            return Err("more text than expected at its end".into());
+            let found: String = rest.chars().take(FOUND_CHARS_MAX).collect();
+            return Err(format!("found {found:?} behind the last field, expected its end").into());
         }
         Ok(line)
     }
@@ -169,12 +199,12 @@ fn named(piece: &str) -> Result<(&str, &str), String> {
 
 impl Part {
     /// Its value, and what follows its end.
-    fn split<'t>(&self, text: &'t str, is_last: bool) -> Option<(&'t str, &'t str)> {
+    fn split<'t>(&self, text: &'t str, is_open: bool) -> Option<(&'t str, &'t str)> {
         let until = self.until.needle();
         if until.is_empty() {
-            // A number at the end of an open line ends with it or at a blank.
-            let end = text.find(' ').unwrap_or(text.len());
-            return text.split_at_checked(if is_last { end } else { text.len() });
+            // The last one. Where the line may go on, it ends at a blank.
+            let end = text.find(' ').filter(|_| is_open);
+            return text.split_at_checked(end.unwrap_or(text.len()));
         }
         let mut from = 0;
         loop {
@@ -213,13 +243,19 @@ impl Variable {
             Self::Query => line.query = known.map(unescaped),
             Self::Version => line.version = known.map(Cow::Borrowed),
             Self::Status => {
-                line.status = known
-                    .map(|text| text.parse().map_err(|_| format!("found the status {text:?}")))
-                    .transpose()?;
+                let read = |text: &str| text.parse().map_err(|_| unlike("status", text, "200"));
+                line.status = known.map(read).transpose()?;
             }
-            Self::Bytes => line.bytes = known.map_or(Some(0), |text| text.parse().ok()),
+            Self::Bytes => {
+                let read = |text: &str| text.parse().map_err(|_| unlike("length", text, "1024"));
+                line.bytes = Some(known.map_or(Ok(0), read)?);
+            }
             Self::RequestTime => {
-                line.took_us = known.and_then(time::seconds).and_then(|us| u64::try_from(us).ok());
+                let read = |text: &str| {
+                    let us = time::seconds(text).and_then(|us| u64::try_from(us).ok());
+                    us.ok_or_else(|| unlike("duration", text, "0.250"))
+                };
+                line.took_us = known.map(read).transpose()?;
             }
             Self::Host => line.host = known.map(Cow::Borrowed),
             Self::Scheme => line.scheme = known.map(Cow::Borrowed),
@@ -232,6 +268,11 @@ impl Variable {
         }
         Ok(())
     }
+}
+
+fn unlike(what: &str, found: &str, such_as: &str) -> String {
+    let found: String = found.chars().take(FOUND_CHARS_MAX).collect();
+    format!("found the {what} {found:?}, expected one such as {such_as}")
 }
 
 #[cfg(test)]
@@ -254,6 +295,52 @@ mod tests {
     }
 
     #[test]
+    fn the_path_is_the_one_that_the_client_sent() {
+        let line = |pattern: &str, rest: &str| {
+            let pattern = format!("$remote_addr $time_iso8601 {pattern}");
+            let text = format!("10.0.0.1 2015-05-17T10:05:03Z {rest}");
+            let line = Pattern::parse(&pattern).unwrap();
+            let line = line.read(&text).unwrap();
+            let text = |part: Option<Cow<'_, str>>| part.map(Cow::into_owned);
+            (text(line.target).unwrap(), text(line.query), line.no_queries)
+        };
+        let sent = ("/a?b=1".to_owned(), None, false);
+        let rewritten = "/index.php";
+        assert_eq!(
+            line("\"$request\" $uri", &format!("\"GET /a?b=1 HTTP/1.1\" {rewritten}")),
+            sent
+        );
+        assert_eq!(
+            line("$uri \"$request\"", &format!("{rewritten} \"GET /a?b=1 HTTP/1.1\"")),
+            sent
+        );
+        assert_eq!(line("$request_uri $uri $args", &format!("/a?b=1 {rewritten} q=/a")), sent);
+        assert_eq!(line("$uri $args", "/a b=1"), ("/a".to_owned(), Some("b=1".to_owned()), false));
+        assert_eq!(line("$uri", "/a"), ("/a".to_owned(), None, true), "queries are not logged");
+    }
+
+    #[test]
+    fn the_last_variable_reaches_to_the_end_of_the_line() {
+        for (last, text) in [
+            ("$http_user_agent", "Mozilla/5.0 (X11; Linux x86_64)"),
+            ("$request", "GET /a b HTTP/1.1"),
+            ("$time_local", "17/May/2015:10:05:03 +0000"),
+        ] {
+            let rest = "$request|$time_local|".replace(&format!("{last}|"), "");
+            let before = rest.replace("$request", "GET / HTTP/1.1");
+            let before = before.replace("$time_local", "17/May/2015:10:05:04 +0000");
+            let pattern = Pattern::parse(&format!("$remote_addr|{rest}{last}")).unwrap();
+            let text = format!("10.0.0.1|{before}{text}");
+            let line = pattern.read(&text).unwrap_or_else(|told| panic!("{text}: {told}"));
+            match last {
+                "$request" => assert_eq!(line.target.as_deref(), Some("/a b")),
+                "$time_local" => assert_eq!(line.stamp_us, Some(1_431_857_103_000_000)),
+                _ => assert_eq!(line.headers[0].1, "Mozilla/5.0 (X11; Linux x86_64)"),
+            }
+        }
+    }
+
+    #[test]
     fn what_a_pattern_lacks_is_told() {
         for (pattern, told) in [
             ("$remote_addr $status", "without $time_local"),
@@ -270,11 +357,18 @@ mod tests {
     fn a_line_of_another_shape_says_where() {
         let pattern = Pattern::parse(COMMON).unwrap();
         for (text, told) in [
-            ("", "fewer fields"),
+            ("", "the line ends in $remote_addr"),
+            ("a - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200", "ends in $status"),
             ("a - - [yesterday] \"GET / HTTP/1.1\" 200 1", "the time"),
             ("a - - [17/May/2015:10:05:03 +0000] \"\\x16\\x03\" 400 1", "no request line"),
-            ("a - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" ok 1", "the status"),
-            ("a - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1 2", "more text"),
+            (
+                "a - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" ok 1",
+                "the status \"ok\", expected",
+            ),
+            (
+                "a - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1 2",
+                "the length \"1 2\", expected",
+            ),
         ] {
             let found = pattern.read(text).unwrap_err();
             assert!(found.contains(told), "{text}: {found}");

@@ -2,8 +2,9 @@
 //! Knows no limit.
 //!
 //! Lines are written when requests end, and times are those of their beginnings, so a log is a
-//! little out of order. Each file's lines pass through a window of [`WINDOW`] lines that sorts
-//! them. What is later than that is taken at the time of the request before it, and counted.
+//! little out of order. Each file's lines pass through a window of [`WINDOW`] lines, fewer if they
+//! are long ([`WINDOWS_BYTES_MAX`]), that sorts them. What is later than that is taken at the time
+//! of the request before it, and counted.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -16,10 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::bufread::MultiGzDecoder;
 
 use super::format::{Reader, Reading};
-use super::record::{Client, Clients, Record};
+use super::record::{Client, Clients, Record, Unused};
 
-/// Lines of a file that are held to sort them.
+/// Lines of a file that are held to sort them, at most.
 pub const WINDOW: usize = 65_536;
+/// Bytes of all lines that are held to sort them, at most, approximately. Each file has an equal
+/// share, and in any case one line.
+pub const WINDOWS_BYTES_MAX: usize = 256 << 20;
 /// Files that are read at once, at most.
 pub const FILES_MAX: usize = 64;
 /// Bytes of a line, at most.
@@ -28,6 +32,8 @@ const LINE_BYTES_MAX: usize = 1 << 16;
 const SHOWN_MAX: usize = 20;
 /// Requests that are handed on at once.
 const BATCH: usize = 4_096;
+/// Their bytes, approximately: a batch with more is handed on as it is.
+const BATCH_BYTES: usize = 4 << 20;
 const BUFFER_BYTES: usize = 1 << 18;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -65,6 +71,8 @@ pub struct Summary {
     pub broken: u64,
     /// The first of them.
     pub broken_shown: Vec<Broken>,
+    /// Requests of clients beyond the first [`CLIENTS_MAX`](super::CLIENTS_MAX).
+    pub left_out: u64,
     /// Lines that came later than one with a later time.
     pub out_of_order: u64,
     /// Those that came too late to be sorted.
@@ -103,6 +111,8 @@ pub struct Logs {
     sources: Vec<Source>,
     clients: Clients,
     summary: Summary,
+    /// Bytes of one file's window, at most.
+    window_bytes_max: usize,
     /// Their bytes as they are stored; none where it is not known, as of standard input.
     pub bytes: Option<u64>,
 }
@@ -116,6 +126,8 @@ struct Source {
     /// A line, kept for its memory.
     buffer: Vec<u8>,
     window: VecDeque<Box<Record>>,
+    /// Of what is in the window.
+    window_bytes: usize,
     latest_us: i64,
     ended: bool,
 }
@@ -152,12 +164,19 @@ impl Logs {
                 line: 0,
                 buffer: Vec::new(),
                 window: VecDeque::new(),
+                window_bytes: 0,
                 latest_us: i64::MIN,
                 ended: false,
                 name,
             });
         }
-        Ok(Self { sources, clients: Clients::default(), summary: Summary::default(), bytes })
+        Ok(Self {
+            window_bytes_max: WINDOWS_BYTES_MAX / sources.len().max(1),
+            sources,
+            clients: Clients::default(),
+            summary: Summary::default(),
+            bytes,
+        })
     }
 
     /// Reads all, and hands requests on until `send` says that nobody wants more.
@@ -166,15 +185,17 @@ impl Logs {
     /// A file can't be read on.
     pub fn read(mut self, mut send: impl FnMut(Batch) -> bool) -> Result<Summary, Unreadable> {
         let mut batch = Batch::default();
-        let mut now_us = i64::MIN;
+        let (mut now_us, mut batch_bytes) = (i64::MIN, 0);
         while let Some(mut record) = self.next()? {
             if record.at_us < now_us {
                 self.summary.late += 1;
                 record.at_us = now_us;
             }
             now_us = record.at_us;
+            batch_bytes += record.weight();
             batch.records.push(record);
-            if batch.records.len() == BATCH {
+            if batch.records.len() == BATCH || batch_bytes >= BATCH_BYTES {
+                batch_bytes = 0;
                 batch.clients.append(&mut self.clients.new);
                 if !send(std::mem::take(&mut batch)) {
                     break;
@@ -194,13 +215,13 @@ impl Logs {
     /// The earliest request of all files.
     fn next(&mut self) -> Result<Option<Box<Record>>, Unreadable> {
         for source in &mut self.sources {
-            while !source.ended && source.window.len() < WINDOW {
+            while !source.ended && !source.is_full(self.window_bytes_max) {
                 source.read_line(&mut self.clients, &mut self.summary)?;
             }
         }
         let fronts = self.sources.iter_mut().filter(|source| !source.window.is_empty());
         let first = fronts.min_by_key(|source| source.window.front().map(|front| front.at_us));
-        Ok(first.and_then(|source| source.window.pop_front()))
+        Ok(first.and_then(Source::take))
     }
 }
 
@@ -215,6 +236,18 @@ fn input<R: io::Read + Send + 'static>(raw: R) -> io::Result<Box<dyn BufRead + S
 }
 
 impl Source {
+    /// Whether its window has as many lines as it may.
+    fn is_full(&self, bytes_max: usize) -> bool {
+        self.window.len() >= WINDOW || (self.window_bytes >= bytes_max && !self.window.is_empty())
+    }
+
+    /// The earliest request of its window.
+    fn take(&mut self) -> Option<Box<Record>> {
+        let record = self.window.pop_front()?;
+        self.window_bytes = self.window_bytes.saturating_sub(record.weight());
+        Some(record)
+    }
+
     /// Reads the next request.
     fn read_line(&mut self, clients: &mut Clients, all: &mut Summary) -> Result<(), Unreadable> {
         let mut bytes = std::mem::take(&mut self.buffer);
@@ -257,14 +290,15 @@ impl Source {
                     continue;
                 }
                 Ok(line) => Record::of(&line, clients, place),
-                Err(why) => Err(why),
+                Err(why) => Err(Unused::Broken(why)),
             };
             match record {
                 Ok(record) => {
                     self.insert(Box::new(record), all);
                     return Ok(());
                 }
-                Err(why) => self.broken(why, all),
+                Err(Unused::Broken(why)) => self.broken(why, all),
+                Err(Unused::TooManyClients) => all.left_out += 1,
             }
         }
     }
@@ -293,6 +327,7 @@ impl Source {
 
     /// Requests of the same time keep the order of their lines.
     fn insert(&mut self, record: Box<Record>, all: &mut Summary) {
+        self.window_bytes += record.weight();
         if record.at_us >= self.latest_us {
             self.latest_us = record.at_us;
             self.window.push_back(record);
@@ -307,5 +342,82 @@ impl Source {
 impl std::fmt::Debug for Logs {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Logs").field("files", &self.sources.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(lines: &[String]) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        std::fs::write(&path, lines.concat()).unwrap();
+        (folder, path)
+    }
+
+    fn line(client: &str, second: u32, path: &str) -> String {
+        format!(
+            "{client} - - [17/May/2015:10:05:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 5\n"
+        )
+    }
+
+    fn open(path: &Path) -> Logs {
+        Logs::open(&[path], &Reading::Detected, &Progress::default()).unwrap()
+    }
+
+    #[test]
+    fn long_lines_make_the_window_shorter() {
+        let path = format!("/{}", "x".repeat(10_000));
+        let lines: Vec<String> = (0..50).rev().map(|at| line("192.0.2.1", at, &path)).collect();
+        let (_folder, path) = file(&lines);
+        let late = |bytes_max: usize| {
+            let mut logs = open(&path);
+            logs.window_bytes_max = bytes_max;
+            let mut most = 0;
+            while logs.next().unwrap().is_some() {
+                most = most.max(logs.sources[0].window_bytes);
+            }
+            assert!(most <= bytes_max.max(11_000) + 11_000, "{most} of {bytes_max}");
+            assert_eq!(logs.sources[0].window_bytes, 0);
+            let mut logs = open(&path);
+            logs.window_bytes_max = bytes_max;
+            logs.read(|_| true).unwrap().late
+        };
+        assert_eq!(late(WINDOWS_BYTES_MAX), 0, "all are sorted");
+        assert!((1..50).contains(&late(100_000)), "some are");
+        assert_eq!(late(0), 49, "none are, and each is read");
+    }
+
+    #[test]
+    fn requests_of_too_many_clients_are_counted_apart() {
+        let clients = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.1", "a.example"];
+        let lines: Vec<String> = clients.iter().map(|client| line(client, 3, "/")).collect();
+        let (_folder, path) = file(&lines);
+        let mut logs = open(&path);
+        logs.clients = Clients::new(2);
+        let mut requests = 0;
+        let summary = logs
+            .read(|batch| {
+                requests += batch.records.len();
+                true
+            })
+            .unwrap();
+        assert_eq!((requests, summary.left_out, summary.broken), (3, 2, 0));
+    }
+
+    #[test]
+    fn a_batch_of_long_lines_is_handed_on_early() {
+        let path = format!("/{}", "x".repeat(60_000));
+        let lines: Vec<String> = (0..200).map(|_| line("192.0.2.1", 3, &path)).collect();
+        let (_folder, path) = file(&lines);
+        let mut batches = Vec::new();
+        let read = open(&path).read(|batch| {
+            batches.push(batch.records.len());
+            true
+        });
+        assert_eq!(read.unwrap().broken, 0);
+        assert!(batches.iter().all(|records| *records < 100), "{batches:?}");
+        assert_eq!(batches.iter().sum::<usize>(), 200);
     }
 }

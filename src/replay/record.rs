@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::line::Line;
 
 /// The most clients of a replay.
-const CLIENTS_MAX: usize = 4_000_000;
+pub const CLIENTS_MAX: usize = 4_000_000;
 /// Bytes of a method, target, host and header fields, at most, together.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 /// The block from which names get addresses: reserved, so that no client comes from it (RFC 1112).
@@ -24,7 +24,8 @@ const TOOK_US_MAX: u64 = 86_400_000_000;
 pub struct Record {
     /// When it came, in microseconds since 1970.
     pub at_us: i64,
-    /// How long it took. 0 where the log does not tell.
+    /// How long it took, without the time for which a limiter held it back. 0 where the log does
+    /// not tell.
     pub took_us: u64,
     /// The number of its client.
     pub client: u32,
@@ -121,36 +122,85 @@ impl Asked {
 /// A client of a log.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// As the log has it.
+    /// Its address without a port, or its name.
     pub text: Box<str>,
     /// Its address. One of its own, of a block that is reserved, where the log has a name.
     pub address: IpAddr,
 }
 
+/// Why a line becomes no request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unused {
+    /// It is not one that could be sent.
+    Broken(Cow<'static, str>),
+    /// There are as many clients as there may be, and it is of another.
+    TooManyClients,
+}
+
+impl From<&'static str> for Unused {
+    fn from(why: &'static str) -> Self {
+        Self::Broken(Cow::Borrowed(why))
+    }
+}
+
+impl From<String> for Unused {
+    fn from(why: String) -> Self {
+        Self::Broken(Cow::Owned(why))
+    }
+}
+
 /// The clients of a log, each with a number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Clients {
-    numbers: HashMap<Box<str>, u32, RandomState>,
+    /// A client is an address, whatever its port is: it may have many connections.
+    addresses: HashMap<IpAddr, u32, RandomState>,
+    named: HashMap<Box<str>, u32, RandomState>,
+    most: usize,
     /// Those that were not handed out yet.
     pub(super) new: Vec<Client>,
     pub(super) names: u32,
 }
 
+impl Default for Clients {
+    fn default() -> Self {
+        Self::new(CLIENTS_MAX)
+    }
+}
+
 impl Clients {
-    fn number(&mut self, text: &str) -> Result<u32, &'static str> {
-        if let Some(number) = self.numbers.get(text) {
+    /// At most so many.
+    pub(super) fn new(most: usize) -> Self {
+        let (addresses, named) = (HashMap::default(), HashMap::default());
+        Self { addresses, named, most, new: Vec::new(), names: 0 }
+    }
+
+    fn number(&mut self, text: &str) -> Result<u32, Unused> {
+        let found = address(text);
+        let known = match &found {
+            Some(address) => self.addresses.get(address),
+            None => self.named.get(text),
+        };
+        if let Some(number) = known {
             return Ok(*number);
         }
-        if self.numbers.len() >= CLIENTS_MAX {
-            return Err("more than 4000000 clients");
+        let all = self.addresses.len() + self.named.len();
+        if all >= self.most {
+            return Err(Unused::TooManyClients);
         }
-        let address = address(text).unwrap_or_else(|| {
-            self.names += 1;
-            IpAddr::V4(Ipv4Addr::from_bits(NAMES_FROM + self.names))
-        });
-        let number = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
-        self.numbers.insert(text.into(), number);
-        self.new.push(Client { text: text.into(), address });
+        let number = u32::try_from(all).unwrap_or(u32::MAX);
+        let client = match found {
+            Some(address) => {
+                self.addresses.insert(address, number);
+                Client { text: address.to_string().into(), address }
+            }
+            None => {
+                self.names += 1;
+                self.named.insert(text.into(), number);
+                let address = Ipv4Addr::from_bits(NAMES_FROM + self.names);
+                Client { text: text.into(), address: address.into() }
+            }
+        };
+        self.new.push(client);
         Ok(number)
     }
 }
@@ -163,12 +213,12 @@ fn address(text: &str) -> Option<IpAddr> {
 
 impl Record {
     /// # Errors
-    /// Why it is not a request that could be sent.
+    /// Why it is not a request that could be sent, or not one that is replayed.
     pub(super) fn of(
         line: &Line<'_>,
         clients: &mut Clients,
         place: (u16, u64),
-    ) -> Result<Self, Cow<'static, str>> {
+    ) -> Result<Self, Unused> {
         let stamp_us = line.stamp_us.ok_or("no time")?;
         let client = line.client.as_deref().ok_or("no client")?;
         let target = line.target.as_deref().ok_or("no path")?;
@@ -203,7 +253,8 @@ impl Record {
         let before_us = if line.stamp_is_end { took_us } else { 0 };
         Ok(Self {
             at_us: stamp_us.saturating_sub_unsigned(before_us),
-            took_us,
+            // A delay is added again where the replay finds one.
+            took_us: took_us.saturating_sub(line.delayed_us),
             client: clients.number(client)?,
             status: line.status.filter(|_| !line.was_refused),
             bytes: if line.was_refused { 0 } else { line.bytes.unwrap_or(0) },
@@ -223,6 +274,12 @@ impl Record {
             text: text.all.into(),
             ends: text.ends,
         })
+    }
+
+    /// The memory that it takes, in bytes.
+    pub(super) fn weight(&self) -> usize {
+        let ends = if self.ends.spilled() { self.ends.capacity() } else { 0 };
+        size_of::<Self>() + self.text.len() + ends * size_of::<u32>()
     }
 
     fn part(&self, index: usize) -> &str {
@@ -305,8 +362,8 @@ fn version(text: &str) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn record(line: &Line<'_>) -> Result<Record, Cow<'static, str>> {
-        Record::of(line, &mut Clients::default(), (0, 1))
+    fn record(line: &Line<'_>) -> Result<Record, Unused> {
+        Record::of(line, &mut Clients::new(9), (0, 1))
     }
 
     fn line<'l>() -> Line<'l> {
@@ -340,6 +397,13 @@ mod tests {
     }
 
     #[test]
+    fn the_time_in_a_limiters_queue_is_not_the_upstreams() {
+        let line = Line { took_us: Some(30_000), delayed_us: 20_000, stamp_is_end: true, ..line() };
+        let record = record(&line).unwrap();
+        assert_eq!((record.at_us, record.took_us), (9_970_000, 10_000));
+    }
+
+    #[test]
     fn an_absolute_target_has_its_host() {
         let mut line = line();
         line.target = Some("http://b.example:80/x?u=http://c".into());
@@ -349,15 +413,24 @@ mod tests {
         line.target = Some("/x?u=http://c".into());
         assert_eq!(self::record(&line).unwrap().target(), "/x?u=http://c");
         line.target = Some("a.example:443".into());
-        assert!(self::record(&line).unwrap_err().contains("a path"));
+        let Err(Unused::Broken(told)) = self::record(&line) else { panic!("it is no path") };
+        assert!(told.contains("a path"), "{told}");
     }
 
     #[test]
     fn a_name_gets_an_address_of_its_own() {
-        let mut clients = Clients::default();
+        let mut clients = Clients::new(5);
         let texts = ["a.example", "203.0.113.7:5", "[2001:db8::1]:5", "::ffff:192.0.2.1", "b", "b"];
         let numbers: Vec<u32> = texts.iter().map(|text| clients.number(text).unwrap()).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4, 4]);
+        // Another connection of the same client, as Envoy's default format writes it.
+        for (text, number) in [("203.0.113.7:6", 1), ("203.0.113.7", 1), ("2001:db8:0::1", 2)] {
+            assert_eq!(clients.number(text), Ok(number), "{text}");
+        }
+        assert_eq!(clients.number("203.0.113.8"), Err(Unused::TooManyClients));
+        assert_eq!(clients.number("c"), Err(Unused::TooManyClients));
+        let texts: Vec<&str> = clients.new.iter().map(|client| &*client.text).collect();
+        assert_eq!(texts, ["a.example", "203.0.113.7", "2001:db8::1", "192.0.2.1", "b"]);
         let addresses: Vec<String> =
             clients.new.iter().map(|client| client.address.to_string()).collect();
         assert_eq!(

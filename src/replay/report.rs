@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::difference::Difference;
 use super::read::Summary;
-use super::record::{Client, Record};
+use super::record::{CLIENTS_MAX, Client, Record};
 use super::suggest::{Point, Suggestion};
 use super::tally::{Counts, LimitTally, Refusal, Seen, Tally, VERDICTS};
 use super::time::shown;
@@ -122,12 +122,18 @@ impl Replayed {
         );
         count(
             summary.late,
-            "requests were further out of order than 65536 lines: they are taken at the time of the request before them",
+            "requests were further out of order than can be sorted: they are taken at the time of the request before them",
         );
         count(
             candidate.other_limits,
             "questions were put to limits beyond the first 256: those limits are not listed",
         );
+        if summary.left_out > 0 {
+            gaps.push(format!(
+                "{} requests of clients beyond the first {CLIENTS_MAX} were left out",
+                summary.left_out
+            ));
+        }
         for limit in candidate.limits.iter().filter(|limit| limit.settled && !limit.free) {
             gaps.push(format!(
                 "limit {}: what its policy charges or gives back when a request has ended is not taken into account in the suggested quota, which may be too small or too large",
@@ -140,8 +146,17 @@ impl Replayed {
     /// One JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Summary { files, lines, skipped, broken, broken_shown, out_of_order, late, names } =
-            &self.summary;
+        let Summary {
+            files,
+            lines,
+            skipped,
+            broken,
+            broken_shown,
+            left_out,
+            out_of_order,
+            late,
+            names,
+        } = &self.summary;
         let files = files.iter().map(|(name, format)| json!({ "name": name, "format": format }));
         let shown_broken = broken_shown
             .iter()
@@ -164,6 +179,7 @@ impl Replayed {
                 "not_requests": skipped,
                 "broken": broken,
                 "broken_lines": list(shown_broken),
+                "left_out": left_out,
                 "out_of_order": out_of_order,
                 "late": late,
                 "clients_with_names": names,

@@ -15,9 +15,19 @@ const ROWS_MAX: usize = 10;
 /// Characters of a client, a key or a request, at most.
 const CHARS_MAX: usize = 60;
 
+/// Characters that turn the order of others around, or that nobody sees: text would read as
+/// another. The live page's script replaces the same ones.
+fn misleads(letter: char) -> bool {
+    matches!(
+        letter,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    )
+}
+
 /// Text on one line, without what a terminal would act on.
 pub(super) fn cut(text: &str) -> String {
-    let plain = text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter });
+    let shown = |letter: char| !letter.is_control() && !misleads(letter);
+    let plain = text.chars().map(|letter| if shown(letter) { letter } else { '\u{fffd}' });
     if text.chars().count() <= CHARS_MAX {
         return plain.collect();
     }
@@ -297,6 +307,7 @@ mod tests {
     #[test]
     fn what_the_log_contains_can_do_nothing_to_a_terminal() {
         assert_eq!(cut("a\u{1b}[31mb"), "a\u{fffd}[31mb");
+        assert_eq!(cut("/gpj.\u{202e}exe\u{200b}\u{feff}"), "/gpj.\u{fffd}exe\u{fffd}\u{fffd}");
         assert_eq!(cut(&"x".repeat(100)).chars().count(), CHARS_MAX);
     }
 }

@@ -64,6 +64,7 @@ mod policy_command;
 mod refusals;
 mod reloads;
 mod replay;
+mod replay_running;
 mod replies;
 mod routes;
 mod sandbox;

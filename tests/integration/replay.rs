@@ -308,7 +308,7 @@ fn broken_lines_are_counted_and_shown() {
     assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{}", ended.out);
     for told in [
         "55 lines, 5 broken\n",
-        "access.log:52: fewer fields",
+        "access.log:52: fewer fields than expected: the line ends in $",
         "access.log:53: found the time",
         "access.log:54: a line of more than 65536 bytes",
         "access.log:55: no request line",
