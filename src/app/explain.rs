@@ -1,7 +1,8 @@
 //! Tells an operator how single requests were decided: `/explain`.
 //!
 //! The text of a key, and of what a client sends, is shown only with `[admin] show_keys = true`,
-//! else its digest, by which `weir key` finds the counter. A client's credentials are never shown.
+//! else its digest, by which `weir key` finds the counter. Of a client's credentials not even that
+//! is shown.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -149,13 +150,16 @@ fn facts(facts: &[ShownFact], limiter: &Limiter, show_keys: bool) -> Map<String,
     shown
 }
 
-/// What is shown of a fact. The digest of one that is a key of its own is that key's.
+/// What is shown of a fact. The digest of one that is a key of its own is that key's. Without a
+/// secret in it, a digest would tell what it stands for to anybody who tries likely texts.
 fn fact_text(fact: &ShownFact, limiter: &Limiter, show_keys: bool) -> String {
-    let hidden = fact.is_credentials() || (fact.may_be_secret() && !show_keys);
-    match (hidden, fact.cut_from) {
-        (false, None) => fact.value.clone(),
-        (false, Some(bytes)) => format!("{}... ({bytes} bytes)", fact.value),
-        (true, None) => format!("digest:{}", limiter.digest(&fact.value, None)),
-        (true, Some(bytes)) => format!("hidden ({bytes} bytes)"),
+    let of_bytes = fact.cut_from.map(|bytes| format!(" ({bytes} bytes)")).unwrap_or_default();
+    if !fact.is_credentials() && (show_keys || !fact.may_be_secret()) {
+        let more = if fact.cut_from.is_some() { "..." } else { "" };
+        return format!("{}{more}{of_bytes}", fact.shown());
     }
+    if fact.is_credentials() || fact.cut_from.is_some() || !limiter.has_keyed_digests() {
+        return format!("hidden{of_bytes}");
+    }
+    format!("digest:{}", limiter.digest(&fact.value, None))
 }

@@ -52,6 +52,11 @@ impl Digests {
         if secret.is_some() { Self::new(secret) } else { Self(Some(salt)) }
     }
 
+    /// Whether it takes a secret to compute them.
+    pub(super) fn is_keyed(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Those of a key and its tag.
     pub(super) fn of_key(&self, key: &str, tag: Option<&str>) -> KeyDigest {
         let key = self.of(&[key.as_bytes()]);
@@ -251,6 +256,8 @@ mod tests {
         };
         assert_eq!(digest(None, 1), digest(None, 1));
         assert_ne!(digest(None, 1), digest(None, 2), "nobody else can compute it");
+        assert!(Digests::salted(None, [1; blake3::KEY_LEN]).is_keyed());
+        assert!(!Digests::new(None).is_keyed());
         let secret = Secret("s".into());
         let plain = Digests::new(Some(&secret)).of(&[b"203.0.113.7"]);
         assert_eq!((digest(Some(&secret), 1), digest(Some(&secret), 2)), (plain, plain));

@@ -286,6 +286,12 @@ impl Limiter {
         self.shared.digests.of_key(key, tag)
     }
 
+    /// Whether digests are keyed, so that nobody can find a text by trying those that are likely.
+    #[must_use]
+    pub fn has_keyed_digests(&self) -> bool {
+        self.shared.digests.is_keyed()
+    }
+
     /// The one of `algorithms` that a counter belongs to: the one with the counter's shape. `None`
     /// if several have that shape and differ in their numbers.
     #[must_use]

@@ -1,6 +1,7 @@
 //! What is remembered of a request for its operator, in a form that costs the request little:
 //! [`Explained`] is made of it when somebody asks. Knows nothing of how much is remembered.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use super::account::{Account, Origin, Parts};
 use super::context::RequestContext;
 use super::facts::Facts;
 use super::id::Id;
+use super::path;
 use super::refusal::RefusalCause;
 use super::tally::Decided;
 use super::text::AddressText;
@@ -26,6 +28,9 @@ const FACT_BYTES_MAX: usize = 512;
 const FACTS_BYTES_MAX: usize = 8 << 10;
 /// The three lengths before each packed fact.
 const LENGTHS_BYTES: usize = 12;
+/// What has one of these words in its name is never shown. `token` is one more, `tokens` is not.
+const CREDENTIALS: [&str; 7] =
+    ["authorization", "password", "passwd", "passphrase", "pwd", "secret", "credential"];
 /// Bytes around each name or value in a decision.
 const PAIR_BYTES: usize = size_of::<(String, String)>();
 
@@ -111,9 +116,36 @@ impl ShownFact {
     #[must_use]
     pub fn is_credentials(&self) -> bool {
         let name = self.name.as_str();
-        let fields = ["header.authorization", "header.proxy-authorization", "header.cookie"];
-        fields.iter().any(|field| name.eq_ignore_ascii_case(field)) || name.starts_with("cookie.")
+        name.eq_ignore_ascii_case("header.cookie")
+            || name.starts_with("cookie.")
+            || names_credentials(name)
     }
+
+    /// Its value as it may be shown, if it may be. A query is shown without the credentials in it.
+    #[must_use]
+    pub fn shown(&self) -> Cow<'_, str> {
+        if self.name != "query" {
+            return Cow::Borrowed(&self.value);
+        }
+        let shown = self.value.split('&').map(|pair| {
+            let name = pair.split_once('=').map_or(pair, |(name, _)| name);
+            let decoded = path::decode(name.as_bytes());
+            let hides = names_credentials(&String::from_utf8_lossy(&decoded));
+            if hides { Cow::Owned(format!("{name}=hidden")) } else { Cow::Borrowed(pair) }
+        });
+        Cow::Owned(shown.collect::<Vec<_>>().join("&"))
+    }
+}
+
+/// Whether what has this name is a password or the like, whatever its case is. API keys are not:
+/// limits count by them, so an operator who shows keys shows them.
+fn names_credentials(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_token = |(at, token): (usize, &str)| {
+        // `max_tokens` is a number.
+        !name.get(at + token.len()..).is_some_and(|rest| rest.starts_with('s'))
+    };
+    CREDENTIALS.iter().any(|word| name.contains(word)) || name.match_indices("token").any(is_token)
 }
 
 /// Names and values in one allocation: each after its length, the value's whole length first.
@@ -330,6 +362,38 @@ mod tests {
         for name in ["header.Authorization", "header.cookie", "cookie.session"] {
             assert!(fact(name).is_credentials() && fact(name).may_be_secret(), "{name}");
         }
-        assert!(!fact("header.x-api-key").is_credentials());
+        for name in [
+            "form.password",
+            "form.userPassword",
+            "form.new_pwd",
+            "body:/user/Passwd",
+            "body.json:/passphrase",
+            "body:/client_secret",
+            "query.access_token",
+            "query.token",
+            "header.x-csrf-token",
+            "header.x-forwarded-authorization",
+            "header.x-aws-credential",
+        ] {
+            assert!(fact(name).is_credentials() && fact(name).may_be_secret(), "{name}");
+        }
+        let open = ["header.x-api-key", "query.api_key", "body:/max_tokens", "body:/maxTokens"];
+        for name in open {
+            assert!(!fact(name).is_credentials(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_shown_without_the_credentials_in_it() {
+        let shown = |name: &str, value: &str| {
+            let fact = ShownFact { name: name.into(), value: value.into(), cut_from: None };
+            fact.shown().into_owned()
+        };
+        assert_eq!(
+            shown("query", "a=1&access_token=x%20y&pass%77ord=z&max_tokens=7&secret"),
+            "a=1&access_token=hidden&pass%77ord=hidden&max_tokens=7&secret=hidden"
+        );
+        assert_eq!(shown("query", ""), "");
+        assert_eq!(shown("query.q", "a&token=b"), "a&token=b");
     }
 }
