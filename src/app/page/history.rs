@@ -2,6 +2,7 @@
 //! for each series how it grew. Bounded, and read from the metrics: requests do nothing for it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use crate::telemetry::{Metrics, Times, names};
 
@@ -280,10 +281,29 @@ impl Growth {
         });
     }
 
-    /// How the series grew whose labels `wanted` accepts, together.
-    pub(super) fn sum(&self, wanted: impl Fn(&[String]) -> bool) -> Sum {
+    /// How this series grew.
+    pub(super) fn of(&self, labels: &[String]) -> Sum {
+        Self::together(self.0.get(labels))
+    }
+
+    /// How the series grew that have this first label, together.
+    pub(super) fn sum(&self, first: &str) -> Sum {
+        self.sum_of(first, |_| true)
+    }
+
+    /// The same of those whose labels `wanted` accepts.
+    pub(super) fn sum_of(&self, first: &str, wanted: impl Fn(&[String]) -> bool) -> Sum {
+        // Sorted by the first label, so they are neighbours: not all series are looked at.
+        let from = [first.to_owned()];
+        let from: (Bound<&[String]>, _) = (Bound::Included(&from), Bound::Unbounded);
+        let series = self.0.range::<[String], _>(from);
+        let series = series.take_while(|(labels, _)| labels.first().is_some_and(|it| it == first));
+        Self::together(series.filter(|(labels, _)| wanted(labels)).map(|(_, series)| series))
+    }
+
+    fn together<'a>(all: impl IntoIterator<Item = &'a Series>) -> Sum {
         let mut sum = Sum { slots: vec![0.0; SLOTS_MAX], ..Sum::default() };
-        for (_, series) in self.0.iter().filter(|(labels, _)| wanted(labels)) {
+        for series in all {
             for (slot, grown) in sum.slots.iter_mut().rev().zip(series.slots.iter().rev()) {
                 *slot += f64::from(*grown);
             }
@@ -393,18 +413,34 @@ mod tests {
         let history = history(&metrics, 2_000, |_| counter.inc());
         assert_eq!(history.samples.len(), SAMPLES_MAX);
         assert_eq!(history.upstreams.len(), SLOTS_OF_A_MINUTE + 1);
-        let sum = history.limit_refusals.sum(|labels| labels[0] == "public");
+        let sum = history.limit_refusals.sum("public");
         assert_eq!((sum.slots.len(), sum.all), (SLOTS_MAX, 591));
         assert_eq!(sum.slots.iter().sum::<f64>(), 591.0);
         assert_eq!(sum.minute, 51, "the last slot has just begun");
         assert_eq!(history.minute_s(), 50.0);
         assert_eq!(
-            history.limit_refusals.sum(|_| false),
+            history.limit_refusals.sum("publi"),
             Sum { slots: vec![0.0; 60], ..Sum::default() }
         );
         assert_eq!(history.upstream_times("api").count(), 0, "it was long ago");
         let points = history.rates(|totals| totals.replies[0]).len();
         assert!((119..=122).contains(&points), "{points}");
+    }
+
+    #[test]
+    fn series_are_found_by_their_labels() {
+        let metrics = Metrics::new(1);
+        let all = [("api", "limit", 1), ("api", "policy", 2), ("apis", "limit", 4), ("a", "b", 8)];
+        let history = history(&metrics, 1, |_| {
+            for (route, cause, count) in all {
+                metrics.counter(names::ROUTE_REFUSALS, &[route, cause]).add(count);
+            }
+        });
+        let growth = &history.route_refusals;
+        assert_eq!((growth.sum("api").all, growth.sum("apis").all, growth.sum("a").all), (3, 4, 8));
+        assert_eq!(growth.sum_of("api", |labels| labels[1] == "policy").all, 2);
+        let of = |route: &str, cause: &str| growth.of(&[route.into(), cause.into()]).all;
+        assert_eq!((of("api", "limit"), of("a", "b"), of("api", "b")), (1, 8, 0));
     }
 
     #[test]
@@ -426,7 +462,7 @@ mod tests {
                 metrics.count(names::LIMIT_REFUSALS, &["public", "late"]);
             }
         });
-        let sum = history.limit_refusals.sum(|labels| labels[1] == "late");
+        let sum = history.limit_refusals.of(&["public".into(), "late".into()]);
         assert_eq!((sum.all, sum.minute), (11, 11));
         assert_eq!(&sum.slots[57..], [0.0, 5.0, 6.0]);
     }

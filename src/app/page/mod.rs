@@ -147,7 +147,10 @@ impl LivePage {
     /// Takes a sample, and draws it if somebody watches: then returns true.
     fn tick(&self, running: &Running) -> bool {
         let mut state = self.lock();
-        state.history.note(&running.metrics, self.began.elapsed().as_secs_f64());
+        state.history.note(
+            &running.metrics,
+            clock::monotonic().saturating_duration_since(self.began).as_secs_f64(),
+        );
         state.viewers.retain(|viewer| !viewer.events.is_gone());
         if state.viewers.is_empty() {
             // The answer would be old when the next one comes.

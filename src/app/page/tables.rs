@@ -29,7 +29,7 @@ pub(super) fn routes(built: &Built, history: &History) -> String {
         .routes
         .iter()
         .map(|route| {
-            let of = |growth: &Growth| growth.sum(|labels| labels.first() == Some(&route.name));
+            let of = |growth: &Growth| growth.sum(&route.name);
             (route, of(&history.requests), of(&history.route_refusals))
         })
         .collect();
@@ -69,7 +69,7 @@ pub(super) fn limits(history: &History) -> String {
     let mut rows: Vec<_> = known
         .into_iter()
         .map(|labels| {
-            let of = |growth: &Growth| growth.sum(|other| other == labels);
+            let of = |growth: &Growth| growth.of(labels);
             (labels, of(&history.limit_refusals), of(&history.would_refuse))
         })
         .collect();
@@ -106,10 +106,9 @@ pub(super) fn policies(built: &Built, history: &History) -> String {
     let mut all: Vec<_> = built.policies.iter().collect();
     all.sort_by_key(|(name, _)| *name);
     for (name, (settings, policy)) in all {
-        let of = |growth: &Growth| growth.sum(|labels| labels.first() == Some(name));
-        let refused = history.decisions.sum(|labels| {
-            let [policy, decision] = labels else { return false };
-            policy == name && matches!(decision.as_str(), "refused" | "denied")
+        let of = |growth: &Growth| growth.sum(name);
+        let refused = history.decisions.sum_of(name, |labels| {
+            labels.get(1).is_some_and(|decision| matches!(decision.as_str(), "refused" | "denied"))
         });
         let stats = policy.stats();
         let state = if stats.stopped {
@@ -151,7 +150,7 @@ pub(super) fn upstreams(built: &Built, history: &History) -> String {
     all.sort_by_key(|(name, _)| *name);
     for (name, (settings, upstream)) in all {
         let times = history.upstream_times(name);
-        let failed = history.upstream_errors.sum(|labels| labels.first() == Some(name));
+        let failed = history.upstream_errors.sum(name);
         let mut hosts: Vec<(String, String)> = upstream
             .status()
             .into_iter()
