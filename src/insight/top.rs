@@ -137,8 +137,11 @@ impl Top {
         }
         self.limits.retain(|_, limit| !limit.is_empty());
         self.left_out = 0;
+        // By whole windows, so that both together are never longer than the time that is shown.
+        let into_ns = passed.as_nanos().checked_rem(self.window.as_nanos()).unwrap_or(0);
+        let into = Duration::from_nanos(u64::try_from(into_ns).unwrap_or(u64::MAX));
         self.before_began = Some(began).filter(|_| !both);
-        self.began = Some(now);
+        self.began = now.checked_sub(into).or(Some(now));
     }
 
     /// How long ago what is counted began.
@@ -443,8 +446,13 @@ mod tests {
         assert_eq!(shown(4), (4, Some((3, 1))));
         count(6, Happened::Used(4));
         assert_eq!(shown(9), (9, Some((7, 1))), "two windows");
-        assert_eq!(shown(11), (5, Some((4, 0))), "the first is over");
+        assert_eq!(shown(11), (6, Some((4, 0))), "the first is over");
         assert_eq!(shown(30), (0, None), "nothing for long");
+        count(31, Happened::Used(3));
+        count(39, Happened::Used(4));
+        assert_eq!(shown(39), (9, Some((7, 0))), "idle for almost two windows");
+        assert_eq!(shown(43), (8, Some((4, 0))), "and the first of them is over");
+        assert_eq!(shown(60), (0, None));
         assert_eq!(worker.lock().unwrap().entries, 0);
     }
 
