@@ -168,7 +168,7 @@ packages_for_bench() {
 }
 
 # A browser for the tests of the live page, where tests/harness/browser.rs looks for it. Without one
-# these tests say so, and the others run.
+# these tests fail, unless WEIR_NO_BROWSER=1 leaves them out.
 browser() {
     local program
     for program in /usr/lib/chromium/chromium /usr/bin/chromium /usr/bin/chromium-browser \
@@ -176,11 +176,11 @@ browser() {
         if [[ -x $program ]]; then return; fi
     done
     if [[ $(uname -s) == Darwin ]]; then
-        say "There is no browser: the live page is not tested in one (brew install --cask chromium)"
+        say "There is no browser: brew install --cask chromium, or WEIR_NO_BROWSER=1 to test without one"
         return
     fi
     # With a font, since the page has none of its own. In a shell of its own: a failure is no end.
-    (install chromium fonts-liberation) || say "There is no browser: the live page is not tested in one"
+    (install chromium fonts-liberation) || say "There is no browser: install one, or WEIR_NO_BROWSER=1 to test without one"
 }
 
 redis_version() {

@@ -22,6 +22,9 @@ const PROGRAMS: [&str; 5] = [
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 ];
 
+/// Set to 1, it leaves out what needs a browser.
+const NONE_WANTED: &str = "WEIR_NO_BROWSER";
+
 /// A browser with one tab. Killed when dropped.
 pub struct Browser {
     child: Child,
@@ -42,14 +45,18 @@ fn program() -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Starts one; `None`, loudly, where none is installed.
+    /// Starts one. `None` where [`NONE_WANTED`] says that none is wanted.
     pub fn start() -> Option<Self> {
-        let Some(program) = program() else {
-            eprintln!(
-                "NO BROWSER: the live page is not tested in one. `scripts/setup.sh test` installs chromium."
-            );
+        if std::env::var_os(NONE_WANTED).is_some_and(|value| value == "1") {
+            eprintln!("{NONE_WANTED}=1: the live page is not tested in a browser.");
             return None;
-        };
+        }
+        let program = program().unwrap_or_else(|| {
+            panic!(
+                "no browser in any of {PROGRAMS:?}: `scripts/setup.sh test` installs chromium, and \
+                 {NONE_WANTED}=1 leaves out what needs one"
+            )
+        });
         let profile = tempfile::tempdir().expect("a temporary folder");
         // It reads commands from its file 3, and writes to its file 4.
         let mut child = Command::new("bash")
@@ -158,12 +165,6 @@ impl Browser {
         );
         assert!(found["exceptionDetails"].is_null(), "{expression}: {found}");
         found["result"]["value"].clone()
-    }
-
-    /// The text that is shown of the element `selector`.
-    pub fn text(&mut self, selector: &str) -> String {
-        let found = self.value(&format!("document.querySelector({selector:?})?.innerText ?? ''"));
-        found.as_str().unwrap_or_default().to_owned()
     }
 
     /// Waits until an expression is true.
