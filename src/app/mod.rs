@@ -137,6 +137,9 @@ impl Running {
         let applied_s = self.clock.wall_us() / 1_000_000;
         self.metrics.gauge(names::CONFIG_APPLIED).set(applied_s);
         let built = &self.current.load().built;
+        self.metrics
+            .gauge(names::CONFIG_HASH)
+            .set(i64::from_ne_bytes(built.outline.number().to_ne_bytes()));
         let store = match *built.engine {
             Engine::Embedded(_) => "embedded",
             Engine::Redis(_) => "redis",

@@ -26,6 +26,8 @@ use crate::{engine, limit};
 use policies::PolicyOutline;
 use tree::Tree;
 
+/// Separates this use of the digests from any other.
+const NUMBER_CONTEXT: &[u8] = b"weir 2026 number of a configuration, version 1";
 /// Changes that are shown, at most; the rest is counted.
 pub const CHANGES_SHOWN_MAX: usize = 32;
 /// Characters of a setting's path, and of a value, that are shown, at most.
@@ -123,6 +125,35 @@ impl Outline {
             counting,
         }
     }
+}
+
+impl Outline {
+    /// A number of 48 bits, which a metric holds exactly, for what all proxies of a fleet should
+    /// have in common: `[policies]`, `[[routes]]` and `[store]`, with the files that they name.
+    /// Addresses and certificates may differ. It depends on `key_secret`, where there is one.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        let secret = limit::secret_id(self.counting.limiter.key_secret.as_ref());
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(NUMBER_CONTEXT).update(&secret);
+        self.written.add_to(&mut hasher);
+        for (name, policy) in &self.policies {
+            add_text(&mut hasher, name);
+            policy.add_to(&mut hasher);
+        }
+        for (name, text) in &self.counting.scripts {
+            add_text(&mut hasher, name);
+            add_text(&mut hasher, text);
+        }
+        let [_, _, low @ ..] =
+            hasher.finalize().as_bytes().first_chunk().copied().unwrap_or([0; 8]);
+        low.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+}
+
+/// With its length, so that different lists of texts differ.
+fn add_text(hasher: &mut blake3::Hasher, text: &str) {
+    hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
 }
 
 impl Default for Outline {

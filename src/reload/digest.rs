@@ -86,6 +86,12 @@ impl Watch {
         self.content == other.content
     }
 
+    /// Identifies what was read. Not to be shown as it is: the file may hold a short secret.
+    #[must_use]
+    pub fn identity(&self) -> Option<[u8; 32]> {
+        self.content.map(|content| *content.digest.as_bytes())
+    }
+
     /// Whether the content on disk is different now. Reads the file.
     #[must_use]
     pub fn is_stale(&self) -> bool {

@@ -86,6 +86,7 @@ names! {
     Counter SNAPSHOTS_FAILED "weir_snapshots_failed" [] "Snapshots of counters in memory that could not be written";
     OptionalGauge SNAPSHOT_SAVED "weir_snapshot_saved_timestamp_seconds" [] "When counters in memory were last saved, in Unix seconds; absent before the first time";
     Gauge CONFIG_APPLIED "weir_config_applied_timestamp_seconds" [] "When the running configuration was applied, in Unix seconds";
+    Gauge CONFIG_HASH "weir_config_hash" [] "A number for what the running configuration says of policies, routes and the store, with the files named there: the same on all proxies on which that is the same";
     OptionalGauge CERTIFICATES_EXPIRE "weir_certificates_expire_timestamp_seconds" [] "When the first certificate of a listener expires, in Unix seconds; absent without TLS";
     Histogram REQUEST_SECONDS "weir_request_duration_seconds" ["route"] "By route, from the request's headers to the end of the response, in seconds";
     Histogram DECISION_SECONDS "weir_decision_duration_seconds" [] "Time to decide, from the request's arrival: routing, policy and limits, in seconds";

@@ -13,7 +13,8 @@ use toml::de::DeTable;
 use super::super::reader::join;
 use super::super::setting;
 use super::{
-    ADDED, CHANGED, Change, Counting, Effect, Outline, REMOVED, VALUE_CHARS_MAX, both, shortened,
+    ADDED, CHANGED, Change, Counting, Effect, Outline, REMOVED, VALUE_CHARS_MAX, add_text, both,
+    shortened,
 };
 use crate::policy::{self, ListedLimit, Module};
 
@@ -29,6 +30,19 @@ pub(super) struct PolicyOutline {
     config_json: Arc<str>,
     /// The members of the configuration that are in files of their own.
     in_files: BTreeSet<String>,
+}
+
+impl PolicyOutline {
+    /// Adds what the policy does. Where its module is does not matter.
+    pub(super) fn add_to(&self, hasher: &mut blake3::Hasher) {
+        let (key, name) = &self.module;
+        // Proxies may be of two versions of Weir for a while.
+        add_text(hasher, if *key == "use" { name } else { &self.digest });
+        add_text(hasher, key);
+        // Parsed, so that the order of members does not matter.
+        let config: Option<Value> = serde_json::from_str(&self.config_json).ok();
+        add_text(hasher, &config.map(|config| config.to_string()).unwrap_or_default());
+    }
 }
 
 pub(super) fn outlines(

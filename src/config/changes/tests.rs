@@ -267,6 +267,41 @@ fn a_secret_a_store_a_script_and_a_lease_are_told_by_what_they_do_to_counters() 
 }
 
 #[test]
+fn proxies_that_decide_alike_have_the_same_number() {
+    let number = |replaced: &[(&str, &str)]| {
+        let mut text = BASE.to_owned();
+        for (old, new) in replaced {
+            assert!(text.contains(old), "{old}");
+            text = text.replacen(old, new, 1);
+        }
+        outline(&text).number()
+    };
+    let base = number(&[]);
+    assert!(base > 0 && base < 1 << 48, "{base}");
+    for same in [
+        ("quota = 100", "quota = 1_00 # a comment"),
+        ("name = \"per-minute\"\nalgorithm", "# first\nname = \"per-minute\"\nalgorithm"),
+        ("quota = 10\nperiod = \"1s\"", "period = \"1s\"\nquota = 10"),
+        ("[store]", "[server]\nworkers = 3\n[[listeners]]\naddress = \"127.0.0.1:8\"\n[store]"),
+        ("http://127.0.0.1:3000", "http://127.0.0.1:3001"),
+    ] {
+        assert_eq!(number(&[same]), base, "{same:?}");
+    }
+    let mut numbers = BTreeSet::from([base]);
+    for other in [
+        ("quota = 100", "quota = 101"),
+        ("name = \"burst\"", "name = \"bursts\""),
+        ("use = \"client-ip\"", "use = \"keyed\"\nconfig.key = \"{path}\""),
+        ("path = \"/paid/*\"", "path = \"/gold/*\""),
+        ("hunter2", "hunter3"),
+        ("key_secret_env = \"PATH\"", ""),
+        ("key_secret_env = \"PATH\"", "key_secret_env = \"HOME\""),
+    ] {
+        assert!(numbers.insert(number(&[other])), "{other:?}");
+    }
+}
+
+#[test]
 fn files_are_told_by_their_settings_and_modules_by_their_digests() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::super::reader::{integer, join};
 use super::super::setting;
-use super::{ADDED, CHANGED, Change, Effect, REMOVED};
+use super::{ADDED, CHANGED, Change, Effect, REMOVED, add_text};
 use crate::reload::Watch;
 
 /// Levels of tables and arrays that are told apart. What is deeper is not compared: no setting is.
@@ -18,6 +18,8 @@ const DEPTH_MAX: usize = 32;
 const IDENTITIES: [&str; 2] = ["name", "address"];
 /// Settings of a policy that are compared elsewhere.
 const OF_POLICIES: [&str; 3] = ["config", "use", "wasm"];
+/// Sections that are the same on all proxies that count together.
+const OF_ALL_PROXIES: [&str; 3] = [setting::POLICIES, setting::ROUTES, setting::STORE];
 /// Settings that a running process can't change.
 const AT_RESTART: [&str; 5] = [
     setting::ADMIN_ADDRESS,
@@ -65,8 +67,40 @@ impl Tree {
         Self(table(root, "", &Known { routes, files }, 0))
     }
 
+    /// Adds the sections that are the same on all proxies that count together.
+    pub(super) fn add_to(&self, hasher: &mut blake3::Hasher) {
+        let Self(Node::Table(sections)) = self else { return };
+        for (name, section) in
+            sections.iter().filter(|(name, _)| OF_ALL_PROXIES.contains(&&***name))
+        {
+            add_text(hasher, name);
+            section.add_to(hasher);
+        }
+    }
+
     pub(super) fn compare(&self, after: &Self, found: &mut Vec<Change>) {
         compare("", &self.0, &after.0, found);
+    }
+}
+
+impl Node {
+    fn add_to(&self, hasher: &mut blake3::Hasher) {
+        match self {
+            // Where a file is may differ. What is in it counts.
+            Self::Leaf(Leaf { file: Some(file), .. }) => {
+                hasher.update(b"f").update(&file.identity().unwrap_or_default());
+            }
+            Self::Leaf(Leaf { value, file: None }) => {
+                hasher.update(b"v").update(value.as_bytes());
+            }
+            Self::Table(nodes) | Self::List(nodes) => {
+                hasher.update(b"n").update(&(nodes.len() as u64).to_le_bytes());
+                for (name, node) in nodes {
+                    add_text(hasher, name);
+                    node.add_to(hasher);
+                }
+            }
+        }
     }
 }
 
