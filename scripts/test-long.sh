@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # `make test-long`: the random tests of `make test`, with two million decisions instead of a hundred
 # thousand (WEIR_DECISIONS), and 10,000 histories of admissions for each algorithm (PROPTEST_CASES).
-# Then ten thousand damaged modules and components (WEIR_DAMAGED_MODULES) and ten million answers of
-# guests (WEIR_ANSWERS) instead of a few. A failing seed is written to proptest-regressions/; commit
-# it.
+# Then ten thousand damaged modules and components (WEIR_DAMAGED_MODULES) instead of a few, loaded and
+# as policies of a running proxy, and ten million answers of guests (WEIR_ANSWERS). A failing seed is
+# written to proptest-regressions/; commit it.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts/setup.sh build test
@@ -14,3 +14,4 @@ cargo test --workspace --lib -- engine::equality engine::conformity engine::beha
 export WEIR_DAMAGED_MODULES="${WEIR_DAMAGED_MODULES:-10000}" WEIR_ANSWERS="${WEIR_ANSWERS:-10000000}"
 say "$WEIR_DAMAGED_MODULES damaged modules, $WEIR_ANSWERS answers"
 cargo test --workspace --lib -- policy::tests::damaged policy::tests::answers --nocapture
+cargo test --workspace --test integration -- damaged:: --nocapture

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -275,8 +276,13 @@ fn the_logs_level_and_format_change_with_a_reload() {
 
 /// `POST /reload`: its status, and its JSON.
 pub fn ask_for_a_reload(weir: &Weir) -> (u16, Value) {
+    ask_for_a_reload_within(weir, TIMEOUT)
+}
+
+/// The same for a reload that may take this long.
+pub fn ask_for_a_reload_within(weir: &Weir, time: Duration) -> (u16, Value) {
     let request = "POST /reload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    let reply = raw(weir.admin.expect("an admin listener"), request.as_bytes(), TIMEOUT);
+    let reply = raw(weir.admin.expect("an admin listener"), request.as_bytes(), time);
     let (_, body) = reply.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{reply}"));
     let body = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {reply}"));
     (statuses(&reply)[0], body)
