@@ -15,7 +15,7 @@ use crate::harness::client::{Client, get};
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
-use crate::policies::whole;
+use crate::policies::{example, whole};
 
 const ISSUER: &str = "https://id.example.org/";
 
@@ -128,10 +128,9 @@ fn config(url: &str, algorithms: &[&str]) -> String {
 
 #[test]
 fn the_example_that_verifies_nothing_has_no_mistake() {
-    let readme = include_str!("../../policies/jwt-claim/README.md");
-    let block = readme.split("```toml\n").nth(2).unwrap().split("```").next().unwrap();
+    let block = example("jwt-claim", 2);
     let route = "path = \"/*\"\nupstream = \"app\"\npolicy = \"behind-gateway\"";
-    let config = Toml::new().upstream("app", "http://127.0.0.1:9", "").more(block).route(route);
+    let config = Toml::new().upstream("app", "http://127.0.0.1:9", "").more(&block).route(route);
     let (code, out, err) = Weir::check(Weir::build(&config.text()));
     assert_eq!(code, 0, "{out}{err}");
 }
@@ -177,6 +176,40 @@ async fn each_algorithm_is_verified_and_its_users_are_counted() {
         assert_eq!(with_token(&weir, &format!("{message}.{wrong}")).await, 401, "{}", signer.alg);
         assert_eq!(with_token(&weir, &format!("{message}.")).await, 401, "{}", signer.alg);
         assert_ne!(signature, wrong);
+    }
+}
+
+#[tokio::test]
+async fn a_verified_claim_chooses_the_plan() {
+    let signer = rsa("RS256", "one", &signature::RSA_PKCS1_SHA256);
+    let upstream = Upstream::start();
+    let config = example("jwt-claim", 1)
+        .replace("token_bucket\", quota = 60,", "fixed_window\", quota = 1,")
+        .replace(
+            "token_bucket\", quota = 6000, period = \"1m\", burst = 500",
+            "fixed_window\", quota = 3, period = \"1m\"",
+        )
+        .replace("period = \"1m\"", "period = \"1d\"");
+    assert!(config.contains("quota = 1,") && config.contains("quota = 3,"), "{config}");
+    let weir = Weir::build(&whole(&config, &upstream.url()).text())
+        .file("jwks.json", set(&[&signer]).as_bytes())
+        .start();
+    let of =
+        |user: &str, plan: Value| signer.token(json!({ "sub": user, "app": { "plan": plan } }));
+    for (token, statuses, plan) in [
+        (of("ann", json!("gold")), &[200, 200, 200, 429][..], "gold"),
+        // Another plan has other counters, and one that is not known is the default plan.
+        (of("ann", json!("free")), &[200, 429], "free"),
+        (of("ann", json!("silver")), &[429], "free"),
+        (of("bob", json!(["gold"])), &[200, 429], "free"),
+        (signer.token(json!({ "sub": "eve" })), &[200, 429], "free"),
+    ] {
+        for status in statuses {
+            assert_eq!(with_token(&weir, &token).await, *status, "{token}");
+        }
+        if statuses.contains(&200) {
+            assert_eq!(upstream.last().header("x-plan").as_deref(), Some(plan), "{token}");
+        }
     }
 }
 

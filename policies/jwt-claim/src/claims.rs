@@ -38,6 +38,10 @@ impl<'de> Deserialize<'de> for Names {
 pub(crate) struct Claim(String);
 
 impl Claim {
+    pub(crate) fn named(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
     /// The claim's text, or its whole number; `None` if it is neither, empty or absent.
     pub(crate) fn of(&self, claims: &Json<'_>) -> Option<String> {
         let found = match self.0.starts_with('/') {
@@ -54,7 +58,7 @@ impl Claim {
 
 impl Default for Claim {
     fn default() -> Self {
-        Self("sub".to_owned())
+        Self::named("sub")
     }
 }
 

@@ -7,9 +7,10 @@
 //! verified.
 //!
 //! `token` takes a token apart, `keys` selects the keys that may have signed it, `claims` says
-//! whether it is valid, `verified` remembers it.
+//! whether it is valid, `verified` remembers it, `allowance` has its limits.
 
 mod algorithm;
+mod allowance;
 mod base64;
 mod claims;
 mod keys;
@@ -24,10 +25,11 @@ use std::rc::Rc;
 use serde::Deserialize;
 use weir_policy::{
     Conditions, Decision, Denial, Facts, FieldName, Ipv6Prefix, Json, Limits, Manifest, Mistakes,
-    Period, Policy, now_ms, verify,
+    Period, PlanTable, Policy, now_ms, verify,
 };
 
 use algorithm::Algorithms;
+use allowance::Allowance;
 use claims::{Claim, Names, Validity};
 use keys::Keys;
 use source::{Found, Source};
@@ -85,8 +87,16 @@ pub struct Config {
     /// Requests that are never counted.
     #[serde(default)]
     bypass: Conditions,
-    /// The limits.
-    limits: Limits,
+    /// The limits, without plans.
+    limits: Option<Limits>,
+    /// The limits of each plan.
+    plans: Option<PlanTable>,
+    /// The claim that names the plan.
+    plan: Option<Claim>,
+    /// The plan of tokens that name none, and of requests that are counted by address.
+    default_plan: Option<String>,
+    /// The header field that tells the upstream the plan.
+    plan_header: Option<FieldName>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -127,7 +137,7 @@ pub struct JwtClaim {
     config: Config,
     keys: Keys,
     forward: Vec<(FieldName, Claim)>,
-    limits: Limits,
+    allowance: Allowance,
     verified: RefCell<VerifiedTokens>,
 }
 
@@ -138,47 +148,59 @@ impl Policy for JwtClaim {
         let mut mistakes = Mistakes::new();
         let keys = keys(&mut config, &mut mistakes);
         let forward = forward(&config.forward, &mut mistakes);
-        let limits = std::mem::take(&mut config.limits).ipv6_prefix(config.ipv6_prefix);
-        mistakes.or(Self { config, keys, forward, limits, verified: RefCell::default() })
+        let allowance = allowance(&mut config, &mut mistakes);
+        mistakes.or(Self { config, keys, forward, allowance, verified: RefCell::default() })
     }
 
     fn manifest(&self) -> Manifest {
         Manifest::reads([self.config.token.fact(), "client-ip"])
             .and(self.config.bypass.facts())
-            .and(self.limits.facts())
+            .and(self.allowance.facts())
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
         let Config { token, missing, invalid, bypass, .. } = &self.config;
         if bypass.hold(facts) {
-            return Ok(self.tell(Decision::bypass(), None));
+            return Ok(self.tell(Decision::bypass(), None, None));
         }
         let (otherwise, why, label) = match token.find(facts) {
             Found::None => (missing, "a token is needed", "missing"),
             Found::Several => (invalid, "there is more than one token", "invalid"),
             Found::One(token) => match self.verified(token) {
                 Ok(verified) => match &verified.key {
-                    Some(key) => {
-                        let decision = self.limits.check(key, facts).label("token", "valid");
-                        return Ok(self.tell(decision, Some(&verified)));
-                    }
+                    Some(key) => return self.charge(&verified, key, facts),
                     None => (missing, "the token lacks the claim that is counted", "no-claim"),
                 },
                 Err(why) => (invalid, why, "invalid"),
             },
         };
-        let decision = match otherwise {
-            Otherwise::Deny => Decision::deny(refused(why, label)),
-            Otherwise::Address => {
-                let client = self.config.ipv6_prefix.client(facts)?;
-                self.limits.check(&client.key(), facts)
-            }
+        let client = match otherwise {
+            Otherwise::Deny => None,
+            Otherwise::Address => Some(self.config.ipv6_prefix.client(facts)?.key()),
         };
-        Ok(self.tell(decision.label("token", label), None))
+        let plan = self.allowance.default_plan().filter(|_| client.is_some());
+        let counted = client.map(|key| self.allowance.check(plan, &key, facts)).transpose()?;
+        let decision = counted.flatten().unwrap_or_else(|| Decision::deny(refused(why, label)));
+        Ok(self.tell(decision.label("token", label), None, plan))
     }
 }
 
 impl JwtClaim {
+    /// The decision about a request with a valid token.
+    fn charge(&self, verified: &Verified, key: &str, facts: &Facts) -> Result<Decision, String> {
+        let decision = match self.allowance.check(verified.plan, key, facts)? {
+            Some(decision) => decision.label("token", "valid"),
+            None => {
+                return Ok(self.tell(
+                    Decision::deny(no_plan()).label("token", "no-plan"),
+                    None,
+                    None,
+                ));
+            }
+        };
+        Ok(self.tell(decision, Some(verified), verified.plan))
+    }
+
     /// What is known of a token that is valid now.
     fn verified(&self, text: &str) -> Result<Rc<Verified>, &'static str> {
         let (now_ms, leeway_ms) = (now_ms(), self.config.leeway.ms());
@@ -198,6 +220,7 @@ impl JwtClaim {
         let verified = Rc::new(Verified {
             validity,
             key: self.key(&token.claims),
+            plan: self.allowance.plan_of(&token.claims),
             told: self.forward.iter().map(|(_, claim)| shown(claim, &token.claims)).collect(),
         });
         self.verified.borrow_mut().insert(text, &verified);
@@ -232,13 +255,18 @@ impl JwtClaim {
 
     /// Sets the fields for the upstream. They are empty where there is no valid token, so that a
     /// client's own can't pass for a claim.
-    fn tell(&self, mut decision: Decision, verified: Option<&Verified>) -> Decision {
+    fn tell(
+        &self,
+        mut decision: Decision,
+        verified: Option<&Verified>,
+        plan: Option<usize>,
+    ) -> Decision {
         for (index, (field, _)) in self.forward.iter().enumerate() {
             let value = verified.and_then(|verified| verified.told.get(index));
             let value = value.map_or("", String::as_str);
             decision = decision.upstream_header(field.as_str(), value);
         }
-        decision
+        self.allowance.tell(decision, plan)
     }
 }
 
@@ -270,6 +298,23 @@ fn keys(config: &mut Config, mistakes: &mut Mistakes) -> Keys {
         keys.check(algorithms.iter(), mistakes);
     }
     keys
+}
+
+fn allowance(config: &mut Config, mistakes: &mut Mistakes) -> Allowance {
+    let written = allowance::Written {
+        limits: config.limits.take(),
+        plans: config.plans.take(),
+        plan: config.plan.take(),
+        default_plan: config.default_plan.take(),
+        plan_header: config.plan_header.take(),
+        ipv6_prefix: config.ipv6_prefix,
+    };
+    let by_address: Vec<&str> = [("missing", config.missing), ("invalid", config.invalid)]
+        .into_iter()
+        .filter(|(_, otherwise)| *otherwise == Otherwise::Address)
+        .map(|(setting, _)| setting)
+        .collect();
+    Allowance::new(written, &by_address, mistakes)
 }
 
 fn forward(written: &BTreeMap<String, Claim>, mistakes: &mut Mistakes) -> Vec<(FieldName, Claim)> {
@@ -307,6 +352,13 @@ fn refused(why: &str, label: &str) -> Denial {
         _ => format!("Bearer error=\"invalid_token\", error_description=\"{why}\""),
     };
     Denial::new(401, why).header("www-authenticate", challenge)
+}
+
+/// RFC 6750 calls a valid token that does not allow a request one of insufficient scope.
+fn no_plan() -> Denial {
+    let why = "the token names no known plan";
+    let challenge = format!("Bearer error=\"insufficient_scope\", error_description=\"{why}\"");
+    Denial::new(403, why).header("www-authenticate", challenge)
 }
 
 weir_policy::export!(JwtClaim);

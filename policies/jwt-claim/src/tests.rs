@@ -1,6 +1,8 @@
 //! The policy on the host, with a stand-in for signatures: which tokens are accepted, what they are
 //! counted under, and what each mistake says.
 
+mod plans;
+
 use std::cell::Cell;
 
 use serde_json::{Value, json};

@@ -17,6 +17,8 @@ pub(crate) struct Verified {
     pub(crate) validity: Validity,
     /// What it is counted under. `None` if it lacks the claim.
     pub(crate) key: Option<String>,
+    /// Its place in the table of plans. `None` if it is on no plan.
+    pub(crate) plan: Option<usize>,
     /// The values of the fields for the upstream.
     pub(crate) told: Vec<String>,
 }
@@ -59,7 +61,7 @@ mod tests {
     #[test]
     fn no_more_than_the_bounds_are_remembered_and_the_last_ones_are_among_them() {
         let validity = Validity::of(&Json::parse(r#"{"exp": 1}"#).unwrap(), true).unwrap();
-        let verified = Rc::new(Verified { validity, key: None, told: Vec::new() });
+        let verified = Rc::new(Verified { validity, key: None, plan: None, told: Vec::new() });
         for length in [20, 8 << 10] {
             let token = |number: usize| format!("{number:0length$}");
             let mut tokens = VerifiedTokens::default();

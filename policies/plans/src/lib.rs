@@ -6,18 +6,13 @@
 
 mod assign;
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 use weir_policy::{
-    Conditions, Decision, Denial, Digest, Facts, FieldName, Ipv6Prefix, Limits, Manifest, Mistakes,
-    NAME_EXPECTED, Policy, Template, is_name,
+    Conditions, Decision, Denial, Digest, Facts, FieldName, Ipv6Prefix, Manifest, Mistakes,
+    PlanTable, Policy, Template,
 };
 
 use assign::Assign;
-
-/// Plans, at most.
-const PLANS_MAX: usize = 1_000;
 
 /// `[policies.NAME.config]`.
 #[derive(Debug, Deserialize)]
@@ -26,7 +21,7 @@ pub struct Config {
     /// Where to find a request's key: one fact.
     key: Template,
     /// The limits of each plan.
-    plans: BTreeMap<String, Limits>,
+    plans: PlanTable,
     /// The plan for requests without a known key.
     default_plan: Option<String>,
     /// How to treat requests without a known key.
@@ -59,8 +54,7 @@ enum Unknown {
 #[derive(Debug)]
 pub struct Plans {
     fact: String,
-    /// Sorted by name.
-    plans: Vec<(String, Limits)>,
+    plans: PlanTable,
     assign: Assign,
     /// `None` if requests without a known key are refused.
     default_plan: Option<usize>,
@@ -81,33 +75,9 @@ impl Policy for Plans {
                 "one fact and nothing else, such as \"{header.x-api-key}\"",
             );
         }
-        if config.plans.is_empty() || config.plans.len() > PLANS_MAX {
-            mistakes.add(
-                "plans",
-                format_args!("{} plans", config.plans.len()),
-                format_args!("1 to {PLANS_MAX}"),
-            );
-        }
-        for name in config.plans.keys().filter(|name| !is_name(name)) {
-            mistakes.add(format!("plans.{name}"), format_args!("the name {name:?}"), NAME_EXPECTED);
-        }
-        let names: Vec<&str> = config.plans.keys().map(String::as_str).collect();
-        let known = || {
-            if names.len() <= 16 {
-                format!("one of the plans `{}`", names.join("`, `"))
-            } else {
-                "the name of a plan".to_owned()
-            }
-        };
-        let place = |name: &str| names.binary_search(&name).ok();
+        let plans = config.plans.check(config.ipv6_prefix, &mut mistakes);
         let default_plan = match (&config.default_plan, config.unknown) {
-            (Some(name), Unknown::Address) => {
-                let found = place(name);
-                if found.is_none() {
-                    mistakes.add("default_plan", format_args!("{name:?}"), known());
-                }
-                found
-            }
+            (Some(name), Unknown::Address) => plans.expect("default_plan", name, &mut mistakes),
             (Some(name), Unknown::Deny) => {
                 mistakes.add(
                     "default_plan",
@@ -127,26 +97,16 @@ impl Policy for Plans {
             (None, Unknown::Deny) => None,
         };
         let mut assign = config.assign;
-        assign.resolve(place, known, &mut mistakes);
+        assign.resolve(&plans, &mut mistakes);
         let fact = config.key.only_fact().unwrap_or_default().to_owned();
-        let limits =
-            |name: &str, limits: Limits| limits.in_space(name).ipv6_prefix(config.ipv6_prefix);
-        let plans = config
-            .plans
-            .into_iter()
-            .map(|(name, plan)| (limits(&name, plan), name))
-            .map(|(plan, name)| (name, plan))
-            .collect();
-        let Config { plan_header, ipv6_prefix, bypass, .. } =
-            Config { plans: BTreeMap::new(), assign: Assign::default(), ..config };
+        let Config { plan_header, ipv6_prefix, bypass, .. } = config;
         mistakes.or(Self { fact, plans, assign, default_plan, plan_header, ipv6_prefix, bypass })
     }
 
     fn manifest(&self) -> Manifest {
-        let limits = self.plans.iter().flat_map(|(_, limits)| limits.facts());
         Manifest::reads([self.fact.as_str(), "client-ip"])
             .and(self.bypass.facts())
-            .and(limits)
+            .and(self.plans.facts())
             .pure()
     }
 
@@ -168,8 +128,8 @@ impl Policy for Plans {
                 return Ok(self.with_plan_header(Decision::deny(self.unknown_key()), ""));
             }
         };
-        let (name, limits) = self.plans.get(plan).ok_or("a plan that is none")?;
-        Ok(self.with_plan_header(limits.check(&key, facts).label("plan", name), name))
+        let decision = self.plans.decide(plan, &key, facts)?;
+        Ok(self.with_plan_header(decision, self.plans.name(plan)))
     }
 }
 

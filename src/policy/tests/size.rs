@@ -14,7 +14,7 @@ const BYTES_MAX: &[(&str, usize, &str)] = &[
     ("client-ip", 193_000, SHARED),
     ("concurrent", 202_000, SHARED),
     ("graphql-cost", 490_000, "a parser of GraphQL, and bodies are read with serde_json"),
-    ("jwt-claim", 255_000, "sets of keys, and tokens"),
+    ("jwt-claim", 279_000, "sets of keys, tokens, and a table of plans"),
     ("keyed", 197_000, SHARED),
     ("llm-budget", 309_000, "dialects of several APIs, and prices"),
     ("login-guard", 254_000, "accounts are found in bodies of several kinds"),

@@ -4,6 +4,7 @@ mod algorithm;
 mod cost;
 mod missing;
 mod period;
+mod plans;
 mod written;
 
 use serde::de::Error;
@@ -23,6 +24,7 @@ use crate::{
 use written::{Selector, Written};
 
 pub use missing::Missing;
+pub use plans::PlanTable;
 
 /// A checked `limits` table. Use it as the type of a setting.
 ///
