@@ -107,6 +107,13 @@ policy = "narrow"
 path = "/unlimited"
 upstream = "api"
 CONF
+# The same with an export of traces and metrics that has nothing to do.
+cat "$folder/weir.toml" - > "$folder/exporting.toml" << CONF
+[telemetry.otlp]
+endpoint = "http://127.0.0.1:9"
+sample = 0
+interval = "1h"
+CONF
 start weir valgrind --tool=callgrind --callgrind-out-file="$folder/profile" --instr-atstart=no "$WEIR"
 
 # ---- Counting ------------------------------------------------------------------------------------
@@ -154,6 +161,13 @@ for path in "${PATHS[@]}"; do
     of "$path"
     found[$path]=$each
 done
+
+start exporting valgrind --tool=callgrind --callgrind-out-file="$folder/profile" --instr-atstart=no "$WEIR"
+callgrind_control --instr=on "$pid" > /dev/null 2>&1
+ask admitted "$WARM"
+of admitted
+found[exporting]=$each
+PATHS+=(exporting)
 
 # ---- Comparing -----------------------------------------------------------------------------------
 

@@ -21,10 +21,10 @@
 //!
 //! Around this path: [`cli`] is the command line. [`app`] wires the modules together and runs the
 //! workers. [`config`] reads and checks `proxy.toml`. [`reload`] watches the files and has a new
-//! configuration built. [`admin`] serves the operator's pages. [`wire`] holds what both ends share,
-//! such as messages and bodies. [`clock`] tells the time, [`telemetry`] has logs and metrics, and
-//! [`replay`] reads access logs and reports what a configuration would have done with them.
-//! [`picture`] draws charts for people.
+//! configuration built. [`admin`] serves the operator's pages. [`otlp`] exports traces and metrics
+//! to an OpenTelemetry collector. [`wire`] holds what both ends share, such as messages and bodies.
+//! [`clock`] tells the time, [`telemetry`] has logs and metrics, and [`replay`] reads access logs
+//! and reports what a configuration would have done with them. [`picture`] draws charts for people.
 //!
 //! To read the code, start with `handle` and `serve` in `proxy/mod.rs`, which follow this list.
 //! Then read the `mod.rs` of whatever they call: it says what a module is for, and contains its
@@ -48,6 +48,7 @@ pub mod plan;
 pub mod policy;
 
 pub mod admin;
+pub mod otlp;
 pub mod replay;
 pub mod upstream;
 

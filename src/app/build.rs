@@ -9,11 +9,12 @@ use std::time::Duration;
 use super::handover::Predecessor;
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::{self, Config, Mistakes, Outline, Route, Warning, setting};
+use crate::config::{self, Config, Mistakes, Outline, Route, Source, Warning, setting};
 use crate::engine::{self, Engine, Scripts};
 use crate::insight;
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
+use crate::otlp::Collector;
 use crate::policy::{self, CacheFolder, Policy, Runtime, RuntimeSettings};
 use crate::proxy::{Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
 use crate::reload::Watch;
@@ -56,6 +57,8 @@ pub(super) struct Built {
     pub(super) shutdown_delay: Duration,
     pub(super) shutdown_grace: Duration,
     pub(super) log: telemetry::Settings,
+    /// Taken over while its settings stay the same, with its connections.
+    pub(super) collector: Option<Arc<Collector>>,
     pub(super) connections: listen::ConnectionSettings,
     pub(super) watched: Vec<Watch>,
     pub(super) limiter: Arc<Limiter>,
@@ -146,6 +149,7 @@ impl Builder {
         let mut mistakes = Vec::new();
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
+        let collector = collector(&config, before, &mut mistakes);
         let (policies, upstreams) =
             (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
         let doubts: Vec<Mistake> = config.policies.iter().flat_map(doubts_of).collect();
@@ -199,10 +203,7 @@ impl Builder {
         let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
         let doubts = doubts.iter().map(|doubt| (DoubtKind::MethodCase, doubt));
         let doubts = doubts.chain(certificates.map(|doubt| (DoubtKind::Certificate, doubt)));
-        warnings.extend(doubts.map(|(kind, doubt)| {
-            let text = format!("{}, expected {}", doubt.found, doubt.expected);
-            config.source.warn(&Doubt::new(kind, doubt.setting.as_str(), text).in_key())
-        }));
+        warnings.extend(doubts.map(|(kind, doubt)| warning(&config.source, kind, doubt)));
         let built = Built {
             listeners: config.listeners,
             tls,
@@ -212,6 +213,7 @@ impl Builder {
             shutdown_delay: config.shutdown_delay,
             shutdown_grace: config.shutdown_grace,
             log: config.log,
+            collector,
             connections: config.connections,
             watched: config.watched,
             limiter,
@@ -290,6 +292,29 @@ impl Builder {
             )),
         }
     }
+}
+
+/// Where traces and metrics are exported to, if they are.
+fn collector(
+    config: &Config,
+    before: Option<&Built>,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<Arc<Collector>> {
+    let settings = config.otlp.as_ref()?;
+    let kept = before.and_then(|before| before.collector.as_ref());
+    if let Some(kept) = kept.filter(|collector| collector.is_of(settings)) {
+        return Some(Arc::clone(kept));
+    }
+    Collector::build(settings)
+        .map_err(|found| mistakes.extend(all_under(setting::OTLP, found)))
+        .ok()
+        .map(Arc::new)
+}
+
+/// What is allowed, and doubtful all the same.
+fn warning(source: &Source, kind: DoubtKind, doubt: &Mistake) -> Warning {
+    let text = format!("{}, expected {}", doubt.found, doubt.expected);
+    source.warn(&Doubt::new(kind, doubt.setting.as_str(), text).in_key())
 }
 
 /// What was built under a name, and the settings that it was built from.

@@ -50,7 +50,8 @@ use crate::config::{Changes, Config, Mistakes};
 use crate::engine::{Engine, NotReceived};
 use crate::limit::{Limiter, Retired};
 use crate::listen::{Drain, Listener};
-use crate::proxy::{Insight, Live};
+use crate::otlp::Otlp;
+use crate::proxy::{Insight, Live, Observers};
 use crate::reload::{Reason, Watch};
 use crate::telemetry::{self, Metrics, names};
 
@@ -65,7 +66,7 @@ pub use simulation::{Ran, Simulation};
 pub use sockets::Inherited;
 
 use applied::{Applied, Current};
-use build::{Builder, CountersFrom};
+use build::{Builder, Built, CountersFrom};
 use descriptors::Descriptors;
 use handover::{Abort, CommandLine, HandOverError, Predecessor};
 use memory::Memory;
@@ -111,6 +112,8 @@ struct Running {
     metrics: Metrics,
     /// What is remembered of requests.
     insight: Insight,
+    /// What is exported of them, and of the metrics.
+    otlp: Otlp,
     clock: Clock,
     descriptors: Descriptors,
     drain: Drain,
@@ -128,6 +131,9 @@ impl Running {
     /// it.
     fn swap(&self, applied: Applied) {
         self.insight.apply(&applied.built.insight);
+        if let Err(error) = self.otlp.apply(applied.built.collector.as_ref()) {
+            tracing::error!(%error, "can't start the thread that exports traces and metrics");
+        }
         self.current.swap(applied);
         self.live.renew();
         self.show_applied();
@@ -174,6 +180,18 @@ impl Running {
         retired.retain(|limiter| !limiter.is_over());
         retired.push(limiter.retire());
     }
+}
+
+/// What requests leave behind: what is remembered of them, and what is exported.
+fn observing(
+    built: &Built,
+    metrics: &Metrics,
+    clock: &Clock,
+) -> Result<(Insight, Otlp), StartError> {
+    let (insight, otlp) = (Insight::new(built.workers), Otlp::new(built.workers, metrics, clock));
+    insight.apply(&built.insight);
+    otlp.apply(built.collector.as_ref()).map_err(StartError::Worker)?;
+    Ok((insight, otlp))
 }
 
 /// Why Weir did not start.
@@ -271,13 +289,14 @@ impl App {
         let admin_address = pages.first().map(Listener::address);
         let sockets = handles(&built, &public, &pages);
 
-        let insight = Insight::new(workers);
-        insight.apply(&built.insight);
+        let (insight, otlp) = observing(&built, &metrics, &clock)?;
+        let observers = Observers { insight: insight.clone(), tracer: otlp.tracer() };
         let applied = Applied::new(built, snapshot, None, descriptors, &builder.budget);
         let current = Current::new(applied);
         let running = Arc::new(Running {
-            live: Live::remembering(current.snapshot(), insight.clone()),
+            live: Live::observed(current.snapshot(), observers),
             insight,
+            otlp,
             current,
             reloading: Mutex::default(),
             retired: Mutex::default(),
@@ -409,6 +428,7 @@ impl App {
         if let Some(snapshots) = self.snapshots.take() {
             snapshots.finish(&built.engine);
         }
+        self.running.otlp.finish();
         finished
     }
 }
@@ -549,12 +569,13 @@ pub fn start_log(config: &Config) {
     telemetry::start(&config.log);
 }
 
-/// Starts a log of warnings and errors alone, for a command that prints results.
+/// Starts a log of warnings and errors alone, on standard error, for a command that prints results.
 pub fn start_quiet_log() {
     telemetry::start(&telemetry::Settings {
         level: "warn".into(),
         format: telemetry::Format::Text,
         access: telemetry::Access::Off,
+        on_stderr: true,
         ..telemetry::Settings::default()
     });
 }

@@ -23,7 +23,7 @@ pub struct Reached {
     pub problem: Option<String>,
 }
 
-/// Asks the store and all upstreams.
+/// Asks the store, all upstreams, and the collector of traces and metrics.
 pub(super) async fn all(built: &Built) -> Vec<Reached> {
     let mut all = store(built).await;
     let mut upstreams: Vec<_> = built.upstreams.iter().collect();
@@ -31,6 +31,11 @@ pub(super) async fn all(built: &Built) -> Vec<Reached> {
     for (name, (_, upstream)) in upstreams {
         for (what, answer) in upstream.reach().await {
             all.push(Reached { what: format!("upstreams.{name}: {what}"), problem: answer.err() });
+        }
+    }
+    if let Some(collector) = &built.collector {
+        for (what, answer) in collector.reach().await {
+            all.push(Reached { what: format!("{}: {what}", setting::OTLP), problem: answer.err() });
         }
     }
     all

@@ -14,6 +14,7 @@ mod data;
 mod extras;
 mod files;
 mod json;
+mod otlp;
 mod policies;
 mod quick;
 mod reader;
@@ -78,6 +79,8 @@ pub struct Config {
     pub insight: insight::Settings,
     /// `[log]`.
     pub log: telemetry::Settings,
+    /// `[telemetry.otlp]`. None without that section.
+    pub otlp: Option<crate::otlp::Settings>,
     /// `[store]`.
     pub engine: engine::Settings,
     /// `[store]`, without its scripts: they are tested when the configuration is built.
@@ -374,6 +377,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let server = server::server(&mut root);
     let (admin, insight) = server::admin(&mut root, &listeners);
     let log = server::log(&mut root);
+    let otlp = otlp::otlp(&mut root);
     let store = store::store(notes, &mut root, server.waiting_max);
     let upstreams = upstreams::upstreams(&mut root);
     let policies = policies::policies(notes, &mut root, &store.scripts);
@@ -403,6 +407,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         admin,
         insight,
         log,
+        otlp,
         engine: store.engine,
         limiter: store.limiter,
         scripts: store.scripts,

@@ -15,6 +15,8 @@ pub const KEY_SECRET: &str = "store.key_secret";
 pub const ADMIN_ADDRESS: &str = "admin.address";
 /// What is remembered of requests for the operator.
 pub const EXPLAIN: &str = "admin.explain";
+/// What is exported to an OpenTelemetry collector.
+pub const OTLP: &str = "telemetry.otlp";
 /// Worker threads.
 pub const WORKERS: &str = "server.workers";
 /// Time to finish what is under way.

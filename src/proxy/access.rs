@@ -181,6 +181,9 @@ impl Line {
     /// Who asked for what.
     fn asked(&mut self, context: &RequestContext, kept: Option<&Kept>) {
         self.text(AccessField::RequestId, context.id.as_str());
+        if let Some(trace) = &context.trace {
+            self.text(AccessField::TraceId, &trace.id().to_string());
+        }
         self.text(AccessField::Client, context.client.text.as_str());
         self.text(AccessField::Method, cut_method(context.method.as_str()));
         self.kept(AccessField::Host, kept);

@@ -64,9 +64,10 @@ impl<'a> Admission<'a> {
             };
             // The wait in a leaky bucket does not count. Routing does: it is short, and measuring
             // it apart would cost another look at the clock.
-            let decided = clock::monotonic()
-                .saturating_duration_since(context.started)
-                .saturating_sub(context.delayed());
+            let now = clock::monotonic();
+            context.decided_at = Some(now);
+            let decided =
+                now.saturating_duration_since(context.started).saturating_sub(context.delayed());
             context.route.tally.decision_seconds().observe(decided);
             admitted
         }
@@ -270,7 +271,7 @@ pub(super) async fn charge(
             if decision.settle_on_refusal && decision.settle_with.is_some() {
                 context.grant = Some(limiter.nothing_taken(scope, plan));
             }
-            if context.route.access != Access::Off {
+            if context.route.access != Access::Off || context.trace.is_some() {
                 context.refused_keys = refused_keys(limiter, scope, plan, &outcome);
             }
             context.store_failure = outcome.store_failure;

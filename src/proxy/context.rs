@@ -25,6 +25,7 @@ use super::remembered::{self, PackedFacts};
 use super::snapshot::{Route, RouteHandle, Snapshot};
 use super::tally::Decided;
 use super::target::Target;
+use super::trace::{self, TraceState};
 use super::tunnel::{self, UpgradeRequest};
 use super::usage::{self, Usage};
 use super::{access, grpc, hop, measure, reply, settle};
@@ -49,6 +50,8 @@ pub(super) struct RequestContext {
     pub(super) path: SmallVec<[u8; 64]>,
     pub(super) route: Arc<RouteHandle>,
     pub(super) decided: Option<Decided>,
+    /// When the policy and the limits had decided, after the wait in a leaky bucket.
+    pub(super) decided_at: Option<Instant>,
     /// The check that was skipped to let it through: `Weir-Degraded`.
     pub(super) degraded: Option<&'static str>,
     pub(super) decision: Option<Arc<Decision>>,
@@ -84,9 +87,11 @@ pub(super) struct RequestContext {
     pub(super) request_bytes: Option<Arc<AtomicU64>>,
     /// Set if the route limits the time for the whole request.
     pub(super) timeout: Option<Box<RequestTimeout>>,
-    /// What the access line shows of its head and of its sending.
+    /// What the access line shows of its head and of its sending, and the trace of the latter.
     pub(super) kept: Option<Box<Kept>>,
-    /// The digests of the keys of the limits that refused it, for the access log.
+    /// What its trace needs, if it is traced.
+    pub(super) trace: Option<Box<TraceState>>,
+    /// The digests of the keys of the limits that refused it, for the access log and the trace.
     pub(super) refused_keys: SmallVec<[KeyDigest; 1]>,
     /// Why it was refused, for what is remembered of it.
     pub(super) cause: Option<RefusalCause>,
@@ -127,6 +132,9 @@ impl RequestContext {
         if route.access != Access::Off {
             context.kept = Kept::of(route.access_fields, request, peer);
         }
+        if let Some(sampling) = local.sampling() {
+            trace::begin(&mut context, sampling, request);
+        }
         context
     }
 
@@ -150,6 +158,7 @@ impl RequestContext {
             path: SmallVec::new(),
             route: Arc::clone(local.no_route()),
             decided: None,
+            decided_at: None,
             degraded: None,
             decision: None,
             outcome: None,
@@ -170,6 +179,7 @@ impl RequestContext {
             request_bytes: None,
             timeout: None,
             kept: None,
+            trace: None,
             refused_keys: SmallVec::new(),
             cause: None,
             sampled: false,
@@ -178,10 +188,11 @@ impl RequestContext {
         })
     }
 
-    /// Records the path for the access log, and for what is remembered of the request.
+    /// Records the path for the access log, the trace, and what is remembered of the request.
     pub(super) fn note_path(&mut self, path: &str) {
         // All routes have the same settings for both.
-        if self.route.access != Access::Off || self.route.insight.remembers() {
+        let shown = self.route.access != Access::Off || self.trace.is_some();
+        if shown || self.route.insight.remembers() {
             self.path.clear();
             self.path.extend_from_slice(access::cut(path).as_bytes());
         }
@@ -199,6 +210,9 @@ impl RequestContext {
         };
         self.route = Arc::clone(handle);
         self.sampled = self.route.insight.is_sampled();
+        if let Some(trace) = &mut self.trace {
+            trace.deciding = Some(clock::monotonic());
+        }
         Ok(route)
     }
 
@@ -438,6 +452,7 @@ impl RequestContext {
             self.route.tally.request_seconds().observe(took);
         }
         access::log(self, bytes, took);
+        trace::finish(self, took);
         remembered::remember(self, took);
     }
 }

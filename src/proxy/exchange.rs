@@ -5,7 +5,8 @@ use std::pin::pin;
 
 use super::context::{RequestContext, RequestTimeout};
 use super::facts::Facts;
-use crate::upstream::{Reached, Upstream, UpstreamError};
+use crate::clock;
+use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Network, Request, Response};
 
 /// Sends requests on. Known at compile time, so that serving pays nothing for trials.
@@ -34,27 +35,28 @@ impl Exchange for Forwarded {
         client: Option<Network>,
         context: &mut RequestContext,
     ) -> Result<Response, UpstreamError> {
+        // Little happens between the decision and this. Saves a look at the clock.
+        let began = context.decided_at.unwrap_or_else(clock::monotonic);
         let reached = context.kept.as_deref_mut().map(|kept| &mut kept.reached);
         match &context.timeout {
-            None => upstream.send_noting(request, client, reached).await,
+            None => upstream.send_noting(request, client, began, reached).await,
             // Boxed: few routes have a timeout, and every connection would carry its state.
             Some(timeout) => {
-                Box::pin(send_within(timeout, upstream, request, client, reached)).await
+                let sending = upstream.send_noting(request, client, began, reached);
+                Box::pin(send_within(timeout, upstream, sending)).await
             }
         }
     }
 }
 
-/// Sends the request to the upstream, within the time for the whole request.
+/// Waits for the upstream's reply, within the time for the whole request.
 async fn send_within(
     timeout: &RequestTimeout,
     upstream: &Upstream,
-    request: Request,
-    client: Option<Network>,
-    reached: Option<&mut Reached>,
+    sending: impl Future<Output = Result<Response, UpstreamError>>,
 ) -> Result<Response, UpstreamError> {
     // Kept alive past the deadline: to `is_uploading`, dropping the body would look like its end.
-    let sending = pin!(upstream.send_noting(request, client, reached));
+    let sending = pin!(sending);
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
         Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
         Ok(failed) => failed,

@@ -11,6 +11,7 @@ use http::header::{HeaderName, HeaderValue, SET_COOKIE, VARY};
 use smallvec::SmallVec;
 
 use super::client::Client;
+use super::context::RequestContext;
 use super::id::Id;
 use super::target::Authority;
 use crate::listen::Peer;
@@ -25,11 +26,17 @@ pub(super) type PolicyFields = Vec<(HeaderName, HeaderValue)>;
 pub(super) fn prepare(
     request: &mut Request,
     authority: &Authority,
-    client: &Client,
     peer: &Peer,
-    id: &Id,
+    context: &RequestContext,
 ) {
-    let fields = &mut request.fields;
+    if let Some(trace) = &context.trace {
+        trace.pass_on(&mut request.fields);
+    }
+    forwarding(&mut request.fields, authority, &context.client, peer, &context.id);
+}
+
+/// Writes the fields about the client, the request's way here, and its id.
+fn forwarding(fields: &mut Fields, authority: &Authority, client: &Client, peer: &Peer, id: &Id) {
     if !client.trusted {
         return replace_forwarding(fields, authority, client, peer, id);
     }
@@ -53,7 +60,7 @@ pub(super) fn prepare(
     fields.remove(Known::Expect);
 }
 
-/// Like [`prepare`] for an untrusted client, whose own forwarding fields are replaced.
+/// Like [`forwarding`] for an untrusted client, whose own forwarding fields are replaced.
 fn replace_forwarding(
     fields: &mut Fields,
     authority: &Authority,
@@ -175,7 +182,7 @@ mod tests {
         let wanted: Vec<_> =
             wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let wanted = policy_fields(&wanted).unwrap();
-        prepare(&mut request, &authority, &client, &peer, &Id::fresh());
+        forwarding(&mut request.fields, &authority, &client, &peer, &Id::fresh());
         set(&mut request.fields, &wanted);
         request
     }

@@ -1,6 +1,6 @@
 //! What an access line shows of a request's head and of its sending, kept until the request's end.
-//! There is one only where the operator has chosen such a field, so that other requests hold a
-//! pointer's place for it.
+//! There is one only where the operator has chosen such a field, or where the request is traced, so
+//! that other requests hold a pointer's place for it.
 
 use std::borrow::Cow;
 
@@ -40,13 +40,9 @@ impl Kept {
             Version::HTTP_11 => "HTTP/1.1",
             _ => "HTTP/2",
         };
-        let mut kept = Box::new(Self {
-            texts: Vec::new(),
-            ends: SmallVec::new(),
-            protocol: fields.has(AccessField::Protocol).then_some(protocol),
-            tls_version: peer.tls_version.filter(|_| fields.has(AccessField::TlsVersion)),
-            reached: Reached::default(),
-        });
+        let mut kept = Self::nothing();
+        kept.protocol = fields.has(AccessField::Protocol).then_some(protocol);
+        kept.tls_version = peer.tls_version.filter(|_| fields.has(AccessField::TlsVersion));
         let field = |known: Known| request.fields.get(known);
         let authority = request.authority().map(str::as_bytes);
         let query = target::split(request.target()).1.map(str::as_bytes);
@@ -64,6 +60,17 @@ impl Kept {
             }
         }
         Some(kept)
+    }
+
+    /// Where the request is sent, and nothing of its head.
+    pub(super) fn nothing() -> Box<Self> {
+        Box::new(Self {
+            texts: Vec::new(),
+            ends: SmallVec::new(),
+            protocol: None,
+            tls_version: None,
+            reached: Reached::default(),
+        })
     }
 
     /// The value of a field of the head. It may be any bytes, and may have been cut within a

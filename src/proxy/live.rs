@@ -16,6 +16,7 @@ use arc_swap::access::{self, Access as _};
 
 use super::remembered::Insight;
 use super::snapshot::{RouteHandle, Snapshot};
+use crate::otlp::{Sampling, Tracer};
 
 /// Each snapshot stored in any [`Live`] gets the next number.
 static STAMPS: AtomicU64 = AtomicU64::new(1);
@@ -32,8 +33,24 @@ pub struct Live {
     stamp: AtomicU64,
     /// The grace period of a shutdown is over.
     cut: Arc<AtomicBool>,
-    /// What is remembered of requests.
-    insight: Insight,
+    observers: Observers,
+}
+
+/// What requests leave behind for the operator.
+#[derive(Clone, Debug)]
+pub struct Observers {
+    /// What is remembered of them.
+    pub insight: Insight,
+    /// Where their traces go.
+    pub tracer: Tracer,
+}
+
+impl Observers {
+    /// Requests leave nothing behind.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { insight: Insight::off(), tracer: Tracer::off() }
+    }
 }
 
 /// Where the snapshot of now is found: it is replaced together with whatever else a reload changes.
@@ -46,20 +63,21 @@ pub(super) struct LocalSnapshot {
     /// What streams keep of each route when the snapshot is gone, in the order of the routes.
     handles: Vec<Arc<RouteHandle>>,
     no_route: Arc<RouteHandle>,
+    sampling: Option<Sampling>,
 }
 
 impl Live {
-    /// Serves the snapshot of `source`, and remembers nothing.
+    /// Serves the snapshot of `source`, and observes nothing.
     #[must_use]
     pub fn new(source: SnapshotSource) -> Arc<Self> {
-        Self::remembering(source, Insight::off())
+        Self::observed(source, Observers::none())
     }
 
-    /// Serves the snapshot of `source`, and remembers requests in `insight`.
+    /// Serves the snapshot of `source`. What requests leave behind goes to `observers`.
     #[must_use]
-    pub fn remembering(source: SnapshotSource, insight: Insight) -> Arc<Self> {
+    pub fn observed(source: SnapshotSource, observers: Observers) -> Arc<Self> {
         let (stamp, cut) = (AtomicU64::new(next_stamp()), Arc::default());
-        Arc::new(Self { source, stamp, cut, insight })
+        Arc::new(Self { source, stamp, cut, observers })
     }
 
     /// From now on, a request that ends before its reply does counts as cut by the shutdown, not as
@@ -87,7 +105,7 @@ impl Live {
     #[cold]
     fn reload(&self, stamp: u64) -> Arc<LocalSnapshot> {
         let snapshot = Arc::clone(&*self.source.load());
-        let local = Arc::new(LocalSnapshot::new(stamp, snapshot, &self.cut, &self.insight));
+        let local = Arc::new(LocalSnapshot::new(stamp, snapshot, &self.cut, &self.observers));
         // The old one is dropped outside the borrow: a snapshot may own anything.
         let old = CACHED.with_borrow_mut(|cached| cached.replace(Arc::clone(&local)));
         drop(old);
@@ -100,16 +118,21 @@ impl LocalSnapshot {
         stamp: u64,
         snapshot: Arc<Snapshot>,
         cut: &Arc<AtomicBool>,
-        insight: &Insight,
+        observers: &Observers,
     ) -> Self {
-        let handles = snapshot.handles().map(|handle| handle.of_worker(cut, insight)).collect();
-        let no_route = snapshot.no_route().of_worker(cut, insight);
-        Self { stamp, snapshot, handles, no_route }
+        let handles = snapshot.handles().map(|handle| handle.of_worker(cut, observers)).collect();
+        let no_route = snapshot.no_route().of_worker(cut, observers);
+        Self { stamp, snapshot, handles, no_route, sampling: observers.tracer.sampling() }
     }
 
     /// The snapshot.
     pub(super) fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// Which requests are traced; none where nothing is.
+    pub(super) fn sampling(&self) -> Option<Sampling> {
+        self.sampling
     }
 
     /// The handle of the route at `index`.

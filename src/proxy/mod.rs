@@ -6,9 +6,10 @@
 //! (policy and limits), `forward` with `rewrite`, `rules` and `extras` (the request to the
 //! upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`, `fields`
 //! and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`, `tally`,
-//! `keys`, `measure`, `access` with `kept`, `remembered` and `tunnel` (the end of the request).
-//! `snapshot` holds what all of it is built from, `live` swaps it under load. `account` tells how a
-//! request was decided. `trial` takes requests along the same path without a connection.
+//! `keys`, `measure`, `access` with `kept`, `remembered`, `trace` and `tunnel` (the end of the
+//! request). `snapshot` holds what all of it is built from, `live` swaps it under load. `account`
+//! tells how a request was decided. `trial` takes requests along the same path without a
+//! connection.
 
 mod settings;
 
@@ -50,6 +51,7 @@ mod measure;
 mod remembered;
 mod settle;
 mod tally;
+mod trace;
 mod tunnel;
 mod usage;
 
@@ -80,7 +82,7 @@ use snapshot::{Action, DirectResponse, Route};
 use trie::Match;
 
 pub use account::{Account, LimitAccount, TrialVerdict};
-pub use live::{Live, SnapshotSource};
+pub use live::{Live, Observers, SnapshotSource};
 pub use remembered::{Explained, Insight, Remembered, ShownFact};
 pub use settings::{
     Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, Inspect, Oversized, PathParameters, Paths,
@@ -208,7 +210,7 @@ async fn serve<X: Exchange>(
                 .as_ref()
                 .map_or(Ok(None), |extras| extras.path_and_query(target, &parameters))?;
             drop(parameters);
-            forward::prepare(&mut request, &authority, &context.client, peer, &context.id);
+            forward::prepare(&mut request, &authority, peer, context);
             if let Some(extras) = &route.extras {
                 extras.apply(&mut request, rewritten.as_deref());
             }

@@ -12,6 +12,7 @@ use super::account::Origin;
 use super::content::BodyReader;
 use super::extras::{self, ReplyExtras, RequestExtras};
 use super::facts::{FactQuery, Facts, RequestView, RouteTraits, wanted_of_bodies};
+use super::live::Observers;
 use super::page::Page;
 use super::remembered::{Insight, PackedFacts};
 use super::routes::{Matcher, Routes, Unrouted};
@@ -22,6 +23,7 @@ use super::trie::{Match, Pattern, UnreachedRoute};
 use super::tunnel::Upgrades;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Scope};
+use crate::otlp::Tracer;
 use crate::policy::Policy;
 use crate::telemetry::{Access, AccessFields, Metrics, Mistake};
 use crate::upstream::Upstream;
@@ -102,6 +104,10 @@ pub(super) struct RouteHandle {
     pub(super) extras: Option<Arc<ReplyExtras>>,
     /// What is remembered of requests.
     pub(super) insight: Insight,
+    /// Where their traces go.
+    pub(super) tracer: Tracer,
+    /// The route's path as configured; empty for none.
+    pub(super) path: String,
     /// This route, for what is remembered of them.
     pub(super) origin: Arc<Origin>,
     /// The grace period of a shutdown is over: see [`Live::cut`](super::Live::cut).
@@ -294,6 +300,7 @@ impl Route {
         });
         let handle = RouteHandle {
             extras: reply_extras.map(Arc::new),
+            path: written.path.clone(),
             ..RouteHandle::new(written.name, written.fields, policy, settings, metrics)
         };
         let parameters: Vec<&String> = pattern.parameters().collect();
@@ -399,6 +406,8 @@ impl RouteHandle {
         Self {
             origin: Arc::new(Origin { route: name.clone(), scope }),
             insight: Insight::off(),
+            tracer: Tracer::off(),
+            path: String::new(),
             name,
             fields,
             policy,
@@ -413,7 +422,7 @@ impl RouteHandle {
     }
 
     /// A copy for one worker, so that its requests don't share reference counts with other workers.
-    pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>, insight: &Insight) -> Arc<Self> {
+    pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>, observers: &Observers) -> Arc<Self> {
         let own = |PolicyScope { policy, scope }: &PolicyScope| PolicyScope {
             policy: Arc::clone(policy),
             scope: Arc::new(Scope::clone(scope)),
@@ -423,7 +432,8 @@ impl RouteHandle {
         Arc::new(Self {
             policy,
             origin: Arc::new(Origin { route: self.name.clone(), scope }),
-            insight: insight.clone(),
+            insight: observers.insight.clone(),
+            tracer: observers.tracer.clone(),
             cut: Arc::clone(cut),
             ..self.clone()
         })

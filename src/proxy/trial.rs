@@ -24,8 +24,7 @@ use super::account::{Account, LimitAccount, Parts};
 use super::context::RequestContext;
 use super::exchange::Exchange;
 use super::facts::Facts;
-use super::live::LocalSnapshot;
-use super::remembered::Insight;
+use super::live::{LocalSnapshot, Observers};
 use super::serve;
 use super::snapshot::Snapshot;
 use crate::clock;
@@ -244,7 +243,7 @@ impl Trial {
     pub fn new(snapshot: Arc<Snapshot>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let limiter = Arc::clone(&snapshot.limiter);
-        let local = Arc::new(LocalSnapshot::new(0, snapshot, &Arc::default(), &Insight::off()));
+        let local = Arc::new(LocalSnapshot::new(0, snapshot, &Arc::default(), &Observers::none()));
         Ok(Self { local, limiter, runtime })
     }
 

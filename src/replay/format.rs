@@ -1,6 +1,7 @@
 //! The formats of logs: their names, how they are told apart, and the reader of each.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use super::json::{self, Writer};
 use super::line::Line;
@@ -87,7 +88,8 @@ impl Format {
         }
         let reads = |pattern: &str| {
             let pattern = Pattern::parse(pattern).map(Pattern::open);
-            pattern.is_ok_and(|pattern| pattern.read(text).and_then(one_client).is_ok())
+            pattern
+                .is_ok_and(|pattern| client_first(text).and_then(|()| pattern.read(text)).is_ok())
         };
         if reads(COMBINED) {
             return Some(Self::Combined);
@@ -161,7 +163,7 @@ impl Reader {
         }
         match (format, &self.pattern) {
             (Format::Common | Format::Combined, Some(pattern)) => {
-                pattern.read(text).and_then(one_client)
+                client_first(text).and_then(|()| pattern.read(text))
             }
             (Format::Caddy, _) => json::read(Writer::Caddy, text),
             (Format::Traefik, _) => json::read(Writer::Traefik, text),
@@ -171,14 +173,17 @@ impl Reader {
     }
 }
 
-/// Apache's `vhost_combined` has the host before the client, and would be read as one client.
-fn one_client(line: Line<'_>) -> Result<Line<'_>, Cow<'static, str>> {
-    match line.client.as_deref() {
-        Some(client) if client.contains(' ') => {
-            let client: String = client.chars().take(SHOWN_CHARS).collect();
-            Err(format!("found the client {client:?}, expected an address or a name").into())
+/// # Errors
+/// An address is where the client's identity should be: Apache's `vhost_combined` has the host
+/// before the client, and would be read as one client.
+fn client_first(text: &str) -> Result<(), Cow<'static, str>> {
+    let mut words = text.split(' ');
+    match (words.next(), words.next()) {
+        (Some(first), Some(second)) if second.parse::<IpAddr>().is_ok() => {
+            let first: String = first.chars().take(SHOWN_CHARS).collect();
+            Err(format!("found {second} after {first:?}, expected the client first").into())
         }
-        _ => Ok(line),
+        _ => Ok(()),
     }
 }
 
@@ -303,6 +308,6 @@ mod tests {
         let unknown = Reader::new(&Reading::Detected).read(&apache).map(|_| ()).unwrap_err();
         assert!(unknown.contains("not known"), "{unknown}");
         let told = Reader::new(&Reading::As(Format::Combined)).read(&apache).map(|_| ());
-        assert!(told.unwrap_err().contains("\"www.example.com:443 203.0.113.7\""));
+        assert!(told.unwrap_err().contains("found 203.0.113.7 after \"www.example.com:443\""));
     }
 }

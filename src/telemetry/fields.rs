@@ -10,6 +10,8 @@ labels! {
         Timestamp = "timestamp",
         /// The request's id, as in `X-Request-Id`.
         RequestId = "request_id",
+        /// The id of the trace that the request is part of, if it is traced.
+        TraceId = "trace_id",
         /// The address that limits count by.
         Client = "client",
         /// The method.

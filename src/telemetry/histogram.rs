@@ -1,11 +1,8 @@
 //! Histograms of times: fixed buckets, a set of them for each worker.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 
 use super::metrics::{add, slot, slots};
 
@@ -39,6 +36,26 @@ impl Times {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
+    }
+
+    /// How many times there are in each bucket. The last one has no upper bound.
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// The upper bounds of all buckets but the last, in seconds. A time that equals one is in its
+    /// bucket.
+    #[allow(clippy::cast_precision_loss, reason = "seconds as a double is the format")]
+    pub fn bounds_s() -> impl Iterator<Item = f64> {
+        BOUNDS_US.into_iter().map(|us| us as f64 / 1e6)
+    }
+
+    /// The sum of all times, in seconds.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "seconds as a double is the format")]
+    pub fn sum_s(&self) -> f64 {
+        self.sum_ns as f64 / 1e9
     }
 
     /// Those that came after `earlier`.
@@ -113,18 +130,6 @@ impl Histogram {
             times.sum_ns = times.sum_ns.wrapping_add(slot.sum_ns.load(Ordering::Relaxed));
         }
         times
-    }
-
-    pub(super) fn encode(&self, mut metric: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        let Times { counts, sum_ns } = self.times();
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "bounds and sums for a graph: seconds as a double is the format"
-        )]
-        let (bounds, sum) = (BOUNDS_US.map(|us| us as f64 / 1e6), sum_ns as f64 / 1e9);
-        let buckets: Vec<(f64, u64)> =
-            bounds.into_iter().chain([f64::INFINITY]).zip(counts).collect();
-        metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Settings {
     pub access: Access,
     /// What a line says of a request.
     pub access_fields: AccessFields,
+    /// Lines go to standard error, because a command prints its results on standard output.
+    pub on_stderr: bool,
 }
 
 impl Default for Settings {
@@ -74,6 +76,7 @@ impl Default for Settings {
             format: Format::Auto,
             access: Access::All,
             access_fields: AccessFields::default(),
+            on_stderr: false,
         }
     }
 }
@@ -96,13 +99,17 @@ static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Whether its lines are JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
+/// See [`Settings::on_stderr`].
+static STDERR: AtomicBool = AtomicBool::new(false);
 
 /// Starts logging for this process. A second call changes nothing: a process has one log.
 pub fn start(settings: &Settings) {
     writer();
     JSON.store(settings.is_json(), Ordering::Relaxed);
+    STDERR.store(settings.on_stderr, Ordering::Relaxed);
     let (level, handle) = reload::Layer::new(level(settings));
-    let lines = fmt::layer().with_writer(Queue).with_ansi(terminal()).event_format(Lines {
+    let is_terminal = if settings.on_stderr { std::io::stderr().is_terminal() } else { terminal() };
+    let lines = fmt::layer().with_writer(Queue).with_ansi(is_terminal).event_format(Lines {
         json: format::format().json().flatten_event(true).with_target(false),
         text: format::format().with_target(false),
     });
@@ -226,8 +233,11 @@ fn drain(messages: &Receiver<Message>) {
         {
             batch.extend_from_slice(dropped_line(dropped).as_bytes());
         }
-        let mut out = std::io::stdout().lock();
-        // Neither a closed standard output nor a flush that timed out is a reason to stop.
+        let mut out: Box<dyn Write> = match STDERR.load(Ordering::Relaxed) {
+            false => Box::new(std::io::stdout().lock()),
+            true => Box::new(std::io::stderr().lock()),
+        };
+        // Neither a closed output nor a flush that timed out is a reason to stop.
         let _ = out.write_all(&batch).and_then(|()| out.flush());
         batch.clear();
         let _ = flushed.map(|done| done.try_send(()));

@@ -8,13 +8,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
-
 use super::histogram::{Histogram, Times};
 use super::label::{CounterSet, Label};
 use super::names::{self, Kind, Name};
@@ -277,17 +270,60 @@ impl Metrics {
         series.map(|(values, histogram)| (values.clone(), histogram.times())).collect()
     }
 
-    /// Everything in the OpenMetrics text format.
-    #[must_use]
-    pub fn encode(&self) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(self.clone()));
-        let mut text = String::new();
-        // Writing to a String can't fail. An error of the encoder's would cut the text short, and a
-        // scraper would notice the missing `# EOF`.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
-        text
+    /// Calls `see` with each metric and all of its series. Locks are held meanwhile: not for hot
+    /// paths. A counter without labels always has its one series.
+    pub fn walk(&self, mut see: impl FnMut(Name, &[Reading<'_>])) {
+        for (name, series) in locked(&self.0.counters).values() {
+            if name.labels.is_empty() {
+                let total = series.values().map(Counter::get).sum();
+                see(*name, &[Reading { labels: &[], value: Read::Count(total) }]);
+                continue;
+            }
+            let read = |(labels, counter): (_, &Counter)| (labels, Read::Count(counter.get()));
+            see(*name, &readings(series.iter().map(read)));
+        }
+        for (name, gauge) in locked(&self.0.gauges).values() {
+            see(*name, &[Reading { labels: &[], value: Read::Level(gauge.get()) }]);
+        }
+        for (name, series) in locked(&self.0.histograms).values() {
+            let read = |(labels, times): (_, &Histogram)| (labels, Read::Times(times.times()));
+            see(*name, &readings(series.iter().map(read)));
+        }
+        for (name, labels) in locked(&self.0.infos).values() {
+            see(*name, &[Reading { labels, value: Read::Level(1) }]);
+        }
+        if let Some(measure) = self.0.measure.get() {
+            measure(&mut |name, value| {
+                see(name, &[Reading { labels: &[], value: Read::Number(value) }]);
+            });
+        }
     }
+}
+
+/// One series of a metric as it is read.
+#[derive(Clone, Debug)]
+pub struct Reading<'a> {
+    /// The values of its labels, in the order of the metric's labels.
+    pub labels: &'a [String],
+    /// What it says.
+    pub value: Read,
+}
+
+/// What a series says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Read {
+    /// Of a counter.
+    Count(u64),
+    /// Of a gauge.
+    Level(i64),
+    /// Of what the system tells.
+    Number(f64),
+    /// Of a histogram.
+    Times(Times),
+}
+
+fn readings<'a>(series: impl Iterator<Item = (&'a Vec<String>, Read)>) -> Vec<Reading<'a>> {
+    series.map(|(labels, value)| Reading { labels, value }).collect()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -308,75 +344,12 @@ fn of<T: Clone>(series: &mut Series<T>, name: Name, values: &[&str], new: impl F
     series.entry(labels).or_insert_with(new).clone()
 }
 
-fn measured(encoder: &mut DescriptorEncoder<'_>, name: Name, value: f64) -> Result<(), fmt::Error> {
-    let counts = name.kind == Kind::MeasuredCounter;
-    let kind = if counts { MetricType::Counter } else { MetricType::Gauge };
-    let metric = encoder.encode_descriptor(name.name, name.help, None, kind)?;
-    if counts {
-        ConstCounter::new(value).encode(metric)
-    } else {
-        ConstGauge::new(value).encode(metric)
-    }
-}
-
-/// The names of labels with their values.
-fn labelled(name: Name, values: &[String]) -> Vec<(&'static str, &str)> {
-    name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect()
-}
-
 /// Whether the first of several labels has as many series as it may have.
 fn is_full<T>(series: &Series<T>, labels: &[String]) -> bool {
     let [first, _, ..] = labels else { return false };
     let same =
         series.range(vec![first.clone()]..).take_while(|(known, _)| known.first() == Some(first));
     same.take(SERIES_OF_ONE_MAX).count() >= SERIES_OF_ONE_MAX
-}
-
-impl Collector for Metrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for (name, series) in locked(&self.0.counters).values() {
-            let mut metric =
-                encoder.encode_descriptor(name.name, name.help, None, MetricType::Counter)?;
-            if name.labels.is_empty() {
-                let total = series.values().map(Counter::get).sum::<u64>();
-                ConstCounter::new(total).encode(metric)?;
-                continue;
-            }
-            for (values, counter) in series {
-                let labels = labelled(*name, values);
-                ConstCounter::new(counter.get()).encode(metric.encode_family(&labels)?)?;
-            }
-        }
-        for (name, gauge) in locked(&self.0.gauges).values() {
-            let metric =
-                encoder.encode_descriptor(name.name, name.help, None, MetricType::Gauge)?;
-            ConstGauge::new(gauge.get()).encode(metric)?;
-        }
-        for (name, series) in locked(&self.0.histograms).values() {
-            let mut metric =
-                encoder.encode_descriptor(name.name, name.help, None, MetricType::Histogram)?;
-            if let Some(histogram) = series.get::<[String]>(&[]) {
-                histogram.encode(metric)?;
-                continue;
-            }
-            for (values, histogram) in series {
-                histogram.encode(metric.encode_family(&labelled(*name, values))?)?;
-            }
-        }
-        for (name, values) in locked(&self.0.infos).values() {
-            let mut metric =
-                encoder.encode_descriptor(name.name, name.help, None, MetricType::Gauge)?;
-            let labels = labelled(*name, values);
-            ConstGauge::new(1_i64).encode(metric.encode_family(&labels)?)?;
-        }
-        let mut encoded = Ok(());
-        if let Some(measure) = self.0.measure.get() {
-            measure(&mut |name, value| {
-                encoded = encoded.and_then(|()| measured(&mut encoder, name, value));
-            });
-        }
-        encoded
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! other.
 
 mod doubt;
+mod exposition;
 mod fields;
 mod histogram;
 mod label;
@@ -19,6 +20,8 @@ pub use histogram::{Histogram, Times};
 pub(crate) use label::labels;
 pub use label::{CounterSet, Label};
 pub use log::{Access, Format, Settings, access_line, apply, flush, start};
-pub use metrics::{Counter, Gauge, Measure, Metrics, WORKERS_MAX, enter_worker, worker};
+pub use metrics::{
+    Counter, Gauge, Measure, Metrics, Read, Reading, WORKERS_MAX, enter_worker, worker,
+};
 pub use mistake::Mistake;
 pub use names::Name;

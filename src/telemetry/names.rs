@@ -79,6 +79,8 @@ names! {
     Counter TUNNELS "weir_tunnels" ["ending"] "Upgraded connections that have ended: closed, idle, client, upstream";
     Counter RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";
     Counter EMBEDDED_FULL "weir_embedded_full" [] "Takes refused because the embedded engine holds its maximum of keys";
+    Counter OTLP_EXPORTS "weir_otlp_exports" ["signal", "result"] "Requests to the OTLP collector with traces or metrics: accepted, failed";
+    Counter OTLP_DROPPED "weir_otlp_dropped" ["signal"] "Spans (traces) and data points (metrics) that no OTLP collector got: a buffer was full, or the collector could not be reached or rejected them";
     Gauge CONNECTIONS_OPEN "weir_connections_open" [] "Client connections open now";
     Gauge TUNNELS_OPEN "weir_tunnels_open" [] "Upgraded connections (WebSockets) open now";
     Gauge BUFFERED_BYTES "weir_buffered_bytes" [] "Bytes buffered for clients and upstreams to read, as counted for server.limits.buffered_bytes; updated each second";

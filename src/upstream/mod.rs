@@ -115,7 +115,9 @@ pub struct EndpointStatus {
 pub struct Reached {
     /// The address that it was sent to last. `None` if it was sent nowhere.
     pub address: Option<SocketAddr>,
-    /// From handing it over to the head of its reply, or to its failure.
+    /// When it was handed over.
+    pub began: Option<Instant>,
+    /// From then to the head of its reply, or to its failure.
     pub took: Option<Duration>,
 }
 
@@ -258,10 +260,11 @@ impl Upstream {
         request: Request,
         client: Option<Network>,
     ) -> impl Future<Output = Result<Response, UpstreamError>> {
-        self.send_noting(request, client, None)
+        self.send_noting(request, client, clock::monotonic(), None)
     }
 
-    /// Like [`send_for`](Self::send_for), and records in `reached` where the request was sent.
+    /// Like [`send_for`](Self::send_for), and records in `reached` where the request was sent. Its
+    /// time counts from `began`.
     ///
     /// # Errors
     /// See [`UpstreamError`].
@@ -269,9 +272,12 @@ impl Upstream {
         &self,
         request: Request,
         client: Option<Network>,
+        began: Instant,
         mut reached: Option<&mut Reached>,
     ) -> Result<Response, UpstreamError> {
-        let began = clock::monotonic();
+        if let Some(reached) = &mut reached {
+            reached.began = Some(began);
+        }
         let reply = send::send(&self.0, request, client, reached.as_deref_mut()).await;
         let took = clock::monotonic().saturating_duration_since(began);
         match &reply {
@@ -402,7 +408,11 @@ impl Inner {
             && let Some(held_back) = endpoint.warned.due()
         {
             let (upstream, endpoint) = (&self.settings.name, &endpoint.text);
-            tracing::warn!(upstream, endpoint, address = %host.address, %error, held_back, "can't connect to an upstream");
+            if self.settings.logs_failures {
+                tracing::warn!(upstream, endpoint, address = %host.address, %error, held_back, "can't connect to an upstream");
+            } else {
+                tracing::debug!(upstream, endpoint, address = %host.address, %error, held_back, "can't connect");
+            }
         }
     }
 
@@ -423,7 +433,12 @@ impl Inner {
         if let Some(endpoint) = self.endpoints.get(endpoint)
             && let Some(held_back) = endpoint.warned.due()
         {
-            tracing::warn!(upstream = self.settings.name, endpoint = endpoint.text, %error, held_back, "can't resolve an upstream's name");
+            let (upstream, endpoint) = (&self.settings.name, &endpoint.text);
+            if self.settings.logs_failures {
+                tracing::warn!(upstream, endpoint, %error, held_back, "can't resolve an upstream's name");
+            } else {
+                tracing::debug!(upstream, endpoint, %error, held_back, "can't resolve a name");
+            }
         }
     }
 

@@ -35,6 +35,8 @@ pub struct Settings {
     pub retry_percent: usize,
     /// `[upstreams.NAME.ejection]`.
     pub ejection: Ejection,
+    /// Whether it is logged that no connection can be made. Otherwise whoever sends tells that.
+    pub logs_failures: bool,
 }
 
 /// Which requests are tried again. A request of which nothing was sent was certainly not watched
@@ -106,6 +108,7 @@ impl Settings {
             retry: Retry::default(),
             retry_percent: 20,
             ejection: Ejection::default(),
+            logs_failures: true,
         }
     }
 }

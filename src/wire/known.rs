@@ -67,6 +67,7 @@ known! {
     Server = "server",
     LastModified = "last-modified",
     Etag = "etag",
+    TraceParent = "traceparent",
 }
 
 /// A set of known names, one bit each.

@@ -18,6 +18,7 @@ pub mod model;
 pub mod mount;
 pub mod nginx;
 pub mod nodes;
+pub mod otlp;
 #[path = "../../src/wire/pki.rs"]
 pub mod pki;
 pub mod process;

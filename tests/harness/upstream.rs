@@ -65,7 +65,11 @@ pub struct Upstream {
 impl Upstream {
     /// Answers with 200 and a short text.
     pub fn start() -> Self {
-        let listener = listener();
+        Self::on(listener())
+    }
+
+    /// The same on a socket of the test's own.
+    pub fn on(listener: std::net::TcpListener) -> Self {
         listener.set_nonblocking(true).expect("a socket that doesn't block");
         let address = listener.local_addr().expect("an address");
         let (hold, held) = watch::channel(false);

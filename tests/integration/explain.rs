@@ -314,9 +314,9 @@ async fn a_script_is_explained(config: impl Fn(&str) -> Toml) {
     assert_eq!((&explained["cause"], &limit["fits"]), (&"limit".into(), &false.into()));
     assert_eq!(limit["passes_after_ms"], explained["retry_after_ms"], "{explained}");
     assert_eq!((&limit["had"], &limit["asked"]), (&0.into(), &1.into()), "{explained}");
-    assert_eq!(limit["algorithm"], "script", "{explained}");
+    assert_eq!(limit["algorithm"], "lockout", "the script's name: {explained}");
     let shown = key_show(&weir, &explained, limit);
-    assert!(shown.contains("\n  script: "), "{shown}");
+    assert!(shown.contains("\n  lockout: ") || shown.contains("\n  script: "), "{shown}");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::harness::redis::Redis;
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{eventually_async, free_address};
+use crate::harness::{eventually, eventually_async, free_address};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const DEGRADED: &str = "weir_store_degraded_total{policy=\"public\"}";
@@ -150,7 +150,12 @@ async fn a_store_that_comes_back_counts_again() {
         let events = weir.output().events();
         events.into_iter().filter(|event| event["message"] == message).collect::<Vec<_>>()
     };
-    let fails = lines("a Redis shard fails: the limits on it follow on_store_error");
+    let failing = "a Redis shard fails: the limits on it follow on_store_error";
+    eventually("the line about the failure", || match lines(failing).len() {
+        0 => Err("none".to_owned()),
+        _ => Ok(()),
+    });
+    let fails = lines(failing);
     assert_eq!(fails.len(), 1, "{fails:?}");
     assert_eq!(fails[0]["node"], redis.address.to_string());
     assert_eq!(fails[0]["cause"], "connection");

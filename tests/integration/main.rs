@@ -56,6 +56,7 @@ mod lifecycle;
 mod live_page;
 mod memory;
 mod mounts;
+mod otlp;
 mod policies;
 mod policies_ban;
 mod policies_jwt;

@@ -1,4 +1,4 @@
-//! `weir replay` beside the proxy that wrote the log: windows that end and buckets that fill up, and
+//! `weir replay` beside the proxy that wrote the log: windows that end, buckets that fill up, and
 //! policies that fail.
 
 use std::process::Command;

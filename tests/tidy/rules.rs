@@ -25,6 +25,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "insight",
             "engine",
             "upstream",
+            "otlp",
             "admin",
             "picture",
             "replay",
@@ -45,6 +46,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "insight",
             "engine",
             "upstream",
+            "otlp",
             "wire",
             "telemetry",
             "plan",
@@ -61,6 +63,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "upstream",
             "inspect",
             "insight",
+            "otlp",
             "plan",
             "wire",
             "clock",
@@ -74,6 +77,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("limit", &["engine", "plan", "clock", "telemetry"]),
     ("engine", &["wire", "clock", "telemetry"]),
     ("upstream", &["http1", "wire", "clock", "telemetry"]),
+    ("otlp", &["upstream", "wire", "clock", "telemetry"]),
     ("http1", &["wire", "clock"]),
     ("admin", &["listen", "wire", "telemetry"]),
     ("wire", &["clock"]),
@@ -91,6 +95,22 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     ("config", "reload", &["Watch"]),
     // It reads TLS material without judging it, and it configures how slow a client may be.
     ("config", "wire", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX", "Rate"]),
+    // It hands over what it has traced, and sends nothing.
+    (
+        "proxy",
+        "otlp",
+        &[
+            "Kind",
+            "Sampling",
+            "Span",
+            "SpanId",
+            "Trace",
+            "TraceId",
+            "TraceParent",
+            "Tracer",
+            "Value",
+        ],
+    ),
     // It connects to Redis with TLS, and knows nothing of HTTP.
     ("engine", "wire", &["ClientTls", "ClientTlsMistake"]),
 ];
@@ -140,6 +160,7 @@ pub const CRATES: &[Belongs] = &[
         to: &["http1/"],
         why: "only http1 knows the syntax of HTTP/1.1",
     },
+    Belongs { crates: &["prost"], to: &["otlp/"], why: "only otlp writes protobuf" },
     Belongs { crates: &["notify"], to: &["reload/"], why: "only reload watches files" },
     Belongs { crates: &["clap"], to: &["cli/"], why: "only cli knows the command line" },
     Belongs { crates: &["ratatui"], to: &["cli/top/screen"], why: "only it draws on a terminal" },
@@ -150,7 +171,7 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["http", "http_body", "hyper", "hyper_util", "h2"],
-        to: &["listen/", "proxy/", "upstream/", "http1/", "admin/", "wire/", "app/"],
+        to: &["listen/", "proxy/", "upstream/", "otlp/", "http1/", "admin/", "wire/", "app/"],
         why: "deciding (limit, engine, plan, policy) and its tools (clock, telemetry) know no HTTP",
     },
 ];

@@ -24,6 +24,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const KEYBOARD: Duration = Duration::from_millis(100);
 /// Answers that wait to be shown.
 const ANSWERS_MAX: usize = 1;
+/// How long the loop may take to end after a signal.
+const SIGNAL_GRACE: Duration = Duration::from_secs(1);
 /// A shell's exit code for a program that a signal ended is this and the signal's number.
 const EXIT_SIGNAL: u8 = 128;
 
@@ -109,6 +111,10 @@ fn watch_signals(news: SyncSender<News>) -> std::io::Result<()> {
         let number = u8::try_from(kind.as_raw_value()).unwrap_or(0);
         // An error says that the loop is over already.
         drop(news.send(News::Signal(number)));
+        // A terminal that is gone can keep crossterm from returning. Then nothing is left to put
+        // back.
+        std::thread::sleep(SIGNAL_GRACE);
+        std::process::exit(i32::from(EXIT_SIGNAL.saturating_add(number)));
     });
     Ok(())
 }

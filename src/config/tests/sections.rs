@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::engine::SnapshotSettings;
 use crate::limit::Share;
+use crate::otlp::Sampling;
 use crate::policy::CacheFolder;
 use crate::telemetry::{AccessField, AccessFields, WORKERS_MAX};
 use crate::upstream::Protocol;
@@ -49,6 +50,54 @@ fn each_number_has_its_range() {
     says("server.timeouts.rate_grace = \"2h\"", &["\"1ms\" to \"1h\""]);
     says("server.limits.waiting_per_worker = 1_000_001", &["0 to 1000000"]);
     assert_eq!(good(&extended("server.limits.waiting_per_worker = 0")).limiter.waiting_max, 0);
+}
+
+#[test]
+fn what_is_exported_is_one_section() {
+    let section =
+        |lines: &str| format!("[telemetry.otlp]\nendpoint = \"http://127.0.0.1:4318\"\n{lines}");
+    let of = |lines: &str| good(&extended(&section(lines))).otlp.unwrap();
+    assert_eq!(good(MINIMAL).otlp, None);
+    assert_eq!(good(&extended("[telemetry]")).otlp, None);
+    assert_eq!(of(""), crate::otlp::Settings::default());
+    let chosen = of("sample = 1\ntraces = false\nservice = \"edge\"\nattributes = { a = \"b\" }");
+    assert_eq!(chosen.sampling, Sampling::of_share(1.0));
+    assert_eq!((chosen.traces, chosen.metrics, chosen.service.as_str()), (false, true, "edge"));
+    assert_eq!(chosen.attributes, [("a".to_owned(), "b".to_owned())]);
+    let wrong = |lines: &str, parts: &[&str]| says(&section(lines), parts);
+    wrong("sample = -0.1", &["telemetry.otlp.sample: found -0.1", "from 0 to 1, such as 0.01"]);
+    wrong("sample = 2", &["found 2"]);
+    wrong("sample = nan", &["found nan"]);
+    wrong("timeout = \"2m\"", &["\"100ms\" to \"1m\""]);
+    wrong("service = \"\"", &["telemetry.otlp.service: found \"\"", "1 to 256 bytes"]);
+    wrong("attributes = { \"service.name\" = \"x\" }", &["`service`, which sets it"]);
+    wrong("headers = { a = 1 }", &["telemetry.otlp.headers.a: found 1"]);
+    wrong("headers_env = { a = \"NO_SUCH_VARIABLE\" }", &["an environment variable that is set"]);
+    wrong("proxy = 1", &["the unknown key \"proxy\""]);
+    says("[telemetry.otlp]", &["telemetry.otlp.endpoint: found nothing"]);
+    says("telemetry.otpl = 1", &["the nearest known key is `otlp`"]);
+}
+
+#[test]
+fn the_example_of_an_export_shows_the_defaults() {
+    let example = include_str!("../../../proxy.toml");
+    let section = &example[example.find("# [telemetry.otlp]").unwrap()..];
+    let lines = section.split("\n\n").next().unwrap().lines();
+    let section: Vec<&str> = lines.map(|line| line.strip_prefix("# ").unwrap()).collect();
+    let section = section
+        .join("\n")
+        .replace(
+            "headers_file = { Authorization = \"/run/secrets/otlp\" }",
+            "headers_env = { A = \"PATH\" }",
+        )
+        .replace("tls = { ca = \"tls/collector-ca.pem\" }", "tls = {}");
+    let written = good(&extended(&section)).otlp.unwrap();
+    let names: Vec<&str> = written.headers.iter().map(|header| header.name.as_str()).collect();
+    assert_eq!(names, ["X-Tenant", "A"]);
+    assert_eq!(written.attributes.len(), 1);
+    let (headers, attributes) = (Vec::new(), Vec::new());
+    let plain = crate::otlp::Settings { headers, attributes, ..written };
+    assert_eq!(plain, crate::otlp::Settings::default());
 }
 
 #[test]

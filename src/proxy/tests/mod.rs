@@ -130,7 +130,7 @@ impl TestHandler {
                 0,
                 Arc::clone(&snapshot),
                 &Arc::default(),
-                &Insight::off(),
+                &Observers::none(),
             )),
             snapshot,
             limiter,

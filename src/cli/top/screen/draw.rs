@@ -58,10 +58,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
             } else {
                 String::new()
             };
-            frame.render_widget(
-                Line::from(cut(&(limit.title() + &which), title.width)).bold(),
-                title,
-            );
+            let room = title.width.saturating_sub(which.len() as u16);
+            frame.render_widget(Line::from(cut(&limit.title(), room) + &which).bold(), title);
         }
         None => frame.render_widget(Line::from("no key was counted"), title),
     }
@@ -253,11 +251,11 @@ mod tests {
         assert_eq!(
             lines[2..7],
             [
-                "public, per-minute: 90 units used, 7 times ref\u{2026}",
+                "public, per-minute: 90 units us\u{2026} (limit 1 of 2)",
                 " units  refused\u{25bc}  key",
                 " 0..40         5  01",
                 "    50         2  00",
-                &format!("37..40         0  {}\u{2026}", &digest[..29]),
+                &format!("37..40         0  {}\u{2026}", &digest[..28]),
             ]
         );
         press(&mut state, KeyCode::Tab);

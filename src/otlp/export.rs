@@ -1,0 +1,240 @@
+//! When traces and metrics are exported, and what becomes of an export that fails. Each signal has
+//! at most one request under way, so that one that hangs does not hold up the other.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::collector::{Accepted, Again, Collector, Failed};
+use super::encode::{Anchor, Batch, Encoder};
+use super::{Ended, Shared, Signal};
+use crate::clock;
+use crate::telemetry::Label as _;
+
+/// How long a finished trace waits for others.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// The wait before an export is tried again the first time. It doubles each time.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// That wait, at most. A collector that is back is noticed so soon.
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
+/// A batch is tried for this long, and then dropped for those that wait behind it.
+const RETRY_FOR_MAX: Duration = Duration::from_secs(30);
+
+type Collectors = watch::Receiver<Option<Arc<Collector>>>;
+
+/// Exports until the sender of `collectors` is dropped, and then what is left.
+pub(super) async fn run(shared: &Shared, mut collectors: Collectors) {
+    loop {
+        let current = collectors.borrow_and_update().clone();
+        if let Some(collector) = current {
+            let export = Export::new(shared, collector);
+            tokio::join!(
+                export.traces(Until::changed(&collectors)),
+                export.metrics(Until::changed(&collectors))
+            );
+        }
+        if collectors.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The export to one collector, until the configuration names another.
+struct Export<'a> {
+    shared: &'a Shared,
+    collector: Arc<Collector>,
+    encoder: Encoder,
+    told_rejected: AtomicBool,
+}
+
+/// Waits that end early when there is another collector, or the process ends.
+struct Until {
+    collectors: Collectors,
+    over: bool,
+}
+
+/// Whether the collector takes one signal, to log only when that changes.
+struct State {
+    signal: Signal,
+    is_away: bool,
+}
+
+impl Until {
+    fn changed(collectors: &Collectors) -> Self {
+        Self { collectors: collectors.clone(), over: false }
+    }
+
+    /// Waits so long, or until `sooner`.
+    async fn wait(&mut self, time: Duration, sooner: impl Future<Output = ()>) {
+        if self.over {
+            return;
+        }
+        let (mut time, mut sooner) = (pin!(sleep(time)), pin!(sooner));
+        tokio::select! {
+            () = &mut time => {}
+            () = &mut sooner => {}
+            _ = self.collectors.changed() => self.over = true,
+        }
+    }
+}
+
+impl<'a> Export<'a> {
+    fn new(shared: &'a Shared, collector: Arc<Collector>) -> Self {
+        let settings = &collector.settings;
+        let own = [
+            ("service.name", settings.service.as_str()),
+            ("service.version", env!("CARGO_PKG_VERSION")),
+            ("service.instance.id", &shared.instance),
+            ("telemetry.sdk.name", "weir"),
+            ("telemetry.sdk.language", "rust"),
+            ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+        ];
+        let given = settings.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        // What the operator says goes before.
+        let is_given = |key: &str| settings.attributes.iter().any(|(given, _)| given == key);
+        let own = own.into_iter().filter(|(key, _)| !is_given(key));
+        let encoder = Encoder::new(own.chain(given), shared.started_us);
+        Self { shared, encoder, told_rejected: AtomicBool::new(false), collector }
+    }
+
+    async fn traces(&self, mut until: Until) {
+        if !self.collector.settings.traces {
+            return;
+        }
+        let tracer = &self.shared.tracer;
+        let mut state = State { signal: Signal::Traces, is_away: false };
+        while !until.over {
+            until.wait(FLUSH_EVERY, tracer.filled()).await;
+            let traces = tracer.take();
+            if traces.is_empty() {
+                continue;
+            }
+            let anchor =
+                Anchor { monotonic: clock::monotonic(), wall_us: self.shared.clock.wall_us() };
+            for batch in self.encoder.traces(traces, anchor) {
+                self.send(&mut state, &batch, &mut until).await;
+            }
+        }
+    }
+
+    async fn metrics(&self, mut until: Until) {
+        let settings = &self.collector.settings;
+        if !settings.metrics {
+            return;
+        }
+        let mut state = State { signal: Signal::Metrics, is_away: false };
+        while !until.over {
+            until.wait(settings.interval, std::future::pending()).await;
+            let batches = self.encoder.metrics(&self.shared.metrics, self.shared.clock.wall_us());
+            for batch in batches {
+                self.send(&mut state, &batch, &mut until).await;
+            }
+        }
+    }
+
+    /// Sends a batch, again if that is of use; then it is dropped and counted.
+    async fn send(&self, state: &mut State, batch: &Batch, until: &mut Until) {
+        let (began, mut wait) = (clock::monotonic(), RETRY_FIRST);
+        loop {
+            let body = batch.body.clone();
+            let sent = match state.signal {
+                Signal::Traces => self.collector.post_traces(body).await,
+                Signal::Metrics => self.collector.post_metrics(body).await,
+            };
+            let failed = match sent {
+                Ok(accepted) => return self.accepted(state, &accepted),
+                Err(failed) => failed,
+            };
+            self.failed(state, &failed);
+            let Some(pause) = pause(state.signal, &failed, wait, began) else { break };
+            until.wait(pause, std::future::pending()).await;
+            if until.over {
+                break;
+            }
+            wait = (wait * 2).min(RETRY_WAIT_MAX);
+        }
+        self.shared.dropped.add(state.signal, batch.count);
+    }
+
+    fn accepted(&self, state: &mut State, accepted: &Accepted) {
+        self.count(state.signal, Ended::Accepted);
+        let (signal, endpoint) = (state.signal.label(), &self.collector.endpoint);
+        if std::mem::replace(&mut state.is_away, false) {
+            tracing::info!(signal, endpoint, "the OTLP collector takes exports again");
+        }
+        if accepted.rejected == 0 {
+            return;
+        }
+        self.shared.dropped.add(state.signal, accepted.rejected);
+        if !self.told_rejected.swap(true, Ordering::Relaxed) {
+            let (rejected, why) = (accepted.rejected, &accepted.message);
+            tracing::warn!(
+                signal,
+                endpoint,
+                rejected,
+                why,
+                "the OTLP collector rejects a part of an export; from now on this is only counted"
+            );
+        }
+    }
+
+    fn failed(&self, state: &mut State, failed: &Failed) {
+        self.count(state.signal, Ended::Failed);
+        if !std::mem::replace(&mut state.is_away, true) {
+            let (signal, endpoint) = (state.signal.label(), &self.collector.endpoint);
+            tracing::warn!(
+                signal,
+                endpoint,
+                error = %failed,
+                "can't export to the OTLP collector; what does not fit into the buffers is dropped and counted"
+            );
+        }
+    }
+
+    fn count(&self, signal: Signal, ended: Ended) {
+        if let Some(counters) = self.shared.ended.get(signal.index()) {
+            counters.inc(ended);
+        }
+    }
+}
+
+/// How long to wait before a failed export is sent again. `None` if it is not. Metrics are not: the
+/// next export has the same sums, and later ones.
+fn pause(signal: Signal, failed: &Failed, wait: Duration, began: Instant) -> Option<Duration> {
+    let Again::After(told) = failed.again else { return None };
+    if signal == Signal::Metrics {
+        return None;
+    }
+    // Between half and all of it, so that many proxies don't come back at once.
+    let own = wait.mul_f64(0.5 + fastrand::f64() / 2.0);
+    let pause = told.unwrap_or(own);
+    let spent = clock::monotonic().saturating_duration_since(began);
+    (spent + pause <= RETRY_FOR_MAX).then_some(pause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_sent_again_for_a_while_and_metrics_are_not() {
+        let now = clock::monotonic();
+        let failed = |again| Failed { why: "x".to_owned(), again };
+        let second = Duration::from_secs(1);
+        let away = failed(Again::After(None));
+        let first = pause(Signal::Traces, &away, second, now).unwrap();
+        assert!(first >= second / 2 && first <= second, "{first:?}");
+        assert_eq!(pause(Signal::Metrics, &away, second, now), None);
+        assert_eq!(pause(Signal::Traces, &failed(Again::No), second, now), None);
+        let told = failed(Again::After(Some(7 * second)));
+        assert_eq!(pause(Signal::Traces, &told, second, now), Some(7 * second));
+        let long = failed(Again::After(Some(3_600 * second)));
+        assert_eq!(pause(Signal::Traces, &long, second, now), None);
+        let before = now.checked_sub(RETRY_FOR_MAX).unwrap();
+        assert_eq!(pause(Signal::Traces, &away, second, before), None);
+    }
+}
