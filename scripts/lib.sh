@@ -52,3 +52,13 @@ export_wasm_choice() {
         export WEIR_WASM_DEBIAN=1
     fi
 }
+
+# has_browser: whether there is one where tests/harness/browser.rs looks for it.
+has_browser() {
+    local program
+    for program in /usr/lib/chromium/chromium /usr/bin/chromium /usr/bin/chromium-browser \
+        /usr/bin/google-chrome /Applications/Chromium.app/Contents/MacOS/Chromium; do
+        if [[ -x $program ]]; then return 0; fi
+    done
+    return 1
+}

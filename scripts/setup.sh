@@ -167,14 +167,10 @@ packages_for_bench() {
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 
-# A browser for the tests of the live page, where tests/harness/browser.rs looks for it. Without one
-# these tests fail, unless WEIR_NO_BROWSER=1 leaves them out.
+# A browser for the tests of the live page. Without one these tests fail, unless WEIR_NO_BROWSER=1
+# leaves them out.
 browser() {
-    local program
-    for program in /usr/lib/chromium/chromium /usr/bin/chromium /usr/bin/chromium-browser \
-        /usr/bin/google-chrome /Applications/Chromium.app/Contents/MacOS/Chromium; do
-        if [[ -x $program ]]; then return; fi
-    done
+    if has_browser; then return; fi
     if [[ $(uname -s) == Darwin ]]; then
         say "There is no browser: brew install --cask chromium, or WEIR_NO_BROWSER=1 to test without one"
         return

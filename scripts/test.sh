@@ -6,6 +6,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 scripts/setup.sh build test
 scripts/lint.sh
 export_wasm_choice
+if ! has_browser; then
+    say "There is no browser and none could be installed: what needs one is left out (WEIR_NO_BROWSER=1)"
+    export WEIR_NO_BROWSER=1
+fi
 # One invocation for the unit, integration and documentation tests of the proxy, the SDK and each
 # policy. So their dependencies are built once, in the profile that `make run` uses.
 say "Tests"
