@@ -212,10 +212,10 @@ pub struct LimitTally {
     pub shadow: bool,
     /// When it gives back what was taken.
     pub refund: Refund,
-    /// Requests ask nothing of it, or its policy's `settle` is called: it may charge or give back
-    /// then, which is not asked again for a suggested quota.
+    /// A request cost nothing: its policy charges it later. No quota is suggested for it.
     pub free: bool,
-    /// See `free`.
+    /// Its policy's `settle` was called, and may have charged or given back: a suggested quota does
+    /// not take that into account.
     pub settled: bool,
     /// Requests.
     pub asked: u64,

@@ -230,8 +230,7 @@ async fn metrics_are_those_that_the_metrics_page_shows() {
 
 #[tokio::test]
 async fn a_collector_that_is_away_costs_only_what_does_not_fit() {
-    // A buffer holds 2,048 traces, or what of them fits into 4 MiB, which is more than this.
-    const BUFFER: u64 = 1_024;
+    const BUFFER: u64 = 2_048;
     let (upstream, receiver) = (Upstream::start(), Receiver::start());
     let address = receiver.address();
     let toml = with(simple(&upstream.url(), &[MANY]).server("workers = 1"), &receiver, ALL);
