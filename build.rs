@@ -14,6 +14,8 @@ fn main() {
     for path in ["build.rs", "build", "policies", "wasm-sdk", "lua", "Cargo.toml", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={path}");
     }
+    // Set by `fuzz/instrument.sh`.
+    println!("cargo::rustc-check-cfg=cfg(fuzzing)");
     for variable in guest::VARIABLES {
         println!("cargo::rerun-if-env-changed={variable}");
     }

@@ -7,18 +7,34 @@ target=$1
 shift
 # The flags of `cargo fuzz`, except for the sanitizer: the code is safe Rust, and the stable
 # toolchain has none.
-export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 host=$(rustc -vV | sed -n 's/^host: //p')
-cargo build --quiet --release --locked --target "$host" --bin "$target"
+case $target in
+modules | answers)
+    # All of Weir is built. With the profiles of its own Cargo.toml, what it depends on is that of
+    # `make test`; only wasmparser, and what uses it, is built again to be instrumented.
+    export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/../target}"
+    RUSTC_WRAPPER="$PWD/instrument.sh" WEIR_FUZZ_COVERAGE="$coverage" \
+        cargo build --quiet --locked --manifest-path policies/Cargo.toml --bin "$target" \
+        --config ../Cargo.toml --config 'profile.dev.package."wasmparser@0.254".opt-level=2'
+    binary=$CARGO_TARGET_DIR/debug/$target
+    options=-max_len=16384
+    ;;
+*)
+    RUSTFLAGS="--cfg fuzzing $coverage" \
+        cargo build --quiet --release --locked --target "$host" --bin "$target"
+    binary=${CARGO_TARGET_DIR:-target}/$host/release/$target
+    options="-max_len=4096 -dict=http1.dict"
+    ;;
+esac
 mkdir -p artifacts
 # A single file is run instead of the corpus.
 for argument; do
     if [ -f "$argument" ]; then
-        exec "${CARGO_TARGET_DIR:-target}/$host/release/$target" "$@"
+        exec "$binary" "$@"
     fi
 done
 mkdir -p "work/$target"
 # New inputs go to the first directory, which is not committed.
-exec "${CARGO_TARGET_DIR:-target}/$host/release/$target" -artifact_prefix="artifacts/$target-" -max_len=4096 -dict=http1.dict "$@" \
-    "work/$target" "corpus/$target"
+exec "$binary" -artifact_prefix="artifacts/$target-" $options "$@" "work/$target" "corpus/$target"

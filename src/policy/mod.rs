@@ -18,6 +18,8 @@ mod doubts;
 mod error;
 mod examine;
 mod fact;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod health;
 mod instance;
 mod listed;

@@ -1,0 +1,412 @@
+//! What a guest may answer: any decision, settlement and manifest of the contract's types. What is
+//! refused is told in one line. What is accepted has every bound of the contract, and is taken and
+//! settled on the engine in memory.
+
+use std::sync::{Arc, OnceLock};
+
+use libfuzzer_sys::arbitrary::{Arbitrary as _, Result, Unstructured};
+use tokio::runtime::{Builder, Runtime};
+use weir::clock::Clock;
+use weir::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
+use weir::limit::{Ending, Limiter, Scope, Settings, Take};
+use weir::plan::{Adjustment, Limit, OnStoreError, Plan, is_reserved_field};
+use weir::policy::fuzzing::types::{self as wit, Algorithm};
+use weir::policy::fuzzing::{decision, facts, settlement};
+use weir::policy::{Decision, Settlement, Verdict};
+use weir::telemetry::Metrics;
+
+/// Bytes of a message, at most.
+const MESSAGE_BYTES_MAX: usize = 2_000;
+/// 2026-01-01T00:00:00Z.
+const START_US: i64 = 1_767_225_600_000_000;
+const AMOUNT_MAX: u64 = 1 << 52;
+/// Elements of any list: more than the contract allows of each.
+const ELEMENTS_MAX: usize = 70;
+
+/// Texts that get far, beside any others.
+const TEXTS: [&str; 20] = [
+    "",
+    "a",
+    "b",
+    "per-minute",
+    "A",
+    "x-plan",
+    "content-length",
+    "host",
+    "client-ip",
+    "header.x",
+    "body:/a/0",
+    "/a",
+    "/a/*/b",
+    "/~2",
+    "UTC",
+    "Europe/Berlin",
+    "1",
+    "{\"a\":[1]}",
+    "\u{e9}\r\n",
+    "mine",
+];
+
+/// Amounts at the borders of what is allowed.
+const AMOUNTS: [u64; 14] = [
+    0,
+    1,
+    2,
+    10,
+    600,
+    1_000,
+    10_000,
+    10_001,
+    86_400_000,
+    34_560_000_000,
+    AMOUNT_MAX - 1,
+    AMOUNT_MAX,
+    AMOUNT_MAX + 1,
+    u64::MAX,
+];
+
+/// Reads one answer from the bytes.
+pub fn answers(bytes: &[u8]) {
+    // Where the bytes end, there is no answer.
+    let _ = answer(&mut Unstructured::new(bytes));
+}
+
+fn answer(bytes: &mut Unstructured<'_>) -> Result<()> {
+    match bytes.int_in_range(0..=3)? {
+        0 => manifest(&wit::Manifest {
+            request_facts: list(bytes, text)?,
+            response_facts: list(bytes, text)?,
+            pure: bool::arbitrary(bytes)?,
+        }),
+        _ => {
+            let (decided, settled) = (any_decision(bytes)?, any_settlement(bytes)?);
+            let scripts = ["mine".to_owned()];
+            let settled = settlement(settled).inspect_err(|message| told(message)).ok();
+            settled.iter().for_each(check_settlement);
+            match decision(decided, &scripts) {
+                Ok(decided) => {
+                    check_decision(&decided);
+                    let ending = *bytes.choose(&[
+                        Ending::Completed,
+                        Ending::Unsent,
+                        Ending::UpstreamFailed,
+                        Ending::ClientGone,
+                    ])?;
+                    let adjustments = settled.map(|it| it.adjustments).unwrap_or_default();
+                    let steps: Vec<i64> = list(bytes, |bytes| i64::arbitrary(bytes))?;
+                    charge(&decided, ending, &adjustments, &steps);
+                }
+                Err(message) => told(&message),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn told(message: &str) {
+    assert!(!message.is_empty() && message.len() < MESSAGE_BYTES_MAX, "{message}");
+}
+
+fn manifest(manifest: &wit::Manifest) {
+    match facts(&weir::proxy::fact_names(), manifest) {
+        Ok([request, response]) => {
+            for all in [&request, &response] {
+                let mut once = all.clone();
+                once.sort_unstable();
+                once.dedup();
+                assert!(all.len() <= 64 && once.len() == all.len(), "{all:?}");
+            }
+        }
+        Err(unknown) => {
+            for (found, expected) in &unknown {
+                told(found);
+                told(expected);
+            }
+        }
+    }
+}
+
+fn check_decision(decision: &Decision) {
+    let Decision { verdict, upstream_headers, response_headers, labels, settle_with, .. } =
+        decision;
+    for fields in [upstream_headers, response_headers] {
+        check_fields(fields);
+    }
+    assert!(labels.len() <= 16 && settle_with.as_ref().is_none_or(|memo| memo.len() <= 4_096));
+    match verdict {
+        Verdict::Bypass => {}
+        Verdict::Deny(denial) => {
+            assert!((400..=599).contains(&denial.status));
+            check_fields(&denial.headers);
+        }
+        Verdict::Check(plan) => {
+            assert!((1..=16).contains(&plan.limits().len()));
+            assert!(plan.limits().iter().all(|limit| limit.cost <= AMOUNT_MAX));
+        }
+    }
+    if let Some(bodies) = &decision.bodies {
+        assert!(bodies.edits.len() <= 16);
+        for edit in &bodies.edits {
+            // What is written into a body is one value, whatever surrounds it.
+            let around = format!("[{},0]", edit.json);
+            let read = serde_json::from_str::<Vec<serde_json::Value>>(&around);
+            assert!(read.is_ok_and(|values| values.len() == 2), "{}", edit.json);
+        }
+    }
+}
+
+fn check_fields(fields: &[(String, String)]) {
+    assert!(fields.len() <= 32);
+    for (name, value) in fields {
+        let lower = !name.bytes().any(|byte| byte.is_ascii_uppercase());
+        assert!(lower && !is_reserved_field(name), "{name}");
+        assert!(http::HeaderName::from_bytes(name.as_bytes()).is_ok(), "{name}");
+        let latin: Option<Vec<u8>> = value.chars().map(|c| u8::try_from(c).ok()).collect();
+        let latin = latin.expect("characters that stand for a byte each");
+        assert!(http::HeaderValue::from_bytes(&latin).is_ok(), "{value:?}");
+    }
+}
+
+fn check_settlement(settlement: &Settlement) {
+    assert!(settlement.adjustments.len() <= 16 && settlement.amounts.len() <= 16);
+    let fits = |adjustment: &Adjustment| adjustment.change.units() <= AMOUNT_MAX;
+    assert!(settlement.adjustments.iter().all(fits));
+}
+
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| Builder::new_current_thread().enable_all().build().expect("a runtime"))
+}
+
+/// Takes the plan and settles it at several times, each limit within what it may ever show.
+fn charge(decision: &Decision, ending: Ending, adjustments: &[Adjustment], steps_us: &[i64]) {
+    let Verdict::Check(plan) = &decision.verdict else { return };
+    let scripted = |limit: &Limit| matches!(limit.algorithm, weir::plan::Algorithm::Script(_));
+    if plan.limits().iter().any(scripted) {
+        // There is no such file here.
+        return;
+    }
+    let (clock, metrics) = (Clock::simulated_at(START_US), Metrics::new(1));
+    let settings = EngineSettings::Embedded(EmbeddedSettings::new(1_000));
+    let engine = Engine::build(&settings, clock.clone(), &metrics).expect("an engine");
+    let limiter = Limiter::new(Settings::default(), Arc::new(engine), clock.clone(), metrics);
+    let scope = Scope::new("p".to_owned(), "p".to_owned(), OnStoreError::Deny, false);
+    let scope = Arc::new(scope);
+    for step_us in [0].iter().chain(steps_us.iter().take(3)) {
+        clock.step(step_us % 1_000_000_000_000_000);
+        match runtime().block_on(limiter.take(&scope, plan)) {
+            Take::Granted(outcome, grant) => {
+                assert_eq!(outcome.limits.len(), plan.limits().len());
+                grant.settle(ending, adjustments);
+            }
+            Take::Refused(outcome) => {
+                assert_eq!(outcome.limits.len(), plan.limits().len());
+                limiter.nothing_taken(&scope, plan).settle(ending, adjustments);
+            }
+            Take::Unavailable(cause) => panic!("{cause}: {plan:?}"),
+        }
+    }
+}
+
+fn list<T>(
+    bytes: &mut Unstructured<'_>,
+    mut element: impl FnMut(&mut Unstructured<'_>) -> Result<T>,
+) -> Result<Vec<T>> {
+    // Mostly short, so that the rest gets something of the bytes, too.
+    let length = match bytes.int_in_range(0..=15)? {
+        15 => bytes.int_in_range(0..=ELEMENTS_MAX)?,
+        14 => bytes.int_in_range(0..=17)?,
+        few => few / 5,
+    };
+    (0..length).map(|_| element(bytes)).collect()
+}
+
+fn text(bytes: &mut Unstructured<'_>) -> Result<String> {
+    Ok(match bytes.int_in_range(0..=7)? {
+        0 => String::arbitrary(bytes)?,
+        1 => TEXTS[bytes.int_in_range(0..=TEXTS.len() - 1)?].repeat(bytes.int_in_range(0..=5_000)?),
+        2 => format!("l{}", bytes.int_in_range(0..=20)?),
+        _ => (*bytes.choose(&TEXTS)?).to_owned(),
+    })
+}
+
+fn amount(bytes: &mut Unstructured<'_>) -> Result<u64> {
+    Ok(match bytes.int_in_range(0..=3)? {
+        0 => u64::arbitrary(bytes)?,
+        1 => u64::from(u8::arbitrary(bytes)?),
+        _ => *bytes.choose(&AMOUNTS)?,
+    })
+}
+
+fn maybe<T>(
+    bytes: &mut Unstructured<'_>,
+    value: impl FnOnce(&mut Unstructured<'_>) -> Result<T>,
+) -> Result<Option<T>> {
+    if bytes.ratio(1, 4)? { value(bytes).map(Some) } else { Ok(None) }
+}
+
+fn pair(bytes: &mut Unstructured<'_>) -> Result<(String, String)> {
+    Ok((text(bytes)?, text(bytes)?))
+}
+
+fn rate(bytes: &mut Unstructured<'_>) -> Result<wit::Rate> {
+    Ok(wit::Rate { amount: amount(bytes)?, per_ms: amount(bytes)? })
+}
+
+fn bucket(bytes: &mut Unstructured<'_>) -> Result<wit::Bucket> {
+    Ok(wit::Bucket { burst: amount(bytes)?, rate: rate(bytes)? })
+}
+
+fn algorithm(bytes: &mut Unstructured<'_>) -> Result<Algorithm> {
+    Ok(match bytes.int_in_range(0..=9)? {
+        0 => Algorithm::FixedWindow(wit::FixedWindow {
+            rate: rate(bytes)?,
+            alignment: *bytes.choose(&[wit::Alignment::FirstRequest, wit::Alignment::Clock])?,
+        }),
+        1 => Algorithm::SlidingWindowCounter(rate(bytes)?),
+        2 => Algorithm::SlidingWindowLog(rate(bytes)?),
+        3 => {
+            let buckets = u32::try_from(amount(bytes)?).unwrap_or(u32::MAX);
+            Algorithm::SlidingWindowBuckets(wit::SlidingBuckets { rate: rate(bytes)?, buckets })
+        }
+        4 => Algorithm::TokenBucket(bucket(bytes)?),
+        5 => Algorithm::Gcra(bucket(bytes)?),
+        6 => Algorithm::LeakyBucket(wit::LeakyBucket {
+            burst: amount(bytes)?,
+            rate: rate(bytes)?,
+            max_delay_ms: amount(bytes)?,
+        }),
+        7 => Algorithm::Concurrency(amount(bytes)?),
+        8 => Algorithm::Quota(wit::Quota {
+            amount: amount(bytes)?,
+            calendar: *bytes.choose(&[
+                wit::Calendar::Hour,
+                wit::Calendar::Day,
+                wit::Calendar::Week,
+                wit::Calendar::Month,
+                wit::Calendar::Forever,
+            ])?,
+            time_zone: text(bytes)?,
+            anchor_day: u8::arbitrary(bytes)?,
+            conditional: bool::arbitrary(bytes)?,
+        }),
+        _ => Algorithm::Script(wit::Script {
+            name: text(bytes)?,
+            arguments: list(bytes, |bytes| i64::arbitrary(bytes))?,
+        }),
+    })
+}
+
+fn limit(bytes: &mut Unstructured<'_>) -> Result<wit::Limit> {
+    Ok(wit::Limit {
+        name: text(bytes)?,
+        key: text(bytes)?,
+        tag: maybe(bytes, text)?,
+        algorithm: algorithm(bytes)?,
+        cost: amount(bytes)?,
+        unit: maybe(bytes, text)?,
+        enforcement: *bytes.choose(&[wit::Enforcement::Enforce, wit::Enforcement::Shadow])?,
+        refund: *bytes.choose(&[
+            wit::Refund::Never,
+            wit::Refund::Unsent,
+            wit::Refund::UpstreamError,
+            wit::Refund::BySettle,
+        ])?,
+        debt: maybe(bytes, |bytes| {
+            Ok(match bytes.int_in_range(0..=2)? {
+                0 => wit::Debt::Allowance,
+                1 => wit::Debt::Window,
+                _ => wit::Debt::Units(amount(bytes)?),
+            })
+        })?,
+        on_store_error: *bytes.choose(&[
+            wit::Fallback::RouteDefault,
+            wit::Fallback::Allow,
+            wit::Fallback::Local,
+            wit::Fallback::Deny,
+        ])?,
+    })
+}
+
+fn denial(bytes: &mut Unstructured<'_>) -> Result<wit::Denial> {
+    Ok(wit::Denial {
+        status: bytes.int_in_range(390..=610)?,
+        reason: text(bytes)?,
+        retry_after_ms: maybe(bytes, amount)?,
+        headers: list(bytes, pair)?,
+        body: maybe(bytes, |bytes| Ok(wit::Body { media_type: text(bytes)?, text: text(bytes)? }))?,
+    })
+}
+
+fn any_decision(bytes: &mut Unstructured<'_>) -> Result<wit::Decision> {
+    Ok(wit::Decision {
+        verdict: match bytes.int_in_range(0..=7)? {
+            0 => wit::Verdict::Bypass,
+            1 => wit::Verdict::Deny(denial(bytes)?),
+            _ => wit::Verdict::Check(list(bytes, limit)?),
+        },
+        upstream_headers: list(bytes, pair)?,
+        response_headers: list(bytes, pair)?,
+        labels: list(bytes, pair)?,
+        settle_with: maybe(bytes, text)?,
+        settle_on_refusal: bool::arbitrary(bytes)?,
+        body_changes: list(bytes, |bytes| {
+            Ok(wit::BodyChange { pointer: text(bytes)?, json: text(bytes)? })
+        })?,
+        meters: list(bytes, |bytes| {
+            Ok(wit::Meter { pointer: text(bytes)?, gather: gather(bytes)? })
+        })?,
+        read_on_ms: u32::arbitrary(bytes)?,
+        partial: maybe(bytes, |bytes| {
+            Ok(wit::Partial {
+                limits: list(bytes, text)?,
+                least: amount(bytes)?,
+                tell: list(bytes, text)?,
+                base: amount(bytes)?,
+            })
+        })?,
+        hard_cut: maybe(bytes, |bytes| {
+            Ok(wit::HardCut {
+                limits: list(bytes, text)?,
+                taken: amount(bytes)?,
+                step: amount(bytes)?,
+                used: wit::Estimate { base: amount(bytes)?, terms: list(bytes, term)? },
+            })
+        })?,
+    })
+}
+
+fn gather(bytes: &mut Unstructured<'_>) -> Result<wit::Gather> {
+    Ok(*bytes.choose(&[
+        wit::Gather::Last,
+        wit::Gather::Max,
+        wit::Gather::Sum,
+        wit::Gather::Bytes,
+        wit::Gather::Count,
+    ])?)
+}
+
+fn term(bytes: &mut Unstructured<'_>) -> Result<wit::Term> {
+    Ok(wit::Term {
+        group: u32::arbitrary(bytes)?,
+        meter: bytes.int_in_range(0..=40)?,
+        units: amount(bytes)?,
+        per: amount(bytes)?,
+    })
+}
+
+fn any_settlement(bytes: &mut Unstructured<'_>) -> Result<wit::Settlement> {
+    Ok(wit::Settlement {
+        adjustments: list(bytes, |bytes| {
+            let change = match bytes.int_in_range(0..=4)? {
+                0 => wit::Change::Reset,
+                1 => wit::Change::Debt(amount(bytes)?),
+                2 => wit::Change::Units(i64::arbitrary(bytes)?),
+                _ => wit::Change::Units(amount(bytes)?.cast_signed().wrapping_neg()),
+            };
+            Ok(wit::Adjustment { limit: text(bytes)?, change })
+        })?,
+        labels: list(bytes, pair)?,
+        amounts: list(bytes, |bytes| Ok((text(bytes)?, amount(bytes)?)))?,
+    })
+}

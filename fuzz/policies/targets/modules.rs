@@ -1,0 +1,5 @@
+//! See `weir_fuzz_policies::modules`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| weir_fuzz_policies::modules(bytes));
