@@ -13,11 +13,11 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 case $target in
 modules | answers)
     # All of Weir is built. With the profiles of its own Cargo.toml, what it depends on is that of
-    # `make test`; only wasmparser, and what uses it, is built again to be instrumented.
+    # `make test`.
     export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/../target}"
     RUSTC_WRAPPER="$PWD/instrument.sh" WEIR_FUZZ_COVERAGE="$coverage" \
         cargo build --quiet --locked --manifest-path policies/Cargo.toml --bin "$target" \
-        --config ../Cargo.toml --config 'profile.dev.package."wasmparser@0.254".opt-level=2'
+        --config ../Cargo.toml
     binary=$CARGO_TARGET_DIR/debug/$target
     options=-max_len=16384
     ;;
