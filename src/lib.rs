@@ -60,3 +60,7 @@ pub mod picture;
 pub mod telemetry;
 
 pub use app::App;
+
+/// What the tests include from `fuzz/` names the crate as another one would.
+#[cfg(test)]
+extern crate self as weir;

@@ -113,7 +113,6 @@ impl Instance {
         Ok((Self { store, decide, settle, configured_bytes }, manifest))
     }
 
-    /// Bytes of linear memory that it has.
     /// Whether its calls have used up most of the memory that its configuration had left. Some
     /// languages' runtimes leave a little behind in each call: such an instance is replaced before
     /// a request fails for it.
@@ -123,6 +122,7 @@ impl Instance {
         state.memory_bytes.saturating_sub(self.configured_bytes) > left / 4 * 3
     }
 
+    /// Bytes of linear memory that it has.
     pub(super) fn memory_bytes(&self) -> usize {
         self.store.data().memory_bytes
     }

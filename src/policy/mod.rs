@@ -18,7 +18,7 @@ mod doubts;
 mod error;
 mod examine;
 mod fact;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod health;
 mod instance;

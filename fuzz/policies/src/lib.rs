@@ -3,5 +3,5 @@
 mod answers;
 mod modules;
 
-pub use answers::answers;
+pub use answers::{Answer, answers};
 pub use modules::modules;

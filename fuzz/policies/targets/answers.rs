@@ -2,4 +2,6 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| weir_fuzz_policies::answers(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    weir_fuzz_policies::answers(bytes);
+});

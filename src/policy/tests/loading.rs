@@ -142,3 +142,10 @@ fn a_damaged_description_of_types_is_never_read() {
         assert!(policy.decide(&[("client-ip", "192.0.2.1")]).is_ok());
     }
 }
+
+#[test]
+fn the_corpus_of_modules_holds() {
+    for (_, bytes) in corpus("modules") {
+        any_module::modules(&bytes);
+    }
+}

@@ -17,6 +17,12 @@ mod stopping;
 use super::*;
 use crate::telemetry::{Label as _, names};
 
+#[path = "../../../fuzz/policies/src/answers.rs"]
+#[expect(unreachable_pub, reason = "for the crate that has it outside the tests")]
+mod any_answer;
+#[path = "../../../fuzz/policies/src/modules.rs"]
+#[expect(unreachable_pub, reason = "for the crate that has it outside the tests")]
+mod any_module;
 #[path = "../../../tests/harness/damage.rs"]
 mod damage;
 #[path = "../../../tests/harness/guest.rs"]
@@ -24,6 +30,16 @@ pub(crate) mod guest;
 
 const LIMITS: &str = r#"{"limits": [{"name": "per-minute", "algorithm": "fixed_window", "quota": 100, "period": "1m"},
     {"name": "burst", "algorithm": "gcra", "quota": 10, "period": "1s", "burst": 20}]}"#;
+
+/// The inputs of a fuzz target, with their names.
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let all: Vec<_> =
+        files.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect();
+    assert!(!all.is_empty(), "{target} has no corpus");
+    all
+}
 
 /// One for all tests: an engine reserves address space for a thousand instances.
 fn runtime() -> Arc<Runtime> {
