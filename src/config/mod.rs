@@ -376,9 +376,10 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let listeners = server::listeners(&mut root);
     let server = server::server(&mut root);
     let (admin, insight) = server::admin(&mut root, &listeners);
-    let log = server::log(&mut root);
+    let log = server::log(&mut root, insight.show_keys);
     let otlp = otlp::otlp(&mut root);
     let store = store::store(notes, &mut root, server.waiting_max);
+    server::digests_of_headers(notes, &log, &store);
     let upstreams = upstreams::upstreams(&mut root);
     let policies = policies::policies(notes, &mut root, &store.scripts);
     let above = routes::Above {
@@ -401,6 +402,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
             access: log.access,
             access_json: log.is_json(),
             access_fields: log.access_fields,
+            access_headers: log.access_headers.clone(),
             ..server.requests
         },
         connections: server.connections,
@@ -485,10 +487,9 @@ fn warnings(config: &Config, source: &Source) -> Vec<Warning> {
     doubts.map(|doubt| source.warn(&doubt)).collect()
 }
 
-/// In memory each process makes its own secret. On Redis all proxies need the same one.
+/// On Redis all proxies need the same secret.
 fn without_key_secret(config: &Config) -> Option<Doubt> {
-    let open =
-        matches!(config.engine, engine::Settings::Redis(_)) && config.limiter.key_secret.is_none();
+    let open = store::has_open_digests(&config.engine, &config.limiter);
     let text = "no `key_secret_file` or `key_secret_env`: without a secret anybody can compute which clients' keys fall into one slot of the \
                 cluster, and so overload one server";
     let remedy = "write the same secret on all proxies (their counters start afresh)";

@@ -7,10 +7,14 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::reader::{Item, Table};
+use super::reader::{Item, Mark, Notes, Table};
+use super::store::{self, Store};
 use super::{caps, files};
 use crate::proxy::{EncodedSlash, PathParameters};
-use crate::telemetry::{Access, AccessField, AccessFields, Format, Label as _, WORKERS_MAX};
+use crate::telemetry::{
+    ACCESS_HEADER, Access, AccessField, AccessFields, AccessHeaders, Format, Label as _, Mistake,
+    WORKERS_MAX,
+};
 use crate::wire::{Identity, Rate};
 use crate::{admin, insight, limit, listen, policy, proxy, telemetry};
 
@@ -24,6 +28,10 @@ pub const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCAL
 const ADMIN_HOSTS_MAX: usize = 64;
 const HOST_BYTES_MAX: usize = 253;
 const TRUSTED_PROXIES_MAX: usize = 1_024;
+
+/// Header fields in an access line, at most, and bytes of the name of one.
+const ACCESS_HEADERS_MAX: usize = 16;
+const ACCESS_HEADER_BYTES_MAX: usize = 64;
 
 /// Requests that are remembered.
 const REMEMBERED: RangeInclusive<u64> = 0..=1_000_000;
@@ -373,7 +381,8 @@ fn admin_host(item: &Item<'_>) -> Option<String> {
     })
 }
 
-pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
+/// `show_keys` is that of `[admin]`.
+pub(super) fn log(root: &mut Table<'_>, show_keys: bool) -> telemetry::Settings {
     let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level.to_owned()));
     let formats = [("auto", Format::Auto), ("text", Format::Text), ("json", Format::Json)];
     let accesses = [("all", Access::All), ("refused", Access::Refused), ("off", Access::Off)];
@@ -383,16 +392,16 @@ pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
     table.choice("format", &formats, &mut settings.format);
     table.choice("access", &accesses, &mut settings.access);
     if let Some(item) = table.take("access_fields") {
-        settings.access_fields = access_fields(&item);
+        (settings.access_fields, settings.access_headers) = access_fields(&item, show_keys);
     }
     table.finish();
     settings
 }
 
 /// The fields of an access line. A line always has its level and `message`.
-fn access_fields(written: &Item<'_>) -> AccessFields {
+fn access_fields(written: &Item<'_>, show_keys: bool) -> (AccessFields, AccessHeaders) {
     let words: Vec<_> = AccessField::ALL.iter().map(|field| (field.label(), *field)).collect();
-    let items = written.list(AccessField::ALL.len());
+    let items = written.list(AccessField::ALL.len() + ACCESS_HEADERS_MAX);
     if items.is_empty() && written.value.is_array() {
         written.found(
             "no field",
@@ -401,12 +410,70 @@ fn access_fields(written: &Item<'_>) -> AccessFields {
         );
     }
     let mut fields = AccessFields::NONE;
+    let mut headers: Vec<String> = Vec::new();
     for item in items {
-        let Some(field) = item.one_of(&words, "a field of an access line") else { continue };
-        if fields.has(field) {
+        let of_header = |text: &str| text.strip_prefix(ACCESS_HEADER).map(str::to_ascii_lowercase);
+        let is_new = if let Some(name) = item.value.as_str().and_then(of_header) {
+            if !is_access_header(&item, &name) {
+                continue;
+            }
+            let is_new = !headers.contains(&name);
+            headers.push(name);
+            is_new
+        } else {
+            let Some(field) = item.one_of(&words, "a field of an access line") else { continue };
+            let is_new = !fields.has(field);
+            fields = fields.and(field);
+            is_new
+        };
+        if !is_new {
             item.wrong("a field that the list does not have yet");
         }
-        fields = fields.and(field);
     }
-    fields
+    if headers.len() > ACCESS_HEADERS_MAX {
+        let found = format!("{} header fields", headers.len());
+        written.found(found, format!("at most {ACCESS_HEADERS_MAX}"), None);
+    }
+    if !headers.is_empty() {
+        fields = fields.and_headers();
+    }
+    (fields, AccessHeaders::new(headers.iter().map(String::as_str), show_keys))
+}
+
+/// Whether an access line may show the header field `name`, which is in lower case.
+fn is_access_header(item: &Item<'_>, name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if !(1..=ACCESS_HEADER_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_token) {
+        let expected = format!(
+            "`header.` and the name of a header field, of 1 to {ACCESS_HEADER_BYTES_MAX} characters"
+        );
+        item.wrong_with(expected, Some("such as \"header.x-api-key\"".into()));
+        return false;
+    }
+    if telemetry::is_credentials_header(name) {
+        item.wrong("a header field without credentials: cookies, and what is named like a password or a token, are never shown");
+        return false;
+    }
+    // One name for one thing: a replay of the log would take them for two fields.
+    let own = [("host", "host"), ("referer", "referer"), ("user-agent", "user_agent")];
+    if let Some((_, field)) = own.iter().find(|(header, _)| *header == name) {
+        item.wrong(format!("\"{field}\", the field for this header field"));
+        return false;
+    }
+    true
+}
+
+/// Digests of header fields that anybody can compute would show what clients sent to those who try
+/// likely texts.
+pub(super) fn digests_of_headers(notes: &Notes, log: &telemetry::Settings, store: &Store) {
+    let are_shown = log.access_fields.has_headers() && !log.access_headers.as_text;
+    if are_shown && store::has_open_digests(&store.engine, &store.limiter) {
+        let mistake = Mistake::new(
+            "log.access_fields",
+            "header fields, which are shown as digests, and no secret for digests on Redis",
+            "`key_secret_file` or `key_secret_env` in [store]",
+        );
+        let help = "[admin] show_keys = true shows what clients sent as text";
+        notes.add(mistake, Mark::Value, Some(help.into()));
+    }
 }

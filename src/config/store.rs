@@ -50,6 +50,11 @@ enum Kind {
     Redis,
 }
 
+/// Whether anybody can compute the digests of keys. In memory each process makes its own secret.
+pub(super) fn has_open_digests(engine: &engine::Settings, limiter: &limit::Settings) -> bool {
+    matches!(engine, engine::Settings::Redis(_)) && limiter.key_secret.is_none()
+}
+
 /// `waiting_max` is read from `[server.limits]`, where the other bounds of a worker are.
 pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> Store {
     let mut table = root.section("store");

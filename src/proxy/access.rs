@@ -2,8 +2,8 @@
 //! nothing of how it came about.
 //!
 //! Queries are left out unless the operator chooses to have them: they carry tokens and names more
-//! often than a log should hold. Header values are left out for the same reason, and keys unless
-//! the configuration shows them.
+//! often than a log should hold. Other header values are left out for the same reason. Those that
+//! are chosen are digests, and keys are left out, unless the configuration shows keys.
 
 use std::cell::Cell;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use super::json;
 use super::kept::Kept;
 use crate::limit::KeyDigest;
 use crate::plan::Enforcement;
-use crate::telemetry::{self, Access, AccessField, AccessFields, Label as _};
+use crate::telemetry::{self, Access, AccessField, AccessFields, AccessHeaders, Label as _};
 use crate::upstream::Reached;
 
 /// Maximum bytes of a path in a line.
@@ -165,7 +165,13 @@ impl Line {
         if !self.fields.has(field) {
             return false;
         }
-        let key = field.label();
+        self.key(field.label());
+        true
+    }
+
+    /// Begins a field.
+    #[inline]
+    fn key(&mut self, key: &str) {
         if self.json {
             self.out.extend_from_slice(b",\"");
             self.out.extend_from_slice(key.as_bytes());
@@ -175,7 +181,6 @@ impl Line {
             self.out.extend_from_slice(key.as_bytes());
             self.out.push(b'=');
         }
-        true
     }
 
     /// Who asked for what.
@@ -195,6 +200,26 @@ impl Line {
         }
         self.kept(AccessField::Referer, kept);
         self.kept(AccessField::UserAgent, kept);
+        if let Some(kept) = kept
+            && self.fields.has_headers()
+        {
+            self.headers(&context.route.access_headers, kept);
+        }
+    }
+
+    /// The chosen header fields. One that was not sent has a field without a value, so that a
+    /// replay of the log can tell it from one that is not in the log.
+    #[inline(never)]
+    fn headers(&mut self, headers: &AccessHeaders, kept: &Kept) {
+        for (index, field) in headers.fields().enumerate() {
+            self.key(field);
+            match kept.header(index).as_slice() {
+                [] if self.json => self.out.extend_from_slice(b"null"),
+                [] => {}
+                [value] => self.value(value),
+                values => json::strings(&mut self.out, values.iter().map(|value| &**value)),
+            }
+        }
     }
 
     fn word(&mut self, field: AccessField, value: Option<&'static str>) {
@@ -226,11 +251,17 @@ impl Line {
     }
 
     fn text(&mut self, field: AccessField, value: &str) {
-        if !self.begins(field) {
-            return;
+        if self.begins(field) {
+            self.value(value);
         }
+    }
+
+    /// A bare word, or a text in quotes. What begins like a list would be read as one.
+    #[inline]
+    fn value(&mut self, value: &str) {
         let bare = !self.json
             && !value.is_empty()
+            && !value.starts_with(['[', '{'])
             && value
                 .bytes()
                 .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'='));
@@ -393,6 +424,7 @@ mod tests {
         assert_eq!(text("/a status=200\n"), " path=\"/a status=200\\n\"");
         assert_eq!(text(""), " path=\"\"");
         assert_eq!(text("a=b"), " path=\"a=b\"");
+        assert_eq!(text("[a"), " path=\"[a\"");
     }
 
     #[test]

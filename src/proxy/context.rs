@@ -127,10 +127,9 @@ impl RequestContext {
         let id = Id::of(&request.fields, client.trusted);
         let mut context = Self::new(local, client, id, request.method.clone());
         context.grpc = grpc::is_request(request);
-        let route = &context.route;
         // All routes have the same settings of the access log.
-        if route.access != Access::Off {
-            context.kept = Kept::of(route.access_fields, request, peer);
+        if context.route.access != Access::Off {
+            context.kept = Kept::of(local, request, peer);
         }
         if let Some(sampling) = local.sampling() {
             trace::begin(&mut context, sampling, request);

@@ -3,18 +3,24 @@
 //! that other requests hold a pointer's place for it.
 
 use std::borrow::Cow;
+use std::io::Write as _;
 
 use http::Version;
 use smallvec::SmallVec;
 
-use super::target;
+use super::live::LocalSnapshot;
+use super::{facts, target};
+use crate::limit::Limiter;
 use crate::listen::Peer;
-use crate::telemetry::{AccessField, AccessFields};
+use crate::telemetry::{AccessField, AccessFields, AccessHeaders};
 use crate::upstream::Reached;
 use crate::wire::{Known, Request};
 
-/// Maximum bytes that are kept of one value.
+/// Maximum bytes that are kept of one value. A replay of the log takes a header field that is as
+/// long as this for one that was cut.
 const VALUE_BYTES_MAX: usize = 1_024;
+/// Maximum values that are kept of one chosen header field.
+const HEADER_VALUES_MAX: usize = 3;
 
 /// What was kept.
 #[derive(Debug)]
@@ -23,6 +29,8 @@ pub(super) struct Kept {
     texts: Vec<u8>,
     /// Whose they are, and where each of them ends.
     ends: SmallVec<[(AccessField, usize); 4]>,
+    /// The same of the chosen header fields, by their place among them.
+    header_ends: SmallVec<[(usize, usize); 2]>,
     pub(super) protocol: Option<&'static str>,
     pub(super) tls_version: Option<&'static str>,
     /// Where the request was sent.
@@ -30,8 +38,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// What `fields` need. `None` if they need nothing.
-    pub(super) fn of(fields: AccessFields, request: &Request, peer: &Peer) -> Option<Box<Self>> {
+    /// What the lines of `local` need. `None` if they need nothing.
+    pub(super) fn of(local: &LocalSnapshot, request: &Request, peer: &Peer) -> Option<Box<Self>> {
+        // All routes have the same settings of the access log.
+        let route = local.no_route();
+        let fields = route.access_fields;
         if !fields.meets(AccessFields::OF_HEAD) && !fields.meets(AccessFields::OF_SENDING) {
             return None;
         }
@@ -59,7 +70,41 @@ impl Kept {
                 kept.ends.push((field, end));
             }
         }
+        if fields.has_headers() {
+            kept.keep_headers(&route.access_headers, request, &local.snapshot().limiter);
+        }
         Some(kept)
+    }
+
+    /// A digest is that of the whole value as a policy sees it, so that it is the key's where the
+    /// value is the key. `config` refuses digests that anybody can compute.
+    #[inline(never)]
+    fn keep_headers(&mut self, headers: &AccessHeaders, request: &Request, limiter: &Limiter) {
+        for (index, name) in headers.names().enumerate() {
+            for value in request.fields.get_all(name).take(HEADER_VALUES_MAX) {
+                if headers.as_text {
+                    self.texts.extend(value.iter().take(VALUE_BYTES_MAX));
+                } else {
+                    let digest = limiter.digest(&facts::latin1(value), None);
+                    // Writing to a `Vec` can't fail.
+                    let _ = write!(self.texts, "digest:{digest}");
+                }
+                self.header_ends.push((index, self.texts.len()));
+            }
+        }
+    }
+
+    /// The values of the chosen header field at `index`.
+    pub(super) fn header(&self, index: usize) -> SmallVec<[Cow<'_, str>; 1]> {
+        let mut begin = self.ends.last().map_or(0, |(_, end)| *end);
+        let mut values = SmallVec::new();
+        for (of, end) in &self.header_ends {
+            if *of == index {
+                values.extend(self.texts.get(begin..*end).map(String::from_utf8_lossy));
+            }
+            begin = *end;
+        }
+        values
     }
 
     /// Where the request is sent, and nothing of its head.
@@ -67,6 +112,7 @@ impl Kept {
         Box::new(Self {
             texts: Vec::new(),
             ends: SmallVec::new(),
+            header_ends: SmallVec::new(),
             protocol: None,
             tls_version: None,
             reached: Reached::default(),

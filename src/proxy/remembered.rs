@@ -20,7 +20,7 @@ use super::text::AddressText;
 use crate::insight::{self, Kind};
 use crate::plan::{Limit, LimitOutcome, Outcome};
 use crate::policy::{Decision, Verdict};
-use crate::telemetry::Label as _;
+use crate::telemetry::{Label as _, is_credentials_header, names_credentials};
 
 /// Bytes of one fact that are remembered, at most.
 const FACT_BYTES_MAX: usize = 512;
@@ -28,9 +28,6 @@ const FACT_BYTES_MAX: usize = 512;
 const FACTS_BYTES_MAX: usize = 8 << 10;
 /// The three lengths before each packed fact.
 const LENGTHS_BYTES: usize = 12;
-/// What has one of these words in its name is never shown. `token` is one more, `tokens` is not.
-const CREDENTIALS: [&str; 7] =
-    ["authorization", "password", "passwd", "passphrase", "pwd", "secret", "credential"];
 /// Bytes around each name or value in a decision.
 const PAIR_BYTES: usize = size_of::<(String, String)>();
 
@@ -116,8 +113,8 @@ impl ShownFact {
     #[must_use]
     pub fn is_credentials(&self) -> bool {
         let name = self.name.as_str();
-        name.eq_ignore_ascii_case("header.cookie")
-            || name.starts_with("cookie.")
+        name.starts_with("cookie.")
+            || name.strip_prefix("header.").is_some_and(is_credentials_header)
             || names_credentials(name)
     }
 
@@ -135,17 +132,6 @@ impl ShownFact {
         });
         Cow::Owned(shown.collect::<Vec<_>>().join("&"))
     }
-}
-
-/// Whether what has this name is a password or the like, whatever its case is. API keys are not:
-/// limits count by them, so an operator who shows keys shows them.
-fn names_credentials(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let is_token = |(at, token): (usize, &str)| {
-        // `max_tokens` is a number.
-        !name.get(at + token.len()..).is_some_and(|rest| rest.starts_with('s'))
-    };
-    CREDENTIALS.iter().any(|word| name.contains(word)) || name.match_indices("token").any(is_token)
 }
 
 /// Names and values in one allocation: each after its length, the value's whole length first.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::limit::Scope;
 use crate::policy::Policy;
-use crate::telemetry::{Access, AccessFields};
+use crate::telemetry::{Access, AccessFields, AccessHeaders};
 use crate::upstream::Upstream;
 use crate::wire::Rate;
 
@@ -307,6 +307,8 @@ pub struct Settings {
     pub access_json: bool,
     /// What a line says of a request.
     pub access_fields: AccessFields,
+    /// The header fields of requests among them.
+    pub access_headers: AccessHeaders,
     /// Refusal bodies for every route, and for requests that match none.
     pub refusals: Vec<RefusalPage>,
 }
@@ -326,6 +328,7 @@ impl Default for Settings {
             access: Access::default(),
             access_json: false,
             access_fields: AccessFields::default(),
+            access_headers: AccessHeaders::default(),
             refusals: Vec::new(),
         }
     }

@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::limit::{Limiter, Scope};
 use crate::otlp::Tracer;
 use crate::policy::Policy;
-use crate::telemetry::{Access, AccessFields, Metrics, Mistake};
+use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics, Mistake};
 use crate::upstream::Upstream;
 use crate::wire::{Fields, Known, Request};
 
@@ -100,6 +100,7 @@ pub(super) struct RouteHandle {
     pub(super) access: Access,
     pub(super) access_json: bool,
     pub(super) access_fields: AccessFields,
+    pub(super) access_headers: AccessHeaders,
     pub(super) clock: Clock,
     pub(super) extras: Option<Arc<ReplyExtras>>,
     /// What is remembered of requests.
@@ -415,6 +416,7 @@ impl RouteHandle {
             access,
             access_json,
             access_fields: settings.access_fields,
+            access_headers: settings.access_headers.clone(),
             clock: Clock::system(),
             extras: None,
             cut: Arc::default(),

@@ -272,6 +272,8 @@ fn weir<'l>(mut object: Object) -> Read<'l> {
         match value {
             Value::String(value) => told.tell(&name, Cow::Owned(value)),
             Value::Number(value) => told.tell(&name, Cow::Owned(value.to_string())),
+            Value::Array(values) => told.tell_list(&name, values),
+            Value::Null => told.tell_list(&name, Vec::new()),
             _ => {}
         }
     }
@@ -344,5 +346,13 @@ mod tests {
             (Some(7), Some(30_500), 20_250)
         );
         assert!(line.was_refused);
+        let with = json!({"header.a": "x", "header.b": null, "header.c": ["y", "z"],
+            "header.d": "digest:0123456789abcdef0123456789abcdef", "refused_by": ["a"]});
+        let line = self::line(Writer::Weir, with);
+        let headers: Vec<(&str, &str)> =
+            line.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let digest = "digest:0123456789abcdef0123456789abcdef";
+        assert_eq!(headers, [("a", "x"), ("b", ""), ("c", "y"), ("c", "z"), ("d", digest)]);
+        assert!(line.has_digests);
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Line<'l> {
     pub(super) delayed_us: u64,
     /// Header fields of the request.
     pub(super) headers: SmallVec<[(Cow<'l, str>, Cow<'l, str>); 2]>,
+    /// Some of their values are digests.
+    pub(super) has_digests: bool,
     /// The line has all header fields of the request.
     pub(super) all_headers: bool,
     /// The line says that a limiter refused it: the upstream has never answered.

@@ -33,6 +33,6 @@ pub use record::{Asked, CLIENTS_MAX, Client, Record};
 pub use report::{Quotas, Replayed, stopped_line};
 pub use suggest::{Counting, MakeCounting, Point, Search, Suggestion};
 pub use tally::{
-    ClientTally, Counts, Decider, Demand, KeyTally, LimitTally, PolicyTally, Refusal, Row, Seen,
-    Tally, Timeline, VERDICTS, Verdict,
+    ClientTally, Counts, Decider, Demand, FactTally, KeyTally, LimitTally, PolicyTally, Refusal,
+    Row, Seen, Tally, Timeline, VERDICTS, Verdict,
 };

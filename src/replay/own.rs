@@ -2,11 +2,20 @@
 
 use std::borrow::Cow;
 
+use serde_json::Value;
+
 use super::line::Line;
 use super::time;
 
 /// What follows the time in lines about requests.
 const MARK: &str = "  INFO request ";
+/// How the names of header fields begin.
+const HEADER: &str = "header.";
+/// The length from which a value may have been cut when it was logged, in bytes.
+const VALUE_BYTES_MAX: usize = 1_024;
+/// How a value begins that is logged as a digest, and what follows: hexadecimal digits.
+const DIGEST: &str = "digest:";
+const DIGEST_DIGITS: usize = 32;
 
 /// Whether it is a line of Weir's own log.
 pub(super) fn is(text: &str) -> bool {
@@ -53,7 +62,37 @@ impl<'l> Told<'l> {
             "upstream" | "upstream_ms" => self.was_sent = true,
             "failure" => self.has_failed = true,
             "decision" => self.decision = Some(value),
-            _ => {}
+            _ => self.tell_header(name, [value]),
+        }
+    }
+
+    /// A field that is a list, or that has no value.
+    pub(super) fn tell_list(&mut self, name: &str, values: Vec<Value>) {
+        let text = |value| match value {
+            Value::String(text) => Cow::Owned(text),
+            other => Cow::Owned(other.to_string()),
+        };
+        self.tell_header(name, values.into_iter().map(text).collect::<Vec<_>>());
+    }
+
+    /// A header field of the request, one without a value if it was not sent. It is left out if one
+    /// of its values is not what the client sent: cut, or of bytes that are no text.
+    fn tell_header(&mut self, name: &str, values: impl AsRef<[Cow<'l, str>]>) {
+        let Some(name) = name.strip_prefix(HEADER) else { return };
+        let values = values.as_ref();
+        let is_whole = |value: &Cow<'_, str>| {
+            value.len() < VALUE_BYTES_MAX && !value.contains(char::REPLACEMENT_CHARACTER)
+        };
+        if !values.iter().all(is_whole) {
+            return;
+        }
+        let line = &mut self.line;
+        if values.is_empty() {
+            line.add_header(Cow::Owned(name.to_owned()), Cow::Borrowed(""));
+        }
+        for value in values {
+            line.has_digests |= is_digest(value);
+            line.add_header(Cow::Owned(name.to_owned()), value.clone());
         }
     }
 
@@ -68,6 +107,13 @@ impl<'l> Told<'l> {
     }
 }
 
+/// Whether a value of a header field is logged as a digest.
+pub(super) fn is_digest(value: &str) -> bool {
+    value.strip_prefix(DIGEST).is_some_and(|digits| {
+        digits.len() == DIGEST_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
 /// # Errors
 /// What is wrong with the line.
 pub(super) fn read(text: &str) -> Result<Line<'_>, Cow<'static, str>> {
@@ -77,28 +123,30 @@ pub(super) fn read(text: &str) -> Result<Line<'_>, Cow<'static, str>> {
     let mut told = Told::at(time::rfc3339(at));
     while !rest.is_empty() {
         let (name, after) = rest.split_once('=').ok_or("a name without a value")?;
-        let (value, after) = value(after).ok_or("a quoted value without an end")?;
-        rest = after.strip_prefix(' ').unwrap_or(after);
-        told.tell(name, value);
+        if after.starts_with(['"', '[', '{']) {
+            let (value, after) = quoted(after).ok_or("a quoted value without an end")?;
+            rest = after;
+            match value {
+                Value::String(text) => told.tell(name, Cow::Owned(text)),
+                Value::Array(values) => told.tell_list(name, values),
+                _ => {}
+            }
+        } else {
+            let end = after.find(' ').unwrap_or(after.len());
+            let (value, after) = after.split_at_checked(end).unwrap_or((after, ""));
+            rest = after;
+            told.tell(name, Cow::Borrowed(value));
+        }
+        rest = rest.strip_prefix(' ').unwrap_or(rest);
     }
     Ok(told.line())
 }
 
-/// A bare word, or what JSON puts into quotes, lists and objects; and what follows it.
-fn value(text: &str) -> Option<(Cow<'_, str>, &str)> {
-    if !text.starts_with(['"', '[', '{']) {
-        let end = text.find(' ').unwrap_or(text.len());
-        let (value, rest) = text.split_at_checked(end)?;
-        return Some((Cow::Borrowed(value), rest));
-    }
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
+/// What JSON puts into quotes, lists and objects; and what follows it.
+fn quoted(text: &str) -> Option<(Value, &str)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let value = values.next()?.ok()?;
-    let rest = text.get(values.byte_offset()..)?;
-    let value = match value {
-        serde_json::Value::String(text) => text,
-        other => other.to_string(),
-    };
-    Some((Cow::Owned(value), rest))
+    Some((value, text.get(values.byte_offset()..)?))
 }
 
 #[cfg(test)]
@@ -122,6 +170,43 @@ mod tests {
         assert_eq!((line.took_us, line.delayed_us), (Some(30_000), 20_500));
         let headers = [("referer".into(), "http://c/".into()), ("user-agent".into(), "d e".into())];
         assert_eq!(line.headers.as_slice(), headers);
+    }
+
+    fn headers(fields: &str) -> Vec<(String, String)> {
+        let line = read(fields);
+        let owned =
+            |(name, value): &(Cow<'_, str>, Cow<'_, str>)| (name.to_string(), value.to_string());
+        line.headers.iter().map(owned).collect()
+    }
+
+    #[test]
+    fn header_fields_are_those_that_the_client_sent() {
+        let pair = |value: &str| ("x-key".to_owned(), value.to_owned());
+        assert_eq!(headers("header.x-key=a status=200"), [pair("a")]);
+        assert_eq!(headers("header.x-key=\"a \\\"b\" status=200"), [pair("a \"b")]);
+        assert_eq!(headers("header.x-key=\"[\\\"a\\\"]\""), [pair("[\"a\"]")]);
+        assert_eq!(headers("header.x-key=[\"a\",\"b\"] status=200"), [pair("a"), pair("b")]);
+        // It was not sent.
+        assert_eq!(headers("header.x-key= status=200"), [pair("")]);
+        assert_eq!(read("header.x-key= status=200").status, Some(200));
+        // Not all of it is in the log.
+        let cut = "x".repeat(VALUE_BYTES_MAX);
+        assert_eq!(headers(&format!("header.x-key={}", &cut[1..])), [pair(&cut[1..])]);
+        for fields in [format!("header.x-key={cut}"), format!("header.x-key=[\"a\",\"{cut}\"]")] {
+            assert_eq!(headers(&fields), []);
+        }
+        assert_eq!(headers("header.x-key=\"a\u{fffd}\""), []);
+        // No header fields.
+        assert_eq!(headers("route=header.a refused_by=[\"a\"] labels={\"header.a\":\"b\"}"), []);
+    }
+
+    #[test]
+    fn a_digest_is_known_by_its_form() {
+        let digest = "digest:0123456789abcdef0123456789abcdef";
+        assert!(read(&format!("header.x-key={digest}")).has_digests);
+        for other in ["digest:", "digest:abc", &digest[7..], &digest.replace('f', "g")] {
+            assert!(!read(&format!("header.x-key={other}")).has_digests, "{other}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::line::Line;
+use super::own;
 
 /// The most clients of a replay.
 pub const CLIENTS_MAX: usize = 4_000_000;
@@ -58,6 +59,7 @@ struct Held {
     query: bool,
     took: bool,
     bytes: bool,
+    digests: bool,
     all_headers: bool,
 }
 
@@ -269,6 +271,7 @@ impl Record {
                 query: !line.no_queries,
                 took: line.took_us.is_some(),
                 bytes: line.bytes.is_some(),
+                digests: line.has_digests,
                 all_headers: line.all_headers,
             },
             text: text.all.into(),
@@ -332,6 +335,16 @@ impl Record {
             }
         }
     }
+
+    /// Whether the line answers what was asked, and with a digest only.
+    #[must_use]
+    pub fn is_digest(&self, asked: &Asked) -> bool {
+        let Asked::Header(name) = asked else { return false };
+        self.held.digests
+            && self
+                .headers()
+                .any(|(known, value)| known.eq_ignore_ascii_case(name) && own::is_digest(value))
+    }
 }
 
 /// Texts one after another.
@@ -394,6 +407,19 @@ mod tests {
         assert!(!missing.iter().any(|fact| record.holds(&Asked::of_request(fact))));
         assert!(record.holds(&Asked::of_reply("duration-ms")));
         assert!(!record.holds(&Asked::of_reply("header.x")));
+    }
+
+    #[test]
+    fn a_digest_answers_for_its_own_field() {
+        let mut line = line();
+        line.has_digests = true;
+        line.add_header("x-a".into(), "digest:0123456789abcdef0123456789abcdef".into());
+        line.add_header("x-b".into(), "b".into());
+        let record = record(&line).unwrap();
+        let of = |name: &str| Asked::of_request(name);
+        assert!(record.holds(&of("header.x-a")) && record.is_digest(&of("header.X-A")));
+        assert!(record.holds(&of("header.x-b")) && !record.is_digest(&of("header.x-b")));
+        assert!(!record.is_digest(&of("header.x-c")) && !record.is_digest(&of("path")));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::difference::Difference;
 use super::read::Summary;
 use super::record::{CLIENTS_MAX, Client, Record};
 use super::suggest::{Point, Suggestion};
-use super::tally::{Counts, LimitTally, Refusal, Seen, Tally, VERDICTS};
+use super::tally::{Counts, FactTally, LimitTally, Refusal, Seen, Tally, VERDICTS};
 use super::time::shown;
 use crate::plan::algorithm_text;
 
@@ -88,15 +88,21 @@ impl Replayed {
         let Self { candidate, summary, .. } = self;
         let mut gaps = Vec::new();
         for policy in &candidate.policies {
-            for (fact, is_reply, missing) in
-                policy.facts.iter().filter(|(.., missing)| *missing > 0)
-            {
-                let of = if *is_reply { "`settle` reads of replies" } else { "reads" };
-                gaps.push(format!(
-                    "policy {} {of} {fact}: the log does not tell it for {missing} of {} requests",
-                    policy.name,
-                    policy.counts.all()
-                ));
+            let all = policy.counts.all();
+            for fact in &policy.facts {
+                let FactTally { name, of_reply, missing, digests, .. } = fact;
+                let of = if *of_reply { "`settle` reads of replies" } else { "reads" };
+                let read = format!("policy {} {of} {name}", policy.name);
+                if *missing > 0 {
+                    gaps.push(format!(
+                        "{read}: the log does not tell it for {missing} of {all} requests"
+                    ));
+                }
+                if *digests > 0 {
+                    gaps.push(format!(
+                        "{read}: the log has only its digest for {digests} of {all} requests. That tells values apart, but not which of them a configuration names"
+                    ));
+                }
             }
         }
         let mut count = |count: u64, text: &str| {

@@ -153,10 +153,22 @@ pub struct PolicyTally {
     pub name: String,
     /// What became of them.
     pub counts: Counts,
-    /// Each fact that the policy reads, whether it is one of replies, and the number of requests
-    /// for which the log does not answer it.
-    pub facts: Vec<(String, bool, u64)>,
-    asked: Vec<Asked>,
+    /// Each fact that the policy reads.
+    pub facts: Vec<FactTally>,
+}
+
+/// A fact that a policy reads, and for how many requests the log tells it.
+#[derive(Clone, Debug)]
+pub struct FactTally {
+    /// Its name.
+    pub name: String,
+    /// It is one of replies.
+    pub of_reply: bool,
+    /// Requests for which the log does not tell it.
+    pub missing: u64,
+    /// Requests for which the log has a digest of it.
+    pub digests: u64,
+    asked: Asked,
 }
 
 /// What was asked of one counter, at one moment. There may be millions, so it is small.
@@ -361,8 +373,9 @@ impl Tally {
         });
         let Some(tally) = self.policies.get_mut(index) else { return };
         tally.counts.add(verdict);
-        for ((.., missing), asked) in tally.facts.iter_mut().zip(&tally.asked) {
-            *missing += u64::from(!record.holds(asked));
+        for fact in &mut tally.facts {
+            fact.missing += u64::from(!record.holds(&fact.asked));
+            fact.digests += u64::from(record.is_digest(&fact.asked));
         }
     }
 
@@ -448,16 +461,17 @@ impl PolicyTally {
         let (request, reply) = policy.facts;
         let facts =
             request.iter().map(|fact| (fact, false)).chain(reply.iter().map(|it| (it, true)));
-        let facts = facts.take(FACTS_MAX);
-        let asked = facts.clone().map(|(fact, is_reply)| match is_reply {
-            true => Asked::of_reply(fact),
-            false => Asked::of_request(fact),
-        });
+        let fact = |(fact, of_reply): (&String, bool)| FactTally {
+            name: fact.clone(),
+            of_reply,
+            missing: 0,
+            digests: 0,
+            asked: if of_reply { Asked::of_reply(fact) } else { Asked::of_request(fact) },
+        };
         Self {
             name: policy.name.to_owned(),
             counts: Counts::default(),
-            asked: asked.collect(),
-            facts: facts.map(|(fact, is_reply)| (fact.clone(), is_reply, 0)).collect(),
+            facts: facts.take(FACTS_MAX).map(fact).collect(),
         }
     }
 }

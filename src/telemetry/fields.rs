@@ -1,6 +1,13 @@
 //! The fields of an access line, and which of them an operator has chosen. Knows no request.
 
+use std::sync::Arc;
+
 use super::label::{Label as _, labels};
+
+/// How a field of a line begins that is a header field of the request: `header.x-api-key`.
+pub const ACCESS_HEADER: &str = "header.";
+/// The bit behind those of all [`AccessField`]s: [`AccessHeaders`] are shown.
+const HEADERS: u32 = 1 << 31;
 
 labels! {
     /// A field of an access line, in the order in which a line has them. Adding one that is in no
@@ -86,7 +93,8 @@ impl AccessFields {
         .and(AccessField::Protocol)
         .and(AccessField::TlsVersion)
         .and(AccessField::Referer)
-        .and(AccessField::UserAgent);
+        .and(AccessField::UserAgent)
+        .and_headers();
     /// Fields about the sending of a request.
     pub const OF_SENDING: Self =
         Self::NONE.and(AccessField::Upstream).and(AccessField::UpstreamTime);
@@ -95,6 +103,18 @@ impl AccessFields {
     #[must_use]
     pub const fn and(self, field: AccessField) -> Self {
         Self(self.0 | 1 << field as u32)
+    }
+
+    /// With the header fields that [`AccessHeaders`] names.
+    #[must_use]
+    pub const fn and_headers(self) -> Self {
+        Self(self.0 | HEADERS)
+    }
+
+    /// Whether lines show header fields of [`AccessHeaders`].
+    #[must_use]
+    pub const fn has_headers(self) -> bool {
+        self.0 & HEADERS != 0
     }
 
     /// Without `field`.
@@ -136,9 +156,49 @@ impl Default for AccessFields {
     }
 }
 
+/// The header fields of requests that lines show. A set with
+/// [`has_headers`](AccessFields::has_headers) says that there are some, so that other requests look
+/// at nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessHeaders {
+    /// `header.x-api-key`, in the order of a line.
+    fields: Arc<[Box<str>]>,
+    /// They are shown as clients sent them, and not as digests.
+    pub as_text: bool,
+}
+
+impl AccessHeaders {
+    /// Those with these names.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>, as_text: bool) -> Self {
+        let field = |name: &str| [ACCESS_HEADER, &name.to_ascii_lowercase()].concat().into();
+        Self { fields: names.into_iter().map(field).collect(), as_text }
+    }
+
+    /// The names of their fields in a line.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|field| &**field)
+    }
+
+    /// The names of the header fields, in lower case and in the same order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.fields().map(|field| field.strip_prefix(ACCESS_HEADER).unwrap_or(field))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn header_fields_are_a_bit_of_their_own_and_named_in_lower_case() {
+        let all = AccessField::ALL.iter().fold(AccessFields::NONE, |all, field| all.and(*field));
+        let headers = AccessFields::NONE.and_headers();
+        assert!(!all.has_headers() && !headers.meets(all) && all.and_headers().has_headers());
+        assert!(headers.meets(AccessFields::OF_HEAD) && !AccessFields::default().has_headers());
+        let headers = AccessHeaders::new(["X-Api-Key", "header.x"], false);
+        assert_eq!(headers.fields().collect::<Vec<_>>(), ["header.x-api-key", "header.header.x"]);
+        assert_eq!(headers.names().collect::<Vec<_>>(), ["x-api-key", "header.x"]);
+    }
 
     #[test]
     fn each_field_is_a_bit_of_its_own() {

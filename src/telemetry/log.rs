@@ -18,7 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-use super::fields::AccessFields;
+use super::fields::{AccessFields, AccessHeaders};
 
 /// Messages that wait for the writer, at most.
 const QUEUE_LINES_MAX: usize = 8_192;
@@ -65,6 +65,8 @@ pub struct Settings {
     pub access: Access,
     /// What a line says of a request.
     pub access_fields: AccessFields,
+    /// The header fields of requests among them.
+    pub access_headers: AccessHeaders,
     /// Lines go to standard error, because a command prints its results on standard output.
     pub on_stderr: bool,
 }
@@ -76,6 +78,7 @@ impl Default for Settings {
             format: Format::Auto,
             access: Access::All,
             access_fields: AccessFields::default(),
+            access_headers: AccessHeaders::default(),
             on_stderr: false,
         }
     }

@@ -4,6 +4,7 @@
 //! from the configuration; they are never a key, a path or a header's value. This module uses no
 //! other.
 
+mod credentials;
 mod doubt;
 mod exposition;
 mod fields;
@@ -14,8 +15,9 @@ mod metrics;
 mod mistake;
 pub mod names;
 
+pub use credentials::{is_credentials_header, names_credentials};
 pub use doubt::{Doubt, DoubtKind};
-pub use fields::{AccessField, AccessFields};
+pub use fields::{ACCESS_HEADER, AccessField, AccessFields, AccessHeaders};
 pub use histogram::{Histogram, Times};
 pub(crate) use label::labels;
 pub use label::{CounterSet, Label};

@@ -65,6 +65,7 @@ mod policy_command;
 mod refusals;
 mod reloads;
 mod replay;
+mod replay_headers;
 mod replay_running;
 mod replies;
 mod routes;

@@ -47,12 +47,14 @@ fn told(line: &str) -> (f64, Vec<String>) {
     (stamp.as_millisecond() as f64 - line["duration_ms"].as_f64().unwrap(), by)
 }
 
-/// The lines of the access log, once there are so many.
-fn lines(weir: &Weir, count: usize) -> Vec<String> {
+/// The lines of JSON of the access log, once there are so many.
+const JSON: &str = "\"message\":\"request\"";
+
+/// The lines of the log that have this mark, once there are so many.
+pub(crate) fn lines(weir: &Weir, mark: &str, count: usize) -> Vec<String> {
     eventually("all lines of the access log", || {
         let all = weir.output().lines().into_iter();
-        let lines: Vec<String> =
-            all.filter(|line| line.contains("\"message\":\"request\"")).collect();
+        let lines: Vec<String> = all.filter(|line| line.contains(mark)).collect();
         if lines.len() == count { Ok(lines) } else { Err(lines.len().to_string()) }
     })
 }
@@ -72,7 +74,7 @@ async fn sent(config: &str) -> Vec<String> {
             }
         }
     }
-    lines(&weir, BURSTS_MS.len() * LIMITS.len() * IN_A_BURST)
+    lines(&weir, JSON, BURSTS_MS.len() * LIMITS.len() * IN_A_BURST)
 }
 
 /// How much later than planned the latest request came.
@@ -87,14 +89,14 @@ fn late_ms(lines: &[String]) -> f64 {
     each.fold(0.0, f64::max)
 }
 
-fn folder(log: &str, config: &str) -> TempDir {
+pub(crate) fn folder(log: &str, config: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("access.log"), log).unwrap();
     std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
     folder
 }
 
-fn replayed(folder: &TempDir) -> Value {
+pub(crate) fn replayed(folder: &TempDir) -> Value {
     let ended = run(Command::new(binary()).current_dir(folder.path()).args([
         "replay",
         "--json",
@@ -167,7 +169,7 @@ async fn what_a_failed_policy_lets_through_passes_in_the_replay_too() {
         let weir = Weir::build(&config).file("guest.wasm", &module).start();
         let reply = tokio::time::timeout(TIMEOUT, get(weir.http, "/?panic", &[])).await.unwrap();
         assert_eq!(reply.status, status, "{word}");
-        let folder = folder(&lines(&weir, 1).concat(), &config);
+        let folder = folder(&lines(&weir, JSON, 1).concat(), &config);
         std::fs::write(folder.path().join("guest.wasm"), &module).unwrap();
         let report = replayed(&folder);
         let counts = &report["requests"]["counts"];

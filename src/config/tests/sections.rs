@@ -7,7 +7,7 @@ use crate::engine::SnapshotSettings;
 use crate::limit::Share;
 use crate::otlp::Sampling;
 use crate::policy::CacheFolder;
-use crate::telemetry::{AccessField, AccessFields, WORKERS_MAX};
+use crate::telemetry::{AccessField, AccessFields, AccessHeaders, WORKERS_MAX};
 use crate::upstream::Protocol;
 
 /// The minimal file behind `text`: it begins with a table, so keys may stand before it.
@@ -110,6 +110,50 @@ fn the_fields_of_an_access_line_are_chosen_by_name() {
     says("log.access_fields = [\"path\", \"path\"]", &["access_fields[1]: found \"path\""]);
     says("log.access_fields = []", &["found no field", "`access = \"off\"` writes no lines"]);
     says("log.access_fields = \"path\"", &["expected an array"]);
+}
+
+#[test]
+fn header_fields_of_an_access_line_are_named_in_any_case() {
+    let list = "log.access_fields = [\"path\", \"header.X-Api-Key\", \"header.x-b\"]";
+    let names = ["x-api-key", "x-b"];
+    for (admin, as_text) in [("", false), ("admin.show_keys = true\n", true)] {
+        let config = good(&extended(&format!("{admin}{list}")));
+        assert_eq!(config.log.access_headers, AccessHeaders::new(names, as_text));
+        assert_eq!(config.requests.access_headers, config.log.access_headers);
+        assert!(config.requests.access_fields.has_headers());
+        assert!(config.log.access_fields.has(AccessField::Path));
+    }
+    // Nobody could find a text by its digest.
+    let open = format!("[log]\naccess_fields = [\"header.x-api-key\"]\n{REDIS}");
+    says(&open, &["log.access_fields: found header fields", "`key_secret_file`", "show_keys"]);
+    let secret = open.replace("on_store_error", "key_secret_env = \"PATH\"\non_store_error");
+    good(&extended(&secret));
+    good(&extended(&format!("[admin]\nshow_keys = true\n{open}")));
+}
+
+#[test]
+fn header_fields_that_no_access_line_shows() {
+    let list = |fields: &str| format!("log.access_fields = [{fields}]");
+    let says = |fields: &str, parts: &[&str]| says(&list(fields), parts);
+    says("\"header.\"", &["access_fields[0]: found \"header.\"", "such as \"header.x-api-key\""]);
+    says("\"header.x key\"", &["expected `header.` and the name of a header field"]);
+    says(&format!("\"header.{}\"", "x".repeat(65)), &["of 1 to 64 characters"]);
+    good(&extended(&list(&format!("\"header.{}\"", "x".repeat(64)))));
+    says(
+        "\"header.a\", \"header.A\"",
+        &["access_fields[1]: found \"header.A\"", "does not have yet"],
+    );
+    for name in ["cookie", "Authorization", "proxy-authorization", "x-auth-token", "X-Secret"] {
+        says(&format!("\"header.{name}\""), &["a header field without credentials"]);
+    }
+    says("\"header.User-Agent\"", &["expected \"user_agent\", the field for this header field"]);
+    says("\"header.host\"", &["expected \"host\""]);
+    let many = |count: usize| {
+        let names = (0..count).map(|index| format!("\"header.x-{index}\""));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    good(&extended(&list(&many(16))));
+    says(&many(17), &["log.access_fields: found 17 header fields", "at most 16"]);
 }
 
 #[test]

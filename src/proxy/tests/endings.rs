@@ -9,7 +9,7 @@ use super::super::tally::Decided;
 use super::super::{access, settle, tunnel};
 use super::*;
 use crate::plan::{Enforcement, Refund};
-use crate::telemetry::AccessField;
+use crate::telemetry::{AccessField, AccessHeaders};
 use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{self, Fields};
 
@@ -348,4 +348,80 @@ async fn counting_an_empty_body_for_the_log_leaves_it_empty() {
     let line = access::line(&context, 0, Duration::ZERO, START_US, false);
     assert_eq!(line, b" INFO request bytes_in=5\n");
     drop(context.stream(reply(200)));
+}
+
+/// A line of text and one of JSON, of a request with these header fields.
+fn lines_with(handler: &TestHandler, fields: &[(&str, &[u8])]) -> [String; 2] {
+    let mut request = http::Request::get("/x");
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).unwrap().into();
+    let context = RequestContext::begin(&handler.local, &request, &peer());
+    let lines = [false, true].map(|as_json| {
+        let line = access::line(&context, 0, Duration::ZERO, START_US, as_json);
+        String::from_utf8(line).unwrap()
+    });
+    // Not refused, so that the test itself logs nothing.
+    drop(context.stream(reply(200)));
+    lines
+}
+
+fn logging(names: &[&str], as_text: bool) -> TestHandler {
+    let access_fields = AccessFields::NONE.and(AccessField::UserAgent).and_headers();
+    let access_headers = AccessHeaders::new(names.iter().copied(), as_text);
+    let settings =
+        Settings { access: Access::Refused, access_fields, access_headers, ..settings() };
+    TestHandler::with(settings, vec![respond("/*")])
+}
+
+#[tokio::test]
+async fn chosen_header_fields_are_in_the_line_as_they_were_sent() {
+    let handler = logging(&["x-a", "x-two", "x-none", "x-empty"], true);
+    let sent: [(&str, &[u8]); 7] = [
+        ("X-Two", b"a"),
+        ("x-unasked", b"secret"),
+        ("x-a", b"k \"1\""),
+        ("user-agent", b"curl"),
+        ("x-two", b"b"),
+        ("x-empty", b""),
+        ("x-two", b"a"),
+    ];
+    let [text, json] = lines_with(&handler, &sent);
+    let expected = " INFO request user_agent=curl header.x-a=\"k \\\"1\\\"\" \
+        header.x-two=[\"a\",\"b\",\"a\"] header.x-none= header.x-empty=\"\"\n";
+    assert_eq!(text, expected);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let expected = serde_json::json!({
+        "level": "INFO", "message": "request", "user_agent": "curl", "header.x-a": "k \"1\"",
+        "header.x-two": ["a", "b", "a"], "header.x-none": null, "header.x-empty": "",
+    });
+    assert_eq!(json, expected);
+
+    // A line has neither more of a value, nor more values.
+    let long = [b'x'; 3_000];
+    let mut sent: Vec<(&str, &[u8])> = vec![("x-two", b"v"); 5];
+    sent.push(("x-a", &long));
+    let [_, json] = lines_with(&handler, &sent);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["header.x-a"], "x".repeat(1_024));
+    assert_eq!(json["header.x-two"], serde_json::json!(["v", "v", "v"]));
+}
+
+#[tokio::test]
+async fn header_fields_are_digests_of_keys_where_keys_are_not_shown() {
+    let handler = logging(&["x-a", "x-b", "x-none"], false);
+    let long = [b'x'; 3_000];
+    let sent: [(&str, &[u8]); 3] = [("x-a", b"secret-\xe9"), ("x-b", b"b"), ("x-b", &long)];
+    let [text, json] = lines_with(&handler, &sent);
+    assert!(!text.contains("secret") && !json.contains("secret"), "{text}{json}");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    // As a policy that counts by them has its keys: each byte is a character.
+    let digest = |key: &str| format!("digest:{}", handler.limiter.digest(key, None));
+    assert_eq!(json["header.x-a"], digest("secret-\u{e9}"));
+    assert_eq!(json["header.x-b"], serde_json::json!([digest("b"), digest(&"x".repeat(3_000))]));
+    assert_eq!(
+        (json.get("header.x-none"), text.contains("header.x-none=\n")),
+        (Some(&serde_json::Value::Null), true)
+    );
 }

@@ -24,7 +24,7 @@ use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
 use crate::limit::{Limiter, Scope};
 use crate::plan::{Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, Plan, Rate, Slot};
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
-use crate::telemetry::{Access, AccessFields, Metrics};
+use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics};
 
 /// Long enough that no test fails because a machine was busy.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -99,6 +99,7 @@ pub(super) fn settings() -> Settings {
         access: Access::Off,
         access_json: true,
         access_fields: AccessFields::default(),
+        access_headers: AccessHeaders::default(),
         refusals: Vec::new(),
     }
 }
