@@ -1,6 +1,6 @@
 //! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`, `weir replay`,
-//! `weir top`, `weir policy`. `request` reads a request from the command line, and `words` puts
-//! decisions into text.
+//! `weir top`, `weir policy`. `request` reads a request from the command line, `words` puts
+//! decisions into text, and `shell` quotes what is to be pasted.
 //!
 //! Exit codes: 0 success, 1 it could not start or not finish, 2 the command line was wrong, 78 the
 //! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell a mistake,
@@ -21,6 +21,7 @@ mod policy;
 mod print;
 mod replay;
 mod request;
+mod shell;
 mod top;
 mod words;
 

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::plan::{Enforcement, LimitOutcome};
+use super::shell;
+use crate::plan::{Enforcement, Limit, LimitOutcome};
 pub(super) use crate::plan::{algorithm_text as algorithm, duration_text as time};
 use crate::policy::Verdict;
 use crate::proxy::{Account, LimitAccount, TrialRequest, TrialVerdict};
@@ -75,11 +76,20 @@ fn rejected(account: &Account) -> String {
 fn short(of: &LimitAccount) -> String {
     let LimitAccount { limit, outcome, .. } = of;
     let mut text =
-        format!("{} {}: had {}, asked {}", limit.name, quoted(&limit.key), of.had(), limit.cost);
+        format!("{} {}: had {}, asked {}", limit.name, counter(limit), of.had(), limit.cost);
     if !outcome.fits {
         let _ = write!(text, ", {}", would_pass(limit.enforcement, outcome));
     }
     text
+}
+
+/// Key and tag, as `weir key` takes them.
+fn counter(limit: &Limit) -> String {
+    let key = shell::key(&limit.key);
+    match &limit.tag {
+        Some(tag) => format!("{key} tag {}", shell::key(tag)),
+        None => key,
+    }
 }
 
 fn would_pass(enforcement: Enforcement, outcome: &LimitOutcome) -> String {
@@ -130,7 +140,7 @@ fn limit(of: &LimitAccount, now: Option<&LimitOutcome>) -> String {
         "{} ({}) key {}: had {}, ",
         limit.name,
         algorithm(&limit.algorithm),
-        quoted(&limit.key),
+        counter(limit),
         of.had()
     );
     if outcome.fits {

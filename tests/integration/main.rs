@@ -43,6 +43,7 @@ mod endpoints;
 mod endurance;
 mod examples;
 mod explain;
+mod explain_command;
 mod faults;
 mod forwarding;
 mod guests;

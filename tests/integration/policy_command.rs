@@ -105,7 +105,7 @@ fn a_file_of_requests_passes_if_all_is_as_it_says() {
     for part in [
         "POST /send at 59 s from 203.0.113.1: refused by per-minute, passes in 1 s\n",
         "sees header.x-api-key=\"abc\"",
-        "per-minute (fixed_window, 10 in 1 min) key \"abc\": had 10, took 2; 8 left, all back in 1 min\n",
+        "per-minute (fixed_window, 10 in 1 min) key 'abc': had 10, took 2; 8 left, all back in 1 min\n",
         "had 8, took 2; 8 left (before it was settled 6)",
         "had 0, asked 2, refuses, passes in 1 s; 0 left",
     ] {
@@ -336,7 +336,7 @@ fn a_policy_is_looked_into_and_measured() {
         "reads      header.x-api-key, client-ip",
         "remembered (pure)",
         "GET /search from 203.0.113.7: admitted\n",
-        "per-minute (fixed_window, 10 in 1 min) key \"abc\": had 10, took 2; 8 left",
+        "per-minute (fixed_window, 10 in 1 min) key 'abc': had 10, took 2; 8 left",
         "us in a running instance",
     ] {
         assert!(told.contains(part), "{part}: {told}");

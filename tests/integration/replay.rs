@@ -536,7 +536,7 @@ fn a_request_is_explained() {
     for told in [
         "GET /search from 203.0.113.7, by proxy.toml: fresh counters, in virtual time\n",
         "1 of 3: admitted\n    policy public, route search\n    sees client-ip=\"203.0.113.7\"\n",
-        "day (fixed_window, 2 in 1 d) key \"203.0.113.7\": had 2, took 1; 1 left, all back in 1 d\n",
+        "day (fixed_window, 2 in 1 d) key '203.0.113.7': had 2, took 1; 1 left, all back in 1 d\n",
         "3 of 3: refused by day, passes in 1 d\n",
         "had 0, asked 1, refuses, passes in 1 d; 0 left",
     ] {
