@@ -2,10 +2,10 @@
 //! times, counts what became of each request, and writes reports. Knows no policy and no engine:
 //! `app` takes the requests through those.
 //!
-//! In the order of a replay: `read` opens logs and merges them, with `format`, `pattern`, `json`,
-//! `own` and `time` for their lines; `line` is what a line tells, and `record` what is kept of it.
-//! `tally` counts, `difference` compares two configurations, `suggest` looks for quotas (`quota`).
-//! `report` has it all, `text` and `page` show it to people.
+//! In the order of a replay: `read` opens logs and merges them, with `format`, `pattern` (and its
+//! `variable`), `json`, `own` and `time` for their lines; `line` is what a line tells, and `record`
+//! what is kept of it. `tally` counts, `difference` compares two configurations, `suggest` looks for
+//! quotas (`quota`). `report` has it all, `text` and `page` show it to people.
 
 mod difference;
 mod format;
@@ -22,6 +22,7 @@ mod suggest;
 mod tally;
 mod text;
 mod time;
+mod variable;
 
 pub use difference::Difference;
 pub use format::{Described, FORMATS, Format, Reading};

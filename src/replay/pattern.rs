@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use super::line::{Line, unescaped};
-use super::time;
+use super::line::Line;
+use super::variable::{FOUND_CHARS_MAX, Variable};
 
 /// The common log format of NCSA, and the combined one of Apache and nginx.
 pub(super) const COMMON: &str =
@@ -14,9 +14,6 @@ pub(super) const COMMON: &str =
 /// What combined has beyond common.
 pub(super) const COMBINED: &str = "$remote_addr $identity $remote_user [$time_local] \"$request\" \
      $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
-
-/// Characters of what was found that a mistake shows, at most.
-const FOUND_CHARS_MAX: usize = 40;
 
 /// A line's shape.
 #[derive(Debug)]
@@ -41,55 +38,6 @@ struct Part {
     quoted: bool,
 }
 
-/// What a variable tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Variable {
-    Client,
-    TimeLocal,
-    TimeIso,
-    Milliseconds,
-    Request,
-    Method,
-    Target,
-    Path,
-    Query,
-    Version,
-    Status,
-    Bytes,
-    RequestTime,
-    Host,
-    Scheme,
-    Header(String),
-    /// Not of interest here.
-    Other,
-}
-
-impl Variable {
-    fn named(name: &str) -> Self {
-        match name {
-            "remote_addr" | "realip_remote_addr" => Self::Client,
-            "time_local" => Self::TimeLocal,
-            "time_iso8601" => Self::TimeIso,
-            "msec" => Self::Milliseconds,
-            "request" => Self::Request,
-            "request_method" => Self::Method,
-            "request_uri" => Self::Target,
-            "uri" | "document_uri" => Self::Path,
-            "args" | "query_string" => Self::Query,
-            "server_protocol" => Self::Version,
-            "status" => Self::Status,
-            "body_bytes_sent" | "bytes_sent" | "bytes" => Self::Bytes,
-            "request_time" => Self::RequestTime,
-            "host" | "http_host" => Self::Host,
-            "scheme" => Self::Scheme,
-            _ => match name.strip_prefix("http_") {
-                Some(field) => Self::Header(field.replace('_', "-")),
-                None => Self::Other,
-            },
-        }
-    }
-}
-
 impl Pattern {
     /// # Errors
     /// What is wrong with it.
@@ -99,16 +47,22 @@ impl Pattern {
         let mut parts = Vec::new();
         let mut before = start.clone();
         let mut pieces = pieces.peekable();
+        // Where the next `$` stands, in characters from 1.
+        let mut place = start.chars().count() + 1;
         while let Some(piece) = pieces.next() {
-            let (name, until) = named(piece)?;
+            let at = |wrong: String| format!("at character {place}: {wrong}");
+            let (name, until) = named(piece).map_err(at)?;
             if until.is_empty() && pieces.peek().is_some() {
-                return Err(format!(
+                return Err(at(format!(
                     "found ${name} directly before the next variable, expected text between them"
-                ));
+                )));
             }
+            let variable = Variable::named(name)
+                .map_err(|expected| at(format!("found the variable ${}, {expected}", cut(name))))?;
+            place += piece.chars().count() + 1;
             parts.push(Part {
                 name: name.to_owned(),
-                variable: Variable::named(name),
+                variable,
                 until: memmem::Finder::new(until).into_owned(),
                 quoted: before.ends_with('"') && until.starts_with('"'),
             });
@@ -166,8 +120,7 @@ impl Pattern {
         let (stamp_is_end, no_queries) = (true, self.no_queries);
         let mut line = Line { stamp_is_end, no_queries, ..Line::default() };
         let mut rest = text.strip_prefix(self.start.as_str()).ok_or_else(|| {
-            let found: String = text.chars().take(FOUND_CHARS_MAX).collect();
-            format!("found a line that begins with {found:?}, expected {:?}", self.start)
+            format!("found a line that begins with {:?}, expected {:?}", cut(text), self.start)
         })?;
         for part in &self.parts {
             let (value, after) = part.split(rest, self.open).ok_or_else(|| {
@@ -177,7 +130,7 @@ impl Pattern {
             rest = after;
         }
         if !rest.is_empty() && !self.open {
-            let found: String = rest.chars().take(FOUND_CHARS_MAX).collect();
+            let found = cut(rest);
             return Err(format!("found {found:?} behind the last field, expected its end").into());
         }
         Ok(line)
@@ -187,14 +140,21 @@ impl Pattern {
 /// The variable's name at the beginning of `piece`, `NAME` or `{NAME}`, and the text behind it.
 fn named(piece: &str) -> Result<(&str, &str), String> {
     if let Some(rest) = piece.strip_prefix('{') {
-        return rest.split_once('}').ok_or_else(|| format!("found ${piece:?}, expected `}}`"));
+        return rest
+            .split_once('}')
+            .ok_or_else(|| format!("found \"${}\", expected `}}`", cut(piece)));
     }
     let end = piece.find(|byte: char| !byte.is_ascii_alphanumeric() && byte != '_');
     let (name, until) = piece.split_at_checked(end.unwrap_or(piece.len())).unwrap_or((piece, ""));
     if name.is_empty() {
+        let until = cut(until);
         return Err(format!("found `$` before {until:?}, expected a variable such as $status"));
     }
     Ok((name, until))
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(FOUND_CHARS_MAX).collect()
 }
 
 impl Part {
@@ -217,62 +177,6 @@ impl Part {
             from = found + 1;
         }
     }
-}
-
-impl Variable {
-    fn tell<'l>(&self, value: &'l str, line: &mut Line<'l>) -> Result<(), Cow<'static, str>> {
-        let known = Some(value).filter(|value| !value.is_empty() && *value != "-");
-        let stamp = |us: Option<i64>, expected: &str| {
-            us.map(Some).ok_or_else(|| format!("found the time {value:?}, expected {expected}"))
-        };
-        match self {
-            Self::Client => line.client = known.map(Cow::Borrowed),
-            Self::TimeLocal => {
-                line.stamp_us = stamp(time::common(value), "17/May/2015:10:05:03 +0000")?;
-            }
-            Self::TimeIso => line.stamp_us = stamp(time::rfc3339(value), "2015-05-17T10:05:03Z")?,
-            Self::Milliseconds => line.stamp_us = stamp(time::seconds(value), "1431857103.123")?,
-            Self::Request => {
-                line.set_request(value)?;
-                if let Some(Cow::Borrowed(target)) = line.target {
-                    line.target = Some(unescaped(target));
-                }
-            }
-            Self::Method => line.method = known.map(Cow::Borrowed),
-            Self::Target | Self::Path => line.target = known.map(unescaped),
-            Self::Query => line.query = known.map(unescaped),
-            Self::Version => line.version = known.map(Cow::Borrowed),
-            Self::Status => {
-                let read = |text: &str| text.parse().map_err(|_| unlike("status", text, "200"));
-                line.status = known.map(read).transpose()?;
-            }
-            Self::Bytes => {
-                let read = |text: &str| text.parse().map_err(|_| unlike("length", text, "1024"));
-                line.bytes = Some(known.map_or(Ok(0), read)?);
-            }
-            Self::RequestTime => {
-                let read = |text: &str| {
-                    let us = time::seconds(text).and_then(|us| u64::try_from(us).ok());
-                    us.ok_or_else(|| unlike("duration", text, "0.250"))
-                };
-                line.took_us = known.map(read).transpose()?;
-            }
-            Self::Host => line.host = known.map(Cow::Borrowed),
-            Self::Scheme => line.scheme = known.map(Cow::Borrowed),
-            Self::Header(name) => {
-                // The log has the field: without a value, the request had none.
-                let value = known.map(unescaped);
-                line.add_header(Cow::Owned(name.clone()), value.unwrap_or_default());
-            }
-            Self::Other => {}
-        }
-        Ok(())
-    }
-}
-
-fn unlike(what: &str, found: &str, such_as: &str) -> String {
-    let found: String = found.chars().take(FOUND_CHARS_MAX).collect();
-    format!("found the {what} {found:?}, expected one such as {such_as}")
 }
 
 #[cfg(test)]
@@ -346,7 +250,12 @@ mod tests {
             ("$remote_addr $status", "without $time_local"),
             ("$remote_addr$status", "directly before"),
             ("[$time_local] \"$request\"", "without $remote_addr"),
-            ("$", "expected a variable"),
+            ("$", "at character 1: found `$` before \"\", expected a variable"),
+            ("$remote_adr [$time_local]", "at character 1: found the variable $remote_adr, "),
+            ("\u{e9} ${status} [$time_locla]", "at character 14: found the variable $time_locla, "),
+            ("$remote_addr$status", "at character 1: found $remote_addr directly before"),
+            ("$status ${oops", "at character 9: found \"${oops\", expected `}`"),
+            ("$status $tme_local", "the nearest is $time_local; known are $remote_addr, "),
         ] {
             let found = Pattern::parse(pattern).unwrap_err();
             assert!(found.contains(told), "{found}");
