@@ -189,6 +189,7 @@ fn failed(error: &ReplayError) -> ExitCode {
             for one in &summary.broken_shown {
                 errln!("{}:{}: {}", one.file, one.line, one.why);
             }
+            summary.damaged.iter().for_each(|one| errln!("{}", one.told()));
             ExitCode::from(EXIT_WRONG)
         }
     }

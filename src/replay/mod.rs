@@ -28,7 +28,8 @@ pub use difference::Difference;
 pub use format::{Described, FORMATS, Format, Reading};
 pub use quota::with_quota;
 pub use read::{
-    Batch, Broken, FILES_MAX, Logs, Progress, Summary, Unreadable, WINDOW, WINDOWS_BYTES_MAX,
+    Batch, Broken, Damaged, FILES_MAX, Logs, Progress, Summary, Unreadable, WINDOW,
+    WINDOWS_BYTES_MAX,
 };
 pub use record::{Asked, CLIENTS_MAX, Client, Record};
 pub use report::{Quotas, Replayed, stopped_line};

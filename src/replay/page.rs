@@ -53,6 +53,9 @@ impl Replayed {
             shown(self.candidate.last_us),
             escaped(&counts(&self.candidate.counts))
         );
+        for damaged in &self.summary.damaged {
+            let _ = writeln!(out, "<p class=\"damaged\">{}</p>", escaped(&damaged.told()));
+        }
     }
 
     fn page_time(&self, out: &mut String) {

@@ -58,6 +58,19 @@ pub struct Broken {
     pub why: String,
 }
 
+/// A compressed file that could be read only in part. What comes before that place is replayed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    /// The file.
+    pub file: String,
+    /// So many of its bytes, as they are stored, were read without a mistake.
+    pub bytes: u64,
+    /// So many whole lines were.
+    pub lines: u64,
+    /// It ends there; else what follows is no compressed data.
+    pub ends: bool,
+}
+
 /// What was read.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
@@ -71,6 +84,8 @@ pub struct Summary {
     pub broken: u64,
     /// The first of them.
     pub broken_shown: Vec<Broken>,
+    /// Files that were read only in part.
+    pub damaged: Vec<Damaged>,
     /// Requests of clients beyond the first [`CLIENTS_MAX`](super::CLIENTS_MAX).
     pub left_out: u64,
     /// Lines that came later than one with a later time.
@@ -106,6 +121,31 @@ impl<R: io::Read> io::Read for Counted<R> {
     }
 }
 
+/// Counts the bytes that a decompressor has used, which reads further ahead.
+struct Used<R> {
+    inner: R,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<R: BufRead> io::Read for Used<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.inner.read(buffer)?;
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+}
+
+impl<R: BufRead> BufRead for Used<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.inner.consume(bytes);
+    }
+}
+
 /// Logs that are open.
 pub struct Logs {
     sources: Vec<Source>,
@@ -121,6 +161,8 @@ struct Source {
     name: String,
     number: u16,
     input: Box<dyn BufRead + Send>,
+    /// Of a compressed file: its bytes that were decompressed.
+    unpacked: Option<Arc<AtomicU64>>,
     reader: Reader,
     line: u64,
     /// A line, kept for its memory.
@@ -157,8 +199,10 @@ impl Logs {
                 Box::new(file)
             };
             let input = input(Counted { inner: raw, progress: Arc::clone(progress) });
+            let (input, unpacked) = input.map_err(unreadable)?;
             sources.push(Source {
-                input: input.map_err(unreadable)?,
+                input,
+                unpacked,
                 number,
                 reader: Reader::new(reading),
                 line: 0,
@@ -225,14 +269,19 @@ impl Logs {
     }
 }
 
-/// Looks at the first bytes: what is compressed is decompressed.
-fn input<R: io::Read + Send + 'static>(raw: R) -> io::Result<Box<dyn BufRead + Send>> {
+type Input = (Box<dyn BufRead + Send>, Option<Arc<AtomicU64>>);
+
+/// Looks at the first bytes: what is compressed is decompressed. Returns the count of the bytes for
+/// which that was done, too.
+fn input<R: io::Read + Send + 'static>(raw: R) -> io::Result<Input> {
     let mut plain = BufReader::with_capacity(BUFFER_BYTES, raw);
-    Ok(if plain.fill_buf()?.starts_with(&GZIP) {
-        Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(plain)))
-    } else {
-        Box::new(plain)
-    })
+    if !plain.fill_buf()?.starts_with(&GZIP) {
+        return Ok((Box::new(plain), None));
+    }
+    let bytes = Arc::new(AtomicU64::new(0));
+    let packed = Used { inner: plain, bytes: Arc::clone(&bytes) };
+    let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed));
+    Ok((Box::new(unpacked), Some(bytes)))
 }
 
 impl Source {
@@ -265,16 +314,19 @@ impl Source {
         let most = LINE_BYTES_MAX as u64;
         loop {
             bytes.clear();
-            let read = self.input.by_ref().take(most).read_until(b'\n', bytes);
-            let read = read.map_err(|cause| Unreadable { name: self.name.clone(), cause })?;
-            if read == 0 {
-                self.ended = true;
-                return Ok(());
-            }
+            let read = match self.input.by_ref().take(most).read_until(b'\n', bytes) {
+                Ok(0) => {
+                    self.ended = true;
+                    return Ok(());
+                }
+                Ok(read) => read,
+                // A part of a line may look like a whole one: it is left out.
+                Err(cause) => return self.ends_damaged(cause, all),
+            };
             self.line += 1;
             if read == LINE_BYTES_MAX && !bytes.ends_with(b"\n") {
                 all.lines += 1;
-                self.skip_rest()?;
+                self.skip_rest(all)?;
                 self.broken("a line of more than 65536 bytes".into(), all);
                 continue;
             }
@@ -303,18 +355,34 @@ impl Source {
         }
     }
 
-    fn skip_rest(&mut self) -> Result<(), Unreadable> {
-        let skipped = loop {
+    fn skip_rest(&mut self, all: &mut Summary) -> Result<(), Unreadable> {
+        loop {
             let most = LINE_BYTES_MAX as u64;
             let mut bytes = Vec::new();
             match self.input.by_ref().take(most).read_until(b'\n', &mut bytes) {
-                Ok(0) => break Ok(()),
-                Ok(_) if bytes.ends_with(b"\n") => break Ok(()),
+                Ok(0) => return Ok(()),
+                Ok(_) if bytes.ends_with(b"\n") => return Ok(()),
                 Ok(_) => {}
-                Err(cause) => break Err(cause),
+                Err(cause) => return self.ends_damaged(cause, all),
             }
-        };
-        skipped.map_err(|cause| Unreadable { name: self.name.clone(), cause })
+        }
+    }
+
+    /// A compressed file that was cut off, or is damaged, ends where that is.
+    fn ends_damaged(&mut self, cause: io::Error, all: &mut Summary) -> Result<(), Unreadable> {
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        let is_damage = matches!(cause.kind(), InvalidData | InvalidInput | UnexpectedEof);
+        match self.unpacked.as_ref().filter(|_| is_damage && !self.ended) {
+            Some(bytes) => {
+                let (file, lines) = (self.name.clone(), self.line);
+                let bytes = bytes.load(Ordering::Relaxed);
+                let ends = cause.kind() == UnexpectedEof;
+                all.damaged.push(Damaged { file, bytes, lines, ends });
+                self.ended = true;
+                Ok(())
+            }
+            None => Err(Unreadable { name: self.name.clone(), cause }),
+        }
     }
 
     fn broken(&self, why: Cow<'static, str>, all: &mut Summary) {
@@ -347,6 +415,8 @@ impl std::fmt::Debug for Logs {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     fn file(lines: &[String]) -> (tempfile::TempDir, std::path::PathBuf) {
@@ -387,6 +457,75 @@ mod tests {
         assert_eq!(late(WINDOWS_BYTES_MAX), 0, "all are sorted");
         assert!((1..50).contains(&late(100_000)), "some are");
         assert_eq!(late(0), 49, "none are, and each is read");
+    }
+
+    /// Lines that differ enough for more than one block of deflate, and the same with gzip.
+    fn packed() -> (Vec<String>, Vec<u8>) {
+        let each = (0..40_000_u64).map(|number| {
+            let path = format!("/{:x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            line(&format!("192.0.2.{}", number % 250), (number / 1_000) as u32, &path)
+        });
+        let lines: Vec<String> = each.collect();
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(lines.concat().as_bytes()).unwrap();
+        (lines, packed.finish().unwrap())
+    }
+
+    /// The targets of the requests that were read, and what is told of the file.
+    fn read(bytes: &[u8]) -> (Vec<String>, Summary) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log.gz");
+        std::fs::write(&path, bytes).unwrap();
+        let mut targets = Vec::new();
+        let summary = open(&path).read(|batch| {
+            targets.extend(batch.records.iter().map(|record| record.target().to_owned()));
+            true
+        });
+        (targets, summary.unwrap())
+    }
+
+    #[test]
+    fn a_compressed_file_that_was_cut_off_is_read_as_far_as_it_goes() {
+        let (lines, whole) = packed();
+        let (targets, summary) = read(&whole);
+        assert_eq!((targets.len(), summary.damaged.len()), (lines.len(), 0));
+        // In its checksum, in its data, in its header.
+        for (length, least) in [(whole.len() - 3, lines.len()), (whole.len() / 2, 10_000), (7, 0)] {
+            let (found, summary) = read(&whole[..length]);
+            assert!(found.len() >= least, "{} of {length} bytes", found.len());
+            assert!(found.len() < lines.len() || least == lines.len());
+            assert_eq!(found, targets[..found.len()], "no line is broken in two");
+            let [damaged] = &summary.damaged[..] else { panic!("{:?}", summary.damaged) };
+            assert!(damaged.ends && damaged.file.ends_with("access.log.gz"), "{damaged:?}");
+            assert_eq!((damaged.bytes, damaged.lines), (length as u64, found.len() as u64));
+            assert_eq!((summary.broken, summary.lines), (0, found.len() as u64));
+        }
+    }
+
+    #[test]
+    fn a_compressed_file_that_is_damaged_is_read_up_to_that() {
+        let (lines, whole) = packed();
+        let (targets, _) = read(&whole);
+        // A part that is no gzip behind one that is: a file that was copied over another.
+        let (found, summary) = read(&[&whole[..], b"nothing of the kind"].concat());
+        assert_eq!(found, targets);
+        let [damaged] = &summary.damaged[..] else { panic!("{:?}", summary.damaged) };
+        assert_eq!((damaged.ends, damaged.lines), (false, lines.len() as u64));
+        assert!(damaged.bytes.abs_diff(whole.len() as u64) <= 20, "{damaged:?}");
+        // Another checksum: all lines were read when that is seen.
+        let mut other = whole.clone();
+        let place = other.len() - 6;
+        other[place] ^= 1;
+        let (found, summary) = read(&other);
+        assert_eq!((found.len(), summary.damaged.len()), (lines.len(), 1));
+        // And in the middle, a stretch of other bytes.
+        let mut other = whole.clone();
+        let middle = other.len() / 2;
+        other[middle..middle + 200].fill(0xff);
+        let (found, summary) = read(&other);
+        assert!((5_000..lines.len()).contains(&found.len()), "{}", found.len());
+        let [damaged] = &summary.damaged[..] else { panic!("{:?}", summary.damaged) };
+        assert!(!damaged.ends && damaged.bytes >= middle as u64 / 2, "{damaged:?} of {middle}");
     }
 
     #[test]

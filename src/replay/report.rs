@@ -158,6 +158,7 @@ impl Replayed {
             skipped,
             broken,
             broken_shown,
+            damaged,
             left_out,
             out_of_order,
             late,
@@ -167,6 +168,9 @@ impl Replayed {
         let shown_broken = broken_shown
             .iter()
             .map(|it| json!({ "file": it.file, "line": it.line, "why": it.why }));
+        let damaged = damaged.iter().map(|it| {
+            json!({ "file": it.file, "byte": it.bytes, "lines_before": it.lines, "ends_there": it.ends })
+        });
         let clients = self.clients_counted();
         let stopped = self.stopped_clients();
         let stopped = stopped.iter().map(|(number, requests, stopped, first_us)| {
@@ -185,6 +189,7 @@ impl Replayed {
                 "not_requests": skipped,
                 "broken": broken,
                 "broken_lines": list(shown_broken),
+                "damaged": list(damaged),
                 "left_out": left_out,
                 "out_of_order": out_of_order,
                 "late": late,

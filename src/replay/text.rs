@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::difference::Difference;
-use super::read::Summary;
+use super::read::{Damaged, Summary};
 use super::report::{Quotas, Replayed};
 use super::tally::{Counts, LimitTally, Refusal, Tally, VERDICTS};
 use super::time::shown;
@@ -93,7 +93,7 @@ impl Replayed {
     }
 
     fn head(&self, out: &mut String) {
-        let Summary { files, lines, skipped, broken, broken_shown, .. } = &self.summary;
+        let Summary { files, lines, skipped, broken, broken_shown, damaged, .. } = &self.summary;
         let names = files.iter().map(|(name, format)| match format {
             Some(format) => format!("{name} ({format})"),
             None => name.clone(),
@@ -119,6 +119,7 @@ impl Replayed {
         if more > 0 {
             line(out, &format!("and {more} more"));
         }
+        damaged.iter().for_each(|one| line(out, &one.told()));
         let (clients, stopped) = self.clients_counted();
         let begin = self.candidate.timeline.as_ref().map_or(0, |line| line.start_us);
         let _ = writeln!(
@@ -235,6 +236,20 @@ impl Replayed {
             line(out, &format!("  {client}: {stopped} stopped, {passed} passed"));
         }
         self.refusals(out, "first that would be stopped now", &difference.first);
+    }
+}
+
+impl Damaged {
+    /// In a sentence.
+    #[must_use]
+    pub fn told(&self) -> String {
+        let Self { file, bytes, lines, ends } = self;
+        let what = match ends {
+            true => format!("ends in the middle of its compressed data, at byte {bytes}"),
+            false => format!("its compressed data is damaged at byte {bytes}"),
+        };
+        let lines = many(*lines, "line");
+        format!("{file}: {what}: the {lines} before that are replayed, and nothing behind it")
     }
 }
 

@@ -53,8 +53,8 @@ async fn a_key_that_is_printed_can_be_pasted_into_weir_key() {
         let explained =
             run(Command::new(binary()).args(["explain", asked, "--config", path, "--body", &body]));
         assert_eq!(explained.code, 0, "{}", explained.err);
-        let limit = explained.out.lines().find_map(|line| line.split_once(" 1 d) key ")?.1.into());
-        let limit: String = limit.unwrap_or_else(|| panic!("{key:?}: {}", explained.out));
+        let limit = explained.out.lines().find_map(|line| line.split_once(" 1 d) key "));
+        let (_, limit) = limit.unwrap_or_else(|| panic!("{key:?}: {}", explained.out));
         let word = limit.rsplit_once(": had ").unwrap().0;
         let line = format!(
             "{} key show --policy public --limit day --key {word} --config {path} --admin {admin}",

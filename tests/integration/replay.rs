@@ -1,6 +1,7 @@
 //! `weir replay` and `weir explain`: logs through a configuration, compared with counts by hand and
 //! with a running proxy.
 
+mod reports;
 mod settling;
 
 use std::collections::{BTreeMap, BTreeSet};
