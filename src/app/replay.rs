@@ -44,7 +44,7 @@ pub struct ReplayAsked {
     pub host: String,
     /// The share of keys that are never to be refused, in percent, for suggested quotas.
     pub percent: f64,
-    /// Whether to count what other quotas would do.
+    /// Whether to count what other quotas would do, which takes about as long again.
     pub curves: bool,
 }
 
@@ -164,7 +164,8 @@ fn quotas(tally: &mut Tally, percent: f64, curves: bool) -> Vec<Option<Quotas>> 
         let make = || -> Option<Box<dyn Counting>> { Some(Box::new(Counted::new(of.clone())?)) };
         let mut search = Search::new(limit, &make);
         let suggestion = search.suggest(percent);
-        Some(Quotas { suggestion, curve: if curves { search.curve() } else { Vec::new() } })
+        let curve = curves.then(|| search.curve(suggestion.quota));
+        Some(Quotas { suggestion, curve })
     });
     each.collect()
 }

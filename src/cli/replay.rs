@@ -50,6 +50,10 @@ pub(super) struct Replay {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+    /// Also count what other quotas of each limit would refuse, for --json. With --html that is done
+    /// in any case
+    #[arg(long)]
+    curves: bool,
     /// Also write a page with pictures
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -119,7 +123,7 @@ impl Replay {
             against,
             host: self.host.clone(),
             percent: self.percent,
-            curves: self.html.is_some() || self.json,
+            curves: self.html.is_some() || self.curves,
         };
         let replayed = app::replay(asked, &read, &mut watch);
         watch.end()?;

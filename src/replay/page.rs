@@ -118,7 +118,7 @@ impl Replayed {
             limit.keys.len(),
             capital(&suggestion(limit, quotas, self.percent))
         );
-        let curve = quotas.map(|quotas| quotas.curve.as_slice()).unwrap_or_default();
+        let curve = quotas.and_then(|quotas| quotas.curve.as_deref()).unwrap_or_default();
         let of = |pick: fn(&super::suggest::Point) -> f64| {
             curve.iter().map(|point| (point.quota as f64, pick(point))).collect()
         };

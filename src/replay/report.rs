@@ -45,8 +45,8 @@ pub struct Replayed {
 pub struct Quotas {
     /// The smallest that does.
     pub suggestion: Suggestion,
-    /// What others would do; empty unless it was asked for.
-    pub curve: Vec<Point>,
+    /// What others would do, if that was asked for.
+    pub curve: Option<Vec<Point>>,
 }
 
 impl Replayed {
@@ -266,9 +266,9 @@ impl Replayed {
                 "complete": !limit.demands_cut,
             })
         });
-        let curve = quotas.iter().flat_map(|quotas| &quotas.curve).map(|point| {
-            json!({ "quota": point.quota, "requests_refused": point.requests, "keys_refused": point.keys })
-        });
+        let point = |point: &Point| json!({ "quota": point.quota, "requests_refused": point.requests, "keys_refused": point.keys });
+        let curve = quotas.as_ref().and_then(|quotas| quotas.curve.as_ref());
+        let curve = curve.map(|points| list(points.iter().map(point)));
         json!({
             "scope": limit.scope,
             "name": limit.name,
@@ -283,7 +283,7 @@ impl Replayed {
             "longest_wait_s": seconds(limit.longest_wait_us),
             "most_refused": list(keys),
             "suggestion": suggestion,
-            "curve": list(curve),
+            "curve": curve,
         })
     }
 }

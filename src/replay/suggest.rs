@@ -19,8 +19,8 @@ use super::tally::{Demand, LimitTally};
 const QUOTA_MAX: u64 = 1 << 50;
 /// Quotas that a limit can't have in a row, at most, between some that it can.
 const HOLE_MAX: usize = 4_096;
-/// Quotas of a curve, at most.
-const POINTS: usize = 24;
+/// Quotas of a curve, at most, beside those that are asked for.
+const POINTS: usize = 16;
 /// Threads that count, at most.
 const THREADS_MAX: usize = 16;
 /// Demands for which a second thread is worth its start.
@@ -157,32 +157,47 @@ impl<'t> Search<'t> {
         suggestion
     }
 
-    /// What quotas from 1 to the one at which nobody is refused would do.
-    pub fn curve(&mut self) -> Vec<Point> {
+    /// What quotas from 1 to the one at which nobody is refused would do, among them the present one
+    /// and `also`. Each is counted in full, which takes about as long as the replay itself, so it is
+    /// done only for who asks. From the smallest on: a key that a quota does not refuse is not
+    /// counted with a larger one.
+    pub fn curve(&mut self, also: Option<u64>) -> Vec<Point> {
         let Some(most) = self.suggest(100.0).quota else { return Vec::new() };
         let now = self.limit.algorithm.amount().unwrap_or(1);
-        let most = most.max(now);
+        let most = most.max(now).max(also.unwrap_or(0));
         let step = (most as f64).powf(1.0 / (POINTS - 1) as f64);
         let quotas = (0..POINTS).map(|index| (step.powi(index as i32)).round() as u64);
-        let possible = quotas.chain([now, most]).filter_map(|quota| self.possible(quota..=most));
-        let mut quotas: Vec<u64> = possible.collect();
+        let quotas = quotas.chain([now, most]).chain(also);
+        let mut quotas: Vec<u64> = quotas.filter_map(|quota| self.possible(quota..=most)).collect();
         quotas.sort_unstable();
         quotas.dedup();
-        let points = quotas.into_iter().filter_map(|quota| {
-            let keys = self.keys(|fits_from, _| fits_from > quota);
-            let counted = self.run(quota, &keys, None);
-            if counted.len() < keys.len() {
-                return None;
+        let all = (self.limit.demands.len().max(1) as f64, self.limit.keys.len().max(1) as f64);
+        let mut points = Vec::with_capacity(quotas.len());
+        for quota in quotas {
+            let open = self.keys(|fits_from, _| fits_from > quota);
+            let counted = self.run(quota, &open, None);
+            if counted.len() < open.len() {
+                continue;
             }
-            let requests = counted.iter().map(|(_, refused)| *refused).sum::<u64>() as f64;
-            let keys = counted.iter().filter(|(_, refused)| *refused > 0).count() as f64;
-            Some(Point {
-                quota,
-                requests: requests / self.limit.demands.len().max(1) as f64,
-                keys: keys / self.limit.keys.len().max(1) as f64,
-            })
-        });
-        points.collect()
+            let (mut requests, mut keys) = (0, 0_u64);
+            for (key, refusals) in counted {
+                requests += refusals;
+                keys += u64::from(refusals > 0);
+                self.learn(key, quota, refusals);
+            }
+            let (requests, keys) = (requests as f64 / all.0, keys as f64 / all.1);
+            points.push(Point { quota, requests, keys });
+        }
+        points
+    }
+
+    /// A key had so many refusals with this quota.
+    fn learn(&mut self, key: u32, quota: u64, refusals: u64) {
+        let key = key as usize;
+        match refusals {
+            0 => self.fits_from.get_mut(key).into_iter().for_each(|it| *it = quota.min(*it)),
+            _ => self.refused_to.get_mut(key).into_iter().for_each(|it| *it = quota.max(*it)),
+        }
     }
 
     /// The quota that would have been enough for so many keys if what each had used at most did not
@@ -204,17 +219,8 @@ impl<'t> Search<'t> {
         let allowed = (self.limit.keys.len() - refused).checked_sub(needed)?;
         let open = self.keys(|fits_from, refused_to| fits_from > quota && refused_to < quota);
         let counted = self.run(quota, &open, Some(allowed));
-        let mut newly = 0;
-        for (key, refusals) in &counted {
-            let known = match refusals {
-                0 => &mut self.fits_from,
-                _ => {
-                    newly += 1;
-                    &mut self.refused_to
-                }
-            };
-            known.iter_mut().skip(*key as usize).take(1).for_each(|it| *it = quota);
-        }
+        let newly = counted.iter().filter(|(_, refusals)| *refusals > 0).count();
+        counted.iter().for_each(|(key, refusals)| self.learn(*key, quota, *refusals));
         let all = counted.len() == open.len() && newly <= allowed;
         all.then(|| self.limit.keys.len() - refused - newly)
     }
@@ -433,13 +439,44 @@ mod tests {
     }
 
     #[test]
+    fn a_curve_counts_no_key_again_that_a_smaller_quota_did_not_refuse() {
+        use std::sync::atomic::AtomicU64;
+        struct Watched<'w>(Minutes, &'w AtomicU64);
+        impl Counting for Watched<'_> {
+            fn begin(&mut self, quota: u64) -> bool {
+                self.0.begin(quota)
+            }
+            fn next_key(&mut self) {
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+            fn fits(&mut self, demand: &Demand) -> bool {
+                self.0.fits(demand)
+            }
+        }
+        let (mut tally, keys) = (tally(), AtomicU64::new(0));
+        let limit = tally.limits.first_mut().unwrap();
+        let make = || -> Option<Box<dyn Counting + '_>> {
+            Some(Box::new(Watched(Minutes::default(), &keys)))
+        };
+        let mut search = Search::new(limit, &make);
+        search.suggest(100.0);
+        keys.store(0, Ordering::Relaxed);
+        let points = search.curve(None);
+        // With a quota of `n`, the keys from `n` on, which one less refused.
+        let most: u64 = points.iter().map(|point| 11 - point.quota).sum();
+        let counted = keys.load(Ordering::Relaxed);
+        assert!(points.len() >= 8 && counted <= most + 10, "{counted} of {most}: {points:?}");
+    }
+
+    #[test]
     fn a_curve_falls_from_its_first_quota_to_nobody_refused() {
         let mut tally = tally();
         let limit = tally.limits.first_mut().unwrap();
-        let points = Search::new(limit, &minutes).curve();
+        let points = Search::new(limit, &minutes).curve(Some(7));
         assert!(points.windows(2).all(|pair| pair[0].requests >= pair[1].requests));
         let at = |quota: u64| points.iter().find(|point| point.quota == quota).unwrap();
         assert_eq!((at(1).keys, at(10).keys, at(10).requests), (0.9, 0.0, 0.0));
         assert_eq!(at(5).requests, 45.0 / 165.0);
+        assert_eq!(at(7).keys, 0.3, "what is asked for is counted");
     }
 }

@@ -370,9 +370,10 @@ fn a_suggested_quota_holds_and_one_less_does_not() {
             std::fs::write(folder.path().join("other.toml"), config(quota)).unwrap();
             let report = replayed(folder.path(), &["access.log", "--config", "other.toml"]);
             let limit = &report["limits"][0];
+            assert_eq!(limit["curve"], Value::Null, "nobody asked for it");
             limit["keys"].as_u64().unwrap() - limit["keys_refused"].as_u64().unwrap()
         };
-        let report = replayed(folder.path(), &["access.log", "--percent", "90"]);
+        let report = replayed(folder.path(), &["access.log", "--percent", "90", "--curves"]);
         let suggestion = &report["limits"][0]["suggestion"];
         let quota = suggestion["quota"].as_u64().unwrap();
         let keys = suggestion["keys"].as_u64().unwrap();
