@@ -1,7 +1,7 @@
 //! Small pictures as SVG: values over time or over another number, and values side by side.
 //!
 //! A picture is a text to put into a page. Its colours are classes, so the page chooses them for
-//! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label`.
+//! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label`, `mark`.
 //! Its title and description are what a screen reader says.
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ mod scale;
 
 pub use scale::{Unit, short};
 
-use scale::{Scale, ticks};
+use scale::{Scale, ticks, ticks_of_factors};
 
 /// Width of a picture in its own units. A page scales it.
 const WIDTH: f64 = 640.0;
@@ -26,6 +26,11 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = 32.0;
 /// Labels of an axis, about.
 const TICKS: usize = 5;
+/// Labels of an axis of factors, at most.
+const TICKS_OF_FACTORS: usize = 10;
+/// Distance of a mark's text to its line, and height of a line of such text.
+const MARK_GAP: f64 = 5.0;
+const MARK_ROW: f64 = 15.0;
 /// Series that have a class of their own. Others begin again with the first.
 const CLASSES: usize = 6;
 /// Height of a bar with its distance to the next.
@@ -51,6 +56,10 @@ pub struct Chart {
     pub layout: Layout,
     /// What the horizontal axis counts.
     pub x: Unit,
+    /// How its values are spread. Where one is not above 0, evenly.
+    pub spread: Spread,
+    /// Places on the horizontal axis that have a name.
+    pub marks: Vec<Mark>,
     /// What the vertical axis counts. It begins at 0.
     pub y: Unit,
     /// What is drawn, from the back to the front.
@@ -64,6 +73,24 @@ pub enum Layout {
     Lines,
     /// Each is an area on top of those before it. They have points at the same places.
     Stacked,
+}
+
+/// How the values of an axis are spread over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Equal distances are equal differences.
+    Even,
+    /// Equal distances are equal factors: a logarithmic axis.
+    Factors,
+}
+
+/// A vertical line with a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    /// What it says, with the value.
+    pub text: String,
+    /// Where it is.
+    pub at: f64,
 }
 
 /// One line or area.
@@ -93,23 +120,26 @@ impl Chart {
         let series = self.laid_out();
         let points = || series.iter().flatten().filter(|(x, _, y)| x.is_finite() && y.is_finite());
         // A point without a value still has its place on the axis.
-        let (mut low, mut high) = series
-            .iter()
-            .flatten()
-            .filter(|(x, ..)| x.is_finite())
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (x, ..)| {
-                (low.min(*x), high.max(*x))
-            });
+        let places = series.iter().flatten().map(|(x, ..)| *x);
+        let places = places.chain(self.marks.iter().map(|mark| mark.at));
+        let (mut low, mut high) = places
+            .filter(|x| x.is_finite())
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
         if low > high {
             (low, high) = (0.0, 1.0);
         }
         let top = points().fold(0.0_f64, |top, (.., y)| top.max(*y));
-        let x = Scale::new((low, high), (LEFT, WIDTH - RIGHT));
+        let by_factors = self.spread == Spread::Factors && low > 0.0;
+        let (from, to) = ((low, high), (LEFT, WIDTH - RIGHT));
+        let (x, across) = match by_factors {
+            true => (Scale::of_factors(from, to), ticks_of_factors(low, high, TICKS_OF_FACTORS)),
+            false => (Scale::new(from, to), ticks(low, high, TICKS, self.x)),
+        };
         let up = ticks(0.0, if top > 0.0 { top } else { 1.0 }, TICKS, self.y);
         let highest = up.last().copied().unwrap_or(1.0).max(top);
         let y = Scale::new((0.0, highest), (HEIGHT - BOTTOM, TOP));
 
-        let mut out = opening(HEIGHT, &self.title, &self.description);
+        let mut out = opening(HEIGHT, &self.title, &self.described());
         for tick in &up {
             let at = y.of(*tick);
             let _ = write!(
@@ -121,7 +151,7 @@ impl Chart {
                 escaped(&self.y.label(*tick, highest)),
             );
         }
-        for tick in ticks(low, high, TICKS, self.x) {
+        for tick in across {
             let _ = write!(
                 out,
                 r#"<text class="label" x="{:.1}" y="{}" text-anchor="middle">{}</text>"#,
@@ -134,11 +164,40 @@ impl Chart {
         for (index, points) in series.iter().enumerate().rev() {
             self.draw(&mut out, index, points, (&x, &y));
         }
+        self.draw_marks(&mut out, &x);
         out.push_str("</svg>");
         if self.series.len() > 1 {
             legend(&mut out, &self.series);
         }
         out
+    }
+
+    /// Its description, with the marks: what a screen reader says.
+    fn described(&self) -> String {
+        if self.marks.is_empty() {
+            return self.description.clone();
+        }
+        let marks: Vec<&str> = self.marks.iter().map(|mark| mark.text.as_str()).collect();
+        format!("{} Marked: {}.", self.description, marks.join(", "))
+    }
+
+    /// Each text has a row of its own, so that marks may be close to each other, and is on the side
+    /// that has more room.
+    fn draw_marks(&self, out: &mut String, x: &Scale) {
+        let mut row = TOP + MARK_ROW;
+        for mark in self.marks.iter().filter(|mark| mark.at.is_finite()) {
+            let at = x.of(mark.at);
+            let is_left = at > (LEFT + WIDTH - RIGHT) / 2.0;
+            let (text_at, anchor) =
+                if is_left { (at - MARK_GAP, "end") } else { (at + MARK_GAP, "start") };
+            let _ = write!(
+                out,
+                r#"<line class="mark" x1="{at:.1}" x2="{at:.1}" y1="{TOP}" y2="{}"/><text class="label mark-label" x="{text_at:.1}" y="{row:.1}" text-anchor="{anchor}">{}</text>"#,
+                HEIGHT - BOTTOM,
+                escaped(&mark.text),
+            );
+            row += MARK_ROW;
+        }
     }
 
     /// Where each point begins and ends: `(x, lower y, upper y)`.
@@ -315,6 +374,8 @@ mod tests {
             description: "two".into(),
             layout,
             x: Unit::Count,
+            spread: Spread::Even,
+            marks: Vec::new(),
             y: Unit::Count,
             series: values.iter().map(series).collect(),
         }
@@ -342,6 +403,41 @@ mod tests {
             [(LEFT, bottom), (across, middle), (WIDTH - RIGHT, TOP)],
             "{svg}"
         );
+    }
+
+    #[test]
+    fn an_axis_of_factors_shows_small_values_as_wide_as_large_ones() {
+        let mut chart = chart(Layout::Lines, &[&[]]);
+        chart.spread = Spread::Factors;
+        chart.series[0].points = vec![(1.0, 1.0), (10.0, 1.0), (100.0, 1.0)];
+        let svg = chart.svg();
+        let places: Vec<f64> = path(&svg, 0).iter().map(|(x, _)| *x).collect();
+        assert_eq!(places, [LEFT, (LEFT + WIDTH - RIGHT) / 2.0, WIDTH - RIGHT], "{svg}");
+        for tick in [">1<", ">2<", ">5<", ">10<", ">20<", ">50<", ">100<"] {
+            assert!(svg.contains(&format!(r#"text-anchor="middle"{tick}/text>"#)), "{tick}: {svg}");
+        }
+        // 0 has no place on such an axis.
+        chart.series[0].points[0].0 = 0.0;
+        let places: Vec<f64> = path(&chart.svg(), 0).iter().map(|(x, _)| *x).collect();
+        assert_eq!(places, [LEFT, 109.2, WIDTH - RIGHT]);
+    }
+
+    #[test]
+    fn a_mark_has_a_line_and_says_what_it_is() {
+        let mut chart = chart(Layout::Lines, &[&[0.0, 50.0, 100.0]]);
+        chart.marks =
+            vec![Mark { text: "now <1>".into(), at: 0.5 }, Mark { text: "then 4".into(), at: 4.0 }];
+        let svg = chart.svg();
+        assert!(svg.contains("<desc>two Marked: now &lt;1&gt;, then 4.</desc>"), "{svg}");
+        assert_eq!(svg.matches(r#"<line class="mark""#).count(), 2, "{svg}");
+        assert!(svg.contains(r#"text-anchor="start">now &lt;1&gt;</text>"#), "{svg}");
+        // One that lies beyond all points makes the axis longer.
+        let right = WIDTH - RIGHT;
+        assert!(svg.contains(&format!(r#"<line class="mark" x1="{right:.1}""#)), "{svg}");
+        assert!(svg.contains(r#"text-anchor="end">then 4</text>"#), "{svg}");
+        let none = Mark { text: "never".into(), at: f64::NAN };
+        chart.marks = vec![none];
+        assert!(!chart.svg().contains("NaN"));
     }
 
     #[test]

@@ -22,11 +22,17 @@ pub enum Unit {
 pub(super) struct Scale {
     from: (f64, f64),
     to: (f64, f64),
+    by_factors: bool,
 }
 
 impl Scale {
     pub(super) fn new(from: (f64, f64), to: (f64, f64)) -> Self {
-        Self { from, to }
+        Self { from, to, by_factors: false }
+    }
+
+    /// One on which equal distances are equal factors. Both ends are above 0.
+    pub(super) fn of_factors(from: (f64, f64), to: (f64, f64)) -> Self {
+        Self { from: (from.0.ln(), from.1.ln()), to, by_factors: true }
     }
 
     /// The place of `value`. All values of an axis without a length lie at its begin.
@@ -35,6 +41,11 @@ impl Scale {
         if !length.is_finite() || length <= 0.0 {
             return self.to.0;
         }
+        let value = match self.by_factors {
+            true if value > 0.0 => value.ln(),
+            true => self.from.0,
+            false => value,
+        };
         self.to.0 + (value - self.from.0) / length * (self.to.1 - self.to.0)
     }
 }
@@ -71,6 +82,38 @@ pub(super) fn ticks(low: f64, high: f64, wanted: usize, unit: Unit) -> Vec<f64> 
         index += 1.0;
     }
     ticks
+}
+
+/// Round values from `low` to `high`, both above 0, for an axis of factors: 1, 2, 5, 10 and so on
+/// where `most` are enough for them, else powers of ten, or fewer of those.
+pub(super) fn ticks_of_factors(low: f64, high: f64, most: usize) -> Vec<f64> {
+    let (first, last) = (low.log10().floor(), high.log10().ceil());
+    if !first.is_finite() || !last.is_finite() {
+        return vec![low];
+    }
+    let of = |factors: &[f64], every: f64| {
+        let mut ticks = Vec::new();
+        let mut power = first;
+        while power <= last {
+            let one = 10_f64.powf(power);
+            let within = |tick: &f64| *tick >= low * 0.999_999 && *tick <= high * 1.000_001;
+            ticks.extend(factors.iter().map(|factor| factor * one).filter(within));
+            power += every;
+        }
+        ticks
+    };
+    let fine = of(&[1.0, 2.0, 5.0], 1.0);
+    if fine.len() <= most {
+        return fine;
+    }
+    let mut every = 1.0;
+    loop {
+        let ticks = of(&[1.0], every);
+        if ticks.len() <= most.max(2) {
+            return ticks;
+        }
+        every += 1.0;
+    }
 }
 
 /// The next of 1, 2, 5, 10 ... that is at least this.
@@ -159,6 +202,29 @@ mod tests {
         assert_eq!(ticks(0.0, 3.0 * DAY, 4, Unit::Elapsed), [0.0, DAY, 2.0 * DAY, 3.0 * DAY]);
         assert_eq!(ticks(5.0, 5.0, 5, Unit::Count), [5.0]);
         assert_eq!(ticks(0.0, f64::INFINITY, 5, Unit::Count), [0.0]);
+    }
+
+    #[test]
+    fn ticks_of_factors_are_round_and_few() {
+        assert_eq!(ticks_of_factors(1.0, 100.0, 10), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
+        assert_eq!(ticks_of_factors(3.0, 70.0, 10), [5.0, 10.0, 20.0, 50.0]);
+        assert_eq!(ticks_of_factors(1.0, 20_000.0, 10), [1.0, 10.0, 100.0, 1e3, 1e4]);
+        assert!(ticks_of_factors(1.0, 1e15, 10).len() <= 10);
+        assert!(ticks_of_factors(f64::MIN_POSITIVE, f64::MAX, 10).len() <= 10);
+        assert_eq!(ticks_of_factors(1.0, f64::INFINITY, 10), [1.0]);
+    }
+
+    #[test]
+    fn equal_factors_are_equal_distances() {
+        let scale = Scale::of_factors((1.0, 10_000.0), (100.0, 500.0));
+        let near =
+            |value: f64, place: f64| assert!((scale.of(value) - place).abs() < 1e-9, "{value}");
+        near(1.0, 100.0);
+        near(10.0, 200.0);
+        near(100.0, 300.0);
+        near(10_000.0, 500.0);
+        near(0.0, 100.0);
+        assert_eq!(Scale::of_factors((5.0, 5.0), (100.0, 500.0)).of(5.0), 100.0);
     }
 
     #[test]

@@ -4,15 +4,19 @@
 use std::fmt::Write as _;
 
 use super::report::{LISTED_MAX, Quotas, Replayed};
+use super::suggest::Point;
 use super::tally::{Counts, LimitTally, VERDICTS};
 use super::text::{are, counts, cut, many, percent, suggestion};
 use super::time::shown;
-use crate::picture::{Bars, Chart, Layout, Series, Unit, escaped};
+use crate::picture::{Bars, Chart, Layout, Mark, Series, Spread, Unit, escaped};
 use crate::plan::algorithm_text;
 
 const STYLE: &str = include_str!("page.css");
 /// Bars of a picture, at most.
 const BARS_MAX: usize = 12;
+/// The factor between the largest and the smallest quota of a curve up to which its axis is even. On
+/// a longer one, what small quotas do would be a line at its left end.
+const FACTOR_FOR_EVEN_MAX: f64 = 20.0;
 
 impl Replayed {
     /// A whole page.
@@ -70,6 +74,8 @@ impl Replayed {
             description: counts(&self.candidate.counts),
             layout: Layout::Stacked,
             x: Unit::Instant,
+            spread: Spread::Even,
+            marks: Vec::new(),
             y: Unit::Count,
             series: vec![
                 Series { name: "passed".to_owned(), points: of(|(passed, _)| *passed) },
@@ -118,22 +124,7 @@ impl Replayed {
             limit.keys.len(),
             capital(&suggestion(limit, quotas, self.percent))
         );
-        let curve = quotas.and_then(|quotas| quotas.curve.as_deref()).unwrap_or_default();
-        let of = |pick: fn(&super::suggest::Point) -> f64| {
-            curve.iter().map(|point| (point.quota as f64, pick(point))).collect()
-        };
-        let chart = Chart {
-            title: format!("Share refused by {}, over its quota", limit.name),
-            description: suggestion(limit, quotas, self.percent),
-            layout: Layout::Lines,
-            x: Unit::Count,
-            y: Unit::Share,
-            series: vec![
-                Series { name: "keys refused at least once".to_owned(), points: of(|it| it.keys) },
-                Series { name: "requests refused".to_owned(), points: of(|it| it.requests) },
-            ],
-        };
-        section(out, &title, &text, &if curve.is_empty() { String::new() } else { chart.svg() });
+        section(out, &title, &text, &curve(limit, quotas, self.percent));
         let keys = limit.refused_keys(LISTED_MAX);
         if !keys.is_empty() {
             let rows = keys.iter().map(|(key, of)| {
@@ -202,6 +193,60 @@ impl Replayed {
             list(out, lines.map(|one| format!("{}:{}: {}", one.file, one.line, cut(&one.why))));
         }
     }
+}
+
+/// The picture of what other quotas would refuse; empty where they were not counted.
+fn curve(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
+    let Some((curve, suggestion)) =
+        quotas.and_then(|quotas| Some((quotas.curve.as_deref()?, &quotas.suggestion)))
+    else {
+        return String::new();
+    };
+    let (Some(first), Some(last)) = (curve.first(), curve.last()) else { return String::new() };
+    let of = |pick: fn(&Point) -> f64| {
+        curve.iter().map(|point| (point.quota as f64, pick(point))).collect()
+    };
+    let is_wide = last.quota as f64 > first.quota as f64 * FACTOR_FOR_EVEN_MAX;
+    let marks: Vec<(&str, u64)> = match (limit.algorithm.amount(), suggestion.quota) {
+        (Some(now), Some(other)) if now == other => vec![("present and suggested quota", now)],
+        (now, other) => {
+            let now = now.map(|now| ("present quota", now));
+            now.into_iter().chain(other.map(|other| ("suggested quota", other))).collect()
+        }
+    };
+    // For who does not see the picture: what it says at its marks.
+    let mut description = format!("{}.", capital(&super::text::suggestion(limit, quotas, share)));
+    for (name, quota) in &marks {
+        if let Some(Point { requests, keys, .. }) = curve.iter().find(|it| it.quota == *quota) {
+            let percent = |part: f64| Unit::Share.label(part, 1.0);
+            let _ = write!(
+                description,
+                " The {name} of {quota} refuses {} of the requests, and {} of the keys at least once.",
+                percent(*requests),
+                percent(*keys)
+            );
+        }
+    }
+    let mark =
+        |(name, quota): &(&str, u64)| Mark { text: format!("{name} {quota}"), at: *quota as f64 };
+    let chart = Chart {
+        title: format!("Share refused by {}, over its quota", limit.name),
+        description,
+        layout: Layout::Lines,
+        x: Unit::Count,
+        spread: if is_wide { Spread::Factors } else { Spread::Even },
+        marks: marks.iter().map(mark).collect(),
+        y: Unit::Share,
+        series: vec![
+            Series { name: "keys refused at least once".to_owned(), points: of(|it| it.keys) },
+            Series { name: "requests refused".to_owned(), points: of(|it| it.requests) },
+        ],
+    };
+    let axis = if is_wide { ", on a logarithmic axis" } else { "" };
+    format!(
+        "{}<figcaption>What each quota would refuse: quotas from left to right{axis}.</figcaption>",
+        chart.svg()
+    )
 }
 
 fn capital(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! What the reports of `weir replay` say beyond counts: logs that were read in part.
+//! What the reports of `weir replay` say beyond counts: logs that were read in part, and pictures.
 
 use std::io::Write as _;
 
@@ -39,4 +39,46 @@ fn a_log_that_was_cut_off_is_replayed_up_to_there_and_each_report_says_so() {
     let ended = weir(folder.path(), &["replay", "access.log.gz"]);
     assert_eq!(ended.code, 2, "{}", ended.out);
     assert!(ended.err.contains("at byte 9: the 0 lines before that"), "{}", ended.err);
+}
+
+#[test]
+fn the_curve_of_quotas_has_its_marks_and_an_axis_that_shows_the_small_ones() {
+    let log = log(3_000);
+    let config = |quota: u64| {
+        simple(NOWHERE, &[&MINUTE.replace("quota = 5", &format!("quota = {quota}"))]).text()
+    };
+    let folder = folder(&[("access.log", &common(&log)), ("proxy.toml", &config(5))]);
+    let page = |arguments: &[&str]| {
+        let arguments = [&["access.log", "--html", "report.html"], arguments].concat();
+        let report = replayed(folder.path(), &arguments);
+        (report, std::fs::read_to_string(folder.path().join("report.html")).unwrap())
+    };
+    let (report, text) = page(&["--percent", "90"]);
+    let suggested = report["limits"][0]["suggestion"]["quota"].as_u64().unwrap();
+    let curve = report["limits"][0]["curve"].as_array().unwrap();
+    let at = |quota: u64| curve.iter().find(|point| point["quota"] == quota).unwrap();
+    assert!(suggested > 5 && at(suggested)["keys_refused"].as_f64().unwrap() <= 0.1);
+    for told in [
+        format!("Marked: present quota 5, suggested quota {suggested}.</desc>"),
+        format!(">suggested quota {suggested}</text>"),
+        ">present quota 5</text>".to_owned(),
+        "The present quota of 5 refuses ".to_owned(),
+    ] {
+        assert!(text.contains(&told), "{told}");
+    }
+    assert_eq!(text.matches("<line class=\"mark\"").count(), 2);
+    // An allowance of a thousand makes the axis long.
+    std::fs::write(folder.path().join("proxy.toml"), config(1_000)).unwrap();
+    let (_, text) = page(&[]);
+    assert!(text.contains("on a logarithmic axis"));
+    let part = &text[text.find("Share refused by minute").unwrap()..];
+    for tick in [">1<", ">10<", ">100<", ">1k<"] {
+        assert!(part.contains(&format!("text-anchor=\"middle\"{tick}/text>")), "{tick}");
+    }
+    // The present quota, if that is the one that is suggested, is marked once.
+    let (report, _) = page(&["--percent", "100"]);
+    let suggested = report["limits"][0]["suggestion"]["quota"].as_u64().unwrap();
+    std::fs::write(folder.path().join("proxy.toml"), config(suggested)).unwrap();
+    let (_, text) = page(&["--percent", "100"]);
+    assert!(text.contains(&format!("Marked: present and suggested quota {suggested}.</desc>")));
 }
