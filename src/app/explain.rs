@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 
 use super::Running;
 use crate::config::setting;
-use crate::insight::{Kind, Settings};
+use crate::insight::{Counts, Kind, Settings};
 use crate::limit::Limiter;
 use crate::plan::Enforcement;
 use crate::policy::Verdict;
-use crate::proxy::{Explained, LimitAccount, ShownFact};
+use crate::proxy::{Explained, LimitAccount, Rejection, ShownFact};
 
 /// Refusals that are listed, at most.
 const LISTED_MAX: usize = 100;
@@ -41,14 +41,18 @@ pub(super) fn explain(
 
 /// Why a request may be missing.
 fn missing(running: &Running, settings: &Settings) -> String {
-    let (refusals, samples) = running.insight.counts();
+    let Counts { refusals, rejections, samples } = running.insight.counts();
     let Settings { refusals: refusals_max, samples: samples_max, sample_one_in, bytes, .. } =
         settings;
     format!(
-        "This request is not remembered. {refusals} refusals are, of at most {refusals_max}, and \
+        "This request is not remembered. {refusals} refusals are, of at most {refusals_max} (by a \
+         limit, the policy, the store, overload or the upstream), {rejections} requests that were \
+         refused for what they are, of at most {} (malformed, too large, or no route answers), and \
          {samples} other requests, of at most {samples_max}, one in {sample_one_in} \
          ({}, at most {bytes} bytes in all). It may be older than these, admitted and no part of \
-         the sample, refused before it had a route, or another process answered it.",
+         the sample, malformed in the frames of HTTP/2, which is answered without an id, or \
+         another process answered it.",
+        settings.rejections(),
         setting::EXPLAIN
     )
 }
@@ -99,6 +103,7 @@ fn one(request: &Explained, limiter: &Limiter, show_keys: bool) -> Value {
         "status": account.status,
         "cause": request.cause,
         "reason": reason,
+        "rejection": account.rejection.as_ref().map(rejection),
         "failure": request.failure,
         "store_failure": request.store_failure,
         "facts": facts(&request.facts, limiter, show_keys),
@@ -107,6 +112,11 @@ fn one(request: &Explained, limiter: &Limiter, show_keys: bool) -> Value {
         "delay_ms": milliseconds(account.delay),
         "retry_after_ms": account.retry_after.map(milliseconds),
     })
+}
+
+fn rejection(rejection: &Rejection) -> Value {
+    let Rejection { check, found, expected } = rejection;
+    json!({ "check": check, "found": found, "expected": expected })
 }
 
 /// Whole milliseconds, rounded up.

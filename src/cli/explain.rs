@@ -14,7 +14,7 @@ use crate::cli::print::{out, outln};
 use crate::clock::Clock;
 use crate::plan::{Enforcement, LimitOutcome};
 use crate::policy::Verdict;
-use crate::proxy::{LimitAccount, TrialReply, TrialRequest, TrialVerdict};
+use crate::proxy::{LimitAccount, TrialReply, TrialRequest};
 
 /// The first requests of `--times` that are shown, beside those where the verdict changes, and the
 /// last.
@@ -153,7 +153,6 @@ fn pair((name, value): &(String, String)) -> Value {
 
 fn one(Shown { nth, ran }: &Shown) -> Value {
     let Ran { account, left, .. } = ran;
-    let refused = matches!(account.verdict, TrialVerdict::Rejected);
     let facts: Vec<Value> = account.facts.iter().map(pair).collect();
     let limits = account.limits.iter().map(|of| {
         let now = left.iter().find(|(name, _)| *name == of.limit.name).map(|(_, now)| now);
@@ -168,6 +167,10 @@ fn one(Shown { nth, ran }: &Shown) -> Value {
             json!({ "verdict": "deny", "status": denial.status, "reason": denial.reason })
         }
     });
+    let rejection = account
+        .rejection
+        .as_ref()
+        .map(|it| json!({ "check": it.check, "found": it.found, "expected": it.expected }));
     let set = |pairs: Option<&Vec<(String, String)>>| -> Vec<Value> {
         pairs.into_iter().flatten().map(pair).collect()
     };
@@ -176,7 +179,7 @@ fn one(Shown { nth, ran }: &Shown) -> Value {
         "verdict": words::verdict(account.verdict, None),
         "status": account.status,
         "route": account.route,
-        "no_route_because": refused.then(|| words::reason(account)),
+        "rejection": rejection,
         "policy": account.policy,
         "facts": facts,
         "answer": answer,

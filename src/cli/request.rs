@@ -16,7 +16,11 @@ pub(super) fn parse(line: &str) -> Result<TrialRequest, String> {
     let wrong = |what: &str| format!("found {what} in {line:?}, expected {EXPECTED}");
     let mut words = line.split_whitespace().peekable();
     let method = words.next().ok_or_else(|| wrong("nothing"))?.to_owned();
-    let target = words.next().filter(|target| target.starts_with('/'));
+    // What else may stand there is answered, if only with 400.
+    let is_target = |target: &&str| {
+        target.starts_with('/') || *target == "*" || target.contains("://") || method == "CONNECT"
+    };
+    let target = words.next().filter(is_target);
     let target = target.ok_or_else(|| wrong("no path that begins with `/`"))?.to_owned();
     let mut request =
         TrialRequest { method, target, from: CLIENT, headers: Vec::new(), body: Vec::new() };

@@ -7,7 +7,7 @@ use super::shell;
 use crate::plan::{Enforcement, Limit, LimitOutcome};
 pub(super) use crate::plan::{algorithm_text as algorithm, duration_text as time};
 use crate::policy::Verdict;
-use crate::proxy::{Account, LimitAccount, TrialRequest, TrialVerdict};
+use crate::proxy::{Account, LimitAccount, Rejection, TrialRequest, TrialVerdict};
 
 /// `admitted`, `denied 403`.
 pub(super) fn verdict(verdict: TrialVerdict, status: Option<u16>) -> String {
@@ -60,15 +60,8 @@ pub(super) fn reason(account: &Account) -> String {
 fn rejected(account: &Account) -> String {
     let status = account.status.map(|status| format!(" with {status}"));
     let mut text = format!("refused{} before the policy was asked", status.unwrap_or_default());
-    let allow = account.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("allow"));
-    match (account.status, allow) {
-        (Some(404), _) if account.route.is_none() => {
-            text.push_str(": no route has its host and path");
-        }
-        (Some(405), Some((_, methods))) => {
-            let _ = write!(text, ": the routes of its path are for {methods}");
-        }
-        _ => {}
+    if let Some(Rejection { check, found, expected }) = &account.rejection {
+        let _ = write!(text, ", by the check of its {check}: {found}; expected {expected}");
     }
     text
 }

@@ -30,15 +30,20 @@ pub(crate) enum HeadError {
 
 impl std::fmt::Display for HeadError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::Malformed(why) => why,
-            Self::TooManyFields => "too many fields",
-            Self::UnknownCoding => "an unknown transfer coding",
-        })
+        out.write_str(self.why())
     }
 }
 
 impl HeadError {
+    /// What was found.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Malformed(why) => why,
+            Self::TooManyFields => "too many fields",
+            Self::UnknownCoding => "an unknown transfer coding",
+        }
+    }
+
     /// The status that the client is sent.
     pub(crate) fn status(self) -> StatusCode {
         match self {

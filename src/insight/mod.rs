@@ -20,6 +20,9 @@ use recent::Recent;
 
 pub use top::{Happened, LimitName, Top, TopKey, TopKeys, TopOfLimit};
 
+/// One in so many refusals, beside them, may be for what a request is itself.
+const REJECTIONS_PART: usize = 4;
+
 /// The digests that name a key: of its tag and of itself.
 pub type Digest = [u128; 2];
 
@@ -27,7 +30,8 @@ pub type Digest = [u128; 2];
 /// workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Refusals, at most. 0 for none.
+    /// Refusals, at most. 0 for none. Of requests that are refused for what they are themselves, a
+    /// quarter of that is remembered besides.
     pub refusals: usize,
     /// Other requests, at most. 0 for none.
     pub samples: usize,
@@ -58,11 +62,28 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Requests that were refused for what they are, at most.
+    #[must_use]
+    pub fn rejections(&self) -> usize {
+        self.refusals.div_ceil(REJECTIONS_PART)
+    }
+
     /// The same, but nothing is remembered.
     #[must_use]
     pub fn off(self) -> Self {
         Self { refusals: 0, samples: 0, sample_one_in: 0, keys: 0, ..self }
     }
+}
+
+/// How many requests are remembered, by their kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Refused ones.
+    pub refusals: usize,
+    /// Those that were refused for what they are.
+    pub rejections: usize,
+    /// Those of the sample.
+    pub samples: usize,
 }
 
 /// What is remembered of one request.
@@ -76,6 +97,8 @@ pub trait Remembered: Send {
 pub enum Kind {
     /// It was refused.
     Refusal,
+    /// It was refused for what it is itself, of which anybody can send as many as they like.
+    Rejection,
     /// It is part of the sample.
     Sample,
 }
@@ -118,6 +141,7 @@ impl<R: Remembered> Insight<R> {
         for worker in &*self.0 {
             worker.recent().bound(
                 share(settings.refusals),
+                share(settings.rejections()),
                 share(settings.samples),
                 settings.bytes / workers,
             );
@@ -209,11 +233,15 @@ impl<R: Remembered> Insight<R> {
         found
     }
 
-    /// How many refusals and how many others are remembered now.
+    /// How many are remembered now.
     #[must_use]
-    pub fn counts(&self) -> (usize, usize) {
+    pub fn counts(&self) -> Counts {
         let each = self.0.iter().map(|worker| worker.recent().counts());
-        each.fold((0, 0), |(refusals, samples), (r, s)| (refusals + r, samples + s))
+        each.fold(Counts::default(), |all, of| Counts {
+            refusals: all.refusals + of.refusals,
+            rejections: all.rejections + of.rejections,
+            samples: all.samples + of.samples,
+        })
     }
 }
 
@@ -285,7 +313,8 @@ mod tests {
         let all = |insight: &Insight<u32>| insight.look(100, |number, _| Some(*number));
         assert_eq!(all(&insight), [9, 8, 7]);
         insight.apply(&settings(2, 0));
-        assert_eq!((all(&insight), insight.counts()), (vec![9, 8], (2, 0)));
+        let counts = Counts { refusals: 2, ..Counts::default() };
+        assert_eq!((all(&insight), insight.counts()), (vec![9, 8], counts));
         insight.apply(&Settings::default().off());
         assert!(all(&insight).is_empty() && !insight.remembers());
         assert!(!Insight::<u32>::off().is_sampled());

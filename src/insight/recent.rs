@@ -2,45 +2,63 @@
 
 use std::collections::VecDeque;
 
-use super::{Kind, Remembered};
+use super::{Counts, Kind, Remembered};
 
-/// The part of the bytes that refusals have: one in so many is for the sample.
+/// One in so many bytes is for the sample.
 const SAMPLES_PART: usize = 4;
+/// One in so many is for what was refused for itself.
+const REJECTIONS_PART: usize = 8;
 
-/// Refusals and a sample of the others, apart: a flood of refusals forgets no sample.
+/// Refusals, what was refused for itself, and a sample of the others, apart: a flood of one forgets
+/// none of the others.
 pub(super) struct Recent<R> {
     refusals: Ring<R>,
+    rejections: Ring<R>,
     samples: Ring<R>,
 }
 
 impl<R> Default for Recent<R> {
     fn default() -> Self {
-        Self { refusals: Ring::default(), samples: Ring::default() }
+        Self { refusals: Ring::default(), rejections: Ring::default(), samples: Ring::default() }
     }
 }
 
 impl<R: Remembered> Recent<R> {
-    pub(super) fn bound(&mut self, refusals_max: usize, samples_max: usize, bytes_max: usize) {
-        let of_samples = bytes_max / SAMPLES_PART;
-        self.refusals.bound(refusals_max, bytes_max - of_samples);
+    pub(super) fn bound(
+        &mut self,
+        refusals_max: usize,
+        rejections_max: usize,
+        samples_max: usize,
+        bytes_max: usize,
+    ) {
+        let (of_samples, of_rejections) = (bytes_max / SAMPLES_PART, bytes_max / REJECTIONS_PART);
+        self.refusals.bound(refusals_max, bytes_max - of_samples - of_rejections);
+        self.rejections.bound(rejections_max, of_rejections);
         self.samples.bound(samples_max, of_samples);
     }
 
     pub(super) fn push(&mut self, request: R, kind: Kind) {
         match kind {
             Kind::Refusal => self.refusals.push(request),
+            Kind::Rejection => self.rejections.push(request),
             Kind::Sample => self.samples.push(request),
         }
     }
 
-    /// Refusals, then the sample; the newest of each first.
+    /// Refusals, those for itself, then the sample; the newest of each first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&R, Kind)> {
-        let refusals = self.refusals.requests.iter().rev().map(|it| (it, Kind::Refusal));
-        refusals.chain(self.samples.requests.iter().rev().map(|it| (it, Kind::Sample)))
+        self.refusals
+            .newest_first(Kind::Refusal)
+            .chain(self.rejections.newest_first(Kind::Rejection))
+            .chain(self.samples.newest_first(Kind::Sample))
     }
 
-    pub(super) fn counts(&self) -> (usize, usize) {
-        (self.refusals.requests.len(), self.samples.requests.len())
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            refusals: self.refusals.requests.len(),
+            rejections: self.rejections.requests.len(),
+            samples: self.samples.requests.len(),
+        }
     }
 }
 
@@ -63,6 +81,10 @@ impl<R: Remembered> Ring<R> {
         (self.count_max, self.bytes_max) = (count_max, bytes_max);
         self.make_room(0, 0);
         self.requests.shrink_to(count_max);
+    }
+
+    fn newest_first(&self, kind: Kind) -> impl Iterator<Item = (&R, Kind)> {
+        self.requests.iter().rev().map(move |request| (request, kind))
     }
 
     fn push(&mut self, request: R) {
@@ -99,16 +121,18 @@ mod tests {
     #[test]
     fn bytes_are_bounded_and_what_never_fits_displaces_nothing() {
         let mut recent = Recent::default();
-        recent.bound(1_000, 1_000, 4_000);
+        recent.bound(1_000, 1_000, 1_000, 4_000);
         for _ in 0..100 {
             recent.push(Heavy(100), Kind::Refusal);
+            recent.push(Heavy(100), Kind::Rejection);
             recent.push(Heavy(100), Kind::Sample);
         }
-        assert_eq!(recent.counts(), (30, 10));
-        recent.push(Heavy(3_001), Kind::Refusal);
-        assert_eq!(recent.counts(), (30, 10));
-        recent.push(Heavy(3_000), Kind::Refusal);
-        assert_eq!(recent.counts(), (1, 10), "a heavy one displaces as many as it weighs");
-        assert_eq!(recent.iter().next().unwrap().0.0, 3_000);
+        let counts = |refusals: usize| Counts { refusals, rejections: 5, samples: 10 };
+        assert_eq!(recent.counts(), counts(25));
+        recent.push(Heavy(2_501), Kind::Refusal);
+        assert_eq!(recent.counts(), counts(25));
+        recent.push(Heavy(2_500), Kind::Refusal);
+        assert_eq!(recent.counts(), counts(1), "a heavy one displaces as many as it weighs");
+        assert_eq!(recent.iter().next().unwrap().0.0, 2_500);
     }
 }

@@ -105,6 +105,18 @@ impl HttpCause {
     }
 }
 
+impl ConnectionError {
+    /// Why a head is refused, for the operator.
+    pub(super) fn why(&self) -> &'static str {
+        match self {
+            Self::Malformed(why) => why,
+            Self::HeadTooLarge => "the head is too large, or has more than 100 fields",
+            Self::TlsHello => "the client speaks TLS, and this listener has no certificates",
+            _ => "the head can't be read",
+        }
+    }
+}
+
 /// A worker's counters of connection errors.
 #[derive(Debug)]
 pub(super) struct ErrorCounters {
@@ -159,9 +171,7 @@ impl fmt::Display for ConnectionError {
             Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: timed out"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http2(error) => with_sources(error, out),
-            Self::TlsHello => {
-                write!(out, "the client speaks TLS, and this listener has no certificates")
-            }
+            Self::TlsHello => write!(out, "{}", self.why()),
             Self::HeadTimeout => write!(out, "no request arrived in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),

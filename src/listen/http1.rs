@@ -95,7 +95,7 @@ pub(super) async fn serve<H: Handler>(
                 return Ok(Outcome::Http2(connection.client.take_transport(), read_ahead));
             }
             Received::Rejected(status, error) => {
-                connection.reject(status).await?;
+                connection.reject(status, error.why()).await?;
                 let _ = connection.close().await;
                 return Err(error);
             }
@@ -251,9 +251,8 @@ impl<H: Handler> Connection<'_, H> {
         let reject = |error: HeadError| {
             let cause = match error {
                 HeadError::TooManyFields => ConnectionError::HeadTooLarge,
-                HeadError::Malformed(why) => ConnectionError::Malformed(why),
-                HeadError::UnknownCoding => {
-                    ConnectionError::Malformed("an unknown transfer coding")
+                HeadError::Malformed(_) | HeadError::UnknownCoding => {
+                    ConnectionError::Malformed(error.why())
                 }
             };
             Received::Rejected(error.status(), cause)
@@ -506,9 +505,13 @@ impl<H: Handler> Connection<'_, H> {
     }
 
     /// Replies to bytes that are not a valid request.
-    async fn reject(&mut self, status: StatusCode) -> Result<(), ConnectionError> {
+    async fn reject(
+        &mut self,
+        status: StatusCode,
+        why: &'static str,
+    ) -> Result<(), ConnectionError> {
         self.body_pending = true;
-        let reply = self.context.handler.unreadable(status, &self.context.peer);
+        let reply = self.context.handler.unreadable(status, why, &self.context.peer);
         let info = RequestInfo {
             is_head: false,
             version: Version::HTTP_11,

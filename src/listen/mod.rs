@@ -21,6 +21,7 @@ use arc_swap::access;
 use http::StatusCode;
 use ipnet::IpNet;
 
+use crate::http1::Scan;
 use crate::telemetry::Metrics;
 use crate::wire::{Body, Identity, Pem, Rate, Request, Response};
 
@@ -212,10 +213,23 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// Handles one request. The future is dropped when the client goes away.
     fn call(&self, request: Request, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
 
-    /// Builds the reply to a head that can't be parsed (400, 501) or is too large (431). `status`
-    /// is sent as given. The reply's body must be complete, not a stream.
-    fn unreadable(&self, status: StatusCode, _peer: &Arc<Peer>) -> Response {
+    /// Builds the reply to a head that can't be parsed (400, 501) or is too large (431): `why`.
+    /// `status` is sent as given. The reply's body must be complete, not a stream.
+    fn unreadable(&self, status: StatusCode, _why: &'static str, _peer: &Arc<Peer>) -> Response {
         Response::new(status, Body::empty())
+    }
+}
+
+/// Reads a request's head as connections over HTTP/1.1 do, for one that comes over none. It has no
+/// body.
+///
+/// # Errors
+/// The status that a client would be sent, and why.
+pub fn read_head(head: &[u8]) -> Result<Request, (StatusCode, &'static str)> {
+    match Scan::default().request(head) {
+        Ok(Some((read, _))) => Ok(read.request),
+        Ok(None) => Err((StatusCode::BAD_REQUEST, "the head does not end")),
+        Err(error) => Err((error.status(), error.why())),
     }
 }
 

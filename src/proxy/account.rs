@@ -2,6 +2,7 @@
 //! (`trial`).
 //! Knows no connection.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,20 @@ pub struct Account {
     pub retry_after: Option<Duration>,
     /// The header fields of the reply that the client sees.
     pub headers: Vec<(String, String)>,
+    /// What is wrong with it, if it was refused for that.
+    pub rejection: Option<Rejection>,
     pub(super) scope: Option<Arc<Scope>>,
+}
+
+/// Why a request was refused for what it is, and not for a policy's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// What of it was looked at: its head, method, target, host, path, route or body.
+    pub check: &'static str,
+    /// What was found.
+    pub found: Cow<'static, str>,
+    /// What was expected.
+    pub expected: &'static str,
 }
 
 /// A limit's part in a decision.
@@ -104,6 +118,7 @@ pub(super) struct Parts<'a> {
     pub(super) less: Option<u64>,
     /// It went on to its upstream although something that decides had failed.
     pub(super) let_through: bool,
+    pub(super) rejection: Option<&'a Rejection>,
 }
 
 impl Account {
@@ -119,6 +134,7 @@ impl Account {
             delay: Duration::ZERO,
             retry_after: None,
             headers: Vec::new(),
+            rejection: None,
             scope: None,
         }
     }
@@ -134,6 +150,7 @@ impl Account {
             limits: parts.limits(),
             delay: Duration::from_micros(admitted.map_or(0, Outcome::delay_us)),
             retry_after: parts.retry_after(),
+            rejection: parts.rejection.cloned(),
             scope: parts.scope.cloned(),
             ..Self::rejected()
         }
@@ -175,6 +192,7 @@ impl<'a> Parts<'a> {
             outcome: context.outcome.as_ref(),
             less: context.usage.as_ref().and_then(|usage| usage.taken),
             let_through: context.degraded.is_some(),
+            rejection: context.rejection.as_deref(),
         }
     }
 
@@ -186,6 +204,7 @@ impl<'a> Parts<'a> {
             Some(Decided::Denied) => TrialVerdict::Denied,
             Some(Decided::Failed) if self.let_through => TrialVerdict::Uncounted,
             Some(Decided::Failed) => TrialVerdict::Error,
+            None if self.rejection.is_some() => TrialVerdict::Rejected,
             None if self.route.is_some() && self.scope.is_none() => TrialVerdict::Admitted,
             None => TrialVerdict::Rejected,
         }

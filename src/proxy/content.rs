@@ -13,7 +13,7 @@ use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
 
 use super::fields;
-use super::refusal::Refusal;
+use super::refusal::{Check, Refusal};
 use super::settings::{Inspect, Oversized};
 use super::snapshot::Route;
 use crate::inspect::{Edit, Selection, Wanted};
@@ -221,7 +221,7 @@ impl ReadBody {
         let mut document = self.bytes;
         for edit in edits {
             let edited = edit.apply(&document);
-            document = edited.ok_or(Refusal::BadRequest(UNCHANGEABLE))?.into();
+            document = edited.ok_or(Refusal::BadRequest(Check::Body.wrong(UNCHANGEABLE)))?.into();
         }
         for name in ["content-digest", "repr-digest", "digest", "content-md5"] {
             fields.remove(name);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, Method, StatusCode};
 use smallvec::SmallVec;
 
+use super::account::Rejection;
 use super::client::Client;
 use super::content::ReadBody;
 use super::cors::{self, Cors};
@@ -95,6 +96,8 @@ pub(super) struct RequestContext {
     pub(super) refused_keys: SmallVec<[KeyDigest; 1]>,
     /// Why it was refused, for what is remembered of it.
     pub(super) cause: Option<RefusalCause>,
+    /// What is wrong with the request itself, if it was refused for that.
+    pub(super) rejection: Option<Box<Rejection>>,
     /// It is remembered even if it is not refused.
     pub(super) sampled: bool,
     /// What the policy saw, if it is remembered.
@@ -181,6 +184,7 @@ impl RequestContext {
             trace: None,
             refused_keys: SmallVec::new(),
             cause: None,
+            rejection: None,
             sampled: false,
             facts: None,
             finished: false,
@@ -404,12 +408,18 @@ impl RequestContext {
             None => {}
         }
         self.cause = refusal.cause();
+        self.note_rejection(refusal);
         let (status, mut reply) = refusal.response(&self);
         self.answered(status);
         reply::add_fields(&mut reply.fields, &self);
         let bytes = reply.body.length().unwrap_or_default();
         self.finish(self.ending, bytes);
         reply
+    }
+
+    /// Records what is wrong with the request, if that is why it is refused.
+    pub(super) fn note_rejection(&mut self, refusal: &Refusal) {
+        self.rejection = refusal.rejection().map(Box::new);
     }
 
     /// The limits that were checked, and their outcome.

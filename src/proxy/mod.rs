@@ -81,7 +81,7 @@ use refusal::Refusal;
 use snapshot::{Action, DirectResponse, Route};
 use trie::Match;
 
-pub use account::{Account, LimitAccount, TrialVerdict};
+pub use account::{Account, LimitAccount, Rejection, TrialVerdict};
 pub use live::{Live, Observers, SnapshotSource};
 pub use remembered::{Explained, Insight, Remembered, ShownFact};
 pub use settings::{
@@ -121,8 +121,8 @@ impl Handler for Proxy {
         handle(&local, request, peer).await
     }
 
-    fn unreadable(&self, status: StatusCode, peer: &Arc<Peer>) -> Response {
-        RequestContext::unreadable(&self.0.load(), peer).refuse(&Refusal::Unreadable(status))
+    fn unreadable(&self, status: StatusCode, why: &'static str, peer: &Arc<Peer>) -> Response {
+        RequestContext::unreadable(&self.0.load(), peer).refuse(&Refusal::Unreadable(status, why))
     }
 }
 

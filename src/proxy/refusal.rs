@@ -5,13 +5,14 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
+use super::account::Rejection;
 use super::context::RequestContext;
 use super::grpc::{self, Pushback};
 use super::page::{Page, RefusalDetails};
 use super::routes::Unrouted;
 use super::{fields, forward, json, reply};
 use crate::policy::{Denial, Verdict};
-use crate::telemetry::labels;
+use crate::telemetry::{Label as _, labels};
 use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{BodyError, Fields, Known, Response};
 
@@ -28,9 +29,9 @@ const HELD: &str = "The allowance is reserved by requests that are under way.";
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// 400: ambiguous or malformed.
-    BadRequest(&'static str),
-    /// 400, 414, 431 or 501: its head could not be read.
-    Unreadable(StatusCode),
+    BadRequest(Wrong),
+    /// 400, 431 or 501: its head could not be read, for this reason.
+    Unreadable(StatusCode, &'static str),
     /// 501: a method that is not forwarded.
     NotImplemented(&'static str),
     /// 204: `OPTIONS *` concerns no route.
@@ -88,6 +89,57 @@ labels! {
         Overload = "overload",
         /// The upstream failed.
         Upstream = "upstream",
+        /// The request itself: it is malformed or too large, or nothing is served there.
+        Request = "request",
+    }
+}
+
+labels! {
+    /// What of a request is looked at before a policy is asked.
+    pub(super) enum Check {
+        /// Lines, fields and framing.
+        Head = "head",
+        /// `GET`.
+        Method = "method",
+        /// Path and query together.
+        Target = "target",
+        /// The authority that it asks for.
+        Host = "host",
+        /// The path in its normal form.
+        Path = "path",
+        /// Which route answers it.
+        Route = "route",
+        /// What it sends.
+        Body = "body",
+    }
+}
+
+/// What is wrong with a request, and what has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wrong {
+    check: Check,
+    found: &'static str,
+}
+
+impl Check {
+    /// This check has found this.
+    pub(super) const fn wrong(self, found: &'static str) -> Wrong {
+        Wrong { check: self, found }
+    }
+
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Head => {
+                "the head of a request as in HTTP/1.1: lines that end in CRLF, fields with a name, \
+                 one length at most, and no transfer coding but chunked"
+            }
+            Self::Method => "a method in capitals, and neither CONNECT nor TRACE",
+            Self::Target => "a path or a URI, not longer than server.limits.uri_bytes",
+            Self::Host => "one host, a name or an address, perhaps with a port",
+            Self::Path => "a path in one spelling that all servers read alike (server.paths)",
+            Self::Route => "host, path and method of a route",
+            Self::Body => "a body within its route's limits, in the form that it declares",
+        }
     }
 }
 
@@ -98,8 +150,7 @@ pub(super) const CLIENT_GONE: u16 = 499;
 pub(super) const SHUTDOWN: u16 = 503;
 
 impl Refusal {
-    /// Why it is remembered. `None` if it is not: a request that is refused for its form says
-    /// nothing of limits, and anybody can send as many of them as they like.
+    /// Why it is remembered. `None` if it is not: nobody was refused, or nobody is left to ask.
     pub(super) fn cause(&self) -> Option<RefusalCause> {
         match self {
             Self::TooMany => Some(RefusalCause::Limit),
@@ -113,16 +164,37 @@ impl Refusal {
             | Self::TooMuchBuffered => Some(RefusalCause::Overload),
             Self::UpstreamFailed | Self::UpstreamTooSlow => Some(RefusalCause::Upstream),
             Self::BadRequest(_)
-            | Self::Unreadable(_)
+            | Self::Unreadable(..)
             | Self::NotImplemented(_)
-            | Self::ServerOptions
             | Self::NotFound
             | Self::MethodNotAllowed(_)
             | Self::BodyTooSlow
             | Self::BodyTooLarge { .. }
-            | Self::UriTooLong { .. }
-            | Self::ClientGone => None,
+            | Self::UriTooLong { .. } => Some(RefusalCause::Request),
+            Self::ServerOptions | Self::ClientGone => None,
         }
+    }
+
+    /// What is wrong with the request itself, if that is why it is refused.
+    pub(super) fn rejection(&self) -> Option<Rejection> {
+        let (check, found): (Check, Cow<'static, str>) = match self {
+            Self::BadRequest(Wrong { check, found }) => (*check, (*found).into()),
+            Self::Unreadable(_, found) => (Check::Head, (*found).into()),
+            Self::NotImplemented(found) => (Check::Method, (*found).into()),
+            Self::NotFound => (Check::Route, "no route has its host and path".into()),
+            Self::MethodNotAllowed(methods) => {
+                (Check::Route, format!("the routes of its path are for {methods}").into())
+            }
+            Self::BodyTooSlow => (Check::Body, "it came too slowly".into()),
+            Self::BodyTooLarge { limit_bytes } => {
+                (Check::Body, format!("it is larger than {limit_bytes} bytes").into())
+            }
+            Self::UriTooLong { limit_bytes } => {
+                (Check::Target, format!("it is longer than {limit_bytes} bytes").into())
+            }
+            _ => return None,
+        };
+        Some(Rejection { check: check.label(), found, expected: check.expected() })
     }
 
     /// The status and the text for the client.
@@ -130,8 +202,8 @@ impl Refusal {
         let limit =
             |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.").into();
         match self {
-            Self::BadRequest(why) => (StatusCode::BAD_REQUEST, sentence(why).into()),
-            Self::Unreadable(status) => (*status, unreadable(*status).into()),
+            Self::BadRequest(wrong) => (StatusCode::BAD_REQUEST, sentence(wrong.found).into()),
+            Self::Unreadable(status, _) => (*status, unreadable(*status).into()),
             Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why).into()),
             Self::ServerOptions => (StatusCode::NO_CONTENT, "".into()),
             Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
@@ -394,7 +466,9 @@ impl From<&BodyError> for Refusal {
         match error {
             BodyError::TooLarge { limit_bytes } => Self::BodyTooLarge { limit_bytes: *limit_bytes },
             BodyError::Idle | BodyError::Slow | BodyError::Overdue => Self::BodyTooSlow,
-            BodyError::Malformed => Self::BadRequest("the body's chunks are broken"),
+            BodyError::Malformed => {
+                Self::BadRequest(Check::Body.wrong("the body's chunks are broken"))
+            }
             BodyError::Cut(_) | BodyError::Reset => Self::ClientGone,
         }
     }

@@ -9,13 +9,13 @@ use http::Method;
 use smallvec::SmallVec;
 
 use super::access;
-use super::account::{Account, Origin, Parts};
+use super::account::{Account, Origin, Parts, Rejection};
 use super::context::RequestContext;
 use super::facts::Facts;
 use super::id::Id;
 use super::path;
 use super::refusal::RefusalCause;
-use super::tally::Decided;
+use super::tally::{Decided, NO_ROUTE};
 use super::text::AddressText;
 use crate::insight::{self, Kind};
 use crate::plan::{Limit, LimitOutcome, Outcome};
@@ -54,6 +54,7 @@ pub struct Remembered {
     less: Option<u64>,
     failure: Option<&'static str>,
     store_failure: Option<&'static str>,
+    rejection: Option<Box<Rejection>>,
     bytes: usize,
 }
 
@@ -191,8 +192,10 @@ fn unpacked_first(packed: &[u8]) -> Option<(ShownFact, &[u8])> {
 /// Remembers a request that has ended, if it was refused or is part of the sample. Takes what it
 /// needs out of `context`, which is dropped next.
 pub(super) fn remember(context: &mut RequestContext, took: Duration) {
+    let remembers = context.route.insight.remembers();
     let kind = match context.cause {
-        Some(_) if context.route.insight.remembers() => Kind::Refusal,
+        Some(RefusalCause::Request) if remembers => Kind::Rejection,
+        Some(_) if remembers => Kind::Refusal,
         _ if context.sampled => Kind::Sample,
         _ => return,
     };
@@ -214,6 +217,7 @@ pub(super) fn remember(context: &mut RequestContext, took: Duration) {
         less: context.usage.as_ref().and_then(|usage| usage.taken),
         failure: context.failure,
         store_failure: context.store_failure,
+        rejection: context.rejection.take(),
         bytes: 0,
     };
     request.bytes = request.weight();
@@ -243,13 +247,14 @@ impl Remembered {
     #[must_use]
     pub fn explained(&self) -> Explained {
         let parts = Parts {
-            route: Some(&self.origin.route),
+            route: Some(self.origin.route.as_str()).filter(|name| *name != NO_ROUTE),
             scope: self.origin.scope.as_ref(),
             decided: self.decided,
             decision: self.decision.as_ref(),
             outcome: self.outcome.as_ref(),
             less: self.less,
             let_through: self.cause.is_none(),
+            rejection: self.rejection.as_deref(),
         };
         let account = Account { status: Some(self.status), ..Account::of(&parts, Vec::new()) };
         Explained {
@@ -279,6 +284,7 @@ impl Remembered {
             + path
             + self.facts.as_ref().map_or(0, |facts| facts.0.len())
             + outcomes * size_of::<LimitOutcome>()
+            + self.rejection.as_deref().map_or(0, |it| size_of_val(it) + it.found.len())
             + self.decision.as_deref().map_or(0, decision_bytes)
     }
 }

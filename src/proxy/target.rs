@@ -10,7 +10,7 @@ use http::{Method, Version};
 use smallvec::SmallVec;
 
 use super::path;
-use super::refusal::Refusal;
+use super::refusal::{Check, Refusal};
 use super::settings::{Paths, Settings};
 use super::text::Short;
 use crate::listen::Peer;
@@ -112,7 +112,7 @@ fn asterisk_form(method: &Method) -> Refusal {
     if *method == Method::OPTIONS {
         Refusal::ServerOptions
     } else {
-        Refusal::BadRequest("only OPTIONS may ask for `*`")
+        Refusal::BadRequest(Check::Target.wrong("only OPTIONS may ask for `*`"))
     }
 }
 
@@ -122,7 +122,7 @@ fn normal(asked: &str, after_authority: bool, paths: Paths) -> Result<Option<Str
     let (path, query) = split(asked);
     let path =
         match path::normal(if path.is_empty() && after_authority { "/" } else { path }, paths)
-            .map_err(Refusal::BadRequest)?
+            .map_err(|found| Refusal::BadRequest(Check::Path.wrong(found)))?
         {
             Cow::Borrowed(_) if !path.is_empty() => return Ok(None),
             normal => normal,
@@ -133,7 +133,9 @@ fn normal(asked: &str, after_authority: bool, paths: Paths) -> Result<Option<Str
     };
     // Escaping can triple a path's length.
     if text.len() > PATH_AND_QUERY_BYTES_MAX {
-        return Err(Refusal::BadRequest("the path is too long when it is escaped"));
+        return Err(Refusal::BadRequest(
+            Check::Path.wrong("the path is too long when it is escaped"),
+        ));
     }
     Ok(Some(text))
 }
@@ -151,7 +153,7 @@ fn authority(request: &mut Request, https: bool, peer: &Peer) -> Result<Authorit
         return Authority::read(host, https);
     }
     if request.version != Version::HTTP_10 {
-        return Err(Refusal::BadRequest("there is no Host field"));
+        return Err(Refusal::BadRequest(Check::Host.wrong("there is no Host field")));
     }
     // The upstream is asked in HTTP/1.1, which requires a Host: the address that the client
     // reached.
@@ -163,7 +165,7 @@ fn only_host(fields: &Fields) -> Result<Option<&[u8]>, Refusal> {
     let mut hosts = fields.get_all(Known::Host);
     let first = hosts.next();
     if hosts.next().is_some() {
-        Err(Refusal::BadRequest("there is more than one Host field"))
+        Err(Refusal::BadRequest(Check::Host.wrong("there is more than one Host field")))
     } else {
         Ok(first)
     }
@@ -171,7 +173,8 @@ fn only_host(fields: &Fields) -> Result<Option<&[u8]>, Refusal> {
 
 impl Authority {
     fn read(raw: &[u8], https: bool) -> Result<Self, Refusal> {
-        const REFUSED: Refusal = Refusal::BadRequest("the Host field is no host");
+        const REFUSED: Refusal =
+            Refusal::BadRequest(Check::Host.wrong("the Host field is no host"));
         if raw.len() > AUTHORITY_BYTES_MAX {
             return Err(REFUSED);
         }

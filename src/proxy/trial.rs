@@ -18,21 +18,22 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 
 use super::account::{Account, LimitAccount, Parts};
 use super::context::RequestContext;
 use super::exchange::Exchange;
 use super::facts::Facts;
 use super::live::{LocalSnapshot, Observers};
+use super::refusal::Refusal;
 use super::serve;
 use super::snapshot::Snapshot;
 use crate::clock;
 use crate::limit::{Limiter, Take};
-use crate::listen::Peer;
+use crate::listen::{self, Peer};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
 use crate::upstream::{Cause, Upstream, UpstreamError};
-use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
+use crate::wire::{Body, BodyEnd, BodyError, Fields, Network, Request, Response, Source};
 
 pub use many::{ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, TrialClient};
 
@@ -54,7 +55,7 @@ pub struct Trial {
 pub struct TrialRequest {
     /// `GET`.
     pub method: String,
-    /// Path and query.
+    /// Path and query, or whatever else a client may send there.
     pub target: String,
     /// The client's address.
     pub from: IpAddr,
@@ -254,11 +255,20 @@ impl Trial {
     pub fn begin(&self, request: &TrialRequest) -> Result<UnderWay, Unusable> {
         let _entered = self.runtime.enter();
         let from = SocketAddr::new(request.from, PORT);
-        let request = request.built()?;
+        let body = Bytes::from(request.body.clone());
+        let read = listen::read_head(&request.head()?).map(|request| (request, body));
         let peer = Peer::plain(from, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT));
         let (local, watch) = (Arc::clone(&self.local), Rc::<Watch>::default());
         let watched = Rc::clone(&watch);
-        let mut run: Run = Box::pin(async move { handle(&local, request, &peer, &watched).await });
+        let mut run: Run = Box::pin(async move {
+            match read {
+                Ok((mut request, body)) => {
+                    request.body = Body::full(body);
+                    handle(&local, request, &peer, &watched).await
+                }
+                Err(why) => Some(unreadable(&local, why, &peer, &watched)),
+            }
+        });
         let answered = match poll_once(&mut run) {
             Poll::Ready(answered) => answered,
             Poll::Pending => None,
@@ -355,6 +365,9 @@ async fn handle(
 ) -> Option<Response> {
     let mut context = RequestContext::begin(local, &request, peer);
     let served = serve(local, request, peer, &mut context, watch).await;
+    if let Err(refusal) = &served {
+        context.note_rejection(refusal);
+    }
     watch.note_once(&context);
     let took = watch.took();
     context.started = clock::monotonic().checked_sub(took).unwrap_or(context.started);
@@ -362,6 +375,20 @@ async fn handle(
         Ok(reply) => context.stream(reply),
         Err(refusal) => context.refuse(&refusal),
     })
+}
+
+/// As `unreadable` of the proxy, watched.
+fn unreadable(
+    local: &LocalSnapshot,
+    (status, why): (StatusCode, &'static str),
+    peer: &Peer,
+    watch: &impl Watching,
+) -> Response {
+    let refusal = Refusal::Unreadable(status, why);
+    let mut context = RequestContext::unreadable(local, peer);
+    context.note_rejection(&refusal);
+    watch.note_once(&context);
+    context.refuse(&refusal)
 }
 
 impl TrialReply {
@@ -373,41 +400,45 @@ impl TrialReply {
 }
 
 impl TrialRequest {
-    fn built(&self) -> Result<Request, Unusable> {
+    /// The head that a client would send over HTTP/1.1.
+    fn head(&self) -> Result<Vec<u8>, Unusable> {
         let unusable = |what: &str, found: &str, expected| Unusable {
             found: format!("the {what} {:?}", found.chars().take(60).collect::<String>()),
             expected,
         };
-        let mut head = http::Request::new(());
-        *head.method_mut() = self
-            .method
-            .parse()
-            .map_err(|_| unusable("method", &self.method, "a method such as GET"))?;
-        let target = "a path that begins with `/`, and perhaps a query";
-        let is_path = self.target.starts_with('/') || self.target == "*";
-        *head.uri_mut() = self
-            .target
-            .parse()
-            .ok()
-            .filter(|_| is_path)
-            .ok_or_else(|| unusable("target", &self.target, target))?;
-        for (name, value) in &self.headers {
-            let name = http::HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| unusable("header name", name, "a token such as x-api-key"))?;
-            let value = HeaderValue::from_str(value)
-                .or_else(|_| HeaderValue::from_bytes(value.as_bytes()))
-                .map_err(|_| unusable("header value", value, "no control characters"))?;
-            head.headers_mut().append(name, value);
+        let is_word = |text: &str| {
+            !text.is_empty() && !text.bytes().any(|byte| byte == b' ' || byte.is_ascii_control())
+        };
+        let Self { method, target, headers, body, .. } = self;
+        if !is_word(method) {
+            return Err(unusable("method", method, "a method such as GET"));
         }
-        let (head, ()) = head.into_parts();
-        let mut request = Request::from_parts(&head, Body::full(Bytes::from(self.body.clone())));
-        if !request.fields.has(Known::Host) {
-            request.fields.append(Known::Host, HOST);
+        if !is_word(target) {
+            return Err(unusable("target", target, "a path such as `/`, without blanks"));
         }
-        if !self.body.is_empty() && !request.fields.has(Known::ContentLength) {
-            request.fields.append(Known::ContentLength, self.body.len().to_string());
+        let mut head = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
+        let mut add = |name: &str, value: &str| {
+            let parts = [name.as_bytes(), b": ", value.as_bytes(), b"\r\n"];
+            parts.into_iter().for_each(|part| head.extend_from_slice(part));
+        };
+        for (name, value) in headers {
+            if !is_word(name) || name.contains(':') {
+                return Err(unusable("header name", name, "a token such as x-api-key"));
+            }
+            if value.bytes().any(|byte| byte != b'\t' && byte.is_ascii_control()) {
+                return Err(unusable("header value", value, "no control characters"));
+            }
+            add(name, value);
         }
-        Ok(request)
+        let has = |known: &str| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(known));
+        if !has("host") {
+            add("host", HOST);
+        }
+        if !body.is_empty() && !has("content-length") && !has("transfer-encoding") {
+            add("content-length", &body.len().to_string());
+        }
+        head.extend_from_slice(b"\r\n");
+        Ok(head)
     }
 }
 

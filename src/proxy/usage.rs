@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::content::{BodyType, ReadBody};
 use super::context::RequestContext;
 use super::cut::{Cut, SharedExtended};
-use super::refusal::Refusal;
+use super::refusal::{Check, Refusal};
 use crate::inspect::{Edit, Pointer, Reading, Selection, Wanted};
 use crate::limit::{Grant, TakeMore};
 use crate::plan::{Adjustment, Change, Limit, Outcome, Plan};
@@ -113,7 +113,7 @@ pub(super) fn prepare(
         (Some((partial, taken)), Some(read)) if read.body_type == BodyType::Json => {
             lowered(&partial.tell, taken.saturating_sub(partial.base), &read.bytes)
         }
-        (Some(_), _) => return Err(Refusal::BadRequest("the body is not JSON")),
+        (Some(_), _) => return Err(Refusal::BadRequest(Check::Body.wrong("the body is not JSON"))),
     };
     match read {
         Some(read) if !(bodies.edits.is_empty() && told.is_empty()) => {

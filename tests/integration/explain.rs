@@ -280,14 +280,16 @@ async fn bodies_beyond_what_may_be_buffered_are_explained() {
     assert_eq!(explained["cause"], "overload", "{explained}");
     assert_eq!(explained["decision"], Value::Null, "its policy was not asked: {explained}");
     assert_eq!(explained["limits"], serde_json::json!([]), "{explained}");
-    // A body that is too large for its route is the client's mistake, and is not remembered.
+    // A body that is too large for its route is the client's mistake.
     let small = config.text().replace("32MiB", "1KiB").replace("8MiB", "64MiB");
     weir.reload(&small, "applied");
     let mut client = Client::connect(weir.http).await.unwrap();
     let refused = client.send("POST", "/", &json, "x".repeat(2_048).into()).await.unwrap();
     assert_eq!(refused.status, 413, "{refused:?}");
-    let id = refused.header("x-request-id");
-    assert_eq!(weir.admin_page(&format!("/explain?request_id={id}")).status, 404);
+    let explained = agreed(&weir, &refused);
+    let rejection = &explained["rejection"];
+    assert_eq!((&explained["cause"], &rejection["check"]), (&"request".into(), &"body".into()));
+    assert_eq!(rejection["found"], "it is larger than 1024 bytes", "{explained}");
 }
 
 const LOCKOUT: &str = include_str!("../../examples/scripts/lockout.lua");
@@ -328,6 +330,61 @@ async fn in_memory_the_refusal_of_a_users_script_is_explained() {
 async fn on_redis_the_refusal_of_a_users_script_is_explained() {
     let redis = Redis::start();
     a_script_is_explained(|url| simple(url, &[DAY]).redis("single", &[redis.address])).await;
+}
+
+#[tokio::test]
+async fn what_is_refused_for_itself_is_explained_by_its_check() {
+    let upstream = Upstream::start();
+    let config = Toml::new().upstream("api", &upstream.url(), "").policy("public", &[DAY]).route(
+        "name = \"api\"\npath = \"/a/*\"\nmethods = [\"GET\"]\nupstream = \"api\"\npolicy = \"public\"",
+    );
+    let weir = Weir::start(&config.text());
+    let fields: String = (0..101).map(|number| format!("x-{number}: 1\r\n")).collect();
+    let get = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: a\r\n");
+    for (head, status, check, found) in [
+        ("BROKEN\r\n".to_owned(), 400, "head", "the head is not HTTP"),
+        (
+            get("/a/") + "Transfer-Encoding: gzip, chunked\r\n",
+            501,
+            "head",
+            "an unknown transfer coding",
+        ),
+        (get("/a/") + &fields, 431, "head", "more than 100 fields"),
+        ("TRACE /a/ HTTP/1.1\r\nHost: a\r\n".to_owned(), 501, "method", "not forwarded"),
+        ("get /a/ HTTP/1.1\r\nHost: a\r\n".to_owned(), 501, "method", "in capitals"),
+        (get("/a/") + "Host: b\r\n", 400, "host", "more than one Host field"),
+        ("GET /a/ HTTP/1.1\r\n".to_owned(), 400, "host", "there is no Host field"),
+        (get("/a/%zz"), 400, "path", "a broken escape"),
+        (get(&format!("/{}", "a".repeat(9_000))), 414, "target", "it is longer than 8192 bytes"),
+        (get("/b"), 404, "route", "no route has its host and path"),
+        ("PUT /a/ HTTP/1.1\r\nHost: a\r\n".to_owned(), 405, "route", "are for GET"),
+    ] {
+        let reply = raw(weir.http, format!("{head}Connection: close\r\n\r\n").as_bytes(), TIMEOUT);
+        assert_eq!(statuses(&reply), [status], "{head:.200}: {reply}");
+        let lower = reply.to_ascii_lowercase();
+        let id = lower.split("x-request-id: ").nth(1).and_then(|rest| rest.lines().next()).unwrap();
+        let explained = explained(&weir, id.trim());
+        assert_eq!(
+            (&explained["status"], &explained["cause"]),
+            (&status.into(), &"request".into())
+        );
+        let rejection = &explained["rejection"];
+        assert_eq!(rejection["check"], check, "{explained}");
+        assert!(rejection["found"].as_str().unwrap().contains(found), "{found}: {explained}");
+        assert!(!rejection["expected"].as_str().unwrap().is_empty(), "{explained}");
+        assert_eq!(explained["decision"], Value::Null, "{explained}");
+        assert_eq!(explained["limits"], serde_json::json!([]), "{explained}");
+    }
+    // They are not listed among those that a limit refused, and displace none of them.
+    assert_eq!(weir.admin_page("/explain").json()["refusals"], serde_json::json!([]));
+    let page = weir.admin_page("/explain?request_id=nobody");
+    let told = page.text();
+    assert_eq!(page.status, 404);
+    assert!(told.contains("0 refusals are, of at most 4096 (by a limit, "), "{told}");
+    assert!(
+        told.contains("11 requests that were refused for what they are, of at most 1024"),
+        "{told}"
+    );
 }
 
 #[tokio::test]
@@ -387,7 +444,7 @@ async fn a_sample_of_the_admitted_is_explained_and_a_reload_changes_what_is_reme
     let id = refused.header("x-request-id");
     let page = weir.admin_page(&format!("/explain?request_id={id}"));
     assert_eq!(page.status, 404);
-    let said = "0 refusals are, of at most 0, and";
+    let said = "0 refusals are, of at most 0 (by a limit";
     assert!(page.text().contains(said) && page.text().contains("admin.explain"), "{}", page.text());
     weir.reload(&config("refusals = 1"), "applied");
     assert_eq!(agreed(&weir, &get(weir.http, "/", &[]).await)["cause"], "limit");

@@ -1,12 +1,13 @@
-//! `weir explain`: what it prints of a key is what `weir key` takes.
+//! `weir explain`: what it prints of a key is what `weir key` takes, what it says of a malformed
+//! request is what a listener does.
 
 use std::process::Command;
 
 use serde_json::json;
 
 use crate::harness::client::Client;
-use crate::harness::process::run;
-use crate::harness::toml::Toml;
+use crate::harness::process::{Finished, run};
+use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, binary};
 
@@ -65,4 +66,50 @@ async fn a_key_that_is_printed_can_be_pasted_into_weir_key() {
         let told = format!("{} of 9 used", number.min(9));
         assert!(shown.out.contains(&told), "{line}: {told}: {}", shown.out);
     }
+}
+
+const DAY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
+
+fn explain(folder: &tempfile::TempDir, arguments: &[&str]) -> Finished {
+    let path = folder.path().join("proxy.toml");
+    let mut command = Command::new(binary());
+    run(command.arg("explain").args(arguments).arg("--config").arg(path))
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = simple("http://127.0.0.1:9", &[DAY]).text();
+    std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
+    folder
+}
+
+#[test]
+fn a_malformed_request_is_told_which_check_refuses_it() {
+    let folder = folder();
+    for (request, status, check, found) in [
+        ("GE(T /", 400, "head", "the head is not HTTP"),
+        ("GET / transfer-encoding: gzip, chunked", 501, "head", "an unknown transfer coding"),
+        ("GET / content-length: 1 transfer-encoding: chunked", 400, "head", ""),
+        ("TRACE /", 501, "method", "this method is not forwarded"),
+        ("CONNECT a:443", 501, "method", "this method is not forwarded"),
+        ("get /", 501, "method", "methods are written in capitals"),
+        ("GET *", 400, "target", "only OPTIONS may ask for `*`"),
+        ("GET / host: a host: b", 400, "host", "there is more than one Host field"),
+        ("GET / host: a/b", 400, "host", "the Host field is no host"),
+        ("GET /a%zz", 400, "path", "the path has a broken escape"),
+        ("GET /../a", 400, "path", "the path climbs above the root"),
+    ] {
+        let ended = explain(&folder, &[request]);
+        assert_eq!(ended.code, 0, "{request}: {}", ended.err);
+        let told = format!(
+            "rejected {status}\n    refused with {status} before the policy was asked, by the check of \
+             its {check}: {found}"
+        );
+        assert!(ended.out.contains(&told), "{told}: {}", ended.out);
+        assert!(ended.out.contains("; expected "), "{}", ended.out);
+    }
+    // What no client could send is a mistake of the command line.
+    let ended = explain(&folder, &["GET / x: \u{1b}"]);
+    assert_eq!(ended.code, 2, "{}", ended.out);
+    assert!(ended.err.contains("expected no control characters"), "{}", ended.err);
 }

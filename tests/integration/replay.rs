@@ -562,7 +562,7 @@ fn a_request_is_explained() {
     for (request, told) in [
         (
             "GET /other",
-            "rejected 404\n    refused with 404 before the policy was asked: no route has its host and path",
+            "rejected 404\n    refused with 404 before the policy was asked, by the check of its route: no route has its host and path; expected host, path and method of a route\n",
         ),
         ("POST /search", "the routes of its path are for GET"),
     ] {
@@ -613,5 +613,7 @@ fn the_guide_shows_what_is_printed() {
         folder.path(),
         &["replay", "access.log", "--config", "candidate.toml", "--against", "proxy.toml"],
     );
-    assert_eq!(replayed.out, blocks[1], "{}", replayed.err);
+    assert_eq!(replayed.out, blocks[2], "{}", replayed.err);
+    let malformed = weir(folder.path(), &["explain", "GET /a%zz"]);
+    assert_eq!(malformed.out, blocks[1], "{}", malformed.err);
 }

@@ -247,6 +247,10 @@
   function summary(found) {
     const refusing = (found.limits ?? []).filter((limit) => limit.enforced && !limit.fits);
     const what = `${plain(found.method)} ${plain(found.path)}`;
+    if (found.rejection) {
+      const { check, found: is, expected } = found.rejection;
+      return `${what} was answered with ${plain(found.status)}, by the check of its ${plain(check)}: ${plain(is)}; expected ${plain(expected)}.`;
+    }
     if (found.decision !== "refused" || refusing.length === 0) {
       const known = [found.cause, found.reason, found.failure, found.store_failure].filter(Boolean).map(plain);
       const why = known.length > 0 ? ` (${[...new Set(known)].join(", ")})` : "";

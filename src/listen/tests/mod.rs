@@ -57,7 +57,7 @@ impl Drop for Dropped<'_> {
 }
 
 impl Handler for TestHandler {
-    fn unreadable(&self, status: StatusCode, _: &Arc<Peer>) -> Response {
+    fn unreadable(&self, status: StatusCode, _: &'static str, _: &Arc<Peer>) -> Response {
         Response::new(status, wire::full(format!("unreadable: {status}")))
     }
 

@@ -37,7 +37,7 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
         (431, "The request's head is too large."),
         (501, "Only the transfer coding chunked is known."),
     ] {
-        let unreadable = Refusal::Unreadable(StatusCode::from_u16(status).unwrap());
+        let unreadable = Refusal::Unreadable(StatusCode::from_u16(status).unwrap(), "it is");
         let told =
             Reply::read(RequestContext::unreadable(&handler.local, &peer()).refuse(&unreadable))
                 .await;
