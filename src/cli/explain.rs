@@ -161,8 +161,8 @@ fn one(Shown { nth, ran }: &Shown) -> Value {
     let limits: Vec<Value> = limits.collect();
     let decision = account.decision.as_deref();
     let answer = decision.map(|decision| match &decision.verdict {
-        Verdict::Bypass => json!({ "verdict": "bypass" }),
-        Verdict::Check(_) => json!({ "verdict": "check" }),
+        Verdict::Bypass => json!({ "verdict": "bypass", "status": null, "reason": null }),
+        Verdict::Check(_) => json!({ "verdict": "check", "status": null, "reason": null }),
         Verdict::Deny(denial) => {
             json!({ "verdict": "deny", "status": denial.status, "reason": denial.reason })
         }

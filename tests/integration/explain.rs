@@ -1,6 +1,8 @@
 //! `/explain`: the id of a refused request is enough to find out how it was decided, and what is
 //! told then is what the client was told. Nobody but the operator reads it, and no secret is in it.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::harness::client::{Client, Reply, get, raw, statuses};
@@ -385,6 +387,48 @@ async fn what_is_refused_for_itself_is_explained_by_its_check() {
         told.contains("11 requests that were refused for what they are, of at most 1024"),
         "{told}"
     );
+}
+
+/// The names of an object's members, and of those in them: `limits[].name`. What stands in the
+/// members of `open` has names that others choose.
+pub(super) fn members(value: &Value, path: &str, open: &[&str], all: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) if !open.contains(&path) => {
+            for (name, value) in object {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                all.insert(path.clone());
+                members(value, &path, open, all);
+            }
+        }
+        Value::Array(values) => {
+            values.iter().for_each(|value| members(value, &format!("{path}[]"), open, all));
+        }
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn the_fields_of_explain_are_those_of_the_documentation() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[DAY]).text());
+    for _ in 0..2 {
+        assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    }
+    let limited = get(weir.http, "/", &[]).await;
+    let malformed = get(weir.http, "/%zz", &[]).await;
+    assert_eq!((limited.status, malformed.status), (429, 400));
+    let mut written = BTreeSet::new();
+    for reply in [limited, malformed] {
+        let explained = explained(&weir, &reply.header("x-request-id"));
+        members(&explained, "", &["facts", "labels"], &mut written);
+    }
+    members(&weir.admin_page("/explain").json(), "", &[], &mut written);
+    let page = include_str!("../../docs/operations.md");
+    let section =
+        page.split("### What `/explain` says").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let documented: BTreeSet<String> = rows.map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(documented, written);
 }
 
 #[tokio::test]

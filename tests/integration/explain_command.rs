@@ -1,10 +1,12 @@
 //! `weir explain`: what it prints of a key is what `weir key` takes, what it says of a malformed
-//! request is what a listener does.
+//! request is what a listener does, and its JSON is as documented.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::explain::members;
 use crate::harness::client::Client;
 use crate::harness::process::{Finished, run};
 use crate::harness::toml::{Toml, simple};
@@ -112,4 +114,25 @@ fn a_malformed_request_is_told_which_check_refuses_it() {
     let ended = explain(&folder, &["GET / x: \u{1b}"]);
     assert_eq!(ended.code, 2, "{}", ended.out);
     assert!(ended.err.contains("expected no control characters"), "{}", ended.err);
+}
+
+#[test]
+fn the_fields_of_its_json_are_those_of_the_documentation() {
+    let folder = folder();
+    let mut written = BTreeSet::new();
+    for request in ["GET /", "GET /%zz"] {
+        let ended = explain(&folder, &[request, "--times", "3", "--json"]);
+        let json: Value = serde_json::from_str(&ended.out).unwrap();
+        members(&json, "", &[], &mut written);
+    }
+    // Lists of names and values.
+    let lists = ["facts[]", "headers[]", "labels[]", "upstream[]", "client[]"];
+    written.retain(|name| !lists.iter().any(|list| name.contains(list)));
+    let page = include_str!("../../docs/replay.md");
+    let section = page.split("## `weir explain`").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let names = rows.filter_map(|row| row.split('|').nth(1));
+    let documented: BTreeSet<String> =
+        names.flat_map(|names| names.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    assert_eq!(documented, written);
 }
