@@ -38,6 +38,8 @@ pub struct Top {
     seed: u64,
     /// When the windows that are counted in began.
     began: Option<Instant>,
+    /// When they end. Kept, since each request compares with it.
+    ends: Option<Instant>,
     /// When those before began.
     before_began: Option<Instant>,
     /// The half of the time that is shown.
@@ -97,6 +99,7 @@ impl Default for Top {
             limits: HashMap::default(),
             seed: fastrand::u64(..),
             began: None,
+            ends: None,
             before_began: None,
             window: Duration::ZERO,
             keys_max: 0,
@@ -119,8 +122,20 @@ impl Top {
     }
 
     /// Begins a new window if this one is over.
+    #[inline]
     pub(super) fn turn(&mut self, now: Instant) {
-        let began = *self.began.get_or_insert(now);
+        if self.ends.is_none_or(|ends| now >= ends) {
+            self.begin(now);
+        }
+    }
+
+    /// The first window begins, or the one after that which is over.
+    #[cold]
+    fn begin(&mut self, now: Instant) {
+        let Some(began) = self.began else {
+            self.starts(now);
+            return;
+        };
         let passed = now.saturating_duration_since(began);
         if passed < self.window {
             return;
@@ -141,7 +156,12 @@ impl Top {
         let into_ns = passed.as_nanos().checked_rem(self.window.as_nanos()).unwrap_or(0);
         let into = Duration::from_nanos(u64::try_from(into_ns).unwrap_or(u64::MAX));
         self.before_began = Some(began).filter(|_| !both);
-        self.began = now.checked_sub(into).or(Some(now));
+        self.starts(now.checked_sub(into).unwrap_or(now));
+    }
+
+    fn starts(&mut self, at: Instant) {
+        self.began = Some(at);
+        self.ends = at.checked_add(self.window);
     }
 
     /// How long ago what is counted began.
@@ -177,29 +197,48 @@ impl Top {
         (key, text): (Digest, &str),
         happened: Happened,
     ) {
+        let counted = (key, if self.keeps_texts { text } else { "" });
+        let bounds = (self.keys_max, self.entries < WORKER_ENTRIES_MAX);
         let is_full = self.limits.len() >= LIMITS_MAX;
-        if is_full && !self.limits.contains_key(&limit) {
-            self.left_out += 1;
-            return;
-        }
-        let limit = self.limits.entry(limit).or_insert_with(|| Limit::new(name()));
-        let [window, _] = &mut limit.windows;
-        let (sketch, units) = match happened {
-            Happened::Used(units) => (&mut window.used, units),
-            Happened::Refused => (&mut window.refused, 1),
+        let grown = match self.limits.get_mut(&limit) {
+            Some(limit) => limit.add(counted, happened, bounds, self.seed),
+            None if is_full => {
+                self.left_out += 1;
+                0
+            }
+            None => {
+                let limit = self.limits.entry(limit).or_insert_with(|| Limit::new(name()));
+                limit.add(counted, happened, bounds, self.seed)
+            }
         };
-        let before = sketch.len();
-        // A sketch that is empty gets an entry in any case, or its limit would not be seen.
-        let grows = before < self.keys_max && (self.entries < WORKER_ENTRIES_MAX || before == 0);
-        let text = if self.keeps_texts { text } else { "" };
-        sketch.add(key, units, text, grows, self.seed);
-        self.entries += sketch.len() - before;
+        self.entries += grown;
     }
 }
 
 impl Limit {
     fn new(name: LimitName) -> Self {
         Self { name, windows: Default::default() }
+    }
+
+    /// Returns how many entries it has more than before: one, or none. A sketch has `most` at most,
+    /// and no more than it has without `room`.
+    fn add(
+        &mut self,
+        (key, text): (Digest, &str),
+        happened: Happened,
+        (most, room): (usize, bool),
+        seed: u64,
+    ) -> usize {
+        let [window, _] = &mut self.windows;
+        let (sketch, units) = match happened {
+            Happened::Used(units) => (&mut window.used, units),
+            Happened::Refused => (&mut window.refused, 1),
+        };
+        let before = sketch.len();
+        // A sketch that is empty gets an entry in any case, or its limit would not be seen.
+        let grows = before < most && (room || before == 0);
+        sketch.add(key, units, text, grows, seed);
+        sketch.len() - before
     }
 
     fn is_empty(&self) -> bool {

@@ -97,6 +97,7 @@ impl KeyDigest {
 
     /// From [`parts`](Self::parts).
     #[must_use]
+    #[inline]
     pub fn of_parts([tag, key]: [u128; 2]) -> Self {
         Self { tag, key }
     }
