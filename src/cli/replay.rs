@@ -50,8 +50,8 @@ pub(super) struct Replay {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// Also count what other quotas of each limit would refuse, for --json. With --html that is done
-    /// in any case
+    /// Also count what other quotas of each limit would refuse, for --json. --html has that in any
+    /// case
     #[arg(long)]
     curves: bool,
     /// Also write a page with pictures

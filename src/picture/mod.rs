@@ -1,7 +1,8 @@
 //! Small pictures as SVG: values over time or over another number, and values side by side.
 //!
 //! A picture is a text to put into a page. Its colours are classes, so the page chooses them for
-//! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label`, `mark`.
+//! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label` and
+//! `mark`.
 //! Its title and description are what a screen reader says.
 
 use std::fmt::Write as _;

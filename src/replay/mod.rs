@@ -4,8 +4,8 @@
 //!
 //! In the order of a replay: `read` opens logs and merges them, with `format`, `pattern` (and its
 //! `variable`), `json`, `own` and `time` for their lines; `line` is what a line tells, and `record`
-//! what is kept of it. `tally` counts, `difference` compares two configurations, `suggest` looks for
-//! quotas (`quota`). `report` has it all, `text` and `page` show it to people.
+//! what is kept of it. `tally` counts, `difference` compares two configurations, `suggest` looks
+//! for quotas (`quota`). `report` has it all, `text` and `page` show it to people.
 
 mod difference;
 mod format;

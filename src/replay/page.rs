@@ -14,8 +14,8 @@ use crate::plan::algorithm_text;
 const STYLE: &str = include_str!("page.css");
 /// Bars of a picture, at most.
 const BARS_MAX: usize = 12;
-/// The factor between the largest and the smallest quota of a curve up to which its axis is even. On
-/// a longer one, what small quotas do would be a line at its left end.
+/// The factor between the largest and the smallest quota of a curve up to which its axis is even.
+/// On a longer one, what small quotas do would be a line at its left end.
 const FACTOR_FOR_EVEN_MAX: f64 = 20.0;
 
 impl Replayed {

@@ -85,6 +85,16 @@ impl Terminal {
         });
     }
 
+    /// Waits until no line of the screen is wider than this, as a terminal would wrap it.
+    #[track_caller]
+    pub fn await_width(&self, columns: usize) {
+        eventually(&format!("no line wider than {columns}"), || {
+            let screen = self.screen();
+            let fits = screen.iter().all(|line| line.chars().count() <= columns);
+            if fits { Ok(()) } else { Err(screen.join("\n")) }
+        });
+    }
+
     /// Types on its keyboard.
     pub fn type_keys(&mut self, keys: &str) {
         self.stdin.write_all(keys.as_bytes()).expect("a terminal");

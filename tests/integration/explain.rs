@@ -359,7 +359,7 @@ async fn what_is_refused_for_itself_is_explained_by_its_check() {
         (get("/a/%zz"), 400, "path", "a broken escape"),
         (get(&format!("/{}", "a".repeat(9_000))), 414, "target", "it is longer than 8192 bytes"),
         (get("/b"), 404, "route", "no route has its host and path"),
-        ("PUT /a/ HTTP/1.1\r\nHost: a\r\n".to_owned(), 405, "route", "are for GET"),
+        ("PUT /a/b HTTP/1.1\r\nHost: a\r\n".to_owned(), 405, "route", "are for GET"),
     ] {
         let reply = raw(weir.http, format!("{head}Connection: close\r\n\r\n").as_bytes(), TIMEOUT);
         assert_eq!(statuses(&reply), [status], "{head:.200}: {reply}");

@@ -325,6 +325,7 @@ async fn weir_top_on_a_terminal_is_refreshed_and_leaves_it_as_it_was() {
     let digest = digest.as_str().unwrap();
     terminal.await_text(digest);
     assert!(terminal.screen().iter().any(|line| line.contains("units\u{25bc}")));
+    terminal.await_width(80);
     // It keeps asking.
     get(weir.http, "/keyed", &[("x-api-key", "s3cret-a")]).await;
     terminal.await_text("33 units used, 24 times refused");
@@ -337,9 +338,11 @@ async fn weir_top_on_a_terminal_is_refreshed_and_leaves_it_as_it_was() {
     // Too small for the list of limits: their number is told instead.
     terminal.resize((50, 8));
     terminal.await_text("(limit 3 of 3)");
+    terminal.await_width(50);
     terminal.resize((3, 1));
     terminal.resize((120, 30));
     terminal.await_text("> never, never, nothing: ");
+    terminal.await_width(120);
     terminal.type_keys("q");
     let left = terminal.end();
     assert_eq!(left.code, 0, "{left:?}");
@@ -361,6 +364,16 @@ async fn weir_top_on_a_terminal_is_refreshed_and_leaves_it_as_it_was() {
         assert_eq!(left.code, 128 + signal.as_raw(), "{left:?}");
         left.is_restored();
     }
+    // A proxy that stalls does not stop the keyboard.
+    let mut terminal = start((80, 24));
+    terminal.await_text("keyed, narrow");
+    weir.signal(Signal::STOP);
+    terminal.await_text("s ago");
+    terminal.type_keys("q");
+    let left = terminal.end();
+    weir.signal(Signal::CONT);
+    assert_eq!(left.code, 0, "{left:?}");
+    left.is_restored();
     // The proxy goes: what was known stays, and the error beside it.
     let mut terminal = start((80, 24));
     terminal.await_text("keyed, narrow");
