@@ -28,9 +28,16 @@ pub(super) fn explain(
 ) -> Result<String, (StatusCode, String)> {
     let Some(id) = request_id else { return Ok(newest(running).to_string()) };
     let built = &running.current.load().built;
-    let found = running.insight.look(1, |request, _| request.is(id).then(|| request.clone()));
     // A proxy in front of this one may have sent an id twice: the newest is meant.
-    match found.into_iter().max_by_key(|request| request.started()) {
+    let started = running
+        .insight
+        .look(usize::MAX, |request, _| request.is(id).then(|| request.started()))
+        .into_iter()
+        .max();
+    let newest = running.insight.look(1, |request, _| {
+        (request.is(id) && Some(request.started()) == started).then(|| request.clone())
+    });
+    match newest.into_iter().next() {
         Some(request) => {
             let request = request.explained();
             Ok(one(&request, &built.limiter, built.insight.show_keys).to_string())

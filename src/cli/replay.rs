@@ -52,7 +52,7 @@ pub(super) struct Replay {
     json: bool,
     /// Also count what other quotas of each limit would refuse, for --json. --html has that in any
     /// case
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     curves: bool,
     /// Also write a page with pictures
     #[arg(long, value_name = "FILE")]

@@ -22,7 +22,7 @@ pub(super) fn quoted(text: &str) -> String {
             next if is_hidden(next) => {
                 let mut bytes = [0; 4];
                 next.encode_utf8(&mut bytes).bytes().for_each(|byte| {
-                    let _ = write!(word, "\\x{byte:02x}");
+                    let _ = write!(word, "\\{byte:03o}");
                 });
             }
             next => word.push(next),

@@ -57,9 +57,14 @@ pub(super) fn reason(account: &Account) -> String {
     }
 }
 
+/// Why it was refused for itself, before or after the policy was asked.
 fn rejected(account: &Account) -> String {
     let status = account.status.map(|status| format!(" with {status}"));
-    let mut text = format!("refused{} before the policy was asked", status.unwrap_or_default());
+    let when = match account.verdict {
+        TrialVerdict::Rejected => "before the policy was asked",
+        _ => "after that",
+    };
+    let mut text = format!("refused{} {when}", status.unwrap_or_default());
     if let Some(Rejection { check, found, expected }) = &account.rejection {
         let _ = write!(text, ", by the check of its {check}: {found}; expected {expected}");
     }
@@ -114,6 +119,9 @@ pub(super) fn account(account: &Account, left: &[(String, LimitOutcome)]) -> Str
     }
     if !account.delay.is_zero() {
         lines.push(format!("waits {}", time(account.delay)));
+    }
+    if account.rejection.is_some() && account.verdict != TrialVerdict::Rejected {
+        lines.push(rejected(account));
     }
     let decision = account.decision.as_deref();
     let set = |what: &str, pairs: &[(String, String)]| {

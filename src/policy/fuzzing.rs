@@ -1,5 +1,5 @@
-//! For the fuzz targets of `fuzz/policies`: answers as a guest gives them, and what becomes of them.
-//! Not part of any build but theirs and that of the tests.
+//! For the fuzz targets of `fuzz/policies`: answers as a guest gives them, and what becomes of
+//! them. Not part of any build but theirs and that of the tests.
 
 use super::{Decision, KnownFacts, Settlement, answer};
 

@@ -212,8 +212,9 @@ impl Line {
     #[inline(never)]
     fn headers(&mut self, headers: &AccessHeaders, kept: &Kept) {
         for (index, field) in headers.fields().enumerate() {
+            let Some(values) = kept.header(index) else { continue };
             self.key(field);
-            match kept.header(index).as_slice() {
+            match values.as_slice() {
                 [] if self.json => self.out.extend_from_slice(b"null"),
                 [] => {}
                 [value] => self.value(value),

@@ -31,7 +31,7 @@ use super::tunnel::{self, UpgradeRequest};
 use super::usage::{self, Usage};
 use super::{access, grpc, hop, measure, reply, settle};
 use crate::clock;
-use crate::limit::{Ending, Grant, KeyDigest};
+use crate::limit::{Ending, Grant, KeyDigest, Limiter};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
@@ -138,6 +138,16 @@ impl RequestContext {
             trace::begin(&mut context, sampling, request);
         }
         context
+    }
+
+    /// Keeps the header fields that the access log's line has.
+    #[inline]
+    pub(super) fn keep_headers(&mut self, fields: &Fields, limiter: &Limiter) {
+        if let Some(kept) = &mut self.kept
+            && self.route.access_fields.has_headers()
+        {
+            kept.keep_headers(&self.route.access_headers, fields, limiter);
+        }
     }
 
     /// For a request whose head can't be read. Only its peer is known.
@@ -408,7 +418,9 @@ impl RequestContext {
             None => {}
         }
         self.cause = refusal.cause();
-        self.note_rejection(refusal);
+        if self.route.insight.remembers() {
+            self.note_rejection(refusal);
+        }
         let (status, mut reply) = refusal.response(&self);
         self.answered(status);
         reply::add_fields(&mut reply.fields, &self);

@@ -14,13 +14,16 @@ use crate::limit::Limiter;
 use crate::listen::Peer;
 use crate::telemetry::{AccessField, AccessFields, AccessHeaders};
 use crate::upstream::Reached;
-use crate::wire::{Known, Request};
+use crate::wire::{Fields, Known, Request};
 
 /// Maximum bytes that are kept of one value. A replay of the log takes a header field that is as
 /// long as this for one that was cut.
 const VALUE_BYTES_MAX: usize = 1_024;
-/// Maximum values that are kept of one chosen header field.
+/// Maximum values that are kept of one chosen header field. A replay takes a field with as many for
+/// one of which values are missing.
 const HEADER_VALUES_MAX: usize = 3;
+/// Maximum bytes that are kept of all chosen header fields together.
+const HEADERS_BYTES_MAX: usize = 4 << 10;
 
 /// What was kept.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub(super) struct Kept {
     ends: SmallVec<[(AccessField, usize); 4]>,
     /// The same of the chosen header fields, by their place among them.
     header_ends: SmallVec<[(usize, usize); 2]>,
+    /// Which of the chosen header fields are known, a bit for each.
+    header_known: u16,
     pub(super) protocol: Option<&'static str>,
     pub(super) tls_version: Option<&'static str>,
     /// Where the request was sent.
@@ -70,19 +75,25 @@ impl Kept {
                 kept.ends.push((field, end));
             }
         }
-        if fields.has_headers() {
-            kept.keep_headers(&route.access_headers, request, &local.snapshot().limiter);
-        }
         Some(kept)
     }
 
-    /// A digest is that of the whole value as a policy sees it, so that it is the key's where the
-    /// value is the key. `config` refuses digests that anybody can compute.
+    /// Keeps the chosen header fields, from a head as the policy sees it: fields that `Connection`
+    /// names, for one, are gone. A digest is that of the whole value, so that it is the key's where
+    /// the value is the key. `config` refuses digests that anybody can compute. An empty value
+    /// stays empty: to a policy it is one that was not sent.
     #[inline(never)]
-    fn keep_headers(&mut self, headers: &AccessHeaders, request: &Request, limiter: &Limiter) {
+    pub(super) fn keep_headers(
+        &mut self,
+        headers: &AccessHeaders,
+        request: &Fields,
+        limiter: &Limiter,
+    ) {
+        let all = self.texts.len();
         for (index, name) in headers.names().enumerate() {
-            for value in request.fields.get_all(name).take(HEADER_VALUES_MAX) {
-                if headers.as_text {
+            let (bytes, values) = (self.texts.len(), self.header_ends.len());
+            for value in request.get_all(name).take(HEADER_VALUES_MAX) {
+                if headers.as_text || value.is_empty() {
                     self.texts.extend(value.iter().take(VALUE_BYTES_MAX));
                 } else {
                     let digest = limiter.digest(&facts::latin1(value), None);
@@ -91,11 +102,21 @@ impl Kept {
                 }
                 self.header_ends.push((index, self.texts.len()));
             }
+            if self.texts.len() - all > HEADERS_BYTES_MAX {
+                self.texts.truncate(bytes);
+                self.header_ends.truncate(values);
+            } else {
+                self.header_known |= 1 << index;
+            }
         }
     }
 
-    /// The values of the chosen header field at `index`.
-    pub(super) fn header(&self, index: usize) -> SmallVec<[Cow<'_, str>; 1]> {
+    /// The values of the chosen header field at `index`: none if it was not sent. `None` if it is
+    /// not known.
+    pub(super) fn header(&self, index: usize) -> Option<SmallVec<[Cow<'_, str>; 1]>> {
+        if self.header_known & (1 << index) == 0 {
+            return None;
+        }
         let mut begin = self.ends.last().map_or(0, |(_, end)| *end);
         let mut values = SmallVec::new();
         for (of, end) in &self.header_ends {
@@ -104,7 +125,7 @@ impl Kept {
             }
             begin = *end;
         }
-        values
+        Some(values)
     }
 
     /// Where the request is sent, and nothing of its head.
@@ -113,6 +134,7 @@ impl Kept {
             texts: Vec::new(),
             ends: SmallVec::new(),
             header_ends: SmallVec::new(),
+            header_known: 0,
             protocol: None,
             tls_version: None,
             reached: Reached::default(),

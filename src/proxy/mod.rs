@@ -157,6 +157,7 @@ async fn serve<X: Exchange>(
         snapshot.settings.underscores_in_headers,
     )
     .filter(|_| request.version == Version::HTTP_11);
+    context.keep_headers(&request.fields, &snapshot.limiter);
     if request.version == Version::HTTP_2 {
         hop::join_cookies(&mut request.fields);
     }

@@ -131,14 +131,18 @@ impl Check {
         match self {
             Self::Head => {
                 "the head of a request as in HTTP/1.1: lines that end in CRLF, fields with a name, \
-                 one length at most, and no transfer coding but chunked"
+                 one length at most, no transfer coding but chunked, at most 100 fields, and \
+                 server.limits.header_bytes together"
             }
             Self::Method => "a method in capitals, and neither CONNECT nor TRACE",
             Self::Target => "a path or a URI, not longer than server.limits.uri_bytes",
             Self::Host => "one host, a name or an address, perhaps with a port",
             Self::Path => "a path in one spelling that all servers read alike (server.paths)",
             Self::Route => "host, path and method of a route",
-            Self::Body => "a body within its route's limits, in the form that it declares",
+            Self::Body => {
+                "a body within its route's limits, in the form that it declares, which keeps coming \
+                 (server.timeouts.body_idle, server.limits.body_rate)"
+            }
         }
     }
 }

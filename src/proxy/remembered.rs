@@ -194,6 +194,8 @@ fn unpacked_first(packed: &[u8]) -> Option<(ShownFact, &[u8])> {
 pub(super) fn remember(context: &mut RequestContext, took: Duration) {
     let remembers = context.route.insight.remembers();
     let kind = match context.cause {
+        // As part of the sample it is kept even if no refusals are.
+        Some(RefusalCause::Request) if context.sampled => Kind::Sample,
         Some(RefusalCause::Request) if remembers => Kind::Rejection,
         Some(_) if remembers => Kind::Refusal,
         _ if context.sampled => Kind::Sample,

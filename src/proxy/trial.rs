@@ -30,7 +30,7 @@ use super::serve;
 use super::snapshot::Snapshot;
 use crate::clock;
 use crate::limit::{Limiter, Take};
-use crate::listen::{self, Peer};
+use crate::listen::{Peer, read_head};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
 use crate::upstream::{Cause, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Network, Request, Response, Source};
@@ -256,7 +256,7 @@ impl Trial {
         let _entered = self.runtime.enter();
         let from = SocketAddr::new(request.from, PORT);
         let body = Bytes::from(request.body.clone());
-        let read = listen::read_head(&request.head()?).map(|request| (request, body));
+        let read = read_head(&request.head()?).map(|request| (request, body));
         let peer = Peer::plain(from, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT));
         let (local, watch) = (Arc::clone(&self.local), Rc::<Watch>::default());
         let watched = Rc::clone(&watch);

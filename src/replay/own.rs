@@ -13,6 +13,8 @@ const MARK: &str = "  INFO request ";
 const HEADER: &str = "header.";
 /// The length from which a value may have been cut when it was logged, in bytes.
 const VALUE_BYTES_MAX: usize = 1_024;
+/// The number of values from which some may be missing.
+const VALUES_MAX: usize = 3;
 /// How a value begins that is logged as a digest, and what follows: hexadecimal digits.
 const DIGEST: &str = "digest:";
 const DIGEST_DIGITS: usize = 32;
@@ -76,14 +78,15 @@ impl<'l> Told<'l> {
     }
 
     /// A header field of the request, one without a value if it was not sent. It is left out if one
-    /// of its values is not what the client sent: cut, or of bytes that are no text.
+    /// of its values is not what the client sent: cut, or of bytes that are no text; or if there
+    /// may have been more.
     fn tell_header(&mut self, name: &str, values: impl AsRef<[Cow<'l, str>]>) {
         let Some(name) = name.strip_prefix(HEADER) else { return };
         let values = values.as_ref();
         let is_whole = |value: &Cow<'_, str>| {
             value.len() < VALUE_BYTES_MAX && !value.contains(char::REPLACEMENT_CHARACTER)
         };
-        if !values.iter().all(is_whole) {
+        if values.len() >= VALUES_MAX || !values.iter().all(is_whole) {
             return;
         }
         let line = &mut self.line;
@@ -196,6 +199,7 @@ mod tests {
             assert_eq!(headers(&fields), []);
         }
         assert_eq!(headers("header.x-key=\"a\u{fffd}\""), []);
+        assert_eq!(headers("header.x-key=[\"a\",\"b\",\"c\"]"), []);
         // No header fields.
         assert_eq!(headers("route=header.a refused_by=[\"a\"] labels={\"header.a\":\"b\"}"), []);
     }

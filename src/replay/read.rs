@@ -323,10 +323,16 @@ impl Source {
                 // A part of a line may look like a whole one: it is left out.
                 Err(cause) => return self.ends_damaged(cause, all),
             };
-            self.line += 1;
-            if read == LINE_BYTES_MAX && !bytes.ends_with(b"\n") {
-                all.lines += 1;
+            let is_too_long = read == LINE_BYTES_MAX && !bytes.ends_with(b"\n");
+            if is_too_long {
                 self.skip_rest(all)?;
+                if self.ended {
+                    return Ok(());
+                }
+            }
+            self.line += 1;
+            if is_too_long {
+                all.lines += 1;
                 self.broken("a line of more than 65536 bytes".into(), all);
                 continue;
             }
@@ -500,6 +506,22 @@ mod tests {
             assert_eq!((damaged.bytes, damaged.lines), (length as u64, found.len() as u64));
             assert_eq!((summary.broken, summary.lines), (0, found.len() as u64));
         }
+    }
+
+    #[test]
+    fn a_long_line_at_the_end_of_a_file_that_was_cut_off_is_none() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let long: String = (0..200_000).map(|_| random.alphanumeric()).collect();
+        let text = line("192.0.2.1", 0, "/a") + &line("192.0.2.1", 1, &long);
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(text.as_bytes()).unwrap();
+        let whole = packed.finish().unwrap();
+        let (found, summary) = read(&whole);
+        assert_eq!((found.len(), summary.lines, summary.broken), (1, 2, 1), "too long");
+        let (found, summary) = read(&whole[..whole.len() - 10_000]);
+        assert_eq!((found.len(), summary.lines, summary.broken), (1, 1, 0));
+        let [damaged] = &summary.damaged[..] else { panic!("{:?}", summary.damaged) };
+        assert_eq!((damaged.ends, damaged.lines), (true, 1));
     }
 
     #[test]

@@ -59,7 +59,7 @@ static KNOWN: [(&str, Variable); 21] = [
 ];
 
 /// Variables of nginx, and `$identity` of the common format, that tell nothing here.
-const PASSED_OVER: [&str; 41] = [
+const PASSED_OVER: [&str; 47] = [
     "ancient_browser",
     "binary_remote_addr",
     "connection",
@@ -74,10 +74,13 @@ const PASSED_OVER: [&str; 41] = [
     "http3",
     "https",
     "identity",
+    "invalid_referer",
     "is_args",
+    "is_request_port",
     "limit_conn_status",
     "limit_rate",
     "limit_req_status",
+    "memcached_key",
     "modern_browser",
     "msie",
     "nginx_version",
@@ -97,22 +100,27 @@ const PASSED_OVER: [&str; 41] = [
     "server_addr",
     "server_name",
     "server_port",
+    "session_log_binary_id",
     "session_log_id",
+    "spdy",
     "slice_range",
     "uid_got",
+    "uid_reset",
     "uid_set",
 ];
 
 /// Beginnings of more of them. A pattern's own names begin with an underscore.
-const FAMILIES_PASSED_OVER: [&str; 16] = [
+const FAMILIES_PASSED_OVER: [&str; 18] = [
     "_",
     "arg_",
+    "connections_",
     "cookie_",
     "date_",
     "fastcgi_",
     "geoip2_",
     "geoip_",
     "jwt_",
+    "otel_",
     "proxy_",
     "sent_http_",
     "sent_trailer_",

@@ -5,6 +5,7 @@
 //! Weir's own tests include this file, and give it random bytes.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arbitrary::{Arbitrary as _, Result, Unstructured};
 use tokio::runtime::{Builder, Runtime};
@@ -14,7 +15,7 @@ use weir::limit::{Ending, Limiter, Scope, Settings, Take};
 use weir::plan::{Adjustment, Limit, OnStoreError, is_reserved_field};
 use weir::policy::fuzzing::types::{self as wit, Algorithm};
 use weir::policy::fuzzing::{decision, facts, settlement};
-use weir::policy::{Decision, Settlement, Verdict};
+use weir::policy::{Bodies, Decision, Settlement, Verdict};
 use weir::telemetry::Metrics;
 
 /// Bytes of a message, at most.
@@ -129,7 +130,8 @@ fn answer(bytes: &mut Unstructured<'_>) -> Result<Answer> {
 }
 
 fn told(message: &str) {
-    assert!(!message.is_empty() && message.len() < MESSAGE_BYTES_MAX, "{message}");
+    let one_line = !message.contains('\n');
+    assert!(!message.is_empty() && message.len() < MESSAGE_BYTES_MAX && one_line, "{message}");
 }
 
 fn manifest(manifest: &wit::Manifest) {
@@ -184,6 +186,26 @@ fn check_decision(decision: &Decision) {
             let read = serde_json::from_str::<Vec<serde_json::Value>>(&around);
             assert!(read.is_ok_and(|values| values.len() == 2), "{}", edit.json);
         }
+        check_bodies(bodies, verdict);
+    }
+}
+
+fn check_bodies(bodies: &Bodies, verdict: &Verdict) {
+    assert!(bodies.read_on <= Duration::from_mins(10));
+    let limits = match verdict {
+        Verdict::Check(plan) => plan.limits(),
+        Verdict::Bypass | Verdict::Deny(_) => &[],
+    };
+    let known =
+        |names: &[String]| names.iter().all(|name| limits.iter().any(|limit| limit.name == *name));
+    if let Some(partial) = &bodies.partial {
+        assert!(known(&partial.limits) && partial.tell.len() <= 16, "{partial:?}");
+        assert!(partial.least >= partial.base.max(1), "{partial:?}");
+    }
+    if let Some(cut) = &bodies.hard_cut {
+        assert!(known(&cut.limits) && cut.terms.len() <= 32, "{cut:?}");
+        assert!((1..=AMOUNT_MAX).contains(&cut.step), "{cut:?}");
+        assert!(cut.terms.iter().all(|term| term.meter < 32 && term.per > 0), "{cut:?}");
     }
 }
 

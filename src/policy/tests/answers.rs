@@ -24,7 +24,8 @@ fn an_arbitrary_answer_is_refused_or_can_be_carried_out() {
     eprintln!(
         "{manifests} manifests, {refused} decisions refused, {accepted} accepted, {short} short"
     );
-    assert!(count.iter().all(|some| *some > rounds / 100), "{count:?} of {rounds}");
+    let enough = [manifests, refused, accepted].iter().all(|some| *some > rounds / 10);
+    assert!(enough, "{count:?} of {rounds}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::super::tally::Decided;
-use super::super::{access, settle, tunnel};
+use super::super::{access, hop, settle, tunnel};
 use super::*;
 use crate::plan::{Enforcement, Refund};
 use crate::telemetry::{AccessField, AccessHeaders};
@@ -356,8 +356,11 @@ fn lines_with(handler: &TestHandler, fields: &[(&str, &[u8])]) -> [String; 2] {
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
-    let request = request.body(Body::empty()).unwrap().into();
-    let context = RequestContext::begin(&handler.local, &request, &peer());
+    let mut request: Request = request.body(Body::empty()).unwrap().into();
+    let mut context = RequestContext::begin(&handler.local, &request, &peer());
+    let underscores = handler.local.snapshot().settings.underscores_in_headers;
+    drop(hop::strip_request(&mut request.fields, false, underscores));
+    context.keep_headers(&request.fields, &handler.limiter);
     let lines = [false, true].map(|as_json| {
         let line = access::line(&context, 0, Duration::ZERO, START_US, as_json);
         String::from_utf8(line).unwrap()
@@ -406,6 +409,33 @@ async fn chosen_header_fields_are_in_the_line_as_they_were_sent() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["header.x-a"], "x".repeat(1_024));
     assert_eq!(json["header.x-two"], serde_json::json!(["v", "v", "v"]));
+
+    // Nor more of all together: a field that does not fit is left out as a whole.
+    let handler = logging(&["x-a", "x-b", "x-c"], true);
+    let sent: Vec<(&str, &[u8])> =
+        vec![("x-a", &long), ("x-b", &long), ("x-b", &long), ("x-b", &long), ("x-b", &long)];
+    let [text, json] =
+        lines_with(&handler, &[&sent[..], &[("x-a", &long), ("x-c", b"c")]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["header.x-a"].as_array().map(Vec::len), Some(2));
+    assert_eq!((json.get("header.x-b"), &json["header.x-c"]), (None, &"c".into()));
+    assert!(!text.contains("x-b") && text.ends_with(" header.x-c=c\n"), "{text}");
+}
+
+#[tokio::test]
+async fn header_fields_in_the_line_are_those_that_a_policy_sees() {
+    let sent: [(&str, &[u8]); 3] = [("connection", b"x-a"), ("x-a", b"invented"), ("x-b", b"b")];
+    for as_text in [true, false] {
+        let handler = logging(&["x-a", "x-b"], as_text);
+        let [_, json] = lines_with(&handler, &sent);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json.get("header.x-a"), Some(&serde_json::Value::Null), "{json}");
+        assert!(json["header.x-b"].is_string(), "{json}");
+        // To a policy, an empty value is one that was not sent: its digest would be a key.
+        let [_, json] = lines_with(&handler, &[("x-a", b"")]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["header.x-a"], "", "{json}");
+    }
 }
 
 #[tokio::test]
