@@ -14,7 +14,7 @@ use crate::cli::print::{out, outln};
 use crate::clock::Clock;
 use crate::plan::{Enforcement, LimitOutcome};
 use crate::policy::Verdict;
-use crate::proxy::{LimitAccount, TrialReply, TrialRequest};
+use crate::proxy::{LimitAccount, TrialReply, TrialRequest, TrialVerdict};
 
 /// The first requests of `--times` that are shown, beside those where the verdict changes, and the
 /// last.
@@ -119,11 +119,17 @@ impl Explain {
             };
             let passes = account.retry_after.map(words::time);
             let passes = passes.map(|wait| format!(", passes in {wait}")).unwrap_or_default();
+            let then = match (&account.rejection, account.status) {
+                (Some(_), Some(status)) if account.verdict != TrialVerdict::Rejected => {
+                    format!(", then refused with {status}")
+                }
+                _ => String::new(),
+            };
             let which = match self.times {
                 1 => String::new(),
                 times => format!("{nth} of {times}: "),
             };
-            text.push_str(&format!("{which}{verdict}{by}{passes}\n"));
+            text.push_str(&format!("{which}{verdict}{by}{passes}{then}\n"));
             text.push_str(&words::account(account, &ran.left));
         }
         text

@@ -62,7 +62,7 @@ fn rejected(account: &Account) -> String {
     let status = account.status.map(|status| format!(" with {status}"));
     let when = match account.verdict {
         TrialVerdict::Rejected => "before the policy was asked",
-        _ => "after that",
+        _ => "after its limits",
     };
     let mut text = format!("refused{} {when}", status.unwrap_or_default());
     if let Some(Rejection { check, found, expected }) = &account.rejection {

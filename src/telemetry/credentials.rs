@@ -16,8 +16,8 @@ pub fn names_credentials(name: &str) -> bool {
     CREDENTIALS.iter().any(|word| name.contains(word)) || name.match_indices("token").any(is_token)
 }
 
-/// More words in names of header fields: what an identity-aware proxy or a gateway asserts in such a
-/// field, its bearer may use.
+/// More words in names of header fields: what an identity-aware proxy or a gateway asserts in such
+/// a field, its bearer may use.
 const HEADER_CREDENTIALS: [&str; 3] = ["jwt", "assertion", "session"];
 
 /// Whether the header field with this name has a client's credentials.

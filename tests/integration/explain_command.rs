@@ -117,6 +117,33 @@ fn a_malformed_request_is_told_which_check_refuses_it() {
 }
 
 #[test]
+fn a_body_that_is_refused_after_the_limits_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Toml::new()
+        .upstream("model", "http://127.0.0.1:9", "")
+        .more(
+            "[policies.llm]\nuse = \"llm-budget\"\nconfig.api = \"openai\"\n\
+             config.set_maximum = true\nconfig.default_max_output = 100\n\
+             config.tokens = [{ name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\" }]",
+        )
+        .route("path = \"/*\"\nupstream = \"model\"\npolicy = \"llm\"\ninspect_bytes = \"4KiB\"");
+    std::fs::write(folder.path().join("proxy.toml"), config.text()).unwrap();
+    let asked = "POST /v1/chat/completions content-type: application/json";
+    let told = |body: &str| {
+        let ended = explain(&folder, &[asked, "--body", body]);
+        assert_eq!(ended.code, 0, "{}", ended.err);
+        ended.out
+    };
+    // The maximum can't be set in a list.
+    let out = told("[1]");
+    assert!(out.contains("\nadmitted, then refused with 400\n"), "{out}");
+    let line = "    refused with 400 after its limits, by the check of its body: ";
+    assert!(out.contains(line) && out.contains("had 1000, took 101; 1000 left"), "{out}");
+    let out = told("{\"model\":\"m\"}");
+    assert!(out.contains("\nadmitted\n") && !out.contains("refused"), "{out}");
+}
+
+#[test]
 fn the_fields_of_its_json_are_those_of_the_documentation() {
     let folder = folder();
     let mut written = BTreeSet::new();
