@@ -121,6 +121,8 @@ impl FromStr for KeyDigest {
     type Err = NoKeyDigest;
 
     fn from_str(text: &str) -> Result<Self, NoKeyDigest> {
+        // As the access log has digests of header fields.
+        let text = text.strip_prefix("digest:").unwrap_or(text);
         let (tag, key) = text.split_once(':').unwrap_or((text, text));
         let number = |digits: &str| {
             let is_one = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -281,6 +283,7 @@ mod tests {
         assert_eq!(tagged.to_string().len(), 65);
         for digest in [plain, tagged] {
             assert_eq!(digest.to_string().parse(), Ok(digest));
+            assert_eq!(format!("digest:{digest}").parse(), Ok(digest), "as logs have it");
         }
         let long = "0".repeat(33);
         for wrong in ["", "k", "9e6b", &long, &format!("{plain}:"), &format!("{plain}:{plain}:")] {

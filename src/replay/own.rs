@@ -24,11 +24,17 @@ pub(super) fn is(text: &str) -> bool {
     text.contains(MARK) && text.split_once(' ').is_some_and(|(at, _)| time::rfc3339(at).is_some())
 }
 
+/// The route of requests that match none, and of those that were refused before one was looked for.
+const NO_ROUTE: &str = "none";
+/// With these, Weir answers what is malformed, too slow or too large, whatever its configuration.
+const OF_MALFORMED: [u16; 6] = [400, 408, 413, 414, 431, 501];
+
 /// What the fields of a line tell, whether it is text or JSON.
 #[derive(Default)]
 pub(super) struct Told<'l> {
     line: Line<'l>,
     decision: Option<Cow<'l, str>>,
+    has_no_route: bool,
     /// The line names the upstream's host.
     was_sent: bool,
     /// The line says what went wrong on the way.
@@ -64,6 +70,7 @@ impl<'l> Told<'l> {
             "upstream" | "upstream_ms" => self.was_sent = true,
             "failure" => self.has_failed = true,
             "decision" => self.decision = Some(value),
+            "route" => self.has_no_route = value == NO_ROUTE,
             _ => self.tell_header(name, [value]),
         }
     }
@@ -106,7 +113,10 @@ impl<'l> Told<'l> {
             Some("failed") => self.line.status == Some(503) && !self.was_sent && !self.has_failed,
             _ => false,
         };
-        Line { was_refused, ..self.line }
+        let is_undecided = self.has_no_route && self.decision.is_none();
+        let malformed =
+            is_undecided && self.line.status.is_some_and(|status| OF_MALFORMED.contains(&status));
+        Line { was_refused, malformed, ..self.line }
     }
 }
 
@@ -210,6 +220,20 @@ mod tests {
         assert!(read(&format!("header.x-key={digest}")).has_digests);
         for other in ["digest:", "digest:abc", &digest[7..], &digest.replace('f', "g")] {
             assert!(!read(&format!("header.x-key={other}")).has_digests, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_was_refused_for_what_it_is_is_known() {
+        for (fields, malformed) in [
+            ("method=- path=\"\" route=none status=400", true),
+            ("method=GET path=/a route=none status=414", true),
+            ("method=GET path=/a route=none status=404", false),
+            ("method=GET path=/a route=none status=413 decision=admitted", false),
+            ("method=GET path=/a route=api status=400 upstream=192.0.2.9:80", false),
+            ("method=GET path=/a status=400", false),
+        ] {
+            assert_eq!(read(fields).malformed, malformed, "{fields}");
         }
     }
 

@@ -186,6 +186,13 @@ impl Replayed {
             list(out, gaps.into_iter());
         }
         let summary = &self.summary;
+        if summary.malformed > 0 {
+            let text = format!(
+                "{} had been refused for what they are, and are left out.",
+                many(summary.malformed, "request")
+            );
+            section(out, "Malformed requests", &text, "");
+        }
         if summary.broken > 0 {
             let text = format!("{} could not be read.", many(summary.broken, "line"));
             section(out, "Broken lines", &text, "");

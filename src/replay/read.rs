@@ -80,6 +80,8 @@ pub struct Summary {
     pub lines: u64,
     /// Lines about something else than a request.
     pub skipped: u64,
+    /// Requests that Weir had refused for what they are.
+    pub malformed: u64,
     /// Lines that are no request.
     pub broken: u64,
     /// The first of them.
@@ -345,6 +347,10 @@ impl Source {
             let record = match self.reader.read(&line) {
                 Ok(line) if line.skip => {
                     all.skipped += 1;
+                    continue;
+                }
+                Ok(line) if line.malformed => {
+                    all.malformed += 1;
                     continue;
                 }
                 Ok(line) => Record::of(&line, clients, place),

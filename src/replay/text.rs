@@ -93,7 +93,8 @@ impl Replayed {
     }
 
     fn head(&self, out: &mut String) {
-        let Summary { files, lines, skipped, broken, broken_shown, damaged, .. } = &self.summary;
+        let Summary { files, lines, skipped, malformed, broken, broken_shown, damaged, .. } =
+            &self.summary;
         let names = files.iter().map(|(name, format)| match format {
             Some(format) => format!("{name} ({format})"),
             None => name.clone(),
@@ -107,6 +108,9 @@ impl Replayed {
         );
         if *skipped > 0 {
             let _ = write!(out, ", {skipped} not about requests");
+        }
+        if *malformed > 0 {
+            let _ = write!(out, ", {malformed} of malformed requests");
         }
         if *broken > 0 {
             let _ = write!(out, ", {broken} broken");
