@@ -378,6 +378,24 @@ impl Output {
         self.lines().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
+    /// Waits until the log has `count` events or more with this message, and returns them. What a
+    /// client was answered, or a metric shows, may be read some time before its line is.
+    pub fn await_events(&self, message: &str, count: usize) -> Vec<Value> {
+        eventually(message, || {
+            let events = self.events().into_iter();
+            let found: Vec<Value> = events.filter(|event| event["message"] == message).collect();
+            if found.len() >= count { Ok(found) } else { Err(self.tail(30)) }
+        })
+    }
+
+    /// Waits until the log has this text.
+    pub fn await_text(&self, text: &str) {
+        eventually(text, || {
+            let said = self.lines().iter().any(|line| line.contains(text));
+            said.then_some(()).ok_or_else(|| self.tail(30))
+        });
+    }
+
     /// Whether the log has an event with exactly this message.
     pub fn says(&self, message: &str) -> bool {
         self.events().iter().any(|event| event["message"] == message)

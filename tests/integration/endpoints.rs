@@ -103,7 +103,7 @@ async fn not_one_get_fails(protocol: &str) {
         killed.http
     );
     assert!(weir.metric(&endpoint) >= 1);
-    assert!(weir.output().says("an endpoint is ejected after repeated failures"));
+    weir.output().await_events("an endpoint is ejected after repeated failures", 1);
     let status = weir.admin_page("/status").json();
     let left_alone: Vec<(&str, bool)> = status["upstreams"]["api"]
         .as_array()

@@ -10,7 +10,7 @@ use crate::harness::redis::Redis;
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{eventually, eventually_async, free_address};
+use crate::harness::{eventually_async, free_address};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const DEGRADED: &str = "weir_store_degraded_total{policy=\"public\"}";
@@ -146,16 +146,8 @@ async fn a_store_that_comes_back_counts_again() {
     for _ in 0..10 {
         assert_eq!(get(weir.http, "/", &[]).await.status, 503);
     }
-    let lines = |message: &str| {
-        let events = weir.output().events();
-        events.into_iter().filter(|event| event["message"] == message).collect::<Vec<_>>()
-    };
     let failing = "a Redis shard fails: the limits on it follow on_store_error";
-    eventually("the line about the failure", || match lines(failing).len() {
-        0 => Err("none".to_owned()),
-        _ => Ok(()),
-    });
-    let fails = lines(failing);
+    let fails = weir.output().await_events(failing, 1);
     assert_eq!(fails.len(), 1, "{fails:?}");
     assert_eq!(fails[0]["node"], redis.address.to_string());
     assert_eq!(fails[0]["cause"], "connection");
@@ -166,7 +158,7 @@ async fn a_store_that_comes_back_counts_again() {
         if status == 200 { Ok(()) } else { Err(status.to_string()) }
     })
     .await;
-    let serves = lines("a Redis shard serves again");
+    let serves = weir.output().await_events("a Redis shard serves again", 1);
     assert_eq!(serves.len(), 1, "{serves:?}");
     assert!(serves[0]["failed_calls"].as_u64().is_some_and(|failed| failed > 10), "{serves:?}");
     eventually_async("the proxy is ready", async || {

@@ -51,14 +51,6 @@ impl Drop for Successor {
     }
 }
 
-fn says(weir: &Weir, message: &str, times: usize) {
-    eventually(message, || {
-        let count =
-            weir.output().events().iter().filter(|event| event["message"] == message).count();
-        if count >= times { Ok(()) } else { Err(weir.output().tail(30)) }
-    });
-}
-
 /// Sends requests, each on a connection of its own, until told to stop.
 async fn load(address: SocketAddr, stop: Arc<AtomicBool>) -> Tally {
     let mut tally = Tally::default();
@@ -151,14 +143,15 @@ async fn a_request_under_way_finishes_in_the_old_process() {
     })
     .await;
     weir.signal(Signal::USR2);
-    says(&weir, "ready", 2);
+    weir.output().await_events("ready", 2);
     let _successor = Successor::of(&weir, 1);
-    says(&weir, "handed over to a new process: what is under way here may finish", 1);
+    weir.output()
+        .await_events("handed over to a new process: what is under way here may finish", 1);
     assert!(weir.running());
     // As a service manager does that stops all processes of a service: the first one says nothing
     // new to a process that ends already.
     weir.signal(Signal::TERM);
-    says(&weir, "this process ends already, once its requests have", 1);
+    weir.output().await_events("this process ends already, once its requests have", 1);
     upstream.release();
     assert_eq!(held.await.unwrap().unwrap(), 200);
     assert!(weir.exit().success(), "{}", weir.output().tail(40));
@@ -176,14 +169,14 @@ async fn a_new_process_that_can_not_serve_changes_nothing() {
     weir.await_reloads("refused", 1);
     weir.signal(Signal::USR2);
     let failed = "not handed over, so this process serves on: the new process did not take over: it ended with exit status: 78";
-    says(&weir, failed, 1);
+    weir.output().await_events(failed, 1);
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), QUOTA as i64 - 2);
     assert_eq!(weir.admin_page("/ready").status, 200);
     // And the next one can.
     weir.rewrite(&config);
     weir.await_reloads("applied", 1);
     weir.signal(Signal::USR2);
-    says(&weir, "ready", 2);
+    weir.output().await_events("ready", 2);
     let _successor = Successor::of(&weir, 2);
     assert!(weir.exit().success());
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), QUOTA as i64 - 3);
@@ -196,7 +189,7 @@ async fn the_snapshot_is_the_new_processs() {
     let mut weir = Weir::start(&simple(&upstream.url(), &[DAY]).more(store).text());
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     weir.signal(Signal::USR2);
-    says(&weir, "ready", 2);
+    weir.output().await_events("ready", 2);
     let successor = Successor::of(&weir, 1);
     assert!(weir.exit().success());
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), QUOTA as i64 - 2);

@@ -112,11 +112,7 @@ async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process(
     assert_eq!(status.code(), Some(1), "it says that something was cut: {status:?}");
     assert!(held.await.unwrap().is_err());
     // The client waited to the end, so it is not logged as gone.
-    let lines = weir.output().events();
-    let line = lines
-        .iter()
-        .find(|line| line["message"] == "request")
-        .unwrap_or_else(|| panic!("{}", weir.output().tail(10)));
+    let line = &weir.output().await_events("request", 1)[0];
     assert_eq!((&line["status"], &line["failure"]), (&503.into(), &"shutdown".into()), "{line}");
 }
 

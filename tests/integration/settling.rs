@@ -156,8 +156,7 @@ async fn a_request_that_waits_for_its_turn_says_so_and_survives_a_drain() {
     }
     assert_eq!(weir.exit().code(), Some(0));
     assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
-    let lines: Vec<_> =
-        weir.output().events().into_iter().filter(|event| event["message"] == "request").collect();
+    let lines = weir.output().await_events("request", 3);
     let number = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap_or(0.0);
     let mut delayed: Vec<f64> = lines.iter().map(|line| number(line, "delayed_ms")).collect();
     delayed.sort_by(f64::total_cmp);
