@@ -104,7 +104,12 @@ pub enum Kind {
 }
 
 /// What the workers of one process remember. Clones share it.
-pub struct Insight<R>(Arc<[Worker<R>]>);
+pub struct Insight<R> {
+    /// One for each worker, and a last one for all other threads. Empty if it is always off.
+    slots: Arc<[Worker<R>]>,
+    /// The slot of the thread that uses this clone.
+    mine: usize,
+}
 
 /// One worker's part, on cache lines of its own.
 #[repr(align(64))]
@@ -124,21 +129,30 @@ impl<R: Remembered> Insight<R> {
     /// [`apply`](Self::apply).
     #[must_use]
     pub fn new(workers: usize) -> Self {
-        Self((0..=workers.clamp(1, WORKERS_MAX)).map(|_| Worker::default()).collect())
+        let workers = workers.clamp(1, WORKERS_MAX);
+        Self { slots: (0..=workers).map(|_| Worker::default()).collect(), mine: workers }
     }
 
     /// Never remembers anything.
     #[must_use]
     pub fn off() -> Self {
-        Self(Arc::default())
+        Self { slots: Arc::default(), mine: 0 }
+    }
+
+    /// A clone for this thread alone: what it remembers goes to the worker's own slot.
+    #[must_use]
+    pub fn of_this_thread(&self) -> Self {
+        let shared = self.slots.len().saturating_sub(1);
+        let mine = telemetry::worker().filter(|worker| *worker < shared).unwrap_or(shared);
+        Self { slots: Arc::clone(&self.slots), mine }
     }
 
     /// From now on, this is remembered. What is more than that is forgotten.
     pub fn apply(&self, settings: &Settings) {
-        let workers = self.0.len().saturating_sub(1).max(1);
+        let workers = self.slots.len().saturating_sub(1).max(1);
         let share = |whole: usize| whole.div_ceil(workers);
         let one_in = if settings.samples == 0 { 0 } else { settings.sample_one_in };
-        for worker in &*self.0 {
+        for worker in &*self.slots {
             worker.recent().bound(
                 share(settings.refusals),
                 share(settings.rejections()),
@@ -155,8 +169,7 @@ impl<R: Remembered> Insight<R> {
     }
 
     fn mine(&self) -> Option<&Worker<R>> {
-        let (shared, own) = self.0.split_last()?;
-        Some(telemetry::worker().and_then(|index| own.get(index)).unwrap_or(shared))
+        self.slots.get(self.mine)
     }
 
     /// Whether anything is remembered.
@@ -216,7 +229,7 @@ impl<R: Remembered> Insight<R> {
     /// The `count` keys that have most of each limit, or of those called `only`, at `now`.
     #[must_use]
     pub fn top(&self, now: Instant, only: Option<&str>, count: usize) -> TopKeys {
-        let workers: Vec<&Mutex<Top>> = self.0.iter().map(|worker| &worker.top).collect();
+        let workers: Vec<&Mutex<Top>> = self.slots.iter().map(|worker| &worker.top).collect();
         top::merged(&workers, now, only, count)
     }
 
@@ -224,7 +237,7 @@ impl<R: Remembered> Insight<R> {
     /// each worker. `look` is called while the worker may wait.
     pub fn look<T>(&self, count: usize, mut look: impl FnMut(&R, Kind) -> Option<T>) -> Vec<T> {
         let mut found = Vec::new();
-        for worker in &*self.0 {
+        for worker in &*self.slots {
             let recent = worker.recent();
             found.extend(
                 recent.iter().filter_map(|(request, kind)| look(request, kind)).take(count),
@@ -236,7 +249,7 @@ impl<R: Remembered> Insight<R> {
     /// How many are remembered now.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let each = self.0.iter().map(|worker| worker.recent().counts());
+        let each = self.slots.iter().map(|worker| worker.recent().counts());
         each.fold(Counts::default(), |all, of| Counts {
             refusals: all.refusals + of.refusals,
             rejections: all.rejections + of.rejections,
@@ -281,13 +294,13 @@ impl<R> Default for Worker<R> {
 
 impl<R> Clone for Insight<R> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { slots: Arc::clone(&self.slots), mine: self.mine }
     }
 }
 
 impl<R> fmt::Debug for Insight<R> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Insight").field("slots", &self.0.len()).finish()
+        out.debug_struct("Insight").field("slots", &self.slots.len()).finish()
     }
 }
 

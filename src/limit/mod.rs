@@ -45,7 +45,7 @@ use crate::telemetry::Metrics;
 
 pub use keys::{KeyDigest, NoKeyDigest, secret_id};
 pub use look::{Counter, CounterName};
-pub use prepared::Identity;
+pub use prepared::{Identities, Identity};
 pub use weir_algorithms::{Shape, Share};
 
 /// What the limiter needs beside its engine.
@@ -237,7 +237,18 @@ impl Limiter {
     /// enabled, in memory too. A future that is dropped during the wait is settled as
     /// [`Ending::Unsent`] as well; its slot in the bucket stays taken.
     pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
-        take::take(&self.shared, scope, plan).await
+        take::take(&self.shared, scope, plan, None).await
+    }
+
+    /// [`take`](Self::take) that also returns in `identities` what each limit counts under, which
+    /// is cheaper than [`identities`](Self::identities) after it.
+    pub async fn take_identified(
+        &self,
+        scope: &Arc<Scope>,
+        plan: &Arc<Plan>,
+        identities: &mut Identities,
+    ) -> Take {
+        take::take(&self.shared, scope, plan, Some(identities)).await
     }
 
     /// A grant of which nothing was taken: what [`Grant::settle`] is told to charge after a
@@ -305,14 +316,10 @@ impl Limiter {
         same.all(|other| other == first).then_some(first)
     }
 
-    /// Calls `each` with what each limit of `plan` counts under, and its index in the plan. Cheap
-    /// after a take.
-    pub fn identify(&self, scope: &Arc<Scope>, plan: &Plan, mut each: impl FnMut(usize, Identity)) {
-        prepared::with(&self.shared, scope, plan, |prepared| {
-            for (index, limit) in plan.limits().iter().enumerate() {
-                each(index, prepared.identity(&self.shared, scope, (limit, index)));
-            }
-        });
+    /// What each limit of `plan` counts under. Cheap after a take.
+    #[must_use]
+    pub fn identities(&self, scope: &Arc<Scope>, plan: &Plan) -> Identities {
+        prepared::with(&self.shared, scope, plan, |prepared| prepared.identities.clone())
     }
 
     /// Deletes a counter, which restores its whole allowance. Concurrency permits that are still
@@ -410,7 +417,8 @@ impl Grant {
         let settlements = settle::settle(&self, ending, adjustments);
         let Self { shared, scope, plan, charged, .. } = &self;
         prepared::with(shared, scope, plan, |prepared| {
-            for (index, limit) in plan.limits().iter().enumerate() {
+            let limits = plan.limits().iter().zip(&prepared.identities);
+            for (index, (limit, identity)) in limits.enumerate() {
                 let settlement = settlements.get(index).copied().unwrap_or_default();
                 let is_charged = charged.get(index).is_some_and(Option::is_some);
                 let settled = SettledUnits {
@@ -418,7 +426,7 @@ impl Grant {
                     given_back: settlement.give_back,
                     charged: settlement.charge.saturating_add(settlement.owe),
                 };
-                each(limit, prepared.identity(shared, scope, (limit, index)), settled);
+                each(limit, *identity, settled);
             }
         });
     }
@@ -474,6 +482,6 @@ impl TakeMore {
     /// Takes all of the plan's limits or none.
     pub fn take(&self) -> impl Future<Output = Take> + Send + 'static {
         let Self { shared, scope, plan } = self.clone();
-        async move { take::take(&shared, &scope, &plan).await }
+        async move { take::take(&shared, &scope, &plan, None).await }
     }
 }

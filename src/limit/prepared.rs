@@ -30,6 +30,8 @@ pub(super) struct Prepared {
     pub(super) always_refuses: bool,
     /// One for each tag, in the order in which they are made. Limits that never pass are left out.
     pub(super) calls: Calls,
+    /// What each limit counts under, in the plan's order.
+    pub(super) identities: Identities,
     /// Whether an algorithm keeps members by name: a log's units or concurrency permits.
     pub(super) keeps_members: bool,
     /// Whether a refusal may be remembered.
@@ -48,6 +50,9 @@ pub struct Identity {
     /// The digests of its key and tag.
     pub key: KeyDigest,
 }
+
+/// What each limit of a plan counts under, in the plan's order.
+pub type Identities = SmallVec<[Identity; 1]>;
 
 /// What a take depends on besides its plan.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,12 +110,14 @@ impl Prepared {
                 .iter()
                 .any(|limit| limit.enforcement == Enforcement::Enforce && never(limit)),
             calls: Calls::default(),
+            identities: Identities::new(),
             keeps_members: limits.iter().any(|limit| limit.algorithm.keeps_members()),
             may_hold_refusal: false,
             is_dated: limits.iter().any(|limit| limit.algorithm.is_dated()),
             may_wait: limits.iter().any(may_wait),
         };
         if prepared.always_refuses {
+            prepared.identities = prepared.identify(shared, scope, limits);
             return prepared;
         }
         let mut digests = PlanDigests::new(&shared.digests);
@@ -127,18 +134,13 @@ impl Prepared {
             });
         });
         prepared.may_hold_refusal = prepared.calls.only().is_some() && refusals::may_hold(limits);
+        prepared.identities = prepared.identify(shared, scope, limits);
         prepared
     }
 
-    /// What `limit`, which is at `index` in the plan, counts under.
-    pub(super) fn identity(
-        &self,
-        shared: &Shared,
-        scope: &Scope,
-        (limit, index): (&Limit, usize),
-    ) -> Identity {
-        match self.calls.cell(index).map(|cell| &cell.key) {
-            Some(Key { tag, key, space }) => {
+    fn identify(&self, shared: &Shared, scope: &Scope, limits: &[Limit]) -> Identities {
+        let of = |(index, limit): (usize, &Limit)| match self.calls.cell(index) {
+            Some(Cell { key: Key { tag, key, space }, .. }) => {
                 Identity { limit: space.digest, key: KeyDigest::of_parts([*tag, *key]) }
             }
             // In no call: it never passes, or another limit of the plan never does.
@@ -146,7 +148,8 @@ impl Prepared {
                 limit: keys::space(&scope.name, &limit.name, "").digest,
                 key: shared.digests.of_key(&limit.key, limit.tag.as_deref()),
             },
-        }
+        };
+        limits.iter().enumerate().map(of).collect()
     }
 
     /// The context of a take. `get_wait_permit` is called only if the request may have to wait.

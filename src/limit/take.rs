@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use super::held::Holding;
 use super::leases::LeaseGuard;
-use super::prepared::{self, CellRequest, Prepared, TakeContext};
+use super::prepared::{self, CellRequest, Identities, Prepared, TakeContext};
 use super::queue::{Job, WaitPermit, Worker};
 use super::round::{Charged, LimitSet, Numbers, Place, Round, RoundResult, Step};
 use super::shared::Shared;
@@ -37,11 +37,22 @@ const LOOKS_SHARE: u32 = 2;
 /// The answers to looks, each with its group's index.
 type LookAnswers = SmallVec<[(usize, Result<Taken, EngineError>); 4]>;
 
-/// Charges all limits of `plan`, or none.
-pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
+/// Charges all limits of `plan`, or none. `identities` gets what each of them counts under.
+pub(super) async fn take(
+    shared: &Arc<Shared>,
+    scope: &Arc<Scope>,
+    plan: &Arc<Plan>,
+    identities: Option<&mut Identities>,
+) -> Take {
+    let identify = |prepared: &Prepared| {
+        if let Some(identities) = identities {
+            identities.clone_from(&prepared.identities);
+        }
+    };
     match &*shared.engine {
         Engine::Embedded(embedded) => {
             let (answer, permit) = prepared::with(shared, scope, plan, |prepared| {
+                identify(prepared);
                 if prepared.always_refuses {
                     return (refused_without_call(shared, scope, plan), None);
                 }
@@ -57,7 +68,7 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
                 wait(SettleOnDrop(Some(answer)), permit).await
             }
         }
-        Engine::Redis(_) => match begin_round(shared, scope, plan) {
+        Engine::Redis(_) => match begin_round(shared, scope, plan, identify) {
             Ok((round, permit)) => {
                 let (answer, in_flight) = round.await;
                 drop(in_flight);
@@ -237,11 +248,15 @@ fn begin_round(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Arc<Plan>,
-) -> Result<BegunRound<impl Future<Output = (SettleOnDrop, InFlightTake)> + Send + use<>>, Box<Take>>
-{
+    identify: impl FnOnce(&Prepared),
+) -> Result<
+    BegunRound<impl Future<Output = (SettleOnDrop, InFlightTake)> + Send + 'static>,
+    Box<Take>,
+> {
     // A copy for the round: the plan may be taken again before it ends. A remembered refusal needs
     // none.
     let prepared = prepared::with(shared, scope, plan, |prepared| {
+        identify(prepared);
         remembered_refusal(shared, prepared).map_or_else(|| Ok(prepared.clone()), Err)
     });
     let prepared = match prepared {

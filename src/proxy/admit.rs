@@ -17,7 +17,7 @@ use super::tally::Decided;
 use super::target::Target;
 use super::usage::{self, PARTIAL_TRIES_MAX, Usage};
 use crate::clock;
-use crate::limit::{KeyDigest, Limiter, Scope, Take};
+use crate::limit::{Identities, Identity, KeyDigest, Limiter, Scope, Take};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome, Plan};
 use crate::policy::{Cause, Decision, Verdict};
@@ -241,11 +241,13 @@ pub(super) async fn charge(
     let Some(scope) = context.route.policy.as_ref().map(|policy| &policy.scope) else {
         return Ok(());
     };
-    let taken = take(limiter, scope, &decision, plan, &mut context.usage).await;
+    let mut identities = context.route.insight.counts_keys().then(Identities::new);
+    let usage = &mut context.usage;
+    let taken = take(limiter, scope, (&decision, plan), usage, identities.as_mut()).await;
     if let Take::Granted(outcome, _) | Take::Refused(outcome) = &taken
-        && context.route.insight.counts_keys()
+        && let Some(identities) = &identities
     {
-        keys::count_decided(limiter, (scope, plan), outcome, context);
+        keys::count_decided(plan, identities, outcome, context);
     }
     match taken {
         Take::Granted(outcome, grant) => {
@@ -272,7 +274,8 @@ pub(super) async fn charge(
                 context.grant = Some(limiter.nothing_taken(scope, plan));
             }
             if context.route.access != Access::Off || context.trace.is_some() {
-                context.refused_keys = refused_keys(limiter, scope, plan, &outcome);
+                let identities = identities.unwrap_or_else(|| limiter.identities(scope, plan));
+                context.refused_keys = refused_keys(plan, &identities, &outcome);
             }
             context.store_failure = outcome.store_failure;
             context.outcome = Some(outcome);
@@ -289,32 +292,28 @@ pub(super) async fn charge(
 
 /// The digests of the keys that were refused, in the order of [`Outcome::violated`].
 fn refused_keys(
-    limiter: &Limiter,
-    scope: &Arc<Scope>,
     plan: &Plan,
+    identities: &[Identity],
     outcome: &Outcome,
 ) -> SmallVec<[KeyDigest; 1]> {
-    let mut keys = SmallVec::new();
-    let limits = plan.limits();
-    limiter.identify(scope, plan, |index, identity| {
-        if let (Some(limit), Some(of)) = (limits.get(index), outcome.limits.get(index))
-            && Outcome::is_violated(limit, of)
-        {
-            keys.push(identity.key);
-        }
-    });
-    keys
+    let asked = plan.limits().iter().zip(&outcome.limits).zip(identities);
+    let violated = asked.filter(|((limit, of), _)| Outcome::is_violated(limit, of));
+    violated.map(|(_, identity)| identity.key).collect()
 }
 
-/// Takes the plan's limits; what is left of them, if the decision allows that.
+/// Takes the plan's limits; what is left of them, if the decision allows that. `identities` gets
+/// what they count under.
 async fn take(
     limiter: &Limiter,
     scope: &Arc<Scope>,
-    decision: &Decision,
-    plan: &Arc<Plan>,
+    (decision, plan): (&Decision, &Arc<Plan>),
     usage: &mut Option<Box<Usage>>,
+    identities: Option<&mut Identities>,
 ) -> Take {
-    let mut taken = limiter.take(scope, plan).await;
+    let mut taken = match identities {
+        Some(identities) => limiter.take_identified(scope, plan, identities).await,
+        None => limiter.take(scope, plan).await,
+    };
     let Some(partial) = decision.bodies.as_ref().and_then(|bodies| bodies.partial.as_ref()) else {
         return taken;
     };

@@ -4,13 +4,12 @@
 //! request for limits that may give back what was taken. What is charged at the end is counted
 //! then, too.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::context::RequestContext;
 use super::snapshot::RouteHandle;
 use crate::insight::Happened;
-use crate::limit::{Ending, Grant, Identity, Limiter, Scope};
+use crate::limit::{Ending, Grant, Identity};
 use crate::plan::{Adjustment, Enforcement, Limit, Outcome, Plan, Refund};
 
 /// Which units of a grant are counted already.
@@ -27,10 +26,11 @@ fn may_come_back(limit: &Limit) -> bool {
     limit.refund != Refund::Never && limit.algorithm.settles()
 }
 
-/// Counts what was refused, and what was taken for good.
+/// Counts what was refused, and what was taken for good. `identities` are those of the plan's
+/// limits.
 pub(super) fn count_decided(
-    limiter: &Limiter,
-    (scope, plan): (&Arc<Scope>, &Plan),
+    plan: &Plan,
+    identities: &[Identity],
     outcome: &Outcome,
     context: &RequestContext,
 ) {
@@ -44,22 +44,22 @@ pub(super) fn count_decided(
         return;
     }
     context.route.insight.count(context.started, |top| {
-        limiter.identify(scope, plan, |index, Identity { limit: digest, key }| {
-            let (Some(limit), Some(of)) = (limits.get(index), outcomes.get(index)) else { return };
+        let counted = limits.iter().zip(outcomes).zip(identities);
+        for ((limit, of), Identity { limit: digest, key }) in counted {
             let happened = match (outcome.admitted, of.fits) {
                 // What was not measured was not taken, either.
-                _ if of.unmeasured.is_some() => return,
-                (true, true) if may_come_back(limit) => return,
+                _ if of.unmeasured.is_some() => continue,
+                (true, true) if may_come_back(limit) => continue,
                 (true, true) if limit.cost > 0 => {
                     let part = partial.filter(|(_, part)| part.limits.contains(&limit.name));
                     Happened::Used(part.map_or(limit.cost, |(less, _)| less))
                 }
                 (false, false) if limit.enforcement == Enforcement::Enforce => Happened::Refused,
-                _ => return,
+                _ => continue,
             };
             let name = || context.route.origin.limit_name(&limit.name);
-            top.count(digest, name, (key.parts(), limit.key.as_str()), happened);
-        });
+            top.count(*digest, name, (key.parts(), limit.key.as_str()), happened);
+        }
     });
 }
 

@@ -434,7 +434,7 @@ impl RouteHandle {
         Arc::new(Self {
             policy,
             origin: Arc::new(Origin { route: self.name.clone(), scope }),
-            insight: observers.insight.clone(),
+            insight: observers.insight.of_this_thread(),
             tracer: observers.tracer.clone(),
             cut: Arc::clone(cut),
             ..self.clone()
