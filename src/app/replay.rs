@@ -17,15 +17,18 @@ use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::proxy::{
     ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, TrialVerdict,
+    Unusable,
 };
 use crate::replay::{
-    Batch, Client, Counting, Decider, Difference, Logs, Progress, Quotas, Record, Replayed, Search,
-    Seen, Summary, Tally, Unreadable, Verdict,
+    Batch, Client, Counting, Decider, Difference, Logs, Progress, Quotas, Record, Rejected,
+    Replayed, Search, Seen, Summary, Tally, Unreadable, Verdict,
 };
 use crate::telemetry;
 
 /// Batches of requests that are read ahead.
 const READ_AHEAD: usize = 8;
+/// The check that a request fails which can't be read: see [`Rejected::check`].
+const HEAD: &str = "head";
 /// Requests between two looks for expired counters.
 const SWEEP_EVERY: u32 = 4_096;
 /// nginx' statuses for a client that went away, and for one that is answered nothing.
@@ -230,9 +233,16 @@ impl Lane {
                 headers: record.headers(),
                 body_bytes: record.request_bytes,
             };
-            self.trial.pass(request, client).ok()
+            Some(self.trial.pass(request, client))
         });
-        let Some(passing) = passing else { return see(&UNREADABLE) };
+        let passing = match passing {
+            Some(Ok(passing)) => passing,
+            Some(Err(unusable)) => return see(&unreadable(&unusable)),
+            // Can't happen: a batch has the clients of its requests.
+            None => {
+                return see(&unreadable(&Unusable { found: String::new(), expected: "a client" }));
+            }
+        };
         let decider = decider(&passing.decided);
         let saw = see(&seen(&passing.decided, decider));
         self.send(passing, record);
@@ -260,15 +270,18 @@ impl Lane {
 }
 
 /// What can't be read is answered 400 before it has a route.
-const UNREADABLE: Seen<'static> = Seen {
-    verdict: Verdict::Rejected,
-    route: None,
-    policy: None,
-    limits: &[],
-    outcomes: &[],
-    settles: false,
-    passes_in_us: None,
-};
+fn unreadable(Unusable { found, expected }: &Unusable) -> Seen<'_> {
+    Seen {
+        verdict: Verdict::Rejected,
+        route: None,
+        policy: None,
+        limits: &[],
+        outcomes: &[],
+        settles: false,
+        passes_in_us: None,
+        rejection: Some(Rejected { check: HEAD, found, expected }),
+    }
+}
 
 fn decider(decided: &ManyDecided) -> Option<Decider<'_>> {
     let (policy, scope) = (decided.policy()?, decided.scope()?);
@@ -301,6 +314,11 @@ fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> Seen<'a> {
         outcomes,
         settles: decided.settles,
         passes_in_us: passes_in.and_then(|wait| u64::try_from(wait.as_micros()).ok()),
+        rejection: decided.rejection().map(|it| Rejected {
+            check: it.check,
+            found: &it.found,
+            expected: it.expected,
+        }),
     }
 }
 

@@ -29,6 +29,10 @@ pub(super) struct Explain {
     /// The configuration file
     #[arg(long, default_value = CONFIG_DEFAULT)]
     config: PathBuf,
+    /// One more header field, as in 'x-api-key: abc', with any value: in a request, a word that
+    /// ends with a colon begins the next field. Can be given several times
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = request::header)]
+    headers: Vec<(String, String)>,
     /// The request's body
     #[arg(long)]
     body: Option<String>,
@@ -63,6 +67,7 @@ impl Explain {
             Ok(asked) => asked,
             Err(message) => return wrong(&message),
         };
+        asked.headers.extend_from_slice(&self.headers);
         asked.body = self.body.as_deref().unwrap_or_default().as_bytes().to_vec();
         let start_us = Clock::system().wall_us();
         let simulation =
@@ -117,7 +122,7 @@ impl Explain {
                 true => String::new(),
                 false => format!(" by {}", refusing.join(" and ")),
             };
-            let passes = account.retry_after.map(words::time);
+            let passes = account.retry_after.map(words::wait);
             let passes = passes.map(|wait| format!(", passes in {wait}")).unwrap_or_default();
             let then = match (&account.rejection, account.status) {
                 (Some(_), Some(status)) if account.verdict != TrialVerdict::Rejected => {

@@ -189,7 +189,7 @@ fn failed(error: &ReplayError) -> ExitCode {
         ReplayError::Mistakes(mistakes) => wrong_config(mistakes),
         ReplayError::Log(unreadable) => wrong(&unreadable.to_string()),
         ReplayError::Nothing(summary) => {
-            errln!("weir: no line of the logs is a request");
+            errln!("weir: no line of the logs is a request: found {}", summary.lines_told());
             for one in &summary.broken_shown {
                 errln!("{}:{}: {}", one.file, one.line, one.why);
             }

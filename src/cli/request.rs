@@ -43,6 +43,13 @@ pub(super) fn parse(line: &str) -> Result<TrialRequest, String> {
     Ok(request)
 }
 
+/// Reads `NAME: VALUE`, as `curl --header` takes it.
+pub(super) fn header(line: &str) -> Result<(String, String), String> {
+    let field = line.split_once(':').filter(|(name, _)| !name.is_empty());
+    let (name, value) = field.ok_or("expected a name, a colon and a value")?;
+    Ok((name.to_owned(), value.trim().to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +65,16 @@ mod tests {
         assert_eq!(read.from, "::1".parse::<IpAddr>().unwrap());
         for wrong in ["", "GET", "GET a", "GET / abc", "GET / from", "GET / from nowhere"] {
             assert!(parse(wrong).unwrap_err().contains("expected"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_field_of_its_own_may_have_any_value() {
+        let field = |name: &str, value: &str| Ok((name.to_owned(), value.to_owned()));
+        assert_eq!(header("x-note:  to: me, at: once "), field("x-note", "to: me, at: once"));
+        assert_eq!(header("x-empty:"), field("x-empty", ""));
+        for wrong in ["", "x-api-key", ": value"] {
+            assert!(header(wrong).is_err(), "{wrong}");
         }
     }
 }

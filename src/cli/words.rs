@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::shell;
 use crate::plan::{Enforcement, Limit, LimitOutcome};
-pub(super) use crate::plan::{algorithm_text as algorithm, duration_text as time};
+pub(super) use crate::plan::{
+    algorithm_text as algorithm, duration_text as time, wait_text as wait,
+};
 use crate::policy::Verdict;
 use crate::proxy::{Account, LimitAccount, Rejection, TrialRequest, TrialVerdict};
 
@@ -53,6 +55,7 @@ pub(super) fn reason(account: &Account) -> String {
                 .to_owned()
         }
         (TrialVerdict::Rejected, _) => rejected(account),
+        _ if account.policy.is_none() => "the route has no policy".to_owned(),
         _ => "the policy asked no limit".to_owned(),
     }
 }
@@ -94,7 +97,7 @@ fn would_pass(enforcement: Enforcement, outcome: &LimitOutcome) -> String {
     let refused =
         if enforcement == Enforcement::Shadow { "would refuse (shadow)" } else { "refuses" };
     match outcome.retry_after_us {
-        Some(us) => format!("{refused}, passes in {}", time(Duration::from_micros(us))),
+        Some(us) => format!("{refused}, passes in {}", wait(Duration::from_micros(us))),
         None => format!("{refused}, and waiting does not help"),
     }
 }
@@ -103,14 +106,17 @@ fn would_pass(enforcement: Enforcement, outcome: &LimitOutcome) -> String {
 /// is what the limits have after the request.
 pub(super) fn account(account: &Account, left: &[(String, LimitOutcome)]) -> String {
     let mut lines = Vec::new();
-    if let (Some(policy), Some(route)) = (&account.policy, &account.route) {
-        lines.push(format!("policy {policy}, route {route}"));
+    match (&account.policy, &account.route) {
+        (Some(policy), Some(route)) => lines.push(format!("policy {policy}, route {route}")),
+        (None, Some(route)) => lines.push(format!("route {route}, which has no policy")),
+        (_, None) => {}
     }
     if !account.facts.is_empty() {
         let facts = account.facts.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
         lines.push(format!("sees {}", facts.collect::<Vec<_>>().join(", ")));
     }
-    if account.limits.is_empty() {
+    let is_uncounted = account.policy.is_none() && account.verdict == TrialVerdict::Admitted;
+    if account.limits.is_empty() && !is_uncounted {
         lines.push(reason(account));
     }
     for of in &account.limits {
@@ -160,7 +166,7 @@ fn limit(of: &LimitAccount, now: Option<&LimitOutcome>) -> String {
             let _ = write!(text, " (before it was settled {})", outcome.remaining);
         }
         if now.reset_us > 0 {
-            let _ = write!(text, ", all back in {}", time(Duration::from_micros(now.reset_us)));
+            let _ = write!(text, ", all back in {}", wait(Duration::from_micros(now.reset_us)));
         }
     }
     text

@@ -95,6 +95,7 @@ impl Sketch {
 
     /// Adds units of a key. With `grows`, a key that has no entry gets a new one, unless one was
     /// taken over since the last [`clear`](Self::clear). `seed` is the same for each call.
+    #[inline]
     pub(super) fn add(&mut self, key: Digest, units: u64, text: &str, grows: bool, seed: u64) {
         self.total = self.total.saturating_add(units);
         let hash = hash(key, seed);

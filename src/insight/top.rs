@@ -190,6 +190,7 @@ impl Top {
     }
 
     /// Counts for a key of the limit whose name has this digest. `text` is the key's.
+    #[inline]
     pub fn count(
         &mut self,
         limit: u128,

@@ -46,7 +46,7 @@ pub(super) async fn take(
 ) -> Take {
     let identify = |prepared: &Prepared| {
         if let Some(identities) = identities {
-            identities.clone_from(&prepared.identities);
+            *identities = Identities::from_slice(&prepared.identities);
         }
     };
     match &*shared.engine {

@@ -16,7 +16,7 @@ pub use check::Invalid;
 pub use outcome::{LimitOutcome, Outcome};
 pub use reserved::{is_reserved_field, reserved_fields};
 pub use slot::Slot;
-pub use text::{algorithm_text, duration_text};
+pub use text::{algorithm_text, duration_text, wait_text};
 
 pub use weir_algorithms::types::*;
 pub use weir_algorithms::{

@@ -23,6 +23,29 @@ pub fn duration_text(duration: Duration) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// How long to wait, for a person: up to two minutes as [`duration_text`], and beyond that rounded
+/// up, in the two largest units: `4 min 7 s`, `23 h 59 min`, `1 d`.
+#[must_use]
+pub fn wait_text(wait: Duration) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    if wait <= Duration::from_secs(120) {
+        return duration_text(wait);
+    }
+    let mut seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    // Rounded up to the second of its two units, which may make it a whole one of the first.
+    let first = UNITS.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(0);
+    let least = UNITS.get(first + 1).map_or(1, |(unit, _)| *unit);
+    seconds = seconds.next_multiple_of(least);
+    let mut parts = Vec::new();
+    for (unit, name) in UNITS {
+        if seconds >= unit {
+            parts.push(format!("{} {name}", seconds / unit));
+            seconds %= unit;
+        }
+    }
+    parts.join(" ")
+}
+
 /// `fixed_window, 5 in 1 min`.
 #[must_use]
 pub fn algorithm_text(algorithm: &Algorithm) -> String {
@@ -58,6 +81,25 @@ mod tests {
         ];
         for (us, text) in texts {
             assert_eq!(duration_text(Duration::from_micros(us)), text);
+        }
+    }
+
+    #[test]
+    fn long_waits_are_rounded_up() {
+        let texts = [
+            (1_500, "1.5 s"),
+            (120_000, "2 min"),
+            (120_001, "2 min 1 s"),
+            (247_000, "4 min 7 s"),
+            (3_599_001, "1 h"),
+            (3_600_001, "1 h 1 min"),
+            (86_340_000, "23 h 59 min"),
+            (86_391_380, "1 d"),
+            (90_000_000, "1 d 1 h"),
+            (863_999_000, "10 d"),
+        ];
+        for (ms, text) in texts {
+            assert_eq!(wait_text(Duration::from_millis(ms)), text, "{ms} ms");
         }
     }
 }

@@ -36,5 +36,5 @@ pub use report::{Quotas, Replayed, stopped_line};
 pub use suggest::{Counting, MakeCounting, Point, Search, Suggestion};
 pub use tally::{
     ClientTally, Counts, Decider, Demand, FactTally, KeyTally, LimitTally, PolicyTally, Refusal,
-    Row, Seen, Tally, Timeline, VERDICTS, Verdict,
+    Rejected, Row, Seen, Tally, Timeline, VERDICTS, Verdict,
 };

@@ -231,6 +231,7 @@ impl Replayed {
             "verdict": refusal.verdict.word(),
             "by": list(by),
             "passes_in_s": refusal.passes_in_us.map(seconds),
+            "rejection": refusal.rejection,
         })
     }
 
@@ -315,6 +316,7 @@ pub fn stopped_line(record: &Record, client: &Client, file: &str, seen: &Seen<'_
         "verdict": seen.verdict.word(),
         "by": list(by),
         "passes_in_s": seen.passes_in_us.map(seconds),
+        "rejection": seen.rejection.map(|rejected| rejected.to_string()),
     })
 }
 

@@ -363,6 +363,7 @@ mod tests {
                             outcomes: &[outcome],
                             settles: false,
                             passes_in_us: None,
+                            rejection: None,
                         },
                     );
                 }

@@ -2,6 +2,7 @@
 //! Bounded, whatever the log contains. Knows no engine.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use foldhash::fast::RandomState;
 
@@ -85,6 +86,26 @@ pub struct Seen<'a> {
     pub settles: bool,
     /// When it would pass, in microseconds, where waiting helps.
     pub passes_in_us: Option<u64>,
+    /// Why the request itself was rejected.
+    pub rejection: Option<Rejected<'a>>,
+}
+
+/// Why a request was rejected, whatever a policy answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rejected<'a> {
+    /// What of it was looked at: its head, method, target, host, path, route or body.
+    pub check: &'static str,
+    /// What was found.
+    pub found: &'a str,
+    /// What was expected.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for Rejected<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { check, found, expected } = self;
+        write!(out, "by the check of its {check}: {found}; expected {expected}")
+    }
 }
 
 /// The policy of a route.
@@ -272,6 +293,8 @@ pub struct Refusal {
     pub by: Vec<(String, String)>,
     /// When it would pass.
     pub passes_in_us: Option<u64>,
+    /// Why the request itself was rejected, in words.
+    pub rejection: Option<String>,
 }
 
 /// Requests over time: passed and stopped.
@@ -537,6 +560,7 @@ impl Refusal {
             verdict: seen.verdict,
             by: by.collect(),
             passes_in_us: seen.passes_in_us,
+            rejection: seen.rejection.map(|rejected| rejected.to_string()),
         }
     }
 }

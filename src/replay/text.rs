@@ -8,12 +8,14 @@ use super::read::{Damaged, Summary};
 use super::report::{Quotas, Replayed};
 use super::tally::{Counts, LimitTally, Refusal, Tally, VERDICTS};
 use super::time::shown;
-use crate::plan::{algorithm_text, duration_text};
+use crate::plan::{algorithm_text, wait_text};
 
 /// Rows of a list, at most. JSON has more.
 const ROWS_MAX: usize = 10;
 /// Characters of a client, a key or a request, at most.
 const CHARS_MAX: usize = 60;
+/// Characters of why a request was rejected, at most.
+const WHY_CHARS_MAX: usize = 160;
 
 /// Characters that turn the order of others around, or that nobody sees: text would read as
 /// another. The live page's script replaces the same ones.
@@ -26,12 +28,16 @@ fn misleads(letter: char) -> bool {
 
 /// Text on one line, without what a terminal would act on.
 pub(super) fn cut(text: &str) -> String {
+    cut_to(text, CHARS_MAX)
+}
+
+fn cut_to(text: &str, most: usize) -> String {
     let shown = |letter: char| !letter.is_control() && !misleads(letter);
     let plain = text.chars().map(|letter| if shown(letter) { letter } else { '\u{fffd}' });
-    if text.chars().count() <= CHARS_MAX {
+    if text.chars().count() <= most {
         return plain.collect();
     }
-    plain.take(CHARS_MAX - 1).chain(['\u{2026}']).collect()
+    plain.take(most - 1).chain(['\u{2026}']).collect()
 }
 
 /// `12.3 %`.
@@ -93,29 +99,18 @@ impl Replayed {
     }
 
     fn head(&self, out: &mut String) {
-        let Summary { files, lines, skipped, malformed, broken, broken_shown, damaged, .. } =
-            &self.summary;
+        let Summary { files, broken, broken_shown, damaged, .. } = &self.summary;
         let names = files.iter().map(|(name, format)| match format {
             Some(format) => format!("{name} ({format})"),
             None => name.clone(),
         });
-        let _ = write!(
+        let _ = writeln!(
             out,
             "{} through {}, in virtual time, from fresh counters\n{}",
             names.collect::<Vec<_>>().join(", "),
             self.config,
-            many(*lines, "line")
+            self.summary.lines_told()
         );
-        if *skipped > 0 {
-            let _ = write!(out, ", {skipped} not about requests");
-        }
-        if *malformed > 0 {
-            let _ = write!(out, ", {malformed} of malformed requests");
-        }
-        if *broken > 0 {
-            let _ = write!(out, ", {broken} broken");
-        }
-        out.push('\n');
         for one in broken_shown.iter().take(ROWS_MAX) {
             line(out, &format!("{}:{}: {}", one.file, one.line, cut(&one.why)));
         }
@@ -160,7 +155,7 @@ impl Replayed {
                 ),
             );
             if let Some(first_us) = limit.first_refused_us {
-                let wait = duration_text(Duration::from_micros(limit.longest_wait_us));
+                let wait = wait_text(Duration::from_micros(limit.longest_wait_us));
                 line(out, &format!("first at {}; the longest wait is {wait}", shown(first_us)));
             }
             for (key, tally) in limit.refused_keys(ROWS_MAX) {
@@ -214,8 +209,11 @@ impl Replayed {
         if !by.is_empty() {
             let _ = write!(text, " by {}", by.join(" and "));
         }
+        if let Some(why) = &one.rejection {
+            let _ = write!(text, " {}", cut_to(why, WHY_CHARS_MAX));
+        }
         if let Some(us) = one.passes_in_us {
-            let _ = write!(text, ", passes in {}", duration_text(Duration::from_micros(us)));
+            let _ = write!(text, ", passes in {}", wait_text(Duration::from_micros(us)));
         }
         text
     }
@@ -240,6 +238,23 @@ impl Replayed {
             line(out, &format!("  {client}: {stopped} stopped, {passed} passed"));
         }
         self.refusals(out, "first that would be stopped now", &difference.first);
+    }
+}
+
+impl Summary {
+    /// `9 lines, 2 not about requests, 1 broken`.
+    #[must_use]
+    pub fn lines_told(&self) -> String {
+        let parts = [
+            (self.skipped, "not about requests"),
+            (self.malformed, "of rejected requests"),
+            (self.broken, "broken"),
+        ];
+        let mut text = many(self.lines, "line");
+        for (count, what) in parts.into_iter().filter(|(count, _)| *count > 0) {
+            let _ = write!(text, ", {count} {what}");
+        }
+        text
     }
 }
 

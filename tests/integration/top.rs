@@ -289,6 +289,10 @@ async fn weir_top_says_why_it_shows_nothing() {
     let path = weir.folder().join("proxy.toml");
     let (code, out, err) = weir_top(&weir, &["--config", path.to_str().unwrap()]);
     assert_eq!((code, out.as_str()), (0, "in the last 0 s\nno key was counted\n"), "{err}");
+    let (code, out, err) =
+        weir_top(&weir, &["--config", path.to_str().unwrap(), "--limit", "nope"]);
+    let nothing = "in the last 0 s\nno key was counted for a limit called nope\n";
+    assert_eq!((code, out.as_str()), (0, nothing), "{err}");
 
     let free = free_address().to_string();
     let ask = |address: &str| Weir::with_arguments(&["top", "--once", "--admin", address]).run();

@@ -88,9 +88,12 @@ fn failed(error: &str) -> ExitCode {
 fn look(pages: &Pages<'_>, limit: Option<&str>, count: u64) -> Result<TopTable, String> {
     let query = pages::query(&[("limit", limit), ("n", Some(&count.to_string()))]);
     match pages.ask("GET", &format!("/top?{query}"))? {
-        Page::Shown(json) => TopTable::read(&json, count).map_err(|wrong| {
-            format!("what answers at {} is no admin listener of Weir: {wrong}", pages.address)
-        }),
+        Page::Shown(json) => {
+            let table = TopTable::read(&json, count).map_err(|wrong| {
+                format!("what answers at {} is no admin listener of Weir: {wrong}", pages.address)
+            })?;
+            Ok(TopTable { only: limit.map(str::to_owned), ..table })
+        }
         Page::Wrong(sentence) | Page::Refused(sentence) => {
             Err(format!("the proxy's admin listener refuses: {}", table::harmless(&sentence)))
         }

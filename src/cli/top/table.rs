@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::cli::shell;
+
 /// Characters of a text that are shown, at most. A key's text has up to 128 bytes, a digest with
 /// its tag's 65.
 const TEXT_CHARS_MAX: usize = 256;
@@ -17,6 +19,8 @@ pub(super) struct TopTable {
     pub(super) since_s: u64,
     /// Requests to limits that were too many to watch.
     pub(super) left_out: u64,
+    /// The name of the limits that were asked for; `None` for all.
+    pub(super) only: Option<String>,
     pub(super) limits: Vec<TopLimit>,
 }
 
@@ -37,7 +41,7 @@ pub(super) struct TopLimit {
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TopRow {
-    /// Its text, where it is shown.
+    /// Its text, where it is shown, as a shell takes it: so it can be pasted after `--key`.
     pub(super) text: Option<String>,
     /// What `weir key` takes.
     pub(super) digest: String,
@@ -81,6 +85,7 @@ impl TopTable {
         Ok(Self {
             since_s: number(&top, "since_s").ok_or_else(wrong)?,
             left_out: number(&top, "left_out").unwrap_or(0),
+            only: None,
             limits: limits.collect::<Option<_>>().ok_or_else(wrong)?,
         })
     }
@@ -94,11 +99,18 @@ impl TopTable {
         title
     }
 
+    /// That there are no keys.
+    pub(super) fn nothing(&self) -> String {
+        let of = self.only.as_ref().map(|name| format!(" for a limit called {}", harmless(name)));
+        format!("no key was counted{}", of.unwrap_or_default())
+    }
+
     /// For a pipe. The key is the last column, as it may be long.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}\n", self.title());
         if self.limits.is_empty() {
-            text.push_str("no key was counted\n");
+            text.push_str(&self.nothing());
+            text.push('\n');
         }
         for limit in &self.limits {
             text.push_str(&format!("\n{}\n", limit.title()));
@@ -173,7 +185,7 @@ fn read_key(key: &Value, amount: &str) -> Option<(TopRow, Count)> {
     let most = number(key, amount)?;
     let least = most.saturating_sub(number(key, "error")?);
     let row = TopRow {
-        text: text("key").filter(|text| !text.is_empty()),
+        text: key.get("key").and_then(Value::as_str).filter(|text| !text.is_empty()).map(pasteable),
         digest: text("digest")?,
         units: Count::default(),
         refusals: Count::default(),
@@ -192,6 +204,14 @@ fn unlisted(list: &[(TopRow, Count)], count: u64) -> Count {
 
 fn number(object: &Value, name: &str) -> Option<u64> {
     object.get(name)?.as_u64()
+}
+
+/// A key as a shell takes it. No command line can hold a NUL: such a key is shown like other texts.
+fn pasteable(key: &str) -> String {
+    if key.contains('\0') {
+        return harmless(key);
+    }
+    shell::word(&key.chars().take(TEXT_CHARS_MAX).collect::<String>())
 }
 
 /// A client's text on a terminal: nothing in it moves the cursor, turns its line around, or is
@@ -231,7 +251,7 @@ pub(super) mod tests {
             \n\
             public, per-minute: 90 units used, 7 times refused\n\
             \x20  units  refused  key\n\
-            \x20     50        2  00  a\\u{1b}[2J\\u{202e}\n\
+            \x20     50        2  00  $'a\\033[2J\\342\\200\\256'\n\
             \x20 37..40        0  9e6b23645a7c871ab49d279271d8db3a\n\
             \x20  0..40        5  01\n\
             \n\

@@ -18,7 +18,7 @@ use crate::limit::Scope;
 use crate::listen::Peer;
 use crate::plan::{Limit, LimitOutcome, Outcome, Refund};
 use crate::policy::{Decision, Policy, Verdict};
-use crate::proxy::account::{Parts, TrialVerdict};
+use crate::proxy::account::{Parts, Rejection, TrialVerdict};
 use crate::proxy::context::RequestContext;
 use crate::proxy::exchange::Exchange;
 use crate::proxy::snapshot::RouteHandle;
@@ -104,6 +104,7 @@ pub struct ManyDecided {
     routed: bool,
     decision: Option<Arc<Decision>>,
     outcome: Option<Outcome>,
+    rejection: Option<Rejection>,
 }
 
 impl ManyDecided {
@@ -137,7 +138,14 @@ impl ManyDecided {
             routed: parts.route.is_some(),
             decision: context.decision.clone(),
             outcome: context.outcome.clone(),
+            rejection: parts.rejection.cloned(),
         }
+    }
+
+    /// Why the request itself was rejected.
+    #[must_use]
+    pub fn rejection(&self) -> Option<&Rejection> {
+        self.rejection.as_ref()
     }
 
     /// The route's name.

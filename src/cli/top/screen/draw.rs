@@ -61,7 +61,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
             let room = title.width.saturating_sub(which.len() as u16);
             frame.render_widget(Line::from(cut(&limit.title(), room) + &which).bold(), title);
         }
-        None => frame.render_widget(Line::from("no key was counted"), title),
+        None => frame.render_widget(Line::from(state.table.nothing()), title),
     }
     draw_keys(frame, state, keys);
     frame.render_widget(Line::from(cut(HELP, help.width)).dim(), help);
