@@ -415,7 +415,6 @@ fn denied(denial: &Denial, fields: &mut Fields) -> Option<StatusCode> {
 fn unreadable(status: StatusCode) -> &'static str {
     match status {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The request's head is too large.",
-        StatusCode::URI_TOO_LONG => "The request's target is too long.",
         StatusCode::NOT_IMPLEMENTED => "Only the transfer coding chunked is known.",
         _ => "The request's head is not HTTP.",
     }

@@ -186,12 +186,12 @@ impl Replayed {
             list(out, gaps.into_iter());
         }
         let summary = &self.summary;
-        if summary.malformed > 0 {
+        if summary.rejected > 0 {
             let text = format!(
-                "{} had been refused for what they are, and are left out.",
-                many(summary.malformed, "request")
+                "{} had been rejected before a route was found, and are left out.",
+                many(summary.rejected, "request")
             );
-            section(out, "Malformed requests", &text, "");
+            section(out, "Rejected requests", &text, "");
         }
         if summary.broken > 0 {
             let text = format!("{} could not be read.", many(summary.broken, "line"));

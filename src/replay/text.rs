@@ -93,7 +93,7 @@ impl Replayed {
     }
 
     fn head(&self, out: &mut String) {
-        let Summary { files, lines, skipped, malformed, broken, broken_shown, damaged, .. } =
+        let Summary { files, lines, skipped, rejected, broken, broken_shown, damaged, .. } =
             &self.summary;
         let names = files.iter().map(|(name, format)| match format {
             Some(format) => format!("{name} ({format})"),
@@ -109,8 +109,8 @@ impl Replayed {
         if *skipped > 0 {
             let _ = write!(out, ", {skipped} not about requests");
         }
-        if *malformed > 0 {
-            let _ = write!(out, ", {malformed} of malformed requests");
+        if *rejected > 0 {
+            let _ = write!(out, ", {rejected} of requests rejected before a route was found");
         }
         if *broken > 0 {
             let _ = write!(out, ", {broken} broken");
