@@ -233,7 +233,8 @@ fn runtime() -> &'static Runtime {
     RUNTIME.get_or_init(|| Builder::new_current_thread().enable_all().build().expect("a runtime"))
 }
 
-/// Takes the plan and settles it at several times, each limit within what it may ever show.
+/// Takes the plan and settles it, at up to four moments. Nothing may panic, and each limit has an
+/// outcome.
 fn charge(decision: &Decision, ending: Ending, adjustments: &[Adjustment], steps_us: &[i64]) {
     let Verdict::Check(plan) = &decision.verdict else { return };
     let scripted = |limit: &Limit| matches!(limit.algorithm, weir::plan::Algorithm::Script(_));
