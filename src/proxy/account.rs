@@ -63,7 +63,7 @@ pub struct Account {
     pub(super) scope: Option<Arc<Scope>>,
 }
 
-/// Why a request was refused for what it is, and not for a policy's answer.
+/// Why the request itself was rejected, whatever a policy answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// What of it was looked at: its head, method, target, host, path, route or body.

@@ -63,7 +63,10 @@ async fn a_request_has_a_span_with_its_decision_and_its_sending() {
     assert_eq!(request.resource["service.instance.id"].len(), 36);
 
     assert_eq!((decision.name.as_str(), decision.kind), ("decide", INTERNAL));
-    assert_eq!((decision.get("weir.decision"), decision.get("weir.policy")), ("admitted", "public"));
+    assert_eq!(
+        (decision.get("weir.decision"), decision.get("weir.policy")),
+        ("admitted", "public")
+    );
     assert_eq!((sending.name.as_str(), sending.kind), ("upstream", CLIENT));
     assert_eq!(sending.get("http.response.status_code"), "200");
     assert_eq!(sending.get("server.port"), upstream.address.port().to_string());
