@@ -110,7 +110,7 @@ fn one(request: &Explained, limiter: &Limiter, show_keys: bool) -> Value {
         "status": account.status,
         "cause": request.cause,
         "reason": reason,
-        "rejection": account.rejection.as_ref().map(rejection),
+        "rejection": account.rejection.as_ref().map(rejection_json),
         "failure": request.failure,
         "store_failure": request.store_failure,
         "facts": facts(&request.facts, limiter, show_keys),
@@ -121,7 +121,9 @@ fn one(request: &Explained, limiter: &Limiter, show_keys: bool) -> Value {
     })
 }
 
-fn rejection(rejection: &Rejection) -> Value {
+/// What is wrong with a request, for `/explain` and `weir explain`.
+#[must_use]
+pub fn rejection_json(rejection: &Rejection) -> Value {
     let Rejection { check, found, expected } = rejection;
     json!({ "check": check, "found": found, "expected": expected })
 }
