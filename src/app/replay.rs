@@ -28,7 +28,7 @@ use crate::telemetry;
 const READ_AHEAD: usize = 8;
 /// Requests between two looks for expired counters.
 const SWEEP_EVERY: u32 = 4_096;
-/// nginx' statuses for a client that went away, and for one that is answered nothing.
+/// nginx's statuses for a client that went away, and for one that is answered nothing.
 const CLIENT_GONE: [u16; 3] = [499, 444, 0];
 
 /// What to replay.

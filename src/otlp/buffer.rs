@@ -55,7 +55,7 @@ struct Shared {
     /// One for each worker, and a last one for all other threads. Empty in a tracer that is always
     /// off.
     slots: Box<[Slot]>,
-    /// None while nothing is traced.
+    /// `None` while nothing is traced.
     sampling: Mutex<Option<Sampling>>,
     /// Whether traces are taken. Read by requests that were traced, and by no other.
     takes: AtomicBool,

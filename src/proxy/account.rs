@@ -58,7 +58,7 @@ pub struct Account {
     pub retry_after: Option<Duration>,
     /// The header fields of the reply that the client sees.
     pub headers: Vec<(String, String)>,
-    /// What is wrong with it, if it was refused for that.
+    /// What is wrong with it, if it was rejected for that.
     pub rejection: Option<Rejection>,
     pub(super) scope: Option<Arc<Scope>>,
 }

@@ -96,7 +96,7 @@ pub(super) struct RequestContext {
     pub(super) refused_keys: SmallVec<[KeyDigest; 1]>,
     /// Why it was refused, for what is remembered of it.
     pub(super) cause: Option<RefusalCause>,
-    /// What is wrong with the request itself, if it was refused for that.
+    /// What is wrong with the request itself, if it was rejected for that.
     pub(super) rejection: Option<Box<Rejection>>,
     /// It is remembered even if it is not refused.
     pub(super) sampled: bool,

@@ -61,7 +61,7 @@ pub(super) enum Refusal {
     /// 503: this worker has too many requests at the upstream already.
     UpstreamOverloaded,
     /// 503: this client already has its share of the requests to the upstream. The same status as
-    /// for a full upstream, since waiting helps in the same way. nginx' `limit_conn` uses it, too.
+    /// for a full upstream, since waiting helps in the same way. nginx's `limit_conn` uses it, too.
     ClientOverShare,
     /// 503: this process has no file descriptor left for a connection to the upstream.
     OutOfDescriptors,
@@ -147,7 +147,7 @@ impl Check {
     }
 }
 
-/// nginx' code for a client that went away. Only seen in logs and metrics.
+/// nginx's code for a client that went away. Only seen in logs and metrics.
 pub(super) const CLIENT_GONE: u16 = 499;
 
 /// For logs and metrics: a request cut by a shutdown before it was answered.

@@ -534,7 +534,7 @@ mod tests {
     fn a_compressed_file_that_is_damaged_is_read_up_to_that() {
         let (lines, whole) = packed();
         let (targets, _) = read(&whole);
-        // A part that is no gzip behind one that is: a file that was copied over another.
+        // A part that is no gzip after one that is: a file that was copied over another.
         let (found, summary) = read(&[&whole[..], b"nothing of the kind"].concat());
         assert_eq!(found, targets);
         let [damaged] = &summary.damaged[..] else { panic!("{:?}", summary.damaged) };

@@ -253,7 +253,7 @@ impl Damaged {
             false => format!("its compressed data is damaged at byte {bytes}"),
         };
         let lines = many(*lines, "line");
-        format!("{file}: {what}: the {lines} before that are replayed, and nothing behind it")
+        format!("{file}: {what}: the {lines} before that are replayed, and nothing after it")
     }
 }
 
