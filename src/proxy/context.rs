@@ -88,7 +88,7 @@ pub(super) struct RequestContext {
     pub(super) request_bytes: Option<Arc<AtomicU64>>,
     /// Set if the route limits the time for the whole request.
     pub(super) timeout: Option<Box<RequestTimeout>>,
-    /// What the access line shows of its head and of its sending, and the trace of the latter.
+    /// What the access line shows of its head and of its sending. The trace uses the latter.
     pub(super) kept: Option<Box<Kept>>,
     /// What its trace needs, if it is traced.
     pub(super) trace: Option<Box<TraceState>>,
