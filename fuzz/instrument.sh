@@ -1,6 +1,7 @@
 #!/bin/sh
 # A wrapper around rustc (RUSTC_WRAPPER): adds coverage to Weir and to nothing that it depends on.
-# What wasmtime's macros run in the compiler must have none, and cargo builds that once for both.
+# The crates of wasmtime's proc macros run inside the compiler and must not be instrumented. Cargo
+# builds a crate that Weir uses too only once, so RUSTFLAGS can't tell the two uses apart.
 rustc=$1
 shift
 case " $* " in

@@ -311,7 +311,7 @@ fn collector(
         .map(Arc::new)
 }
 
-/// What is allowed, and doubtful all the same.
+/// A warning about something that is allowed but doubtful.
 fn warning(source: &Source, kind: DoubtKind, doubt: &Mistake) -> Warning {
     let text = format!("{}, expected {}", doubt.found, doubt.expected);
     source.warn(&Doubt::new(kind, doubt.setting.as_str(), text).in_key())

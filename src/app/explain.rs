@@ -52,13 +52,13 @@ fn missing(running: &Running, settings: &Settings) -> String {
     let Settings { refusals: refusals_max, samples: samples_max, sample_one_in, bytes, .. } =
         settings;
     format!(
-        "This request is not remembered. {refusals} refusals are, of at most {refusals_max} (by a \
-         limit, the policy, the store, overload or the upstream), {rejections} requests that were \
-         refused for what they are, of at most {} (malformed, too large, or no route answers), and \
-         {samples} other requests, of at most {samples_max}, one in {sample_one_in} \
-         ({}, at most {bytes} bytes in all). It may be older than these, admitted and no part of \
-         the sample, malformed in the frames of HTTP/2, which is answered without an id, or \
-         another process answered it.",
+        "This request is not remembered. Remembered are {refusals} refusals, of at most \
+         {refusals_max} (by a limit, the policy, the store, overload or the upstream), \
+         {rejections} rejected requests, of at most {} (malformed, too large, or without a \
+         route), and {samples} other requests, of at most {samples_max}, one in {sample_one_in} \
+         ({}, at most {bytes} bytes in all). It may be older than these, it may have been \
+         admitted and not sampled, or another process answered it. Malformed HTTP/2 frames are \
+         answered without an id.",
         settings.rejections(),
         setting::EXPLAIN
     )
@@ -110,7 +110,7 @@ fn one(request: &Explained, limiter: &Limiter, show_keys: bool) -> Value {
         "status": account.status,
         "cause": request.cause,
         "reason": reason,
-        "rejection": account.rejection.as_ref().map(rejection),
+        "rejection": account.rejection.as_ref().map(rejection_json),
         "failure": request.failure,
         "store_failure": request.store_failure,
         "facts": facts(&request.facts, limiter, show_keys),
@@ -121,7 +121,9 @@ fn one(request: &Explained, limiter: &Limiter, show_keys: bool) -> Value {
     })
 }
 
-fn rejection(rejection: &Rejection) -> Value {
+/// What is wrong with a request, for `/explain` and `weir explain`.
+#[must_use]
+pub fn rejection_json(rejection: &Rejection) -> Value {
     let Rejection { check, found, expected } = rejection;
     json!({ "check": check, "found": found, "expected": expected })
 }

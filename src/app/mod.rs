@@ -59,6 +59,7 @@ pub use crate::admin::page_paths;
 pub use check::{check, check_and_reach};
 pub use counters::{CounterQuery, CountersOf, NoCounters, counters};
 pub use demo::DemoUpstream;
+pub use explain::rejection_json;
 pub use reach::Reached;
 pub use replay::{ReplayAsked, ReplayError, ReplayWatch, replay};
 pub use serve::{ignore_early_signals, serve};

@@ -48,8 +48,8 @@ fn resident_bytes(status: &str) -> Option<f64> {
 /// ticks since the system did, whose time is in `/proc/stat`.
 fn start_s(own: &str, system: &str, ticks_per_second: u64) -> Option<f64> {
     // The second field is the program's name in parentheses, which may contain anything.
-    let (_, behind_name) = own.rsplit_once(')')?;
-    let ticks: u64 = behind_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()?;
+    let (_, after_name) = own.rsplit_once(')')?;
+    let ticks: u64 = after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()?;
     let boot_s: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.parse().ok()?;
     Some(float(boot_s) + float(ticks) / float(ticks_per_second.max(1)))
 }

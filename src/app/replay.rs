@@ -31,7 +31,7 @@ const READ_AHEAD: usize = 8;
 const HEAD: &str = "head";
 /// Requests between two looks for expired counters.
 const SWEEP_EVERY: u32 = 4_096;
-/// nginx' statuses for a client that went away, and for one that is answered nothing.
+/// nginx's statuses for a client that went away, and for one that is answered nothing.
 const CLIENT_GONE: [u16; 3] = [499, 444, 0];
 
 /// What to replay.
@@ -223,7 +223,7 @@ impl Lane {
             self.since_sweep = 0;
             self.trial.sweep();
         }
-        let passing = self.clients.get_mut(record.client as usize).and_then(|client| {
+        let passing = self.clients.get_mut(record.client as usize).map(|client| {
             let request = OneOfMany {
                 method: record.method(),
                 target: record.target(),
@@ -233,7 +233,7 @@ impl Lane {
                 headers: record.headers(),
                 body_bytes: record.request_bytes,
             };
-            Some(self.trial.pass(request, client))
+            self.trial.pass(request, client)
         });
         let passing = match passing {
             Some(Ok(passing)) => passing,

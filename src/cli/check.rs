@@ -31,7 +31,7 @@ pub(super) struct Check {
     /// Fail on warnings as on mistakes, with exit code 78
     #[arg(long)]
     strict: bool,
-    /// Leave out warnings of this kind, the name in brackets behind each; may be repeated
+    /// Leave out warnings of this kind, the name in brackets after each; may be repeated
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Warning::names()), hide_possible_values = true)]
     allow: Vec<String>,
     /// Print one JSON object instead of text

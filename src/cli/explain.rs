@@ -178,10 +178,6 @@ fn one(Shown { nth, ran }: &Shown) -> Value {
             json!({ "verdict": "deny", "status": denial.status, "reason": denial.reason })
         }
     });
-    let rejection = account
-        .rejection
-        .as_ref()
-        .map(|it| json!({ "check": it.check, "found": it.found, "expected": it.expected }));
     let set = |pairs: Option<&Vec<(String, String)>>| -> Vec<Value> {
         pairs.into_iter().flatten().map(pair).collect()
     };
@@ -190,7 +186,7 @@ fn one(Shown { nth, ran }: &Shown) -> Value {
         "verdict": words::verdict(account.verdict, None),
         "status": account.status,
         "route": account.route,
-        "rejection": rejection,
+        "rejection": account.rejection.as_ref().map(app::rejection_json),
         "policy": account.policy,
         "facts": facts,
         "answer": answer,

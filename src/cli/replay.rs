@@ -36,7 +36,7 @@ pub(super) struct Replay {
     against: Option<PathBuf>,
     #[arg(long, value_parser = format, conflicts_with = "pattern", help = format_help())]
     format: Option<Format>,
-    /// The logs' lines in the way of nginx' log_format, as in '$remote_addr - $remote_user
+    /// The logs' lines in the way of nginx's log_format, as in '$remote_addr - $remote_user
     /// [$time_local] "$request" $status $bytes'
     #[arg(long)]
     pattern: Option<String>,

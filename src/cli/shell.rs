@@ -31,7 +31,7 @@ pub(super) fn quoted(text: &str) -> String {
     word + "'"
 }
 
-/// A key as `weir key` takes it behind `--key`. No command line can hold a NUL: the digest of such
+/// A key as `weir key` takes it after `--key`. No command line can hold a NUL: the digest of such
 /// a key can be asked for.
 pub(super) fn key(text: &str) -> String {
     if text.contains('\0') {

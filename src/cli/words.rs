@@ -60,7 +60,7 @@ pub(super) fn reason(account: &Account) -> String {
     }
 }
 
-/// Why it was refused for itself, before or after the policy was asked.
+/// Why it was rejected, before or after the policy was asked.
 fn rejected(account: &Account) -> String {
     let status = account.status.map(|status| format!(" with {status}"));
     let when = match account.verdict {

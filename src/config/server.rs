@@ -16,7 +16,7 @@ use crate::telemetry::{
     WORKERS_MAX,
 };
 use crate::wire::{Identity, Rate};
-use crate::{admin, insight, limit, listen, policy, proxy, telemetry};
+use crate::{admin, insight, limit, listen, plan, policy, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
@@ -309,7 +309,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(WORKERS_MAX)
 }
 
-/// `10.0.0.0/8`, or one address. Bits behind the prefix are a mistake: another network was probably
+/// `10.0.0.0/8`, or one address. Bits after the prefix are a mistake: another network was probably
 /// meant.
 pub(super) fn network(item: &Item<'_>) -> Option<IpNet> {
     let expected = "a network such as \"10.0.0.0/8\", or one address";
@@ -442,8 +442,7 @@ fn access_fields(written: &Item<'_>, show_keys: bool) -> (AccessFields, AccessHe
 
 /// Whether an access line may show the header field `name`, which is in lower case.
 fn is_access_header(item: &Item<'_>, name: &str) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if !(1..=ACCESS_HEADER_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_token) {
+    if name.len() > ACCESS_HEADER_BYTES_MAX || !plan::is_token(name) {
         let expected = format!(
             "`header.` and the name of a header field, of 1 to {ACCESS_HEADER_BYTES_MAX} characters"
         );

@@ -20,7 +20,7 @@ use recent::Recent;
 
 pub use top::{Happened, LimitName, Top, TopKey, TopKeys, TopOfLimit};
 
-/// One in so many refusals, beside them, may be for what a request is itself.
+/// For this many refusals, one rejection is remembered besides.
 const REJECTIONS_PART: usize = 4;
 
 /// The digests that name a key: of its tag and of itself.
@@ -30,8 +30,7 @@ pub type Digest = [u128; 2];
 /// workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Refusals, at most. 0 for none. Of requests that are refused for what they are themselves, a
-    /// quarter of that is remembered besides.
+    /// Maximum refusals; 0 for none. A quarter as many rejections are remembered besides.
     pub refusals: usize,
     /// Other requests, at most. 0 for none.
     pub samples: usize,
@@ -62,7 +61,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Requests that were refused for what they are, at most.
+    /// Maximum rejections.
     #[must_use]
     pub fn rejections(&self) -> usize {
         self.refusals.div_ceil(REJECTIONS_PART)
@@ -80,7 +79,7 @@ impl Settings {
 pub struct Counts {
     /// Refused ones.
     pub refusals: usize,
-    /// Those that were refused for what they are.
+    /// Rejections.
     pub rejections: usize,
     /// Those of the sample.
     pub samples: usize,
@@ -97,7 +96,8 @@ pub trait Remembered: Send {
 pub enum Kind {
     /// It was refused.
     Refusal,
-    /// It was refused for what it is itself, of which anybody can send as many as they like.
+    /// The request itself was rejected: malformed, too large, or without a route. Anybody can send any
+    /// number of those.
     Rejection,
     /// It is part of the sample.
     Sample,

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use super::{Counts, Kind, Remembered};
 
 /// One in so many bytes is for the sample.
-const SAMPLES_PART: usize = 4;
-/// One in so many is for what was refused for itself.
-const REJECTIONS_PART: usize = 8;
+const SAMPLES_BYTES_PART: usize = 4;
+/// One in so many bytes is for rejections.
+const REJECTIONS_BYTES_PART: usize = 8;
 
-/// Refusals, what was refused for itself, and a sample of the others, apart: a flood of one forgets
-/// none of the others.
+/// Refusals, rejections and a sample of other requests, each in a ring of its own: a flood of one
+/// kind displaces none of the others.
 pub(super) struct Recent<R> {
     refusals: Ring<R>,
     rejections: Ring<R>,
@@ -31,7 +31,8 @@ impl<R: Remembered> Recent<R> {
         samples_max: usize,
         bytes_max: usize,
     ) {
-        let (of_samples, of_rejections) = (bytes_max / SAMPLES_PART, bytes_max / REJECTIONS_PART);
+        let (of_samples, of_rejections) =
+            (bytes_max / SAMPLES_BYTES_PART, bytes_max / REJECTIONS_BYTES_PART);
         self.refusals.bound(refusals_max, bytes_max - of_samples - of_rejections);
         self.rejections.bound(rejections_max, of_rejections);
         self.samples.bound(samples_max, of_samples);
@@ -45,7 +46,7 @@ impl<R: Remembered> Recent<R> {
         }
     }
 
-    /// Refusals, those for itself, then the sample; the newest of each first.
+    /// Refusals, rejections, then the sample; the newest of each first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&R, Kind)> {
         self.refusals
             .newest_first(Kind::Refusal)

@@ -236,7 +236,7 @@ impl Sketch {
         }
     }
 
-    /// Frees the slot of an entry whose key had this hash. Those behind it move up, so that none is
+    /// Frees the slot of an entry whose key had this hash. Those after it move up, so that none is
     /// cut off from its own.
     fn unlist(&mut self, hash: u32, entry: u16) {
         let Some(mask) = self.table.len().checked_sub(1) else { return };
@@ -252,7 +252,7 @@ impl Sketch {
                 break;
             }
             let distance = |from: usize| next.wrapping_sub(from) & mask;
-            // Its own slot is not behind the hole.
+            // Its own slot is not after the hole.
             if distance(slot.hash as usize & mask) >= distance(hole) {
                 if let Some(free) = self.table.get_mut(hole) {
                     *free = slot;

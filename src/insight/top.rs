@@ -221,8 +221,8 @@ impl Limit {
         Self { name, windows: Default::default() }
     }
 
-    /// Returns how many entries it has more than before: one, or none. A sketch has `most` at most,
-    /// and no more than it has without `room`.
+    /// Counts what happened, and returns the number of new entries: 0 or 1. A sketch has at most
+    /// `most` entries, and gets no new one without `room` unless it is empty.
     fn add(
         &mut self,
         (key, text): (Digest, &str),

@@ -213,8 +213,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// Handles one request. The future is dropped when the client goes away.
     fn call(&self, request: Request, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
 
-    /// Builds the reply to a head that can't be parsed (400, 501) or is too large (431): `why`.
-    /// `status` is sent as given. The reply's body must be complete, not a stream.
+    /// Builds the reply to a head that can't be parsed (400, 501) or is too large (431). `why` says
+    /// what is wrong, for the operator. `status` is sent as given. The reply's body must be complete, not a stream.
     fn unreadable(&self, status: StatusCode, _why: &'static str, _peer: &Arc<Peer>) -> Response {
         Response::new(status, Body::empty())
     }

@@ -52,10 +52,10 @@ impl Sampling {
 pub struct Tracer(Arc<Shared>);
 
 struct Shared {
-    /// One for each worker, and one more that all other threads share. None where nothing is ever
-    /// traced.
+    /// One for each worker, and a last one for all other threads. Empty in a tracer that is always
+    /// off.
     slots: Box<[Slot]>,
-    /// None while nothing is traced.
+    /// `None` while nothing is traced.
     sampling: Mutex<Option<Sampling>>,
     /// Whether traces are taken. Read by requests that were traced, and by no other.
     takes: AtomicBool,
@@ -105,8 +105,8 @@ impl Tracer {
         self.0.takes.store(sampling.is_some(), Ordering::Relaxed);
     }
 
-    /// What is traced. `None` if nothing is. Takes a lock: workers keep the answer until their
-    /// configuration changes.
+    /// The share of requests that are traced; `None` while tracing is off. Takes a lock: workers
+    /// keep the answer until their configuration changes.
     #[must_use]
     pub fn sampling(&self) -> Option<Sampling> {
         *self.0.sampling.lock().unwrap_or_else(PoisonError::into_inner)
@@ -114,13 +114,14 @@ impl Tracer {
 
     /// Hands over a finished trace.
     pub fn push(&self, trace: Trace) {
-        if !self.0.takes.load(Ordering::Relaxed) {
-            return;
-        }
         let Some((shared, own)) = self.0.slots.split_last() else { return };
         let slot = telemetry::worker().and_then(|index| own.get(index)).unwrap_or(shared);
         let (bytes, spans) = (trace.bytes(), trace.spans.len());
         let mut buffer = slot.lock();
+        // Asked under the lock, so that nothing is added after the last `take`.
+        if !self.0.takes.load(Ordering::Relaxed) {
+            return;
+        }
         if buffer.traces.len() >= BUFFER_TRACES_MAX || buffer.bytes + bytes > BUFFER_BYTES_MAX {
             drop(buffer);
             if let Some(dropped) = &self.0.dropped {

@@ -43,7 +43,7 @@ pub struct Collector {
 /// A reply that took the export.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Accepted {
-    /// Spans or data points that the collector did not take all the same.
+    /// Spans or data points of it that the collector rejected.
     pub(super) rejected: u64,
     /// Why, or a warning.
     pub(super) message: String,
@@ -68,8 +68,8 @@ impl Collector {
     /// Checks the settings. Connects to nothing yet.
     ///
     /// # Errors
-    /// An endpoint that is none (`endpoint`), fields that can't be sent (`headers.NAME`),
-    /// certificates that can't be used (`tls.key`).
+    /// An invalid endpoint (`endpoint`), fields that can't be sent (`headers.NAME`,
+    /// `headers_file.NAME`, `headers_env.NAME`), certificates that can't be used (`tls.key`).
     pub fn build(settings: &Settings) -> Result<Self, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let place = place(&settings.endpoint).map_err(|expected| {
@@ -88,7 +88,7 @@ impl Collector {
             logs_failures: false,
             ..upstream::Settings::new("otlp", vec![origin.clone()])
         };
-        // What is counted of it is counted as exports.
+        // Its upstream metrics are discarded: exports are counted instead.
         let upstream = Upstream::build(&to, &Metrics::new(1)).map_err(|found| {
             let at_endpoint = |mistake: Mistake| match mistake.setting.as_str() {
                 "endpoints[0]" => Mistake { setting: "endpoint".to_owned(), ..mistake },
@@ -192,7 +192,7 @@ fn refusal(status: StatusCode) -> String {
     format!("it answered {status}")
 }
 
-/// The statuses that OTLP names as passing, and how long to wait.
+/// Whether OTLP calls this status retryable, and how long to wait.
 fn again(status: StatusCode, fields: &HeaderMap) -> Again {
     if !matches!(status.as_u16(), 429 | 502 | 503 | 504) {
         return Again::No;
@@ -204,7 +204,7 @@ fn again(status: StatusCode, fields: &HeaderMap) -> Again {
 
 /// What a reply with a status of success says.
 fn accepted(body: &[u8]) -> Accepted {
-    // Whatever else it may be, the export was taken.
+    // Even if the body can't be decoded, the export was accepted.
     let partial = Exported::decode(body).unwrap_or_default().partial_success.unwrap_or_default();
     Accepted {
         rejected: u64::try_from(partial.rejected).unwrap_or(0),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_passes_is_tried_again() {
+    fn only_retryable_statuses_are_retried() {
         let mut fields = HeaderMap::new();
         let of = |status, fields: &HeaderMap| again(StatusCode::from_u16(status).unwrap(), fields);
         for status in [400, 401, 404, 408, 413, 500, 501] {

@@ -79,7 +79,7 @@ impl Encoder {
         let mut left = traces.into_iter().peekable();
         std::iter::from_fn(move || {
             let (mut spans, mut bytes) = (Vec::new(), 0);
-            // A single trace always fits.
+            // The first trace is always taken, even if it is larger than a batch should be.
             while let Some(trace) = left.next_if(|trace| {
                 let size = trace.bytes();
                 let first = spans.is_empty();

@@ -19,9 +19,9 @@ use crate::telemetry::Label as _;
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// The wait before an export is tried again the first time. It doubles each time.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// That wait, at most. A collector that is back is noticed so soon.
+/// Maximum of that wait, and so how late a collector that is back is noticed.
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
-/// A batch is tried for this long, and then dropped for those that wait behind it.
+/// A batch is tried for this long, and then dropped in favour of later ones.
 const RETRY_FOR_MAX: Duration = Duration::from_secs(30);
 
 type Collectors = watch::Receiver<Option<Arc<Collector>>>;
@@ -57,10 +57,19 @@ struct Until {
     over: bool,
 }
 
-/// Whether the collector takes one signal, to log only when that changes.
+/// How the export of one signal is going.
 struct State {
     signal: Signal,
+    /// Whether the collector's last answer was a failure, to log only when that changes.
     is_away: bool,
+    /// An export has failed when it was over, and nothing more is tried.
+    has_given_up: bool,
+}
+
+impl State {
+    fn of(signal: Signal) -> Self {
+        Self { signal, is_away: false, has_given_up: false }
+    }
 }
 
 impl Until {
@@ -79,6 +88,12 @@ impl Until {
             () = &mut sooner => {}
             _ = self.collectors.changed() => self.over = true,
         }
+    }
+
+    /// Whether there is another collector, or the process ends.
+    fn is_over(&mut self) -> bool {
+        self.over |= !matches!(self.collectors.has_changed(), Ok(false));
+        self.over
     }
 }
 
@@ -106,18 +121,19 @@ impl<'a> Export<'a> {
             return;
         }
         let tracer = &self.shared.tracer;
-        let mut state = State { signal: Signal::Traces, is_away: false };
-        while !until.over {
+        let mut state = State::of(Signal::Traces);
+        let mut is_last = false;
+        while !is_last {
             until.wait(FLUSH_EVERY, tracer.filled()).await;
+            // If it ends while something is sent, what has come meanwhile is taken as well.
+            is_last = until.over;
             let traces = tracer.take();
             if traces.is_empty() {
                 continue;
             }
             let anchor =
                 Anchor { monotonic: clock::monotonic(), wall_us: self.shared.clock.wall_us() };
-            for batch in self.encoder.traces(traces, anchor) {
-                self.send(&mut state, &batch, &mut until).await;
-            }
+            self.send_all(&mut state, self.encoder.traces(traces, anchor), &mut until).await;
         }
     }
 
@@ -126,18 +142,36 @@ impl<'a> Export<'a> {
         if !settings.metrics {
             return;
         }
-        let mut state = State { signal: Signal::Metrics, is_away: false };
-        while !until.over {
+        let mut state = State::of(Signal::Metrics);
+        let mut is_last = false;
+        while !is_last {
             until.wait(settings.interval, std::future::pending()).await;
+            is_last = until.over;
             let batches = self.encoder.metrics(&self.shared.metrics, self.shared.clock.wall_us());
-            for batch in batches {
-                self.send(&mut state, &batch, &mut until).await;
-            }
+            self.send_all(&mut state, batches.into_iter(), &mut until).await;
         }
     }
 
-    /// Sends a batch, again if that is of use; then it is dropped and counted.
-    async fn send(&self, state: &mut State, batch: &Batch, until: &mut Until) {
+    /// Sends batches one after another. Once the export is over, the first failure is the last: a
+    /// collector that is away must hold up neither the next one nor the end of the process.
+    async fn send_all(
+        &self,
+        state: &mut State,
+        batches: impl Iterator<Item = Batch>,
+        until: &mut Until,
+    ) {
+        for batch in batches {
+            if state.has_given_up {
+                self.shared.dropped.add(state.signal, batch.count);
+                continue;
+            }
+            let is_accepted = self.send(state, &batch, until).await;
+            state.has_given_up = !is_accepted && until.is_over();
+        }
+    }
+
+    /// Sends a batch, again if that is of use. If it is not accepted, it is dropped and counted.
+    async fn send(&self, state: &mut State, batch: &Batch, until: &mut Until) -> bool {
         let (began, mut wait) = (clock::monotonic(), RETRY_FIRST);
         loop {
             let body = batch.body.clone();
@@ -146,7 +180,10 @@ impl<'a> Export<'a> {
                 Signal::Metrics => self.collector.post_metrics(body).await,
             };
             let failed = match sent {
-                Ok(accepted) => return self.accepted(state, &accepted),
+                Ok(accepted) => {
+                    self.accepted(state, &accepted);
+                    return true;
+                }
                 Err(failed) => failed,
             };
             self.failed(state, &failed);
@@ -158,6 +195,7 @@ impl<'a> Export<'a> {
             wait = (wait * 2).min(RETRY_WAIT_MAX);
         }
         self.shared.dropped.add(state.signal, batch.count);
+        false
     }
 
     fn accepted(&self, state: &mut State, accepted: &Accepted) {
@@ -218,7 +256,87 @@ fn pause(signal: Signal, failed: &Failed, wait: Duration, began: Instant) -> Opt
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use smallvec::smallvec;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::buffer::BUFFER_TRACES_MAX;
+    use super::super::{Kind, Otlp, Sampling, Settings, Span, SpanId, Trace, TraceId};
     use super::*;
+    use crate::clock::Clock;
+    use crate::telemetry::{Metrics, names};
+
+    /// Of two spans.
+    fn trace() -> Trace {
+        let now = clock::monotonic();
+        let span = Span {
+            id: SpanId::random(),
+            parent: None,
+            parent_is_remote: false,
+            name: "GET api".into(),
+            kind: Kind::Server,
+            start: now,
+            end: now,
+            attributes: Vec::new(),
+            failed: false,
+        };
+        Trace { id: TraceId::random(), spans: smallvec![span.clone(), span] }
+    }
+
+    /// Reads one request to the end of its body.
+    async fn read(stream: &mut TcpStream) {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            head.push(char::from(stream.read_u8().await.unwrap()));
+        }
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().unwrap())
+        });
+        stream.read_exact(&mut vec![0; length.unwrap()]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn once_it_is_over_the_first_failure_is_the_last() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let collector = Collector::build(&Settings { endpoint, ..Settings::default() }).unwrap();
+        let metrics = Metrics::new(1);
+        let shared = Otlp::new(1, &metrics, &Clock::system()).shared;
+        let tracer = &shared.tracer;
+        tracer.apply(Some(Sampling::of_share(1.0)));
+        // More than one batch.
+        (0..BUFFER_TRACES_MAX).for_each(|_| tracer.push(trace()));
+
+        let (sender, collectors) = watch::channel(None);
+        let requests = Cell::new(0);
+        let serve = async {
+            let mut sender = Some(sender);
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                read(&mut stream).await;
+                requests.set(requests.get() + 1);
+                // Before the first answer, another trace is finished, and the process ends.
+                if sender.take().is_some() {
+                    tracer.push(trace());
+                }
+                let reply = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\
+                             content-length: 0\r\n\r\n";
+                stream.write_all(reply.as_bytes()).await.unwrap();
+            }
+        };
+        let export = Export::new(&shared, Arc::new(collector));
+        tokio::select! {
+            () = export.traces(Until::changed(&collectors)) => {}
+            () = serve => {}
+        }
+        assert_eq!(requests.get(), 1);
+        assert!(tracer.take().is_empty());
+        let dropped = metrics.counter(names::OTLP_DROPPED, &[Signal::Traces.label()]);
+        assert_eq!(dropped.get(), 2 * (BUFFER_TRACES_MAX as u64 + 1));
+    }
 
     #[test]
     fn spans_are_sent_again_for_a_while_and_metrics_are_not() {

@@ -107,11 +107,16 @@ impl Otlp {
         self.shared.tracer.clone()
     }
 
-    /// From now on, this collector gets what is exported. What waits goes to the one before.
+    /// Exports to this collector from now on. What is still buffered goes to the previous one.
     ///
     /// # Errors
     /// The thread can't be started. Nothing is exported then.
     pub fn apply(&self, collector: Option<&Arc<Collector>>) -> io::Result<()> {
+        let sampling = collector.and_then(|collector| collector.sampling());
+        if sampling.is_none() {
+            // Before the exporter takes what is left, or a later collector would get the rest.
+            self.shared.tracer.apply(None);
+        }
         let mut exporter = self.exporter.lock().unwrap_or_else(PoisonError::into_inner);
         if exporter.is_none() && collector.is_some() {
             *exporter = Some(Exporter::start(&self.shared)?);
@@ -128,7 +133,7 @@ impl Otlp {
                 !same
             });
         }
-        self.shared.tracer.apply(collector.and_then(|collector| collector.sampling()));
+        self.shared.tracer.apply(sampling);
         Ok(())
     }
 
@@ -137,7 +142,7 @@ impl Otlp {
         let exporter = self.exporter.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Exporter { collector, ended }) = exporter {
             drop(collector);
-            // It is an error that tells of the end, and none if it takes too long.
+            // Always an error: the thread has ended (disconnected), or takes too long (timeout).
             let _ = ended.recv_timeout(FINISH_MAX);
         }
     }
@@ -151,7 +156,7 @@ impl Exporter {
         let shared = Arc::clone(shared);
         let export = move || {
             runtime.block_on(export::run(&shared, collectors));
-            // A name that is being looked up would be waited for.
+            // Dropping the runtime would wait for a DNS lookup in progress.
             runtime.shutdown_background();
             drop(ending);
         };
@@ -177,7 +182,40 @@ impl fmt::Debug for Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Wake, Waker};
+
     use super::*;
+
+    /// Notes what is traced at the moment when it is woken.
+    struct Noting {
+        tracer: Tracer,
+        seen: Mutex<Option<Option<Sampling>>>,
+    }
+
+    impl Wake for Noting {
+        fn wake(self: Arc<Self>) {
+            *self.seen.lock().unwrap() = Some(self.tracer.sampling());
+        }
+    }
+
+    #[test]
+    fn nothing_is_traced_any_more_when_the_exporter_hears_of_the_end() {
+        let otlp = Otlp::new(1, &Metrics::new(1), &Clock::system());
+        let settings = Settings { metrics: false, ..Settings::default() };
+        let collector = Arc::new(Collector::build(&settings).unwrap());
+        otlp.apply(Some(&collector)).unwrap();
+        let tracer = otlp.tracer();
+        assert!(tracer.sampling().is_some());
+        let noting = Arc::new(Noting { tracer, seen: Mutex::default() });
+        let waker = Waker::from(Arc::clone(&noting));
+        let mut heard = otlp.exporter.lock().unwrap().as_ref().unwrap().collector.subscribe();
+        let mut changed = pin!(heard.changed());
+        // The sender wakes it itself, before `apply` goes on.
+        assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        otlp.apply(None).unwrap();
+        assert_eq!(*noting.seen.lock().unwrap(), Some(None));
+    }
 
     #[test]
     fn each_process_has_an_id_of_its_own() {

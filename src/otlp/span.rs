@@ -28,7 +28,7 @@ pub struct Span {
     pub parent_is_remote: bool,
     /// What was done.
     pub name: Cow<'static, str>,
-    /// For whom.
+    /// Its role.
     pub kind: Kind,
     /// When it began.
     pub start: Instant,
@@ -40,14 +40,14 @@ pub struct Span {
     pub failed: bool,
 }
 
-/// For whom a span's work was done.
+/// The role of a span: OpenTelemetry's `SpanKind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A part of another span's.
+    /// Work inside Weir.
     Internal,
-    /// For a client that waited.
+    /// A request that Weir answered.
     Server,
-    /// By a server that we waited for.
+    /// A request that Weir sent.
     Client,
 }
 

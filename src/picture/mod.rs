@@ -1,9 +1,8 @@
 //! Small pictures as SVG: values over time or over another number, and values side by side.
 //!
 //! A picture is a text to put into a page. Its colours are classes, so the page chooses them for
-//! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label` and
-//! `mark`.
-//! Its title and description are what a screen reader says.
+//! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label`,
+//! `mark` and `mark-label`. Its title and description are what a screen reader says.
 
 use std::fmt::Write as _;
 
@@ -11,7 +10,7 @@ mod scale;
 
 pub use scale::{Unit, short};
 
-use scale::{Scale, ticks, ticks_of_factors};
+use scale::{Scale, log_ticks, ticks};
 
 /// Width of a picture in its own units. A page scales it.
 const WIDTH: f64 = 640.0;
@@ -27,8 +26,8 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = 32.0;
 /// Labels of an axis, about.
 const TICKS: usize = 5;
-/// Labels of an axis of factors, at most.
-const TICKS_OF_FACTORS: usize = 10;
+/// Labels of a logarithmic axis, at most.
+const LOG_TICKS: usize = 10;
 /// Distance of a mark's text to its line, and height of a line of such text.
 const MARK_GAP: f64 = 5.0;
 const MARK_ROW: f64 = 15.0;
@@ -38,7 +37,7 @@ const CLASSES: usize = 6;
 const ROW: f64 = 22.0;
 /// Room for the names of bars.
 const NAMES: f64 = 240.0;
-/// Room for the values behind bars.
+/// Room for the values after bars.
 const VALUES: f64 = 70.0;
 /// Size of a [`spark`].
 const SPARK_WIDTH: f64 = 120.0;
@@ -57,8 +56,8 @@ pub struct Chart {
     pub layout: Layout,
     /// What the horizontal axis counts.
     pub x: Unit,
-    /// How its values are spread. Where one is not above 0, evenly.
-    pub spread: Spread,
+    /// How its values are spread. Where one is not above 0, the axis is linear.
+    pub scale: AxisScale,
     /// Places on the horizontal axis that have a name.
     pub marks: Vec<Mark>,
     /// What the vertical axis counts. It begins at 0.
@@ -78,11 +77,11 @@ pub enum Layout {
 
 /// How the values of an axis are spread over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
+pub enum AxisScale {
     /// Equal distances are equal differences.
-    Even,
-    /// Equal distances are equal factors: a logarithmic axis.
-    Factors,
+    Linear,
+    /// Equal distances are equal factors.
+    Logarithmic,
 }
 
 /// A vertical line with a name.
@@ -130,10 +129,10 @@ impl Chart {
             (low, high) = (0.0, 1.0);
         }
         let top = points().fold(0.0_f64, |top, (.., y)| top.max(*y));
-        let by_factors = self.spread == Spread::Factors && low > 0.0;
+        let is_logarithmic = self.scale == AxisScale::Logarithmic && low > 0.0;
         let (from, to) = ((low, high), (LEFT, WIDTH - RIGHT));
-        let (x, across) = match by_factors {
-            true => (Scale::of_factors(from, to), ticks_of_factors(low, high, TICKS_OF_FACTORS)),
+        let (x, across) = match is_logarithmic {
+            true => (Scale::logarithmic(from, to), log_ticks(low, high, LOG_TICKS)),
             false => (Scale::new(from, to), ticks(low, high, TICKS, self.x)),
         };
         let up = ticks(0.0, if top > 0.0 { top } else { 1.0 }, TICKS, self.y);
@@ -375,7 +374,7 @@ mod tests {
             description: "two".into(),
             layout,
             x: Unit::Count,
-            spread: Spread::Even,
+            scale: AxisScale::Linear,
             marks: Vec::new(),
             y: Unit::Count,
             series: values.iter().map(series).collect(),
@@ -407,9 +406,9 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_of_factors_shows_small_values_as_wide_as_large_ones() {
+    fn a_logarithmic_axis_shows_small_values_as_wide_as_large_ones() {
         let mut chart = chart(Layout::Lines, &[&[]]);
-        chart.spread = Spread::Factors;
+        chart.scale = AxisScale::Logarithmic;
         chart.series[0].points = vec![(1.0, 1.0), (10.0, 1.0), (100.0, 1.0)];
         let svg = chart.svg();
         let places: Vec<f64> = path(&svg, 0).iter().map(|(x, _)| *x).collect();

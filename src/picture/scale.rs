@@ -22,17 +22,17 @@ pub enum Unit {
 pub(super) struct Scale {
     from: (f64, f64),
     to: (f64, f64),
-    by_factors: bool,
+    is_logarithmic: bool,
 }
 
 impl Scale {
     pub(super) fn new(from: (f64, f64), to: (f64, f64)) -> Self {
-        Self { from, to, by_factors: false }
+        Self { from, to, is_logarithmic: false }
     }
 
     /// One on which equal distances are equal factors. Both ends are above 0.
-    pub(super) fn of_factors(from: (f64, f64), to: (f64, f64)) -> Self {
-        Self { from: (from.0.ln(), from.1.ln()), to, by_factors: true }
+    pub(super) fn logarithmic(from: (f64, f64), to: (f64, f64)) -> Self {
+        Self { from: (from.0.ln(), from.1.ln()), to, is_logarithmic: true }
     }
 
     /// The place of `value`. All values of an axis without a length lie at its begin.
@@ -41,7 +41,7 @@ impl Scale {
         if !length.is_finite() || length <= 0.0 {
             return self.to.0;
         }
-        let value = match self.by_factors {
+        let value = match self.is_logarithmic {
             true if value > 0.0 => value.ln(),
             true => self.from.0,
             false => value,
@@ -84,9 +84,9 @@ pub(super) fn ticks(low: f64, high: f64, wanted: usize, unit: Unit) -> Vec<f64> 
     ticks
 }
 
-/// Round values from `low` to `high`, both above 0, for an axis of factors: 1, 2, 5, 10 and so on
+/// Round values from `low` to `high`, both above 0, for a logarithmic axis: 1, 2, 5, 10 and so on
 /// where `most` are enough for them, else powers of ten, or fewer of those.
-pub(super) fn ticks_of_factors(low: f64, high: f64, most: usize) -> Vec<f64> {
+pub(super) fn log_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     let (first, last) = (low.log10().floor(), high.log10().ceil());
     if !first.is_finite() || !last.is_finite() {
         return vec![low];
@@ -205,18 +205,18 @@ mod tests {
     }
 
     #[test]
-    fn ticks_of_factors_are_round_and_few() {
-        assert_eq!(ticks_of_factors(1.0, 100.0, 10), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
-        assert_eq!(ticks_of_factors(3.0, 70.0, 10), [5.0, 10.0, 20.0, 50.0]);
-        assert_eq!(ticks_of_factors(1.0, 20_000.0, 10), [1.0, 10.0, 100.0, 1e3, 1e4]);
-        assert!(ticks_of_factors(1.0, 1e15, 10).len() <= 10);
-        assert!(ticks_of_factors(f64::MIN_POSITIVE, f64::MAX, 10).len() <= 10);
-        assert_eq!(ticks_of_factors(1.0, f64::INFINITY, 10), [1.0]);
+    fn log_ticks_are_round_and_few() {
+        assert_eq!(log_ticks(1.0, 100.0, 10), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
+        assert_eq!(log_ticks(3.0, 70.0, 10), [5.0, 10.0, 20.0, 50.0]);
+        assert_eq!(log_ticks(1.0, 20_000.0, 10), [1.0, 10.0, 100.0, 1e3, 1e4]);
+        assert!(log_ticks(1.0, 1e15, 10).len() <= 10);
+        assert!(log_ticks(f64::MIN_POSITIVE, f64::MAX, 10).len() <= 10);
+        assert_eq!(log_ticks(1.0, f64::INFINITY, 10), [1.0]);
     }
 
     #[test]
     fn equal_factors_are_equal_distances() {
-        let scale = Scale::of_factors((1.0, 10_000.0), (100.0, 500.0));
+        let scale = Scale::logarithmic((1.0, 10_000.0), (100.0, 500.0));
         let near =
             |value: f64, place: f64| assert!((scale.of(value) - place).abs() < 1e-9, "{value}");
         near(1.0, 100.0);
@@ -224,7 +224,7 @@ mod tests {
         near(100.0, 300.0);
         near(10_000.0, 500.0);
         near(0.0, 100.0);
-        assert_eq!(Scale::of_factors((5.0, 5.0), (100.0, 500.0)).of(5.0), 100.0);
+        assert_eq!(Scale::logarithmic((5.0, 5.0), (100.0, 500.0)).of(5.0), 100.0);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod text;
 pub use adjustment::{Adjustment, Change};
 pub use check::Invalid;
 pub use outcome::{LimitOutcome, Outcome};
-pub use reserved::{is_reserved_field, reserved_fields};
+pub use reserved::{is_reserved_field, is_token, reserved_fields};
 pub use slot::Slot;
 pub use text::{algorithm_text, duration_text, wait_text};
 

@@ -1,7 +1,14 @@
-//! The header fields that neither a policy nor a route may set. Knows no HTTP, only names. The list
-//! is in the SDK, which refuses these fields when a policy is configured.
+//! Names of header fields: which are valid, and which neither a policy nor a route may set. Knows no
+//! HTTP, only names. The list is in the SDK, which refuses these fields when a policy is configured.
 
 const LIST: &str = include_str!("../../wasm-sdk/reserved-fields.txt");
+
+/// Whether `text` is a token (RFC 9110, section 5.6.2): what a field's name, or a cookie's, may be.
+#[must_use]
+pub fn is_token(text: &str) -> bool {
+    let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(tchar)
+}
 
 /// Whether the field `name`, in any letter case, is reserved: it frames or routes a message,
 /// belongs to one connection, or is set by the proxy.

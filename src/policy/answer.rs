@@ -6,7 +6,6 @@ mod bodies;
 use std::sync::Arc;
 
 use super::abi::types;
-use super::fact::is_token;
 use super::{Decision, Denial, Settlement, Verdict};
 use crate::plan::{
     self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, Debt, FixedWindow,
@@ -279,7 +278,7 @@ fn headers(path: &str, mut fields: Pairs) -> Result<Pairs, String> {
         return Err(format!("{path}: {} fields, at most {HEADERS_MAX}", fields.len()));
     }
     for (index, (name, value)) in fields.iter_mut().enumerate() {
-        if name.len() > HEADER_NAME_BYTES_MAX || !is_token(name) {
+        if name.len() > HEADER_NAME_BYTES_MAX || !plan::is_token(name) {
             return Err(format!(
                 "{path}[{index}]: its name is not a token, or longer than {HEADER_NAME_BYTES_MAX} bytes"
             ));

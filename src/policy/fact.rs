@@ -5,6 +5,7 @@
 //! (`policy.wit`).
 
 use crate::inspect::Pointer;
+use crate::plan::is_token;
 
 /// Facts of a request, and of a response, that one policy may name.
 const FACTS_MAX: usize = 64;
@@ -123,12 +124,6 @@ fn each(
 
 fn shown(name: &str) -> String {
     super::error::bounded(name, 64)
-}
-
-/// A token of RFC 9110, section 5.6.2: what a field's name, or a cookie's, may be.
-pub(super) fn is_token(text: &str) -> bool {
-    let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !text.is_empty() && text.bytes().all(tchar)
 }
 
 #[cfg(test)]

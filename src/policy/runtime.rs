@@ -26,7 +26,7 @@ const CORE_INSTANCES_EACH: u32 = 10;
 const TABLES_EACH: u32 = 4;
 /// Stack of a thread that builds policies, besides the guest's.
 const OWN_STACK_BYTES: usize = 1 << 20;
-/// Bytes reserved behind a memory that grew, so that its next growth need not move it. Only where
+/// Bytes reserved after a memory that grew, so that its next growth need not move it. Only where
 /// there is no pool.
 const GROWTH_BYTES: u64 = 1 << 20;
 /// How much nicer than the rest of the process a thread is that builds policies while requests are

@@ -58,12 +58,12 @@ pub struct Account {
     pub retry_after: Option<Duration>,
     /// The header fields of the reply that the client sees.
     pub headers: Vec<(String, String)>,
-    /// What is wrong with it, if it was refused for that.
+    /// What is wrong with it, if it was rejected for that.
     pub rejection: Option<Rejection>,
     pub(super) scope: Option<Arc<Scope>>,
 }
 
-/// Why a request was refused for what it is, and not for a policy's answer.
+/// Why the request itself was rejected, whatever a policy answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// What of it was looked at: its head, method, target, host, path, route or body.

@@ -88,7 +88,7 @@ pub(super) struct RequestContext {
     pub(super) request_bytes: Option<Arc<AtomicU64>>,
     /// Set if the route limits the time for the whole request.
     pub(super) timeout: Option<Box<RequestTimeout>>,
-    /// What the access line shows of its head and of its sending, and the trace of the latter.
+    /// What the access line shows of its head and of its sending. The trace uses the latter.
     pub(super) kept: Option<Box<Kept>>,
     /// What its trace needs, if it is traced.
     pub(super) trace: Option<Box<TraceState>>,
@@ -96,7 +96,7 @@ pub(super) struct RequestContext {
     pub(super) refused_keys: SmallVec<[KeyDigest; 1]>,
     /// Why it was refused, for what is remembered of it.
     pub(super) cause: Option<RefusalCause>,
-    /// What is wrong with the request itself, if it was refused for that.
+    /// What is wrong with the request itself, if it was rejected for that.
     pub(super) rejection: Option<Box<Rejection>>,
     /// It is remembered even if it is not refused.
     pub(super) sampled: bool,

@@ -28,11 +28,11 @@ const HEADERS_BYTES_MAX: usize = 4 << 10;
 /// What was kept.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// The values of the head, one behind another.
+    /// The values of the head, one after another.
     texts: Vec<u8>,
     /// Whose they are, and where each of them ends.
     ends: SmallVec<[(AccessField, usize); 4]>,
-    /// The same of the chosen header fields, by their place among them.
+    /// The same for the chosen header fields: the index of the field, and where the value ends.
     header_ends: SmallVec<[(usize, usize); 2]>,
     /// Which of the chosen header fields are known, a bit for each.
     header_known: u16,
@@ -56,7 +56,7 @@ impl Kept {
             Version::HTTP_11 => "HTTP/1.1",
             _ => "HTTP/2",
         };
-        let mut kept = Self::nothing();
+        let mut kept = Self::without_head();
         kept.protocol = fields.has(AccessField::Protocol).then_some(protocol);
         kept.tls_version = peer.tls_version.filter(|_| fields.has(AccessField::TlsVersion));
         let field = |known: Known| request.fields.get(known);
@@ -128,8 +128,8 @@ impl Kept {
         Some(values)
     }
 
-    /// Where the request is sent, and nothing of its head.
-    pub(super) fn nothing() -> Box<Self> {
+    /// Keeps nothing of the head, only where the request is sent.
+    pub(super) fn without_head() -> Box<Self> {
         Box::new(Self {
             texts: Vec::new(),
             ends: SmallVec::new(),

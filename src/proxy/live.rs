@@ -130,7 +130,7 @@ impl LocalSnapshot {
         &self.snapshot
     }
 
-    /// Which requests are traced; none where nothing is.
+    /// The share of requests that are traced. `None` while tracing is off.
     pub(super) fn sampling(&self) -> Option<Sampling> {
         self.sampling
     }

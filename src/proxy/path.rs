@@ -7,7 +7,7 @@
 //! - escapes of unreserved characters are decoded, all others are kept, in upper case (RFC 3986,
 //!   6.2.2);
 //! - bytes that are not allowed in a path (`"`, `{`, beyond ASCII) are escaped;
-//! - `//` becomes `/`, as with nginx' `merge_slashes on`;
+//! - `//` becomes `/`, as with nginx's `merge_slashes on`;
 //! - `.` and `..` are resolved, and a path that climbs above the root is refused;
 //! - `%2F` and `%5C` are refused, since some upstreams read them as separators and others as data.
 //!   [`EncodedSlash`] can choose one;

@@ -61,7 +61,7 @@ pub(super) enum Refusal {
     /// 503: this worker has too many requests at the upstream already.
     UpstreamOverloaded,
     /// 503: this client already has its share of the requests to the upstream. The same status as
-    /// for a full upstream, since waiting helps in the same way. nginx' `limit_conn` uses it, too.
+    /// for a full upstream, since waiting helps in the same way. nginx's `limit_conn` uses it, too.
     ClientOverShare,
     /// 503: this process has no file descriptor left for a connection to the upstream.
     OutOfDescriptors,
@@ -147,7 +147,7 @@ impl Check {
     }
 }
 
-/// nginx' code for a client that went away. Only seen in logs and metrics.
+/// nginx's code for a client that went away. Only seen in logs and metrics.
 pub(super) const CLIENT_GONE: u16 = 499;
 
 /// For logs and metrics: a request cut by a shutdown before it was answered.
@@ -415,7 +415,6 @@ fn denied(denial: &Denial, fields: &mut Fields) -> Option<StatusCode> {
 fn unreadable(status: StatusCode) -> &'static str {
     match status {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The request's head is too large.",
-        StatusCode::URI_TOO_LONG => "The request's target is too long.",
         StatusCode::NOT_IMPLEMENTED => "Only the transfer coding chunked is known.",
         _ => "The request's head is not HTTP.",
     }

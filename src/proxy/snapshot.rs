@@ -109,7 +109,7 @@ pub(super) struct RouteHandle {
     pub(super) tracer: Tracer,
     /// The route's path as configured; empty for none.
     pub(super) path: String,
-    /// This route, for what is remembered of them.
+    /// This route, for what is remembered of requests.
     pub(super) origin: Arc<Origin>,
     /// The grace period of a shutdown is over: see [`Live::cut`](super::Live::cut).
     cut: Arc<AtomicBool>,

@@ -38,7 +38,7 @@ pub(super) struct TraceState {
     authority: String,
     /// The version of HTTP.
     version: &'static str,
-    /// When its route was found, and its policy is asked next.
+    /// When its route was found: the start of the span `decide`.
     pub(super) deciding: Option<Instant>,
 }
 
@@ -49,13 +49,14 @@ type Attributes = Vec<(&'static str, Value)>;
 pub(super) fn begin(context: &mut RequestContext, sampling: Sampling, request: &Request) {
     let told = context.client.trusted && request.fields.has(Known::TraceParent);
     if told || sampling.hits() {
-        begin_if_told(context, told.then_some(sampling), request);
+        begin_cold(context, told.then_some(sampling), request);
     }
 }
 
-/// `sampling` is none where it was asked already.
+/// The part of [`begin`] for requests that may be traced. `sampling` is `None` if it has already
+/// decided for the request.
 #[cold]
-fn begin_if_told(context: &mut RequestContext, sampling: Option<Sampling>, request: &Request) {
+fn begin_cold(context: &mut RequestContext, sampling: Option<Sampling>, request: &Request) {
     let parent = parent(&request.fields);
     // One that is not valid says nothing.
     let hits = || sampling.is_none_or(Sampling::hits);
@@ -69,7 +70,7 @@ fn begin_if_told(context: &mut RequestContext, sampling: Option<Sampling>, reque
     };
     let plain =
         authority.len() <= AUTHORITY_BYTES_MAX && authority.iter().all(u8::is_ascii_graphic);
-    context.kept.get_or_insert_with(Kept::nothing);
+    context.kept.get_or_insert_with(Kept::without_head);
     context.trace = Some(Box::new(TraceState {
         id: parent.map_or_else(TraceId::random, |parent| parent.trace),
         parent,
@@ -181,7 +182,7 @@ fn of_request(context: &RequestContext, state: &TraceState, end: Instant) -> Spa
 fn of_decision(context: &RequestContext, state: &TraceState, start: Instant, end: Instant) -> Span {
     let mut attributes: Attributes = Vec::new();
     if let Some(decided) = context.decided {
-        attributes.push(("weir.verdict", decided.label().into()));
+        attributes.push(("weir.decision", decided.label().into()));
     }
     if let Some(policy) = context.route.policy_name() {
         attributes.push(("weir.policy", policy.to_owned().into()));

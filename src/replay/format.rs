@@ -15,7 +15,7 @@ pub enum Format {
     Common,
     /// The same with referrer and user agent, perhaps with more.
     Combined,
-    /// JSON lines with the names of nginx' variables.
+    /// JSON lines with the names of nginx's variables.
     Nginx,
     /// Caddy's JSON.
     Caddy,
@@ -52,7 +52,7 @@ pub enum Reading {
     Pattern(Described),
 }
 
-/// A pattern in the way of nginx' `log_format`, checked.
+/// A pattern in the way of nginx's `log_format`, checked.
 #[derive(Clone, Debug)]
 pub struct Described(std::sync::Arc<Pattern>);
 

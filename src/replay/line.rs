@@ -45,8 +45,8 @@ pub(super) struct Line<'l> {
     pub(super) was_refused: bool,
     /// The line is not about a request.
     pub(super) skip: bool,
-    /// The proxy refused it for what it is, which the log does not tell.
-    pub(super) malformed: bool,
+    /// Weir rejected it before a route was found; the log does not say why.
+    pub(super) was_rejected: bool,
 }
 
 impl<'l> Line<'l> {

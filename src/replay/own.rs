@@ -24,10 +24,10 @@ pub(super) fn is(text: &str) -> bool {
     text.contains(MARK) && text.split_once(' ').is_some_and(|(at, _)| time::rfc3339(at).is_some())
 }
 
-/// The route of requests that match none, and of those that were refused before one was looked for.
+/// The route of requests that match none, and of those that were rejected before one was looked for.
 const NO_ROUTE: &str = "none";
-/// With these, Weir answers what is malformed, too slow or too large, whatever its configuration.
-const OF_MALFORMED: [u16; 6] = [400, 408, 413, 414, 431, 501];
+/// How Weir answers the latter, whatever its configuration.
+const OF_REJECTED: [u16; 4] = [400, 414, 431, 501];
 
 /// What the fields of a line tell, whether it is text or JSON.
 #[derive(Default)]
@@ -114,9 +114,9 @@ impl<'l> Told<'l> {
             _ => false,
         };
         let is_undecided = self.has_no_route && self.decision.is_none();
-        let malformed =
-            is_undecided && self.line.status.is_some_and(|status| OF_MALFORMED.contains(&status));
-        Line { was_refused, malformed, ..self.line }
+        let was_rejected =
+            is_undecided && self.line.status.is_some_and(|status| OF_REJECTED.contains(&status));
+        Line { was_refused, was_rejected, ..self.line }
     }
 }
 
@@ -224,16 +224,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_refused_for_what_it_is_is_known() {
-        for (fields, malformed) in [
+    fn a_request_that_was_rejected_before_a_route_was_found_is_known() {
+        for (fields, was_rejected) in [
             ("method=- path=\"\" route=none status=400", true),
             ("method=GET path=/a route=none status=414", true),
             ("method=GET path=/a route=none status=404", false),
-            ("method=GET path=/a route=none status=413 decision=admitted", false),
+            ("method=GET path=/a route=none status=413", false),
+            ("method=GET path=/a route=none status=414 decision=admitted", false),
+            // Its body was too large.
+            ("method=GET path=/a route=api status=413", false),
             ("method=GET path=/a route=api status=400 upstream=192.0.2.9:80", false),
             ("method=GET path=/a status=400", false),
         ] {
-            assert_eq!(read(fields).malformed, malformed, "{fields}");
+            assert_eq!(read(fields).was_rejected, was_rejected, "{fields}");
         }
     }
 

@@ -8,15 +8,15 @@ use super::suggest::Point;
 use super::tally::{Counts, LimitTally, VERDICTS};
 use super::text::{are, counts, cut, many, percent, suggestion};
 use super::time::shown;
-use crate::picture::{Bars, Chart, Layout, Mark, Series, Spread, Unit, escaped};
+use crate::picture::{AxisScale, Bars, Chart, Layout, Mark, Series, Unit, escaped};
 use crate::plan::algorithm_text;
 
 const STYLE: &str = include_str!("page.css");
 /// Bars of a picture, at most.
 const BARS_MAX: usize = 12;
-/// The factor between the largest and the smallest quota of a curve up to which its axis is even.
+/// The factor between the largest and the smallest quota of a curve up to which its axis is linear.
 /// On a longer one, what small quotas do would be a line at its left end.
-const FACTOR_FOR_EVEN_MAX: f64 = 20.0;
+const LINEAR_FACTOR_MAX: f64 = 20.0;
 
 impl Replayed {
     /// A whole page.
@@ -74,7 +74,7 @@ impl Replayed {
             description: counts(&self.candidate.counts),
             layout: Layout::Stacked,
             x: Unit::Instant,
-            spread: Spread::Even,
+            scale: AxisScale::Linear,
             marks: Vec::new(),
             y: Unit::Count,
             series: vec![
@@ -186,12 +186,12 @@ impl Replayed {
             list(out, gaps.into_iter());
         }
         let summary = &self.summary;
-        if summary.malformed > 0 {
+        if summary.rejected > 0 {
             let text = format!(
-                "{} had been refused for what they are, and are left out.",
-                many(summary.malformed, "request")
+                "{} had been rejected before a route was found, and are left out.",
+                many(summary.rejected, "request")
             );
-            section(out, "Malformed requests", &text, "");
+            section(out, "Rejected requests", &text, "");
         }
         if summary.broken > 0 {
             let text = format!("{} could not be read.", many(summary.broken, "line"));
@@ -213,7 +213,7 @@ fn curve(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
     let of = |pick: fn(&Point) -> f64| {
         curve.iter().map(|point| (point.quota as f64, pick(point))).collect()
     };
-    let is_wide = last.quota as f64 > first.quota as f64 * FACTOR_FOR_EVEN_MAX;
+    let is_wide = last.quota as f64 > first.quota as f64 * LINEAR_FACTOR_MAX;
     let marks: Vec<(&str, u64)> = match (limit.algorithm.amount(), suggestion.quota) {
         (Some(now), Some(other)) if now == other => vec![("present and suggested quota", now)],
         (now, other) => {
@@ -221,7 +221,7 @@ fn curve(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
             now.into_iter().chain(other.map(|other| ("suggested quota", other))).collect()
         }
     };
-    // For who does not see the picture: what it says at its marks.
+    // For readers who can't see the picture: its values at the marks.
     let mut description = format!("{}.", capital(&super::text::suggestion(limit, quotas, share)));
     for (name, quota) in &marks {
         if let Some(Point { requests, keys, .. }) = curve.iter().find(|it| it.quota == *quota) {
@@ -241,7 +241,7 @@ fn curve(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
         description,
         layout: Layout::Lines,
         x: Unit::Count,
-        spread: if is_wide { Spread::Factors } else { Spread::Even },
+        scale: if is_wide { AxisScale::Logarithmic } else { AxisScale::Linear },
         marks: marks.iter().map(mark).collect(),
         y: Unit::Share,
         series: vec![

@@ -1,4 +1,4 @@
-//! Lines of text that a pattern describes, in the way of nginx' `log_format`: text, and variables
+//! Lines of text that a pattern describes, in the way of nginx's `log_format`: text, and variables
 //! that reach to the next piece of text.
 
 use std::borrow::Cow;
@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use super::line::Line;
-use super::variable::{FOUND_CHARS_MAX, Variable};
+use super::variable::{Variable, cut};
 
 /// The common log format of NCSA, and the combined one of Apache and nginx.
 pub(super) const COMMON: &str =
@@ -131,13 +131,16 @@ impl Pattern {
         }
         if !rest.is_empty() && !self.open {
             let found = cut(rest);
-            return Err(format!("found {found:?} behind the last field, expected its end").into());
+            return Err(format!(
+                "found {found:?} after the last field, expected the end of the line"
+            )
+            .into());
         }
         Ok(line)
     }
 }
 
-/// The variable's name at the beginning of `piece`, `NAME` or `{NAME}`, and the text behind it.
+/// The variable's name at the beginning of `piece`, `NAME` or `{NAME}`, and the text after it.
 fn named(piece: &str) -> Result<(&str, &str), String> {
     if let Some(rest) = piece.strip_prefix('{') {
         return rest
@@ -151,10 +154,6 @@ fn named(piece: &str) -> Result<(&str, &str), String> {
         return Err(format!("found `$` before {until:?}, expected a variable such as $status"));
     }
     Ok((name, until))
-}
-
-fn cut(text: &str) -> String {
-    text.chars().take(FOUND_CHARS_MAX).collect()
 }
 
 impl Part {

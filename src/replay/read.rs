@@ -63,11 +63,11 @@ pub struct Broken {
 pub struct Damaged {
     /// The file.
     pub file: String,
-    /// So many of its bytes, as they are stored, were read without a mistake.
+    /// Compressed bytes that were read before that place.
     pub bytes: u64,
-    /// So many whole lines were.
+    /// Complete lines that were read before that place.
     pub lines: u64,
-    /// It ends there; else what follows is no compressed data.
+    /// True if the file ends there, false if what follows is not valid gzip.
     pub ends: bool,
 }
 
@@ -80,8 +80,8 @@ pub struct Summary {
     pub lines: u64,
     /// Lines about something else than a request.
     pub skipped: u64,
-    /// Requests that Weir had refused for what they are.
-    pub malformed: u64,
+    /// Requests that Weir had rejected before a route was found. They are not replayed.
+    pub rejected: u64,
     /// Lines that are no request.
     pub broken: u64,
     /// The first of them.
@@ -349,8 +349,8 @@ impl Source {
                     all.skipped += 1;
                     continue;
                 }
-                Ok(line) if line.malformed => {
-                    all.malformed += 1;
+                Ok(line) if line.was_rejected => {
+                    all.rejected += 1;
                     continue;
                 }
                 Ok(line) => Record::of(&line, clients, place),
@@ -534,7 +534,7 @@ mod tests {
     fn a_compressed_file_that_is_damaged_is_read_up_to_that() {
         let (lines, whole) = packed();
         let (targets, _) = read(&whole);
-        // A part that is no gzip behind one that is: a file that was copied over another.
+        // A part that is no gzip after one that is: a file that was copied over another.
         let (found, summary) = read(&[&whole[..], b"nothing of the kind"].concat());
         assert_eq!(found, targets);
         let [damaged] = &summary.damaged[..] else { panic!("{:?}", summary.damaged) };

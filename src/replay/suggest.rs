@@ -157,10 +157,10 @@ impl<'t> Search<'t> {
         suggestion
     }
 
-    /// What quotas from 1 to the one at which nobody is refused would do, among them the present
-    /// one and `also`. Each is counted in full, which takes about as long as the replay itself, so
-    /// it is done only for who asks. From the smallest on: a key that a quota does not refuse is
-    /// not counted with a larger one.
+    /// What quotas from 1 to the one at which nobody is refused would do, including the present one
+    /// and `also`. All of them together take about as long as the replay itself, so they are only
+    /// counted on request. It begins with the smallest quota: a key that a quota does not refuse is
+    /// not counted again with larger ones.
     pub fn curve(&mut self, also: Option<u64>) -> Vec<Point> {
         let Some(most) = self.suggest(100.0).quota else { return Vec::new() };
         let now = self.limit.algorithm.amount().unwrap_or(1);

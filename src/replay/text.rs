@@ -247,7 +247,7 @@ impl Summary {
     pub fn lines_told(&self) -> String {
         let parts = [
             (self.skipped, "not about requests"),
-            (self.malformed, "of rejected requests"),
+            (self.rejected, "of requests rejected before a route was found"),
             (self.broken, "broken"),
         ];
         let mut text = many(self.lines, "line");
@@ -268,7 +268,7 @@ impl Damaged {
             false => format!("its compressed data is damaged at byte {bytes}"),
         };
         let lines = many(*lines, "line");
-        format!("{file}: {what}: the {lines} before that are replayed, and nothing behind it")
+        format!("{file}: {what}: the {lines} before that are replayed, and nothing after it")
     }
 }
 

@@ -6,7 +6,7 @@ use super::line::{Line, unescaped};
 use super::time;
 
 /// Characters of what was found that a mistake shows, at most.
-pub(super) const FOUND_CHARS_MAX: usize = 40;
+const FOUND_CHARS_MAX: usize = 40;
 /// The beginning of a header field's variable.
 const HEADER: &str = "http_";
 
@@ -59,7 +59,7 @@ static KNOWN: [(&str, Variable); 21] = [
 ];
 
 /// Variables of nginx, and `$identity` of the common format, that tell nothing here.
-const PASSED_OVER: [&str; 47] = [
+const IGNORED: [&str; 47] = [
     "ancient_browser",
     "binary_remote_addr",
     "connection",
@@ -110,7 +110,7 @@ const PASSED_OVER: [&str; 47] = [
 ];
 
 /// Beginnings of more of them. A pattern's own names begin with an underscore.
-const FAMILIES_PASSED_OVER: [&str; 18] = [
+const IGNORED_PREFIXES: [&str; 18] = [
     "_",
     "arg_",
     "connections_",
@@ -141,8 +141,8 @@ impl Variable {
         if let Some(field) = name.strip_prefix(HEADER).filter(|field| !field.is_empty()) {
             return Ok(Self::Header(field.replace('_', "-")));
         }
-        let family = FAMILIES_PASSED_OVER.iter().any(|family| name.starts_with(family));
-        if family || PASSED_OVER.contains(&name) {
+        let is_ignored = IGNORED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        if is_ignored || IGNORED.contains(&name) {
             return Ok(Self::Other);
         }
         let nearest: Vec<String> = nearest(name).iter().map(|known| format!("${known}")).collect();
@@ -152,9 +152,8 @@ impl Variable {
         };
         let known: Vec<String> = KNOWN.iter().map(|(known, _)| format!("${known}")).collect();
         Err(format!(
-            "expected one that is known: {nearest}known are {}, ${HEADER}NAME of a header field and \
-             what else nginx has; one that is to be passed over begins with an underscore, as in \
-             $_{name}",
+            "expected a known variable: {nearest}known are {}, ${HEADER}NAME for a header field, and \
+             nginx's other variables; to ignore a variable of your own, write $_{name}",
             known.join(", ")
         ))
     }
@@ -216,8 +215,8 @@ impl Variable {
 /// The known names that were probably meant: those of the least edit distance, if that is at most a
 /// third of their length.
 fn nearest(name: &str) -> Vec<&'static str> {
-    let name: String = name.to_ascii_lowercase().chars().take(FOUND_CHARS_MAX).collect();
-    let all = KNOWN.iter().map(|(known, _)| *known).chain(PASSED_OVER);
+    let name = cut(&name.to_ascii_lowercase());
+    let all = KNOWN.iter().map(|(known, _)| *known).chain(IGNORED);
     let each = all.map(|known| (strsim::damerau_levenshtein(&name, known), known));
     let near = each.filter(|(distance, known)| *distance <= (known.len() / 3).max(1));
     let near: Vec<(usize, &str)> = near.collect();
@@ -226,8 +225,12 @@ fn nearest(name: &str) -> Vec<&'static str> {
 }
 
 fn unlike(what: &str, found: &str, such_as: &str) -> String {
-    let found: String = found.chars().take(FOUND_CHARS_MAX).collect();
-    format!("found the {what} {found:?}, expected one such as {such_as}")
+    format!("found the {what} {:?}, expected one such as {such_as}", cut(found))
+}
+
+/// What was found, as a mistake shows it.
+pub(super) fn cut(found: &str) -> String {
+    found.chars().take(FOUND_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -237,10 +240,10 @@ mod tests {
     #[test]
     fn each_name_is_listed_once() {
         for (index, (name, _)) in KNOWN.iter().enumerate() {
-            assert!(!PASSED_OVER.contains(name), "{name}");
+            assert!(!IGNORED.contains(name), "{name}");
             assert!(KNOWN.iter().skip(index + 1).all(|(other, _)| other != name), "{name}");
         }
-        assert!(PASSED_OVER.is_sorted());
+        assert!(IGNORED.is_sorted());
     }
 
     #[test]

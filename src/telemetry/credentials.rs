@@ -16,8 +16,8 @@ pub fn names_credentials(name: &str) -> bool {
     CREDENTIALS.iter().any(|word| name.contains(word)) || name.match_indices("token").any(is_token)
 }
 
-/// More words in names of header fields: what an identity-aware proxy or a gateway asserts in such
-/// a field, its bearer may use.
+/// More such words, for header fields: gateways and identity-aware proxies put tokens there that
+/// whoever holds them can use.
 const HEADER_CREDENTIALS: [&str; 3] = ["jwt", "assertion", "session"];
 
 /// Whether the header field with this name has a client's credentials.

@@ -6,7 +6,7 @@ use super::label::{Label as _, labels};
 
 /// How a field of a line begins that is a header field of the request: `header.x-api-key`.
 pub const ACCESS_HEADER: &str = "header.";
-/// The bit behind those of all [`AccessField`]s: [`AccessHeaders`] are shown.
+/// The bit after those of all [`AccessField`]s: [`AccessHeaders`] are shown.
 const HEADERS: u32 = 1 << 31;
 
 labels! {

@@ -18,8 +18,7 @@ use crate::reloads::ask_for_a_reload_within;
 /// Without a longer run.
 const ROUNDS: usize = 300;
 const SEED: u64 = 14;
-/// Of a longer run: what is valid all the same is compiled on a thread that all other work of the
-/// machine goes before.
+/// For longer runs: modules that are still valid are compiled on a thread of low priority.
 const LONG_RELOAD_MAX: Duration = Duration::from_secs(300);
 const LIMIT: &str =
     "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";

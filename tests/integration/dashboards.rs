@@ -63,7 +63,7 @@ fn dashboard() -> Vec<Expression> {
 /// The expressions of all alerts. That these are all, and well written, is what promtool says.
 fn alerts() -> Vec<Expression> {
     let text = std::fs::read_to_string(ALERTS).unwrap();
-    // Each `expr:` is one line, or the more indented ones behind `>-`.
+    // Each `expr:` is one line, or the more indented ones after `>-`.
     let mut found: Vec<Expression> = Vec::new();
     let mut name = "";
     let mut folded = false;

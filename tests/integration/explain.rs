@@ -382,11 +382,8 @@ async fn what_is_refused_for_itself_is_explained_by_its_check() {
     let page = weir.admin_page("/explain?request_id=nobody");
     let told = page.text();
     assert_eq!(page.status, 404);
-    assert!(told.contains("0 refusals are, of at most 4096 (by a limit, "), "{told}");
-    assert!(
-        told.contains("11 requests that were refused for what they are, of at most 1024"),
-        "{told}"
-    );
+    assert!(told.contains("are 0 refusals, of at most 4096 (by a limit, "), "{told}");
+    assert!(told.contains("11 rejected requests, of at most 1024 (malformed, "), "{told}");
 }
 
 /// The names of an object's members, and of those in them: `limits[].name`. What stands in the
@@ -488,7 +485,7 @@ async fn a_sample_of_the_admitted_is_explained_and_a_reload_changes_what_is_reme
     let id = refused.header("x-request-id");
     let page = weir.admin_page(&format!("/explain?request_id={id}"));
     assert_eq!(page.status, 404);
-    let said = "0 refusals are, of at most 0 (by a limit";
+    let said = "are 0 refusals, of at most 0 (by a limit";
     assert!(page.text().contains(said) && page.text().contains("admin.explain"), "{}", page.text());
     weir.reload(&config("refusals = 1"), "applied");
     assert_eq!(agreed(&weir, &get(weir.http, "/", &[]).await)["cause"], "limit");

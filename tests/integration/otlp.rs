@@ -63,7 +63,10 @@ async fn a_request_has_a_span_with_its_decision_and_its_sending() {
     assert_eq!(request.resource["service.instance.id"].len(), 36);
 
     assert_eq!((decision.name.as_str(), decision.kind), ("decide", INTERNAL));
-    assert_eq!((decision.get("weir.verdict"), decision.get("weir.policy")), ("admitted", "public"));
+    assert_eq!(
+        (decision.get("weir.decision"), decision.get("weir.policy")),
+        ("admitted", "public")
+    );
     assert_eq!((sending.name.as_str(), sending.kind), ("upstream", CLIENT));
     assert_eq!(sending.get("http.response.status_code"), "200");
     assert_eq!(sending.get("server.port"), upstream.address.port().to_string());
@@ -103,7 +106,7 @@ async fn a_refusal_has_a_span_that_names_its_limit() {
     assert_eq!(request.get("http.response.status_code"), "429");
     // The client's fault, and no error of this server.
     assert!(!request.failed && request.get("error.type").is_empty(), "{request:#?}");
-    assert_eq!(decision.get("weir.verdict"), "refused");
+    assert_eq!(decision.get("weir.decision"), "refused");
     assert_eq!(decision.get("weir.limit"), "day");
     assert_eq!(decision.get("weir.algorithm"), "fixed_window");
     let line = eventually("the access line", || {

@@ -494,7 +494,7 @@ fn mistakes_are_told_and_destroy_nothing() {
         (&["access.log", "--pattern", "$status"], "without $remote_addr"),
         (
             &["access.log", "--pattern", "$remote_addr [$time_locla]"],
-            "--pattern: at character 15: found the variable $time_locla, expected one that is known: the nearest is $time_local; known are $remote_addr,",
+            "--pattern: at character 15: found the variable $time_locla, expected a known variable: the nearest is $time_local; known are $remote_addr,",
         ),
         (&["access.log", "--percent", "101"], "from 0 to 100"),
         (&["access.log", "--html", "no/where.html"], "no/where.html"),

@@ -47,7 +47,7 @@ fn told(line: &str) -> (f64, Vec<String>) {
     (stamp.as_millisecond() as f64 - line["duration_ms"].as_f64().unwrap(), by)
 }
 
-/// The lines of JSON of the access log, once there are so many.
+/// What each line of the access log contains in JSON.
 const JSON: &str = "\"message\":\"request\"";
 
 /// The lines of the log that have this mark, once there are so many.

@@ -1,5 +1,5 @@
 //! What a guest may answer: any decision, settlement and manifest of the contract's types. What is
-//! refused is told in one line. What is accepted has every bound of the contract, and is taken and
+//! refused is told in one line. What is accepted keeps every bound of the contract, and is taken and
 //! settled on the engine in memory.
 //!
 //! Weir's own tests include this file, and give it random bytes.
@@ -26,7 +26,7 @@ const AMOUNT_MAX: u64 = 1 << 52;
 /// Elements of any list: more than the contract allows of each.
 const ELEMENTS_MAX: usize = 70;
 
-/// Texts that get far, beside any others.
+/// Texts that pass many checks; arbitrary ones are tried as well.
 const TEXTS: [&str; 27] = [
     "",
     "a",
@@ -233,7 +233,8 @@ fn runtime() -> &'static Runtime {
     RUNTIME.get_or_init(|| Builder::new_current_thread().enable_all().build().expect("a runtime"))
 }
 
-/// Takes the plan and settles it at several times, each limit within what it may ever show.
+/// Takes the plan and settles it, at up to four moments. Nothing may panic, and each limit has an
+/// outcome.
 fn charge(decision: &Decision, ending: Ending, adjustments: &[Adjustment], steps_us: &[i64]) {
     let Verdict::Check(plan) = &decision.verdict else { return };
     let scripted = |limit: &Limit| matches!(limit.algorithm, weir::plan::Algorithm::Script(_));

@@ -12,7 +12,7 @@ use weir::telemetry::Metrics;
 const LIMITS: &str =
     r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 10, "period": "1s"}]}"#;
 const FACTS: &[(&str, &str)] = &[("client-ip", "192.0.2.1")];
-/// Modules between two questions to a good policy.
+/// The good policy is asked once for this many modules.
 const GOOD_EACH: u32 = 64;
 
 fn runtime() -> &'static Arc<Runtime> {

@@ -110,7 +110,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// `-? (0 | [1-9][0-9]*) (\.[0-9]+)? ([eE][+-]?[0-9]+)?`, and no name or dot behind it.
+    /// `-? (0 | [1-9][0-9]*) (\.[0-9]+)? ([eE][+-]?[0-9]+)?`, and no name or dot after it.
     fn number(&mut self, start: usize) -> Result<Token<'a>, Refusal> {
         if self.peek(0) == Some(b'-') {
             self.at += 1;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::history::{DECISIONS, History, REPLIES, Totals};
 use super::html::{NOTHING, rate, thousands, time};
-use crate::picture::{Chart, Layout, Series, Spread, Unit, escaped};
+use crate::picture::{AxisScale, Chart, Layout, Series, Unit, escaped};
 use crate::telemetry::{Metrics, Times, names};
 
 /// Seconds over which the rates of now are taken.
@@ -100,7 +100,7 @@ fn rates(title: &str, now: f64, series: Vec<Series>) -> String {
         description: format!("The last ten minutes. Now {} a second.", rate(now)),
         layout: Layout::Stacked,
         x: Unit::Ago,
-        spread: Spread::Even,
+        scale: AxisScale::Linear,
         marks: Vec::new(),
         y: Unit::Count,
         series,
@@ -129,7 +129,7 @@ fn quantiles(title: &str, history: &History, of: impl Fn(&Totals) -> &Times) -> 
         description: format!("The last ten minutes. Median {median}, {more}."),
         layout: Layout::Lines,
         x: Unit::Ago,
-        spread: Spread::Even,
+        scale: AxisScale::Linear,
         marks: Vec::new(),
         y: Unit::Seconds,
         series: series.collect(),

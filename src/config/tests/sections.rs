@@ -10,7 +10,7 @@ use crate::policy::CacheFolder;
 use crate::telemetry::{AccessField, AccessFields, AccessHeaders, WORKERS_MAX};
 use crate::upstream::Protocol;
 
-/// The minimal file behind `text`: it begins with a table, so keys may stand before it.
+/// The minimal file after `text`: it begins with a table, so keys may stand before it.
 fn extended(text: &str) -> String {
     format!("{text}\n{}", MINIMAL)
 }

@@ -33,7 +33,6 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
     handler.ask("TRACE", "/a", &[]).await.problem(501);
     for (status, detail) in [
         (400, "The request's head is not HTTP."),
-        (414, "The request's target is too long."),
         (431, "The request's head is too large."),
         (501, "Only the transfer coding chunked is known."),
     ] {

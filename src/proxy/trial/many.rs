@@ -16,7 +16,7 @@ use http::{Method, StatusCode, Version};
 use super::{HOST, PORT, Run, Trial, Unusable, Watching, drain, handle, poll_once, read_whole};
 use crate::limit::Scope;
 use crate::listen::Peer;
-use crate::plan::{Limit, LimitOutcome, Outcome, Refund};
+use crate::plan::{Limit, LimitOutcome, Outcome, Refund, is_token};
 use crate::policy::{Decision, Policy, Verdict};
 use crate::proxy::account::{Parts, Rejection, TrialVerdict};
 use crate::proxy::context::RequestContext;
@@ -370,8 +370,8 @@ impl<'h, H: Iterator<Item = (&'h str, &'h str)>> OneOfMany<'_, H> {
         let target = fields.keep(target.as_str().as_bytes());
         fields.append(Known::Host, if self.host.is_empty() { HOST } else { self.host });
         for (name, value) in self.headers {
-            let sent = !value.is_empty() && !name.is_empty() && !name.eq_ignore_ascii_case("host");
-            let plain = name.bytes().all(is_token) && !value.bytes().any(|byte| byte < b' ');
+            let sent = !value.is_empty() && !name.eq_ignore_ascii_case("host");
+            let plain = is_token(name) && !value.bytes().any(|byte| byte < b' ');
             if sent && plain && !is_framing(name) {
                 fields.append(name, value);
             }
@@ -386,10 +386,6 @@ impl<'h, H: Iterator<Item = (&'h str, &'h str)>> OneOfMany<'_, H> {
         };
         Ok(Request::new(method, version, fields, target, None))
     }
-}
-
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// Fields that say how a body or a connection is to be read. There is neither here.

@@ -74,7 +74,7 @@ fn curl_fetches_from_nginx() {
                 "{which}: {:?}",
                 whole.heads
             );
-            let etag = whole.field("etag").expect("nginx' own field").to_owned();
+            let etag = whole.field("etag").expect("nginx's own field").to_owned();
             let known = way.curl("/page.txt", &["--header", &format!("If-None-Match: {etag}")]);
             assert_eq!((known.status, known.body.len()), (304, 0), "{which}: {known:?}");
             let part = way.curl("/page.txt", &["--range", "11-21"]);

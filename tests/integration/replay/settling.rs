@@ -52,7 +52,7 @@ fn what_upstreams_answered_is_settled() {
     assert_eq!(stopped(folder.path()), refused);
 }
 
-/// Sign-ins of four clients: who fails, who succeeds, whose upstream fails, who only asks for the
+/// Sign-ins of six clients: who fails, who succeeds, whose upstream fails, who only asks for the
 /// form. The account is the last part of each line.
 fn sign_ins() -> Vec<(&'static str, &'static str, u16, &'static str)> {
     let mut all = Vec::new();
