@@ -96,8 +96,8 @@ pub trait Remembered: Send {
 pub enum Kind {
     /// It was refused.
     Refusal,
-    /// The request itself was rejected: malformed, too large, or without a route. Anybody can send any
-    /// number of those.
+    /// The request itself was rejected: malformed, too large, or without a route. Anybody can send
+    /// any number of those.
     Rejection,
     /// It is part of the sample.
     Sample,

@@ -214,7 +214,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
     fn call(&self, request: Request, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
 
     /// Builds the reply to a head that can't be parsed (400, 501) or is too large (431). `why` says
-    /// what is wrong, for the operator. `status` is sent as given. The reply's body must be complete, not a stream.
+    /// what is wrong, for the operator. `status` is sent as given. The reply's body must be
+    /// complete, not a stream.
     fn unreadable(&self, status: StatusCode, _why: &'static str, _peer: &Arc<Peer>) -> Response {
         Response::new(status, Body::empty())
     }

@@ -1,5 +1,6 @@
-//! Names of header fields: which are valid, and which neither a policy nor a route may set. Knows no
-//! HTTP, only names. The list is in the SDK, which refuses these fields when a policy is configured.
+//! Names of header fields: which are valid, and which neither a policy nor a route may set. Knows
+//! no HTTP, only names. The list is in the SDK, which refuses these fields when a policy is
+//! configured.
 
 const LIST: &str = include_str!("../../wasm-sdk/reserved-fields.txt");
 

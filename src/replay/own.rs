@@ -24,7 +24,8 @@ pub(super) fn is(text: &str) -> bool {
     text.contains(MARK) && text.split_once(' ').is_some_and(|(at, _)| time::rfc3339(at).is_some())
 }
 
-/// The route of requests that match none, and of those that were rejected before one was looked for.
+/// The route of requests that match none, and of those that were rejected before one was looked
+/// for.
 const NO_ROUTE: &str = "none";
 /// How Weir answers the latter, whatever its configuration.
 const OF_REJECTED: [u16; 4] = [400, 414, 431, 501];

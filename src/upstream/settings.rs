@@ -35,8 +35,8 @@ pub struct Settings {
     pub retry_percent: usize,
     /// `[upstreams.NAME.ejection]`.
     pub ejection: Ejection,
-    /// Whether failures to connect or to resolve a name are logged as warnings, or only for debugging
-    /// because the sender reports them.
+    /// Whether failures to connect or to resolve a name are logged as warnings, or only for
+    /// debugging because the sender reports them.
     pub logs_failures: bool,
 }
 

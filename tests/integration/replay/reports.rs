@@ -1,8 +1,9 @@
 //! What the reports of `weir replay` say beyond counts: logs that were read in part, and pictures.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{MINUTE, NOWHERE, common, folder, log, replayed, weir};
 use crate::harness::toml::simple;
@@ -81,4 +82,52 @@ fn the_curve_of_quotas_has_its_marks_and_an_axis_that_shows_the_small_ones() {
     std::fs::write(folder.path().join("proxy.toml"), config(suggested)).unwrap();
     let (_, text) = page(&["--percent", "100"]);
     assert!(text.contains(&format!("Marked: present and suggested quota {suggested}.</desc>")));
+}
+
+/// The names of the members of an object, and of those within it.
+fn names(json: &Value, found: &mut BTreeSet<String>) {
+    match json {
+        Value::Object(members) => members.iter().for_each(|(name, value)| {
+            found.insert(name.clone());
+            names(value, found);
+        }),
+        Value::Array(values) => values.iter().for_each(|value| names(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_fields_of_its_json_are_in_the_documentation_and_a_rejection_is_told() {
+    let mut text = common(&log(1_000));
+    text.push_str(
+        "203.0.113.9 - - [17/May/2015:23:00:00 +0000] \"GET /%zz HTTP/1.1\" 400 0\nbroken\n",
+    );
+    let config = |quota: &str| simple(NOWHERE, &[&MINUTE.replace("quota = 5", quota)]).text();
+    let folder = folder(&[
+        ("access.log", &text),
+        ("candidate.toml", &config("quota = 2")),
+        ("proxy.toml", &config("quota = 4")),
+    ]);
+    let both = ["access.log", "--config", "candidate.toml", "--against", "proxy.toml"];
+    let report =
+        replayed(folder.path(), &[&both[..], &["--curves", "--stopped", "stopped.jsonl"]].concat());
+    let mut written = BTreeSet::new();
+    names(&report, &mut written);
+    let lines = std::fs::read_to_string(folder.path().join("stopped.jsonl")).unwrap();
+    for line in lines.lines() {
+        names(&serde_json::from_str(line).unwrap(), &mut written);
+    }
+    let page = include_str!("../../../docs/replay.md");
+    let section = page.split("`--json` prints one object. Times").nth(1).unwrap();
+    let section = section.split("### Logs").next().unwrap();
+    let words: BTreeSet<&str> =
+        section.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+    let missing: Vec<_> = written.iter().filter(|name| !words.contains(name.as_str())).collect();
+    assert_eq!(missing, Vec::<&String>::new());
+
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    let why = "by the check of its path: the path has a broken escape; expected ";
+    assert!(last["rejection"].as_str().is_some_and(|it| it.starts_with(why)), "{last}");
+    let refused: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!((&refused["verdict"], &refused["rejection"]), (&"refused".into(), &Value::Null));
 }
