@@ -236,7 +236,7 @@ mod tests {
                 "",
                 "public, per-minute: 90 units used, 7 times refused",
                 "units\u{25bc}   refused     %  key",
-                "    50         2    55  a\\u{1b}[2J\\u{202e}",
+                "    50         2    55  $'a\\033[2J\\342\\200\\256'",
                 &format!("37..40         0    44  {digest}"),
                 " 0..40         5    44  01",
                 "",
