@@ -15,6 +15,7 @@ use super::counting::{Counted, Recounted};
 use super::simulation::in_virtual_time;
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
+use crate::policy;
 use crate::proxy::{
     ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, TrialVerdict,
     Unusable,
@@ -29,6 +30,8 @@ use crate::telemetry;
 const READ_AHEAD: usize = 8;
 /// The check that a request fails which can't be read: see [`Rejected::check`].
 const HEAD: &str = "head";
+/// Bytes of decisions that the deciding thread keeps for requests with the same facts.
+const CACHED_DECISIONS_BYTES_MAX: usize = 256 << 20;
 /// Requests between two looks for expired counters.
 const SWEEP_EVERY: u32 = 4_096;
 /// nginx's statuses for a client that went away, and for one that is answered nothing.
@@ -124,6 +127,7 @@ fn decide(
     };
     // Each lane has metrics of its own, and counts in them without atomic additions.
     telemetry::enter_worker(0);
+    policy::set_cache_bytes_max(CACHED_DECISIONS_BYTES_MAX);
     let (mut tally, mut difference) = (Tally::default(), Difference::default());
     let mut clients: Vec<Client> = Vec::new();
     let mut requests = 0;

@@ -45,6 +45,7 @@ use error::{During, Failure};
 use health::{Called, Health};
 use instance::{Bounds, Instance, State, Unready};
 use workers::Token;
+pub use workers::set_cache_bytes_max;
 
 pub use build::shipped;
 pub use caps::{BreakerSettings, CacheFolder, Caps, RuntimeSettings};

@@ -17,22 +17,24 @@ use crate::plan::Limit;
 
 /// Entries in a set.
 const WAYS: usize = 8;
-/// Sets of a new table, and of the largest one. Powers of two. With two sets to choose from, the
-/// table is four fifths full before both are full: the largest one holds more than 12,000
-/// decisions.
+/// Sets of a new table, and of the largest one on a thread with [`THREAD_BYTES_MAX`]. Powers of
+/// two. With two sets to choose from, the table is four fifths full before both are full: the
+/// largest one holds more than 12,000 decisions.
 const SETS_MIN: usize = 8;
 const SETS_MAX: usize = 2_048;
+/// Where a table may be larger than that, it has a set for so many bytes.
+const BYTES_PER_SET: usize = THREAD_BYTES_MAX / SETS_MAX;
 /// Larger facts or decisions are not cached, in bytes.
 const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
-/// Bytes that the tables of one thread share equally. When a table is added, the others shrink to
-/// their share with their next new entries.
+/// Bytes that the tables of one thread share equally, if it asked for no other number. When a table
+/// is added, the others shrink to their share with their next new entries.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
 /// Bytes that are counted for what consumers derive from each limit and keep in the slots of plan
 /// and decision. Fields that they derive count as much as those of the decision.
 const DERIVED_LIMIT_BYTES: usize = 512;
 /// After this many look-ups one set is aged, each set in turn. An entry of a full table stays if it
-/// is used between two agings of its set, which are `SETS_MAX` times as many look-ups apart.
+/// is used between two agings of its set, which come once in this times its number of sets.
 const LOOKUPS_PER_AGING: usize = 32;
 /// Sets that are searched for bytes to free for one new entry, at most.
 const SETS_FREED_MAX: usize = 32;
@@ -101,7 +103,7 @@ impl Remembered {
         if !self.has_room(bytes, bytes_max) {
             return;
         }
-        if let Some((place, way)) = self.place_for(hash)
+        if let Some((place, way)) = self.place_for(hash, sets_max(bytes_max))
             && let Some(set) = self.sets.get_mut(place)
         {
             let entry = Entry { facts: packed(facts, facts_bytes), decision: Arc::clone(decision) };
@@ -130,7 +132,7 @@ impl Remembered {
 
     /// The set and the index in it for a new entry: a free one, growing the table if needed, or
     /// that of an unused entry.
-    fn place_for(&mut self, hash: u64) -> Option<(usize, usize)> {
+    fn place_for(&mut self, hash: u64, sets_max: usize) -> Option<(usize, usize)> {
         loop {
             let places = places(hash, self.sets.len());
             let free =
@@ -139,19 +141,19 @@ impl Remembered {
             if let Some(((_, way), place)) = free.max_by_key(|((free, _), _)| *free) {
                 return Some((place, way));
             }
-            if self.sets.len() >= SETS_MAX {
+            if self.sets.len() >= sets_max {
                 return places
                     .into_iter()
                     .find_map(|place| Some((place, self.sets.get(place)?.unused()?)));
             }
-            self.grow();
+            self.grow(sets_max);
         }
     }
 
     /// Doubles the sets and moves the entries. An entry whose sets are full in the larger table is
     /// dropped, which almost never happens.
-    fn grow(&mut self) {
-        let sets = (2 * self.sets.len()).clamp(SETS_MIN, SETS_MAX);
+    fn grow(&mut self, sets_max: usize) {
+        let sets = (2 * self.sets.len()).clamp(SETS_MIN, sets_max);
         let mut grown = Self { hasher: self.hasher.clone(), ..Self::default() };
         grown.sets.resize_with(sets, Set::default);
         for mut set in std::mem::take(&mut self.sets) {
@@ -182,6 +184,12 @@ impl Remembered {
         }
         hasher.finish()
     }
+}
+
+/// How many sets a table of so many bytes may have, a power of two.
+fn sets_max(bytes_max: usize) -> usize {
+    let sets = (bytes_max / BYTES_PER_SET).max(1);
+    (1 << sets.ilog2()).max(SETS_MAX)
 }
 
 /// The two sets in which an entry may be. `sets` is a power of two.
@@ -356,10 +364,14 @@ mod tests {
         /// Looks up the decision on one client, and caches it if it is missing. Returns whether it
         /// was cached before.
         fn knows(&mut self, client: &str) -> bool {
+            self.knows_within(client, UNBOUNDED)
+        }
+
+        fn knows_within(&mut self, client: &str, bytes_max: usize) -> bool {
             let facts = [("client-ip", client)];
             let known = self.get(&facts);
             if known.is_none() {
-                self.put(&facts, &decision(client), UNBOUNDED);
+                self.put(&facts, &decision(client), bytes_max);
             }
             known.is_some_and(|known| known == decision(client))
         }
@@ -368,7 +380,7 @@ mod tests {
             let entries = self.sets.iter().flat_map(|set| &set.entries).flatten();
             assert_eq!(self.bytes, entries.map(Entry::bytes).sum::<usize>());
             assert!(
-                self.bytes <= bytes_max && self.sets.len() <= SETS_MAX,
+                self.bytes <= bytes_max && self.sets.len() <= sets_max(bytes_max),
                 "{} bytes, {} sets",
                 self.bytes,
                 self.sets.len()
@@ -412,6 +424,22 @@ mod tests {
         assert!(set.unused().is_none(), "all were used a short time ago");
         set.age();
         assert!(set.unused().is_some());
+    }
+
+    #[test]
+    fn with_more_bytes_it_holds_more() {
+        let mut remembered = Remembered::default();
+        let clients = 2 * SETS_MAX * WAYS;
+        let known = |remembered: &mut Remembered, bytes_max: usize| {
+            let known = |client: &usize| remembered.knows_within(&client.to_string(), bytes_max);
+            (0..clients).filter(known).count()
+        };
+        assert_eq!(known(&mut remembered, THREAD_BYTES_MAX), 0);
+        let usual = known(&mut remembered, THREAD_BYTES_MAX);
+        assert!((1..=SETS_MAX * WAYS).contains(&usual), "{usual}");
+        known(&mut remembered, 4 * THREAD_BYTES_MAX);
+        assert_eq!(known(&mut remembered, 4 * THREAD_BYTES_MAX), clients);
+        remembered.assert_bounded(4 * THREAD_BYTES_MAX);
     }
 
     #[test]

@@ -21,12 +21,16 @@ static GONE: AtomicU64 = AtomicU64::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    static WORKER: RefCell<Worker> = const { RefCell::new(Worker { slots: Vec::new(), gone: 0 }) };
+    static WORKER: RefCell<Worker> = const {
+        RefCell::new(Worker { slots: Vec::new(), gone: 0, cache_bytes_max: THREAD_BYTES_MAX })
+    };
 }
 
 struct Worker {
     slots: Vec<Slot>,
     gone: u64,
+    /// Bytes of cached decisions, of all policies together.
+    cache_bytes_max: usize,
 }
 
 struct Slot {
@@ -101,6 +105,15 @@ pub(super) fn release() {
     });
 }
 
+/// Lets this thread cache decisions of so many bytes, of all policies together. For a thread that
+/// decides alone, as in a replay: a process has many workers.
+pub fn set_cache_bytes_max(bytes: usize) {
+    with(|worker| {
+        worker.cache_bytes_max = bytes;
+        Some(())
+    });
+}
+
 /// This thread's cached decision for the same facts.
 pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
     with(|worker| worker.slot(token)?.remembered.get(facts))
@@ -109,7 +122,7 @@ pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<D
 /// Caches a pure policy's decision.
 pub(super) fn remember(token: &Arc<Token>, facts: &[(&str, &str)], decision: &Arc<Decision>) {
     with(|worker| {
-        let share = THREAD_BYTES_MAX / worker.slots.len().max(1);
+        let share = worker.cache_bytes_max / worker.slots.len().max(1);
         worker.slot(token)?.remembered.put(facts, decision, share);
         Some(())
     });

@@ -205,7 +205,8 @@ impl<'a> Parts<'a> {
             Some(Decided::Failed) if self.let_through => TrialVerdict::Uncounted,
             Some(Decided::Failed) => TrialVerdict::Error,
             None if self.rejection.is_some() => TrialVerdict::Rejected,
-            None if self.route.is_some() && self.scope.is_none() => TrialVerdict::Admitted,
+            // No policy was to be asked: of a route without one, or for `OPTIONS *`.
+            None if self.scope.is_none() => TrialVerdict::Admitted,
             None => TrialVerdict::Rejected,
         }
     }

@@ -206,6 +206,7 @@ async fn serve<X: Exchange>(
 
     match &route.action {
         Action::Upstream(upstream) => {
+            exchange.decided(context, route.extras.is_some()).await;
             let rewritten = route
                 .extras
                 .as_ref()

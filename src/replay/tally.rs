@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::BuildHasher as _;
 
 use foldhash::fast::RandomState;
 
@@ -230,6 +231,7 @@ pub struct KeyTally {
     pub units: u64,
     /// The most units that it used at once, as its limit told; `u64::MAX` once it was refused.
     pub most_used: u64,
+    hash: u64,
 }
 
 /// One limit.
@@ -276,6 +278,8 @@ pub struct ClientTally {
     pub stopped: u64,
     /// When the first of them was.
     pub first_stopped_us: i64,
+    /// The number of the key that its last request had for its first limit.
+    key: u32,
 }
 
 /// A refusal that is shown.
@@ -363,12 +367,17 @@ impl Tally {
         if self.is_brief {
             return;
         }
+        let mut first = 0;
         if let Some(policy) = &seen.policy {
-            for (limit, outcome) in seen.limits.iter().zip(seen.outcomes) {
-                self.limit(policy.scope, (limit, outcome), record, seen.settles);
+            let mut likely = self.clients.get(record.client as usize).map_or(0, |it| it.key);
+            for (index, limit) in seen.limits.iter().zip(seen.outcomes).enumerate() {
+                likely = self.limit(policy.scope, limit, record, (seen.settles, likely));
+                if index == 0 {
+                    first = likely;
+                }
             }
         }
-        self.client(record, passes);
+        self.client(record, passes, first);
         if !passes && self.refusals.len() < SHOWN_MAX {
             self.refusals.push(Refusal::of(record, seen));
         }
@@ -402,13 +411,15 @@ impl Tally {
         }
     }
 
+    /// Returns the number of the key, which often is that of the next limit's, and of the same
+    /// client's next request.
     fn limit(
         &mut self,
         scope: &str,
         (limit, outcome): (&Limit, &LimitOutcome),
         record: &Record,
-        settles: bool,
-    ) {
+        (settles, likely): (bool, u32),
+    ) -> u32 {
         let same = |known: &LimitTally| {
             known.name == limit.name && known.scope == scope && known.algorithm == limit.algorithm
         };
@@ -421,7 +432,7 @@ impl Tally {
         });
         let Some(tally) = self.limits.get_mut(index) else {
             self.other_limits += 1;
-            return;
+            return likely;
         };
         let refused = !outcome.fits && outcome.unmeasured.is_none();
         tally.asked += 1;
@@ -431,9 +442,9 @@ impl Tally {
             let wait_us = outcome.retry_after_us.unwrap_or(0);
             tally.longest_wait_us = tally.longest_wait_us.max(wait_us);
         }
-        let Some(key) = tally.key(&limit.key) else {
+        let Some(key) = tally.key(&limit.key, likely) else {
             tally.demands_cut = true;
-            return;
+            return likely;
         };
         let cost = limit.cost;
         tally.free |= cost == 0;
@@ -448,10 +459,10 @@ impl Tally {
         }
         if self.demands >= DEMANDS_MAX {
             tally.demands_cut = true;
-            return;
+            return key;
         }
         if tally.free {
-            return;
+            return key;
         }
         self.demands += 1;
         tally.demands.push(Demand {
@@ -461,15 +472,17 @@ impl Tally {
             took_and_failed: record.took_us << 1
                 | u64::from(record.status.is_some_and(|status| status >= 500)),
         });
+        key
     }
 
-    fn client(&mut self, record: &Record, passes: bool) {
+    fn client(&mut self, record: &Record, passes: bool, key: u32) {
         let index = record.client as usize;
         if index >= self.clients.len() {
             self.clients.resize(index + 1, ClientTally::default());
         }
         let Some(client) = self.clients.get_mut(index) else { return };
         client.requests += 1;
+        client.key = key;
         if !passes {
             if client.stopped == 0 {
                 client.first_stopped_us = record.at_us;
@@ -520,13 +533,20 @@ impl LimitTally {
         }
     }
 
-    fn key(&mut self, key: &str) -> Option<u32> {
+    /// The key's number. `likely` is looked at first, because the map is far larger than a cache:
+    /// three of its lines had to be fetched for each request. Another key with the same hash as
+    /// that very one is too unlikely to matter.
+    fn key(&mut self, key: &str, likely: u32) -> Option<u32> {
+        let hash = self.numbers.hasher().hash_one(key);
+        if self.keys.get(likely as usize).is_some_and(|known| known.hash == hash) {
+            return Some(likely);
+        }
         if let Some(number) = self.numbers.get(key) {
             return Some(*number);
         }
         let number = u32::try_from(self.keys.len()).ok().filter(|_| self.keys.len() < KEYS_MAX)?;
         self.numbers.insert(key.into(), number);
-        self.keys.push(KeyTally::default());
+        self.keys.push(KeyTally { hash, ..KeyTally::default() });
         Some(number)
     }
 
@@ -594,29 +614,4 @@ impl Timeline {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_timeline_keeps_all_in_a_bounded_number_of_spans() {
-        let mut line = Timeline::new(5_500_000);
-        for second in 0..10_000 {
-            line.add(5_500_000 + second * 1_000_000, second % 4 != 0);
-        }
-        assert!(line.spans.len() <= SPANS_MAX);
-        let sum = line.spans.iter().fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
-        assert_eq!(sum, (7_500, 2_500));
-        assert_eq!((line.start_us, line.span_us), (5_000_000, 64_000_000));
-        assert_eq!(line.spans.first(), Some(&(48, 16)));
-    }
-
-    #[test]
-    fn each_verdict_has_its_place() {
-        let mut counts = Counts::default();
-        for (verdict, word) in VERDICTS {
-            counts.add(verdict);
-            assert_eq!((counts.of(verdict), verdict.word()), (1, word));
-        }
-        assert_eq!((counts.all(), counts.passed()), (6, 2));
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
@@ -236,6 +236,17 @@ impl Watching for Rc<Watch> {
 }
 
 impl Exchange for Rc<Watch> {
+    async fn decided(&self, context: &RequestContext, rewrites: bool) {
+        if rewrites || context.usage.is_some() {
+            return;
+        }
+        self.note_once(context);
+        let ends = self.decided.borrow().as_ref().is_some_and(|decided| decided.ends);
+        if !ends {
+            pending().await
+        }
+    }
+
     async fn send(
         &self,
         _upstream: &Upstream,
