@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How fast `weir replay` is: a million lines in the combined format, of 20,000 clients (Zipf),
-# through `client-ip` with two limits. Prints requests a second, and microseconds of CPU of both
-# threads.
+# through `client-ip` with two limits, and with one. Prints requests a second, and microseconds of
+# CPU of both threads.
 # `WEIR` is the binary; Python must be there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -55,7 +55,7 @@ one() {
     local name=$1
     shift
     for _ in $(seq "$ROUNDS"); do
-        python3 - "$name" "$WEIR" replay --config "$folder/proxy.toml" "$@" <<'PYTHON'
+        python3 - "$name" "$WEIR" replay --config "$folder/${CONFIG:-proxy.toml}" "$@" <<'PYTHON'
 import re, resource, subprocess, sys, time
 name, command = sys.argv[1], sys.argv[2:]
 began = time.monotonic()
@@ -70,5 +70,7 @@ PYTHON
     done
 }
 one combined "$folder/access.log"
+grep -v '"burst"' "$folder/proxy.toml" > "$folder/one.toml"
+CONFIG=one.toml one "one limit" "$folder/access.log"
 one "JSON with durations" "$folder/access.json"
 one "two configurations" "$folder/access.log" --against "$folder/proxy.toml"
