@@ -138,8 +138,13 @@ async fn windows_end_and_buckets_fill_up_as_they_did_when_it_was_logged() {
         let by = by.map(|by| by["limit"].as_str().unwrap().to_owned()).collect();
         replayed[stopped["line"].as_u64().unwrap() as usize - 1] = by;
     }
-    for (index, (line, replayed)) in lines.iter().zip(&replayed).enumerate() {
-        assert_eq!(&told(line).1, replayed, "line {}: {line}", index + 1);
+    // Requests that came within one millisecond may change places: the log's stamps tell no more.
+    for (logged, replayed) in lines.chunks(IN_A_BURST).zip(replayed.chunks(IN_A_BURST)) {
+        let mut told: Vec<Vec<String>> = logged.iter().map(|line| told(line).1).collect();
+        let mut replayed = replayed.to_vec();
+        told.sort();
+        replayed.sort();
+        assert_eq!(told, replayed, "{logged:#?}");
     }
     // Each limit has let some of the later bursts through, and not all of them.
     for (route, (name, _)) in LIMITS.iter().enumerate() {
