@@ -28,8 +28,6 @@ use crate::telemetry;
 
 /// Batches of requests that are read ahead.
 const READ_AHEAD: usize = 8;
-/// The check that a request fails which can't be read: see [`Rejected::check`].
-const HEAD: &str = "head";
 /// Bytes of decisions that the deciding thread keeps for requests with the same facts.
 const CACHED_DECISIONS_BYTES_MAX: usize = 256 << 20;
 /// Requests between two looks for expired counters.
@@ -240,12 +238,10 @@ impl Lane {
             self.trial.pass(request, client)
         });
         let passing = match passing {
-            Some(Ok(passing)) => passing,
+            Some(Ok(Some(passing))) => passing,
             Some(Err(unusable)) => return see(&unreadable(&unusable)),
-            // Can't happen: a batch has the clients of its requests.
-            None => {
-                return see(&unreadable(&Unusable { found: String::new(), expected: "a client" }));
-            }
+            // Can't happen: each request is decided, and a batch has the clients of its requests.
+            Some(Ok(None)) | None => return see(&unrouted(Verdict::Failed, None)),
         };
         let decider = decider(&passing.decided);
         let saw = see(&seen(&passing.decided, decider));
@@ -274,16 +270,21 @@ impl Lane {
 }
 
 /// What can't be read is answered 400 before it has a route.
-fn unreadable(Unusable { found, expected }: &Unusable) -> Seen<'_> {
+fn unreadable(unusable: &Unusable) -> Seen<'_> {
+    let Unusable { found, expected } = unusable;
+    unrouted(Verdict::Rejected, Some(Rejected { check: unusable.check(), found, expected }))
+}
+
+fn unrouted<'a>(verdict: Verdict, rejection: Option<Rejected<&'a str>>) -> Seen<'a> {
     Seen {
-        verdict: Verdict::Rejected,
+        verdict,
         route: None,
         policy: None,
         limits: &[],
         outcomes: &[],
         settles: false,
         passes_in_us: None,
-        rejection: Some(Rejected { check: HEAD, found, expected }),
+        rejection,
     }
 }
 
@@ -320,7 +321,7 @@ fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> Seen<'a> {
         passes_in_us: passes_in.and_then(|wait| u64::try_from(wait.as_micros()).ok()),
         rejection: decided.rejection().map(|it| Rejected {
             check: it.check,
-            found: &it.found,
+            found: it.found.as_ref(),
             expected: it.expected,
         }),
     }

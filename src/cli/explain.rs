@@ -29,8 +29,8 @@ pub(super) struct Explain {
     /// The configuration file
     #[arg(long, default_value = CONFIG_DEFAULT)]
     config: PathBuf,
-    /// One more header field, as in 'x-api-key: abc', with any value: in a request, a word that
-    /// ends with a colon begins the next field. Can be given several times
+    /// One more header field, as in 'x-api-key: abc', with any value: in a request, a value ends
+    /// before `from` and before a word that ends with a colon. Can be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = request::header)]
     headers: Vec<(String, String)>,
     /// The request's body

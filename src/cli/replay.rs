@@ -58,7 +58,7 @@ pub(super) struct Replay {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Also write each request that is stopped, as a line of JSON: where it is in the logs, by
-    /// which limit and key, and when it would pass
+    /// which limit and key, when it would pass, or why the request itself was rejected
     #[arg(long, value_name = "FILE")]
     stopped: Option<PathBuf>,
 }

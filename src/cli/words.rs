@@ -9,7 +9,7 @@ pub(super) use crate::plan::{
     algorithm_text as algorithm, duration_text as time, wait_text as wait,
 };
 use crate::policy::Verdict;
-use crate::proxy::{Account, LimitAccount, Rejection, TrialRequest, TrialVerdict};
+use crate::proxy::{Account, LimitAccount, TrialRequest, TrialVerdict};
 
 /// `admitted`, `denied 403`.
 pub(super) fn verdict(verdict: TrialVerdict, status: Option<u16>) -> String {
@@ -55,6 +55,7 @@ pub(super) fn reason(account: &Account) -> String {
                 .to_owned()
         }
         (TrialVerdict::Rejected, _) => rejected(account),
+        _ if account.route.is_none() => "Weir answers it itself".to_owned(),
         _ if account.policy.is_none() => "the route has no policy".to_owned(),
         _ => "the policy asked no limit".to_owned(),
     }
@@ -68,8 +69,8 @@ fn rejected(account: &Account) -> String {
         _ => "after its limits",
     };
     let mut text = format!("refused{} {when}", status.unwrap_or_default());
-    if let Some(Rejection { check, found, expected }) = &account.rejection {
-        let _ = write!(text, ", by the check of its {check}: {found}; expected {expected}");
+    if let Some(rejection) = &account.rejection {
+        let _ = write!(text, ", {rejection}");
     }
     text
 }
@@ -109,6 +110,7 @@ pub(super) fn account(account: &Account, left: &[(String, LimitOutcome)]) -> Str
     match (&account.policy, &account.route) {
         (Some(policy), Some(route)) => lines.push(format!("policy {policy}, route {route}")),
         (None, Some(route)) => lines.push(format!("route {route}, which has no policy")),
+        (_, None) if account.verdict == TrialVerdict::Admitted => lines.push(reason(account)),
         (_, None) => {}
     }
     if !account.facts.is_empty() {

@@ -16,6 +16,8 @@ use super::Digest;
 
 /// Bytes of a key's text that are kept, at most.
 pub(super) const TEXT_BYTES_MAX: usize = 128;
+/// What ends a text that was cut.
+const CUT: char = '\u{2026}';
 /// Entries of one sketch, at most: an index is 16 bits, and 0 is none.
 pub(super) const ENTRIES_MAX: usize = 16_384;
 
@@ -275,10 +277,16 @@ fn hash(key: Digest, seed: u64) -> u32 {
     (mixed >> 64) as u32 ^ (mixed >> 32) as u32
 }
 
-/// Copies what is kept of a text. Its memory is used again.
+/// Copies what is kept of a text, and marks where it is cut. Its memory is used again.
 fn copy(text: &str, own: &mut String) {
     own.clear();
-    own.push_str(text.get(..text.floor_char_boundary(TEXT_BYTES_MAX)).unwrap_or_default());
+    if text.len() <= TEXT_BYTES_MAX {
+        own.push_str(text);
+        return;
+    }
+    let kept = text.floor_char_boundary(TEXT_BYTES_MAX - CUT.len_utf8());
+    own.push_str(text.get(..kept).unwrap_or_default());
+    own.push(CUT);
 }
 
 #[cfg(test)]
@@ -368,6 +376,13 @@ mod tests {
         heavies.sort_by_key(|heavy| heavy.units);
         let [three, one] = &heavies[..] else { panic!("{heavies:?}") };
         assert_eq!((one.text.as_str(), one.units, one.error), ("one", 5, 0));
-        assert_eq!((three.text.len(), three.units, three.error), (TEXT_BYTES_MAX, 2, 1));
+        assert_eq!((three.units, three.error), (2, 1));
+        assert_eq!(three.text, "\u{e9}".repeat(62) + "\u{2026}");
+        for (bytes, kept) in [(TEXT_BYTES_MAX, TEXT_BYTES_MAX), (TEXT_BYTES_MAX + 1, 125)] {
+            let (text, mut own) = ("k".repeat(bytes), String::new());
+            copy(&text, &mut own);
+            let whole = own.trim_end_matches(CUT);
+            assert_eq!((own.len(), whole), (TEXT_BYTES_MAX, &text[..kept]));
+        }
     }
 }

@@ -277,7 +277,7 @@ pub struct TopOfLimit {
 pub struct TopKey {
     /// Its digests: of its tag and of itself.
     pub key: Digest,
-    /// The beginning of its text, up to 128 bytes. Empty if no texts are kept.
+    /// Its text, or its beginning with an ellipsis: up to 128 bytes. Empty if no texts are kept.
     pub text: String,
     /// Its units or refusals: at most this many,
     pub units: u64,

@@ -19,7 +19,8 @@ use crate::telemetry::Label as _;
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// The wait before an export is tried again the first time. It doubles each time.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Maximum of that wait, and so how late a collector that is back is noticed.
+/// Maximum of that wait, and so how late a collector that is back is noticed, unless it named another
+/// wait.
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// A batch is tried for this long, and then dropped in favour of later ones.
 const RETRY_FOR_MAX: Duration = Duration::from_secs(30);
@@ -62,7 +63,7 @@ struct State {
     signal: Signal,
     /// Whether the collector's last answer was a failure, to log only when that changes.
     is_away: bool,
-    /// An export has failed when it was over, and nothing more is tried.
+    /// An export failed after the end had begun, so nothing more is tried.
     has_given_up: bool,
 }
 

@@ -33,8 +33,8 @@ pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
 /// Bytes that are counted for what consumers derive from each limit and keep in the slots of plan
 /// and decision. Fields that they derive count as much as those of the decision.
 const DERIVED_LIMIT_BYTES: usize = 512;
-/// After this many look-ups one set is aged, each set in turn. An entry of a full table stays if it
-/// is used between two agings of its set, which come once in this times its number of sets.
+/// After this many look-ups one set is aged, each set in turn. So a set is aged once in this many
+/// look-ups for each set of the table, and an entry that is used in between stays in a full table.
 const LOOKUPS_PER_AGING: usize = 32;
 /// Sets that are searched for bytes to free for one new entry, at most.
 const SETS_FREED_MAX: usize = 32;

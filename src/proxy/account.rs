@@ -3,6 +3,7 @@
 //! Knows no connection.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +73,13 @@ pub struct Rejection {
     pub found: Cow<'static, str>,
     /// What was expected.
     pub expected: &'static str,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { check, found, expected } = self;
+        write!(out, "by the check of its {check}: {found}; expected {expected}")
+    }
 }
 
 /// A limit's part in a decision.

@@ -14,9 +14,9 @@ pub(super) trait Exchange {
     /// Called with what the policy is shown.
     fn note_facts(&self, _facts: &Facts<'_>) {}
 
-    /// Called when a request is admitted, before anything is done to send it. Where its route
-    /// rewrites it, or a policy meters it, it may still be refused. Stays pending if nobody wants
-    /// to know more than the decision.
+    /// Called when a request to an upstream is admitted, before anything is done to send it. Where
+    /// its route rewrites it, or a policy meters it, it may still be refused. Stays pending if
+    /// nobody wants to know more than the decision.
     fn decided(&self, _context: &RequestContext, _rewrites: bool) -> impl Future<Output = ()> {
         std::future::ready(())
     }

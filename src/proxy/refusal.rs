@@ -95,7 +95,7 @@ labels! {
 }
 
 labels! {
-    /// What of a request is looked at before a policy is asked.
+    /// What of a request is looked at, most of it before a policy is asked.
     pub(super) enum Check {
         /// Lines, fields and framing.
         Head = "head",

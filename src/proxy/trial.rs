@@ -25,18 +25,21 @@ use super::context::RequestContext;
 use super::exchange::Exchange;
 use super::facts::Facts;
 use super::live::{LocalSnapshot, Observers};
-use super::refusal::Refusal;
+use super::refusal::{Check, Refusal};
 use super::serve;
 use super::snapshot::Snapshot;
 use crate::clock;
 use crate::limit::{Limiter, Take};
 use crate::listen::{Peer, read_head};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
+use crate::telemetry::Label as _;
 use crate::upstream::{Cause, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Network, Request, Response, Source};
 
 pub use many::{ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, TrialClient};
 
+/// Characters of a request's part that [`Unusable`] shows, at most.
+const FOUND_CHARS_MAX: usize = 60;
 /// The host of requests that name none.
 const HOST: &str = "localhost";
 /// The port of all clients: none is ever connected to.
@@ -108,6 +111,20 @@ pub struct Unusable {
     pub found: String,
     /// What was expected.
     pub expected: &'static str,
+}
+
+impl Unusable {
+    /// A part of the request, by its name, holds this.
+    fn of(part: &str, found: &str, expected: &'static str) -> Self {
+        let found: String = found.chars().take(FOUND_CHARS_MAX).collect();
+        Self { found: format!("the {part} {found:?}"), expected }
+    }
+
+    /// The check that such a request fails in a proxy: see `Rejection::check`.
+    #[must_use]
+    pub fn check(&self) -> &'static str {
+        Check::Head.label()
+    }
 }
 
 /// The rest of a request's path; none if its client saw no reply.
@@ -402,19 +419,15 @@ impl TrialReply {
 impl TrialRequest {
     /// The head that a client would send over HTTP/1.1.
     fn head(&self) -> Result<Vec<u8>, Unusable> {
-        let unusable = |what: &str, found: &str, expected| Unusable {
-            found: format!("the {what} {:?}", found.chars().take(60).collect::<String>()),
-            expected,
-        };
         let is_word = |text: &str| {
             !text.is_empty() && !text.bytes().any(|byte| byte == b' ' || byte.is_ascii_control())
         };
         let Self { method, target, headers, body, .. } = self;
         if !is_word(method) {
-            return Err(unusable("method", method, "a method such as GET"));
+            return Err(Unusable::of("method", method, "a method such as GET"));
         }
         if !is_word(target) {
-            return Err(unusable("target", target, "a path such as `/`, without blanks"));
+            return Err(Unusable::of("target", target, "a path such as `/`, without blanks"));
         }
         let mut head = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
         let mut add = |name: &str, value: &str| {
@@ -423,10 +436,10 @@ impl TrialRequest {
         };
         for (name, value) in headers {
             if !is_word(name) || name.contains(':') {
-                return Err(unusable("header name", name, "a token such as x-api-key"));
+                return Err(Unusable::of("header name", name, "a token such as x-api-key"));
             }
             if value.bytes().any(|byte| byte != b'\t' && byte.is_ascii_control()) {
-                return Err(unusable("header value", value, "no control characters"));
+                return Err(Unusable::of("header value", value, "no control characters"));
             }
             add(name, value);
         }

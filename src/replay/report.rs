@@ -4,14 +4,15 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::difference::Difference;
 use super::read::Summary;
 use super::record::{CLIENTS_MAX, Client, Record};
 use super::suggest::{Point, Suggestion};
-use super::tally::{Counts, FactTally, LimitTally, Refusal, Seen, Tally, VERDICTS};
-use super::time::shown;
+use super::tally::{Counts, FactTally, LimitTally, Refusal, Rejected, Seen, Tally, VERDICTS};
+use super::time::stamp;
 use crate::plan::algorithm_text;
 
 /// Clients and keys that a report lists, at most.
@@ -179,7 +180,7 @@ impl Replayed {
                 "client": self.client(*number),
                 "requests": requests,
                 "stopped": stopped,
-                "first": shown(*first_us),
+                "first": stamp(*first_us),
             })
         });
         let mut all = json!({
@@ -209,29 +210,28 @@ impl Replayed {
             }
         };
         insert("requests", tally(&self.candidate));
-        if let Some((against, difference)) = &self.against {
-            insert(
-                "against",
-                json!({
-                    "config": self.against_config,
-                    "requests": tally(against),
-                    "difference": self.difference(difference),
-                }),
-            );
-        }
+        let against = self.against.as_ref().map(|(against, difference)| {
+            json!({
+                "config": self.against_config,
+                "requests": tally(against),
+                "difference": self.difference(difference),
+            })
+        });
+        insert("against", json!(against));
         all
     }
 
     fn refusal(&self, refusal: &Refusal) -> Value {
-        let by = refusal.by.iter().map(|(limit, key)| json!({ "limit": limit, "key": key }));
+        let by = refusal.by.iter();
+        let by = by.map(|(limit, key)| json!({ "limit": limit, "key": self.key(key) }));
         json!({
-            "at": shown(refusal.at_us),
+            "at": stamp(refusal.at_us),
             "client": self.client(refusal.client),
             "request": refusal.request,
             "verdict": refusal.verdict.word(),
             "by": list(by),
             "passes_in_s": refusal.passes_in_us.map(seconds),
-            "rejection": refusal.rejection,
+            "rejection": refusal.rejection.as_ref().map(rejection),
         })
     }
 
@@ -282,7 +282,7 @@ impl Replayed {
             "refused": limit.refused,
             "keys": limit.keys.len(),
             "keys_refused": limit.keys_refused(),
-            "first_refused": limit.first_refused_us.map(shown),
+            "first_refused": limit.first_refused_us.map(stamp),
             "longest_wait_s": seconds(limit.longest_wait_us),
             "most_refused": list(keys),
             "suggestion": suggestion,
@@ -295,10 +295,13 @@ impl Replayed {
 /// limit, key.
 #[must_use]
 pub fn stopped_line(record: &Record, client: &Client, file: &str, seen: &Seen<'_>) -> Value {
+    // A client that is a name is counted under an address that stands for it.
+    let is_name = client.text.parse::<IpAddr>().is_err();
+    let invented = is_name.then(|| client.address.to_string());
     let by = seen.refusing().map(|(limit, outcome)| {
         json!({
             "limit": limit.name,
-            "key": limit.key,
+            "key": if Some(&limit.key) == invented.as_ref() { &client.text } else { limit.key.as_str() },
             "had": outcome.remaining,
             "asked": limit.cost,
             "passes_in_s": outcome.retry_after_us.map(seconds),
@@ -307,7 +310,7 @@ pub fn stopped_line(record: &Record, client: &Client, file: &str, seen: &Seen<'_
     json!({
         "file": file,
         "line": record.line,
-        "at": shown(record.at_us),
+        "at": stamp(record.at_us),
         "client": client.text,
         "method": record.method(),
         "target": record.target(),
@@ -316,8 +319,13 @@ pub fn stopped_line(record: &Record, client: &Client, file: &str, seen: &Seen<'_
         "verdict": seen.verdict.word(),
         "by": list(by),
         "passes_in_s": seen.passes_in_us.map(seconds),
-        "rejection": seen.rejection.map(|rejected| rejected.to_string()),
+        "rejection": seen.rejection.as_ref().map(rejection),
     })
+}
+
+fn rejection<Text: Serialize>(rejected: &Rejected<Text>) -> Value {
+    let Rejected { check, found, expected } = rejected;
+    json!({ "check": check, "found": found, "expected": expected })
 }
 
 fn list(values: impl Iterator<Item = Value>) -> Value {
@@ -347,14 +355,14 @@ fn tally(of: &Tally) -> Value {
     let spans = timeline.map(|line| {
         let spans = line.spans.iter().map(|(passed, stopped)| json!([passed, stopped]));
         json!({
-            "from": shown(line.start_us),
+            "from": stamp(line.start_us),
             "span_s": seconds(line.span_us.unsigned_abs()),
             "passed_stopped": list(spans),
         })
     });
     json!({
         "counts": counts(&of.counts),
-        "last": shown(of.last_us),
+        "last": stamp(of.last_us),
         "routes": list(routes),
         "policies": list(policies),
         "over_time": spans,

@@ -88,21 +88,21 @@ pub struct Seen<'a> {
     /// When it would pass, in microseconds, where waiting helps.
     pub passes_in_us: Option<u64>,
     /// Why the request itself was rejected.
-    pub rejection: Option<Rejected<'a>>,
+    pub rejection: Option<Rejected<&'a str>>,
 }
 
 /// Why a request was rejected, whatever a policy answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rejected<'a> {
+pub struct Rejected<Text> {
     /// What of it was looked at: its head, method, target, host, path, route or body.
     pub check: &'static str,
     /// What was found.
-    pub found: &'a str,
+    pub found: Text,
     /// What was expected.
     pub expected: &'static str,
 }
 
-impl fmt::Display for Rejected<'_> {
+impl<Text: fmt::Display> fmt::Display for Rejected<Text> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { check, found, expected } = self;
         write!(out, "by the check of its {check}: {found}; expected {expected}")
@@ -278,7 +278,7 @@ pub struct ClientTally {
     pub stopped: u64,
     /// When the first of them was.
     pub first_stopped_us: i64,
-    /// The number of the key that its last request had for its first limit.
+    /// The number of the key that its last request with a limit had for the first one.
     key: u32,
 }
 
@@ -297,8 +297,8 @@ pub struct Refusal {
     pub by: Vec<(String, String)>,
     /// When it would pass.
     pub passes_in_us: Option<u64>,
-    /// Why the request itself was rejected, in words.
-    pub rejection: Option<String>,
+    /// Why the request itself was rejected.
+    pub rejection: Option<Rejected<String>>,
 }
 
 /// Requests over time: passed and stopped.
@@ -367,14 +367,12 @@ impl Tally {
         if self.is_brief {
             return;
         }
-        let mut first = 0;
+        let mut first = None;
         if let Some(policy) = &seen.policy {
             let mut likely = self.clients.get(record.client as usize).map_or(0, |it| it.key);
-            for (index, limit) in seen.limits.iter().zip(seen.outcomes).enumerate() {
+            for limit in seen.limits.iter().zip(seen.outcomes) {
                 likely = self.limit(policy.scope, limit, record, (seen.settles, likely));
-                if index == 0 {
-                    first = likely;
-                }
+                first.get_or_insert(likely);
             }
         }
         self.client(record, passes, first);
@@ -475,14 +473,14 @@ impl Tally {
         key
     }
 
-    fn client(&mut self, record: &Record, passes: bool, key: u32) {
+    fn client(&mut self, record: &Record, passes: bool, key: Option<u32>) {
         let index = record.client as usize;
         if index >= self.clients.len() {
             self.clients.resize(index + 1, ClientTally::default());
         }
         let Some(client) = self.clients.get_mut(index) else { return };
         client.requests += 1;
-        client.key = key;
+        client.key = key.unwrap_or(client.key);
         if !passes {
             if client.stopped == 0 {
                 client.first_stopped_us = record.at_us;
@@ -580,7 +578,11 @@ impl Refusal {
             verdict: seen.verdict,
             by: by.collect(),
             passes_in_us: seen.passes_in_us,
-            rejection: seen.rejection.map(|rejected| rejected.to_string()),
+            rejection: seen.rejection.map(|it| Rejected {
+                check: it.check,
+                found: it.found.to_owned(),
+                expected: it.expected,
+            }),
         }
     }
 }

@@ -210,7 +210,7 @@ impl Replayed {
             let _ = write!(text, " by {}", by.join(" and "));
         }
         if let Some(why) = &one.rejection {
-            let _ = write!(text, " {}", cut_to(why, WHY_CHARS_MAX));
+            let _ = write!(text, " {}", cut_to(&why.to_string(), WHY_CHARS_MAX));
         }
         if let Some(us) = one.passes_in_us {
             let _ = write!(text, ", passes in {}", wait_text(Duration::from_micros(us)));
@@ -247,7 +247,7 @@ impl Summary {
     pub fn lines_told(&self) -> String {
         let parts = [
             (self.skipped, "not about requests"),
-            (self.rejected, "of requests rejected before a route was found"),
+            (self.rejected, "rejected before a route was found"),
             (self.broken, "broken"),
         ];
         let mut text = many(self.lines, "line");

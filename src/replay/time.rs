@@ -109,6 +109,17 @@ fn number(digits: &[u8]) -> Option<i64> {
 
 /// `2015-05-17 10:05:03Z`, for people.
 pub(super) fn shown(unix_us: i64) -> String {
+    let (date, time) = date_and_time(unix_us);
+    format!("{date} {time}")
+}
+
+/// `2015-05-17T10:05:03Z`, for programs (RFC 3339).
+pub(super) fn stamp(unix_us: i64) -> String {
+    let (date, time) = date_and_time(unix_us);
+    format!("{date}T{time}")
+}
+
+fn date_and_time(unix_us: i64) -> (String, String) {
     let second = unix_us.div_euclid(SECOND_US);
     let (days, of_day) = (second.div_euclid(86_400), second.rem_euclid(86_400));
     let days = days + 719_468;
@@ -120,7 +131,7 @@ pub(super) fn shown(unix_us: i64) -> String {
     let month = if month < 10 { month + 3 } else { month - 9 };
     let year = era * 400 + year + i64::from(month <= 2);
     let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
+    (format!("{year:04}-{month:02}-{day:02}"), format!("{hour:02}:{minute:02}:{second:02}Z"))
 }
 
 #[cfg(test)]
@@ -140,6 +151,7 @@ mod tests {
         assert_eq!(common("29/Feb/2016:00:00:00 +0000"), Some(1_456_704_000 * SECOND_US));
         assert_eq!(rfc3339("1995-07-01T04:00:01Z"), common("01/Jul/1995:00:00:01 -0400"));
         assert_eq!(shown(us), "2015-05-17 10:05:03Z");
+        assert_eq!(stamp(us), "2015-05-17T10:05:03Z");
         assert_eq!(shown(1_456_704_000 * SECOND_US), "2016-02-29 00:00:00Z");
     }
 

@@ -139,6 +139,10 @@ fn a_log_is_refused_as_a_count_by_hand_says() {
         |client: &str| expected.iter().filter(|line| log[**line - 1].client == client).count();
     assert_eq!(most["stopped"], refused_of(most["client"].as_str().unwrap()));
     assert_eq!(report["log"]["clients_with_names"], 2);
+    // Their keys are their names, not the addresses that stand for them.
+    let lines = std::fs::read_to_string(folder.path().join("stopped.jsonl")).unwrap();
+    assert!(lines.contains("\"key\":\"piweba3y.example.com\""), "{lines}");
+    assert!(!lines.contains("\"240.") && !report.to_string().contains("\"240."), "{report}");
     let times = report["requests"]["over_time"]["passed_stopped"].as_array().unwrap();
     let sum = |index: usize| times.iter().map(|span| span[index].as_u64().unwrap()).sum::<u64>();
     assert_eq!((sum(0) + sum(1), sum(1)), (log.len() as u64, expected.len() as u64));

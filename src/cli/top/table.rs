@@ -11,6 +11,8 @@ use crate::cli::shell;
 /// Characters of a text that are shown, at most. A key's text has up to 128 bytes, a digest with
 /// its tag's 65.
 const TEXT_CHARS_MAX: usize = 256;
+/// Bytes of a key's text, at least, if the proxy kept only its beginning and an ellipsis.
+const CUT_BYTES_MIN: usize = 125;
 
 /// The answer of `/top`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +43,8 @@ pub(super) struct TopLimit {
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TopRow {
-    /// Its text, where it is shown, as a shell takes it: so it can be pasted after `--key`.
+    /// Its text, where it is shown. It is as a shell takes it, so it can be pasted after `--key`,
+    /// unless the proxy kept only its beginning: then an ellipsis without quotes ends it.
     pub(super) text: Option<String>,
     /// What `weir key` takes.
     pub(super) digest: String,
@@ -206,12 +209,14 @@ fn number(object: &Value, name: &str) -> Option<u64> {
     object.get(name)?.as_u64()
 }
 
-/// A key as a shell takes it. No command line can hold a NUL: such a key is shown like other texts.
+/// A key as a shell takes it. No command line can hold a NUL, and a key that was cut is not the
+/// whole one: such keys are shown like other texts.
 fn pasteable(key: &str) -> String {
-    if key.contains('\0') {
+    let is_cut = key.len() >= CUT_BYTES_MIN && key.ends_with('\u{2026}');
+    if is_cut || key.contains('\0') || key.chars().nth(TEXT_CHARS_MAX).is_some() {
         return harmless(key);
     }
-    shell::word(&key.chars().take(TEXT_CHARS_MAX).collect::<String>())
+    shell::word(key)
 }
 
 /// A client's text on a terminal: nothing in it moves the cursor, turns its line around, or is
@@ -310,6 +315,9 @@ pub(super) mod tests {
         ] {
             assert_eq!(harmless(text), shown);
         }
+        assert_eq!(pasteable("two words"), "'two words'");
+        let cut = "two words ".repeat(12) + "12345\u{2026}";
+        assert_eq!((pasteable(&cut), pasteable(&cut[1..]).len()), (cut.clone(), cut.len() + 1));
         let long = harmless(&"k".repeat(4_096));
         assert!(long.chars().count() == TEXT_CHARS_MAX + 1 && long.ends_with('\u{2026}'));
     }

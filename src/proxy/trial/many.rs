@@ -307,7 +307,8 @@ impl Source for Blank {
 }
 
 impl Trial {
-    /// Takes one of many requests to its decision.
+    /// Takes one of many requests to its decision: `None` if there is none, which would be a mistake
+    /// in Weir.
     ///
     /// # Errors
     /// It is not a request that a client could send.
@@ -315,7 +316,7 @@ impl Trial {
         &self,
         request: OneOfMany<'_, H>,
         client: &mut TrialClient,
-    ) -> Result<Passing, Unusable>
+    ) -> Result<Option<Passing>, Unusable>
     where
         H: Iterator<Item = (&'h str, &'h str)>,
     {
@@ -327,9 +328,7 @@ impl Trial {
         let mut run: Run = Box::pin(async move { handle(&local, request, &peer, &watched).await });
         let answered = poll_once(&mut run);
         let decided = watch.decided.borrow_mut().take();
-        let Some(decided) = decided else {
-            return Err(Unusable { found: "no decision".to_owned(), expected: "one" });
-        };
+        let Some(decided) = decided else { return Ok(None) };
         let rest = match answered {
             Poll::Ready(answered) => {
                 answered.into_iter().for_each(|answered| drain(answered.body));
@@ -337,7 +336,7 @@ impl Trial {
             }
             Poll::Pending => decided.ends.then_some(ManyRest(run, watch)),
         };
-        Ok(Passing { decided, rest })
+        Ok(Some(Passing { decided, rest }))
     }
 
     /// Ends one of many with its upstream's reply, `took` after it was sent. What it settles counts
@@ -365,18 +364,14 @@ impl Trial {
 
 impl<'h, H: Iterator<Item = (&'h str, &'h str)>> OneOfMany<'_, H> {
     fn built(self) -> Result<Request, Unusable> {
-        let unusable = |what: &str, found: &str, expected| Unusable {
-            found: format!("the {what} {:?}", found.chars().take(60).collect::<String>()),
-            expected,
-        };
         let method = Method::from_bytes(self.method.as_bytes())
-            .map_err(|_| unusable("method", self.method, "a method such as GET"))?;
+            .map_err(|_| Unusable::of("method", self.method, "a method such as GET"))?;
         // Without a fragment, and as strict as the reader of requests.
         let target = PathAndQuery::try_from(self.target).ok();
         let is_path = self.target.starts_with('/') || self.target == "*";
         let target = target
             .filter(|_| is_path)
-            .ok_or_else(|| unusable("target", self.target, "a path and perhaps a query"))?;
+            .ok_or_else(|| Unusable::of("target", self.target, "a path and perhaps a query"))?;
         let mut fields = Fields::new();
         let target = fields.keep(target.as_str().as_bytes());
         fields.append(Known::Host, if self.host.is_empty() { HOST } else { self.host });
