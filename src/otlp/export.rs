@@ -19,8 +19,8 @@ use crate::telemetry::Label as _;
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// The wait before an export is tried again the first time. It doubles each time.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Maximum of that wait, and so how late a collector that is back is noticed, unless it named another
-/// wait.
+/// Maximum of that wait, and so how late a collector that is back is noticed, unless it named
+/// another wait.
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// A batch is tried for this long, and then dropped in favour of later ones.
 const RETRY_FOR_MAX: Duration = Duration::from_secs(30);

@@ -307,8 +307,8 @@ impl Source for Blank {
 }
 
 impl Trial {
-    /// Takes one of many requests to its decision: `None` if there is none, which would be a mistake
-    /// in Weir.
+    /// Takes one of many requests to its decision: `None` if there is none, which would be a
+    /// mistake in Weir.
     ///
     /// # Errors
     /// It is not a request that a client could send.
