@@ -307,8 +307,8 @@ async fn a_collector_may_refuse_or_reject_a_part() {
         let failed = weir.metric("weir_otlp_exports_total{signal=\"traces\",result=\"failed\"}");
         if failed > before { Ok(()) } else { Err(format!("{failed} failed")) }
     });
-    receiver.http().answer(200, &[], "");
     let accepted = weir.metric("weir_otlp_exports_total{signal=\"traces\",result=\"accepted\"}");
+    receiver.http().answer(200, &[], "");
     eventually("it is taken at last", || {
         let now = weir.metric("weir_otlp_exports_total{signal=\"traces\",result=\"accepted\"}");
         if now > accepted { Ok(()) } else { Err(format!("{now}")) }

@@ -177,7 +177,7 @@ async fn a_unit_declared_to_be_refunded_comes_back_when_the_upstream_got_nothing
 async fn an_upstream_that_is_too_slow_is_504() {
     let upstream = Upstream::start();
     let config = Toml::new()
-        .upstream("api", &upstream.url(), "timeouts = { response_header = \"100ms\" }")
+        .upstream("api", &upstream.url(), "timeouts = { response_header = \"2s\" }")
         .policy("public", &[LIMIT])
         .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"public\"");
     let weir = Weir::start(&config.text());

@@ -113,7 +113,10 @@ pub fn attacker(run: &Run) -> Vec<Line> {
         other == 0 && refused > 0,
         format!("{refused} refused in {}, {other} answered otherwise", s(took)),
     );
-    line.judge(rate < CALLS_A_SECOND, format!("{made} calls, {rate:.1} a second"));
+    // A renewal that is late on a busy machine costs some calls; without renewals there would be
+    // one for each request.
+    let most = run.pick(100.0, CALLS_A_SECOND);
+    line.judge(rate < most, format!("{made} calls, {rate:.1} a second"));
     vec![line]
 }
 
