@@ -62,6 +62,7 @@ install() {
     if [[ " $* " == *" nginx-light "* ]]; then root systemctl disable --quiet nginx; fi
     if [[ " $* " == *" haproxy "* ]]; then root systemctl disable --quiet haproxy; fi
     if [[ " $* " == *" prometheus "* ]]; then root systemctl disable --quiet prometheus; fi
+    if [[ " $* " == *" lighttpd "* ]]; then root systemctl disable --quiet lighttpd; fi
 }
 
 # ---- Parts ---------------------------------------------------------------------------------------
@@ -143,7 +144,13 @@ packages_for() {
         fi
         # Loads docs/prometheus and asks what docs/grafana asks.
         have promtool || missing+=(prometheus)
-        # For examples/languages.
+        # Upstreams for the tests of spellings. lighttpd is in a folder that is rarely on the PATH.
+        if ! have php; then
+            if [[ $mac == yes ]]; then missing+=(php); else missing+=(php-cli); fi
+        fi
+        have lighttpd || [[ -x /usr/sbin/lighttpd ]] || missing+=(lighttpd)
+        have perl || missing+=(perl)
+        # npm, which installs the Node.js of the tests.
         if ! have node || ! have npm; then
             if [[ $mac == yes ]]; then missing+=(node); else missing+=(nodejs npm); fi
         fi
@@ -221,17 +228,25 @@ python_packages() {
     cp "$wanted" "$folder/requirements.txt"
 }
 
-# What examples/languages need besides Python: packages of npm, in a folder under target/. As above,
-# the copy of the list is written last.
-languages() {
+# The oldest Node.js on which the tests' packages run.
+node_version=20
+
+# What tests need of npm, with a Node.js of their own, in a folder under target/: Debian's Node.js is
+# too old for componentize-qjs. As above, the copy of the list is written last.
+node_packages() {
     local wanted=tests/clients/package.json target=${CARGO_TARGET_DIR:-target}
     if ! cmp -s "$wanted" "$target/node/complete.json"; then
-        say "Installing the packages for examples/languages from npm into $target/node"
+        say "Installing the tests' packages from npm into $target/node"
         rm -rf "$target/node"
         mkdir -p "$target/node"
         cp "$wanted" "$target/node/package.json"
         npm install --prefix "$target/node" --no-package-lock --no-audit --no-fund --loglevel error ||
             die "npm could not install $wanted" "It needs the npm registry, or one of yours (npm_config_registry)."
+        local node=$target/node/node_modules/.bin/node version
+        version=$("$node" --version 2> /dev/null | sed -n 's/^v\([0-9]*\).*/\1/p')
+        ((${version:-0} >= node_version)) ||
+            die "$node is ${version:-missing}: Node.js $node_version or later is needed" \
+                "npm installs it as the package \`node\`, whose install script must be allowed to run (npm config get ignore-scripts)."
         cp "$wanted" "$target/node/complete.json"
     fi
 }
@@ -253,7 +268,7 @@ for part in "$@"; do
             redis_version
             curl_version
             python_packages
-            languages
+            node_packages
             ;;
         bench)
             packages_for_bench

@@ -23,6 +23,7 @@
 //! workers. [`config`] reads and checks `proxy.toml`. [`reload`] watches the files and has a new
 //! configuration built. [`admin`] serves the operator's pages. [`otlp`] exports traces and metrics
 //! to an OpenTelemetry collector. [`wire`] holds what both ends share, such as messages and bodies.
+//! [`spelling`] knows which spellings of a value upstreams read as one.
 //! [`clock`] tells the time, [`telemetry`] has logs and metrics, and [`replay`] reads access logs
 //! and reports what a configuration would have done with them. [`picture`] draws charts for people.
 //!
@@ -53,6 +54,7 @@ pub mod replay;
 pub mod upstream;
 
 pub(crate) mod http1;
+pub mod spelling;
 pub mod wire;
 
 pub mod clock;

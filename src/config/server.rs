@@ -271,6 +271,7 @@ fn timeouts(table: &mut Table<'_>, server: &mut Server, rates: &Rates) {
 /// `[server.paths]`.
 fn paths(server: &mut Table<'_>, paths: &mut proxy::Paths) {
     let slashes = [
+        ("compare", EncodedSlash::Compare),
         ("reject", EncodedSlash::Reject),
         ("keep", EncodedSlash::Keep),
         ("decode", EncodedSlash::Decode),
@@ -282,12 +283,14 @@ fn paths(server: &mut Table<'_>, paths: &mut proxy::Paths) {
         ("reject", PathParameters::Reject),
     ];
     let exact = [("ignore", false), ("exact", true)];
+    let dots = [("exact", false), ("ignore", true)];
     let keep = [("reject", false), ("keep", true)];
     let mut table = server.section("paths");
     table.choice("encoded_slash", &slashes, &mut paths.encoded_slash);
     table.choice("parameters", &parameters, &mut paths.parameters);
     table.choice("control_characters", &keep, &mut paths.control_characters);
     table.choice("trailing_slash", &exact, &mut paths.trailing_slash_exact);
+    table.choice("trailing_dots", &dots, &mut paths.trailing_dots_ignored);
     table.choice("case", &exact, &mut paths.case_exact);
     table.finish();
 }

@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::StatusCode;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
@@ -31,7 +32,7 @@ use super::permits::Permit;
 use super::state::ConnectionState;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::wire::{Body, Request, Timer, delegate_write};
+use crate::wire::{Body, Request, Timer, delegate_write, is_padded};
 
 /// How much of one request's body a client may send before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
@@ -46,6 +47,8 @@ const FRAME_BYTES_MAX: u32 = 16 << 10;
 /// Beyond these the connection ends with `ENHANCE_YOUR_CALM`.
 const UNSEEN_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
+/// For the client whose field has blanks around its value.
+const PADDED: &str = "a header field's value begins or ends with a blank";
 /// How long a client without open streams may take to close after a GOAWAY.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(CLOSE_TIMEOUT_MS);
 pub(super) const CLOSE_TIMEOUT_MS: u64 = 2_000;
@@ -90,6 +93,13 @@ where
         let context = Arc::clone(&context);
         async move {
             let (head, body) = request.into_parts();
+            // Upstreams cut blanks off. What is compared must not have them either, and a proxy must
+            // refuse them (RFC 9113, 8.2.1).
+            if head.headers.values().any(|value| is_padded(value.as_bytes())) {
+                let refused =
+                    context.handler.unreadable(StatusCode::BAD_REQUEST, PADDED, &context.peer);
+                return Ok(refused.into_http().map(http2_reply::ReplyBody));
+            }
             let request = Request::from_parts(
                 &head,
                 Body::incoming(body).lingering().window(STREAM_WINDOW_BYTES as usize),

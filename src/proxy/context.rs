@@ -37,7 +37,7 @@ use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
 use crate::telemetry::{Access, AccessField, Label as _};
 use crate::upstream::UpstreamError;
-use crate::wire::{self, Body, BodyEnd, Fields, Known, OnEnd, Request, Response};
+use crate::wire::{self, Body, BodyEnd, Fields, Known, OnEnd, Request, Response, TrailerFilter};
 
 /// The state of one request.
 #[derive(Debug)]
@@ -370,7 +370,8 @@ impl RequestContext {
             return self.switch(reply);
         }
         let body = usage::metered(&mut self, &mut reply.fields, reply.body);
-        let body = body.filter_trailers(hop::filter_trailers).on_end_boxed(self);
+        let body =
+            body.filter_trailers(TrailerFilter::With(hop::filter_trailers)).on_end_boxed(self);
         Response { body, ..reply }
     }
 

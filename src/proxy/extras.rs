@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use http::uri::Authority;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::cors::Cors;
 use super::page::Page;
@@ -75,8 +75,13 @@ impl RequestExtras {
     }
 
     /// Applied after Weir's own forwarding fields, which a route may change too, and before the
-    /// policy's fields.
-    pub(super) fn apply(&self, request: &mut Request, path_and_query: Option<&str>) {
+    /// policy's fields. `ambiguous`: fields may have names that an upstream reads as others.
+    pub(super) fn apply(
+        &self,
+        request: &mut Request,
+        path_and_query: Option<&str>,
+        ambiguous: bool,
+    ) {
         if let Some(path_and_query) = path_and_query {
             request.set_target(path_and_query);
         }
@@ -84,8 +89,16 @@ impl RequestExtras {
             request.fields.set(Known::Host, host);
         }
         if let Some(headers) = &self.headers {
+            if ambiguous {
+                headers.remove_ambiguous(&mut request.fields);
+            }
             headers.apply(&mut request.fields);
         }
+    }
+
+    /// The fields that the route changes.
+    pub(super) fn changed(&self) -> impl Iterator<Item = &HeaderName> {
+        self.headers.iter().flat_map(Rules::names)
     }
 }
 

@@ -5,13 +5,14 @@
 //! names in them.
 //!
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
-//! dropped, and no two values look alike. Header fields and cookies are shown unchanged, each
-//! occurrence in order. Query parameters are read as HTML forms encode them
-//! (`application/x-www-form-urlencoded`: `+` is a space, escapes are decoded, a broken escape is
-//! kept as it is). Path parameters have their escapes decoded, so that `/users/%37` and `/users/7`
-//! are one user. `path` and `query` are what is forwarded, with two exceptions: a route's `rewrite`
-//! is applied later, and a path's `;parameters` are left out, as in routing, unless `server.paths`
-//! says otherwise. Values of a JSON body are shown as Unicode text.
+//! dropped, and no two values look alike. A value that upstreams read alike in several spellings is
+//! shown in one of them, and one that they read in several ways is a repeated fact: `spelling`
+//! knows about header fields, bearer tokens, cookies, and parameters of queries and forms (`+` is a
+//! space, escapes are decoded, a broken escape is kept as it is). Path parameters have their escapes
+//! decoded, so that `/users/%37` and `/users/7` are one user. `path` and `query` are what is
+//! forwarded, with two exceptions: a route's `rewrite` is applied later, and a path's `;parameters`
+//! are left out, as in routing, unless `server.paths` says otherwise. Values of a JSON body are
+//! shown as Unicode text.
 
 use std::borrow::Cow;
 
@@ -20,14 +21,14 @@ use smallvec::SmallVec;
 
 use super::client::Client;
 use super::content::{BodyType, ReadBody};
-use super::hop;
 use super::path;
-use super::settings::{PathParameters, Paths};
+use super::settings::Paths;
 use super::target::Target;
 use crate::inspect::{Pointer, Wanted};
 use crate::listen::Peer;
 use crate::policy::{FactNames, Member};
-use crate::wire::{Known, Request};
+use crate::spelling::{self, Bearer, CookieName, FormName};
+use crate::wire::{Fields, Known, Request};
 
 /// How the one value of a fact is found; `None` where it does not exist.
 type Find = for<'a> fn(&RequestView<'a>) -> Option<Cow<'a, str>>;
@@ -59,6 +60,9 @@ const SINGLE: &[(&str, Find)] = &[
 /// The singles among them that need the body.
 const OF_BODIES: [&str; 2] = ["body.type", "body.bytes"];
 
+/// The token of `Authorization: Bearer`, which needs no other name.
+const BEARER: &str = "bearer";
+
 /// How a fact of a family is prepared for a route, from what follows the family's beginning.
 /// `None` where the route can never answer it.
 type Prepare = fn(&str, RouteTraits<'_>) -> Option<FactSource>;
@@ -67,17 +71,17 @@ type Prepare = fn(&str, RouteTraits<'_>) -> Option<FactSource>;
 /// prepared.
 const FAMILIES: &[(&str, Member, Prepare)] = &[
     ("header.", Member::Token, |name, route| {
-        let dropped = hop::is_ambiguous(name.as_bytes()) && !route.underscores;
-        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| !dropped);
-        name.map(FactSource::Header)
+        let dropped = spelling::is_ambiguous(name.as_bytes()) && !route.underscores;
+        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| !dropped)?;
+        Some(if route.underscores { FactSource::AnyHeader(name) } else { FactSource::Header(name) })
     }),
-    ("cookie.", Member::Token, |name, _| Some(FactSource::Cookie(name.to_owned()))),
-    ("query.", Member::Text, |name, _| Some(FactSource::QueryParameter(name.to_owned()))),
+    ("cookie.", Member::Token, |name, _| Some(FactSource::Cookie(CookieName::new(name)))),
+    ("query.", Member::Text, |name, _| Some(FactSource::QueryParameter(FormName::new(name)))),
     ("path.", Member::Text, |name, route| {
         let index = route.parameters.iter().position(|known| *known == name);
         index.map(FactSource::PathParameter)
     }),
-    ("form.", Member::Text, |name, _| Some(FactSource::FormField(name.to_owned()))),
+    ("form.", Member::Text, |name, _| Some(FactSource::FormField(FormName::new(name)))),
     ("body:", Member::Pointer, |pointer, _| value_of_body(pointer, false)),
     ("body.json:", Member::Pointer, |pointer, _| value_of_body(pointer, true)),
 ];
@@ -90,7 +94,7 @@ fn value_of_body(pointer: &str, as_json: bool) -> Option<FactSource> {
 /// The names of all facts of a request.
 pub(super) fn names() -> FactNames {
     FactNames {
-        single: SINGLE.iter().map(|(name, _)| *name).collect(),
+        single: SINGLE.iter().map(|(name, _)| *name).chain([BEARER]).collect(),
         families: FAMILIES.iter().map(|(name, member, _)| (*name, *member)).collect(),
     }
 }
@@ -100,7 +104,7 @@ pub(super) fn names() -> FactNames {
 pub(super) struct RouteTraits<'a> {
     /// The names of its path parameters.
     pub(super) parameters: &'a [&'a String],
-    /// Whether fields with underscores in their names are kept.
+    /// Whether fields are kept whose names an upstream may read as others.
     pub(super) underscores: bool,
 }
 
@@ -115,12 +119,15 @@ pub(super) struct FactQuery {
 #[derive(Debug)]
 enum FactSource {
     Single(Find),
+    Bearer,
     Header(HeaderName),
-    Cookie(String),
-    QueryParameter(String),
+    /// All fields whose names an upstream may read as this one.
+    AnyHeader(HeaderName),
+    Cookie(CookieName),
+    QueryParameter(FormName),
     /// By its index among the route's parameters.
     PathParameter(usize),
-    FormField(String),
+    FormField(FormName),
     /// By its index among the values that are wanted of a body.
     BodyValue {
         wanted: Wanted,
@@ -150,12 +157,13 @@ const FACTS_INLINE: usize = 4;
 
 impl FactQuery {
     /// The query for the fact `name`, which is one of [`names`]. `None` where this route can
-    /// never answer it: it has no such path parameter, or the field's name has an underscore and
-    /// such fields are dropped.
+    /// never answer it: it has no such path parameter, or the field's name is ambiguous and such
+    /// fields are dropped.
     pub(super) fn new(name: &str, route: RouteTraits<'_>) -> Option<Self> {
         let single = SINGLE.iter().find(|(known, _)| *known == name);
         let source = match single {
             Some((_, find)) => FactSource::Single(*find),
+            None if name == BEARER => FactSource::Bearer,
             None => {
                 let mut families = FAMILIES.iter();
                 let (member, prepare) = families
@@ -165,6 +173,17 @@ impl FactQuery {
         };
         Some(Self { name: name.to_owned(), source })
     }
+}
+
+/// The header field that the fact `name` is read from, if it is read from one.
+pub(super) fn field_of(name: &str) -> Option<HeaderName> {
+    let field = match name.split_once('.') {
+        Some(("header", field)) => field,
+        Some(("cookie", _)) => "cookie",
+        _ if name == BEARER => "authorization",
+        _ => return None,
+    };
+    HeaderName::from_bytes(field.as_bytes()).ok()
 }
 
 /// The values of bodies that these queries ask for. `None` if they need no body.
@@ -202,18 +221,28 @@ impl<'a> Facts<'a> {
     fn look_up(&mut self, query: &'a FactQuery, view: RequestView<'a>) {
         let one = match &query.source {
             FactSource::Single(find) => find(&view),
+            FactSource::Bearer => return self.extend(query, bearer_tokens(&view.request.fields)),
             FactSource::Header(name) => {
-                return self.extend(query, view.request.fields.get_all(name).map(latin1));
+                return self.extend(query, view.request.fields.get_all(name).map(field_value));
             }
-            FactSource::Cookie(name) => return self.extend(query, cookies(view.request, name)),
+            FactSource::AnyHeader(name) => {
+                let name = name.as_str().as_bytes();
+                let fields = view.request.fields.iter();
+                let same = fields.filter(|(other, _)| spelling::is_same(name, other));
+                return self.extend(query, same.map(|(_, value)| field_value(value)));
+            }
+            FactSource::Cookie(name) => {
+                let fields = view.request.fields.get_all(Known::Cookie);
+                return self.extend(query, fields.flat_map(|field| name.values(field)).map(text));
+            }
             FactSource::QueryParameter(name) => {
-                let text = view.target.query.unwrap_or_default();
-                return self.extend(query, form_fields(text, name));
+                let query_text = view.target.query.unwrap_or_default();
+                return self.extend(query, name.values(query_text).map(text));
             }
             FactSource::FormField(name) => {
                 let form = view.body.filter(|body| body.body_type == BodyType::Form);
-                let text = form.and_then(|body| std::str::from_utf8(&body.bytes).ok());
-                return self.extend(query, form_fields(text.unwrap_or_default(), name));
+                let form = form.and_then(|body| std::str::from_utf8(&body.bytes).ok());
+                return self.extend(query, name.values(form.unwrap_or_default()).map(text));
             }
             FactSource::BodyValue { index, .. } => {
                 let values = view.body.into_iter().flat_map(|body| body.values.iter());
@@ -242,51 +271,54 @@ pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Every cookie called `name` in all `Cookie` fields. Its quotes are kept (RFC 6265, 5.4 returns
-/// them as they are).
-fn cookies<'a>(request: &'a Request, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
-    let pairs =
-        request.fields.get_all(Known::Cookie).flat_map(|field| field.split(|byte| *byte == b';'));
-    pairs.filter_map(move |pair| {
-        let mut halves = pair.splitn(2, |byte| *byte == b'=');
-        let named = halves.next()?.trim_ascii() == name.as_bytes();
-        let value = halves.next()?;
-        named.then(|| latin1(value.trim_ascii()))
-    })
+/// Bytes of a value as text.
+fn text(value: Cow<'_, [u8]>) -> Cow<'_, str> {
+    match value {
+        Cow::Borrowed(value) => latin1(value),
+        Cow::Owned(value) => Cow::Owned(latin1(&value).into_owned()),
+    }
 }
 
-/// The values of a name in a query or in a form's body.
-fn form_fields<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
-    let pairs = text.split('&').filter(|pair| !pair.is_empty());
-    pairs.filter_map(move |pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (form(key) == name).then(|| form(value))
-    })
+fn field_value(value: &[u8]) -> Cow<'_, str> {
+    latin1(spelling::trimmed(value))
+}
+
+/// The tokens of all `Authorization` fields. One that upstreams read in different ways is two.
+fn bearer_tokens(fields: &Fields) -> impl Iterator<Item = Cow<'_, str>> {
+    let values = fields.get_all(Known::Authorization).flat_map(|value| {
+        let (one, other) = match spelling::bearer(value) {
+            Bearer::None => (None, None),
+            Bearer::One(token) => (Some(token), None),
+            Bearer::Either(one, other) => (Some(one), Some(other)),
+        };
+        one.into_iter().chain(other)
+    });
+    values.map(latin1)
 }
 
 /// A segment's value, without what an upstream may ignore: otherwise `7;a` and `7;b` would be
 /// counted apart from `7`.
 fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
-    decoded(if paths.parameters == PathParameters::Ignore {
-        path::without_parameters(segment)
-    } else {
-        segment
-    })
+    decoded(path::significant(segment, paths))
 }
 
-fn form(text: &str) -> Cow<'_, str> {
-    if text.contains('+') {
-        Cow::Owned(decoded(&text.replace('+', " ")).into_owned())
-    } else {
-        decoded(text)
-    }
+/// Whether a policy sees the same of two readings of one path, each with its parameters.
+pub(super) fn agree(queries: &[FactQuery], [one, other]: [&[&str]; 2], paths: Paths) -> bool {
+    let value = |parameters: &[&str], index: usize| {
+        parameters.get(index).map(|value| path_parameter(value, paths).into_owned())
+    };
+    queries.iter().all(|query| match &query.source {
+        FactSource::PathParameter(index) => value(one, *index) == value(other, *index),
+        // The path itself is never the same.
+        _ => query.name != "path",
+    })
 }
 
 fn decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return latin1(text.as_bytes());
     }
-    Cow::Owned(path::decode(text.as_bytes()).iter().copied().map(char::from).collect())
+    Cow::Owned(spelling::decode(text.as_bytes()).iter().copied().map(char::from).collect())
 }
 
 fn version(version: Version) -> &'static str {
@@ -408,8 +440,32 @@ mod tests {
         ];
         is(
             &facts("/", fields, &[], &["cookie.id"]),
-            &[("cookie.id", "\"x=y\""), ("cookie.id", "\u{e9}")],
+            &[("cookie.id", "x=y"), ("cookie.id", "\u{e9}"), ("cookie.id", "9")],
         );
+    }
+
+    #[test]
+    fn a_bearer_token_is_shown_without_its_scheme_and_twice_where_it_is_read_in_two_ways() {
+        let of = |values: &[&[u8]]| {
+            let fields: Vec<(&str, &[u8])> =
+                values.iter().map(|value| ("authorization", *value)).collect();
+            let shown = facts("/", &fields, &[], &["bearer"]);
+            shown.into_iter().map(|(_, value)| value).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[b"bEaReR   abc "]), ["abc"]);
+        assert_eq!(of(&[b"Basic abc"]), Vec::<String>::new());
+        assert_eq!(of(&[b"Bearer abc", b"Bearer def"]), ["abc", "def"]);
+        assert_eq!(of(&[b"Bearer abc def"]).len(), 2);
+    }
+
+    #[test]
+    fn where_ambiguous_names_are_kept_a_field_is_found_under_all_that_are_read_as_its_own() {
+        let route = RouteTraits { parameters: &[], underscores: true };
+        let query = FactQuery::new("header.x-key", route).unwrap();
+        let FactSource::AnyHeader(name) = query.source else { panic!("{query:?}") };
+        assert_eq!(name, "x-key");
+        let route = RouteTraits { underscores: false, ..route };
+        assert!(FactQuery::new("header.x.key", route).is_none());
     }
 
     #[test]

@@ -13,9 +13,11 @@ use smallvec::SmallVec;
 use super::client::Client;
 use super::context::RequestContext;
 use super::id::Id;
+use super::rules;
 use super::target::Authority;
 use crate::listen::Peer;
 use crate::plan::is_reserved_field;
+use crate::spelling;
 use crate::wire::{Fields, Known, KnownSet, Request};
 
 /// Checked fields that a policy sets.
@@ -148,8 +150,14 @@ pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields,
 }
 
 /// Sets a policy's fields. The first of a name replaces what was there, and further ones are added
-/// to it. Cookies and `Vary` are only ever added to.
-pub(super) fn set(fields: &mut Fields, wanted: &[(HeaderName, HeaderValue)]) {
+/// to it. Cookies and `Vary` are only ever added to. `ambiguous`: `fields` may have names that an
+/// upstream reads as others.
+pub(super) fn set(fields: &mut Fields, wanted: &[(HeaderName, HeaderValue)], ambiguous: bool) {
+    if ambiguous && !wanted.is_empty() {
+        rules::spelled_otherwise(fields, |name| {
+            wanted.iter().any(|(own, _)| spelling::is_same(own.as_str().as_bytes(), name))
+        });
+    }
     for (index, (name, value)) in wanted.iter().enumerate() {
         let grows = *name == SET_COOKIE
             || *name == VARY
@@ -183,7 +191,7 @@ mod tests {
             wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let wanted = policy_fields(&wanted).unwrap();
         forwarding(&mut request.fields, &authority, &client, &peer, &Id::fresh());
-        set(&mut request.fields, &wanted);
+        set(&mut request.fields, &wanted, false);
         request
     }
 
@@ -280,7 +288,7 @@ mod tests {
     fn cookies_only_grow() {
         let mut fields = Fields::new();
         fields.append(Known::SetCookie, "a=1");
-        set(&mut fields, &policy_fields(&[("set-cookie".into(), "b=2".into())]).unwrap());
+        set(&mut fields, &policy_fields(&[("set-cookie".into(), "b=2".into())]).unwrap(), false);
         assert_eq!(fields.get_all(Known::SetCookie).count(), 2);
     }
 }

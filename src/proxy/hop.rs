@@ -12,6 +12,7 @@ use http::header::HeaderName;
 use smallvec::SmallVec;
 
 use crate::plan::is_reserved_field;
+use crate::spelling::is_ambiguous;
 use crate::wire::{Fields, Known, KnownSet};
 
 /// A connection's own fields.
@@ -54,9 +55,25 @@ const CLIENT_FIELDS: KnownSet = KnownSet::of(&[
     Known::ForwardedHost,
 ]);
 
-/// Credentials and cookies: never accepted in a trailer.
-const CREDENTIALS: KnownSet =
-    KnownSet::of(&[Known::Authorization, Known::Cookie, Known::SetCookie]);
+/// Never accepted in a trailer: credentials and cookies, and what traces say.
+const NOT_LATE: KnownSet = KnownSet::of(&[
+    Known::Authorization,
+    Known::Cookie,
+    Known::SetCookie,
+    Known::TraceParent,
+    Known::Origin,
+]);
+
+/// Fields that are never accepted in another spelling of their names, besides the hop-by-hop ones:
+/// framing, the target, and what Weir itself says.
+const ONE_SPELLING: KnownSet = KnownSet::of(&[
+    Known::Host,
+    Known::ContentLength,
+    Known::Trailer,
+    Known::Expect,
+    Known::RequestId,
+    Known::TraceParent,
+]);
 
 /// A name or a protocol, copied out of fields that are being changed.
 pub(super) type Text = SmallVec<[u8; 24]>;
@@ -67,22 +84,15 @@ pub(super) type Text = SmallVec<[u8; 24]>;
 /// `TE` is kept only as `trailers`, which every hop here supports. It is kept without `Connection:
 /// te`, which concerns the next connection: `upstream` writes those fields. Unless the client is a
 /// trusted proxy, everything that only a proxy may say is removed: an upstream may trust all of
-/// `X-Forwarded-*`, not only those that we set. Names with an underscore are removed too, unless
-/// they are allowed: see [`is_ambiguous`].
+/// `X-Forwarded-*`, not only those that we set. Names that an upstream may read as others
+/// ([`is_ambiguous`]) are removed too, unless `underscores` allows them.
 pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: bool) -> Option<Text> {
     let trailers = fields
         .get_all(Known::Te)
         .flat_map(tokens)
         .any(|token| token.eq_ignore_ascii_case(b"trailers"));
     let upgrade = strip(fields);
-    if !(trusted && underscores) {
-        strip_untrusted(fields, trusted, underscores);
-    }
-    // A trailer is only forwarded if it is announced. One of these would bypass our checks and
-    // reach an upstream that merges trailers into fields.
-    if fields.get_all(Known::Trailer).flat_map(tokens).any(is_end_to_end) {
-        fields.remove(Known::Trailer);
-    }
+    strip_untrusted(fields, trusted, underscores);
     if trailers {
         fields.append(Known::Te, "trailers");
     }
@@ -102,15 +112,13 @@ pub(super) fn join_cookies(fields: &mut Fields) {
     fields.set(Known::Cookie, whole);
 }
 
-/// Removes what only a proxy may say about its client, unless the client is trusted, and names with
-/// an underscore, unless they are allowed.
+/// Removes what only a proxy may say about its client, unless the client is trusted, and ambiguous
+/// names, unless they are allowed.
 fn strip_untrusted(fields: &mut Fields, trusted: bool, underscores: bool) {
     // Names without a number of their own are all under `Other`.
     if fields.present().has(Known::Other) {
         fields.retain(|known, name, _| match known {
-            Known::Other if is_ambiguous(name) => {
-                underscores && (trusted || !is_client_field_with_hyphens(name))
-            }
+            Known::Other if is_ambiguous(name) => underscores && is_kept(name, trusted),
             Known::Other => trusted || !is_forwarded(name),
             known => trusted || !CLIENT_FIELDS.has(known),
         });
@@ -119,16 +127,15 @@ fn strip_untrusted(fields: &mut Fields, trusted: bool, underscores: bool) {
     }
 }
 
-/// Whether an upstream may read the name as another one: CGI, WSGI, PHP and the like turn hyphens
-/// into underscores, so `X_Forwarded_For` and `X-Forwarded-For` are the same to them.
-pub(super) fn is_ambiguous(name: &[u8]) -> bool {
-    name.contains(&b'_')
-}
-
+/// Whether a field with an ambiguous name is kept where these are: not if it may be read as one
+/// that this client may not send.
 #[cold]
-fn is_client_field_with_hyphens(name: &[u8]) -> bool {
-    let hyphens: Text = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
-    CLIENT_FIELDS.has(Known::of(&hyphens)) || is_forwarded(&hyphens)
+fn is_kept(name: &[u8], trusted: bool) -> bool {
+    let hyphen = |byte: &u8| if byte.is_ascii_alphanumeric() { *byte } else { b'-' };
+    let hyphens: Text = name.iter().map(hyphen).collect();
+    let known = Known::of(&hyphens);
+    let of_proxies = CLIENT_FIELDS.has(known) || is_forwarded(&hyphens);
+    !HOP_BY_HOP.has(known) && !ONE_SPELLING.has(known) && (trusted || !of_proxies)
 }
 
 /// Removes the hop-by-hop fields of a reply, or the remaining ones of a request, and returns the
@@ -184,29 +191,20 @@ fn upgrade(fields: &Fields) -> Option<Text> {
     (confirmed && offers.next().is_none()).then(|| Text::from_slice(offer))
 }
 
-/// Removes from trailers what may not follow the content: framing, routing and credentials. An
+/// Whether a field may follow the content: not what framing, routing and credentials need. An
 /// upstream that merges trailers into fields would otherwise get them past all checks.
+pub(super) fn may_be_trailer(name: &[u8]) -> bool {
+    let reserved = std::str::from_utf8(name).map_or(true, is_reserved_field);
+    !(reserved || is_end_to_end(name) || NOT_LATE.has(Known::of(name)))
+}
+
+/// Removes from a reply's trailers what may not follow the content.
 pub(super) fn filter_trailers(trailers: &mut HeaderMap) {
-    let late = |name: &&HeaderName| {
-        let known = Known::of(name.as_str().as_bytes());
-        is_reserved_field(name.as_str())
-            || is_end_to_end(name.as_str().as_bytes())
-            || CREDENTIALS.has(known)
-    };
+    let late = |name: &&HeaderName| !may_be_trailer(name.as_str().as_bytes());
     let removed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
     for name in removed {
         trailers.remove(name);
     }
-}
-
-/// Like [`filter_trailers`], for a request's: also removes names with an underscore.
-pub(super) fn filter_trailers_without_underscores(trailers: &mut HeaderMap) {
-    let removed: SmallVec<[HeaderName; 4]> =
-        trailers.keys().filter(|name| is_ambiguous(name.as_str().as_bytes())).cloned().collect();
-    for name in removed {
-        trailers.remove(name);
-    }
-    filter_trailers(trailers);
 }
 
 fn is_end_to_end(name: &[u8]) -> bool {
@@ -219,7 +217,8 @@ fn is_forwarded(name: &[u8]) -> bool {
     name.get(..FAMILY.len()).is_some_and(|start| start.eq_ignore_ascii_case(FAMILY))
 }
 
-fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The members of a list.
+pub(super) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
@@ -358,9 +357,38 @@ mod tests {
             headers(&said[3..]),
             "as good as `X-Forwarded-For` where it is read"
         );
-        let mut trailers = headers(&[("x_sum", "1"), ("x-sum", "1"), ("cookie", "a")]);
-        filter_trailers_without_underscores(&mut trailers);
-        assert_eq!(trailers, headers(&[("x-sum", "1")]));
+    }
+
+    #[test]
+    fn what_cgi_reads_as_a_name_with_hyphens_is_taken_off_too() {
+        let said = [
+            ("X.Real.IP", "1.1.1.1"),
+            ("X.Forwarded-Port", "443"),
+            ("X~Internal", "1"),
+            ("x-internal", "2"),
+        ];
+        let mut found = fields(&said);
+        strip_request(&mut found, true, false);
+        assert_eq!(found.to_map(), headers(&said[3..]));
+        let mut found = fields(&said);
+        strip_request(&mut found, false, true);
+        assert_eq!(found.to_map(), headers(&said[2..]));
+    }
+
+    #[test]
+    fn framing_and_what_weir_says_have_one_spelling() {
+        let said = [
+            "Transfer_Encoding",
+            "Content_Length",
+            "X_Request_Id",
+            "weir.degraded",
+            "TE_",
+            "Host_",
+        ];
+        let mut found = Fields::new();
+        said.iter().for_each(|name| found.append(*name, "1"));
+        strip_request(&mut found, true, true);
+        assert_eq!(found.to_map(), headers(&[("te_", "1"), ("host_", "1")]));
     }
 
     #[test]
@@ -398,20 +426,6 @@ mod tests {
         ]);
         filter_trailers(&mut found);
         assert_eq!(found, headers(&[("grpc-status", "0"), ("x-sum", "1")]));
-    }
-
-    #[test]
-    fn what_we_say_of_a_client_is_no_trailer() {
-        for (announced, kept) in [
-            ("x-sum", true),
-            ("x-sum, X-Forwarded-For", false),
-            ("host", false),
-            ("x-request-id", false),
-        ] {
-            let mut found = fields(&[("trailer", announced)]);
-            strip_request(&mut found, true, false);
-            assert_eq!(found.has(Known::Trailer), kept, "{announced}");
-        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! In the order of a request: `target` and `path` (the request's target), `client` (its client),
 //! `hop` (hop-by-hop fields), `routes` and `trie` (its route), `admit` with `facts` and `content`
-//! (policy and limits), `forward` with `rewrite`, `rules` and `extras` (the request to the
-//! upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`, `fields`
+//! (policy and limits), `forward` with `rewrite`, `rules`, `extras` and `trailers` (the request to
+//! the upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`, `fields`
 //! and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`, `tally`,
 //! `keys`, `measure`, `access` with `kept`, `remembered`, `trace` and `tunnel` (the end of the
 //! request). `snapshot` holds what all of it is built from, `live` swaps it under load. `account`
@@ -32,6 +32,7 @@ mod extras;
 mod forward;
 mod rewrite;
 mod rules;
+mod trailers;
 
 mod cors;
 mod fields;
@@ -151,12 +152,9 @@ async fn serve<X: Exchange>(
     let authority = target::normalize(&mut request, context.client.https, peer, &snapshot.settings)
         .inspect_err(|_| context.note_path(target::split(request.target()).0))?;
     // Before the policy: it must see what the upstream will see.
-    let upgrade = hop::strip_request(
-        &mut request.fields,
-        context.client.trusted,
-        snapshot.settings.underscores_in_headers,
-    )
-    .filter(|_| request.version == Version::HTTP_11);
+    let ambiguous = snapshot.settings.underscores_in_headers;
+    let upgrade = hop::strip_request(&mut request.fields, context.client.trusted, ambiguous)
+        .filter(|_| request.version == Version::HTTP_11);
     context.keep_headers(&request.fields, &snapshot.limiter);
     if request.version == Version::HTTP_2 {
         hop::join_cookies(&mut request.fields);
@@ -214,10 +212,13 @@ async fn serve<X: Exchange>(
             drop(parameters);
             forward::prepare(&mut request, &authority, peer, context);
             if let Some(extras) = &route.extras {
-                extras.apply(&mut request, rewritten.as_deref());
+                extras.apply(&mut request, rewritten.as_deref(), ambiguous);
             }
-            forward::set(&mut request.fields, &upstream_fields);
+            forward::set(&mut request.fields, &upstream_fields, ambiguous);
+            let filter =
+                trailers::filter(&mut request.fields, &route.touched, &upstream_fields, ambiguous);
             let body = usage::prepare(context, &mut request.fields, read, body)?;
+            let body = body.filter_trailers(filter);
             if let Some(protocol) = upgrade {
                 tunnel::request_upgrade(&route.upgrades, &mut request, &body, protocol, context);
             }
@@ -249,15 +250,9 @@ fn limited(body: Body, snapshot: &Snapshot, route: &Route, context: &RequestCont
     }
     // A gRPC client may also send little for long: see `body_idle`.
     let rate = snapshot.settings.body_rate.filter(|_| !context.grpc);
-    let filter = if snapshot.settings.underscores_in_headers {
-        hop::filter_trailers
-    } else {
-        hop::filter_trailers_without_underscores
-    };
     body.limit(route.body_bytes_max)
         .idle_timeout(body_idle(snapshot, route, context))
         .min_rate(rate)
-        .filter_trailers(filter)
 }
 
 /// A gRPC client may listen for long before it sends again, so the upstream's idle time applies.

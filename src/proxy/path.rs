@@ -9,8 +9,9 @@
 //! - bytes that are not allowed in a path (`"`, `{`, beyond ASCII) are escaped;
 //! - `//` becomes `/`, as with nginx's `merge_slashes on`;
 //! - `.` and `..` are resolved, and a path that climbs above the root is refused;
-//! - `%2F` and `%5C` are refused, since some upstreams read them as separators and others as data.
-//!   [`EncodedSlash`] can choose one;
+//! - some upstreams read `%2F` and `%5C` as separators and others as data. `%2F` is kept where both
+//!   readings lead to the same decision, which the snapshot finds out; `%5C` is refused.
+//!   [`EncodedSlash`] can choose one reading;
 //! - a path is refused if an upstream that cuts segments at `;` would find a dot segment
 //!   (`..;/admin`) or an empty one (`/;/admin`) in it;
 //! - NUL, other control characters, a raw backslash and broken escapes are refused.
@@ -24,6 +25,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::settings::{EncodedSlash, PathParameters, Paths};
+use crate::spelling::decode;
 
 /// Why a path has no normal form, for the problem document.
 pub(super) type Refused = &'static str;
@@ -50,6 +52,14 @@ pub(super) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>, Refused> 
     }
     // Only ASCII was written, so this can't fail. If it did, the request would be refused.
     String::from_utf8(out).map(Cow::Owned).map_err(|_| "the path is not text")
+}
+
+/// The normal form of a normal path whose escaped slashes are read as slashes. `None` if there are
+/// none.
+pub(super) fn with_decoded_slashes(path: &str, paths: Paths) -> Option<Result<String, Refused>> {
+    let is_escaped = memchr::memchr(b'%', path.as_bytes()).is_some() && path.contains("%2F");
+    let paths = Paths { encoded_slash: EncodedSlash::Decode, ..paths };
+    is_escaped.then(|| normal(path, paths).map(Cow::into_owned))
 }
 
 /// Whether the path at the start of `asked`, up to a query, is in its normal form.
@@ -128,33 +138,47 @@ pub(super) fn without_parameters(segment: &str) -> &str {
 /// The path as policies see it: without the parts that routing ignores because an upstream may
 /// ignore them.
 pub(super) fn shown(path: &str, paths: Paths) -> Cow<'_, str> {
-    if paths.parameters != PathParameters::Ignore
-        || !path.bytes().any(|byte| matches!(byte, b';' | b'%'))
-    {
+    let parameters = paths.parameters == PathParameters::Ignore
+        && path.bytes().any(|byte| matches!(byte, b';' | b'%'));
+    let dots = paths.trailing_dots_ignored
+        && path.split('/').any(|segment| without_trailing_dots(segment).len() < segment.len());
+    if !parameters && !dots {
         return Cow::Borrowed(path);
     }
     let mut out = String::with_capacity(path.len());
     for segment in path.split('/').skip(1) {
         out.push('/');
-        out.push_str(without_parameters(segment));
+        out.push_str(significant(segment, paths));
     }
     Cow::Owned(out)
 }
 
+/// The part of a segment that is compared and shown: without what an upstream may ignore.
+pub(super) fn significant(segment: &str, paths: Paths) -> &str {
+    let ignored = paths.parameters == PathParameters::Ignore;
+    let bare = if ignored { without_parameters(segment) } else { segment };
+    if paths.trailing_dots_ignored { without_trailing_dots(bare) } else { bare }
+}
+
+/// A segment without the dots and blanks at its end, which Windows leaves off a file's name. One of
+/// nothing else is left as it is.
+fn without_trailing_dots(segment: &str) -> &str {
+    let mut rest = segment;
+    while let Some(shorter) = rest.strip_suffix('.').or_else(|| rest.strip_suffix("%20")) {
+        rest = shorter;
+    }
+    if rest.is_empty() { segment } else { rest }
+}
+
 /// Whether a segment may change when it is [`folded`].
 pub(super) fn may_fold(segment: &str) -> bool {
-    segment.bytes().any(|byte| matches!(byte, b'%' | b';' | b'A'..=b'Z'))
+    segment.ends_with('.') || segment.bytes().any(|byte| matches!(byte, b'%' | b';' | b'A'..=b'Z'))
 }
 
 /// A normal segment in the form in which it is compared with a route's: escapes decoded, in lower
 /// case unless case matters, and without its parameters if they are ignored.
 pub(super) fn folded(segment: &str, paths: Paths) -> SmallVec<[u8; 64]> {
-    let bare = if paths.parameters == PathParameters::Ignore {
-        without_parameters(segment)
-    } else {
-        segment
-    };
-    let mut bytes = decode(bare.as_bytes());
+    let mut bytes = decode(significant(segment, paths).as_bytes());
     if !paths.case_exact {
         fold_case(&mut bytes);
     }
@@ -250,6 +274,9 @@ fn normal_segment(out: &mut Vec<u8>, segment: &[u8], paths: Paths) -> Result<(),
                     b'/' | b'\\' if paths.encoded_slash == EncodedSlash::Reject => {
                         return Err("the path has an escaped slash or backslash");
                     }
+                    b'\\' if paths.encoded_slash == EncodedSlash::Compare => {
+                        return Err("the path has an escaped backslash");
+                    }
                     byte if unreserved(byte) => out.push(byte),
                     byte => push_escape(out, byte),
                 }
@@ -274,25 +301,6 @@ fn hides_dots(segment: &[u8]) -> bool {
         let name = part.split(|byte| *byte == b';').next().unwrap_or_default();
         matches!(name, b"." | b"..")
     })
-}
-
-/// The decoded bytes of an escaped text. A broken escape is kept as it is.
-pub(super) fn decode(text: &[u8]) -> SmallVec<[u8; 64]> {
-    let mut out = SmallVec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte == b'%'
-            && let [high, low, after @ ..] = rest
-            && let (Some(high), Some(low)) = (hex(*high), hex(*low))
-        {
-            out.push(high << 4 | low);
-            rest = after;
-        } else {
-            out.push(byte);
-        }
-    }
-    out
 }
 
 fn push_escape(out: &mut Vec<u8>, byte: u8) {
@@ -350,6 +358,7 @@ mod tests {
         control_characters: false,
         trailing_slash_exact: false,
         case_exact: false,
+        trailing_dots_ignored: false,
     };
     const KEPT: Paths = Paths { encoded_slash: EncodedSlash::Keep, ..DEFAULT };
 

@@ -407,7 +407,7 @@ impl Refusal {
 /// Applies a policy's own status and fields. The fields were checked when it decided.
 fn denied(denial: &Denial, fields: &mut Fields) -> Option<StatusCode> {
     if let Ok(wanted) = forward::policy_fields(&denial.headers) {
-        forward::set(fields, &wanted);
+        forward::set(fields, &wanted, false);
     }
     StatusCode::from_u16(denial.status).ok()
 }

@@ -13,13 +13,13 @@ use super::account::{Account, Origin, Parts, Rejection};
 use super::context::RequestContext;
 use super::facts::Facts;
 use super::id::Id;
-use super::path;
 use super::refusal::RefusalCause;
 use super::tally::{Decided, NO_ROUTE};
 use super::text::AddressText;
 use crate::insight::{self, Kind};
 use crate::plan::{Limit, LimitOutcome, Outcome};
 use crate::policy::{Decision, Verdict};
+use crate::spelling;
 use crate::telemetry::{Label as _, is_credentials_header, names_credentials};
 
 /// Bytes of one fact that are remembered, at most.
@@ -105,7 +105,7 @@ impl ShownFact {
     pub fn may_be_secret(&self) -> bool {
         let name = self.name.as_str();
         let families = ["header.", "cookie.", "query.", "form.", "body:", "body.json:"];
-        name == "query"
+        matches!(name, "query" | "bearer")
             || name == "tls.client.subject"
             || families.iter().any(|family| name.starts_with(family))
     }
@@ -127,7 +127,7 @@ impl ShownFact {
         }
         let shown = self.value.split('&').map(|pair| {
             let name = pair.split_once('=').map_or(pair, |(name, _)| name);
-            let decoded = path::decode(name.as_bytes());
+            let decoded = spelling::decode(name.as_bytes());
             let hides = names_credentials(&String::from_utf8_lossy(&decoded));
             if hides { Cow::Owned(format!("{name}=hidden")) } else { Cow::Borrowed(pair) }
         });

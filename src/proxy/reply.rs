@@ -40,7 +40,7 @@ pub(super) fn add_fields(fields: &mut Fields, context: &RequestContext) {
             fields::add(fields, style, limits, outcome, None);
         }
     }
-    forward::set(fields, &context.response_fields);
+    forward::set(fields, &context.response_fields, false);
     if let Some(what) = context.degraded {
         fields.set(Known::WeirDegraded, what);
     }

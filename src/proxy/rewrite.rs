@@ -19,6 +19,7 @@ const WRITTEN: Paths = Paths {
     parameters: PathParameters::Keep,
     control_characters: true,
     trailing_slash_exact: true,
+    trailing_dots_ignored: false,
     case_exact: true,
 };
 

@@ -12,8 +12,9 @@ use std::net::Ipv6Addr;
 use http::Method;
 
 use super::path;
-use super::settings::{PathParameters, Paths};
+use super::settings::{EncodedSlash, PathParameters, Paths};
 use super::trie::{Match, Methods, Pattern, SEGMENTS_MAX, Segment, Trie, UnreachedRoute};
+use crate::spelling;
 use crate::telemetry::Mistake;
 
 /// Maximum bytes of a parameter's name.
@@ -215,7 +216,12 @@ fn segment(part: &str, paths: Paths) -> Result<Segment, &'static str> {
         return Err("a path without query and fragment");
     }
     let slashed = format!("/{part}");
-    let normal = path::normal(&slashed, paths)
+    // With both readings, no request could match it under both.
+    let encoded_slash = match paths.encoded_slash {
+        EncodedSlash::Compare => EncodedSlash::Reject,
+        chosen => chosen,
+    };
+    let normal = path::normal(&slashed, Paths { encoded_slash, ..paths })
         .map_err(|_| "a path that is a request's normal form, without dot segments, broken escapes and what `server.paths` refuses")?;
     if normal.len() == 1 && !part.is_empty() {
         return Err("a path without dot segments, since a request's are resolved");
@@ -223,7 +229,7 @@ fn segment(part: &str, paths: Paths) -> Result<Segment, &'static str> {
     if normal.bytes().filter(|byte| *byte == b'/').count() > 1 {
         return Err("a path with plain slashes, since a request's escaped ones are decoded");
     }
-    Ok(Segment::Literal(path::decode(normal.trim_start_matches('/').as_bytes()).to_vec()))
+    Ok(Segment::Literal(spelling::decode(normal.trim_start_matches('/').as_bytes()).to_vec()))
 }
 
 /// A literal with parameters would match no request if parameters are ignored or stripped.
@@ -281,7 +287,6 @@ fn quoted(text: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::settings::EncodedSlash;
     use super::*;
 
     /// Host, path, methods.

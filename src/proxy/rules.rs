@@ -4,8 +4,9 @@ use http::{HeaderName, HeaderValue};
 
 use super::settings::HeaderRules;
 use crate::plan::is_reserved_field;
+use crate::spelling;
 use crate::telemetry::Mistake;
-use crate::wire::Fields;
+use crate::wire::{Fields, Known};
 
 /// Maximum bytes of a value.
 const VALUE_BYTES_MAX: usize = 4 << 10;
@@ -60,6 +61,20 @@ impl Rules {
         Ok(Some(rules).filter(|_| *written != HeaderRules::default()))
     }
 
+    /// The fields that are changed.
+    pub(super) fn names(&self) -> impl Iterator<Item = &HeaderName> {
+        let set = self.set.iter().chain(&self.add).map(|(name, _)| name);
+        self.remove.iter().chain(set)
+    }
+
+    /// Removes the fields that an upstream may read as one of those that are removed or set.
+    pub(super) fn remove_ambiguous(&self, fields: &mut Fields) {
+        let names = self.remove.iter().chain(self.set.iter().map(|(name, _)| name));
+        spelled_otherwise(fields, |name| {
+            names.clone().any(|own| spelling::is_same(own.as_str().as_bytes(), name))
+        });
+    }
+
     /// Applies the changes.
     pub(super) fn apply(&self, fields: &mut Fields) {
         for name in &self.remove {
@@ -71,6 +86,16 @@ impl Rules {
         for (name, value) in &self.add {
             fields.append(name, value);
         }
+    }
+}
+
+/// Removes the fields with ambiguous names for which `is_same` says that an upstream may read them
+/// as one that is removed or set.
+pub(super) fn spelled_otherwise(fields: &mut Fields, is_same: impl Fn(&[u8]) -> bool) {
+    if fields.present().has(Known::Other) {
+        fields.retain(|known, name, _| {
+            known != Known::Other || !spelling::is_ambiguous(name) || !is_same(name)
+        });
     }
 }
 

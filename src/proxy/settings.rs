@@ -242,6 +242,8 @@ pub struct Paths {
     pub trailing_slash_exact: bool,
     /// `/login` and `/Login` are distinct.
     pub case_exact: bool,
+    /// `/login`, `/login.` and `/login%20` are the same, as IIS reads them.
+    pub trailing_dots_ignored: bool,
 }
 
 impl Paths {
@@ -251,6 +253,7 @@ impl Paths {
             parameters: PathParameters::Keep,
             trailing_slash_exact: true,
             case_exact: true,
+            trailing_dots_ignored: false,
             ..self
         }
     }
@@ -259,8 +262,11 @@ impl Paths {
 /// `server.paths.encoded_slash`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EncodedSlash {
-    /// The request is refused with 400.
+    /// `%2F` is forwarded as it came where the route and the facts are the same whether it is data
+    /// or a slash. The request is refused with 400 where they differ, or with `%5C`.
     #[default]
+    Compare,
+    /// The request is refused with 400.
     Reject,
     /// They are data within a segment, forwarded as they came.
     Keep,

@@ -14,11 +14,15 @@ use super::extras::{self, ReplyExtras, RequestExtras};
 use super::facts::{FactQuery, Facts, RequestView, RouteTraits, wanted_of_bodies};
 use super::live::Observers;
 use super::page::Page;
+use super::refusal::{Check, Refusal};
 use super::remembered::{Insight, PackedFacts};
 use super::routes::{Matcher, Routes, Unrouted};
-use super::settings::{self, FieldStyle, Inspect, Respond, RoutePolicy, RouteSettings, Settings};
+use super::settings::{
+    self, EncodedSlash, FieldStyle, Inspect, Paths, Respond, RoutePolicy, RouteSettings, Settings,
+};
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
+use super::trailers::Touched;
 use super::trie::{Match, Pattern, UnreachedRoute};
 use super::tunnel::Upgrades;
 use crate::clock::Clock;
@@ -29,7 +33,7 @@ use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics, Mistake};
 use crate::upstream::Upstream;
 use crate::wire::{Fields, Known, Request};
 
-use super::{cors, rules};
+use super::{cors, facts, path, rules};
 
 /// Everything a request needs, built as a whole from one configuration and never changed. A reload
 /// replaces it as a whole.
@@ -54,11 +58,17 @@ pub(super) struct Route {
     pub(super) body_bytes_max: u64,
     pub(super) request_timeout: Option<Duration>,
     pub(super) extras: Option<Box<RequestExtras>>,
+    /// The header fields that it changes or its policy reads.
+    pub(super) touched: Touched,
     pub(super) upgrades: Upgrades,
     /// Its path is spelt in the form in which routes are matched.
     is_folded: bool,
     handle: RouteHandle,
 }
+
+/// For the client whose escaped slash some upstreams would read as a slash.
+const ESCAPED_SLASH: &str =
+    "the path has an escaped slash, and is another resource without the escape";
 
 /// What a route does with a request: a [`RouteAction`](settings::RouteAction), built.
 #[derive(Debug)]
@@ -184,7 +194,51 @@ impl Snapshot {
 
     /// The route for a request. A preflight without a route of its own gets the route of the
     /// request that it announces, if that route has CORS rules.
+    ///
+    /// # Errors
+    /// There is none, or the path has an escaped slash and would be decided on differently if that
+    /// were a slash.
     pub(super) fn find<'r>(
+        &self,
+        target: Target<'r>,
+        request: &Request,
+    ) -> Result<Match<'r>, Refusal> {
+        let found = self.find_as_read(target, request);
+        if target.paths.encoded_slash == EncodedSlash::Compare
+            && let Some(decoded) = path::with_decoded_slashes(target.path, target.paths)
+        {
+            let decoded = decoded.map_err(|found| Refusal::BadRequest(Check::Path.wrong(found)))?;
+            let other = self.find_as_read(Target { path: &decoded, ..target }, request);
+            if !self.agree(&found, &other, target.paths) {
+                return Err(Refusal::BadRequest(Check::Path.wrong(ESCAPED_SLASH)));
+            }
+        }
+        found.map_err(Refusal::from)
+    }
+
+    /// Whether two readings of a path are decided on in the same way.
+    #[cold]
+    fn agree(
+        &self,
+        one: &Result<Match<'_>, Unrouted>,
+        other: &Result<Match<'_>, Unrouted>,
+        paths: Paths,
+    ) -> bool {
+        match (one, other) {
+            (Ok(one), Ok(other)) => {
+                let decider = self.route(one.route).and_then(|route| route.decider.as_ref());
+                one.route == other.route
+                    && decider.is_none_or(|decider| {
+                        let both = [&*one.parameters, &*other.parameters];
+                        facts::agree(&decider.queries, both, paths)
+                    })
+            }
+            (Err(_), Err(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn find_as_read<'r>(
         &self,
         target: Target<'r>,
         request: &Request,
@@ -270,7 +324,8 @@ impl Snapshot {
 /// Whether a path is spelt in the form in which routes are matched. If a route's and a request's
 /// both are, no other reading of them exists.
 fn is_folded(path: &str) -> bool {
-    !path.ends_with('/')
+    !path.ends_with(['/', '.'])
+        && !path.contains("./")
         && !path.bytes().any(|byte| byte.is_ascii_uppercase() || matches!(byte, b';' | b'%'))
 }
 
@@ -305,6 +360,11 @@ impl Route {
             ..RouteHandle::new(written.name, written.fields, policy, settings, metrics)
         };
         let parameters: Vec<&String> = pattern.parameters().collect();
+        let facts = written.policy.iter().flat_map(|policy| policy.policy.request_facts());
+        let touched = Touched::of(
+            extras.iter().flat_map(|extras| extras.changed()),
+            facts.map(String::as_str),
+        );
         let decider = written
             .policy
             .map(|policy| Decider::new(policy, &parameters, settings, written.inspect));
@@ -316,6 +376,7 @@ impl Route {
             body_bytes_max,
             request_timeout,
             extras,
+            touched,
             upgrades,
             is_folded,
             handle,

@@ -99,6 +99,7 @@ impl Asked {
             "scheme" => Self::Scheme,
             "http.version" => Self::Version,
             "request.length" | "header.content-length" => Self::RequestBytes,
+            "bearer" => Self::Header("authorization".to_owned()),
             _ if fact.starts_with("path.") => Self::Always,
             _ if fact.starts_with("query.") => Self::Query,
             _ if fact.starts_with("cookie.") => Self::Header("cookie".to_owned()),

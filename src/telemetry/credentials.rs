@@ -1,8 +1,8 @@
 //! By which names credentials are known: what is never shown, whoever asks.
 
 /// What has one of these words in its name is never shown. `token` is one more, `tokens` is not.
-const CREDENTIALS: [&str; 7] =
-    ["authorization", "password", "passwd", "passphrase", "pwd", "secret", "credential"];
+const CREDENTIALS: [&str; 8] =
+    ["authorization", "bearer", "password", "passwd", "passphrase", "pwd", "secret", "credential"];
 
 /// Whether what has this name is a password or the like, whatever its case is. API keys are not:
 /// limits count by them, so an operator who shows keys shows them.

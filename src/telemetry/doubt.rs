@@ -33,6 +33,8 @@ labels! {
         UnreachedCost = "unreached-cost",
         /// A key that clients choose themselves.
         UnboundedKey = "unbounded-key",
+        /// A key that clients can spell in many ways.
+        SpelledKey = "spelled-key",
     }
 }
 

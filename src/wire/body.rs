@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 
 use super::content::{Content, Observer};
 use super::read_on::ReadOn;
-use super::{BodyEnd, BodyFailure, OnEnd, Rate};
+use super::{BodyEnd, BodyFailure, OnEnd, Rate, TrailerFilter};
 
 /// A request's or a reply's body.
 #[derive(Default)]
@@ -195,7 +195,7 @@ impl Body {
 
     /// Filters the trailers before they are passed on.
     #[must_use]
-    pub fn filter_trailers(self, filter: fn(&mut HeaderMap)) -> Self {
+    pub fn filter_trailers(self, filter: TrailerFilter) -> Self {
         self.with(|content| content.filter_trailers(filter))
     }
 

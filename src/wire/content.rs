@@ -18,7 +18,10 @@ use smallvec::SmallVec;
 
 use super::read_on::{self, ReadOn};
 use super::timeouts::ReadTimeouts;
-use super::{BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, counted, linger};
+use super::{
+    BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, TrailerFilter, counted,
+    is_padded, linger,
+};
 
 /// Maximum size of a frame made from a source. The frame is a copy, which waits for its reader in
 /// addition to what the source holds.
@@ -31,7 +34,7 @@ pub(super) struct Content {
     bytes: u64,
     bytes_max: u64,
     timeouts: ReadTimeouts,
-    trailer_filter: Option<fn(&mut HeaderMap)>,
+    trailer_filter: TrailerFilter,
     linger: bool,
     watch: Option<Box<Watch>>,
     /// How much of a stream the peer may send before it is read.
@@ -102,7 +105,7 @@ impl Content {
             bytes: 0,
             bytes_max: u64::MAX,
             timeouts: ReadTimeouts::default(),
-            trailer_filter: None,
+            trailer_filter: TrailerFilter::All,
             linger: false,
             watch: None,
             window_bytes: 0,
@@ -155,8 +158,8 @@ impl Content {
         }
     }
 
-    pub(super) fn filter_trailers(&mut self, trailer_filter: fn(&mut HeaderMap)) {
-        self.trailer_filter = Some(trailer_filter);
+    pub(super) fn filter_trailers(&mut self, trailer_filter: TrailerFilter) {
+        self.trailer_filter = trailer_filter;
     }
 
     pub(super) fn on_end_boxed(&mut self, hook: Box<dyn OnEnd>) {
@@ -306,9 +309,7 @@ impl Content {
         let Kind::Source(mut source) = mem::replace(&mut self.kind, Kind::Empty) else { return };
         let mut trailers = source.take_trailers();
         if let Some(trailers) = &mut trailers {
-            if let Some(trailer_filter) = self.trailer_filter {
-                trailer_filter(trailers);
-            }
+            self.trailer_filter.apply(trailers);
             self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
         }
         let end = BodyEnd {
@@ -440,9 +441,11 @@ impl Content {
                 self.complete(false);
             }
         } else if let Some(trailers) = frame.trailers_mut() {
-            if let Some(trailer_filter) = self.trailer_filter {
-                trailer_filter(trailers);
+            // As in a head: a client's are malformed.
+            if self.linger && trailers.values().any(|value| is_padded(value.as_bytes())) {
+                return self.fail(BodyError::Malformed);
             }
+            self.trailer_filter.apply(trailers);
             self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
             self.complete(true);
         }

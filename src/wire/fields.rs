@@ -349,11 +349,20 @@ impl Line {
     }
 }
 
+/// Whether a field's value begins or ends with a blank: malformed in HTTP/2 (RFC 9113, 8.2.1), and
+/// no part of the value in HTTP/1.
+#[must_use]
+pub fn is_padded(value: &[u8]) -> bool {
+    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    blank(value.first()) || blank(value.last())
+}
+
 impl From<&HeaderMap> for Fields {
     fn from(map: &HeaderMap) -> Self {
         let mut fields = Self::new();
         for (name, value) in map {
-            fields.append(name, value);
+            // HTTP/2 allows no blanks around a value, and HTTP/1 would not show them.
+            fields.append(name, value.as_bytes().trim_ascii());
         }
         if let Some(block) = &mut fields.0 {
             block.head_charge.set(block.text.len());

@@ -1,5 +1,5 @@
 //! What both ends of the proxy share: requests and replies (`message`), their header fields
-//! (`fields`, `known`), their bodies (`body`, `end`), a connection's buffers (`buffer`) and how
+//! (`fields`, `known`), their bodies (`body`, `end`, `trailers`), a connection's buffers (`buffer`) and how
 //! many bytes they hold in total (`budget`), a client's network (`network`), the minimum rate of a
 //! transfer (`pace`), a cheap deadline (`timer`), wrappers around a byte stream (`delegate`), and
 //! TLS material (`tls`). Knows nothing about routes, limits or upstreams.
@@ -28,6 +28,7 @@ pub(crate) mod tests;
 mod timeouts;
 mod timer;
 mod tls;
+mod trailers;
 
 pub use body::{Body, BodyError, Source};
 pub use budget::buffered_bytes;
@@ -39,8 +40,8 @@ pub(crate) use content::FRAME_BYTES_MAX;
 pub(crate) use delegate::{Disconnected, delegate_write};
 pub use descriptors::is_out_of_descriptors;
 pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
-pub use fields::Fields;
 pub(crate) use fields::Span;
+pub use fields::{Fields, is_padded};
 pub use known::{Known, KnownSet, Name};
 pub use message::{InterimSender, Request, Response, Stream, Upgrade};
 pub use network::Network;
@@ -50,6 +51,7 @@ pub(crate) use read_on::ReadOn;
 pub use read_on::nothing_is_read_on;
 pub(crate) use timer::Timer;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
+pub use trailers::TrailerFilter;
 
 /// A body that is complete in memory.
 #[must_use]

@@ -125,7 +125,7 @@ async fn trailers_are_sifted_and_shown_to_the_hooks_before_the_end() {
     let shown = Arc::new(Mutex::new(Vec::new()));
     let filter = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
     let body = Body::incoming(incoming)
-        .filter_trailers(filter)
+        .filter_trailers(TrailerFilter::With(filter))
         .on_end_boxed(Box::new(Shown(Arc::clone(&shown))));
     assert_eq!(body.collect().await.unwrap().trailers().unwrap().len(), 1);
     assert_eq!(*shown.lock().unwrap(), ["x-sum", "end"]);

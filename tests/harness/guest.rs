@@ -34,3 +34,10 @@ fn module(package: &str) -> PathBuf {
 pub(crate) fn misbehaving() -> PathBuf {
     module("misbehaving")
 }
+
+/// `tests/guests/shown`, which tells the value that it would count by.
+#[must_use]
+#[allow(dead_code, reason = "each user of this file needs other guests")]
+pub(crate) fn shown() -> PathBuf {
+    module("shown")
+}

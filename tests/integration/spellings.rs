@@ -255,13 +255,52 @@ fn an_upstream_that_means_it_otherwise_has_its_options() {
         ("encoded_slash = \"keep\"", "/x%2F..%2Fapi/login", 400, ""),
         ("encoded_slash = \"decode\"", "/api%2flogin", 429, ""),
         ("encoded_slash = \"decode\"", "/x%2F..%5Capi/other", 200, "/api/other"),
+        ("encoded_slash = \"reject\"", "/other%2Fname", 400, ""),
         ("control_characters = \"keep\"", "/api/login%0A", 200, "/api/login%0A"),
+        ("trailing_dots = \"ignore\"", "/api/login.", 429, ""),
+        ("trailing_dots = \"ignore\"", "/api/login%20", 429, ""),
+        ("trailing_dots = \"ignore\"", "/api./LOGIN%20.;x/", 429, ""),
+        ("trailing_dots = \"ignore\"", "/api/login.x", 200, "/api/login.x"),
     ] {
         let weir = Weir::start(&login(&upstream.url(), ONE, paths));
         assert_eq!(status(&weir, "/api/login"), 200, "{paths}");
         assert_eq!(status(&weir, path), expected, "{paths} {path}");
         let seen = upstream.last().target;
         assert_eq!(seen, if expected == 200 { forwarded } else { "/api/login" }, "{paths} {path}");
+    }
+}
+
+#[test]
+fn an_escaped_slash_passes_where_it_makes_no_difference() {
+    let (upstream, weir) = start(|config| {
+        config
+            .policy("public", &[MANY])
+            .more(&format!(
+                "[policies.pages]\nuse = \"keyed\"\nconfig.key = \"{{path}}\"\nconfig.limits = [{{ {MANY} }}]\n\
+                 [policies.users]\nuse = \"keyed\"\nconfig.key = \"{{path.id}}\"\nconfig.limits = [{{ {MANY} }}]"
+            ))
+            .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"public\"")
+            .route("path = \"/pages/*\"\nupstream = \"api\"\npolicy = \"pages\"")
+            .route("path = \"/users/{id}/*\"\nupstream = \"api\"\npolicy = \"users\"")
+            .route("path = \"/users/{id}/keys\"\nupstream = \"api\"")
+    });
+    for path in
+        ["/@scope%2fname", "/api/v4/projects/group%2Fname/issues", "/users/7/a%2Fb", "/b/%2F"]
+    {
+        assert_eq!(status(&weir, path), 200, "{path}");
+        assert_eq!(upstream.last().target, path.replace("%2f", "%2F"));
+    }
+    // The route, the path that the policy reads, or its parameter would be another.
+    for path in [
+        "/users%2F7/x",
+        "/pages/a%2Fb",
+        "/users/7%2Fx",
+        "/users/7%2F8/x",
+        "/users/7%2Fkeys",
+        "/x%2F../y",
+        "/x%5Cy",
+    ] {
+        assert_eq!(status(&weir, path), 400, "{path}");
     }
 }
 

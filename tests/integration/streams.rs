@@ -134,6 +134,7 @@ async fn call(
     let request = request
         .header("content-type", "application/grpc+proto")
         .header("te", "trailers")
+        .header("trailer", "x-sum, authorization")
         .body(Pieces(body))
         .unwrap();
     let reply = timeout(TIMEOUT, sender.send_request(request))

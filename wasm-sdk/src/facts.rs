@@ -5,7 +5,7 @@ use crate::mistakes::nearest;
 use crate::named;
 
 /// What an operator writes, and the fact that it names.
-const FACTS: [(&str, &str); 13] = [
+const FACTS: [(&str, &str); 14] = [
     ("client_ip", "client-ip"),
     ("method", "method"),
     ("scheme", "scheme"),
@@ -13,6 +13,7 @@ const FACTS: [(&str, &str); 13] = [
     ("path", "path"),
     ("query", "query"),
     ("route", "route"),
+    ("bearer", "bearer"),
     ("request_length", "request.length"),
     ("body.type", "body.type"),
     ("body.bytes", "body.bytes"),

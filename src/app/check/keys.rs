@@ -302,5 +302,5 @@ fn value(fact: &str, scene: &Scene<'_>, is_changed: bool) -> Option<String> {
 }
 
 fn is_outside(fact: &str) -> bool {
-    fact == "query" || CHOSEN.iter().any(|start| fact.starts_with(start))
+    matches!(fact, "query" | "bearer") || CHOSEN.iter().any(|start| fact.starts_with(start))
 }

@@ -193,13 +193,14 @@ fn spellings_of_paths_have_a_word_each() {
     let paths = |text: &str| good(&extended(text)).requests.paths;
     assert_eq!(paths(""), crate::proxy::Paths::default());
     let all = paths(
-        "server.paths = { case = \"exact\", trailing_slash = \"exact\", parameters = \"strip\", encoded_slash = \"decode\", control_characters = \"keep\" }",
+        "server.paths = { case = \"exact\", trailing_dots = \"ignore\", trailing_slash = \"exact\", parameters = \"strip\", encoded_slash = \"decode\", control_characters = \"keep\" }",
     );
     let expected = crate::proxy::Paths {
         encoded_slash: crate::proxy::EncodedSlash::Decode,
         parameters: crate::proxy::PathParameters::Strip,
         control_characters: true,
         trailing_slash_exact: true,
+        trailing_dots_ignored: true,
         case_exact: true,
     };
     assert_eq!(all, expected);

@@ -4,10 +4,11 @@
 //!
 //! Only limits that the SDK would read are compared, and only those of one list with the same key:
 //! a policy charges the whole list. `most` has the bounds; `shipped` knows settings of policies
-//! that ship with Weir.
+//! that ship with Weir, and `spelled` keys that clients can spell in many ways.
 
 mod most;
 mod shipped;
+mod spelled;
 #[cfg(test)]
 mod tests;
 
@@ -68,6 +69,7 @@ pub(super) fn of_limits(settings: &Settings) -> Vec<Doubt> {
     if is("graphql-cost") {
         shipped::graphql_cost(&config, &mut doubts);
     }
+    spelled::keys("config", &config, &mut doubts);
     doubts.truncate(DOUBTS_MAX);
     doubts
 }

@@ -54,6 +54,22 @@ const BUCKET: &str =
     r#""name": "bucket", "algorithm": "gcra", "quota": 1, "period": "1s", "burst": 10"#;
 
 #[test]
+fn a_key_of_a_whole_authorization_field_is_doubtful() {
+    let found = |key: &str| {
+        let limit = format!(r#"{{{MINUTE}, "key": "{key}"}}"#);
+        let config = format!(r#"{{"key": "{key}", "limits": [{limit}]}}"#);
+        let found = of_limits(&settings("keyed", &config)).into_iter();
+        found.map(|doubt| (doubt.kind.label(), doubt.setting)).collect::<Vec<_>>()
+    };
+    for key in ["{header.authorization}", "{client_ip}/{header.Authorization}", "{header.cookie}"] {
+        let expected = ["config.key", "config.limits[0].key"];
+        assert_eq!(found(key), expected.map(|at| ("spelled-key", at.to_owned())), "{key}");
+    }
+    assert_eq!(found("{bearer}"), []);
+    assert_eq!(found("{header.x-authorization}"), []);
+}
+
+#[test]
 fn a_limit_that_another_one_always_precedes_is_useless() {
     one(&[SECOND, MINUTE], "useless-limit", "[0].quota", "[1].quota");
     one(&[MINUTE, SECOND], "useless-limit", "[1].quota", "[0].quota");
