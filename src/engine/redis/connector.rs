@@ -15,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::failure;
 use super::outage::Outages;
 use super::resp::{self, ReplyScan};
+use super::{CHECK, failure};
 use crate::engine::{Cause, RedisMode, RedisSettings, Secret};
 use crate::telemetry::Mistake;
 use crate::wire::{ClientTls, ClientTlsMistake};
@@ -159,12 +159,13 @@ impl Connector {
     }
 
     /// Opens a connection to the node at `address`; for a single server, to the first of its
-    /// addresses that answers. A probe must also be answered within the deadline.
+    /// addresses at which a master answers. Names are looked up each time. A probe must also be
+    /// answered within the deadline.
     pub(super) async fn open(&self, address: &str, is_probe: bool) -> Result<Stream, OpenError> {
         if self.mode == RedisMode::Single {
             let mut last = None;
             for node in &self.nodes {
-                match self.open_node(node, is_probe).await {
+                match self.open_master(node, is_probe).await {
                     Ok(stream) => return Ok(stream),
                     Err(error) => last = Some(error),
                 }
@@ -174,6 +175,23 @@ impl Connector {
         let address = self.addresses.get(address).map_or(address, String::as_str);
         let wrong = || OpenError { cause: Cause::Cluster, why: format!("no address: {address:?}") };
         self.open_node(&parse_node(address).ok_or_else(wrong)?, is_probe).await
+    }
+
+    /// Opens a connection to a node, unless that is a replica.
+    async fn open_master(&self, node: &(String, u16), is_probe: bool) -> Result<Stream, OpenError> {
+        let mut stream = self.open_node(node, is_probe).await?;
+        let check: [&[u8]; 3] = [b"EVAL", CHECK.as_bytes(), b"0"];
+        let checked = timeout(CONNECT_WAIT, ask(&mut stream, &check))
+            .await
+            .unwrap_or_else(|_| Err(OpenError::timed_out("answer", CONNECT_WAIT)));
+        match checked {
+            // A replica refuses a script that may write (READONLY). Other errors are about the
+            // moment or about permissions, and a take has them, too.
+            Err(error) if error.cause == Cause::Cluster || error.cause == Cause::Timeout => {
+                Err(error)
+            }
+            _ => Ok(stream),
+        }
     }
 
     async fn open_node(&self, node: &(String, u16), is_probe: bool) -> Result<Stream, OpenError> {
@@ -216,6 +234,10 @@ impl Connector {
 
     pub(super) fn is_cluster(&self) -> bool {
         self.mode == RedisMode::Cluster
+    }
+
+    pub(super) fn is_single(&self) -> bool {
+        self.mode == RedisMode::Single
     }
 
     /// The name of the master, if sentinels are asked for it.

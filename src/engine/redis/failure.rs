@@ -18,6 +18,8 @@ pub(super) enum Next {
     WaitForSlot,
     /// Nothing ran: the node can't serve now.
     WaitForNode,
+    /// Nothing ran: the node is no master any more.
+    Demoted,
     /// Give up.
     Fail(EngineError),
 }
@@ -44,12 +46,10 @@ pub(super) fn next(error: &RedisError) -> Next {
         {
             unclear
         }
-        ErrorKind::Server(
-            ServerErrorKind::ReadOnly
-            | ServerErrorKind::MasterDown
-            | ServerErrorKind::BusyLoading
-            | ServerErrorKind::ClusterDown,
-        ) => Next::WaitForNode,
+        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Next::Demoted,
+        ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ClusterDown) => {
+            Next::WaitForNode
+        }
         _ => Next::Fail(engine_error(error)),
     }
 }
@@ -96,9 +96,11 @@ mod tests {
 
     #[test]
     fn answers_that_prove_that_nothing_ran_are_followed() {
-        for line in ["-READONLY x\r\n", "-LOADING x\r\n", "-CLUSTERDOWN x\r\n", "-MASTERDOWN x\r\n"]
-        {
+        for line in ["-LOADING x\r\n", "-CLUSTERDOWN x\r\n"] {
             assert_eq!(next(&answer(line)), Next::WaitForNode, "{line}");
+        }
+        for line in ["-READONLY x\r\n", "-MASTERDOWN x\r\n"] {
+            assert_eq!(next(&answer(line)), Next::Demoted, "{line}");
         }
         assert_eq!(next(&answer("-TRYAGAIN x\r\n")), Next::WaitForSlot);
         let unserved = EngineError { cause: Cause::Cluster, ran: Ran::No };

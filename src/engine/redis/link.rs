@@ -114,13 +114,19 @@ impl Link {
                     // Asked again, the owner redirects again.
                     redirects = 0;
                 }
-                Next::WaitForNode if retries < RETRIES_MAX => {
+                // Its address leads to another server by now, or will soon. The connection would
+                // stay with this one.
+                Next::Demoted if self.connector.is_single() => {
+                    pipeline.leave(Cause::Cluster);
+                    return not_run;
+                }
+                Next::WaitForNode | Next::Demoted if retries < RETRIES_MAX => {
                     retries += 1;
                     if !pause(NOT_YET_WAIT, until).await {
                         return not_run;
                     }
                 }
-                Next::WaitForNode => {
+                Next::WaitForNode | Next::Demoted => {
                     pipeline.rest(Cause::Cluster, REST);
                     return not_run;
                 }

@@ -82,8 +82,8 @@ enum Stage {
 enum End {
     /// The node closed it, or it broke.
     Lost,
-    /// The node stopped answering.
-    Away,
+    /// The node stopped answering, or can't serve.
+    Away(Cause),
     /// Nobody needs it any more.
     Unused,
 }
@@ -179,6 +179,17 @@ impl Pipeline {
     /// For `span`, calls fail at once with `cause`: the node answers that it can't serve.
     pub(super) fn rest(&self, cause: Cause, span: Duration) {
         self.lock().rests = Some((clock::monotonic() + span, cause));
+    }
+
+    /// Leaves the node for the one that its address leads to now: calls fail at once with `cause`
+    /// until there is a new connection, which is opened when nobody waits for a reply any more.
+    pub(super) fn leave(&self, cause: Cause) {
+        let mut state = self.lock();
+        if state.stage == Stage::Open {
+            state.asked = Some(clock::monotonic());
+            state.stage = Stage::Away(cause);
+        }
+        self.wake(state);
     }
 
     /// Closes the connection as soon as nobody waits for a reply on it. No call may follow.
@@ -307,7 +318,7 @@ async fn run(running: Running) {
                 let mut driver = Driver::new(stream, pipeline.connector.deadline);
                 match std::future::poll_fn(|cx| driver.poll(pipeline, cx)).await {
                     End::Lost | End::Unused => return,
-                    End::Away => is_probe = pipeline.set_away(Cause::Timeout),
+                    End::Away(cause) => is_probe = pipeline.set_away(cause),
                 }
                 if !is_probe {
                     return;
@@ -377,8 +388,10 @@ impl Driver {
         }
         self.expire(state, cx);
         let nobody_waits = state.calls.waiting() == 0 && state.connecting == 0;
-        if matches!(state.stage, Stage::Away(_)) && nobody_waits {
-            return Some(End::Away);
+        if let Stage::Away(cause) = state.stage
+            && nobody_waits
+        {
+            return Some(End::Away(cause));
         }
         (state.is_retired && nobody_waits).then_some(End::Unused)
     }

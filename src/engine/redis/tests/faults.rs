@@ -68,6 +68,22 @@ fn a_slot_that_moves_is_followed_while_it_moves_and_afterwards() {
 }
 
 #[test]
+fn a_single_server_that_becomes_a_replica_is_left_for_its_master() {
+    let (first, second) = (Server::start(&[]), Server::start(&[]));
+    let nodes = vec![first.address(), second.address()];
+    let (engine, _) = engine(settings(nodes, RedisMode::Single));
+    block_on(async {
+        recovers(&engine, &slow(1)).await;
+        for (demoted, promoted) in [(&first, &second), (&second, &first)] {
+            let _: String = promoted.run("REPLICAOF NO ONE").unwrap();
+            let _: String = demoted.run(&format!("REPLICAOF 127.0.0.1 {}", promoted.port)).unwrap();
+            recovers(&engine, &slow(2)).await;
+            assert!(engine.take(&one(&slow(2))).await.unwrap().admitted);
+        }
+    });
+}
+
+#[test]
 fn a_slot_that_moves_costs_the_other_slots_of_its_node_nothing() {
     let cluster = Cluster::start(0);
     let (engine, _) = engine(settings(cluster.addresses(), RedisMode::Cluster));
