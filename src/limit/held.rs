@@ -98,7 +98,10 @@ impl Holding {
             // Let through uncounted, it holds nothing.
             (*charged.get(index)?)?;
             let until = Duration::from_micros(outcomes.get(index)?.reset_us);
-            Some((key(index)?.clone(), seconds(until), cost))
+            // A quota that lasts for ever never comes back by itself.
+            let refills = plan.limits().get(index)?.algorithm.refills();
+            let until_s = if refills { seconds(until) } else { u64::MAX };
+            Some((key(index)?.clone(), until_s, cost))
         };
         let units: SmallVec<[(Key, u64, u64); 2]> = reserved(plan).filter_map(held).collect();
         if units.is_empty() {

@@ -7,9 +7,14 @@
 //!
 //! A lease that is dropped during its renewal is given back after that call. In the opposite order
 //! the renewal would take the permit again.
+//!
+//! A take whose outcome is unknown may have taken permits that no request holds. They were named
+//! before the call, so they are given back by name, again and again until the store has answered or
+//! they would have ended anyway.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
@@ -17,12 +22,19 @@ use tokio::task::JoinHandle;
 use super::queue::{Job, Worker};
 use super::settle;
 use super::shared::Shared;
-use crate::engine::{Cell, Cells, Engine};
+use crate::clock::monotonic;
+use crate::engine::{Cell, Cells, Engine, Kind};
 
 /// Renewals per lease length.
 const RENEWALS: u32 = 3;
 /// Maximum number of renewals that one worker has in flight to one shard.
 const RENEWING_MAX: usize = 1_024;
+
+/// Takes with an unknown outcome whose permits one worker gives back, at most. Those of further
+/// ones end by themselves.
+const UNKNOWN_MAX: usize = 4_096;
+/// Time between two attempts to give them back.
+const UNKNOWN_EVERY: Duration = Duration::from_millis(100);
 
 /// The leases of one worker's requests.
 #[derive(Debug, Default)]
@@ -36,6 +48,10 @@ struct Inner {
     pending_releases: usize,
     /// Whether the renewal task is running.
     task_runs: bool,
+    /// Permits that may have been taken, and when they end by themselves.
+    unknown: VecDeque<(Cells, Instant)>,
+    /// Whether the task that gives them back is running.
+    unknown_runs: bool,
 }
 
 #[derive(Debug)]
@@ -76,6 +92,15 @@ impl Leases {
         let lease = inner.leases.get_mut(&id)?;
         lease.renewing = false;
         if lease.released { inner.leases.remove(&id) } else { None }
+    }
+
+    /// Takes the permits that may have been taken. If there are none, the calling task counts as
+    /// ended.
+    fn unknown(&self) -> VecDeque<(Cells, Instant)> {
+        let mut inner = self.lock();
+        let due = std::mem::take(&mut inner.unknown);
+        inner.unknown_runs = !due.is_empty();
+        due
     }
 
     /// The ids of all leases, by the store's shards. `None` if there are none: then the calling
@@ -144,6 +169,58 @@ impl Drop for LeaseGuard {
 fn give_back(shared: &Arc<Shared>, worker: &Arc<Worker>, lease: Option<Lease>) {
     if let Some(Lease { cells, taken_at_us, .. }) = lease {
         settle::run(shared, worker, Job::GiveBack { cells, taken_at_us });
+    }
+}
+
+/// Gives back the permits among `cells`, of which a take may have taken some.
+pub(super) fn give_back_unknown(shared: &Arc<Shared>, worker: &Arc<Worker>, cells: &Cells) {
+    let permits: Cells =
+        cells.iter().filter(|cell| cell.program.kind == Kind::Leases).cloned().collect();
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let mut inner = worker.leases.lock();
+    if permits.is_empty() || inner.unknown.len() >= UNKNOWN_MAX {
+        return;
+    }
+    inner.unknown.push_back((permits, monotonic() + shared.lease));
+    let runs = std::mem::replace(&mut inner.unknown_runs, true);
+    drop(inner);
+    if !runs {
+        let task = UnknownTask(Some(Arc::clone(worker)));
+        runtime.spawn(give_back_all_unknown(Arc::clone(shared), task));
+    }
+}
+
+/// Marks the task that gives permits back as ended when dropped, also when the runtime drops it.
+struct UnknownTask(Option<Arc<Worker>>);
+
+impl Drop for UnknownTask {
+    fn drop(&mut self) {
+        if let Some(worker) = &self.0 {
+            worker.leases.lock().unknown_runs = false;
+        }
+    }
+}
+
+async fn give_back_all_unknown(shared: Arc<Shared>, mut task: UnknownTask) {
+    while let Some(worker) = task.0.clone() {
+        let due = worker.leases.unknown();
+        if due.is_empty() {
+            // Another task may have started already: don't mark that one as ended.
+            task.0 = None;
+            return;
+        }
+        let mut away: Vec<usize> = Vec::new();
+        for (cells, until) in due {
+            let shard = cells.first().map_or(0, |cell| shared.engine.shard_of(&cell.key));
+            let given = !away.contains(&shard) && shared.engine.give_back(&cells, 0).await.is_ok();
+            if !given && monotonic() < until {
+                away.push(shard);
+                worker.leases.lock().unknown.push_back((cells, until));
+            }
+        }
+        if !away.is_empty() {
+            tokio::time::sleep(UNKNOWN_EVERY).await;
+        }
     }
 }
 

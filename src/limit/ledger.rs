@@ -1,9 +1,11 @@
 //! What was admitted in this process while a shard was away, to be charged on Redis when the shard
 //! is back: otherwise its limits would begin again with what they had before.
 //!
-//! Best effort: what does not fit any more is not charged, units leave as the limit refills, and a
-//! charge whose outcome is unknown is not repeated.
+//! Best effort: what does not fit any more is not charged, not even into debt, units leave as the
+//! limit refills, and a charge whose outcome is unknown is not repeated. What was charged on Redis
+//! is remembered, so that a request which gives its units back later gives them back there.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +15,13 @@ use smallvec::SmallVec;
 
 use super::shared::Shared;
 use crate::clock::monotonic;
-use crate::engine::{Cell, Cells, EngineError, Key, Ran};
-use crate::plan::Algorithm;
+use crate::engine::{Cell, Cells, Charged, EngineError, Key, Ran};
+use crate::plan::{Algorithm, Debt, Rate};
 
 /// Counters remembered, at most. The units of others are not charged later.
 const COUNTERS_MAX: usize = 65_536;
+/// What was charged is remembered for at most this long: the longest period.
+const HANDED_MS_MAX: u64 = 400 * 86_400_000;
 /// Minimum time between two attempts to charge what is owed ...
 const ATTEMPT_EVERY: Duration = Duration::from_millis(250);
 /// ... and counters charged in one attempt, at most.
@@ -34,6 +38,8 @@ pub(super) struct Ledger {
 #[derive(Debug, Default)]
 struct State {
     owed: HashMap<Key, Owed>,
+    /// What was charged on Redis, by counter.
+    handed: HashMap<Key, Handed>,
     /// The order in which they are charged. Has each counter of `owed` once.
     order: VecDeque<Key>,
     is_running: bool,
@@ -46,16 +52,31 @@ struct Owed {
     cell: Cell,
     /// The limit's allowance: no more than this is owed.
     most: u64,
-    per_ms: u64,
+    rate: Rate,
     /// Until when units that came back in the meantime are accounted for.
     at: Instant,
 }
+
+/// Units of a counter that were charged on Redis.
+#[derive(Debug)]
+struct Handed {
+    /// As it was charged. Its cost is what has not been given back.
+    cell: Cell,
+    /// The store's time of the charge, in microseconds since 1970.
+    at_us: u64,
+    /// Nothing is left of it then.
+    until: Instant,
+}
+
+/// What is given back of a counter on Redis: units of this cell, charged at this time.
+pub(super) type HandedBack = (Cell, u64);
 
 impl Owed {
     /// Takes off what has come back since the last time.
     fn refill(&mut self, now: Instant) {
         let passed_ms = now.duration_since(self.at).as_millis();
-        let back = u128::from(self.most) * passed_ms / u128::from(self.per_ms.max(1));
+        let Rate { amount, per_ms } = self.rate;
+        let back = u128::from(amount) * passed_ms / u128::from(per_ms.max(1));
         if back > 0 {
             self.cell.cost = self.cell.cost.saturating_sub(u64::try_from(back).unwrap_or(u64::MAX));
             self.at = now;
@@ -69,6 +90,33 @@ impl Owed {
 }
 
 impl State {
+    /// Remembers what was charged.
+    fn hand(&mut self, owed: Owed, at_us: u64, units: u64, now: Instant) {
+        if self.handed.len() >= COUNTERS_MAX {
+            self.handed.retain(|_, handed| handed.until > now);
+        }
+        if units == 0 || self.handed.len() >= COUNTERS_MAX {
+            return;
+        }
+        // In so long a bucket of this capacity is full again, and a window is over.
+        let Rate { amount, per_ms } = owed.rate;
+        let full_ms = owed.most.saturating_mul(per_ms).div_ceil(amount.max(1)).max(per_ms);
+        let until = now + Duration::from_millis(full_ms.min(HANDED_MS_MAX));
+        let key = owed.cell.key.clone();
+        let cell = Cell { cost: units, ..owed.cell };
+        match self.handed.entry(key) {
+            Entry::Occupied(mut known) => {
+                // Given back as if all had been charged at the later time, the stricter of the two
+                // for buckets. A window's units of before are given back only in their window.
+                let known = known.get_mut();
+                let before = if known.until > now { known.cell.cost } else { 0 };
+                *known = Handed { cell, at_us, until };
+                known.cell.cost = known.cell.cost.saturating_add(before);
+            }
+            Entry::Vacant(place) => drop(place.insert(Handed { cell, at_us, until })),
+        }
+    }
+
     fn insert(&mut self, owed: Owed, now: Instant) {
         if let Some(known) = self.owed.get_mut(&owed.cell.key) {
             known.add(owed.cell.cost, now);
@@ -85,23 +133,36 @@ impl Ledger {
     }
 
     /// Adds what was admitted or charged. `cell` is the counter as on Redis.
-    pub(super) fn add(&self, algorithm: &Algorithm, cell: &Cell) {
+    pub(super) fn add(&self, shared: &Shared, algorithm: &Algorithm, cell: &Cell) {
         let (Some(rate), Some(most)) = (algorithm.rate(), algorithm.capacity()) else { return };
         // A leaky bucket's turns are over with their requests.
         if algorithm.queues() || cell.cost == 0 {
             return;
         }
+        // Only what fits is charged.
+        let without_debt = algorithm.clone().with_debt(Debt::None);
+        let numbers = shared.numbers(without_debt.as_ref().unwrap_or(algorithm), 0);
         let now = monotonic();
-        let owed = Owed { cell: cell.clone(), most, per_ms: rate.per_ms, at: now };
-        self.lock().insert(owed, now);
+        let cell = Cell { numbers, ..cell.clone() };
+        self.lock().insert(Owed { cell, most, rate, at: now }, now);
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Takes back what was given back.
-    pub(super) fn remove(&self, key: &Key, units: u64) {
-        if let Some(owed) = self.lock().owed.get_mut(key) {
-            owed.cell.cost = owed.cell.cost.saturating_sub(units);
+    /// Takes back what was given back. Returns what of it has to be given back on Redis, because it
+    /// was charged there already.
+    pub(super) fn remove(&self, key: &Key, units: u64) -> Option<HandedBack> {
+        let (mut state, now) = (self.lock(), monotonic());
+        let mut left = units;
+        if let Some(owed) = state.owed.get_mut(key) {
+            owed.refill(now);
+            let removed = owed.cell.cost.min(left);
+            owed.cell.cost -= removed;
+            left -= removed;
         }
+        let handed = state.handed.get_mut(key).filter(|handed| handed.until > now)?;
+        let given = handed.cell.cost.min(left);
+        handed.cell.cost -= given;
+        (given > 0).then(|| (Cell { cost: given, ..handed.cell.clone() }, handed.at_us))
     }
 
     /// Takes the next counters, if it is time for an attempt.
@@ -120,6 +181,12 @@ impl Ledger {
         taken.iter_mut().for_each(|owed| owed.refill(now));
         taken.retain(|owed| owed.cell.cost > 0);
         Some(taken)
+    }
+
+    /// The units were charged.
+    fn charged(&self, owed: Owed, charged: &Charged) {
+        let units = charged.units.first().copied().flatten().unwrap_or(0);
+        self.lock().hand(owed, charged.at_us, units, monotonic());
     }
 
     /// The shard is still away.
@@ -147,7 +214,7 @@ pub(super) fn hand_back(shared: &Arc<Shared>) {
             } else {
                 owed.cell.member = fastrand::u128(..);
                 match shared.engine.charge(&Cells::from_iter([owed.cell.clone()])).await {
-                    Ok(_) => {}
+                    Ok(charged) => shared.ledger.charged(owed, &charged),
                     Err(EngineError { ran: Ran::No, .. }) => {
                         away.push(shard);
                         shared.ledger.put_back(owed);
@@ -195,12 +262,17 @@ mod tests {
             numbers: [0; NUMBERS_MAX],
             member: 0,
         };
-        let mut owed = Owed { cell, most: 10, per_ms: 1_000, at: start };
+        let rate = Rate { amount: 10, per_ms: 1_000 };
+        let mut owed = Owed { cell, most: 10, rate, at: start };
         owed.add(4, at(250));
         assert_eq!(owed.cell.cost, 6, "two of four had come back");
         owed.add(9, at(250));
         assert_eq!(owed.cell.cost, 10);
-        owed.refill(at(2_000));
+        // A bucket of 10 that gets one unit a second.
+        owed.rate = Rate { amount: 1, per_ms: 1_000 };
+        owed.refill(at(2_250));
+        assert_eq!(owed.cell.cost, 8, "by its rate, and not by its burst");
+        owed.refill(at(20_000));
         assert_eq!(owed.cell.cost, 0);
     }
 }

@@ -5,7 +5,7 @@
 //! names come from guests, so every cache is bounded: one that is full is cleared.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Weak};
 
@@ -22,6 +22,8 @@ use crate::telemetry::{Counter, Metrics, names};
 
 /// Maximum number of scopes cached for one limiter.
 pub(super) const SCOPES_MAX: usize = 1_024;
+/// Maximum number of limits that one worker remembers to have noted.
+const GIVEN_BACK_MAX: usize = 4_096;
 /// Maximum number of limit names cached for one scope.
 const NAMES_MAX: usize = 1_024;
 /// Maximum number of shapes cached for one limit name.
@@ -36,6 +38,8 @@ pub(super) struct Local {
     limiter: Weak<Shared>,
     worker: Arc<Worker>,
     refusals: Refusals,
+    /// The limits that this worker has added to [`Shared::given_back`].
+    given_back: HashSet<u128, RandomState>,
     /// By the scope's address. The `Weak` in the value keeps the address from being reused.
     scopes: HashMap<usize, ScopeCache, Addresses>,
 }
@@ -105,6 +109,7 @@ pub(super) fn with<T>(shared: &Arc<Shared>, work: impl FnOnce(&mut Local) -> T) 
             limiter: Arc::downgrade(shared),
             worker: shared.new_worker(),
             refusals: Refusals::default(),
+            given_back: HashSet::default(),
             scopes: HashMap::default(),
         };
         let answer = work(&mut local);
@@ -120,6 +125,14 @@ impl Local {
 
     pub(super) fn refusals(&mut self) -> &mut Refusals {
         &mut self.refusals
+    }
+
+    /// Whether this worker notes for the first time that units of a limit are given back.
+    pub(super) fn is_first_given_back(&mut self, limit: u128) -> bool {
+        if self.given_back.len() >= GIVEN_BACK_MAX {
+            self.given_back.clear();
+        }
+        self.given_back.insert(limit)
     }
 
     /// Calls `work` with the cache of `scope`.

@@ -7,6 +7,7 @@
 //! their own share a policy's plans.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -16,7 +17,7 @@ use super::round::{Calls, Round};
 use super::shared::Shared;
 use super::{Scope, failure, refusals};
 use crate::engine::{Cell, Key, NUMBERS_MAX};
-use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan};
+use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan, Refund};
 
 /// Maximum number of entries for one plan. The oldest is replaced.
 const ENTRIES_MAX: usize = 4;
@@ -135,7 +136,23 @@ impl Prepared {
         });
         prepared.may_hold_refusal = prepared.calls.only().is_some() && refusals::may_hold(limits);
         prepared.identities = prepared.identify(shared, scope, limits);
+        if prepared.calls.only().is_none() || limits.iter().any(|it| it.refund != Refund::Never) {
+            prepared.note_given_back(shared);
+        }
         prepared
+    }
+
+    /// From now on no refusal of these limits is remembered, whichever plan it is of.
+    fn note_given_back(&self, shared: &Arc<Shared>) {
+        local::with(shared, |local| {
+            for identity in &self.identities {
+                if local.is_first_given_back(identity.limit)
+                    && shared.given_back.add(identity.limit)
+                {
+                    shared.resets.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
     }
 
     fn identify(&self, shared: &Shared, scope: &Scope, limits: &[Limit]) -> Identities {

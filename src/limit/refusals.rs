@@ -2,15 +2,19 @@
 //! it was refused costs Redis next to nothing.
 //!
 //! A refusal holds as long as it says itself: units come back with time alone, other requests can
-//! only take more. So only limits are remembered whose units nobody gives back. Each worker
-//! remembers its own, for at most [`HELD_MAX`]: a counter may also be reset by hand.
+//! only take more. So only limits are remembered whose units nobody gives back (see [`GivenBack`]).
+//! Each worker remembers its own, for at most [`HELD_MAX`]: a counter may also be reset by hand.
+//!
+//! It is the answer to one question: the same limits on the same counters, with the same costs. A
+//! plan with another number, cost or order of limits asks Redis.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 
-use crate::engine::{Cell, Cells};
+use super::prepared::Identities;
 use crate::plan::{Enforcement, Limit, Outcome, Refund};
 
 /// Refusals remembered on one worker, at most. When there are more, all are forgotten.
@@ -20,17 +24,42 @@ pub(super) const HELD_MAX: Duration = Duration::from_secs(1);
 /// In the last part of that time, one in so many, one request asks again.
 const RENEWED_IN: u32 = 10;
 
-/// One worker's remembered refusals. By the first counter of a plan: its tag, key and space.
+/// Limits known to give units back, at most. When there are more, no refusal is remembered.
+const GIVEN_BACK_MAX: usize = 4_096;
+
+/// The limits, by their digests, whose units some plan gives back: one with a refund, or one with
+/// several tags, which may be rolled back. What another plan was refused for in between may be
+/// there again a moment later. A process learns of a limit from its first such plan, and forgets
+/// all refusals then.
+#[derive(Debug, Default)]
+pub(super) struct GivenBack(RwLock<HashSet<u128>>);
+
+impl GivenBack {
+    /// Adds a limit. Returns whether it is new.
+    pub(super) fn add(&self, limit: u128) -> bool {
+        let mut limits = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        limits.len() < GIVEN_BACK_MAX && limits.insert(limit)
+    }
+
+    fn has_any(&self, identities: &Identities) -> bool {
+        let limits = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        limits.len() >= GIVEN_BACK_MAX
+            || identities.iter().any(|identity| limits.contains(&identity.limit))
+    }
+}
+
+/// One worker's remembered refusals. By the first counter of a plan: its limit, key and tag.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    by_counter: HashMap<(u128, u128, u128), Refusal, RandomState>,
+    by_counter: HashMap<(u128, [u128; 2]), Refusal, RandomState>,
     /// See [`Refusals::of`].
     version: u64,
 }
 
 #[derive(Debug)]
 struct Refusal {
-    cells: Cells,
+    identities: Identities,
+    limits: Box<[Limit]>,
     outcome: Outcome,
     /// Just before Redis was asked.
     from: Instant,
@@ -60,14 +89,23 @@ impl Refusals {
         self
     }
 
-    /// The outcome of a refusal of the same counters that still holds for `cells`: as it would be
-    /// answered now. `None` as well for the one request that asks again before it is forgotten.
-    pub(super) fn find(&mut self, cells: &Cells, now: Instant) -> Option<Outcome> {
+    /// The outcome of a refusal of the same limits on the same counters that still holds: as it
+    /// would be answered now. `None` as well for the one request that asks again before it is
+    /// forgotten.
+    pub(super) fn find(
+        &mut self,
+        identities: &Identities,
+        limits: &[Limit],
+        now: Instant,
+    ) -> Option<Outcome> {
         if self.by_counter.is_empty() {
             return None;
         }
-        let refusal = self.by_counter.get_mut(&counter(cells)?)?;
-        if now >= refusal.until || !covers(&refusal.cells, cells) {
+        let refusal = self.by_counter.get_mut(&counter(identities)?)?;
+        if now >= refusal.until
+            || refusal.identities != *identities
+            || !are_same(&refusal.limits, limits)
+        {
             return None;
         }
         if refusal.renewed_from.is_some_and(|from| now >= from) {
@@ -83,14 +121,14 @@ impl Refusals {
         Some(outcome)
     }
 
-    /// Remembers that `limits`, called with `cells`, were refused with `outcome`.
+    /// Remembers that `limits`, on these counters, were refused with `outcome`.
     pub(super) fn add(
         &mut self,
-        cells: &Cells,
+        identities: &Identities,
         limits: &[Limit],
         outcome: &Outcome,
         (from, now): (Instant, Instant),
-        held_max: Duration,
+        (held_max, given_back): (Duration, &GivenBack),
     ) {
         let refusing = limits
             .iter()
@@ -100,9 +138,12 @@ impl Refusals {
         let held = refusing.map(|(_, outcome)| {
             outcome.retry_after_us.map_or(held_max, Duration::from_micros).min(held_max)
         });
-        let (Some(held), Some(counter)) = (held.max(), counter(cells)) else { return };
+        let (Some(held), Some(counter)) = (held.max(), counter(identities)) else { return };
         let until = from + held;
-        if until <= now || outcome.limits.iter().any(|limit| limit.is_local) {
+        if until <= now
+            || outcome.limits.iter().any(|limit| limit.is_local)
+            || given_back.has_any(identities)
+        {
             return;
         }
         if self.by_counter.len() >= REFUSALS_MAX {
@@ -112,22 +153,27 @@ impl Refusals {
             }
         }
         let renewed_from = (held == held_max).then(|| until - held / RENEWED_IN);
-        let refusal =
-            Refusal { cells: cells.clone(), outcome: outcome.clone(), from, until, renewed_from };
+        let refusal = Refusal {
+            identities: identities.clone(),
+            limits: limits.into(),
+            outcome: outcome.clone(),
+            from,
+            until,
+            renewed_from,
+        };
         self.by_counter.insert(counter, refusal);
     }
 }
 
-fn counter(cells: &Cells) -> Option<(u128, u128, u128)> {
-    let key = &cells.first()?.key;
-    Some((key.tag, key.key, key.space.digest))
+fn counter(identities: &Identities) -> Option<(u128, [u128; 2])> {
+    let first = identities.first()?;
+    Some((first.limit, first.key.parts()))
 }
 
-/// Whether what was refused for `refused` is refused for `asked`: the same counters, read with the
-/// same numbers, for at least as many units.
-fn covers(refused: &Cells, asked: &Cells) -> bool {
-    let same = |(a, b): (&Cell, &Cell)| {
-        a.key == b.key && a.numbers == b.numbers && a.shadow == b.shadow && a.cost <= b.cost
+/// Whether the limits ask the same of their counters.
+fn are_same(refused: &[Limit], asked: &[Limit]) -> bool {
+    let same = |(a, b): (&Limit, &Limit)| {
+        a.algorithm == b.algorithm && a.cost == b.cost && a.enforcement == b.enforcement
     };
     refused.len() == asked.len() && refused.iter().zip(asked).all(same)
 }

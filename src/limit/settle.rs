@@ -59,51 +59,67 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
         match place {
             Place::Store => run(&grant.shared, &worker, job),
             Place::Local => {
-                settle_ledger(&grant.shared, &job);
-                run_on(grant.shared.standby(), &grant.shared, &job);
+                let charged = run_on(grant.shared.standby(), &grant.shared, &job);
+                settle_ledger(&grant.shared, &worker, &job, charged);
             }
         }
     }
     settlements
 }
 
-/// What is settled in this process is settled in what Redis will be charged, too.
-fn settle_ledger(shared: &Shared, job: &Job) {
+/// What is settled in this process is settled in what Redis will be charged, too, and on Redis if it
+/// was charged there already. `charged` are the units that a charge came to.
+fn settle_ledger(shared: &Arc<Shared>, worker: &Arc<Worker>, job: &Job, charged: u64) {
     let ledger = &shared.ledger;
     match job {
         Job::GiveBack { cells, .. } => {
-            cells.iter().for_each(|cell| ledger.remove(&cell.key, cell.cost));
+            for (cell, taken_at_us) in
+                cells.iter().filter_map(|cell| ledger.remove(&cell.key, cell.cost))
+            {
+                let cells = Cells::from_iter([cell]);
+                queue(shared, worker, Job::GiveBack { cells, taken_at_us });
+            }
         }
         Job::Charge { cells, algorithm, .. } => {
-            let numbers = shared.numbers(algorithm, 0);
-            cells.iter().for_each(|cell| ledger.add(algorithm, &Cell { numbers, ..cell.clone() }));
+            // A charge has one cell.
+            for cell in cells {
+                ledger.add(shared, algorithm, &Cell { cost: charged, ..cell.clone() });
+            }
         }
-        Job::Reset(key) => ledger.remove(key, u64::MAX),
+        Job::Reset(key) => {
+            if ledger.remove(key, u64::MAX).is_some() {
+                queue(shared, worker, Job::Reset(key.clone()));
+            }
+        }
     }
 }
 
 /// Runs `job`: at once in memory, through the queue on Redis.
 pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     match &*shared.engine {
-        Engine::Embedded(embedded) => run_on(embedded, shared, &job),
+        Engine::Embedded(embedded) => {
+            run_on(embedded, shared, &job);
+        }
         Engine::Redis(_) => queue(shared, worker, job),
     }
 }
 
-fn run_on(embedded: &Embedded, shared: &Arc<Shared>, job: &Job) {
+/// Runs `job` in memory. Returns the units that a charge came to.
+fn run_on(embedded: &Embedded, shared: &Arc<Shared>, job: &Job) -> u64 {
     let result = match job {
         Job::GiveBack { cells, taken_at_us } => {
-            embedded.give_back(cells, *taken_at_us).map(|()| Settled::Wholly)
+            embedded.give_back(cells, *taken_at_us).map(|()| (Settled::Wholly, 0))
         }
         Job::Charge { cells, algorithm, owes } => {
             charge_embedded(shared, embedded, cells, algorithm, *owes)
         }
         Job::Reset(key) => {
             embedded.reset(key);
-            Ok(Settled::Wholly)
+            Ok((Settled::Wholly, 0))
         }
     };
-    PendingCall::new(shared, job).end(result);
+    PendingCall::new(shared, job).end(result.map(|(settled, _)| settled));
+    result.map_or(0, |(_, units)| units)
 }
 
 /// The result of a settling call that the store answered.
@@ -119,20 +135,22 @@ enum Settled {
 
 /// The answer to a charge.
 enum Answer {
-    Settled(Settled),
+    /// With the units that were charged.
+    Settled(Settled, u64),
     /// The store's time lay outside the periods that the cells' numbers name, so nothing was
     /// decided.
-    Outside {
-        at_us: u64,
-    },
+    Outside { at_us: u64 },
 }
 
 impl Answer {
-    fn of_take(taken: &Taken) -> Self {
+    fn of_take(cells: &Cells, taken: &Taken) -> Self {
         if taken.cells.iter().any(|reply| reply.outside) {
             return Self::Outside { at_us: taken.at_us };
         }
-        Self::Settled(if taken.admitted { Settled::Wholly } else { Settled::Refused })
+        if !taken.admitted {
+            return Self::Settled(Settled::Refused, 0);
+        }
+        Self::Settled(Settled::Wholly, cells.iter().map(|cell| cell.cost).sum())
     }
 
     fn of_charge(cells: &Cells, charged: &Charged) -> Self {
@@ -141,7 +159,8 @@ impl Answer {
         }
         let wholly =
             cells.iter().zip(&charged.units).all(|(cell, units)| *units == Some(cell.cost));
-        Self::Settled(if wholly { Settled::Wholly } else { Settled::DebtFull })
+        let units = charged.units.iter().flatten().sum();
+        Self::Settled(if wholly { Settled::Wholly } else { Settled::DebtFull }, units)
     }
 }
 
@@ -151,16 +170,16 @@ fn charge_embedded(
     cells: &Cells,
     algorithm: &Algorithm,
     owes: bool,
-) -> Result<Settled, EngineError> {
+) -> Result<(Settled, u64), EngineError> {
     let call = |cells: &Cells| {
         if owes {
             embedded.charge(cells).map(|charged| Answer::of_charge(cells, &charged))
         } else {
-            embedded.take(cells).map(|taken| Answer::of_take(&taken))
+            embedded.take(cells).map(|taken| Answer::of_take(cells, &taken))
         }
     };
     match call(cells)? {
-        Answer::Settled(settled) => Ok(settled),
+        Answer::Settled(settled, units) => Ok((settled, units)),
         Answer::Outside { at_us } => call(&cells_at(shared, cells, algorithm, at_us)).map(at_last),
     }
 }
@@ -176,13 +195,14 @@ async fn charge(
             let charged = shared.engine.charge(cells).await?;
             Ok::<_, EngineError>(Answer::of_charge(cells, &charged))
         } else {
-            shared.engine.take(cells).await.map(|taken| Answer::of_take(&taken))
+            shared.engine.take(cells).await.map(|taken| Answer::of_take(cells, &taken))
         }
     };
     match call(cells).await? {
-        Answer::Settled(settled) => Ok(settled),
+        Answer::Settled(settled, _) => Ok(settled),
         Answer::Outside { at_us } => {
-            call(&cells_at(shared, cells, algorithm, at_us)).await.map(at_last)
+            let second = call(&cells_at(shared, cells, algorithm, at_us)).await;
+            second.map(|answer| at_last(answer).0)
         }
     }
 }
@@ -194,10 +214,10 @@ fn cells_at(shared: &Shared, cells: &Cells, algorithm: &Algorithm, at_us: u64) -
 }
 
 /// The second try's result. It can only be outside again if a clock stepped in between.
-fn at_last(answer: Answer) -> Settled {
+fn at_last(answer: Answer) -> (Settled, u64) {
     match answer {
-        Answer::Settled(settled) => settled,
-        Answer::Outside { .. } => Settled::Refused,
+        Answer::Settled(settled, units) => (settled, units),
+        Answer::Outside { .. } => (Settled::Refused, 0),
     }
 }
 

@@ -14,7 +14,7 @@ use super::keys::Digests;
 use super::ledger::Ledger;
 use super::local::SCOPES_MAX;
 use super::queue::{ByKind, Worker};
-use super::refusals::HELD_MAX;
+use super::refusals::{GivenBack, HELD_MAX};
 use crate::clock::Clock;
 use crate::engine::{
     self, Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts,
@@ -73,8 +73,11 @@ pub(super) struct Shared {
     local_share: Share,
     /// How long a refusal is remembered.
     pub(super) refusals_held: Duration,
-    /// How many counters were reset by hand: no refusal from before is remembered.
+    /// How many counters were reset by hand, and how often `given_back` has grown: no refusal from
+    /// before is remembered.
     pub(super) resets: AtomicU64,
+    /// The limits whose refusals are not remembered.
+    pub(super) given_back: GivenBack,
     /// What was counted there and is not yet charged on Redis.
     pub(super) ledger: Ledger,
     /// What requests under way may give back.
@@ -158,6 +161,7 @@ impl Shared {
             local_share: settings.local_share,
             refusals_held: settings.refusals_held.min(HELD_MAX),
             resets: AtomicU64::new(0),
+            given_back: GivenBack::default(),
             ledger: Ledger::default(),
             held: Held::default(),
             lease,

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::held::Holding;
-use super::leases::LeaseGuard;
+use super::leases::{self, LeaseGuard};
 use super::prepared::{self, CellRequest, Identities, Prepared, TakeContext};
 use super::queue::{Job, WaitPermit, Worker};
 use super::round::{Charged, LimitSet, Numbers, Place, Round, RoundResult, Step};
@@ -199,8 +199,12 @@ async fn run_on_redis(
                     }
                     Place::Store => shared.engine.take(cells).await,
                 };
-                if place == Place::Store && answer.is_ok() {
-                    ledger::hand_back(shared);
+                match answer {
+                    Ok(_) if place == Place::Store => ledger::hand_back(shared),
+                    Err(EngineError { ran: Ran::Unknown, .. }) => {
+                        leases::give_back_unknown(shared, worker, cells);
+                    }
+                    Ok(_) | Err(_) => {}
                 }
                 round.took(answer, numbers);
             }
@@ -257,7 +261,8 @@ fn begin_round(
     // none.
     let prepared = prepared::with(shared, scope, plan, |prepared| {
         identify(prepared);
-        remembered_refusal(shared, prepared).map_or_else(|| Ok(prepared.clone()), Err)
+        remembered_refusal(shared, prepared, plan.limits())
+            .map_or_else(|| Ok(prepared.clone()), Err)
     });
     let prepared = match prepared {
         Ok(prepared) => prepared,
@@ -294,11 +299,18 @@ fn begin_round(
 }
 
 /// The outcome of a plan that was refused a moment ago, and would be refused again.
-fn remembered_refusal(shared: &Arc<Shared>, prepared: &Prepared) -> Option<Outcome> {
-    let cells = prepared.calls.only().filter(|_| prepared.may_hold_refusal)?;
+fn remembered_refusal(
+    shared: &Arc<Shared>,
+    prepared: &Prepared,
+    limits: &[Limit],
+) -> Option<Outcome> {
+    if !prepared.may_hold_refusal {
+        return None;
+    }
     let version = shared.resets.load(Ordering::Relaxed);
-    let outcome =
-        local::with(shared, |local| local.refusals().of(version).find(cells, monotonic()))?;
+    let outcome = local::with(shared, |local| {
+        local.refusals().of(version).find(&prepared.identities, limits, monotonic())
+    })?;
     shared.counters.refusals_remembered.inc();
     Some(outcome)
 }
@@ -310,11 +322,11 @@ fn remember_refusal(
     outcome: &Outcome,
     from: Instant,
 ) {
-    let Some(cells) = prepared.calls.only() else { return };
     let version = shared.resets.load(Ordering::Relaxed);
     local::with(shared, |local| {
         let times = (from, monotonic());
-        local.refusals().of(version).add(cells, limits, outcome, times, shared.refusals_held);
+        let rules = (shared.refusals_held, &shared.given_back);
+        local.refusals().of(version).add(&prepared.identities, limits, outcome, times, rules);
     });
 }
 
@@ -453,7 +465,7 @@ fn owe(
             && owed.contains(index)
             && let Some(cell) = prepared.calls.cell(index)
         {
-            shared.ledger.add(&limit.algorithm, cell);
+            shared.ledger.add(shared, &limit.algorithm, cell);
         }
     }
 }

@@ -54,6 +54,29 @@ async fn a_refusal_tells_units_that_are_reserved_from_units_that_are_spent() {
 }
 
 #[tokio::test]
+async fn what_is_held_of_a_quota_for_ever_is_held_until_it_is_settled() {
+    let rig = Rig::embedded();
+    let forever = Algorithm::Quota(crate::plan::Quota {
+        amount: 10,
+        calendar: crate::plan::Calendar::Forever,
+        conditional: true,
+        debt: Debt::None,
+    });
+    let limit = |cost| reserving(forever.clone(), cost);
+    let first = rig.grant(&limit(10)).await;
+    // What is held is kept by whole seconds of the monotonic clock.
+    let began = crate::clock::monotonic();
+    while began.elapsed() < Duration::from_millis(2_100) {
+        let (held, outcome) = refuses(&rig, &limit(4)).await;
+        assert_eq!((held, outcome.held), (true, 10), "after {:?}", began.elapsed());
+        assert!(outcome.retry_after_us.is_some());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(first);
+    assert_eq!(refuses(&rig, &limit(4)).await.1.held, 0);
+}
+
+#[tokio::test]
 async fn what_can_not_be_given_back_is_not_held() {
     let rig = Rig::embedded();
     for refund in [Refund::Never, Refund::Unsent, Refund::UpstreamError] {

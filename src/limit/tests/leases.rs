@@ -77,6 +77,38 @@ async fn a_permit_of_a_request_that_is_dropped_in_mid_take_is_free_again() {
 }
 
 #[tokio::test]
+async fn permits_of_takes_without_an_answer_are_free_soon_after_the_store_answers_again() {
+    let server = crate::engine::testing::Server::start(&[]);
+    let deadline = Duration::from_millis(100);
+    let engine = RedisSettings { deadline, ..redis_settings(server.port) };
+    // As long as leases last, nothing else frees the permits.
+    let lease = 10 * TEST_TIMEOUT;
+    let rig = Rig::with(&engine.into(), Settings { deadline, lease, ..Settings::default() });
+    let limit = permits(8);
+    drop(rig.grant(&limit).await);
+    rig.limiter.drain(TEST_TIMEOUT).await;
+    server.signal("-STOP");
+    let plans = [(); 8].map(|()| [limit.clone()]);
+    let takes = plans.iter().map(|limits| rig.take(limits));
+    let takes = futures_util::future::join_all(takes).await;
+    assert!(takes.iter().all(|take| matches!(take, Take::Unavailable(_))), "{takes:?}");
+    server.signal("-CONT");
+    let began = monotonic();
+    loop {
+        let looked = rig.take(&[Limit { cost: 0, ..limit.clone() }]).await;
+        let left = match &looked {
+            Take::Granted(outcome, _) | Take::Refused(outcome) => outcome.limits[0].remaining,
+            Take::Unavailable(_) => 0,
+        };
+        if left == 8 {
+            break;
+        }
+        assert!(began.elapsed() < TEST_TIMEOUT, "{left} free: {looked:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_permit_is_held_longer_than_a_lease_and_not_longer_than_its_request() {
     let mut server = Server::start();
     let rig = Rig::with(&on_redis(server.port), short_leases());
@@ -175,19 +207,31 @@ async fn a_permit_that_is_released_during_its_renewal_is_free_afterwards() {
 }
 
 #[tokio::test]
-async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
+async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends_if_its_proxy_dies() {
     let mut server = Server::start();
-    let settings =
-        RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
-    let rig = Rig::with(&settings.into(), short_leases());
     let limit = permits(1);
-    // Opens the connection and loads the script before Redis is held.
-    drop(rig.grant(&limit).await);
-    rig.limiter.drain(TEST_TIMEOUT).await;
-    server.hold();
-    assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable(_)));
-    assert_eq!(rig.count(names::TAKES_UNKNOWN, &[]), 1);
-    server.release();
+    // A proxy: its tasks end with its runtime.
+    std::thread::scope(|threads| {
+        let proxy = threads.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let deadline = Duration::from_millis(250);
+                let settings = RedisSettings { deadline, ..redis_settings(server.port) };
+                let rig = Rig::with(&settings.into(), short_leases());
+                // Opens the connection and loads the script before Redis is held.
+                drop(rig.grant(&limit).await);
+                rig.limiter.drain(TEST_TIMEOUT).await;
+                server.hold();
+                let take = rig.take(std::slice::from_ref(&limit)).await;
+                assert!(matches!(take, Take::Unavailable(_)), "{take:?}");
+                assert_eq!(rig.count(names::TAKES_UNKNOWN, &[]), 1);
+                // Before the give-back is sent.
+                server.release();
+                std::mem::forget(rig);
+            });
+        });
+        proxy.join().unwrap();
+    });
     // The script ran all the same, once Redis was released.
     let began = monotonic();
     let lease_ends = loop {

@@ -14,6 +14,7 @@ mod scripted;
 mod settling;
 mod shaping;
 mod standing_in;
+mod whole;
 
 use std::sync::Arc;
 use std::time::Duration;

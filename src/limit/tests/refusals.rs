@@ -3,22 +3,22 @@
 use proptest::prelude::*;
 
 use super::super::prepared;
-use super::super::refusals::{HELD_MAX, Refusals, may_hold};
+use super::super::prepared::Identities;
+use super::super::refusals::{GivenBack, HELD_MAX, Refusals, may_hold};
 use super::redis_server::Server;
 use super::settling::algorithms;
 use super::*;
 use crate::clock::monotonic;
-use crate::engine::Cells;
 use crate::plan::{Algorithm, Debt, Gcra, Rate, SlidingWindowLog, TokenBucket};
 
 fn limit(algorithm: Algorithm, cost: u64) -> Limit {
     Limit { cost, ..Limit::new("l", "k", algorithm) }
 }
 
-fn cells(rig: &Rig, limits: &[Limit]) -> Cells {
+fn identities(rig: &Rig, limits: &[Limit]) -> Identities {
     prepared::with(&rig.limiter.shared, &rig.scope, &plan(limits), |prepared| {
         assert!(prepared.may_hold_refusal);
-        prepared.calls.only().cloned().unwrap()
+        prepared.identities.clone()
     })
 }
 
@@ -52,8 +52,8 @@ proptest! {
             rig.clock.step(ms * 1_000);
             now += Duration::from_millis(ms as u64);
             let limits = [limit(quick(which), cost)];
-            let cells = cells(&rig, &limits);
-            let remembered = refusals.find(&cells, now);
+            let identities = identities(&rig, &limits);
+            let remembered = refusals.find(&identities, &limits, now);
             let outcome = runtime.block_on(rig.outcome(&limits));
             match remembered {
                 Some(remembered) => {
@@ -61,7 +61,10 @@ proptest! {
                     prop_assert_eq!(remembered.limits[0].fits, false);
                 }
                 None if outcome.admitted => {}
-                None => refusals.add(&cells, &limits, &outcome, (now, now), HELD_MAX),
+                None => {
+                    let rules = (HELD_MAX, &GivenBack::default());
+                    refusals.add(&identities, &limits, &outcome, (now, now), rules);
+                }
             }
         }
     }
@@ -80,19 +83,22 @@ fn refused(retry_after_ms: u64) -> Outcome {
 }
 
 #[test]
-fn a_refusal_is_forgotten_after_a_second_and_for_smaller_costs() {
+fn a_refusal_is_forgotten_after_a_second_and_answers_equal_costs_only() {
     let rig = Rig::embedded();
     let (mut refusals, now) = (Refusals::default(), monotonic());
     let at = |ms| now + Duration::from_millis(ms);
     let of = |cost| [limit(algorithms(10)[0].clone(), cost)];
     let outcome = refused(60_000);
-    refusals.add(&cells(&rig, &of(3)), &of(3), &outcome, (at(0), at(10)), HELD_MAX);
-    let mut found = |cost, ms| refusals.find(&cells(&rig, &of(cost)), at(ms));
+    let rules = (HELD_MAX, &GivenBack::default());
+    refusals.add(&identities(&rig, &of(3)), &of(3), &outcome, (at(0), at(10)), rules);
+    let mut found = |cost, ms| refusals.find(&identities(&rig, &of(cost)), &of(cost), at(ms));
     assert_eq!(found(2, 20), None, "two would fit");
-    let remembered = found(4, 400).unwrap();
+    assert_eq!(found(4, 20), None, "four have to wait longer");
+    let remembered = found(3, 400).unwrap();
     assert_eq!(remembered.limits[0].retry_after_us, Some(59_600_000));
     assert_eq!((found(3, 899).is_some(), found(3, 1_000)), (true, None));
-    assert_eq!(refusals.of(1).find(&cells(&rig, &of(3)), at(20)), None, "reset by hand");
+    let found = refusals.of(1).find(&identities(&rig, &of(3)), &of(3), at(20));
+    assert_eq!(found, None, "reset by hand");
 }
 
 #[test]
@@ -101,14 +107,15 @@ fn before_a_refusal_is_forgotten_one_request_asks_again() {
     let (mut refusals, now) = (Refusals::default(), monotonic());
     let at = |ms| now + Duration::from_millis(ms);
     let limits = [limit(algorithms(10)[0].clone(), 3)];
-    let cells = cells(&rig, &limits);
+    let identities = identities(&rig, &limits);
     let add = |refusals: &mut Refusals, outcome: &Outcome, ms| {
-        refusals.add(&cells, &limits, outcome, (at(ms), at(ms)), HELD_MAX);
+        let rules = (HELD_MAX, &GivenBack::default());
+        refusals.add(&identities, &limits, outcome, (at(ms), at(ms)), rules);
     };
     let mut asking = |from, outcome: &Outcome| {
         add(&mut refusals, outcome, from);
         let times = [0, 899, 900, 901, 950, 999].map(|ms| at(from + ms));
-        times.map(|now| refusals.find(&cells, now).is_none())
+        times.map(|now| refusals.find(&identities, &limits, now).is_none())
     };
     let once = [false, false, true, false, false, false];
     assert_eq!(asking(0, &refused(60_000)), once);
@@ -165,6 +172,74 @@ async fn an_attacker_with_many_connections_costs_redis_no_more() {
     let asked: u64 = futures_util::future::join_all((0..64).map(|_| client())).await.iter().sum();
     let cost = evalsha(&mut server) - before;
     assert!(asked > 1_000 && cost <= 5, "{cost} calls for {asked} requests");
+}
+
+#[tokio::test]
+async fn a_refusal_answers_no_plan_with_another_number_cost_or_order() {
+    let server = Server::start();
+    let rig = Rig::redis(server.port);
+    let quota = |amount| {
+        let calendar = crate::plan::Calendar::Forever;
+        Algorithm::Quota(crate::plan::Quota {
+            amount,
+            calendar,
+            conditional: true,
+            debt: Debt::None,
+        })
+    };
+    // Two classes of one customer's requests, of which one may use less.
+    let [batch, interactive] = [3, 1_000].map(|amount| limit(quota(amount), 1));
+    while rig.admits(&batch).await {}
+    for _ in 0..10 {
+        assert!(!rig.admits(&batch).await && rig.admits(&interactive).await);
+    }
+    // A dearer request waits longer.
+    let bucket = |cost| {
+        let rate = Rate { amount: 100, per_ms: 100_000 };
+        let bucket = Gcra { burst: 100, rate, debt: Debt::None };
+        Limit { cost, ..Limit::new("bucket", "k", Algorithm::Gcra(bucket)) }
+    };
+    assert!(rig.admits(&bucket(100)).await);
+    let wait_s = async |cost| {
+        let outcome = rig.outcome(&[bucket(cost)]).await;
+        outcome.limits[0].retry_after_us.unwrap().div_ceil(SECOND_US)
+    };
+    assert_eq!((wait_s(1).await, wait_s(90).await, wait_s(1).await), (1, 90, 1));
+    // Each limit has its own result, in whatever order a plan has them.
+    let day = |name: &str, amount| Limit { key: "o".into(), ..daily(name, "o", amount) };
+    let [first, second] = [day("first", 9), day("second", 1)];
+    assert!(rig.outcome(&[first.clone(), second.clone()]).await.admitted);
+    for order in [[&first, &second], [&second, &first], [&first, &second]] {
+        let limits = order.map(Clone::clone);
+        let outcome = rig.outcome(&limits).await;
+        let fits =
+            limits.iter().zip(&outcome.limits).map(|(it, found)| (it.name.as_str(), found.fits));
+        for (name, fits) in fits {
+            assert_eq!(fits, name == "first", "{outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_refusal_is_remembered_of_a_limit_that_another_plan_gives_back() {
+    let server = Server::start();
+    let counted = |rig: &Rig| rig.count(crate::telemetry::names::REFUSALS_REMEMBERED, &[]);
+    let of_two_tags = [daily("shared", "a", 1), daily("other", "b", 9)];
+    let refunded = [refunded(daily("shared", "a", 1), Refund::Unsent)];
+    for other in [&of_two_tags[..], &refunded] {
+        let rig = Rig::redis(server.port);
+        let alone = daily("shared", "a", 1);
+        while rig.admits(&alone).await {}
+        assert!(!rig.admits(&alone).await && !rig.admits(&alone).await);
+        let before = counted(&rig);
+        assert!(before > 0, "until it is known that units may come back");
+        // As long as it holds or gives back units, it may be the reason for a refusal.
+        assert!(!rig.outcome(other).await.admitted);
+        for _ in 0..5 {
+            assert!(!rig.admits(&alone).await);
+        }
+        assert_eq!(counted(&rig), before);
+    }
 }
 
 fn evalsha(server: &mut Server) -> u64 {

@@ -105,6 +105,67 @@ async fn a_few_units_are_handed_back_as_they_are() {
 }
 
 #[tokio::test]
+async fn what_is_given_back_after_it_was_handed_back_is_given_back_on_redis() {
+    let mut server = Server::start();
+    let rig = with_share(&server, "1/1");
+    // A log's units have names, which they lose when they are handed back.
+    for algorithm in shared_out(30).filter(|it| !it.keeps_members()) {
+        let limit =
+            refunded(Limit::new("late", algorithm.name(), algorithm.clone()), Refund::BySettle);
+        assert!(rig.admits(&Limit { cost: 3, ..limit.clone() }).await);
+        away(&mut server);
+        let reserved = rig.grant(&Limit { cost: 20, ..limit.clone() }).await;
+        back(&mut server);
+        until_left(std::slice::from_ref(&rig), &limit, 30 - 3 - 20).await;
+        let unused = Adjustment { limit: "late".into(), change: Change::Units(-15) };
+        reserved.settle(Ending::Completed, &[unused]);
+        until_left(std::slice::from_ref(&rig), &limit, 30 - 3 - 5).await;
+    }
+}
+
+#[tokio::test]
+async fn a_charge_that_was_refused_here_is_not_charged_there() {
+    let mut server = Server::start();
+    let rig = with_share(&server, "1/2");
+    for algorithm in shared_out(30) {
+        let limit = Limit::new("refused", algorithm.name(), algorithm.clone());
+        assert!(rig.admits(&Limit { cost: 5, ..limit.clone() }).await);
+        away(&mut server);
+        let charge = |units| Adjustment { limit: "refused".into(), change: Change::Units(units) };
+        // Of this proxy's share of 15, 10 are used: 4 fit, and 9 don't.
+        let grant = rig.grant(&Limit { cost: 10, ..limit.clone() }).await;
+        grant.settle(Ending::Completed, &[charge(9)]);
+        rig.grant(&Limit { cost: 1, ..limit.clone() })
+            .await
+            .settle(Ending::Completed, &[charge(3)]);
+        back(&mut server);
+        until_left(std::slice::from_ref(&rig), &limit, 30 - 5 - 10 - 1 - 3).await;
+    }
+}
+
+#[tokio::test]
+async fn handing_back_runs_no_limit_into_debt() {
+    let mut server = Server::start();
+    let (rig, other) = (with_share(&server, "1/1"), with_share(&server, "1/1"));
+    for algorithm in shared_out(30) {
+        let Some(algorithm) = algorithm.clone().with_debt(Debt::Allowance) else { continue };
+        let limit = Limit::new("debt", algorithm.name(), algorithm.clone());
+        assert!(rig.admits(&Limit { cost: 1, ..limit.clone() }).await);
+        away(&mut server);
+        assert!(rig.admits(&Limit { cost: 29, ..limit.clone() }).await);
+        back(&mut server);
+        // What the other one has charged meanwhile leaves room for nine.
+        assert!(other.admits(&Limit { cost: 20, ..limit.clone() }).await);
+        until_left(std::slice::from_ref(&rig), &limit, 0).await;
+        // Out of debt, one unit is back after one period's share of it.
+        let refused = refused(other.take(std::slice::from_ref(&limit)).await);
+        let most_us = limit.algorithm.rate().unwrap().per_ms * 1_000;
+        let wait_us = refused.limits[0].retry_after_us.unwrap();
+        assert!(wait_us <= most_us, "{}: {wait_us} us", limit.algorithm.name());
+    }
+}
+
+#[tokio::test]
 async fn a_plan_with_several_tags_is_counted_all_or_nothing() {
     let mut server = Server::start();
     let rig = with_share(&server, "1/1");

@@ -1,0 +1,191 @@
+//! The whole limiter on a real Redis, against a model that only adds and subtracts. The model knows
+//! nothing of what is remembered, prepared or rolled back, so whatever answers one plan with what
+//! was found for another differs from it: other numbers, costs and orders on one counter, one tag
+//! and several, give-backs and resets in between.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+
+use super::super::{Ending, Grant};
+use super::redis_server::Server;
+use super::*;
+use crate::plan::{Calendar, Quota, SlidingWindowLog};
+
+/// The counters, each with the key that is its tag.
+const COUNTERS: [(&str, &str); 4] = [("a", "k"), ("b", "k"), ("c", "l"), ("d", "m")];
+/// Nothing comes back by itself while a case runs.
+const LONG_MS: u64 = 30 * 86_400_000;
+
+/// A limit of a plan: its counter, allowance and cost, and what it gives back.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    counter: usize,
+    amount: u64,
+    cost: u64,
+    refund: Refund,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// A request that ends in this way, if it is admitted.
+    Request(Vec<Wanted>, End),
+    /// The request that has been under way longest ends, and gives back so many units of each limit.
+    Return(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Completed,
+    Unsent,
+    /// Resets the counters that may be.
+    Resets,
+    /// It goes on.
+    Later,
+}
+
+fn wanted() -> impl Strategy<Value = Wanted> {
+    let refund = prop_oneof![
+        6 => Just(Refund::Never),
+        1 => Just(Refund::Unsent),
+        2 => Just(Refund::BySettle),
+    ];
+    (0..COUNTERS.len(), prop_oneof![Just(3_u64), Just(5), Just(9)], 0_u64..4, refund)
+        .prop_map(|(counter, amount, cost, refund)| Wanted { counter, amount, cost, refund })
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let plan = prop::collection::vec(wanted(), 1..4).prop_map(|mut limits| {
+        // A plan has each counter once.
+        let mut seen = Vec::new();
+        limits.retain(|limit| {
+            let is_new = !seen.contains(&limit.counter);
+            seen.push(limit.counter);
+            is_new
+        });
+        limits
+    });
+    let end = prop_oneof![
+        5 => Just(End::Completed),
+        1 => Just(End::Unsent),
+        1 => Just(End::Resets),
+        2 => Just(End::Later),
+    ];
+    prop_oneof![
+        6 => (plan, end).prop_map(|(limits, end)| Act::Request(limits, end)),
+        1 => (0_u64..4).prop_map(Act::Return),
+    ]
+}
+
+fn limit(case: u64, wanted: Wanted) -> Limit {
+    let Wanted { counter, amount, cost, refund } = wanted;
+    let (name, key) = COUNTERS[counter];
+    let rate = Rate { amount, per_ms: LONG_MS };
+    let algorithm = match counter {
+        0 => Algorithm::Quota(Quota {
+            amount,
+            calendar: Calendar::Forever,
+            conditional: true,
+            debt: Debt::None,
+        }),
+        1 | 2 => Algorithm::FixedWindow(FixedWindow {
+            rate,
+            alignment: Alignment::FirstRequest,
+            debt: Debt::None,
+        }),
+        _ => Algorithm::SlidingWindowLog(SlidingWindowLog { rate, debt: Debt::None }),
+    };
+    Limit { cost, refund, ..Limit::new(name, format!("{case}/{key}"), algorithm) }
+}
+
+/// Units in use, by counter.
+type Used = HashMap<usize, u64>;
+
+fn fits(used: &Used, limit: Wanted) -> bool {
+    used.get(&limit.counter).copied().unwrap_or(0) + limit.cost.max(1) <= limit.amount
+}
+
+/// Ends a request, on both sides.
+fn end(used: &mut Used, grant: Grant, limits: &[Wanted], end: End, units: u64) {
+    let mut changes = Vec::new();
+    for limit in limits {
+        let entry = used.entry(limit.counter).or_default();
+        let change = match (limit.refund, end) {
+            (Refund::Unsent, End::Unsent) => {
+                *entry = entry.saturating_sub(limit.cost);
+                continue;
+            }
+            (Refund::BySettle, End::Resets) => {
+                *entry = 0;
+                Change::Reset
+            }
+            (Refund::BySettle, _) => {
+                *entry = entry.saturating_sub(units.min(limit.cost));
+                Change::Units(-(units as i64))
+            }
+            _ => continue,
+        };
+        changes.push(Adjustment { limit: COUNTERS[limit.counter].0.into(), change });
+    }
+    let ending = if matches!(end, End::Unsent) { Ending::Unsent } else { Ending::Completed };
+    grant.settle(ending, &changes);
+}
+
+async fn run(rig: &Rig, case: u64, acts: &[Act]) -> Result<(), TestCaseError> {
+    let mut used = Used::new();
+    let mut under_way: Vec<(Grant, Vec<Wanted>)> = Vec::new();
+    for act in acts {
+        let (limits, ending) = match act {
+            Act::Request(limits, ending) => (limits, *ending),
+            Act::Return(units) => {
+                if !under_way.is_empty() {
+                    let (grant, limits) = under_way.remove(0);
+                    end(&mut used, grant, &limits, End::Completed, *units);
+                    rig.limiter.drain(TEST_TIMEOUT).await;
+                }
+                continue;
+            }
+        };
+        let plan: Vec<Limit> = limits.iter().map(|wanted| limit(case, *wanted)).collect();
+        let expected: Vec<bool> = limits.iter().map(|limit| fits(&used, *limit)).collect();
+        let take = rig.take(&plan).await;
+        let (outcome, grant) = match take {
+            Take::Granted(outcome, grant) => (outcome, Some(grant)),
+            Take::Refused(outcome) => (outcome, None),
+            Take::Unavailable(why) => return Err(TestCaseError::fail(why)),
+        };
+        let found: Vec<bool> = outcome.limits.iter().map(|limit| limit.fits).collect();
+        prop_assert_eq!(&found, &expected, "{:?} with {:?}", limits, used);
+        prop_assert_eq!(outcome.admitted, expected.iter().all(|fits| *fits));
+        for (limit, outcome) in limits.iter().zip(&outcome.limits).filter(|(_, it)| !it.fits) {
+            let left = limit.amount.saturating_sub(used.get(&limit.counter).copied().unwrap_or(0));
+            prop_assert_eq!(outcome.remaining, left, "{:?} with {:?}", limits, used);
+        }
+        let Some(grant) = grant else { continue };
+        for limit in limits {
+            *used.entry(limit.counter).or_default() += limit.cost;
+        }
+        if matches!(ending, End::Later) {
+            under_way.push((grant, limits.clone()));
+        } else {
+            end(&mut used, grant, limits, ending, 0);
+            rig.limiter.drain(TEST_TIMEOUT).await;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_limiter_answers_each_plan_with_what_is_found_for_it() {
+    static CASES: AtomicU64 = AtomicU64::new(0);
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = ProptestConfig { max_shrink_iters: 2_000, ..ProptestConfig::with_cases(200) };
+    let rig = Rig::redis(server.port);
+    proptest!(config, |(acts in prop::collection::vec(act(), 1..80))| {
+        // What is remembered of the cases before is of other keys.
+        let case = CASES.fetch_add(1, Ordering::Relaxed);
+        runtime.block_on(run(&rig, case, &acts))?;
+    });
+}
