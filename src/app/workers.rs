@@ -13,6 +13,7 @@ use super::{Running, StartError};
 use crate::admin::Admin;
 use crate::clock;
 use crate::listen::{ConfigSource, Drain, Handler, Listener};
+use crate::policy;
 use crate::proxy::Proxy;
 use crate::telemetry;
 use crate::wire;
@@ -62,6 +63,7 @@ impl Workers {
             let finish = finish.clone();
             let work = async move || {
                 telemetry::enter_worker(index);
+                policy::share_cache(count);
                 let finished = serve(&running, &clients, mine).await;
                 // After the grace period nothing receives this: the answer is known to be no.
                 let _ = finish.send(finished);

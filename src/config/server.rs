@@ -235,6 +235,8 @@ fn limits(table: &mut Table<'_>, server: &mut Server) -> Rates {
         (connections.connections_max / ADDRESS_PART).max(ADDRESS_CONNECTIONS_MIN);
     let per_address = &mut connections.connections_per_address_max;
     limits.number("connections_per_address", CONNECTIONS, per_address);
+    // However few there are, one address never has all of them.
+    *per_address = (*per_address).min((connections.connections_max / 2).max(1));
     limits.number("ipv6_prefix", IPV6_PREFIX, &mut connections.ipv6_prefix);
     requests.ipv6_prefix = connections.ipv6_prefix;
     limits.size("header_bytes", HEADER_BYTES, &mut connections.header_bytes_max);

@@ -3,7 +3,9 @@
 //!
 //! Keeps the file's text for mistakes that show later (those of other modules and of guests), with
 //! anything that looks like a secret replaced by stars. Also keeps the texts of the data files that
-//! it names; each is the value of one setting. Knows no section's meaning.
+//! it names; each is the value of one setting. Their keys and values may be customers' keys, and one
+//! of them may stand where its digest belongs. So nothing of such a file is shown but its structure.
+//! Knows no section's meaning.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,6 +31,14 @@ const SETTING_BYTES_MAX: usize = 1_024;
 const DEPTH_MAX: usize = 64;
 /// Keys whose value is a secret, written where a `_file` or `_env` key belongs.
 const SECRET_KEYS: [&str; 4] = ["password", "key_secret", "secret", "token"];
+
+/// Tables of a policy's configuration whose keys are digests of customers' keys, and how those
+/// begin. What begins otherwise may be a key itself.
+const DIGESTS_IN: &str = ".config.assign";
+const DIGEST_KEYS: &str = ".config.assign.";
+const DIGEST_BEGIN: &str = "sha256:";
+/// In place of a text that may be a secret.
+const NOT_SHOWN: &str = "a text that is not shown, as it may be a secret";
 
 /// The position of a setting, in bytes of the file.
 #[derive(Clone, Debug)]
@@ -65,13 +75,15 @@ impl Data {
 
     fn page(&self) -> &Page {
         self.page.get_or_init(|| {
+            let mut spans = HashMap::new();
             if self.is_json {
-                return Page::of(&self.name, &self.text, json::spans(&self.text, &self.setting));
+                spans = json::spans(&self.text, &self.setting);
+            } else {
+                let (root, _) = DeTable::parse_recoverable(&self.text);
+                index(&mut spans, &self.setting, root.get_ref(), 0);
+                drop_flat(root.into_inner());
             }
-            let (root, _) = DeTable::parse_recoverable(&self.text);
-            let page = Page::new(&self.name, &self.text, &self.setting, root.get_ref());
-            drop_flat(root.into_inner());
-            page
+            Page { name: self.name.clone(), text: structure(&self.text), spans }
         })
     }
 
@@ -114,7 +126,8 @@ impl Source {
             let mistake = Mistake::new(setting, found, expected);
             let finding = Finding::new(mistake, Mark::Value, help.clone());
             let (_, page) = self.page_of(setting);
-            page.picture(page.place(&finding), &finding)
+            let place = page.place(&finding);
+            page.picture(place, &self.shown(finding))
         };
         let mut text: String =
             all.iter().take(SHOWN_MAX).map(|one| picture(one) + "\n\n").collect();
@@ -137,7 +150,7 @@ impl Source {
             let (number, page) = self.page_of(&finding.mistake.setting);
             let place = page.place(&finding);
             let order = (place.is_none(), number, place.as_ref().map(|place| place.start));
-            (order, page, place, finding)
+            (order, page, place, self.shown(finding))
         };
         let mut placed: Vec<_> = findings.into_iter().map(placed).collect();
         placed.sort_by_key(|(order, ..)| *order);
@@ -161,6 +174,23 @@ impl Source {
             if count == 1 { "" } else { "s" }
         ));
         Mistakes { count, text, each, watched: self.watched.clone(), rest: None }
+    }
+
+    /// A finding without what may be a secret: below a setting whose keys and values may be.
+    fn shown(&self, finding: Finding) -> Finding {
+        let setting = &finding.mistake.setting;
+        let data = self.data.iter().find(|data| data.holds(setting));
+        let of_data = data.map(|data| data.setting.clone());
+        let of_digests = || {
+            let end = setting.find(DIGESTS_IN)? + DIGESTS_IN.len();
+            let (above, below) = setting.split_at_checked(end)?;
+            let key = below.strip_prefix('.')?.trim_start_matches('"');
+            (!key.starts_with(DIGEST_BEGIN)).then(|| above.to_owned())
+        };
+        match of_data.or_else(of_digests) {
+            Some(setting) => finding.below(setting),
+            None => finding,
+        }
     }
 
     /// A doubt as a warning, with file and line.
@@ -195,6 +225,11 @@ impl Page {
         let secret =
             spans.iter().filter(|(path, _)| is_secret(path.rsplit('.').next().unwrap_or(path)));
         let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
+        let in_digests = spans.iter().filter(|(path, span)| {
+            path.contains(DIGEST_KEYS)
+                && !text.get(span.key.clone()).is_some_and(|key| key.contains(DIGEST_BEGIN))
+        });
+        blots.extend(in_digests.map(|(_, span)| span.key.clone()));
         blots.extend(secret_lines(text));
         blots.extend(user_infos(text));
         Self { name: name.to_owned(), text: blot(text, &blots), spans }
@@ -368,7 +403,33 @@ impl Page {
     }
 }
 
+/// A text with stars for everything but what gives it its structure.
+fn structure(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_ascii_whitespace() || "=[]{},:.\"'".contains(letter) {
+            shown.push(letter);
+        } else {
+            (0..letter.len_utf8()).for_each(|_| shown.push('*'));
+        }
+    }
+    shown
+}
+
 impl Finding {
+    /// The same, named by a setting above it, and without texts that may be from the file: what is
+    /// quoted, and single words.
+    fn below(mut self, setting: String) -> Self {
+        let found = &self.mistake.found;
+        let end = found.find(['"', '\'', '`']).unwrap_or(found.len());
+        let words = found.get(..end).unwrap_or_default().trim_end();
+        self.mistake.found =
+            if words.contains(' ') { words.to_owned() } else { NOT_SHOWN.to_owned() };
+        self.mistake.setting = setting;
+        self.help = None;
+        self
+    }
+
     /// What was found where, and what was expected, if that is known.
     fn parts(&self) -> (String, String) {
         let Mistake { setting, found, expected, .. } = &self.mistake;

@@ -19,6 +19,7 @@ use super::state::ConnectionState;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
+use crate::clock::Clock;
 
 /// What all requests of a connection share. It is behind one `Arc` per connection, because the
 /// counts of an `Arc` shared between workers would be contended.
@@ -63,9 +64,10 @@ impl<H: Handler> Connection<H> {
         config: Arc<ServerConfig>,
         mut peer: Peer,
     ) -> Result<(), ConnectionError> {
+        let now_s = Clock::system().wall_us() / 1_000_000;
+        let within = self.settings.tls_handshake;
         let stream =
-            handshake::perform(socket, config, self.settings.tls_handshake, &self.state, &mut peer)
-                .await?;
+            handshake::perform(socket, config, within, (&self.state, now_s), &mut peer).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
         let stream = Transport::tls(stream);
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }

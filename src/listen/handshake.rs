@@ -29,13 +29,14 @@ const NOT_PLAIN: &[u8] =
     {\"title\":\"Bad Request\",\"status\":400,\"detail\":\"plain HTTP was sent to a port that speaks HTTPS\"}";
 
 /// Performs the handshake and stores what it revealed in `peer`. Fails after `within`, or when the
-/// connection is aborted. Until the client has sent its first byte, the connection counts as idle
+/// connection is aborted, or where the client's certificate has expired at `now_s` (Unix seconds).
+/// Until the client has sent its first byte, the connection counts as idle
 /// and may be reclaimed.
 pub(super) async fn perform(
     socket: TcpStream,
     config: Arc<ServerConfig>,
     within: Duration,
-    state: &Arc<ConnectionState>,
+    (state, now_s): (&Arc<ConnectionState>, i64),
     peer: &mut Peer,
 ) -> Result<Box<TlsStream<WriteCounter<TcpStream>>>, ConnectionError> {
     let done = tokio::time::timeout(within, unless_aborted(state, accept(socket, config, state)));
@@ -49,10 +50,15 @@ pub(super) async fn perform(
         _ => None,
     };
     peer.sni = session.server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
-    peer.client_subject = session
-        .peer_certificates()
-        .and_then(|chain| chain.first())
-        .and_then(|leaf| subject::of(leaf));
+    if let Some(leaf) = session.peer_certificates().and_then(|chain| chain.first()) {
+        // A session that is resumed has the certificate with which it began, and nobody has looked
+        // at that again.
+        if subject::expires_s(leaf).is_none_or(|expires_s| expires_s < now_s) {
+            let expired = io::Error::new(io::ErrorKind::InvalidData, "the certificate has expired");
+            return Err(ConnectionError::Tls(TlsCause::Certificate, expired));
+        }
+        peer.client_subject = subject::of(leaf);
+    }
     Ok(stream)
 }
 

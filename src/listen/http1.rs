@@ -258,6 +258,11 @@ impl<H: Handler> Connection<'_, H> {
             Received::Rejected(error.status(), cause)
         };
         match self.scan.request(bytes) {
+            // What follows a body may be in a buffer that is larger than a head may be.
+            Ok(Some((_, end))) if end > self.settings.header_bytes_max => Some(Received::Rejected(
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                ConnectionError::HeadTooLarge,
+            )),
             Ok(Some((head, end))) => {
                 self.input.consume(end);
                 Some(Received::Request(head))

@@ -27,6 +27,12 @@ pub(super) fn of(certificate: &[u8]) -> Option<Box<str>> {
     Some(text(certificate.subject()).into_boxed_str())
 }
 
+/// When `certificate` expires, in Unix seconds. `None` if it can't be parsed.
+pub(super) fn expires_s(certificate: &[u8]) -> Option<i64> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    Some(certificate.validity().not_after.timestamp())
+}
+
 fn text(name: &X509Name<'_>) -> String {
     let mut text = String::new();
     let parts: Vec<_> = name.iter_rdn().collect();

@@ -45,7 +45,7 @@ use error::{During, Failure};
 use health::{Called, Health};
 use instance::{Bounds, Instance, State, Unready};
 use workers::Token;
-pub use workers::set_cache_bytes_max;
+pub use workers::{set_cache_bytes_max, share_cache};
 
 pub use build::shipped;
 pub use caps::{BreakerSettings, CacheFolder, Caps, RuntimeSettings};

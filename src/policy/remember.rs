@@ -4,8 +4,9 @@
 //! Facts come from clients. Each list of facts may be in two sets of [`WAYS`] entries, chosen by a
 //! keyed hash. So a look-up compares a fixed number of hashes, whatever clients send. The facts
 //! themselves are compared, too, so no list is mistaken for another. A new entry replaces one that
-//! was not used for a long time; where there is none, it is not cached. A flood of facts that come
-//! only once therefore displaces only itself.
+//! was not used for a long time; where there is none, it is not cached. Once a table is not small
+//! any more, a list is cached when it is seen for the second time. A flood of facts that come only
+//! once therefore displaces only itself, and fills no memory.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -30,6 +31,11 @@ const DECISION_BYTES_MAX: usize = 2_048;
 /// Bytes that the tables of one thread share equally, if it asked for no other number. When a table
 /// is added, the others shrink to their share with their next new entries.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
+/// From this many bytes on, a list of facts is cached when it comes again and not the first time.
+const SEEN_AGAIN_FROM_BYTES: usize = 1 << 20;
+/// Lists of facts of which it is remembered that they came once. A power of two, above the number
+/// of decisions that a table holds: lists that come in turn must not be forgotten in between.
+const SEEN_ONCE_MAX: usize = 32_768;
 /// Bytes that are counted for what consumers derive from each limit and keep in the slots of plan
 /// and decision. Fields that they derive count as much as those of the decision.
 const DERIVED_LIMIT_BYTES: usize = 512;
@@ -49,6 +55,8 @@ pub(super) struct Remembered {
     hand: usize,
     /// Look-ups so far.
     lookups: usize,
+    /// Parts of the hashes of lists that came once, each at its hash. Empty while it is not needed.
+    seen_once: Vec<u16>,
     hasher: RandomState,
 }
 
@@ -86,14 +94,22 @@ impl Remembered {
             .find_map(|place| self.sets.get_mut(place)?.find(hash, facts))
     }
 
-    /// Caches a decision on facts that [`Remembered::get`] has not found, unless it is too large or
-    /// both of its sets are full of entries in use. The table holds at most `bytes_max` bytes.
-    pub(super) fn put(
+    /// Caches a decision on facts that [`Remembered::get`] has not found, if the table is small or
+    /// they came before. See [`Remembered::put`].
+    pub(super) fn offer(
         &mut self,
         facts: &[(&str, &str)],
         decision: &Arc<Decision>,
         bytes_max: usize,
     ) {
+        if self.bytes < SEEN_AGAIN_FROM_BYTES || self.comes_again(self.hash(facts)) {
+            self.put(facts, decision, bytes_max);
+        }
+    }
+
+    /// Caches a decision on facts that [`Remembered::get`] has not found, unless it is too large or
+    /// both of its sets are full of entries in use. The table holds at most `bytes_max` bytes.
+    fn put(&mut self, facts: &[(&str, &str)], decision: &Arc<Decision>, bytes_max: usize) {
         let (facts_bytes, decision_bytes) = (packed_bytes(facts), weight(decision));
         if facts_bytes > FACTS_BYTES_MAX || decision_bytes > DECISION_BYTES_MAX {
             return;
@@ -110,6 +126,27 @@ impl Remembered {
             let replaced = set.put(way, hash, entry);
             self.bytes = self.bytes + bytes - replaced.map_or(0, |replaced| replaced.bytes());
         }
+    }
+
+    /// Whether facts with this hash came before, as far as is remembered.
+    fn comes_again(&mut self, hash: u64) -> bool {
+        if self.seen_once.is_empty() {
+            self.seen_once.resize(SEEN_ONCE_MAX, 0);
+        }
+        // The table itself uses the lowest bits of both halves.
+        let place = usize::try_from(hash >> 16).unwrap_or(0) & (SEEN_ONCE_MAX - 1);
+        // Zero is an empty place.
+        let part = u16::try_from(hash >> 48).unwrap_or(0) | 1;
+        let Some(seen) = self.seen_once.get_mut(place) else { return false };
+        if *seen == part {
+            return true;
+        }
+        // By chance, or two lists that have one place and come in turn would always find each other
+        // there.
+        if *seen == 0 || fastrand::bool() {
+            *seen = part;
+        }
+        false
     }
 
     /// Drops unused entries until there is room for `bytes` more. `false` if a bounded search does
@@ -154,7 +191,11 @@ impl Remembered {
     /// dropped, which almost never happens.
     fn grow(&mut self, sets_max: usize) {
         let sets = (2 * self.sets.len()).clamp(SETS_MIN, sets_max);
-        let mut grown = Self { hasher: self.hasher.clone(), ..Self::default() };
+        let mut grown = Self {
+            hasher: self.hasher.clone(),
+            seen_once: std::mem::take(&mut self.seen_once),
+            ..Self::default()
+        };
         grown.sets.resize_with(sets, Set::default);
         for mut set in std::mem::take(&mut self.sets) {
             for (way, (hash, entry)) in set.hashes.into_iter().zip(&mut set.entries).enumerate() {
@@ -496,6 +537,29 @@ mod tests {
                 remembered.sets.len()
             );
         }
+    }
+
+    #[test]
+    fn facts_that_come_once_fill_no_memory_and_those_that_come_again_are_cached() {
+        let mut remembered = Remembered::default();
+        let mut offer = |client: &str| {
+            let facts = [("client-ip", client)];
+            let known = remembered.get(&facts).is_some();
+            if !known {
+                remembered.offer(&facts, &decision(client), UNBOUNDED);
+            }
+            (known, remembered.bytes)
+        };
+        for stranger in 0..100_000 {
+            let (_, bytes) = offer(&format!("stranger {stranger}"));
+            assert!(bytes < SEEN_AGAIN_FROM_BYTES + 4_096, "{bytes} bytes");
+        }
+        let clients: Vec<String> = (0..10_000).map(|client| client.to_string()).collect();
+        let mut known = 0;
+        for _ in 0..10 {
+            known = clients.iter().filter(|client| offer(client).0).count();
+        }
+        assert!(known > 9_900, "{known}");
     }
 
     #[test]

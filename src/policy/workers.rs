@@ -15,6 +15,9 @@ use super::remember::{Remembered, THREAD_BYTES_MAX};
 /// Policies that one thread keeps an instance of, at most; the oldest one is replaced.
 const POLICIES_PER_THREAD_MAX: usize = 64;
 
+/// Bytes of cached decisions, of all workers together.
+const PROCESS_BYTES_MAX: usize = 256 << 20;
+
 /// How many policies have been dropped. When it changes, a thread removes the instances whose
 /// policy is gone.
 static GONE: AtomicU64 = AtomicU64::new(0);
@@ -114,6 +117,11 @@ pub fn set_cache_bytes_max(bytes: usize) {
     });
 }
 
+/// Lets this thread cache its share of the process's, as one of `workers`.
+pub fn share_cache(workers: usize) {
+    set_cache_bytes_max(THREAD_BYTES_MAX.min(PROCESS_BYTES_MAX / workers.max(1)));
+}
+
 /// This thread's cached decision for the same facts.
 pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
     with(|worker| worker.slot(token)?.remembered.get(facts))
@@ -123,7 +131,7 @@ pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<D
 pub(super) fn remember(token: &Arc<Token>, facts: &[(&str, &str)], decision: &Arc<Decision>) {
     with(|worker| {
         let share = worker.cache_bytes_max / worker.slots.len().max(1);
-        worker.slot(token)?.remembered.put(facts, decision, share);
+        worker.slot(token)?.remembered.offer(facts, decision, share);
         Some(())
     });
 }

@@ -134,11 +134,16 @@ impl ReplyExtras {
 
     /// Applied to a reply's own fields, before Weir adds its own.
     pub(super) fn apply(&self, fields: &mut Fields) {
-        if let Some(rules) = &self.headers {
-            rules.apply(fields);
-        }
+        self.apply_rules(fields);
         if let Some(cors) = &self.cors {
             cors.expose(fields);
+        }
+    }
+
+    /// The changes to header fields alone.
+    pub(super) fn apply_rules(&self, fields: &mut Fields) {
+        if let Some(rules) = &self.headers {
+            rules.apply(fields);
         }
     }
 

@@ -78,6 +78,17 @@ const ONE_SPELLING: KnownSet = KnownSet::of(&[
 /// A name or a protocol, copied out of fields that are being changed.
 pub(super) type Text = SmallVec<[u8; 24]>;
 
+/// Options that `Connection` may have, at most: each is looked for among all fields.
+const CONNECTION_OPTIONS_MAX: usize = 32;
+/// For the client that sends more.
+pub(super) const TOO_MANY_OPTIONS: &str = "`Connection` has more than 32 options";
+
+/// Whether `Connection` has so many options that the request is refused.
+pub(super) fn has_too_many_options(fields: &Fields) -> bool {
+    fields.present().has(Known::Connection)
+        && fields.get_all(Known::Connection).flat_map(tokens).nth(CONNECTION_OPTIONS_MAX).is_some()
+}
+
 /// Removes the hop-by-hop fields of a request, and returns the protocol that the client wants to
 /// switch to.
 ///
@@ -148,6 +159,7 @@ pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
     if fields
         .get_all(Known::Connection)
         .flat_map(tokens)
+        .take(CONNECTION_OPTIONS_MAX)
         .any(|token| removed_by_connection(fields, token).is_some())
     {
         strip_named(fields);
@@ -172,6 +184,7 @@ fn strip_named(fields: &mut Fields) {
     let named = fields
         .get_all(Known::Connection)
         .flat_map(tokens)
+        .take(CONNECTION_OPTIONS_MAX)
         .filter_map(|token| removed_by_connection(fields, token));
     let named: SmallVec<[Text; 4]> = named.map(|name| Text::from_slice(name.as_bytes())).collect();
     for name in named {
@@ -373,6 +386,17 @@ mod tests {
         let mut found = fields(&said);
         strip_request(&mut found, false, true);
         assert_eq!(found.to_map(), headers(&said[2..]));
+    }
+
+    #[test]
+    fn a_connection_has_few_options() {
+        let options = |count: usize| fields(&[("connection", &vec!["a"; count].join(","))]);
+        assert!(!has_too_many_options(&options(CONNECTION_OPTIONS_MAX)));
+        assert!(has_too_many_options(&options(CONNECTION_OPTIONS_MAX + 1)));
+        let mut several = fields(&[("connection", "close")]);
+        (0..CONNECTION_OPTIONS_MAX).for_each(|_| several.append(Known::Connection, "x"));
+        assert!(has_too_many_options(&several));
+        assert!(!has_too_many_options(&fields(&[("accept", "*/*")])));
     }
 
     #[test]

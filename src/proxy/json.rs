@@ -11,16 +11,20 @@ pub(super) fn string(out: &mut Vec<u8>, text: &str) {
 /// Appends `text` escaped for use inside a string's quotes.
 pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
     // Checks all bytes without stopping early, so that the loop is vectorized. Nearly every text
-    // needs no escape.
+    // needs no escape. Of what begins with C2, some are control characters (C1), which terminals
+    // obey as they do others.
     if !text
         .bytes()
-        .fold(false, |found, byte| found | matches!(byte, 0..=0x1F | b'"' | b'\\' | 0x7F))
+        .fold(false, |found, byte| found | matches!(byte, 0..=0x1F | b'"' | b'\\' | 0x7F | 0xC2))
     {
         return out.extend_from_slice(text.as_bytes());
     }
-    let mut plain = 0;
+    let (mut plain, mut before) = (0, 0);
     for (index, byte) in text.bytes().enumerate() {
+        let is_c1 = before == 0xC2 && (0x80..=0x9F).contains(&byte);
+        before = byte;
         let escape: &[u8] = match byte {
+            _ if is_c1 => b"",
             b'"' => b"\\\"",
             b'\\' => b"\\\\",
             b'\n' => b"\\n",
@@ -29,7 +33,8 @@ pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
             0..=0x1F | 0x7F => b"",
             _ => continue,
         };
-        out.extend_from_slice(text.as_bytes().get(plain..index).unwrap_or_default());
+        let end = if is_c1 { index.saturating_sub(1) } else { index };
+        out.extend_from_slice(text.as_bytes().get(plain..end).unwrap_or_default());
         plain = index + 1;
         if escape.is_empty() {
             out.extend_from_slice(b"\\u00");
@@ -69,10 +74,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_parser_reads_back_what_was_written(text in "(\\PC|[\\x00-\\x20\"\\\\\\x7f]){0,40}") {
+        fn a_parser_reads_back_what_was_written(
+            text in "(\\PC|[\\x00-\\x20\"\\\\\\x7f]|[\u{80}-\u{c0}]){0,40}"
+        ) {
             let mut out = Vec::new();
             strings(&mut out, [text.as_str(), ""].into_iter());
             prop_assert_eq!(serde_json::from_slice::<Vec<String>>(&out).unwrap(), [text.as_str(), ""]);
+            let written = String::from_utf8(out).unwrap();
+            prop_assert!(!written.chars().any(char::is_control), "{:?}", written);
         }
     }
 }

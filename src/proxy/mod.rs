@@ -72,13 +72,14 @@ use http::{Method, StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
 use crate::policy::KnownFacts;
-use crate::wire::{self, Body, Request, Response};
+use crate::upstream::Upstream;
+use crate::wire::{self, Body, InterimFilter, Request, Response};
 
 use admit::Admission;
 use context::RequestContext;
 use exchange::{Exchange, Forwarded};
 use live::LocalSnapshot;
-use refusal::Refusal;
+use refusal::{Check, Refusal};
 use snapshot::{Action, DirectResponse, Route};
 use trie::Match;
 
@@ -151,6 +152,9 @@ async fn serve<X: Exchange>(
     // and forwarded.
     let authority = target::normalize(&mut request, context.client.https, peer, &snapshot.settings)
         .inspect_err(|_| context.note_path(target::split(request.target()).0))?;
+    if hop::has_too_many_options(&request.fields) {
+        return Err(Refusal::BadRequest(Check::Head.wrong(hop::TOO_MANY_OPTIONS)));
+    }
     // Before the policy: it must see what the upstream will see.
     let ambiguous = snapshot.settings.underscores_in_headers;
     let upgrade = hop::strip_request(&mut request.fields, context.client.trusted, ambiguous)
@@ -224,6 +228,8 @@ async fn serve<X: Exchange>(
             }
             let body = context.with_timeout(body, route.request_timeout);
             request.body = context.track_body(body);
+            request.interim_filter =
+                context.route.interim.clone().map(|it| it as Arc<dyn InterimFilter>);
             let client = context.client.network(snapshot.settings.ipv6_prefix);
             let sent = exchange.send(upstream, request, client, context).await;
             let valid = |reply: &Response| context.accepts_status(reply);
@@ -249,7 +255,7 @@ fn limited(body: Body, snapshot: &Snapshot, route: &Route, context: &RequestCont
         return body;
     }
     // A gRPC client may also send little for long: see `body_idle`.
-    let rate = snapshot.settings.body_rate.filter(|_| !context.grpc);
+    let rate = snapshot.settings.body_rate.filter(|_| streams_grpc(route, context).is_none());
     body.limit(route.body_bytes_max)
         .idle_timeout(body_idle(snapshot, route, context))
         .min_rate(rate)
@@ -257,8 +263,14 @@ fn limited(body: Body, snapshot: &Snapshot, route: &Route, context: &RequestCont
 
 /// A gRPC client may listen for long before it sends again, so the upstream's idle time applies.
 fn body_idle(snapshot: &Snapshot, route: &Route, context: &RequestContext) -> Duration {
+    streams_grpc(route, context).map_or(snapshot.settings.body_idle, |upstream| upstream.idle())
+}
+
+/// The upstream of a gRPC call. Without HTTP/2 it can't speak gRPC, whatever the client calls its
+/// request: then a slow body is a slow body.
+fn streams_grpc<'r>(route: &'r Route, context: &RequestContext) -> Option<&'r Arc<Upstream>> {
     match &route.action {
-        Action::Upstream(upstream) if context.grpc => upstream.idle(),
-        _ => snapshot.settings.body_idle,
+        Action::Upstream(upstream) if context.grpc && upstream.is_http2() => Some(upstream),
+        _ => None,
     }
 }

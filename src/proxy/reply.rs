@@ -7,8 +7,9 @@ use http::{Method, StatusCode};
 
 use super::admit::Derived;
 use super::context::RequestContext;
-use super::{fields, forward};
-use crate::wire::{Body, Fields, Known, Response};
+use super::extras::ReplyExtras;
+use super::{fields, forward, hop};
+use crate::wire::{Body, Fields, InterimFilter, Known, KnownSet, Response};
 
 /// A complete reply. A reply to HEAD has the length but no body.
 pub(super) fn complete(
@@ -24,6 +25,32 @@ pub(super) fn complete(
     }
     let body = if *method == Method::HEAD { Body::empty() } else { Body::full(body) };
     Response { fields, ..Response::new(status, body) }
+}
+
+/// What is done with an upstream's interim replies (103): what is done with its replies, as far as
+/// it can be done before they come. `X-Request-Id` comes with the reply, and is Weir's.
+#[derive(Debug)]
+pub(super) struct Interim {
+    extras: Option<Arc<ReplyExtras>>,
+}
+
+impl Interim {
+    /// For a route with these changes to its replies.
+    pub(super) fn new(extras: Option<Arc<ReplyExtras>>) -> Self {
+        Self { extras }
+    }
+}
+
+impl InterimFilter for Interim {
+    fn filter(&self, fields: &mut Fields) {
+        const OF_REPLIES: KnownSet =
+            KnownSet::of(&[Known::RequestId, Known::ContentLength, Known::Trailer]);
+        hop::strip(fields);
+        fields.remove_all(OF_REPLIES);
+        if let Some(extras) = &self.extras {
+            extras.apply_rules(fields);
+        }
+    }
 }
 
 /// Adds the fields of every reply: the request id, the limits, the policy's fields, and whether a

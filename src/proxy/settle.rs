@@ -46,6 +46,15 @@ const AT_THE_END: &[(&str, Find)] = &[
     ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
 ];
 
+/// Whose reply the client got: a status alone does not say whether it is the upstream's.
+const SOURCE: &str = "reply.source";
+/// The upstream answered.
+const FROM_UPSTREAM: &str = "upstream";
+/// Nothing of the request reached an upstream.
+const UNSENT: &str = "unsent";
+/// The upstream got the request, or a part of it, and no reply came: it may be working on it.
+const NO_REPLY: &str = "none";
+
 /// Counted only where it is asked for.
 pub(super) const REQUEST_BYTES: &str = "request.bytes";
 
@@ -56,7 +65,7 @@ const TRAILER: &str = "trailer.";
 /// The names of all facts of a response.
 pub(super) fn names() -> FactNames {
     FactNames {
-        single: AT_THE_END.iter().map(|(name, _)| *name).collect(),
+        single: AT_THE_END.iter().map(|(name, _)| *name).chain([SOURCE]).collect(),
         families: vec![(HEADER, Member::Token), (TRAILER, Member::Token)],
     }
 }
@@ -69,7 +78,12 @@ pub(super) fn wants(context: &RequestContext, name: &str) -> bool {
 /// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
 pub(super) fn note_reply(context: &mut RequestContext, fields: &Fields) {
     let Some((policy, _)) = memo(context) else { return };
-    context.reply_facts = of_fields(policy.response_facts(), HEADER, fields);
+    let names = policy.response_facts();
+    let mut facts = of_fields(names, HEADER, fields);
+    if names.iter().any(|name| name == SOURCE) {
+        facts.push((SOURCE.to_owned(), FROM_UPSTREAM.to_owned()));
+    }
+    context.reply_facts = facts;
 }
 
 /// The same of its trailers.
@@ -148,6 +162,11 @@ pub(super) fn view(
         let known = AT_THE_END.iter().find(|(known, _)| known == name);
         let value = known.and_then(|(_, find)| find(&end));
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
+    }
+    let is_known = facts.iter().any(|(name, _)| name == SOURCE);
+    if !is_known && names.iter().any(|name| name == SOURCE) {
+        let source = if ending == Ending::Unsent { UNSENT } else { NO_REPLY };
+        facts.push((SOURCE.to_owned(), source.to_owned()));
     }
     facts.extend(context.usage.iter().flat_map(|usage| usage.facts()));
     let limits = context.limits().map(|(limits, outcome)| {

@@ -16,6 +16,7 @@ use super::live::Observers;
 use super::page::Page;
 use super::refusal::{Check, Refusal};
 use super::remembered::{Insight, PackedFacts};
+use super::reply::Interim;
 use super::routes::{Matcher, Routes, Unrouted};
 use super::settings::{
     self, EncodedSlash, FieldStyle, Inspect, Paths, Respond, RoutePolicy, RouteSettings, Settings,
@@ -113,6 +114,8 @@ pub(super) struct RouteHandle {
     pub(super) access_headers: AccessHeaders,
     pub(super) clock: Clock,
     pub(super) extras: Option<Arc<ReplyExtras>>,
+    /// What is done with interim replies. A worker's handle has it.
+    pub(super) interim: Option<Arc<Interim>>,
     /// What is remembered of requests.
     pub(super) insight: Insight,
     /// Where their traces go.
@@ -481,11 +484,13 @@ impl RouteHandle {
             clock: Clock::system(),
             extras: None,
             cut: Arc::default(),
+            interim: None,
         }
     }
 
     /// A copy for one worker, so that its requests don't share reference counts with other workers.
     pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>, observers: &Observers) -> Arc<Self> {
+        let interim = Arc::new(Interim::new(self.extras.clone()));
         let own = |PolicyScope { policy, scope }: &PolicyScope| PolicyScope {
             policy: Arc::clone(policy),
             scope: Arc::new(Scope::clone(scope)),
@@ -498,6 +503,7 @@ impl RouteHandle {
             insight: observers.insight.of_this_thread(),
             tracer: observers.tracer.clone(),
             cut: Arc::clone(cut),
+            interim: Some(interim),
             ..self.clone()
         })
     }

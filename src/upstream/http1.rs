@@ -212,7 +212,10 @@ impl Http1Connection {
     }
 
     /// Checks a head. `None` if it is an interim one, which was passed on or dropped.
-    fn check_head(head: ReplyHead, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
+    fn check_head(
+        mut head: ReplyHead,
+        request: &Request,
+    ) -> Result<Option<ReplyHead>, &'static str> {
         match head.reply.status {
             StatusCode::SWITCHING_PROTOCOLS if request.upgrade => Ok(Some(head)),
             StatusCode::SWITCHING_PROTOCOLS => Err("a switch to a protocol that was not requested"),
@@ -220,6 +223,9 @@ impl Http1Connection {
             // first read, if the client waited for it.
             StatusCode::EARLY_HINTS => {
                 if let Some(interim) = &request.interim {
+                    if let Some(filter) = &request.interim_filter {
+                        filter.filter(&mut head.reply.fields);
+                    }
                     interim.send(head.reply.status, &head.reply.fields);
                 }
                 Ok(None)

@@ -310,6 +310,12 @@ impl Upstream {
         error
     }
 
+    /// Whether it is sent requests over HTTP/2.
+    #[must_use]
+    pub fn is_http2(&self) -> bool {
+        self.0.settings.protocol == Protocol::H2
+    }
+
     /// How long a body may pause between two pieces.
     #[must_use]
     pub fn idle(&self) -> Duration {

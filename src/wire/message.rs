@@ -24,6 +24,8 @@ pub struct Request {
     pub upgrade: bool,
     /// Sends interim replies (103) to the client, if its version has them.
     pub interim: Option<Arc<dyn InterimSender>>,
+    /// What is done with their fields before.
+    pub interim_filter: Option<Arc<dyn InterimFilter>>,
     target: Span,
     authority: Option<Span>,
 }
@@ -61,6 +63,12 @@ pub trait InterimSender: Send + Sync {
     fn send(&self, status: StatusCode, fields: &Fields);
 }
 
+/// Changes the fields of interim replies.
+pub trait InterimFilter: Send + Sync {
+    /// Changes them before they are sent to the client.
+    fn filter(&self, fields: &mut Fields);
+}
+
 impl Request {
     /// A request whose target is stored in `fields`, with its authority if the target has one.
     pub(crate) fn new(
@@ -77,6 +85,7 @@ impl Request {
             body: Body::empty(),
             upgrade: false,
             interim: None,
+            interim_filter: None,
             target,
             authority,
         }

@@ -43,7 +43,7 @@ pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
 pub(crate) use fields::Span;
 pub use fields::{Fields, is_padded};
 pub use known::{Known, KnownSet, Name};
-pub use message::{InterimSender, Request, Response, Stream, Upgrade};
+pub use message::{InterimFilter, InterimSender, Request, Response, Stream, Upgrade};
 pub use network::Network;
 pub(crate) use pace::Pace;
 pub use pace::Rate;

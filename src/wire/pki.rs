@@ -69,6 +69,16 @@ impl Pki {
         )
     }
 
+    /// A certificate for a client, which expires at this time, in Unix seconds.
+    #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
+    pub(crate) fn client_until(&self, name: &str, expires_s: u64) -> Issued {
+        let mut params = Self::params(&[]);
+        let until = std::time::Duration::from_secs(expires_s);
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + until;
+        self.sign(params, name, ExtendedKeyUsagePurpose::ClientAuth, &KeyPair::generate().unwrap())
+    }
+
     fn issue(&self, names: &[&str], common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
         self.sign(Self::params(names), common, usage, &KeyPair::generate().unwrap())
     }

@@ -226,6 +226,24 @@ fn a_policy_may_charge_what_a_trailer_says() {
 }
 
 #[test]
+fn an_interim_reply_says_nothing_that_a_reply_may_not_say() {
+    let reply = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\nUpgrade: h2c\r\n\
+                 Weir-Degraded: store\r\nX-Request-Id: foreign\r\nServer: secret\r\nContent-Length: 9\r\n\r\n\
+                 HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let (address, _told) = answering(reply, "\r\n\r\n");
+    let config = Toml::new()
+        .upstream("api", &format!("http://{address}"), "")
+        .route("path = \"/*\"\nupstream = \"api\"\nresponse_headers = { remove = [\"Server\"], set = { X-Set = \"ours\" } }");
+    let weir = Weir::start(&config.text());
+    let reply = raw(weir.http, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", TIMEOUT);
+    let (interim, rest) = reply.split_once("\r\n\r\n").expect("two heads");
+    let mut lines: Vec<String> = interim.lines().map(str::to_lowercase).collect();
+    lines.sort();
+    assert_eq!(lines, ["http/1.1 103 early hints", "link: </a.css>", "x-set: ours"], "{reply}");
+    assert!(rest.starts_with("HTTP/1.1 200 OK"), "{reply}");
+}
+
+#[test]
 fn of_an_upstreams_interim_replies_103_alone_is_passed_on_and_only_to_a_client_that_knows_it() {
     let reply = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let (address, _told) = answering(reply, "\r\n\r\n");

@@ -58,22 +58,25 @@ async fn a_body_that_drips_is_408() {
     let reply = drip(weir.http).await;
     assert!(reply.starts_with("HTTP/1.1 408 ") && reply.contains("too slowly"), "{reply}");
 
-    let stream = TcpStream::connect(weir.http).await.unwrap();
-    let (client, connection) = h2::client::handshake(stream).await.unwrap();
-    tokio::spawn(connection);
-    let mut client = client.ready().await.unwrap();
-    let request = http::Request::post("http://api.example/").body(()).unwrap();
-    let (reply, mut body) = client.send_request(request, false).unwrap();
-    let dripping = tokio::spawn(async move {
-        while body.send_data(Bytes::from_static(b"x"), false).is_ok() {
-            tokio::time::sleep(DRIP).await;
-        }
-    });
-    assert_eq!(
-        tokio::time::timeout(TIMEOUT, reply).await.expect("never given up").unwrap().status(),
-        408
-    );
-    dripping.abort();
+    // Also where it calls itself gRPC, which its upstream does not speak: over HTTP/1.
+    for media in ["text/plain", "application/grpc"] {
+        let stream = TcpStream::connect(weir.http).await.unwrap();
+        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let mut client = client.ready().await.unwrap();
+        let request = http::Request::post("http://api.example/").header("content-type", media);
+        let (reply, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+        let dripping = tokio::spawn(async move {
+            while body.send_data(Bytes::from_static(b"x"), false).is_ok() {
+                tokio::time::sleep(DRIP).await;
+            }
+        });
+        let reply = tokio::time::timeout(TIMEOUT, reply).await.expect("never given up").unwrap();
+        // A refusal of a gRPC call is a head with its status (DEADLINE_EXCEEDED or the like).
+        let is_refused = reply.status() == 408 || reply.headers().contains_key("grpc-status");
+        assert!(is_refused, "{media}: {reply:?}");
+        dripping.abort();
+    }
     assert_eq!(weir.metric("weir_upstream_ejections_total"), 0);
 }
 

@@ -12,6 +12,11 @@ use crate::memo::{Memo, Taken};
 /// request took longer than it may. And nothing at all.
 const NO_REPLY: [u16; 4] = [0, 499, 503, 504];
 
+/// The fact that tells whose the reply is, and its value where the upstream got the request and
+/// sent no reply: it may have worked all the same.
+pub(crate) const SOURCE: &str = "reply.source";
+const WITHOUT_REPLY: &str = "none";
+
 /// What a request has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Used {
@@ -42,7 +47,9 @@ fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
     let unseen = gone && NO_REPLY.contains(&response.status);
     let failed = response.status >= 400 || response.status == 0;
     if failed && !unseen && !reply.tells() {
-        return Used::Nothing;
+        // A status of the proxy's own says nothing about what the model did.
+        let told = response.fact(SOURCE) != Some(WITHOUT_REPLY);
+        return if told { Used::Nothing } else { Used::Unknown };
     }
     if !reply.tells() && reply.text.is_none() {
         return Used::Unknown;

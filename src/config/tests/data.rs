@@ -77,11 +77,45 @@ fn what_a_guest_finds_wrong_is_told_with_that_file_and_its_line() {
         ],
         "{shown}"
     );
+    // Where, and what was expected, but nothing that stands there.
     assert!(
-        shown.contains("4 | \"b.c\" = \"silver\"\n  |         ^^^^^^^^ expected another"),
+        shown.contains("4 | \"*.*\" = \"******\"\n  |         ^^^^^^^^ expected another"),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains("silver") && !shown.contains("b.c") && !shown.contains("ours"),
         "{shown}"
     );
     assert!(shown.ends_with("proxy.toml: 5 mistakes"), "{shown}");
+}
+
+#[test]
+fn a_key_in_place_of_its_digest_is_not_shown() {
+    let key = "sk-live-0123456789";
+    let file = format!("{key} = \"gold\"\n");
+    let quoted = format!("{{\n \"{key}\": \"gold\"\n}}\n");
+    let json = PLANS.replace("customers.toml", "customers.json");
+    let inline = PLANS.replace("config_files = { assign = \"customers.toml\" }\n", "");
+    let inline =
+        inline.replace("{ default_plan", &format!("{{ assign.{key} = \"gold\", default_plan"));
+    for (name, file, text, at) in [
+        ("customers.toml", &file, PLANS, "customers.toml:1:"),
+        ("customers.json", &quoted, &json, "customers.json:2:"),
+        ("unused", &file, &inline, "proxy.toml:5:"),
+    ] {
+        let folder = Folder::with(&[(name, file)]);
+        let config = folder.parse(text).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let setting = format!("policies.p.config.assign.{key}");
+        let found = [
+            Mistake::new(&setting, "the key of 18 characters, which is no digest", "a digest")
+                .in_key(),
+            Mistake::new(&setting, format!("{key:?}"), "a digest"),
+        ];
+        let located = config.source.locate(&found);
+        let all = format!("{}{:?}", located.text, located.each);
+        assert!(!all.contains(key), "{all}");
+        assert!(all.contains(at) && all.contains("of 18 characters, which is no digest"), "{all}");
+    }
 }
 
 #[test]
@@ -107,7 +141,7 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
     for (content, parts) in [
         (
             "a = \"gold\"\nb = = 1\n",
-            &["policies.p.config.assign: TOML: ", "--> customers.toml:2:5\n", "2 | b = = 1"][..],
+            &["policies.p.config.assign: TOML: ", "--> customers.toml:2:5\n", "2 | * = = *"][..],
         ),
         (
             "a = 1\na = 2\n",
@@ -117,7 +151,7 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
         (
             "a = \"gold\"\nb = [1,\n\nc = 2\nd = 3\n",
             &[
-                "policies.p.config.assign: TOML: `[` is not closed",
+                "policies.p.config.assign: a text that is not shown",
                 "--> customers.toml:2:5",
                 "1 mistake",
             ],
@@ -125,14 +159,14 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
         (
             "a = 9007199254740993\n",
             &[
-                "policies.p.config.assign.a: found 9007199254740993",
+                "policies.p.config.assign: found a text that is not shown",
                 "--> customers.toml:1:5",
                 "2^53",
             ],
         ),
         (
             "[\"secret\"]\npassword = \"hunter2\"\nx = nan",
-            &["policies.p.config.assign.secret.x: found nan", "customers.toml:3:5"],
+            &["policies.p.config.assign: found a text that is not shown", "customers.toml:3:5"],
         ),
     ] {
         let shown = Folder::with(&[("customers.toml", content)]).wrong(PLANS);
@@ -149,7 +183,7 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
     let content = "{\"password\": \"hunter2\",\n\"a\": {\"b\": [1, 9007199254740993]}}";
     let shown = Folder::with(&[("customers.json", content)]).wrong(&json);
     for part in [
-        "policies.p.config.assign.a.b[1]: found 9007199254740993\n --> customers.json:2:16\n",
+        "policies.p.config.assign: found a text that is not shown, as it may be a secret\n --> customers.json:2:16\n",
         "expected a whole number from -2^53 to 2^53",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");

@@ -161,7 +161,12 @@ fn an_address_has_a_tenth_of_the_connections_unless_it_is_written() {
     let of = |text: &str| good(&extended(text)).connections.connections_per_address_max;
     assert_eq!(of(""), 2_000);
     assert_eq!(of("server.limits.connections = 50_000"), 5_000);
-    assert_eq!(of("server.limits.connections = 10"), 100);
+    assert_eq!(of("server.limits.connections = 500"), 100);
+    // At most half of them, whatever is written.
+    assert_eq!(of("server.limits.connections = 64"), 32);
+    let written = "server.limits = { connections = 64, connections_per_address = 64 }";
+    assert_eq!(of(written), 32);
+    assert_eq!(of("server.limits.connections = 1"), 1);
     assert_eq!(of("server.limits.connections_per_address = 7"), 7);
 }
 

@@ -90,6 +90,22 @@ async fn a_head_above_the_limit_is_answered_431_even_while_the_client_still_send
 }
 
 #[tokio::test]
+async fn a_head_that_follows_a_large_body_has_the_same_limit() {
+    let server = start(ConnectionSettings { header_bytes_max: 4 << 10, ..settings() });
+    let mut client = server.connect().await;
+    // In one write, so that both are in the large buffer of a body.
+    let body = "b".repeat(256 << 10);
+    let first =
+        format!("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let fields = "y".repeat(100 << 10);
+    let second = format!("GET /hello HTTP/1.1\r\nhost: a\r\nx: {fields}\r\n\r\n");
+    client.send(&(first + &second)).await;
+    let replies = client.read_all().await;
+    assert!(replies.contains("HTTP/1.1 431 "), "{} bytes", replies.len());
+    assert!(server.handler.0.calls.load(Ordering::SeqCst) <= 1);
+}
+
+#[tokio::test]
 async fn too_many_fields_are_431_and_what_is_not_http_is_400() {
     let server = start(settings());
     let mut client = server.connect().await;

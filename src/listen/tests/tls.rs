@@ -162,20 +162,56 @@ async fn no_common_protocol_and_a_distrusting_client_are_told_apart() {
 }
 
 #[tokio::test]
+async fn a_client_whose_certificate_expires_can_not_resume_its_session() {
+    let pki = Pki::new();
+    let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required: true };
+    let server = start_tls(
+        settings(),
+        Some(tls(&Settings {
+            clients: Some(clients),
+            ..listener(&[pki.server(&["api.example"])])
+        })),
+    );
+    let now_s = u64::try_from(crate::clock::Clock::system().wall_us() / 1_000_000).unwrap();
+    let issued = pki.client_until("alice", now_s + 4);
+    let config = with_certificate(&pki, &issued);
+    let began = crate::clock::monotonic();
+    let mut resumed = false;
+    // With each connection it gets fresh tickets.
+    loop {
+        let Ok(stream) = handshake(&server, config.clone(), "api.example").await else { break };
+        let mut client = Client(stream);
+        client.0.write_all(b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        if client.0.read_exact(&mut answer).await.is_err() {
+            break;
+        }
+        resumed |= client.0.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+        assert!(began.elapsed() < TEST_TIMEOUT, "it is served for ever");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(resumed, "the session was resumed while the certificate was valid");
+    server.await_shown(&failed("client_certificate")).await;
+}
+
+/// A client that shows this certificate.
+fn with_certificate(pki: &Pki, issued: &crate::wire::pki::Issued) -> rustls::ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(pem("ca.pem", &pki.ca).certificates().unwrap()[0].clone()).unwrap();
+    let builder = rustls::ClientConfig::builder_with_provider(wire::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let (chain, key) = (
+        pem("c", &issued.certificate).certificates().unwrap(),
+        pem("k", &issued.key).key().unwrap(),
+    );
+    builder.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap()
+}
+
+#[tokio::test]
 async fn a_clients_certificate_is_asked_for_verified_and_named() {
     let (pki, stranger) = (Pki::new(), Pki::new());
-    let with = |issued: &crate::wire::pki::Issued| {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(pem("ca.pem", &pki.ca).certificates().unwrap()[0].clone()).unwrap();
-        let builder = rustls::ClientConfig::builder_with_provider(wire::provider())
-            .with_safe_default_protocol_versions()
-            .unwrap();
-        let (chain, key) = (
-            pem("c", &issued.certificate).certificates().unwrap(),
-            pem("k", &issued.key).key().unwrap(),
-        );
-        builder.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap()
-    };
+    let with = |issued: &crate::wire::pki::Issued| with_certificate(&pki, issued);
     for required in [true, false] {
         let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required };
         let server = start_tls(

@@ -203,7 +203,17 @@ fn a_client_that_leaves_pays_for_what_was_written() {
 }
 
 #[test]
-fn a_request_that_got_no_answer_gets_everything_back() {
+fn a_request_that_may_be_worked_on_without_a_reply_keeps_its_reservation() {
+    for status in [502, 504, 0] {
+        let view = |source| ended(Outcome::UpstreamFailed, status, &[("reply.source", source)]);
+        assert_eq!(of_chat(&view("none")), 0, "{status}: the model may be at work");
+        assert_eq!(of_chat(&view("unsent")), -1_100, "{status}");
+        assert_eq!(of_chat(&view("upstream")), -1_100, "{status}: it says so itself");
+    }
+}
+
+#[test]
+fn a_request_that_was_answered_with_an_error_gets_everything_back() {
     for (outcome, status) in [
         (Outcome::UpstreamFailed, 0),
         (Outcome::UpstreamFailed, 502),
