@@ -7,8 +7,8 @@
 //!
 //! `account` finds out which account an attempt is for, `counters` is the lists of limits, `status`
 //! what the upstream's answer means. Facts read: `method`, `client-ip`, those that may hold the
-//! account, and those that conditions name. No decision is remembered, as the facts may include a
-//! whole body with a password in it.
+//! account, and those that conditions name. No decision is remembered, as hardly any attempt is made
+//! twice with the same facts.
 
 mod account;
 mod counters;
