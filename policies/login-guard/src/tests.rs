@@ -128,6 +128,9 @@ fn each_list_counts_by_its_own_key() {
     let decision = decide(&policy, &ann);
     let tags: Vec<_> = decision.limits().iter().map(|limit| limit.tag.as_deref()).collect();
     assert_eq!(tags, [Some("192.0.2.1"), None, None]);
+    // What is left of the account is not shown: others may have failed at it.
+    let units: Vec<_> = decision.limits().iter().map(|limit| limit.unit.as_deref()).collect();
+    assert_eq!(units, [None, None, Some("")]);
     assert!(decision.limits().iter().all(|limit| limit.refund == Refund::BySettle));
     let facts = [("client-ip", "2001:db8::7"), ("method", "POST"), ("form.username", "ann")];
     let decision = policy.decide(&facts).unwrap();
