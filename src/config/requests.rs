@@ -416,6 +416,8 @@ fn reply(table: &mut Table<'_>) -> ReplySoon {
 fn instant(item: &Item<'_>) -> Option<i64> {
     let found = match item.value {
         DeValue::Datetime(datetime) => micros(datetime),
+        // With quotes it says the same.
+        DeValue::String(text) => text.parse().ok().as_ref().and_then(micros),
         _ => None,
     };
     if found.is_none() {
@@ -471,6 +473,24 @@ mod tests {
         assert_eq!(second.expected.verdict, Some((TrialVerdict::Denied, Some(403))));
         let headers = vec![("a".to_owned(), "1".to_owned()), ("a".to_owned(), "2".to_owned())];
         assert_eq!((second.request.headers.clone(), &*second.request.method), (headers, "POST"));
+    }
+
+    #[test]
+    fn the_start_may_be_written_with_quotes() {
+        let start = |written: &str| {
+            let text = format!("start = {written}\n{HEAD}");
+            let text = format!("{text}[[requests]]\nrequest = \"GET /\"\n");
+            read(&text, Path::new("requests.toml"), None)
+                .map(|requests| requests.start_us)
+                .map_err(|mistakes| mistakes.text)
+        };
+        let instant = start("2026-03-31T23:59:00Z");
+        assert!(instant == Ok(1_775_001_540_000_000), "{instant:?}");
+        assert_eq!(start("\"2026-03-31T23:59:00Z\""), instant);
+        for wrong in ["\"2026-03-31\"", "\"soon\"", "\"\"", "7"] {
+            let told = start(wrong).unwrap_err();
+            assert!(told.contains("a date and time since 1970"), "{wrong}: {told}");
+        }
     }
 
     #[test]

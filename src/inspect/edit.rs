@@ -29,12 +29,13 @@ impl Edit {
     /// The document with the value set. What is missing on the way is added as objects. Where
     /// something else stands on the way, it is replaced. Where a name occurs twice in an object,
     /// both are set. `None` if this is not a JSON document, if the way leads through a document
-    /// that is no object, or if a name on the way occurs very often.
+    /// that is no object, if a name on the way occurs very often, or in another case: some servers
+    /// would read that one.
     #[must_use]
     pub fn apply(&self, document: &[u8]) -> Option<Vec<u8>> {
         let tokens = self.pointer.tokens();
         let ancestry: Vec<Pointer> = self.pointer.ancestry().collect();
-        let pointers = Arc::new(Pointers::new(&ancestry));
+        let pointers = Arc::new(Pointers::in_any_case(&ancestry));
         let mut patches = Vec::new();
         // Where the last value at each level began. A value comes after all that it contains.
         let mut last: Vec<Option<u64>> = vec![None; tokens.len() + 2];
@@ -42,6 +43,8 @@ impl Edit {
         let valid = scan(&pointers, document, &mut |found: Found<'_>| {
             let level = found.pointer;
             let contains = last.get(level + 1).copied().flatten();
+            // The same value once more: its name, or one on the way, is in another case.
+            possible &= last.get(level).copied().flatten() != Some(found.start);
             if contains.is_none_or(|begun| begun < found.start) {
                 let patch = self.patch(document, &found, tokens.get(level..).unwrap_or_default());
                 possible &= patch.is_some() && patches.len() < PATCHES_MAX;

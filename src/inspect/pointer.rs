@@ -88,14 +88,19 @@ fn unescaped(token: &str) -> Result<String, PointerError> {
     Ok(text)
 }
 
+/// One place of a value is listed so often, at most.
+const PLACE_TIMES_MAX: usize = 2;
+
 /// The places in a tree of pointers that a value is at: more than one if a `*` and an index both
-/// lead to it.
+/// lead to it, or if it may be taken for another one.
 pub(super) type Places = SmallVec<[u16; 2]>;
 
 /// Pointers as a tree, so that a document is read once for all of them.
 #[derive(Debug, Default)]
 pub struct Pointers {
     nodes: Vec<Node>,
+    /// Whether a member whose name differs from the pointer's in case is a place as well, twice.
+    any_case: bool,
 }
 
 #[derive(Debug, Default)]
@@ -111,7 +116,7 @@ struct Node {
 impl Pointers {
     /// Of these pointers. They are told apart by their index.
     pub fn new<'p>(pointers: impl IntoIterator<Item = &'p Pointer>) -> Self {
-        let mut tree = Self { nodes: vec![Node::default()] };
+        let mut tree = Self { nodes: vec![Node::default()], any_case: false };
         for (index, pointer) in pointers.into_iter().enumerate() {
             let end = pointer.tokens.iter().fold(0, |node, token| tree.child(node, token));
             if let Some(node) = tree.nodes.get_mut(usize::from(end)) {
@@ -119,6 +124,13 @@ impl Pointers {
             }
         }
         tree
+    }
+
+    /// The same for a client's document. Go and .NET take `To` for `to`, and other servers don't, so a
+    /// member whose name differs in case is found twice, as if it were there twice: only the
+    /// upstream knows whether it is.
+    pub fn in_any_case<'p>(pointers: impl IntoIterator<Item = &'p Pointer>) -> Self {
+        Self { any_case: true, ..Self::new(pointers) }
     }
 
     /// The child of a node, added if it has none.
@@ -149,12 +161,18 @@ impl Pointers {
 
     /// Where the member `name` of an object is.
     pub(super) fn member(&self, places: &Places, name: &[u8]) -> Places {
+        let mut found = Places::new();
         let nodes = places.iter().filter_map(|place| self.node(*place));
-        nodes
-            .flat_map(|node| node.children.iter())
-            .filter(|(token, _)| token.as_bytes() == name)
-            .map(|(_, child)| *child)
-            .collect()
+        for (token, child) in nodes.flat_map(|node| node.children.iter()) {
+            let times = match token.as_bytes() {
+                token if token == name => 1,
+                _ if self.any_case && is_alike(token, name) => PLACE_TIMES_MAX,
+                _ => continue,
+            };
+            let known = found.iter().filter(|place| *place == child).count();
+            found.extend(std::iter::repeat_n(*child, times.min(PLACE_TIMES_MAX - known)));
+        }
+        found
     }
 
     /// Where the element of an array is.
@@ -178,6 +196,18 @@ impl Pointers {
     fn node(&self, place: u16) -> Option<&Node> {
         self.nodes.get(usize::from(place))
     }
+}
+
+/// Whether a server that ignores the case of names takes `name` for `token`. Go folds all letters of
+/// Unicode: `\u{17f}` (a long s) is an `s`.
+fn is_alike(token: &str, name: &[u8]) -> bool {
+    if token.is_ascii() && name.is_ascii() {
+        return token.as_bytes().eq_ignore_ascii_case(name);
+    }
+    let folded = |text: &str| -> String {
+        text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+    };
+    std::str::from_utf8(name).is_ok_and(|name| folded(name) == folded(token))
 }
 
 /// Without a sign or leading zeros (RFC 6901, 4).

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::pointer::{Pointer, Pointers};
 use super::scan::{Found, Kind, Scanner};
 
@@ -22,6 +24,9 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Selection {
     wanted: Vec<Wanted>,
+    /// For each value on the way to wanted ones, the indices of these.
+    ways: Vec<Vec<usize>>,
+    /// To the wanted values, and then to those on the way.
     pointers: Arc<Pointers>,
 }
 
@@ -29,33 +34,63 @@ impl Selection {
     /// Of these values.
     #[must_use]
     pub fn new(wanted: Vec<Wanted>) -> Self {
-        let pointers = Arc::new(Pointers::new(wanted.iter().map(|wanted| &wanted.pointer)));
-        Self { wanted, pointers }
+        let mut ways: Vec<(Pointer, Vec<usize>)> = Vec::new();
+        for (index, Wanted { pointer, .. }) in wanted.iter().enumerate() {
+            // Elements that a `*` stands for are several without being repeated.
+            let on_the_way = pointer.tokens().len().saturating_sub(1);
+            let ancestors = pointer.ancestry().skip(1).take(on_the_way);
+            for way in ancestors.filter(|_| pointer.is_single()) {
+                match ways.iter_mut().find(|(known, _)| *known == way) {
+                    Some((_, below)) => below.push(index),
+                    None => ways.push((way, vec![index])),
+                }
+            }
+        }
+        let own = wanted.iter().map(|wanted| &wanted.pointer);
+        let pointers = Pointers::in_any_case(own.chain(ways.iter().map(|(way, _)| way)));
+        let ways = ways.into_iter().map(|(_, below)| below).collect();
+        Self { wanted, ways, pointers: Arc::new(pointers) }
     }
 
-    /// Each value found, with the index of what was wanted, in the document's order. A name that
-    /// occurs twice in an object is found twice. `None` if this is not a JSON document (RFC 8259,
-    /// in UTF-8), if a selected text can't be written as UTF-8, or if there are too many values.
+    /// Each value found, with the index of what was wanted, in the document's order. `None` if this
+    /// is not a JSON document (RFC 8259, in UTF-8), if a selected text can't be written as UTF-8,
+    /// or if there are too many values.
+    ///
+    /// What servers may read in several ways is found at least twice: a name that occurs twice in
+    /// an object or in another case, and all that is inside of such a value.
     #[must_use]
     pub fn of(&self, document: &[u8]) -> Option<Vec<(usize, String)>> {
         let text = std::str::from_utf8(document).ok()?;
         let mut values = Some(Vec::new());
+        let mut passed: SmallVec<[u32; 8]> = smallvec![0; self.ways.len()];
         let valid = scan(&self.pointers, document, &mut |found| {
+            let Some(wanted) = self.wanted.get(found.pointer) else {
+                let way = passed.get_mut(found.pointer - self.wanted.len());
+                return way.into_iter().for_each(|times| *times = times.saturating_add(1));
+            };
             if values.is_none() {
                 return;
             }
-            let shown = self
-                .wanted
-                .get(found.pointer)
-                .and_then(|wanted| shown(text, &found, wanted.as_json));
-            match (shown, &mut values) {
+            match (shown(text, &found, wanted.as_json), &mut values) {
                 (Some(shown), Some(values)) if values.len() < VALUES_MAX => {
                     values.push((found.pointer, shown));
                 }
                 _ => values = None,
             }
         });
-        values.filter(|_| valid)
+        let mut values = values.filter(|_| valid)?;
+        let repeated = self.ways.iter().zip(&passed).filter(|(_, times)| **times > 1);
+        repeated.for_each(|(below, _)| below.iter().for_each(|index| repeat(&mut values, *index)));
+        Some(values)
+    }
+}
+
+/// Lists a value once more that was found once: it is inside of one that is repeated.
+fn repeat(values: &mut Vec<(usize, String)>, index: usize) {
+    let mut own = values.iter().filter(|(of, _)| *of == index);
+    if let (Some(only), None) = (own.next(), own.next()) {
+        let again = only.clone();
+        values.push(again);
     }
 }
 

@@ -131,8 +131,8 @@ fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Lim
             format!("limits[{index}].debt: found one, expected none: {name} can't have a debt")
         })?;
     }
-    if answered.unit.as_deref().is_some_and(|unit| !is_name(unit)) {
-        return Err(format!("limits[{index}].unit: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
+    if answered.unit.as_deref().is_some_and(|unit| !unit.is_empty() && !is_name(unit)) {
+        return Err(format!("limits[{index}].unit: not at most {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
     }
     Ok(Limit {
         name: answered.name,

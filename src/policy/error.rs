@@ -52,6 +52,18 @@ labels! {
     }
 }
 
+impl Cause {
+    /// Whether a request's content can bring it about: one that costs a lot, is nested deep, or meets
+    /// a mistake of the guest. An error that the guest returns itself is its own decision.
+    #[must_use]
+    pub fn may_be_provoked(self) -> bool {
+        match self {
+            Self::Trap | Self::Time | Self::Memory | Self::Stack | Self::Answer => true,
+            Self::Guest | Self::Overload | Self::Stopped => false,
+        }
+    }
+}
+
 /// A failed call. The policy's name is added later.
 #[derive(Debug)]
 pub(super) struct Failure {

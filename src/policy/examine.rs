@@ -109,7 +109,7 @@ impl Policy {
     /// # Errors
     /// See [`Cause`].
     pub fn decide_anew(&self, facts: &[(&str, &str)]) -> Result<Arc<Decision>, PolicyError> {
-        self.ask(None, facts)
+        self.ask(None, facts).map(|(decision, _)| decision)
     }
 
     /// Starts an instance, and calls the guest in it.

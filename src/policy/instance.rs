@@ -62,6 +62,8 @@ pub(super) struct Instance {
     settle: Settle,
     /// Its memory when it had been configured.
     configured_bytes: usize,
+    /// Whether it asked for the time when it was configured.
+    configured_by_time: bool,
 }
 
 /// Why there is no instance.
@@ -110,7 +112,8 @@ impl Instance {
         let answer = call(&mut store, budget, None, |store| configure.call(store, (config,)))?;
         let manifest = answer.0.map_err(Unready::Refused)?;
         let configured_bytes = store.data().memory_bytes;
-        Ok((Self { store, decide, settle, configured_bytes }, manifest))
+        let configured_by_time = store.data().now_ms.is_some();
+        Ok((Self { store, decide, settle, configured_bytes, configured_by_time }, manifest))
     }
 
     /// Whether its calls have used up most of the memory that its configuration had left. Some
@@ -120,6 +123,12 @@ impl Instance {
         let state = self.store.data();
         let left = state.bounds.memory_bytes.saturating_sub(self.configured_bytes);
         state.memory_bytes.saturating_sub(self.configured_bytes) > left / 4 * 3
+    }
+
+    /// Whether the guest was told the time, in its last call or when it was configured: then its
+    /// answer may be another one later. All else that the host tells it depends on the call alone.
+    pub(super) fn was_told_time(&self) -> bool {
+        self.configured_by_time || self.store.data().now_ms.is_some()
     }
 
     /// Bytes of linear memory that it has.

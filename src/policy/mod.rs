@@ -402,23 +402,25 @@ impl Policy {
         {
             return Ok(decision);
         }
-        let decision = self.ask(request_id, facts)?;
-        if self.remembers {
+        let (decision, told_time) = self.ask(request_id, facts)?;
+        if self.remembers && !told_time {
             workers::remember(&self.token, facts, &decision);
         }
         Ok(decision)
     }
 
-    /// Calls the guest, whatever is remembered.
+    /// Calls the guest, whatever is remembered. Also returns whether it was told the time, so that
+    /// the same facts may give another decision later.
     fn ask(
         &self,
         request_id: Option<&[u8]>,
         facts: &[(&str, &str)],
-    ) -> Result<Arc<Decision>, PolicyError> {
+    ) -> Result<(Arc<Decision>, bool), PolicyError> {
         let decide = |instance: &mut Instance| {
             let answer = instance.decide(facts, request_id)?;
-            answer::decision(answer, &self.scripts)
-                .map_err(|message| Failure::new(Cause::Answer, &message))
+            let decision = answer::decision(answer, &self.scripts)
+                .map_err(|message| Failure::new(Cause::Answer, &message))?;
+            Ok((Arc::new(decision), instance.was_told_time()))
         };
         let turn = self.breaker.turn();
         if turn == Turn::Stopped {
@@ -426,11 +428,11 @@ impl Policy {
             return Err(self.failed(failure, During::Call));
         }
         let decided = self.call(Called::Decide, decide);
-        let decision = decided.map(Arc::new).inspect_err(|error| self.suspect(turn, error))?;
+        let decided = decided.inspect_err(|error| self.suspect(turn, error))?;
         if self.breaker.wants_success(turn) && self.breaker.succeeded(turn, facts) {
             self.resumed();
         }
-        Ok(decision)
+        Ok(decided)
     }
 
     /// Reports to the guest how a request ended. It may adjust what its limits took.

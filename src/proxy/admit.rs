@@ -114,12 +114,14 @@ impl<'a> Admission<'a> {
                 tracing::warn!(request_id = context.id.as_str(), route = context.route.name, %error, held_back, "policy failed");
             }
         };
+        let has_body = self.body.is_some_and(|body| !body.bytes.is_empty());
         let decision = decider
             .policy
             .decide_for(Some(context.id.as_bytes()), &facts.pairs())
             .inspect_err(|error| failed(error))
             .map_err(|error| match error.cause {
                 Cause::Overload => Undecided::Overload,
+                cause if cause.may_be_provoked() && has_body => Undecided::OverBody,
                 _ => Undecided::Failed,
             })?;
         match fields(&decision) {
@@ -197,6 +199,9 @@ impl Derived {
 #[derive(Clone, Copy, Debug)]
 enum Undecided {
     Failed,
+    /// It failed while it had a body to look at. Whoever chooses the body could choose the failure,
+    /// and so get past the limits: `on_policy_error` does not apply.
+    OverBody,
     /// Not the policy's fault, so `on_policy_error` does not apply: a flood of requests must not
     /// get others past their limits.
     Overload,
@@ -209,14 +214,14 @@ fn on_policy_error(
     context: &mut RequestContext,
 ) -> Result<PolicyFields, Refusal> {
     context.decided(Decided::Failed);
-    if let Undecided::Overload = undecided {
-        return Err(Refusal::PolicyOverloaded);
+    match undecided {
+        Undecided::Overload => Err(Refusal::PolicyOverloaded),
+        Undecided::Failed if decider.allow_on_error => {
+            context.degraded = Some("policy");
+            Ok(PolicyFields::new())
+        }
+        Undecided::Failed | Undecided::OverBody => Err(Refusal::PolicyFailed),
     }
-    if !decider.allow_on_error {
-        return Err(Refusal::PolicyFailed);
-    }
-    context.degraded = Some("policy");
-    Ok(PolicyFields::new())
 }
 
 /// Carries out the verdict.

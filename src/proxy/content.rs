@@ -33,7 +33,7 @@ pub(super) struct BodyReader {
 const FORM_FIELDS_MAX: usize = 1_000;
 
 /// For the client whose body has no place for a value, or too many.
-const UNCHANGEABLE: &str = "the body is no JSON object, or has a name too often";
+const UNCHANGEABLE: &str = "the body is no JSON object, or has a name too often or in another case";
 
 /// What a body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -75,13 +75,16 @@ fn seconds(us: u64) -> u64 {
     us.div_ceil(1_000_000)
 }
 
-/// The limits that are reported.
+/// The limits that are reported. An empty unit says that one is not for clients to see.
 fn reported<'a>(
     limits: &'a [Limit],
     outcome: &'a Outcome,
 ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
     limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| {
-        limit.enforcement == Enforcement::Enforce && limit.cost > 0 && outcome.unmeasured.is_none()
+        limit.enforcement == Enforcement::Enforce
+            && limit.cost > 0
+            && limit.unit.as_deref() != Some("")
+            && outcome.unmeasured.is_none()
     })
 }
 
@@ -405,6 +408,8 @@ mod tests {
         assert_eq!(read(&headers, "ratelimit"), [member("e", &[("r", "1"), ("t", "0")])]);
         assert_eq!(headers.get("x-ratelimit-remaining").unwrap(), "1");
         assert!(fields(FieldStyle::Both, &[shadow], &[fits(0, 0)]).is_empty());
+        let hidden = Limit { unit: Some(String::new()), ..window("h", 1, 1_000) };
+        assert!(fields(FieldStyle::Both, &[hidden], &[fits(0, 0)]).is_empty());
         let looked_at = Limit { cost: 0, ..window("l", 1, 1_000) };
         assert!(fields(FieldStyle::Both, &[looked_at], &[fits(0, 0)]).is_empty());
     }

@@ -151,7 +151,7 @@ fn a_body_that_is_waited_for_is_asked_for() {
 fn graphql_is_charged_what_it_asks_for() {
     let upstream = Upstream::start();
     let policy = "[policies.api]\nuse = \"graphql-cost\"\n[policies.api.config]\nmax_cost = 100\n\
-        limits = [{ name = \"points\", algorithm = \"fixed_window\", quota = 100, period = \"1d\" }]\n\
+        default_scalar = 0\nlimits = [{ name = \"points\", algorithm = \"fixed_window\", quota = 100, period = \"1d\" }]\n\
         fields = { \"Query.users\" = { cost = 1, list = true } }\n";
     let proxy = TestProxy::start(
         &Toml::new()

@@ -133,6 +133,30 @@ async fn a_route_may_let_requests_through_when_its_policy_fails_and_says_so() {
     assert_eq!(upstream.count(), 1);
 }
 
+/// Whoever chooses the body can choose that the policy runs out of time or memory over it: that must
+/// be no way past the limits.
+#[tokio::test]
+async fn a_policy_that_fails_over_a_body_denies_whatever_the_route_says() {
+    let upstream = Upstream::start();
+    let module = std::fs::read(guest::misbehaving()).expect("the module");
+    let config = config(&upstream.url(), "on_policy_error = \"allow\"")
+        .more("[policies.guest.config]\nfacts = [\"body.type\"]");
+    let weir = Weir::build(&config.text()).file("guest.wasm", &module).start();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    for how in ["loop", "memory", "recursion", "panic", "big-key"] {
+        let reply = client.send("POST", &format!("/?{how}"), &[], "{}".into()).await.unwrap();
+        assert_eq!((reply.status, reply.header("weir-degraded").as_str()), (503, ""), "{how}");
+    }
+    assert_eq!(upstream.count(), 0);
+    // Without a body, and where the guest says so itself, the route decides.
+    for (how, body) in [("loop", ""), ("error", "{}")] {
+        let reply = client.send("POST", &format!("/?{how}"), &[], body.into()).await.unwrap();
+        let degraded = reply.header("weir-degraded");
+        assert_eq!((reply.status, degraded.as_str()), (200, "policy"), "{how}");
+    }
+    assert_eq!(weir.metric("weir_decisions_total{policy=\"guest\",decision=\"failed\"}"), 7);
+}
+
 #[tokio::test]
 async fn a_policy_can_deny_and_decorate() {
     let upstream = Upstream::start();

@@ -466,7 +466,8 @@ impl Manifest {
         self
     }
 
-    /// Promises the same decision for the same facts: the proxy may remember it.
+    /// Promises the same decision for the same facts: the proxy may remember it, unless the call
+    /// asked for the time ([`now_ms`](crate::now_ms)).
     #[must_use]
     pub fn pure(mut self) -> Self {
         self.pure = true;

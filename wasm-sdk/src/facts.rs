@@ -3,6 +3,7 @@
 
 use crate::mistakes::nearest;
 use crate::named;
+use crate::repeated;
 
 /// What an operator writes, and the fact that it names.
 const FACTS: [(&str, &str); 14] = [
@@ -47,14 +48,30 @@ impl<'a> Facts<'a> {
         Facts { shown: self.shown, over: Some((name, value)) }
     }
 
-    /// The first value of a fact; `None` if it wasn't shown.
+    /// The value of a fact; `None` if it wasn't shown.
+    ///
+    /// If it was shown several times, the request is denied with 400, whatever the policy then
+    /// decides: only the upstream knows which of two values it believes. [`only`](Self::only) is for
+    /// policies that treat such a request in another way, [`all`](Self::all) for those that read
+    /// all values.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
-        let first = self.values(name).next();
+        let mut values = self.values(name);
+        let first = values.next();
         if first.is_none() {
             named::check(name);
+        } else if values.next().is_some() {
+            repeated::note(name);
+            return None;
         }
         first
+    }
+
+    /// The first value of a fact, also if there are others; `None` if it wasn't shown. Nothing that
+    /// tells clients apart: the upstream may believe another one.
+    #[must_use]
+    pub fn first(&self, name: &str) -> Option<&'a str> {
+        self.all(name).next()
     }
 
     /// The value of a fact that has exactly one, which is not empty. `None` if it is absent, empty
@@ -133,6 +150,7 @@ mod tests {
             (facts.only("header.a"), facts.only("path"), facts.only("query")),
             (None, Some("/"), None)
         );
+        assert_eq!((facts.get("header.a"), facts.first("header.a")), (None, Some("1")));
         assert_eq!(facts.with("path", "").only("path"), None);
     }
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use crate::{
     Decision, Facts, Level, Manifest, Mistake, Policy, ResponseView, Settlement, config, host,
-    named,
+    named, repeated,
 };
 
 const NOT_CONFIGURED: &str = "the policy was asked before it was configured";
@@ -49,7 +49,8 @@ impl<P: Policy> Slot<P> {
     /// # Errors
     /// The policy's own.
     pub fn decide(&self, facts: &[(String, String)]) -> Result<Decision, String> {
-        self.0.borrow().as_ref().ok_or(NOT_CONFIGURED)?.decide(&Facts::new(facts))
+        let policy = self.0.borrow();
+        repeated::decide(policy.as_ref().ok_or(NOT_CONFIGURED)?, &Facts::new(facts))
     }
 
     /// Calls the policy's `settle`.

@@ -66,6 +66,7 @@ mod path;
 mod period;
 mod policy;
 mod refund;
+mod repeated;
 mod request;
 mod template;
 pub mod testing;

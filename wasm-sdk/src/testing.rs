@@ -26,7 +26,7 @@ use std::fmt;
 
 use crate::{
     Decision, Facts, Manifest, Mistake, Policy, ResponseView, Settlement, VerifyingKey, guest,
-    named,
+    named, repeated,
 };
 
 /// Stands in for the host's [`verify`](crate::verify).
@@ -93,7 +93,7 @@ impl<P: Policy> Instance<P> {
         let facts: Vec<(String, String)> =
             facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let _checked = Checked::begin(&self.0);
-        self.0.decide(&Facts::new(&facts))
+        repeated::decide(&self.0, &Facts::new(&facts))
     }
 
     /// Calls `settle`.

@@ -18,6 +18,7 @@ pub(crate) const COST_MAX: u64 = 1 << 52;
 /// Each is a call on the guest's stack, and so are fragments.
 const DEPTHS: RangeInclusive<u64> = 1..=100;
 const ALIASES: RangeInclusive<u64> = 0..=100_000;
+const DIRECTIVES: RangeInclusive<u64> = 0..=50_000;
 /// The largest document of so many takes some 3 ms, of the 10 ms that a call has.
 const TOKENS: RangeInclusive<u64> = 1..=50_000;
 const OPERATIONS: RangeInclusive<u64> = 1..=1_000;
@@ -42,6 +43,8 @@ pub struct Config {
     pub(crate) max_cost: u64,
     /// Aliases in one document, at most.
     max_aliases: u64,
+    /// Directives in one document, at most. Each may be looked at by the server, and costs nothing.
+    max_directives: u64,
     /// Tokens of all documents of a request, at most.
     max_tokens: u64,
     /// Operations in a batch, at most.
@@ -72,11 +75,12 @@ impl Default for Config {
             limits: List::default(),
             requests: List::default(),
             default_field: 1,
-            default_scalar: 0,
+            default_scalar: 1,
             default_list: 10,
             max_depth: 15,
             max_cost: 10_000,
             max_aliases: 30,
+            max_directives: 30,
             max_tokens: 15_000,
             max_operations: 10,
             introspection: true,
@@ -126,7 +130,11 @@ impl Config {
 
     /// What documents may have.
     pub(crate) fn bounds(&self) -> Bounds {
-        Bounds { tokens: self.max_tokens, aliases: self.max_aliases }
+        Bounds {
+            tokens: self.max_tokens,
+            aliases: self.max_aliases,
+            directives: self.max_directives,
+        }
     }
 
     /// Adds the mistakes of numbers and limits.
@@ -138,6 +146,7 @@ impl Config {
             ("max_depth", self.max_depth, DEPTHS),
             ("max_cost", self.max_cost, 1..=COST_MAX),
             ("max_aliases", self.max_aliases, ALIASES),
+            ("max_directives", self.max_directives, DIRECTIVES),
             ("max_tokens", self.max_tokens, TOKENS),
             ("max_operations", self.max_operations, OPERATIONS),
             ("mutation", self.mutation, 0..=COST_MAX),

@@ -120,7 +120,7 @@ impl<'d, 'a> Run<'_, 'd, 'a> {
         let Defaults { field, scalar, .. } = self.adder.defaults;
         let own = rule.and_then(|rule| rule.cost);
         let own = own.unwrap_or(if inside.is_some() { field } else { scalar });
-        let items = self.items(rule, arguments)?;
+        let items = self.items(name, rule, arguments)?;
         let inner = match inside {
             Some(inside) => self.selections(inside, weights.parent(name))?,
             None => Sum::default(),
@@ -148,28 +148,34 @@ impl<'d, 'a> Run<'_, 'd, 'a> {
 
     /// How many items a field returns: what its arguments say, the largest of them; or what it
     /// usually is, if they don't say it or in a way that can't be used. 1 at least, since servers
-    /// may take 0 for no limit.
+    /// may take 0 for no limit. Refused if nothing says it and the configuration asks for it.
     fn items(
         &mut self,
+        field: &str,
         rule: Option<&Rule>,
         arguments: &'d [Argument<'a>],
     ) -> Result<u64, Refusal> {
         let usual = rule.and_then(|rule| rule.list);
-        if arguments.is_empty() {
+        let sized = rule.is_some_and(|rule| rule.sized);
+        if arguments.is_empty() && !sized {
             return Ok(usual.unwrap_or(1));
         }
         let names = rule.and_then(|rule| rule.sizes.as_ref()).unwrap_or(&self.adder.weights.sizes);
-        let mut items = None;
+        let (mut items, mut is_known) = (None, false);
         for argument in arguments {
             let members = self.members(&argument.value);
             self.step(1 + members.len())?;
             for name in names {
                 let size = self.size(argument, members, name);
+                is_known |= matches!(size, Some(Size::Known(1..)));
                 items = items.max(size.map(|size| match size {
                     Size::Known(items) => items,
                     Size::Unknown => usual.unwrap_or(self.adder.defaults.list),
                 }));
             }
+        }
+        if sized && !is_known {
+            return Err(Refusal::Unsized(shown(field)));
         }
         Ok(items.or(usual).unwrap_or(1).max(1))
     }

@@ -26,6 +26,8 @@ pub(crate) struct Bounds {
     pub(crate) tokens: u64,
     /// Aliases in one document.
     pub(crate) aliases: u64,
+    /// Directives in one document.
+    pub(crate) directives: u64,
 }
 
 /// A document.
@@ -43,6 +45,7 @@ pub(crate) struct Document<'a> {
     /// The default values of all operations' variables.
     pub(crate) defaults: Vec<Argument<'a>>,
     pub(crate) aliases: u64,
+    pub(crate) directives: u64,
     /// Whether it asks for the schema anywhere.
     pub(crate) introspects: bool,
 }
@@ -327,6 +330,10 @@ impl<'a> Parser<'a> {
 
     fn directives(&mut self) -> Result<(), Refusal> {
         while self.eat(b'@')? {
+            self.document.directives += 1;
+            if self.document.directives > self.bounds.directives {
+                return Err(Refusal::Directives { max: self.bounds.directives });
+            }
             self.name()?;
             self.arguments(NOTHING)?;
         }

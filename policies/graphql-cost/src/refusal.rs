@@ -33,6 +33,10 @@ pub(crate) enum Refusal {
     Tokens { max: u64 },
     /// A document has more aliases than this.
     Aliases { max: u64 },
+    /// A document has more directives than this.
+    Directives { max: u64 },
+    /// A field does not say how many items it returns, and has to.
+    Unsized(String),
     /// Selections, fragments or values are inside one another further than can be followed.
     Nested { max: u32 },
     /// Fields are inside one another further than is allowed.
@@ -82,6 +86,10 @@ impl Refusal {
             Self::Bytes { max } => (400, format!("a query of more than {max} bytes")),
             Self::Tokens { max } => (400, format!("the query has more than {max} tokens")),
             Self::Aliases { max } => (400, format!("the query has more than {max} aliases")),
+            Self::Directives { max } => (400, format!("the query has more than {max} directives")),
+            Self::Unsized(name) => {
+                (400, format!("the field `{name}` must say how many items it returns"))
+            }
             Self::Nested { max } => (400, format!("the query is nested more than {max} times")),
             Self::Depth { found, max } => {
                 (400, format!("the query is {found} fields deep, at most {max} are allowed"))

@@ -62,7 +62,7 @@ pub(crate) fn read<'a>(facts: &Facts<'a>, reader: Body<'_>) -> Result<Vec<Reques
     // Some servers prefer what is in the URL.
     let beside = ["query.query", "query.variables", "query.extensions"];
     let named_alike = |name: &str| requested.iter().all(|one| one.name.as_deref() == Some(name));
-    if beside.iter().any(|name| facts.get(name).is_some())
+    if beside.iter().any(|name| facts.first(name).is_some())
         || !facts.all("query.operationName").all(named_alike)
     {
         return Err(Refusal::unreadable("an operation in the URL and another one in the body"));

@@ -17,8 +17,15 @@ use super::*;
 const POINTS: &str =
     r#"{"name": "points", "algorithm": "token_bucket", "quota": 10000, "period": "1h"}"#;
 
-/// A policy with one limit, and these settings, each with a comma before it.
+/// A policy with one limit, and these settings, each with a comma before it. Scalars are free unless
+/// they say otherwise, so that costs are easier to compute by hand.
 fn policy(more: &str) -> Instance<GraphqlCost> {
+    let free = if more.contains("default_scalar") { "" } else { r#", "default_scalar": 0"# };
+    priced(&format!("{free}{more}"))
+}
+
+/// The same with the defaults for all that is not set.
+fn priced(more: &str) -> Instance<GraphqlCost> {
     Instance::new(&format!(r#"{{"limits": [{POINTS}]{more}}}"#)).unwrap()
 }
 
@@ -105,6 +112,7 @@ fn the_manifest_names_what_is_read() {
 fn limits_are_charged_the_cost_and_requests_are_counted_beside_them() {
     let policy = Instance::<GraphqlCost>::new(&format!(
         r#"{{
+            "default_scalar": 0,
             "limits": [
                 {POINTS},
                 {{"name": "double", "algorithm": "gcra", "quota": 9, "period": "1s", "cost": 2, "key": "{{header.authorization}}"}},
@@ -184,7 +192,7 @@ fn an_algorithm_that_stores_each_unit_refuses_more_than_it_can_store() {
 #[test]
 fn what_a_limit_denies_is_denied_with_the_costs_label() {
     let config = format!(
-        r#"{{"limits": [{}]}}"#,
+        r#"{{"default_scalar": 0, "limits": [{}]}}"#,
         POINTS.replace('}', r#", "key": "{header.authorization}", "missing": {"deny": 401}}"#)
     );
     let policy = Instance::<GraphqlCost>::new(&config).unwrap();

@@ -26,6 +26,7 @@ pub(crate) struct Written {
     cost: Option<u64>,
     list: Option<List>,
     sizes: Option<Vec<String>>,
+    sized: Option<bool>,
 }
 
 /// Whether a field returns a list, and how long it is if its arguments don't say it.
@@ -59,6 +60,8 @@ pub(crate) struct Rule {
     pub(crate) list: Option<u64>,
     /// The arguments that say how many items there are, instead of the usual ones.
     pub(crate) sizes: Option<Vec<SizeArgument>>,
+    /// Whether an argument has to say how many items there are.
+    pub(crate) sized: bool,
 }
 
 /// An argument that says how many items a field returns.
@@ -145,6 +148,7 @@ impl Weights {
                     .sizes
                     .map(|names| self::sizes(&at, &names, mistakes))
                     .or(general.sizes),
+                sized: written.sized.unwrap_or(general.sized),
             };
             let table = match parent {
                 None => &mut weights.anywhere,

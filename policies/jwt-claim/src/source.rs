@@ -29,7 +29,7 @@ impl Source {
     pub(crate) fn find<'a>(&self, facts: &Facts<'a>) -> Found<'a> {
         let mut values = facts.all(&self.0);
         let (Some(value), None) = (values.next(), values.next()) else {
-            return if facts.get(&self.0).is_some() { Found::Several } else { Found::None };
+            return if facts.first(&self.0).is_some() { Found::Several } else { Found::None };
         };
         let token = match self.0 == AUTHORIZATION {
             // Another scheme, such as Basic, is no token.

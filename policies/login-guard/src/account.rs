@@ -13,10 +13,14 @@ use weir_policy::{Facts, Json, Template};
 
 /// Bytes of an account's name, at most. An upstream may cut longer ones off.
 const ACCOUNT_BYTES_MAX: usize = 512;
+const TOO_LONG: &str = "the account is too long";
 /// Places, at most.
 const PLACES_MAX: usize = 8;
-/// Of the whole body, as JSON.
-const DOCUMENT: &str = "body.json:";
+/// Bytes of an account's name as JSON, at most: each of its bytes may be written as an escape. Longer
+/// ones are not read, which would take long.
+const JSON_BYTES_MAX: usize = 6 * ACCOUNT_BYTES_MAX + 2;
+/// How a fact of a JSON body's member begins.
+const MEMBER: &str = "body.json:";
 const EXPECTED: &str =
     "a template with one fact, such as \"{form.username}\" or \"{body:/email}\", or a list of them";
 
@@ -40,18 +44,8 @@ pub(crate) enum Account {
 
 /// The places where the account may stand. Use it as the type of a setting.
 pub(crate) struct Places {
-    /// Facts with a text each.
-    texts: Vec<String>,
-    members: Vec<Member>,
-}
-
-/// A member of a JSON body.
-struct Member {
-    fact: String,
-    /// The facts of the objects on the way to it, but for the whole document.
-    ancestors: Vec<String>,
-    /// Their names and its own.
-    names: Vec<String>,
+    /// The facts with the account.
+    facts: Vec<String>,
 }
 
 impl fmt::Debug for Places {
@@ -62,25 +56,25 @@ impl fmt::Debug for Places {
 
 impl Places {
     /// The facts to ask for.
-    pub(crate) fn facts(&self) -> impl Iterator<Item = String> {
-        let members = self
-            .members
-            .iter()
-            .flat_map(|member| member.ancestors.iter().chain(std::iter::once(&member.fact)));
-        let document = (!self.members.is_empty()).then(|| DOCUMENT.to_owned());
-        self.texts.iter().chain(members).cloned().chain(document)
+    pub(crate) fn facts(&self) -> impl Iterator<Item = &str> {
+        self.facts.iter().map(String::as_str)
     }
 
-    /// The account, if all places that have one agree.
+    /// The account, if all places that have one agree. A fact that is there several times is what
+    /// servers may read in several ways.
     pub(crate) fn find(&self, facts: &Facts, case: Case, ascii_only: bool) -> Account {
         let mut found: Option<String> = None;
-        let texts = self.texts.iter().flat_map(|fact| facts.all(fact)).map(sent);
-        let members = self.members.iter().flat_map(|member| member.find(facts));
-        for text in texts.map(Some).chain(members) {
-            let Some(text) = text else {
-                return Account::Unclear("the account must be a text, and be given once");
+        for fact in self.facts() {
+            let mut values = facts.all(fact);
+            let Some(value) = values.next() else { continue };
+            if values.next().is_some() {
+                return Account::Unclear("the account must be given once");
+            }
+            let text = if fact.starts_with(MEMBER) { text_of_json(value) } else { Ok(sent(value)) };
+            let name = match text {
+                Ok(text) => normal(&text, case),
+                Err(why) => return Account::Unclear(why),
             };
-            let name = normal(&text, case);
             match &found {
                 Some(other) if *other != name => {
                     return Account::Unclear("the account must be given once");
@@ -90,9 +84,7 @@ impl Places {
         }
         match found {
             Some(name) if name.is_empty() => Account::Missing,
-            Some(name) if name.len() > ACCOUNT_BYTES_MAX => {
-                Account::Unclear("the account is too long")
-            }
+            Some(name) if name.len() > ACCOUNT_BYTES_MAX => Account::Unclear(TOO_LONG),
             Some(name) if ascii_only && !name.is_ascii() => {
                 Account::Unclear("the account must be ASCII text")
             }
@@ -106,48 +98,27 @@ impl Places {
         let template = Template::parse(text).ok()?;
         let fact = template.only_fact()?;
         if let Some(pointer) = fact.strip_prefix("body:") {
-            let member = Member::at(pointer);
-            if let [name] = member.names.as_slice() {
-                self.add_text(format!("query.{name}"));
+            let name = pointer.strip_prefix('/').filter(|name| !name.contains('/'));
+            if let Some(name) = name {
+                let name = name.replace("~1", "/").replace("~0", "~");
+                self.add_fact(format!("query.{name}"));
             }
-            self.members.push(member);
+            self.add_fact(format!("{MEMBER}{pointer}"));
         } else {
             if let Some(name) = fact.strip_prefix("form.") {
-                self.add_text(format!("query.{name}"));
+                self.add_fact(format!("query.{name}"));
             }
-            self.add_text(fact.to_owned());
+            self.add_fact(fact.to_owned());
         }
         Some(())
     }
 
     /// Many frameworks put the fields of a form, or the members of a document, and the parameters
     /// of the query into one table, so the query is read as well.
-    fn add_text(&mut self, fact: String) {
-        if !self.texts.contains(&fact) {
-            self.texts.push(fact);
+    fn add_fact(&mut self, fact: String) {
+        if !self.facts.contains(&fact) {
+            self.facts.push(fact);
         }
-    }
-}
-
-impl Member {
-    fn at(pointer: &str) -> Self {
-        let fact = |pointer: &str| format!("{DOCUMENT}{pointer}");
-        let unescaped = |name: &str| name.replace("~1", "/").replace("~0", "~");
-        let ends = pointer.match_indices('/').map(|(end, _)| end).skip(1);
-        Self {
-            fact: fact(pointer),
-            ancestors: ends.filter_map(|end| pointer.get(..end)).map(fact).collect(),
-            names: pointer.split('/').skip(1).map(unescaped).collect(),
-        }
-    }
-
-    /// Its values in a body, as texts. `None` for each that is no text, and where it can't be told
-    /// which one the upstream reads.
-    fn find(&self, facts: &Facts) -> impl Iterator<Item = Option<String>> {
-        let repeated = self.ancestors.iter().any(|fact| facts.all(fact).count() > 1);
-        let unclear = repeated || misspelt(facts, &self.names);
-        let texts: Vec<Option<String>> = facts.all(&self.fact).map(text_of_json).collect();
-        texts.into_iter().chain(unclear.then_some(None))
     }
 }
 
@@ -160,7 +131,7 @@ impl<'de> Deserialize<'de> for Places {
         if items.is_empty() || items.len() > PLACES_MAX {
             return Err(wrong(&value));
         }
-        let mut places = Self { texts: Vec::new(), members: Vec::new() };
+        let mut places = Self { facts: Vec::new() };
         for item in &items {
             item.as_str().and_then(|text| places.add(&text)).ok_or_else(|| wrong(item))?;
         }
@@ -187,30 +158,12 @@ fn normal(text: &str, case: Case) -> String {
 
 /// A text, or a whole number as it would be written in one. Nothing else is a name: an upstream
 /// might read an array or an object in its own way.
-fn text_of_json(json: &str) -> Option<String> {
-    let value = Json::parse(json).ok()?;
-    let text = value.as_str().map(Cow::into_owned);
-    text.or_else(|| value.as_u64().map(|number| number.to_string()))
-}
-
-/// Whether the body has a member on the way to the account, or the account itself, in another
-/// spelling: Go's `encoding/json` and .NET ignore the case of names.
-fn misspelt(facts: &Facts, names: &[String]) -> bool {
-    let Some(document) = facts.get(DOCUMENT) else { return false };
-    let Ok(mut value) = Json::parse(document).map(Json::into_owned) else { return true };
-    for name in names {
-        let folded = folded(name);
-        let alike = |other: &str| other != name && self::folded(other) == folded;
-        if value.members().any(|(other, _)| alike(&other)) {
-            return true;
-        }
-        let Some(next) = value.get(name).map(Json::into_owned) else { return false };
-        value = next;
+fn text_of_json(json: &str) -> Result<String, &'static str> {
+    if json.len() > JSON_BYTES_MAX {
+        return Err(TOO_LONG);
     }
-    false
-}
-
-/// Go also takes these two for ASCII letters.
-fn folded(name: &str) -> String {
-    name.replace('\u{17f}', "s").replace('\u{212a}', "k").to_ascii_lowercase()
+    let value = Json::parse(json).ok();
+    let text = value.as_ref().and_then(Json::as_str).map(Cow::into_owned);
+    let number = || value.as_ref()?.as_u64().map(|number| number.to_string());
+    text.or_else(number).ok_or("the account must be a text, and be given once")
 }

@@ -7,8 +7,8 @@
 //!
 //! `account` finds out which account an attempt is for, `counters` is the lists of limits, `status`
 //! what the upstream's answer means. Facts read: `method`, `client-ip`, those that may hold the
-//! account, and those that conditions name. No decision is remembered, as the facts may include a
-//! whole body with a password in it.
+//! account, and those that conditions name. No decision is remembered, as hardly any attempt is made
+//! twice with the same facts.
 
 mod account;
 mod counters;
@@ -106,6 +106,10 @@ impl Attempt {
 /// In a memo: what a success does with a limit.
 const GIVE_BACK: &str = "give-back";
 const RESET: &str = "reset";
+
+/// The unit of limits that are in no `RateLimit` field. What is left of an account would tell anybody
+/// how often others have failed at it.
+const UNREPORTED: &str = "";
 
 impl Policy for LoginGuard {
     type Config = Config;
@@ -214,16 +218,17 @@ impl LoginGuard {
         let pair = account.map(|account| format!("{} {account}", client.text));
         // With the address's tag, both are one call to the store.
         let lists = [
-            (by_pair, pair.as_deref(), Some(&client.text), RESET),
-            (by_address, Some(&*client.text), None, GIVE_BACK),
-            (by_account, account, None, RESET),
+            (by_pair, pair.as_deref(), Some(&client.text), RESET, None),
+            (by_address, Some(&*client.text), None, GIVE_BACK, None),
+            (by_account, account, None, RESET, Some(UNREPORTED)),
         ];
         let mut all = Vec::new();
-        for (counters, key, tag, on_success) in lists {
+        for (counters, key, tag, on_success, unit) in lists {
             let (Some(counters), Some(key)) = (counters, key) else { continue };
             let limits = counters.limits.charge(key, facts)?;
             all.extend(limits.into_iter().map(|mut limit| {
                 limit.tag = tag.map(ToString::to_string);
+                limit.unit = unit.map(str::to_owned).or(limit.unit);
                 (Limit { refund: Refund::BySettle, ..limit }, on_success)
             }));
         }

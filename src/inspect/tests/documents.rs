@@ -112,6 +112,71 @@ fn a_name_that_occurs_twice_is_found_twice() {
     );
 }
 
+/// Go and .NET ignore the case of names, most servers don't.
+#[test]
+fn a_name_in_another_case_is_found_twice() {
+    let shown = |document: &str, pointers: &[&str]| {
+        let all = pointers.iter().map(|text| wanted(text, false)).collect();
+        let found = select(document, all).unwrap();
+        found.iter().map(|(index, value)| format!("{index} {value}")).collect::<Vec<_>>().join(", ")
+    };
+    for (document, expected) in [
+        (r#"{"to": 1, "too": 2, "t": 3}"#, "0 1"),
+        (r#"{"to": 1, "To": 2}"#, "0 1, 0 2, 0 2"),
+        (r#"{"TO": 2}"#, "0 2, 0 2"),
+        (r#"{"\u0054o": 2}"#, "0 2, 0 2"),
+        (r#"{"tO": {"to": 1}}"#, "0 9, 0 9"),
+    ] {
+        assert_eq!(shown(document, &["/to"]), expected, "{document}");
+    }
+    // Go folds letters beyond ASCII, too.
+    assert_eq!(shown("{\"ma\u{17f}k\": 1}", &["/mask"]), "0 1, 0 1");
+    assert_eq!(shown(r#"{"mas\u212a": 1}"#, &["/mask"]), "0 1, 0 1");
+    assert_eq!(shown(r#"{"É": 1, "e": 2}"#, &["/é"]), "0 1, 0 1");
+    // However deep it is, no more than twice.
+    let names = ["/a/b/c/d/e/f/g/h"];
+    let deep = r#"{"A":{"B":{"C":{"D":{"E":{"F":{"G":{"H":1}}}}}}}}"#;
+    assert_eq!(shown(deep, &names), "0 1, 0 1");
+}
+
+/// Of two objects with one name some servers take the first, others the last, and others merge
+/// them.
+#[test]
+fn what_is_inside_of_a_repeated_object_is_repeated() {
+    let shown = |document: &str| {
+        let all =
+            ["/user/email", "/user", "/user/id", "/other/email"].map(|text| wanted(text, true));
+        select(document, all.into()).unwrap()
+    };
+    let all = |expected: &[(usize, &str)]| {
+        expected.iter().map(|(index, value)| (*index, (*value).to_owned())).collect::<Vec<_>>()
+    };
+    let email = r#"{"email":"v"}"#;
+    for second in [r#""user":{}"#, r#""User":{}"#, r#""user":null"#] {
+        let found = shown(&format!(r#"{{"user":{email},"other":{email},{second}}}"#));
+        let own = |index| found.iter().filter(|(of, _)| *of == index).count();
+        assert!(own(0) == 2 && own(1) >= 2 && own(2) == 0 && own(3) == 1, "{second}: {found:?}");
+    }
+    assert_eq!(shown(&format!(r#"{{"user":{email}}}"#)), all(&[(0, "\"v\""), (1, email)]));
+    // Elements of an array are several.
+    let items = vec![wanted("/to/*/id", false)];
+    let found = select(r#"{"to":[{"id":1},{"id":2}]}"#, items).unwrap();
+    assert_eq!(found, all(&[(0, "1"), (0, "2")]));
+}
+
+#[test]
+fn nothing_is_set_beside_a_name_in_another_case() {
+    let set = |document: &str| {
+        Edit { pointer: pointer("/a/b"), json: "1".into() }.apply(document.as_bytes())
+    };
+    for document in
+        [r#"{"A":{"b":2}}"#, r#"{"a":{"B":2}}"#, r#"{"a":{},"A":3}"#, r#"{"A":{"B":2}}"#]
+    {
+        assert_eq!(set(document), None, "{document}");
+    }
+    assert_eq!(set(r#"{"a":{"c":2},"B":3}"#).unwrap(), br#"{"a":{"b":1,"c":2},"B":3}"#);
+}
+
 #[test]
 fn a_document_with_very_many_values_is_none() {
     let many = |count: usize| format!("{{{}}}", vec!["\"a\":1"; count].join(","));

@@ -239,6 +239,25 @@ fn a_pure_policy_is_remembered_and_a_new_one_is_asked_afresh() {
     assert_eq!([calls(&replaced, "/b"), calls(&replaced, "/a")], ["1", "2"]);
 }
 
+/// Office hours, for example: at another time the same facts may give another decision.
+#[test]
+fn a_call_that_was_told_the_time_is_not_remembered() {
+    let decided = |config: &str, queries: [&str; 2]| {
+        let policy = build(&settings(misbehaving(), config)).unwrap();
+        let asked = |query| policy.decide(&[("query", query)]).unwrap();
+        queries.map(|query| {
+            let first = asked(query);
+            Arc::ptr_eq(&first, &asked(query))
+        })
+    };
+    // Whether a call is remembered does not depend on those before it.
+    assert_eq!(decided(r#"{"pure": true}"#, ["now", "well"]), [false, true]);
+    // `broken_ms` compares each call's time.
+    assert_eq!(decided(r#"{"pure": true, "broken_ms": [0, 1]}"#, ["well", "calls"]), [false; 2]);
+    let by_time = r#"{"pure": true, "asks_time_in_configure": true}"#;
+    assert_eq!(decided(by_time, ["well", "calls"]), [false; 2]);
+}
+
 #[test]
 fn a_thread_drops_the_instances_of_policies_that_are_gone() {
     let held = build(&settings(misbehaving(), "{}")).unwrap();

@@ -13,6 +13,7 @@ mod sharing;
 mod size;
 mod speed;
 mod stopping;
+mod worst;
 
 use super::*;
 use crate::telemetry::{Label as _, names};

@@ -136,7 +136,7 @@ fn weights_are_checked() {
         (
             r#""a": {"lists": 1}"#,
             "fields.a.lists: found the unknown key `lists`, expected one of `cost`, `list`, \
-             `sizes`; `list` is near"
+             `sizes`, `sized`; `list` is near"
                 .to_owned(),
         ),
         (
@@ -149,7 +149,7 @@ fn weights_are_checked() {
         (
             r#""Query": {"users": {"cost": 5}}"#,
             "fields.Query.users: found the unknown key `users`, expected one of `cost`, `list`, \
-             `sizes`"
+             `sizes`, `sized`"
                 .to_owned(),
         ),
     ] {

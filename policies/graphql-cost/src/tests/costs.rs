@@ -315,8 +315,61 @@ fn a_path_says_more_than_a_name_and_leaves_the_rest_to_it() {
 const README: &str = include_str!("../../README.md");
 
 #[test]
+fn scalars_are_not_free_unless_the_configuration_says_so() {
+    let thousand = format!("{{ a(first: 100) {{ {} }} }}", "b ".repeat(1_000));
+    assert_eq!(cost(&unbounded(""), &thousand), 100);
+    let priced = priced(r#", "max_cost": 1000000"#);
+    assert_eq!(cost(&priced, &thousand), 100 * (1 + 1_000));
+    assert_eq!(cost(&priced, "{ __typename a { b __typename } }"), 2);
+}
+
+#[test]
+fn a_field_may_have_to_say_how_many_items_it_returns() {
+    let policy = unbounded(
+        r#", "fields": {"users": {"sized": true}, "nodes": {"sizes": ["ids"], "sized": true},
+                        "me.users": {"sized": false}}"#,
+    );
+    for text in [
+        "{ users(first: 3) { id } }",
+        "{ users(last: 3) { id } }",
+        "{ users(page: {first: 3}) { id } }",
+    ] {
+        assert_eq!(cost(&policy, text), 3, "{text}");
+    }
+    assert_eq!(cost(&policy, r#"{ nodes(ids: ["a", "b"]) { id } }"#), 2);
+    // Where it is not asked for.
+    assert_eq!(cost(&policy, "{ me { users { id } } others { id } }"), 3);
+    let asked = "query ($n: Int) { users(first: $n) { id } }";
+    assert_eq!(with(&policy, asked, r#"{"n": 3}"#), 3);
+    for (text, variables) in [
+        ("{ users { id } }", "{}"),
+        ("{ users(after: \"x\") { id } }", "{}"),
+        ("{ x: users(first: null) { id } }", "{}"),
+        ("{ users(first: -1) { id } }", "{}"),
+        ("{ users(first: 0) { id } }", "{}"),
+        ("{ a { ...F } } fragment F on A { users { id } }", "{}"),
+        (asked, "{}"),
+        (asked, r#"{"n": null}"#),
+    ] {
+        let body = format!(r#"{{"query": {}, "variables": {variables}}}"#, json!(text));
+        let reason = "the field `users` must say how many items it returns".to_owned();
+        assert_eq!(refused(&policy, &body), (400, reason), "{text} with {variables}");
+    }
+}
+
+#[test]
+fn directives_are_bounded() {
+    let text = |count: usize| query(&format!("query @a {{ b {} }}", "@c(d: 1) ".repeat(count)));
+    let usual = policy("");
+    assert!(charged(&post(&usual, &text(29))).is_ok());
+    let reason = "the query has more than 30 directives".to_owned();
+    assert_eq!(refused(&usual, &text(30)), (400, reason));
+    assert!(charged(&post(&policy(r#", "max_directives": 31"#), &text(30))).is_ok());
+}
+
+#[test]
 fn the_readmes_example_costs_what_it_says() {
-    let policy = policy(
+    let policy = priced(
         r#", "max_cost": 2000, "fields": {
             "Query.users": {"cost": 5, "list": 20},
             "users.posts": {"cost": 2},
@@ -325,17 +378,17 @@ fn the_readmes_example_costs_what_it_says() {
     );
     let block = README.split("```graphql\n").nth(1).and_then(|rest| rest.split("```").next());
     let example = block.unwrap();
-    assert!(README.contains("without variables costs 220, one with `{\"n\": 2}` 92."));
-    assert_eq!(cost(&policy, example), 220);
-    assert_eq!(with(&policy, example, r#"{"n": 2}"#), 92);
+    assert!(README.contains("without variables costs 293, one with `{\"n\": 2}` 109."));
+    assert_eq!(cost(&policy, example), 293);
+    assert_eq!(with(&policy, example, r#"{"n": 2}"#), 109);
 }
 
 #[test]
 fn the_readmes_connection_counts_nodes_if_the_rest_is_free() {
     let text = "{ users(first: 10) { edges { node { name } } pageInfo { endCursor } } }";
-    assert_eq!(cost(&policy(""), text), 40);
-    let nodes = policy(
+    assert_eq!(cost(&priced(""), text), 60);
+    let nodes = priced(
         r#", "fields": {"edges": {"cost": 0}, "pageInfo": {"cost": 0}, "Query.users": {"cost": 0}}"#,
     );
-    assert_eq!(cost(&nodes, text), 10);
+    assert_eq!(cost(&nodes, text), 30);
 }

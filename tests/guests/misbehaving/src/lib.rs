@@ -21,6 +21,8 @@ pub struct Misbehaving {
     pure: bool,
     #[serde(default)]
     loops_in_configure: bool,
+    #[serde(default)]
+    asks_time_in_configure: bool,
     /// Between these times, in milliseconds since 1970, each decision panics.
     #[serde(default)]
     broken_ms: Option<(u64, u64)>,
@@ -40,6 +42,9 @@ impl Policy for Misbehaving {
     fn new(config: Self) -> Result<Self, Mistakes> {
         while black_box(config.loops_in_configure) {
             black_box(());
+        }
+        if config.asks_time_in_configure {
+            black_box(now_ms());
         }
         Ok(config)
     }
