@@ -11,7 +11,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 use super::counters::Stored;
 
@@ -75,8 +75,9 @@ pub(super) struct Shard {
     cursor: (usize, usize),
     /// How many copies are under way. Meanwhile no segment is merged: its counters could be missed.
     copies: u32,
-    /// What was removed since the copy [`Which::First`]. `None` if none is under way.
-    removed: Option<Vec<u128>>,
+    /// What was removed since the copy [`Which::First`] and not made again: a counter that is there
+    /// is sent itself. `None` if none is under way.
+    removed: Option<IndexSet<u128, DigestHashBuilder>>,
     /// Whether a counter changed since this was last asked.
     unsaved: bool,
 }
@@ -163,6 +164,9 @@ impl Shard {
             let weight = entry.counter.weight();
             return (entry, weight);
         }
+        if let Some(ids) = &mut self.removed {
+            ids.swap_remove(&id);
+        }
         self.counters += 1;
         if self.counters > self.segments.len() * SEGMENT_COUNTERS {
             self.split();
@@ -179,7 +183,7 @@ impl Shard {
         let Some(entry) = removed else { return 0 };
         self.unsaved = true;
         if let Some(ids) = self.removed.as_mut().filter(|ids| ids.len() < REMOVED_MAX) {
-            ids.push(id);
+            ids.insert(id);
         }
         self.removed_from(index);
         entry.counter.weight()
@@ -285,7 +289,7 @@ impl Shard {
     pub(super) fn begin_copy(&mut self, which: Which) {
         self.copies += 1;
         if which == Which::First {
-            self.removed = Some(Vec::new());
+            self.removed = Some(IndexSet::with_hasher(self.hasher.clone()));
         }
     }
 
@@ -296,7 +300,7 @@ impl Shard {
 
     /// What was removed since this was last asked in a hand-over.
     pub(super) fn take_removed(&mut self) -> Vec<u128> {
-        self.removed.as_mut().map(std::mem::take).unwrap_or_default()
+        self.removed.as_mut().map_or_else(Vec::new, |ids| ids.drain(..).collect())
     }
 
     /// The hand-over is over: what is removed is not remembered any more.
@@ -495,6 +499,33 @@ mod tests {
         shard.forget_removed();
         shard.remove(id(10));
         assert_eq!(shard.take_removed(), []);
+    }
+
+    #[test]
+    fn a_counter_that_is_removed_and_made_again_during_a_copy_is_not_lost() {
+        let mut shard = Shard::new(7);
+        (0..1_000).for_each(|number| put(&mut shard, number, u64::MAX));
+        let mut sent = copied(&mut shard, Which::First, 1_000, |_| {});
+        // As the sender does in each pass: what was removed comes before what changed.
+        let mut pass = |shard: &mut Shard, between: &mut dyn FnMut(&mut Shard)| {
+            for id in shard.take_removed() {
+                sent.remove(&id);
+            }
+            sent.extend(copied(shard, Which::SinceFirst, 1, between));
+            sent.clone()
+        };
+        (0..1_000).for_each(|number| put(&mut shard, number, u64::MAX));
+        let mut left = 0..1_000;
+        pass(&mut shard, &mut |shard| {
+            // Some of them in segments that are still to be copied, and some behind.
+            for number in left.by_ref().take(5) {
+                assert_eq!(shard.remove(id(number)), 1);
+                put(shard, number, u64::MAX);
+            }
+        });
+        assert!(left.is_empty());
+        let sent = pass(&mut shard, &mut |_| {});
+        assert!((0..1_000).all(|number| sent.contains_key(&id(number))), "{}", sent.len());
     }
 
     #[test]
