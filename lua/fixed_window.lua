@@ -77,6 +77,9 @@ local function take(s1, s2, s3, now, cost, quota, period, alignment)
     local left, retry, reset = quota - count, -1, 0
     if left < 0 then left = 0 end -- in debt, or the quota was edited to less
     local debt = owed(count, owing, quota, period)
+    local windows = (debt + (quota - debt % quota) % quota) / quota
+    -- It may have been charged under a larger quota, and is paid later now.
+    if debt > 0 then forget = ends + (1 + windows) * period end
     if ask <= quota then
       retry = ends - now
       local lacking = debt + ask - quota
@@ -85,7 +88,7 @@ local function take(s1, s2, s3, now, cost, quota, period, alignment)
       end
     end
     if count > 0 then
-      reset = ends - now + (debt + (quota - debt % quota) % quota) / quota * period
+      reset = ends - now + windows * period
     end
     return 0, start, count, owing, left, retry, reset, forget
   end

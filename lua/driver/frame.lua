@@ -38,6 +38,7 @@ do
   fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I = TAKE(s1, s2, s3, now, cost, NUMBERS)
   if fits_I == 0 then
     if shadow == 0 or retry_I == OUTSIDE then ok = 0 end
+    --+ extend
   elseif cost > 0 then
     writes_I = true
     --+ keep

@@ -242,6 +242,8 @@ impl Embedded {
             }
             if admitted && writes {
                 self.write(&mut shard, cells, &decisions, at_us)?;
+            } else if writes {
+                self.extend(&mut shard, cells, &decisions);
             }
             self.release(shard.sweep(at_us, SWEEP_STEPS + 2 * cells.len()));
             Ok(Taken {
@@ -305,6 +307,24 @@ impl Embedded {
         // Releases what was reserved and not used, and what the writes themselves dropped.
         self.reweigh(before, after);
         Ok(())
+    }
+
+    /// Keeps what refused for as long as it was told to: the lifetime may have been set under a
+    /// larger quota, with which all would be back earlier.
+    fn extend(&self, shard: &mut Shard, cells: &Cells, decisions: &[(u128, Decision)]) {
+        for (cell, (id, decision)) in cells.iter().zip(decisions) {
+            if decision.fits || cell.program.kind != Kind::Numbers {
+                continue;
+            }
+            let Some(current) = shard.entry_at(*id).map(Entry::expire_us) else { continue };
+            let expire_us = self.expire_us(current, decision.expire, cell.unit_us);
+            if expire_us > current
+                && decision.expire > 0.0
+                && let Some(entry) = shard.get_mut(*id)
+            {
+                entry.expire_at(expire_us);
+            }
+        }
     }
 
     /// Drops expired units of these cells' own logs and leases. Without this, a log that fills the

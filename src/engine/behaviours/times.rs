@@ -388,6 +388,12 @@ fn callers_with_different_numbers_do_not_reset_each_other() {
                 program.name
             );
         }
+        // For gcra a burst of the slow one covers two of the fast one: half of it is beyond what the
+        // fast one counts. Each keeps to its own limit.
+        let slow = cell(&GCRA, "sum of both", 100, 60 * SECOND_US, 100);
+        let fast = cell(&GCRA, "sum of both", 200, 60 * SECOND_US, 100);
+        assert!(store.take(&one(&cost(&slow, 50))).admitted);
+        assert_eq!((store.drain(&fast), store.drain(&slow)), (100, 0), "{engine}");
         let long = Cell {
             numbers: [10, SECOND_US as i64, 1, 10 * SECOND_US as i64, 1, 0, 0],
             ..cell(&LEAKY_BUCKET, "apart", 10, SECOND_US, 1)
@@ -396,6 +402,41 @@ fn callers_with_different_numbers_do_not_reset_each_other() {
         short.numbers[3] = 5 * SECOND_US as i64;
         let admitted = (0..500).filter(|turn| store.fits([&long, &short][turn % 2])).count();
         assert_eq!(admitted, 101, "{engine}: what passes, and what waits for ten seconds at most");
+    }
+}
+
+/// A bucket, or a window in debt, is full again later with a smaller quota.
+#[test]
+fn what_refuses_after_an_edit_to_a_smaller_quota_is_kept_until_the_told_time() {
+    let redis = [("redis", TimedStore::redis())];
+    for (engine, mut store) in [("embedded", TimedStore::forgetting())].into_iter().chain(redis) {
+        for program in [&TOKEN_BUCKET, &GCRA, &FIXED_WINDOW] {
+            let name = format!("{engine} {}", program.name);
+            let mut large = cell(program, "to a smaller quota", 1_000, SECOND_US, 1_000);
+            large.numbers[if program.name == "fixed_window" { 3 } else { 2 }] = 1_000;
+            let mut small = large.clone();
+            small.numbers[0] = 10;
+            assert!(store.take(&one(&cost(&large, 1_000))).admitted, "{name}");
+            if program.name == "fixed_window" {
+                assert_eq!(store.charge(&cost(&large, 990)), 990, "{name}");
+            }
+            let told_us = store.take(&one(&small)).cells[0].retry_units.unwrap();
+            let whole = if program.name == "fixed_window" { small } else { cost(&small, 1_000) };
+            let told_us = store.take(&one(&whole)).cells[0].retry_units.unwrap().max(told_us);
+            assert!((60..=200).contains(&(told_us / SECOND_US)), "{name}: {told_us}");
+            if engine == "redis" {
+                // The time is not Redis' own here, so nothing expires.
+                let ends_ms = store.on_redis().lifetimes(std::slice::from_ref(&whole))[0];
+                assert!(ends_ms as u64 >= (store.now_us + told_us) / 1_000, "{name}");
+            }
+            store.step(told_us as i64 - 1);
+            for other in 0..10 {
+                store.fits(&cell(&GCRA, &format!("{name} {other}"), 1, SECOND_US, 1));
+            }
+            assert!(!store.fits(&whole), "{name}: it was told {told_us}");
+            store.step(1);
+            assert!(store.fits(&whole), "{name}: it was told {told_us}");
+        }
     }
 }
 
