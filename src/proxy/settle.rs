@@ -4,6 +4,7 @@
 //! of which nothing was taken, it is called only if the policy asked for that, too. If it fails,
 //! the refunds that the limits declare apply, as if it had returned nothing.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -116,9 +117,12 @@ pub(super) fn settle(context: &mut RequestContext, ending: Ending, bytes: u64, t
     }
     let now = context.started + took;
     let adjustments = match &context.usage {
-        Some(usage) => usage.settle_steps(adjustments, |grant, adjustments| {
-            keys::settle(&context.route, now, (grant, Counted::Nothing), ending, adjustments);
-        }),
+        Some(usage) => {
+            let route = Arc::clone(&context.route);
+            usage.settle_steps(adjustments, move |grant, adjustments| {
+                keys::settle(&route, now, (grant, Counted::Nothing), ending, adjustments);
+            })
+        }
         None => adjustments,
     };
     if let Some(grant) = context.grant.take() {

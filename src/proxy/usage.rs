@@ -24,6 +24,9 @@ const TAKEN: &str = "usage.taken";
 const EXTENDED: &str = "usage.extended";
 const WHOLE: &str = "usage.whole";
 
+/// Steps of a hard cut that are settled without letting other requests run.
+const STEPS_AT_ONCE: usize = 256;
+
 /// What is known of a request's usage.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
@@ -68,15 +71,16 @@ impl Usage {
     }
 
     /// Has `settle` settle what was taken in steps: what the adjustments give back is given back of
-    /// the last step first. Returns the adjustments for the request's own grant.
+    /// the last step first. Returns the adjustments for the request's own grant. Many steps are
+    /// settled in a task, so that other requests of the worker wait for a few of them at most.
     pub(super) fn settle_steps(
         &self,
         mut adjustments: Vec<Adjustment>,
-        settle: impl Fn(Grant, &[Adjustment]),
+        settle: impl Fn(Grant, &[Adjustment]) + Send + 'static,
     ) -> Vec<Adjustment> {
         let Some(extended) = &self.extended else { return adjustments };
         let grants = mem::take(&mut extended.lock().unwrap_or_else(PoisonError::into_inner).grants);
-        for grant in grants.into_iter().rev() {
+        let steps = grants.into_iter().rev().map(|grant| {
             let own = adjustments.iter_mut().filter_map(|adjustment| {
                 let Change::Units(units @ ..0) = &mut adjustment.change else { return None };
                 let cost = grant.cost_of(&adjustment.limit)?;
@@ -85,7 +89,23 @@ impl Usage {
                 Some(Adjustment { limit: adjustment.limit.clone(), change: Change::Units(-back) })
             });
             let own: Vec<Adjustment> = own.collect();
-            settle(grant, &own);
+            (grant, own)
+        });
+        let mut steps: Vec<(Grant, Vec<Adjustment>)> = steps.collect();
+        let later = steps.split_off(steps.len().min(STEPS_AT_ONCE));
+        steps.into_iter().for_each(|(grant, own)| settle(grant, &own));
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !later.is_empty() => {
+                runtime.spawn(async move {
+                    for (nth, (grant, own)) in later.into_iter().enumerate() {
+                        if nth % STEPS_AT_ONCE == 0 {
+                            tokio::task::yield_now().await;
+                        }
+                        settle(grant, &own);
+                    }
+                });
+            }
+            _ => later.into_iter().for_each(|(grant, own)| settle(grant, &own)),
         }
         adjustments
     }
@@ -202,4 +222,45 @@ pub(super) fn reduced(partial: &Partial, plan: &Plan, outcome: &Outcome) -> Opti
         Limit { cost, ..limit.clone() }
     });
     Some((left, Plan::new(limits.collect()).ok()?.quiet()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
+    use crate::limit::{Limiter, Scope, Settings};
+    use crate::plan::OnStoreError;
+    use crate::telemetry::Metrics;
+
+    #[tokio::test]
+    async fn many_steps_of_a_hard_cut_are_settled_while_others_run() {
+        let (metrics, clock) = (Metrics::new(1), Clock::system());
+        let engine = EngineSettings::Embedded(EmbeddedSettings::new(10));
+        let engine = Arc::new(Engine::build(&engine, clock.clone(), &metrics).unwrap());
+        let limiter = Limiter::new(Settings::default(), engine, clock, metrics);
+        let scope = Arc::new(Scope::new("s".into(), "s".into(), OnStoreError::Deny, false));
+        let plan = Arc::new(Plan::new(Vec::new()).unwrap());
+        let count = 10 * STEPS_AT_ONCE + 1;
+        let extended = SharedExtended::default();
+        extended.lock().unwrap().grants =
+            (0..count).map(|_| limiter.nothing_taken(&scope, &plan)).collect();
+        let usage = Usage { extended: Some(extended), ..Usage::default() };
+        let settled = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&settled);
+        usage.settle_steps(Vec::new(), move |grant, _| {
+            drop(grant);
+            seen.fetch_add(1, Ordering::Relaxed);
+        });
+        let mut before = settled.load(Ordering::Relaxed);
+        assert_eq!(before, STEPS_AT_ONCE);
+        while before < count {
+            tokio::task::yield_now().await;
+            let now = settled.load(Ordering::Relaxed);
+            assert!(now <= before + STEPS_AT_ONCE, "{} at once", now - before);
+            before = now;
+        }
+    }
 }
