@@ -152,17 +152,9 @@ async fn serve<X: Exchange>(
     // and forwarded.
     let authority = target::normalize(&mut request, context.client.https, peer, &snapshot.settings)
         .inspect_err(|_| context.note_path(target::split(request.target()).0))?;
-    if hop::has_too_many_options(&request.fields) {
-        return Err(Refusal::BadRequest(Check::Head.wrong(hop::TOO_MANY_OPTIONS)));
-    }
-    // Before the policy: it must see what the upstream will see.
     let ambiguous = snapshot.settings.underscores_in_headers;
-    let upgrade = hop::strip_request(&mut request.fields, context.client.trusted, ambiguous)
-        .filter(|_| request.version == Version::HTTP_11);
-    context.keep_headers(&request.fields, &snapshot.limiter);
-    if request.version == Version::HTTP_2 {
-        hop::join_cookies(&mut request.fields);
-    }
+    // Before the policy: it must see what the upstream will see.
+    let upgrade = clean(&mut request, context, snapshot)?;
     let body = std::mem::take(&mut request.body);
     let target = target::Target::of(&request, &authority, snapshot.settings.paths);
     context.note_path(target.path);
@@ -240,6 +232,26 @@ async fn serve<X: Exchange>(
         }
         Action::Respond(own) => Ok(respond(own, &request.method, context)),
     }
+}
+
+/// Takes out of the head what is for this connection alone. Returns the protocol that the client
+/// asks to upgrade to.
+fn clean(
+    request: &mut Request,
+    context: &mut RequestContext,
+    snapshot: &Snapshot,
+) -> Result<Option<hop::Text>, Refusal> {
+    if hop::has_too_many_options(&request.fields) {
+        return Err(Refusal::BadRequest(Check::Head.wrong(hop::TOO_MANY_OPTIONS)));
+    }
+    let ambiguous = snapshot.settings.underscores_in_headers;
+    let upgrade = hop::strip_request(&mut request.fields, context.client.trusted, ambiguous)
+        .filter(|_| request.version == Version::HTTP_11);
+    context.keep_headers(&request.fields, &snapshot.limiter);
+    if request.version == Version::HTTP_2 {
+        hop::join_cookies(&mut request.fields);
+    }
+    Ok(upgrade)
 }
 
 /// The route's own reply.
