@@ -26,15 +26,18 @@ mod read_on;
 mod timeouts;
 #[path = "../../src/wire/timer.rs"]
 mod timer;
+#[path = "../../src/wire/trailers.rs"]
+mod trailers;
 
 pub use body::{Body, BodyError, Source};
 pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES};
 pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
-pub use fields::Fields;
 pub(crate) use fields::Span;
+pub use fields::{Fields, is_padded};
 pub use known::{Known, KnownSet, Name};
-pub use message::{InterimSender, Request, Response, Stream, Upgrade};
+pub use message::{InterimFilter, InterimSender, Request, Response, Stream, Upgrade};
 pub(crate) use pace::Pace;
 pub use pace::Rate;
 pub(crate) use timer::Timer;
+pub use trailers::TrailerFilter;
