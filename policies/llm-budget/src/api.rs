@@ -24,6 +24,8 @@ pub(crate) struct Api {
     maxima: Vec<String>,
     /// Pointers to the numbers of answers that a request asks for.
     pub(crate) copies: Vec<String>,
+    /// The pointer to the second of several prompts, each of which has answers of its own.
+    pub(crate) second_prompt: Option<String>,
     /// The pointer that tells whether the reply is streamed.
     pub(crate) stream: Option<String>,
     /// The pointer that tells whether the reply is only made later, and fetched by another request.
@@ -150,6 +152,17 @@ impl Api {
             Dialect::Gemini if ends(&[":streamgeneratecontent"]) => Call::Stream,
             _ => Call::Other,
         }
+    }
+
+    /// Whether nothing tells what a request for this path uses.
+    pub(crate) fn is_unpriced(&self, path: &str, posts: bool) -> bool {
+        if matches!(self.dialect, Dialect::Own(_)) {
+            return false;
+        }
+        let path = decoded(path).to_ascii_lowercase();
+        let path = path.trim_end_matches('/');
+        let streams = known::UNPRICED_STREAMS.iter().any(|word| path.contains(word));
+        streams || (posts && known::UNPRICED.iter().any(|end| path.ends_with(end)))
     }
 
     /// The model in a path: what follows the last `/models/`, up to the method.

@@ -36,7 +36,8 @@ pub(crate) fn facts(api: &Api) -> Vec<String> {
         ModelAt::Path | ModelAt::Nowhere => None,
     };
     let values = api.all_maxima().iter().chain(&api.copies).chain(&api.stream);
-    let values = values.chain(&api.background).map(|pointer| json(pointer));
+    let values =
+        values.chain(&api.background).chain(&api.second_prompt).map(|pointer| json(pointer));
     let of_body = ["body.type", "body.bytes"].map(str::to_owned);
     of_body
         .into_iter()
@@ -54,6 +55,7 @@ pub(crate) fn read<'a>(
     api: &'a Api,
     facts: &Facts,
     bytes_per_token: u64,
+    unpriced: bool,
 ) -> Result<Asked<'a>, Stop> {
     match facts.get("body.type") {
         Some("json") => {}
@@ -71,6 +73,9 @@ pub(crate) fn read<'a>(
     let path = facts.get("path").unwrap_or_default();
     let call = api.call(path);
     refuse_background(api, call, facts)?;
+    if !unpriced {
+        refuse_several_prompts(api, call, facts)?;
+    }
     let mut maximum = None;
     let mut named = Vec::new();
     for pointer in api.maxima(call) {
@@ -131,6 +136,18 @@ fn refuse_background(api: &Api, call: Call, facts: &Facts) -> Result<(), Denial>
     if asked || (call == Call::Responses && may_be_true(facts, pointer)) {
         let reason = format!("{pointer} must be false: the reply would not tell its usage");
         return Err(Denial::new(400, reason));
+    }
+    Ok(())
+}
+
+/// Each prompt of a list has as many answers as one alone, and how many there are is not told. A
+/// list of numbers is one prompt, in tokens.
+fn refuse_several_prompts(api: &Api, call: Call, facts: &Facts) -> Result<(), Denial> {
+    let Some(pointer) = &api.second_prompt else { return Ok(()) };
+    let is_prompt = |value: &str| !value.starts_with(|first: char| first.is_ascii_digit());
+    let heeds = matches!(call, Call::Completions | Call::Other);
+    if heeds && facts.all(&json(pointer)).any(is_prompt) {
+        return Err(Denial::new(400, "several prompts in one request can't be counted: send one"));
     }
     Ok(())
 }

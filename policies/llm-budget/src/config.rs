@@ -61,12 +61,26 @@ pub struct Config {
     /// Tokens of one step in which output is reserved while it comes; 0: all at first.
     #[serde(default)]
     hard_cut: u64,
+    /// Whether calls are let through whose use nothing tells.
+    #[serde(default)]
+    unpriced: Unpriced,
     /// Bits of an IPv6 address that make one client.
     #[serde(default)]
     ipv6_prefix: Ipv6Prefix,
     /// Requests that are never counted.
     #[serde(default)]
     bypass: Conditions,
+}
+
+/// What becomes of calls whose use nothing tells.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Unpriced {
+    /// They are refused.
+    #[default]
+    Deny,
+    /// They are charged what can be told from their bodies.
+    Allow,
 }
 
 fn default_max_output() -> u64 {
@@ -100,6 +114,8 @@ pub(crate) struct Settings {
     pub(crate) partial: bool,
     pub(crate) least_output: u64,
     pub(crate) hard_cut: u64,
+    /// Calls are let through whose use nothing tells.
+    pub(crate) unpriced: bool,
 }
 
 impl Config {
@@ -117,6 +133,7 @@ impl Config {
             partial: self.partial,
             least_output: self.least_output,
             hard_cut: self.hard_cut,
+            unpriced: self.unpriced == Unpriced::Allow,
         };
         if self.money.is_some() && self.models.is_empty() {
             let expected = "a price of each model, or of all: `models = { \"*\" = { .. } }`";

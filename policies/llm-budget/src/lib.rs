@@ -94,7 +94,13 @@ impl Policy for LlmBudget {
         }
         // Some servers take a method in any case.
         let posts = facts.get("method").is_some_and(|method| method.eq_ignore_ascii_case("POST"));
-        let decision = if posts && !self.budgets.is_empty() {
+        let path = facts.get("path").unwrap_or_default();
+        let counts_use = !self.budgets.is_empty();
+        if counts_use && !self.settings.unpriced && self.api.is_unpriced(path, posts) {
+            let reason = "nothing would tell what this call uses, so no budget can count it";
+            return Ok(Decision::deny(Denial::new(403, reason)));
+        }
+        let decision = if posts && counts_use {
             self.reserve(facts)
         } else {
             self.count(facts).map(reserve::check)

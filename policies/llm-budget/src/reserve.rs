@@ -62,7 +62,7 @@ impl LlmBudget {
     /// The decision about a request for tokens.
     pub(crate) fn reserve(&self, facts: &Facts) -> Result<Decision, Stop> {
         let settings = &self.settings;
-        let asked = asked::read(&self.api, facts, settings.bytes_per_token)?;
+        let asked = asked::read(&self.api, facts, settings.bytes_per_token, settings.unpriced)?;
         let known = self.known(&asked)?;
         let client = self.ipv6_prefix.client(facts)?.key();
         let mut limits = Vec::new();

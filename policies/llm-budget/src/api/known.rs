@@ -30,6 +30,13 @@ pub(super) const CHAT_MAXIMA: &[&str] = &["/max_tokens", "/max_completion_tokens
 pub(super) const COMPLETIONS_MAXIMA: &[&str] = &["/max_tokens"];
 pub(super) const RESPONSES_MAXIMA: &[&str] = &["/max_output_tokens"];
 
+/// Calls whose use no reply tells, by the last words of their paths: the work is done later, or
+/// elsewhere.
+pub(super) const UNPRICED: [&str; 5] =
+    ["/batches", "/fine_tuning/jobs", "/runs", "/submit_tool_outputs", ":batchgeneratecontent"];
+/// The same of calls over a connection of their own, which is not read, by a word in their paths.
+pub(super) const UNPRICED_STREAMS: [&str; 2] = ["/realtime", "bidigeneratecontent"];
+
 /// Gemini's methods without output.
 pub(super) const GEMINI_INPUT_ONLY: [&str; 3] =
     [":embedcontent", ":batchembedcontents", ":counttokens"];
@@ -51,6 +58,7 @@ fn openai() -> Api {
         model: ModelAt::Pointer("/model".to_owned()),
         maxima: owned(&["/max_tokens", "/max_completion_tokens", "/max_output_tokens"]),
         copies: owned(&["/n", "/best_of"]),
+        second_prompt: Some("/prompt/1".to_owned()),
         stream: Some("/stream".to_owned()),
         background: Some("/background".to_owned()),
         form: None,
@@ -69,8 +77,13 @@ fn openai() -> Api {
         texts: owned(&[
             "/choices/*/delta/content",
             "/choices/*/delta/reasoning_content",
+            "/choices/*/delta/reasoning",
+            "/choices/*/delta/function_call/arguments",
             "/choices/*/delta/tool_calls/*/function/arguments",
             "/choices/*/message/content",
+            "/choices/*/message/reasoning_content",
+            "/choices/*/message/reasoning",
+            "/choices/*/message/function_call/arguments",
             "/choices/*/message/tool_calls/*/function/arguments",
             "/choices/*/text",
             "/delta",
@@ -89,6 +102,7 @@ fn anthropic() -> Api {
         model: ModelAt::Pointer("/model".to_owned()),
         maxima: owned(&["/max_tokens"]),
         copies: Vec::new(),
+        second_prompt: None,
         stream: Some("/stream".to_owned()),
         background: None,
         form: None,
@@ -125,6 +139,7 @@ fn gemini() -> Api {
             "/generation_config/candidateCount",
             "/generation_config/candidate_count",
         ]),
+        second_prompt: None,
         stream: None,
         background: None,
         form: Some("alt".to_owned()),

@@ -139,6 +139,7 @@ impl From<Pointers> for Api {
             model: written.model.map_or(ModelAt::Nowhere, |pointer| ModelAt::Pointer(pointer.0)),
             maxima: texts(written.maxima),
             copies: Vec::new(),
+            second_prompt: None,
             stream: Some("/stream".to_owned()),
             background: None,
             form: None,

@@ -164,3 +164,51 @@ fn a_reply_that_is_made_later_is_refused() {
     let elsewhere = post(MESSAGES, &[("body.json:/background", "true")]);
     assert_eq!(cost(&of("anthropic", &tokens()), &elsewhere), 4_196);
 }
+
+#[test]
+fn calls_whose_use_nothing_tells_are_refused() {
+    let policy = openai(&tokens());
+    let allows = openai(&format!("{}, \"unpriced\": \"allow\"", tokens()));
+    for path in ["/v1/batches", "/v1/batches/", "/v1/Batches", "/v1/fine_tuning/jobs"] {
+        assert_eq!(refusal(&policy, &post(path, &[])).0, 403, "{path}");
+        assert_eq!(cost(&allows, &post(path, &[])), 4_196, "{path}");
+        // Looking at one uses nothing.
+        let mut look = post(path, &[]);
+        look[0].1 = "GET";
+        assert_eq!(decide(&policy, &look).verdict, Verdict::Bypass, "{path}");
+    }
+    // A websocket begins with GET.
+    let mut realtime = post("/v1/realtime", &[]);
+    realtime[0].1 = "GET";
+    assert_eq!(refusal(&policy, &realtime).0, 403);
+    assert_eq!(decide(&allows, &realtime).verdict, Verdict::Bypass);
+    let anthropic = of("anthropic", &tokens());
+    assert_eq!(refusal(&anthropic, &post("/v1/messages/batches", &[])).0, 403);
+    let gemini = of("gemini", &tokens());
+    let batch = "/v1beta/models/gemini-pro:batchGenerateContent";
+    assert_eq!(refusal(&gemini, &post(batch, &[])).0, 403);
+    // Who counts requests alone asks for no use.
+    let flight = r#""requests": [{"name": "flight", "algorithm": "concurrency", "quota": 8}]"#;
+    assert_eq!(costs(&decide(&openai(flight), &post("/v1/batches", &[]))), [("flight", 1)]);
+}
+
+#[test]
+fn several_prompts_in_one_request_are_refused() {
+    let policy = openai(&tokens());
+    let allows = openai(&format!("{}, \"unpriced\": \"allow\"", tokens()));
+    let completions = "/v1/completions";
+    for second in ["\"and another\"", "[5,6]", "null"] {
+        let facts = post(completions, &[("body.json:/prompt/1", second)]);
+        assert_eq!(refusal(&policy, &facts).0, 400, "{second}");
+        assert_eq!(cost(&allows, &facts), 4_196, "{second}");
+    }
+    // `[1, 2, 3]` is one prompt, in tokens.
+    let tokens = post(completions, &[("body.json:/prompt/1", "2")]);
+    assert_eq!(cost(&policy, &tokens), 4_196);
+    // Written twice, either may be read.
+    let twice = [("body.json:/prompt/1", "2"), ("body.json:/prompt/1", "\"b\"")];
+    assert_eq!(refusal(&policy, &post(completions, &twice)).0, 400);
+    // A chat has none.
+    let chat = post(CHAT, &[("body.json:/prompt/1", "\"b\"")]);
+    assert_eq!(cost(&policy, &chat), 4_196);
+}

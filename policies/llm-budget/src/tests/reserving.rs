@@ -96,6 +96,7 @@ fn the_manifest_names_what_is_read() {
             "body.json:/best_of",
             "body.json:/stream",
             "body.json:/background",
+            "body.json:/prompt/1",
             "header.authorization"
         ]
     );
