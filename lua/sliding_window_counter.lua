@@ -105,7 +105,7 @@ local function take(s1, s2, s3, now, cost, quota, period)
     elseif previous > 0 then
       reset = ends - now
     end
-    return 0, start, current, previous, left, retry, reset, forget
+    return 0, start, current, previous, left, retry, reset, 0
   end
   current = current + cost
   free = free - cost

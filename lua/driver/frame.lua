@@ -115,6 +115,9 @@ do
   --+ renew
 end
 
+--@ extend
+-- Only numbers have a lifetime that depends on the quota.
+
 --@ lifetime
 -- Converts from the limit's unit to milliseconds, rounded up, and adds a second.
 if expires_I > 0 then

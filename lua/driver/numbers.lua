@@ -8,7 +8,7 @@ end
 --@ extend
 -- The lifetime may have been set under a larger quota, with which all would be back earlier. Expiry
 -- must not admit what was just refused.
-if expires_I > 0 then
+if retry_I > 0 and expires_I > 0 then
   --+ lifetime
   local ends = call('PEXPIRETIME', KEYS[I])
   if ends > 0 and ends < expires_I then call('PEXPIREAT', KEYS[I], fmt('%d', expires_I)) end

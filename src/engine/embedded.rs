@@ -242,7 +242,8 @@ impl Embedded {
             }
             if admitted && writes {
                 self.write(&mut shard, cells, &decisions, at_us)?;
-            } else if writes {
+            }
+            if writes {
                 self.extend(&mut shard, cells, &decisions);
             }
             self.release(shard.sweep(at_us, SWEEP_STEPS + 2 * cells.len()));
@@ -313,7 +314,8 @@ impl Embedded {
     /// larger quota, with which all would be back earlier.
     fn extend(&self, shard: &mut Shard, cells: &Cells, decisions: &[(u128, Decision)]) {
         for (cell, (id, decision)) in cells.iter().zip(decisions) {
-            if decision.fits || cell.program.kind != Kind::Numbers {
+            let told = !decision.fits && decision.retry > 0.0;
+            if !told || cell.program.kind != Kind::Numbers {
                 continue;
             }
             let Some(current) = shard.entry_at(*id).map(Entry::expire_us) else { continue };

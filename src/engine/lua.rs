@@ -30,7 +30,8 @@ pub(super) struct Decision {
     pub(super) fits: bool,
     pub(super) state: State,
     remaining: f64,
-    retry: f64,
+    /// Time units until it would fit; below zero if it fits, or never can.
+    pub(super) retry: f64,
     reset: f64,
     /// The instant from which the state may be forgotten, in time units; 0 leaves it as it is,
     /// below zero means never.

@@ -232,7 +232,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
     use crate::limit::{Limiter, Scope, Settings};
-    use crate::plan::OnStoreError;
+    use crate::plan::{Algorithm, Concurrency, OnStoreError};
     use crate::telemetry::Metrics;
 
     #[tokio::test]
@@ -242,7 +242,8 @@ mod tests {
         let engine = Arc::new(Engine::build(&engine, clock.clone(), &metrics).unwrap());
         let limiter = Limiter::new(Settings::default(), engine, clock, metrics);
         let scope = Arc::new(Scope::new("s".into(), "s".into(), OnStoreError::Deny, false));
-        let plan = Arc::new(Plan::new(Vec::new()).unwrap());
+        let limit = Limit::new("l", "k", Algorithm::Concurrency(Concurrency { amount: 1 }));
+        let plan = Arc::new(Plan::new(vec![limit]).unwrap());
         let count = 10 * STEPS_AT_ONCE + 1;
         let extended = SharedExtended::default();
         extended.lock().unwrap().grants =

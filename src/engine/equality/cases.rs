@@ -536,6 +536,13 @@ impl Run {
             self.push_event(Verb::Look, cells.clone(), 0);
         }
         let answer = self.trace.model.take(&cells, self.trace.now_us);
+        for (cell, reply) in cells.iter().zip(&answer.cells) {
+            // What refuses is kept until it would not any more.
+            let told = !reply.fits && reply.retry_units.is_some();
+            if told && self.trace.latest_expiry.contains_key(&cell.key.id()) {
+                self.extend_lifetime(cell, reply.reset_units);
+            }
+        }
         if answer.admitted {
             self.taken.push((answer.at_us, cells.clone()));
             for (cell, reply) in cells.iter().zip(&answer.cells) {
