@@ -187,7 +187,8 @@ async fn an_event_of_a_gibibyte_is_read_and_not_kept() {
     .await;
 }
 
-/// Sends three texts of three bytes, and then nothing until it is left.
+/// Sends three texts of three bytes and a usage of 20 and 11 tokens, and then nothing until it is
+/// left.
 fn pausing() -> SocketAddr {
     let listener = listener();
     let address = listener.local_addr().unwrap();
@@ -198,7 +199,10 @@ fn pausing() -> SocketAddr {
         let begin =
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
         let event = "data: {\"choices\":[{\"delta\":{\"content\":\"tok\"}}]}\n\n";
-        stream.write_all(format!("{begin}{}", event.repeat(3)).as_bytes()).unwrap();
+        let usage =
+            "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":11}}\n\n";
+        let reply = format!("{begin}{}{usage}", event.repeat(3));
+        stream.write_all(reply.as_bytes()).unwrap();
         while stream.read(&mut head).is_ok_and(|count| count > 0) {}
     });
     address
@@ -224,7 +228,7 @@ async fn a_shutdown_settles_what_is_read_on() {
     // The grace is used up by the reply, which is then cut.
     assert_eq!(weir.exit().code(), Some(1));
     let weir = Weir::start(&config.text());
-    assert_eq!(left(&weir, QUOTA), QUOTA - body(OUTPUT).len() as u64 - 9);
+    assert_eq!(left(&weir, QUOTA), QUOTA - 20 - 11);
 }
 
 /// What a client itself limited to less stays as it is.

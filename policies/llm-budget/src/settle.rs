@@ -62,7 +62,10 @@ fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
         Some(told) => told.max(seen.unwrap_or(0)),
         // Of an output that nothing was seen of, only a complete reply says that it is empty.
         None if complete => seen.unwrap_or(0),
-        None => seen.unwrap_or_else(|| reserved_output(memo, response)),
+        // A stream that is cut is taken in steps as its text is seen.
+        None if memo.extends && seen.is_some() => seen.unwrap_or(0),
+        // What is thought before the text is told by the usage alone, which did not come.
+        None => reserved_output(memo, response).max(seen.unwrap_or(0)),
     };
     Used::Tokens(reply.input.unwrap_or(memo.input), output)
 }

@@ -99,8 +99,9 @@ fn anthropics_first_event_tells_the_input_and_its_last_the_output() {
     assert_eq!(change(&policy, &request, &completed(&less)), 4_320 + 250 - 1_100);
     // Without the last event, the first one's 3 tokens are not all that was written.
     let cut = with(&[("usage.count:/delta/text", "40"), ("usage.bytes:/delta/text", "90")]);
-    for outcome in [Outcome::Completed, Outcome::ClientGone, Outcome::UpstreamFailed] {
-        assert_eq!(change(&policy, &request, &ended(outcome, 200, &cut)), 4_320 + 40 - 1_100);
+    assert_eq!(change(&policy, &request, &completed(&cut)), 4_320 + 40 - 1_100);
+    for outcome in [Outcome::ClientGone, Outcome::UpstreamFailed] {
+        assert_eq!(change(&policy, &request, &ended(outcome, 200, &cut)), 4_320 + 1_000 - 1_100);
     }
     assert_eq!(change(&policy, &request, &completed(&start)), 4_320 + 3 - 1_100);
     // A reply that is not streamed.
@@ -193,9 +194,16 @@ fn a_reply_that_was_read_on_to_its_end_counts_as_it_would_have() {
 }
 
 #[test]
-fn a_client_that_leaves_pays_for_what_was_written() {
-    let text = ended(Outcome::ClientGone, 200, &[(COUNT, "70"), (BYTES, "150")]);
-    assert_eq!(of_chat(&text), 70 - 1_000);
+fn a_reply_without_its_end_keeps_the_reservation_of_its_output_until_usage_comes() {
+    for outcome in [Outcome::ClientGone, Outcome::UpstreamFailed] {
+        // The model may have thought much that it did not send.
+        let text = ended(outcome, 200, &[(COUNT, "70"), (BYTES, "150")]);
+        assert_eq!(of_chat(&text), 0, "{outcome:?}");
+        let more = ended(outcome, 200, &[(COUNT, "1700")]);
+        assert_eq!(of_chat(&more), 700, "{outcome:?}");
+        let told = ended(outcome, 200, &[(PROMPT, "100"), (COMPLETION, "80"), (COUNT, "70")]);
+        assert_eq!(of_chat(&told), 80 - 1_000, "{outcome:?}");
+    }
     // The input is known, but of the output nothing was seen: its reservation stands.
     let input = [(PROMPT, "80")];
     assert_eq!(of_chat(&ended(Outcome::ClientGone, 200, &input)), -20);
