@@ -2,8 +2,9 @@
 # `make test-long`: the random tests of `make test`, with two million decisions instead of a hundred
 # thousand (WEIR_DECISIONS), and 10,000 histories of admissions for each algorithm (PROPTEST_CASES).
 # Then ten thousand damaged modules and components (WEIR_DAMAGED_MODULES) instead of a few, loaded and
-# as policies of a running proxy, and a million answers of guests (WEIR_ANSWERS). A failing seed is
-# written to proptest-regressions/; commit it.
+# as policies of a running proxy, and a million answers of guests (WEIR_ANSWERS). Last, a hundred
+# thousand requests that upstreams of other languages read (WEIR_SPELLINGS). A failing seed is written
+# to proptest-regressions/; commit it.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts/setup.sh build test
@@ -15,3 +16,6 @@ export WEIR_DAMAGED_MODULES="${WEIR_DAMAGED_MODULES:-10000}" WEIR_ANSWERS="${WEI
 say "$WEIR_DAMAGED_MODULES damaged modules, $WEIR_ANSWERS answers"
 cargo test --workspace --lib -- policy::tests::damaged policy::tests::answers --nocapture
 cargo test --workspace --test integration -- damaged:: --nocapture
+export WEIR_SPELLINGS="${WEIR_SPELLINGS:-100000}"
+say "$WEIR_SPELLINGS requests, read by every upstream"
+cargo test --workspace --test integration -- oracle:: --nocapture

@@ -1,8 +1,8 @@
 //! What both ends of the proxy share: requests and replies (`message`), their header fields
-//! (`fields`, `known`), their bodies (`body`, `end`, `trailers`), a connection's buffers (`buffer`) and how
-//! many bytes they hold in total (`budget`), a client's network (`network`), the minimum rate of a
-//! transfer (`pace`), a cheap deadline (`timer`), wrappers around a byte stream (`delegate`), and
-//! TLS material (`tls`). Knows nothing about routes, limits or upstreams.
+//! (`fields`, `known`), their bodies (`body`, `end`, `trailers`), a connection's buffers (`buffer`)
+//! and how many bytes they hold in total (`budget`), a client's network (`network`), the minimum
+//! rate of a transfer (`pace`), a cheap deadline (`timer`), wrappers around a byte stream
+//! (`delegate`), and TLS material (`tls`). Knows nothing about routes, limits or upstreams.
 
 use bytes::Bytes;
 
