@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Budget, Case, Charge, all_lists};
+use super::{Budget, Case, Charge, DEFAULT_OUTPUT, all_lists};
 use crate::harness::model::Reply;
 
 /// A stream that is complete.
@@ -49,7 +49,7 @@ fn messages_are_charged_what_they_tell() {
 }
 
 #[test]
-fn messages_that_break_off_or_tell_nothing_are_estimated() {
+fn messages_that_tell_nothing_are_estimated_and_those_that_break_off_stay_reserved() {
     let dies = |events: u64| Reply { die_after: Some(events), ..Reply::default() };
     let silent = || Reply { usage: false, ..Reply::default() };
     let fails = |error_usage: bool| Reply { status: Some(529), error_usage, ..Reply::default() };
@@ -63,7 +63,7 @@ fn messages_that_break_off_or_tell_nothing_are_estimated() {
         Case::new("whole-silent", "messages", Charge::Estimated).reply(silent()).wants_tokens(20),
         streamed("stream-silent", Charge::Estimated, silent()),
         // The message's start, a block's start and a ping come before the first text.
-        broken("after-text", Charge::ToldAndEstimated, dies(9)).wants("error", cut.clone()),
+        broken("after-text", Charge::ToldAndReserved, dies(9)).wants("error", cut.clone()),
         broken("before-anything", Charge::Reserved, dies(0)).wants("error", cut.clone()),
         // Both numbers were told, and not only the last events are missing.
         broken("before-the-end", Charge::ToldAndEstimated, dies(24)).wants("error", cut.clone()),
@@ -73,12 +73,15 @@ fn messages_that_break_off_or_tell_nothing_are_estimated() {
 }
 
 #[test]
-fn a_message_that_breaks_off_at_its_start_is_charged_what_that_says() {
+fn a_message_that_breaks_off_at_its_start_is_charged_the_input_that_it_says() {
     let budget = Budget::start("anthropic", &all_lists());
     let reply = Reply { die_after: Some(1), ..Reply::default() };
-    let case = Case::new("start", "messages", Charge::Told).streamed().reply(reply);
+    let case = Case::new("start", "messages", Charge::ToldAndReserved).streamed().reply(reply);
     budget.run(&[case.wants("error", json!(["APIConnectionError", "RemoteProtocolError"]))]);
-    // The start tells the input, and one token of output.
+    // The one token of output that the start tells is not all of it.
     let input = budget.truth("start").input;
-    assert_eq!((budget.charged("input", "start"), budget.charged("output", "start")), (input, 1));
+    assert_eq!(
+        (budget.charged("input", "start"), budget.charged("output", "start")),
+        (input, DEFAULT_OUTPUT)
+    );
 }

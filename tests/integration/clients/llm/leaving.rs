@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Budget, Case, Charge, DEFAULT_OUTPUT, all_lists, estimate, post};
+use super::{Budget, Case, Charge, DEFAULT_OUTPUT, all_lists, post};
 use crate::harness::eventually;
 use crate::harness::model::Reply;
 
@@ -56,10 +56,10 @@ fn a_client_that_leaves_after_the_last_event_is_charged_what_was_told() {
 }
 
 #[test]
-fn a_reply_that_is_not_read_on_is_charged_what_was_seen() {
+fn a_reply_that_is_not_read_on_keeps_the_reservation_of_its_output() {
     for (api, name, call, before) in STREAMS {
         let budget = Budget::start(api, &format!("read_on = \"0s\"\n{}", all_lists()));
-        let charge = if api == "openai" { Charge::Estimated } else { Charge::ToldAndEstimated };
+        let charge = if api == "openai" { Charge::Reserved } else { Charge::ToldAndReserved };
         // The model is never released: it learns that nobody reads on.
         budget.check(&[leaves(name, call, charge, before)]);
         eventually("the model's connection is closed", || {
@@ -73,9 +73,9 @@ fn a_reply_that_is_not_read_on_is_charged_what_was_seen() {
 #[test]
 fn a_reply_is_read_on_no_longer_than_it_may_be() {
     let budget = Budget::start("openai", &format!("read_on = \"300ms\"\n{}", all_lists()));
-    budget.check(&[leaves("late", "chat", Charge::Estimated, 1)]);
+    budget.check(&[leaves("late", "chat", Charge::Reserved, 1)]);
     assert_eq!(budget.truth("late").output, BEGUN);
-    assert_eq!(budget.charged("output", "late"), estimate(&Reply::default(), BEGUN));
+    assert_eq!(budget.charged("output", "late"), DEFAULT_OUTPUT);
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ fn odd_framings_are_read_and_arrive_as_they_were() {
 }
 
 #[test]
-fn replies_that_break_off_are_charged_what_was_seen() {
+fn replies_that_break_off_before_their_usage_keep_the_reservation_of_their_output() {
     let dies = |events: u64| odd(|reply| reply.die_after = Some(events));
     let split = odd(|reply| (reply.die_after, reply.split_usage) = (Some(1), true));
     let later = odd(|reply| (reply.die_after, reply.split_usage) = (Some(9), true));
@@ -164,11 +164,11 @@ fn replies_that_break_off_are_charged_what_was_seen() {
     };
     budget.check(&[
         // The first event has no text.
-        broken("after-text", Charge::Estimated, dies(9)),
+        broken("after-text", Charge::Reserved, dies(9)),
         broken("before-anything", Charge::Reserved, dies(0)),
         broken("before-text", Charge::Reserved, dies(1)),
         broken("input-alone", Charge::ToldAndReserved, split),
-        broken("input-and-text", Charge::ToldAndEstimated, later),
+        broken("input-and-text", Charge::ToldAndReserved, later),
         // All was told, and only `[DONE]` is missing.
         broken("before-done", Charge::ToldAndEstimated, dies(23)),
         Case::new("whole", "chat", Charge::Reserved)
@@ -190,12 +190,13 @@ fn errors_cost_nothing_unless_they_tell_usage() {
         case("429", Charge::Nothing, fails(429), "RateLimitError"),
         case("500", Charge::Nothing, fails(500), "InternalServerError"),
         case("500-with-usage", Charge::Told, telling, "InternalServerError"),
-        case("no-reply", Charge::Nothing, odd(|reply| reply.no_head = true), NO_REPLY),
+        // The model got the request, and may have worked.
+        case("no-reply", Charge::Reserved, odd(|reply| reply.no_head = true), NO_REPLY),
     ]);
 }
 
 #[test]
-fn a_timeout_of_the_upstream_gives_everything_back() {
+fn a_timeout_of_the_upstream_keeps_the_reservation() {
     let budget = Budget::within("openai", &all_lists(), |mut config| {
         config.rest = config.rest.replace(
             "[upstreams.model]\n",
@@ -205,7 +206,7 @@ fn a_timeout_of_the_upstream_gives_everything_back() {
     });
     let held = odd(|reply| reply.hold_head = true);
     budget
-        .check(&[Case::new("late", "chat", Charge::Nothing).reply(held).wants("error", NO_REPLY)]);
+        .check(&[Case::new("late", "chat", Charge::Reserved).reply(held).wants("error", NO_REPLY)]);
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn responses_and_embeddings_are_charged_what_they_tell() {
         response("whole-silent", Charge::Estimated).reply(silent()).wants_tokens(20),
         response("stream-silent", Charge::Estimated).streamed().reply(silent()).wants_tokens(20),
         // Four events come before the first text.
-        response("dies", Charge::Estimated)
+        response("dies", Charge::Reserved)
             .streamed()
             .reply(dies)
             .wants("error", "APIConnectionError"),
