@@ -3,9 +3,9 @@
 //!
 //! Keeps the file's text for mistakes that show later (those of other modules and of guests), with
 //! anything that looks like a secret replaced by stars. Also keeps the texts of the data files that
-//! it names; each is the value of one setting. Their keys and values may be customers' keys, and one
-//! of them may stand where its digest belongs. So nothing of such a file is shown but its structure.
-//! Knows no section's meaning.
+//! it names; each is the value of one setting. Their keys and values may be customers' keys, and
+//! one of them may stand where its digest belongs. So nothing of such a file is shown but its
+//! structure. Knows no section's meaning.
 
 use std::collections::HashMap;
 use std::fmt;

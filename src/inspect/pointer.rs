@@ -126,8 +126,8 @@ impl Pointers {
         tree
     }
 
-    /// The same for a client's document. Go and .NET take `To` for `to`, and other servers don't, so a
-    /// member whose name differs in case is found twice, as if it were there twice: only the
+    /// The same for a client's document. Go and .NET take `To` for `to`, and other servers don't,
+    /// so a member whose name differs in case is found twice, as if it were there twice: only the
     /// upstream knows whether it is.
     pub fn in_any_case<'p>(pointers: impl IntoIterator<Item = &'p Pointer>) -> Self {
         Self { any_case: true, ..Self::new(pointers) }
@@ -198,8 +198,8 @@ impl Pointers {
     }
 }
 
-/// Whether a server that ignores the case of names takes `name` for `token`. Go folds all letters of
-/// Unicode: `\u{17f}` (a long s) is an `s`.
+/// Whether a server that ignores the case of names takes `name` for `token`. Go folds all letters
+/// of Unicode: `\u{17f}` (a long s) is an `s`.
 fn is_alike(token: &str, name: &[u8]) -> bool {
     if token.is_ascii() && name.is_ascii() {
         return token.as_bytes().eq_ignore_ascii_case(name);

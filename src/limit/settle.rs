@@ -67,8 +67,8 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
     settlements
 }
 
-/// What is settled in this process is settled in what Redis will be charged, too, and on Redis if it
-/// was charged there already. `charged` are the units that a charge came to.
+/// What is settled in this process is settled in what Redis will be charged, too, and on Redis if
+/// it was charged there already. `charged` are the units that a charge came to.
 fn settle_ledger(shared: &Arc<Shared>, worker: &Arc<Worker>, job: &Job, charged: u64) {
     let ledger = &shared.ledger;
     match job {

@@ -93,8 +93,8 @@ where
         let context = Arc::clone(&context);
         async move {
             let (head, body) = request.into_parts();
-            // Upstreams cut blanks off. What is compared must not have them either, and a proxy must
-            // refuse them (RFC 9113, 8.2.1).
+            // Upstreams cut blanks off. What is compared must not have them either, and a proxy
+            // must refuse them (RFC 9113, 8.2.1).
             if head.headers.values().any(|value| is_padded(value.as_bytes())) {
                 let refused =
                     context.handler.unreadable(StatusCode::BAD_REQUEST, PADDED, &context.peer);

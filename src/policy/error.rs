@@ -53,8 +53,8 @@ labels! {
 }
 
 impl Cause {
-    /// Whether a request's content can bring it about: one that costs a lot, is nested deep, or meets
-    /// a mistake of the guest. An error that the guest returns itself is its own decision.
+    /// Whether a request's content can bring it about: one that costs a lot, is nested deep, or
+    /// meets a mistake of the guest. An error that the guest returns itself is its own decision.
     #[must_use]
     pub fn may_be_provoked(self) -> bool {
         match self {

@@ -8,11 +8,11 @@
 //! dropped, and no two values look alike. A value that upstreams read alike in several spellings is
 //! shown in one of them, and one that they read in several ways is a repeated fact: `spelling`
 //! knows about header fields, bearer tokens, cookies, and parameters of queries and forms (`+` is a
-//! space, escapes are decoded, a broken escape is kept as it is). Path parameters have their escapes
-//! decoded, so that `/users/%37` and `/users/7` are one user. `path` and `query` are what is
-//! forwarded, with two exceptions: a route's `rewrite` is applied later, and a path's `;parameters`
-//! are left out, as in routing, unless `server.paths` says otherwise. Values of a JSON body are
-//! shown as Unicode text.
+//! space, escapes are decoded, a broken escape is kept as it is). Path parameters have their
+//! escapes decoded, so that `/users/%37` and `/users/7` are one user. `path` and `query` are what
+//! is forwarded, with two exceptions: a route's `rewrite` is applied later, and a path's
+//! `;parameters` are left out, as in routing, unless `server.paths` says otherwise. Values of a
+//! JSON body are shown as Unicode text.
 
 use std::borrow::Cow;
 

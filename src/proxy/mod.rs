@@ -4,11 +4,11 @@
 //! In the order of a request: `target` and `path` (the request's target), `client` (its client),
 //! `hop` (hop-by-hop fields), `routes` and `trie` (its route), `admit` with `facts` and `content`
 //! (policy and limits), `forward` with `rewrite`, `rules`, `extras` and `trailers` (the request to
-//! the upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`, `fields`
-//! and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`, `tally`,
-//! `keys`, `measure`, `access` with `kept`, `remembered`, `trace` and `tunnel` (the end of the
-//! request). `snapshot` holds what all of it is built from, `live` swaps it under load. `account`
-//! tells how a request was decided. `trial` takes requests along the same path without a
+//! the upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`,
+//! `fields` and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`,
+//! `tally`, `keys`, `measure`, `access` with `kept`, `remembered`, `trace` and `tunnel` (the end of
+//! the request). `snapshot` holds what all of it is built from, `live` swaps it under load.
+//! `account` tells how a request was decided. `trial` takes requests along the same path without a
 //! connection.
 
 mod settings;

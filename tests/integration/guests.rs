@@ -133,8 +133,8 @@ async fn a_route_may_let_requests_through_when_its_policy_fails_and_says_so() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// Whoever chooses the body can choose that the policy runs out of time or memory over it: that must
-/// be no way past the limits.
+/// Whoever chooses the body can choose that the policy runs out of time or memory over it: that
+/// must be no way past the limits.
 #[tokio::test]
 async fn a_policy_that_fails_over_a_body_denies_whatever_the_route_says() {
     let upstream = Upstream::start();

@@ -51,9 +51,9 @@ impl<'a> Facts<'a> {
     /// The value of a fact; `None` if it wasn't shown.
     ///
     /// If it was shown several times, the request is denied with 400, whatever the policy then
-    /// decides: only the upstream knows which of two values it believes. [`only`](Self::only) is for
-    /// policies that treat such a request in another way, [`all`](Self::all) for those that read
-    /// all values.
+    /// decides: only the upstream knows which of two values it believes. [`only`](Self::only) is
+    /// for policies that treat such a request in another way, [`all`](Self::all) for those that
+    /// read all values.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         let mut values = self.values(name);

@@ -24,8 +24,8 @@ const TEMPLATE_BYTES_MAX: usize = 1024;
 /// `{client_ip}` `{method}` `{scheme}` `{authority}` `{path}` `{query}` `{route}`
 /// `{request_length}` `{http_version}` `{tls.sni}` `{tls.client.subject}` `{header.NAME}`
 /// `{bearer}` `{cookie.NAME}` `{query.NAME}` `{path.NAME}` `{form.NAME}` `{body:/POINTER}`
-/// `{body.type}` `{body.bytes}`; `{{` and `}}` are literal braces. Two requests have the same key only if all
-/// named facts are the same.
+/// `{body.type}` `{body.bytes}`; `{{` and `}}` are literal braces. Two requests have the same key
+/// only if all named facts are the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,

@@ -17,8 +17,8 @@ use super::*;
 const POINTS: &str =
     r#"{"name": "points", "algorithm": "token_bucket", "quota": 10000, "period": "1h"}"#;
 
-/// A policy with one limit, and these settings, each with a comma before it. Scalars are free unless
-/// they say otherwise, so that costs are easier to compute by hand.
+/// A policy with one limit, and these settings, each with a comma before it. Scalars are free
+/// unless they say otherwise, so that costs are easier to compute by hand.
 fn policy(more: &str) -> Instance<GraphqlCost> {
     let free = if more.contains("default_scalar") { "" } else { r#", "default_scalar": 0"# };
     priced(&format!("{free}{more}"))

@@ -16,8 +16,8 @@ const ACCOUNT_BYTES_MAX: usize = 512;
 const TOO_LONG: &str = "the account is too long";
 /// Places, at most.
 const PLACES_MAX: usize = 8;
-/// Bytes of an account's name as JSON, at most: each of its bytes may be written as an escape. Longer
-/// ones are not read, which would take long.
+/// Bytes of an account's name as JSON, at most: each of its bytes may be written as an escape.
+/// Longer ones are not read, which would take long.
 const JSON_BYTES_MAX: usize = 6 * ACCOUNT_BYTES_MAX + 2;
 /// How a fact of a JSON body's member begins.
 const MEMBER: &str = "body.json:";

@@ -7,8 +7,8 @@
 //!
 //! `account` finds out which account an attempt is for, `counters` is the lists of limits, `status`
 //! what the upstream's answer means. Facts read: `method`, `client-ip`, those that may hold the
-//! account, and those that conditions name. No decision is remembered, as hardly any attempt is made
-//! twice with the same facts.
+//! account, and those that conditions name. No decision is remembered, as hardly any attempt is
+//! made twice with the same facts.
 
 mod account;
 mod counters;
@@ -107,8 +107,8 @@ impl Attempt {
 const GIVE_BACK: &str = "give-back";
 const RESET: &str = "reset";
 
-/// The unit of limits that are in no `RateLimit` field. What is left of an account would tell anybody
-/// how often others have failed at it.
+/// The unit of limits that are in no `RateLimit` field. What is left of an account would tell
+/// anybody how often others have failed at it.
 const UNREPORTED: &str = "";
 
 impl Policy for LoginGuard {

@@ -186,8 +186,8 @@ fn an_account_that_is_given_twice_is_refused_and_several_places_must_agree() {
     );
 }
 
-/// The proxy repeats members that stand in the document twice or in another case, and what is inside
-/// of such objects.
+/// The proxy repeats members that stand in the document twice or in another case, and what is
+/// inside of such objects.
 #[test]
 fn a_document_with_members_that_an_upstream_could_take_for_the_account_is_refused() {
     let unclear = Err("the account must be a text, and be given once");

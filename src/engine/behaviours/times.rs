@@ -388,8 +388,8 @@ fn callers_with_different_numbers_do_not_reset_each_other() {
                 program.name
             );
         }
-        // For gcra a burst of the slow one covers two of the fast one: half of it is beyond what the
-        // fast one counts. Each keeps to its own limit.
+        // For gcra a burst of the slow one covers two of the fast one: half of it is beyond what
+        // the fast one counts. Each keeps to its own limit.
         let slow = cell(&GCRA, "sum of both", 100, 60 * SECOND_US, 100);
         let fast = cell(&GCRA, "sum of both", 200, 60 * SECOND_US, 100);
         assert!(store.take(&one(&cost(&slow, 50))).admitted);

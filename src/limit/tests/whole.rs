@@ -31,7 +31,8 @@ struct Wanted {
 enum Act {
     /// A request that ends in this way, if it is admitted.
     Request(Vec<Wanted>, End),
-    /// The request that has been under way longest ends, and gives back so many units of each limit.
+    /// The request that has been under way longest ends, and gives back so many units of each
+    /// limit.
     Return(u64),
 }
 

@@ -4,8 +4,8 @@
 //! what a route or a policy removes or sets never reaches an upstream under that name. The test
 //! knows nothing of how Weir compares: it groups by what the upstream said.
 //!
-//! `WEIR_SPELLINGS` sets the number of requests (`make test-long` sends more), `WEIR_SEED` the seed,
-//! which a failure prints.
+//! `WEIR_SPELLINGS` sets the number of requests (`make test-long` sends more), `WEIR_SEED` the
+//! seed, which a failure prints.
 
 mod readers;
 mod spell;
@@ -184,7 +184,8 @@ fn ask_all(server: &str, requests: usize) {
         );
         let kinds = match reader.name {
             "lighttpd" => &["header", "bearer"][..],
-            // It reads names of parameters as they are written, so that few are the one it asks for.
+            // It reads names of parameters as they are written, so that few are the one it asks
+            // for.
             "nginx" => &["header", "bearer", "cookie"],
             _ => &KINDS,
         };
