@@ -65,8 +65,10 @@ fn messages_that_tell_nothing_are_estimated_and_those_that_break_off_stay_reserv
         // The message's start, a block's start and a ping come before the first text.
         broken("after-text", Charge::ToldAndReserved, dies(9)).wants("error", cut.clone()),
         broken("before-anything", Charge::Reserved, dies(0)).wants("error", cut.clone()),
-        // Both numbers were told, and not only the last events are missing.
-        broken("before-the-end", Charge::ToldAndEstimated, dies(24)).wants("error", cut.clone()),
+        // All texts came, and not what the last event but one tells.
+        broken("before-usage", Charge::ToldAndReserved, dies(24)).wants("error", cut.clone()),
+        // That came, and only the last event is missing.
+        broken("before-the-end", Charge::ToldAndEstimated, dies(25)).wants("error", cut.clone()),
         broken("overloaded", Charge::Nothing, fails(false)).wants("error", overloaded),
         broken("overloaded-with-usage", Charge::Told, fails(true)).wants("error", overloaded),
     ]);
