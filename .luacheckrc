@@ -8,7 +8,7 @@ cache = false
 -- for what is filled in (`lua/driver/frame.lua`).
 files["lua/driver"] = {
   globals = {
-    "now", "s1", "s2", "s3", "n1", "n2", "n3", "x_I", "y_I", "z_I", "writes_I", "expires_I", "ok",
+    "now", "s1", "s2", "s3", "n1", "n2", "n3", "x_I", "y_I", "z_I", "writes_I", "expires_I", "retry_I", "ok",
     "taken", "units", "v",
   },
   read_globals = {
