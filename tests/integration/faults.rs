@@ -15,8 +15,8 @@ use crate::harness::{eventually_async, free_address};
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const DEGRADED: &str = "weir_store_degraded_total{policy=\"public\"}";
 
-/// Cuts the connection of one take after Redis has run it, and checks that it is charged once. A new
-/// connection runs at most so many scripts of its own (`checks`), with EVAL.
+/// Cuts the connection of one take after Redis has run it, and checks that it is charged once. A
+/// new connection runs at most so many scripts of its own (`checks`), with EVAL.
 async fn a_cut_take_stands_once(config: &Toml, cutter: &Cutter, redis: &Redis, checks: u64) {
     let weir = Weir::start(&config.text());
     let mut client = Client::connect(weir.http).await.unwrap();
