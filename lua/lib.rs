@@ -362,6 +362,12 @@ macro_rules! algorithms {
             read: |written| $variant::read(written).map(Algorithm::$variant),
         }),+];
 
+        /// The programs of all algorithms.
+        #[must_use]
+        pub fn programs() -> Vec<&'static Program> {
+            [$($variant::program()),+].into_iter().flatten().collect()
+        }
+
         /// The names of all algorithms.
         pub const NAMES: &[&str] = &[$($variant::NAME),+];
 

@@ -7,7 +7,7 @@
 //! | | says [`READY`] |
 //! | sends what changed, pauses accepting, sends what changed since | waits; connections wait in the sockets' queues |
 //! | | accepts, and says [`SERVING`] |
-//! | finishes what is under way, and ends | |
+//! | finishes what is under way, sends what it still takes, charges and gives back, and ends | does the same to its counters |
 //!
 //! If anything fails before [`SERVING`], the new process is ended, and the old one accepts again.
 
@@ -16,12 +16,13 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::operations::Operations;
 use super::sockets::{Passing, Socket};
 use crate::clock;
-use crate::engine::{Engine, NotReceived, Receiving, Sending};
+use crate::engine::{Engine, NotReceived, Receiving, Sending, SendingOperations};
 
 /// What the new process says when it could accept, and when it does.
 const READY: u8 = b'r';
@@ -175,15 +176,22 @@ fn end(child: &mut Child, error: &io::Error) -> String {
 
 impl Successor<'_> {
     /// Sends what changed meanwhile, now that nothing is accepted here, and waits until the new
-    /// process serves; returns its id.
-    pub(super) fn finish(self) -> Result<u32, HandOverError> {
+    /// process serves; returns its id, and what sends the operations that are decided here from
+    /// then on.
+    ///
+    /// # Errors
+    /// The new process failed. [`Engine::end_operations`] is to be called then.
+    pub(super) fn finish(
+        self,
+    ) -> Result<(u32, SendingOperations<BufWriter<UnixStream>>), HandOverError> {
         let Self { mut child, answers, sending } = self;
-        let served = sending.finish().and_then(|counters| {
+        let served = sending.finish().and_then(|(counters, operations)| {
             tracing::debug!(counters, "the last counters handed over");
-            expect_word(&answers, SERVING)
+            expect_word(&answers, SERVING)?;
+            Ok(operations)
         });
         match served {
-            Ok(()) => Ok(child.id()),
+            Ok(operations) => Ok((child.id(), operations)),
             Err(error) => Err(HandOverError::Ended(end(&mut child, &error))),
         }
     }
@@ -229,8 +237,11 @@ impl Predecessor {
     }
 
     /// Says that this process could accept, and receives what changed meanwhile. The old process
-    /// accepts no more then.
-    pub(super) fn take_over(&self, engine: &Engine) -> Result<(), NotReceived> {
+    /// accepts no more then. Returns the thread that receives what it still decides.
+    pub(super) fn take_over(
+        &self,
+        engine: &Arc<Engine>,
+    ) -> Result<Option<Operations>, NotReceived> {
         let mut state = self.lock();
         if let Some(failure) = state.failure.take() {
             return Err(failure);
@@ -238,11 +249,14 @@ impl Predecessor {
         if let Some(mut control) = state.control.as_ref() {
             control.write_all(&[READY])?;
         }
-        if let Some(receiving) = state.receiving.take() {
-            let counters = receiving.finish(engine)?;
-            tracing::info!(counters, "took over from the old process");
+        let Some(receiving) = state.receiving.take() else { return Ok(None) };
+        let (counters, operations) = receiving.finish(engine)?;
+        tracing::info!(counters, "took over from the old process");
+        // From here on it may have nothing to say for as long as its requests last.
+        if let Some(control) = &state.control {
+            control.set_read_timeout(None)?;
         }
-        Ok(())
+        Ok(Some(Operations::receive(operations, Arc::clone(engine))?))
     }
 
     /// Says that this process serves. The old one ends then.

@@ -24,6 +24,7 @@ mod explain;
 mod handover;
 mod manager;
 mod memory;
+mod operations;
 mod page;
 mod process;
 mod reach;
@@ -45,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::config::{Changes, Config, Mistakes};
 use crate::engine::{Engine, NotReceived};
 use crate::limit::{Limiter, Retired};
@@ -71,6 +72,7 @@ use build::{Builder, Built, CountersFrom};
 use descriptors::Descriptors;
 use handover::{Abort, CommandLine, HandOverError, Predecessor};
 use memory::Memory;
+use operations::Operations;
 use page::LivePage;
 use reloads::{Ended, Record, Reloads};
 use snapshots::Snapshots;
@@ -79,6 +81,9 @@ use workers::Workers;
 
 /// How long a process that hands over waits for its workers to stop accepting.
 const ACCEPTING_MAX: Duration = Duration::from_secs(2);
+
+/// How long a process that has handed over takes at most to send the last that it decided.
+const OPERATIONS_MAX: Duration = Duration::from_secs(2);
 
 /// A running Weir. Dropping it without [`App::shutdown`] cuts what is under way.
 #[derive(Debug)]
@@ -94,6 +99,10 @@ pub struct App {
     sockets: Vec<Socket>,
     /// The process that this one takes over from.
     predecessor: Option<Arc<Predecessor>>,
+    /// What that one still decides.
+    received: Option<Operations>,
+    /// What is still decided here, once another process has taken over.
+    sent: Option<Operations>,
     _memory: Memory,
 }
 
@@ -315,9 +324,10 @@ impl App {
         running.show_applied();
         running.builder.serves();
         // From here on this process decides, and the old one does not.
-        if let Some(predecessor) = &predecessor {
-            predecessor.take_over(&running.current.load().built.engine)?;
-        }
+        let received = match &predecessor {
+            Some(predecessor) => predecessor.take_over(&running.current.load().built.engine)?,
+            None => None,
+        };
         let memory = Memory::watch(&running).map_err(StartError::Worker)?;
         let snapshots = Snapshots::start(&running).map_err(StartError::Worker)?;
         let workers = Workers::start(&running, public, pages, workers).inspect_err(|_| {
@@ -332,6 +342,8 @@ impl App {
             snapshots: Some(snapshots),
             sockets,
             predecessor,
+            received,
+            sent: None,
             _memory: memory,
         })
     }
@@ -392,7 +404,10 @@ impl App {
         running.admin_drain.pause();
         running.await_no_accepting();
         match successor.finish() {
-            Ok(pid) => {
+            Ok((pid, operations)) => {
+                self.sent = Operations::send(operations)
+                    .inspect_err(|error| tracing::error!(%error, "the new process does not learn what is still decided here"))
+                    .ok();
                 running.drain.start();
                 running.admin_drain.start();
                 tracing::info!(
@@ -402,6 +417,7 @@ impl App {
                 Ok(())
             }
             Err(error) => {
+                engine.end_operations();
                 running.drain.resume();
                 running.admin_drain.resume();
                 self.snapshots = Snapshots::start(&running)
@@ -424,7 +440,16 @@ impl App {
     pub fn shutdown(mut self) -> bool {
         self.running.drain.start();
         let built = &self.running.current.load().built;
+        let until = clock::monotonic() + built.shutdown_grace;
+        let left = || until.saturating_duration_since(clock::monotonic());
         let finished = self.workers.take().is_none_or(|workers| workers.join(built.shutdown_grace));
+        if let Some(received) = self.received.take() {
+            received.join(left());
+        }
+        built.engine.end_operations();
+        if let Some(sent) = self.sent.take() {
+            sent.join(left().max(OPERATIONS_MAX));
+        }
         // Last, with all that requests have settled.
         if let Some(snapshots) = self.snapshots.take() {
             snapshots.finish(&built.engine);

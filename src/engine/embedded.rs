@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::counters::{self, Stored};
 use super::found::{FOUND_MAX, Found};
 use super::lua::{self, Decision};
-use super::saved::{SALT_BYTES, SecretId, SnapshotFile};
+use super::saved::{Operation, SALT_BYTES, SecretId, SnapshotFile};
 use super::shard::{Entry, NEVER_US, Shard};
 use super::{
     Cause, Cell, Cells, Charged, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken,
@@ -151,7 +151,10 @@ impl Embedded {
 
     /// Deletes a counter, which restores its whole allowance.
     pub fn reset(&self, key: &Key) {
-        let freed = self.shard(key.tag).map_or(0, |mut shard| shard.remove(key.id()));
+        let Some(mut shard) = self.shard(key.tag) else { return };
+        let freed = shard.remove(key.id());
+        note(&shard, || Operation::Reset(key.clone()));
+        drop(shard);
         self.release(freed);
     }
 
@@ -303,6 +306,7 @@ impl Embedded {
                 let expire_us = self.expire_us(entry.expire_us(), decision.expire, cell.unit_us);
                 entry.expire_at(expire_us);
                 after += entry.counter.weight();
+                note(shard, || Operation::Spent(cell.clone()));
             }
         }
         // Releases what was reserved and not used, and what the writes themselves dropped.
@@ -373,10 +377,13 @@ impl Embedded {
                 match (&mut entry.counter, cell.program.kind) {
                     (Stored::Numbers(state), Kind::Numbers) => {
                         let returned = vm.give_back(cell, *state, now as f64, taken_at as f64)?;
-                        if returned.changed && returned.state == [0.0; 3] {
+                        if !returned.changed {
+                            continue;
+                        }
+                        if returned.state == [0.0; 3] {
                             // Equivalent to no counter, so it need not be kept.
                             self.release(shard.remove(id));
-                        } else if returned.changed {
+                        } else {
                             *state = returned.state;
                             entry.expire_at(self.expire_us(
                                 entry.expire_us(),
@@ -395,6 +402,7 @@ impl Embedded {
                         }
                     }
                 }
+                note(&shard, || Operation::GivenBack(cell.clone(), taken_at_us));
             }
             Ok(())
         })
@@ -480,9 +488,18 @@ impl Embedded {
 
     /// What is removed is no longer remembered for a hand-over.
     pub(super) fn forget_removed(&self) {
+        self.each_shard(Shard::forget_removed);
+    }
+
+    /// What is done to counters is no longer noted for a new process.
+    pub(super) fn end_operations(&self) {
+        self.each_shard(|shard| shard.set_journal(None));
+    }
+
+    fn each_shard(&self, work: impl Fn(&mut Shard)) {
         for index in 0..SHARDS {
             if let Some(mut shard) = self.shard_at(index) {
-                shard.forget_removed();
+                work(&mut shard);
             }
         }
     }
@@ -578,6 +595,13 @@ impl Embedded {
     #[cfg(test)]
     pub(super) fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
+    }
+}
+
+/// Notes an operation on a counter of `shard`, if it was handed over.
+fn note(shard: &Shard, operation: impl FnOnce() -> Operation) {
+    if let Some(journal) = shard.journal() {
+        journal.note(operation());
     }
 }
 

@@ -37,7 +37,10 @@ use std::time::Duration;
 pub use self::redis::Redis;
 pub use embedded::Embedded;
 pub use found::Found;
-pub use saved::{NotReceived, Receiving, SaveError, Saved, Sending};
+pub use saved::{
+    Followed, NotReceived, Receiving, ReceivingOperations, SaveError, Saved, Sending,
+    SendingOperations,
+};
 pub use scripts::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, Scripts, is_script_name};
 use smallvec::SmallVec;
 pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
@@ -378,6 +381,13 @@ impl Engine {
     pub fn release_snapshot(&self) {
         if let Self::Embedded(embedded) = self {
             *embedded.snapshot_file() = None;
+        }
+    }
+
+    /// Ends [`SendingOperations::run`], once it has sent what was decided before.
+    pub fn end_operations(&self) {
+        if let Self::Embedded(embedded) = self {
+            embedded.end_operations();
         }
     }
 

@@ -124,6 +124,16 @@ pub(super) fn is_operator_script(program: &'static Program) -> bool {
     texts().iter().any(|known| std::ptr::eq(*known, program))
 }
 
+/// All programs: those that ship with Weir, and the scripts that this process has loaded.
+pub(super) fn all() -> Vec<&'static Program> {
+    weir_algorithms::programs().into_iter().chain(texts().iter().copied()).collect()
+}
+
+/// Whether the units of a program may be owed: whether it has a `charge`.
+pub(super) fn has_charge(program: &Program) -> bool {
+    !program.text.trim_end().ends_with(LAST_LINE)
+}
+
 /// A script's text without its last line.
 pub(super) fn body(program: &Program) -> &str {
     program.text.trim_end().strip_suffix(LAST_LINE).unwrap_or(program.text)

@@ -14,6 +14,7 @@ use std::hash::{BuildHasher, Hasher};
 use indexmap::{IndexMap, IndexSet};
 
 use super::counters::Stored;
+use super::saved::Journal;
 
 /// Counters in the average segment when one is added. Just before its split a segment has twice as
 /// many, which still fits into a table of 512 (at 7/8).
@@ -80,6 +81,8 @@ pub(super) struct Shard {
     removed: Option<IndexSet<u128, DigestHashBuilder>>,
     /// Whether a counter changed since this was last asked.
     unsaved: bool,
+    /// Where operations are noted, once this shard was handed over.
+    journal: Option<Journal>,
 }
 
 /// Which counters are copied.
@@ -118,6 +121,7 @@ impl Shard {
             copies: 0,
             removed: None,
             unsaved: false,
+            journal: None,
         }
     }
 
@@ -283,6 +287,16 @@ impl Shard {
     /// Answers yes when next asked.
     pub(super) fn set_unsaved(&mut self) {
         self.unsaved = true;
+    }
+
+    /// From now on, or no longer, operations on counters are noted.
+    pub(super) fn set_journal(&mut self, journal: Option<Journal>) {
+        self.journal = journal;
+    }
+
+    /// Where an operation on a counter is to be noted.
+    pub(super) fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
     }
 
     /// Begins a copy. From the first copy of a hand-over on, what is removed is remembered.

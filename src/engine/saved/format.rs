@@ -3,7 +3,7 @@
 //!
 //! After [`MAGIC`], each block is a kind (1 byte), the payload's length (4 bytes), the payload, and
 //! 16 bytes of BLAKE3. Numbers are little-endian. The first block is [`Kind::Header`], the last one
-//! [`Kind::End`]. Must not know what a counter is.
+//! [`Kind::End`], which [`Kind::Operations`] follow in a hand-over. Must not know what a counter is.
 
 use std::io::{self, Read, Write};
 
@@ -28,12 +28,21 @@ pub(super) enum Kind {
     End = 5,
     /// Counters that are gone, in a hand-over.
     Removed = 6,
+    /// What is done to counters after the end of a hand-over.
+    Operations = 7,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        let all =
-            [Self::Header, Self::Spaces, Self::Counters, Self::Pause, Self::End, Self::Removed];
+        let all = [
+            Self::Header,
+            Self::Spaces,
+            Self::Counters,
+            Self::Pause,
+            Self::End,
+            Self::Removed,
+            Self::Operations,
+        ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
@@ -168,6 +177,26 @@ impl<R: Read> Reader<R> {
         Ok((kind, &self.payload))
     }
 
+    /// Whether nothing follows. Waits for the next block, or the end.
+    pub(super) fn is_at_the_end(&mut self) -> Result<bool, Unreadable> {
+        if self.peeked.is_some() {
+            return Ok(false);
+        }
+        let mut kind = [0; 1];
+        loop {
+            match self.input.read(&mut kind) {
+                Ok(0) => return Ok(true),
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let [byte] = kind;
+        self.at += 1;
+        self.peeked = Some(byte);
+        Ok(false)
+    }
+
     /// Checks that nothing follows.
     pub(super) fn end(mut self) -> Result<(), Unreadable> {
         match self.input.read(&mut [0; 1])? {
@@ -207,7 +236,7 @@ fn next_digest(before: &[u8; DIGEST_BYTES], kind: u8, payload: &[u8]) -> [u8; DI
     shortened(hasher.finalize())
 }
 
-fn shortened(hash: blake3::Hash) -> [u8; DIGEST_BYTES] {
+pub(super) fn shortened(hash: blake3::Hash) -> [u8; DIGEST_BYTES] {
     hash.as_bytes().first_chunk().copied().unwrap_or_default()
 }
 

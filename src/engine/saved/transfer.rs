@@ -1,9 +1,11 @@
 //! Moves counters from a process to the one that takes over from it: all of them while the old one
-//! still decides, then those that changed meanwhile.
+//! still decides, then those that changed meanwhile. What the old one does to them after that
+//! follows as `operations`.
 
 use std::io::{self, Read, Write};
 
 use super::format::{Kind, Reader, Unreadable, Writer};
+use super::operations::{ReceivingOperations, SendingOperations};
 use super::{Embedded, Restored, Which};
 use crate::engine::Engine;
 
@@ -13,6 +15,7 @@ pub struct Sending<'a, W> {
     writer: Writer<W>,
     /// Counters sent since the first pass.
     total: u64,
+    remembering: Remembering<'a>,
 }
 
 /// Passes over what changed while this process still decides, at most.
@@ -34,7 +37,7 @@ impl<'a, W: Write> Sending<'a, W> {
             Some(engine) => engine.write_head(out)?,
             None => Writer::new(out)?,
         };
-        let mut sending = Self { engine, writer, total: 0 };
+        let mut sending = Self { engine, writer, total: 0, remembering: Remembering(engine) };
         if let Some(engine) = engine {
             engine.write_counters(&mut sending.writer, Which::First)?;
         }
@@ -61,25 +64,31 @@ impl<'a, W: Write> Sending<'a, W> {
         Ok(())
     }
 
-    /// Sends what changed since; returns how many counters. To be called once nothing is decided
-    /// here any more.
+    /// Sends what changed since; returns how many counters, and what sends the operations that are
+    /// decided here from then on. To be called once no new requests come.
     ///
     /// # Errors
     /// The other process does not take them.
-    pub fn finish(mut self) -> io::Result<u64> {
+    pub fn finish(self) -> io::Result<(u64, SendingOperations<W>)> {
+        let Self { engine, writer, total, remembering } = self;
+        let (mut sending, journal) = SendingOperations::new(writer);
         let mut count = 0;
-        if let Some(engine) = self.engine {
-            count = engine.write_counters(&mut self.writer, Which::SinceFirst)?;
+        if let Some(engine) = engine {
+            count = engine.write_last(sending.writer(), &journal)?;
         }
-        self.writer.block(Kind::End, &(self.total + count).to_le_bytes())?;
-        self.writer.flush()?;
-        Ok(count)
+        sending.writer().block(Kind::End, &(total + count).to_le_bytes())?;
+        sending.writer().flush()?;
+        drop(remembering);
+        Ok((count, sending))
     }
 }
 
-impl<W> Drop for Sending<'_, W> {
+/// What is removed is remembered until this is dropped.
+struct Remembering<'a>(Option<&'a Embedded>);
+
+impl Drop for Remembering<'_> {
     fn drop(&mut self) {
-        if let Some(engine) = self.engine {
+        if let Some(engine) = self.0 {
             engine.forget_removed();
         }
     }
@@ -146,12 +155,14 @@ impl<R: Read> Receiving<R> {
         Ok((receiving, count))
     }
 
-    /// Receives what changed since; returns how many counters.
+    /// Receives what changed since; returns how many counters, and what receives the operations
+    /// that the old process still decides.
     ///
     /// # Errors
     /// The other process is gone, or sends something else.
-    pub fn finish(mut self, engine: &Engine) -> Result<u64, NotReceived> {
-        Ok(self.until(engine, Kind::End)?.counters)
+    pub fn finish(mut self, engine: &Engine) -> Result<(u64, ReceivingOperations<R>), NotReceived> {
+        let counters = self.until(engine, Kind::End)?.counters;
+        Ok((counters, ReceivingOperations::new(self.reader, self.useful)))
     }
 
     fn until(&mut self, engine: &Engine, last: Kind) -> Result<Restored, Unreadable> {
@@ -213,11 +224,11 @@ mod tests {
             // A file that is written meanwhile changes nothing about it.
             let Engine::Embedded(embedded) = &old else { panic!() };
             embedded.write_snapshot(Vec::new()).unwrap();
-            assert_eq!(sending.finish().unwrap(), 3);
+            assert_eq!(sending.finish().unwrap().0, 3);
             embedded.salt()
         });
         let (receiving, count) = Receiving::begin(&new, &theirs).unwrap();
-        assert_eq!((count, receiving.finish(&new).unwrap()), (2_000, 2 + 3));
+        assert_eq!((count, receiving.finish(&new).unwrap().0), (2_000, 2 + 3));
         let Engine::Embedded(embedded) = &new else { panic!() };
         assert_eq!(sender.join().unwrap(), embedded.salt());
         assert_eq!(embedded.keys(), 2_001 - 2);
@@ -231,7 +242,7 @@ mod tests {
         take(&old, 1);
         Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
         let (receiving, count) = Receiving::begin(&new, bytes.as_slice()).unwrap();
-        assert_eq!((count, receiving.finish(&new).unwrap(), take(&new, 1)), (0, 0, 99));
+        assert_eq!((count, receiving.finish(&new).unwrap().0, take(&new, 1)), (0, 0, 99));
     }
 
     #[test]

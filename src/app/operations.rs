@@ -1,0 +1,72 @@
+//! The threads of a hand-over that outlive it: one sends what the old process still decides, one
+//! does it in the new process.
+
+use std::io::{self, BufReader, BufWriter};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use crate::engine::{Engine, Followed, ReceivingOperations, SendingOperations};
+
+/// A thread that sends or receives operations.
+#[derive(Debug)]
+pub(super) struct Operations {
+    /// Nothing is ever sent: it is closed when the thread ends.
+    ended: Receiver<std::convert::Infallible>,
+}
+
+impl Operations {
+    /// Sends operations until [`Engine::end_operations`].
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub(super) fn send(sending: SendingOperations<BufWriter<UnixStream>>) -> io::Result<Self> {
+        Self::start("weir-send-ops", move || match sending.run() {
+            Ok(Followed { done, lost }) => {
+                tracing::info!(
+                    operations = done,
+                    lost,
+                    "sent to the new process what was decided here since"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the new process does not learn what is still decided here");
+            }
+        })
+    }
+
+    /// Does what the old process decides until that ends.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub(super) fn receive(
+        receiving: ReceivingOperations<BufReader<UnixStream>>,
+        engine: Arc<Engine>,
+    ) -> io::Result<Self> {
+        Self::start("weir-get-ops", move || match receiving.run(&engine) {
+            Ok(Followed { done, lost }) => {
+                tracing::info!(operations = done, lost, "the old process has ended");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what the old process decided last is not known here");
+            }
+        })
+    }
+
+    fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        let (running, ended) = channel();
+        Builder::new().name(name.into()).spawn(move || {
+            work();
+            drop(running);
+        })?;
+        Ok(Self { ended })
+    }
+
+    /// Waits until it ends, for `most` at most.
+    pub(super) fn join(self, most: Duration) {
+        // It only ever says that the thread has ended.
+        let _ = self.ended.recv_timeout(most);
+    }
+}
