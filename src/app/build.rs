@@ -16,7 +16,7 @@ use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::otlp::Collector;
 use crate::policy::{self, CacheFolder, Policy, Runtime, RuntimeSettings};
-use crate::proxy::{Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
+use crate::proxy::{self, Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
 use crate::reload::Watch;
 use crate::telemetry::{self, Doubt, DoubtKind, Metrics, Mistake};
 use crate::upstream::{self, Budget, Upstream};
@@ -186,8 +186,11 @@ impl Builder {
             .filter(|_| routes_stand)
             .map(|route| settings_of(route, &policies, &upstreams))
             .collect();
-        let snapshot =
-            Snapshot::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
+        let requests = proxy::Settings {
+            listeners: names_of_listeners(&config.listeners, before),
+            ..config.requests
+        };
+        let snapshot = Snapshot::build(requests, routes, Arc::clone(&limiter), &self.metrics);
         let snapshot = snapshot.map_err(|found| mistakes.extend(found)).ok();
         let Some(snapshot) = snapshot.filter(|_| mistakes.is_empty()) else {
             return Err(mistakes);
@@ -404,9 +407,8 @@ impl Built {
         index: usize,
         address: SocketAddr,
     ) -> Option<(&listen::Settings, &Option<Arc<listen::Tls>>)> {
-        let mut all = self.listeners.iter().zip(&self.tls);
-        let here = all.clone().nth(index).filter(|(settings, _)| settings.address == address);
-        here.or_else(|| all.find(|(settings, _)| settings.address == address))
+        let index = at_address(&self.listeners, index, address)?;
+        Some((self.listeners.get(index)?, self.tls.get(index)?))
     }
 
     /// How often counters are saved, if they are.
@@ -449,6 +451,25 @@ impl Built {
     }
 }
 
+/// The names of the listeners of this process, in the order of their numbers. A process that runs
+/// keeps its listeners, and a new configuration may name them otherwise.
+fn names_of_listeners(next: &[listen::Settings], before: Option<&Built>) -> Vec<Option<String>> {
+    let Some(before) = before else {
+        return next.iter().map(|settings| settings.name.clone()).collect();
+    };
+    let running = before.listeners.iter().enumerate();
+    let named = running.map(|(index, running)| {
+        at_address(next, index, running.address).and_then(|index| next.get(index)?.name.clone())
+    });
+    named.collect()
+}
+
+/// The index of the listener with this address, preferably `index`.
+fn at_address(all: &[listen::Settings], index: usize, address: SocketAddr) -> Option<usize> {
+    let has = |index: &usize| all.get(*index).is_some_and(|settings| settings.address == address);
+    Some(index).filter(has).or_else(|| (0..all.len()).find(has))
+}
+
 /// Replaces names by what was built under them. `config` has checked the names: where one is
 /// missing, building it failed, and its mistakes prevent this snapshot from ever serving.
 fn settings_of(
@@ -480,6 +501,7 @@ fn settings_of(
         host: route.host.clone(),
         path: route.path.clone(),
         methods: route.methods.clone(),
+        listeners: route.listeners.clone(),
         action,
         policy,
         fields: route.fields,

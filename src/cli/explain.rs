@@ -33,6 +33,10 @@ pub(super) struct Explain {
     /// before `from` and before a word that ends with a colon. Can be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = request::header)]
     headers: Vec<(String, String)>,
+    /// The name of the listener that it comes to; the first one of the configuration if none is
+    /// named
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
     /// The request's body
     #[arg(long)]
     body: Option<String>,
@@ -68,6 +72,7 @@ impl Explain {
             Err(message) => return wrong(&message),
         };
         asked.headers.extend_from_slice(&self.headers);
+        asked.listener.clone_from(&self.listener);
         asked.body = self.body.as_deref().unwrap_or_default().as_bytes().to_vec();
         let start_us = Clock::system().wall_us();
         let simulation =

@@ -22,8 +22,14 @@ pub(super) fn parse(line: &str) -> Result<TrialRequest, String> {
     };
     let target = words.next().filter(is_target);
     let target = target.ok_or_else(|| wrong("no path that begins with `/`"))?.to_owned();
-    let mut request =
-        TrialRequest { method, target, from: CLIENT, headers: Vec::new(), body: Vec::new() };
+    let mut request = TrialRequest {
+        method,
+        target,
+        from: CLIENT,
+        headers: Vec::new(),
+        body: Vec::new(),
+        listener: None,
+    };
     while let Some(word) = words.next() {
         if word == "from" {
             let address = words.next().unwrap_or_default();

@@ -116,6 +116,8 @@ pub struct Route {
     pub path: String,
     /// Any where empty.
     pub methods: Vec<String>,
+    /// The names of its listeners; all where empty.
+    pub listeners: Vec<String>,
     /// What answers.
     pub action: RouteAction,
     /// An existing policy's name.
@@ -385,6 +387,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let above = routes::Above {
         upstreams: names_in(&root, "upstreams"),
         policies: names_in(&root, "policies"),
+        listeners: listeners.iter().filter_map(|listener| listener.name.clone()).collect(),
         on_store_error: store.on_store_error,
         body_bytes_max: server.body_bytes_max,
         inspect: server.inspect,

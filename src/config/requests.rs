@@ -296,6 +296,7 @@ fn entry(item: &Item<'_>, at: &mut Duration) -> Option<Entry> {
         }
         None => Some(CLIENT),
     };
+    let listener = table.take("listener").map(|item| item.text("the name of a listener"));
     let headers = pairs(&mut table, "headers", "a text, or an array of them");
     let body = table.take("body").map(|item| item.text("a text")).unwrap_or(Some(""));
     let mut times = 1;
@@ -305,7 +306,11 @@ fn entry(item: &Item<'_>, at: &mut Duration) -> Option<Entry> {
     table.finish();
     let (method, target) = line?;
     let body = body?.as_bytes().to_vec();
-    let request = TrialRequest { method, target, from: from?, headers, body };
+    let listener = match listener {
+        Some(name) => Some(name?.to_owned()),
+        None => None,
+    };
+    let request = TrialRequest { method, target, from: from?, headers, body, listener };
     Some(Entry { at: *at, request, times, reply, expected: expected? })
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::extras::{extras, respond};
 use super::reader::{Item, Mark, Table};
-use super::server::{BODY_BYTES, INSPECT_BYTES};
+use super::server::{BODY_BYTES, INSPECT_BYTES, LISTENERS_MAX};
 use super::store::FALLBACKS;
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
@@ -25,6 +25,8 @@ const REQUEST: RangeInclusive<Duration> =
 pub(super) struct Above {
     pub(super) upstreams: Vec<String>,
     pub(super) policies: Vec<String>,
+    /// The names of the listeners that have one.
+    pub(super) listeners: Vec<String>,
     pub(super) on_store_error: OnStoreError,
     pub(super) body_bytes_max: u64,
     pub(super) inspect: Inspect,
@@ -40,8 +42,14 @@ pub(super) fn routes(root: &mut Table<'_>, above: &Above) -> Vec<Route> {
     items.iter().filter_map(|item| route(item, above, &mut names)).collect()
 }
 
-/// Which requests a route takes: host, path and methods.
-type Requests = (Option<String>, String, Vec<String>);
+/// Which requests a route takes.
+#[derive(Clone, PartialEq, Eq)]
+struct Requests {
+    host: Option<String>,
+    path: String,
+    methods: Vec<String>,
+    listeners: Vec<String>,
+}
 
 /// The names so far, each with the setting that it comes from and the route's requests.
 type Names = HashMap<String, (String, Requests)>;
@@ -58,7 +66,13 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         .iter()
         .filter_map(|item| item.text("a method such as \"GET\"").map(str::to_owned))
         .collect();
-    let requests = (host.clone(), path.unwrap_or_default().to_owned(), methods.clone());
+    let listeners = listeners(&mut table, &above.listeners);
+    let requests = Requests {
+        host: host.clone(),
+        path: path.unwrap_or_default().to_owned(),
+        methods: methods.clone(),
+        listeners: listeners.clone(),
+    };
     let name = name(&mut table, path_item.as_ref(), requests, names);
     let action = action(&mut table, above);
     let policy = table.take("policy").and_then(|item| item.reference(&above.policies, "a policy"));
@@ -93,6 +107,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         host,
         path: path?.to_owned(),
         methods,
+        listeners,
         action: action?,
         policy,
         allow_on_policy_error,
@@ -120,7 +135,7 @@ fn name(
     if let Some((name, item)) = text {
         check_name(name, item);
     }
-    let name = text.map_or_else(|| name_of(&requests.1), |(name, _)| name.to_owned());
+    let name = text.map_or_else(|| name_of(&requests.path), |(name, _)| name.to_owned());
     let Some(item) = written.as_ref().or(path_item) else { return name };
     let Some((other, theirs)) = names.insert(name.clone(), (item.path.clone(), requests.clone()))
     else {
@@ -156,6 +171,28 @@ fn name_of(path: &str) -> String {
         .take(NAME_BYTES_MAX)
         .collect();
     if kept.is_empty() { "root".into() } else { kept }
+}
+
+/// The listeners that it is on; all where none are written.
+fn listeners(table: &mut Table<'_>, known: &[String]) -> Vec<String> {
+    let Some(written) = table.take("listeners") else { return Vec::new() };
+    let items = written.list(LISTENERS_MAX);
+    if items.is_empty() && written.value.is_array() {
+        written.found(
+            "no listener",
+            "the names of one or more",
+            Some("without this setting, a route is on all".into()),
+        );
+    }
+    let mut names: Vec<String> = Vec::new();
+    for item in &items {
+        let Some(name) = item.reference(known, "a listener") else { continue };
+        if names.contains(&name) {
+            item.wrong("each listener once");
+        }
+        names.push(name);
+    }
+    names
 }
 
 fn action(table: &mut Table<'_>, above: &Above) -> Option<RouteAction> {

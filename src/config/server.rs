@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::reader::{Item, Mark, Notes, Table};
 use super::store::{self, Store};
-use super::{caps, files};
+use super::{caps, check_name, files};
 use crate::proxy::{EncodedSlash, PathParameters};
 use crate::telemetry::{
     ACCESS_HEADER, Access, AccessField, AccessFields, AccessHeaders, Format, Label as _, Mistake,
@@ -18,7 +18,7 @@ use crate::telemetry::{
 use crate::wire::{Identity, Rate};
 use crate::{admin, insight, limit, listen, plan, policy, proxy, telemetry};
 
-const LISTENERS_MAX: usize = 64;
+pub(super) const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
 const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
@@ -106,12 +106,24 @@ pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
     if items.is_empty() && written.value.is_array() {
         written.found("no listener", "one `[[listeners]]` or more", None);
     }
-    let mut seen = HashSet::new();
-    items.iter().filter_map(|item| listener(item, &mut seen)).collect()
+    let (mut seen, mut names) = (HashSet::new(), HashSet::new());
+    items.iter().filter_map(|item| listener(item, &mut seen, &mut names)).collect()
 }
 
-fn listener(item: &Item<'_>, seen: &mut HashSet<SocketAddr>) -> Option<listen::Settings> {
+fn listener(
+    item: &Item<'_>,
+    seen: &mut HashSet<SocketAddr>,
+    names: &mut HashSet<String>,
+) -> Option<listen::Settings> {
     let mut table = item.table()?;
+    let name = table.take("name").and_then(|item| {
+        let name = item.text("a name")?;
+        check_name(name, &item);
+        if !names.insert(name.to_owned()) {
+            item.wrong("a name that no other listener has");
+        }
+        Some(name.to_owned())
+    });
     let address =
         table.need("address", "an address and port, such as \"127.0.0.1:8080\"").and_then(|item| {
             let address = socket_address(&item)?;
@@ -125,6 +137,7 @@ fn listener(item: &Item<'_>, seen: &mut HashSet<SocketAddr>) -> Option<listen::S
     table.finish();
     address.map(|address| listen::Settings {
         setting: item.path.clone(),
+        name,
         address,
         certificates: certificates.unwrap_or_default(),
         clients,

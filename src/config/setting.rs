@@ -56,6 +56,12 @@ pub fn route_policy(index: usize) -> String {
     format!("routes[{index}].policy")
 }
 
+/// The listener that is number `index` of the file.
+#[must_use]
+pub fn listener(index: usize) -> String {
+    format!("{LISTENERS}[{index}]")
+}
+
 /// The path of the route that is number `index` of the file.
 #[must_use]
 pub fn route_path(index: usize) -> String {

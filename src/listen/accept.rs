@@ -232,8 +232,9 @@ impl<H: Handler> Acceptor<H> {
             state.drain();
         }
         let (handler, permit) = (self.handler.clone(), Arc::new(permit));
+        let listener = self.index;
         let connection =
-            Connection { handler, address, state, permit: Arc::clone(&permit), settings };
+            Connection { handler, address, state, permit: Arc::clone(&permit), settings, listener };
         let errors = Arc::clone(&self.errors);
         tokio::spawn(async move {
             // Held to the end of the task, so that `emptied` returns only after errors are logged

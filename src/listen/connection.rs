@@ -36,6 +36,8 @@ pub(super) struct Connection<H> {
     pub(super) state: Arc<ConnectionState>,
     pub(super) permit: Arc<Permit>,
     pub(super) settings: Arc<ConnectionSettings>,
+    /// Which listener accepted it.
+    pub(super) listener: usize,
 }
 
 impl<H: Handler> Connection<H> {
@@ -50,7 +52,8 @@ impl<H: Handler> Connection<H> {
     ) -> Result<(), ConnectionError> {
         // Replies are written in large pieces; Nagle's algorithm would only delay them.
         socket.set_nodelay(true)?;
-        let peer = Peer::plain(self.address, socket.local_addr()?);
+        let peer =
+            Peer { listener: self.listener, ..Peer::plain(self.address, socket.local_addr()?) };
         match tls {
             None => self.http1(Transport::Plain(socket), peer).await,
             // Boxed, so that a plain connection's future does not include the handshake's state.

@@ -56,6 +56,8 @@ pub use tls::{ServedCertificate, Tls};
 pub struct Settings {
     /// Its path in the configuration, used in error messages: `listeners[0]`.
     pub setting: String,
+    /// What routes call it.
+    pub name: Option<String>,
     /// The address to listen on.
     pub address: SocketAddr,
     /// Empty for plain HTTP. The first is the default, for clients that send no SNI or an unknown
@@ -71,6 +73,7 @@ impl Settings {
     pub fn plain(address: SocketAddr) -> Self {
         Self {
             setting: "listeners[0]".to_owned(),
+            name: None,
             address,
             certificates: Vec::new(),
             clients: None,
@@ -180,6 +183,8 @@ pub struct Peer {
     pub local: SocketAddr,
     /// Whether the connection is TLS.
     pub tls: bool,
+    /// The number of the listener that it came to, counted from 0.
+    pub listener: usize,
     /// The version of TLS: `TLSv1.2` or `TLSv1.3`.
     pub tls_version: Option<&'static str>,
     /// The host name that the client sent in its TLS hello (SNI), in lower case.
@@ -201,6 +206,7 @@ impl Peer {
             ip: address.ip().to_string().into(),
             local: canonical(local),
             tls: false,
+            listener: 0,
             tls_version: None,
             sni: None,
             client_subject: None,
@@ -266,7 +272,7 @@ impl Listener {
     }
 
     /// Makes it listener number `index`, counted from 0: it speaks TLS as [`ListenConfig::tls`]
-    /// says there.
+    /// says there, and its connections are told apart by it ([`Peer::listener`]).
     #[must_use]
     pub fn numbered(self, index: usize) -> Self {
         Self { index, ..self }

@@ -356,7 +356,7 @@ mod tests {
         let client = Client::of(&Fields::new(), &peer, &[]);
         let authority =
             super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
-        let target = Target::of(&request, &authority, Paths::default());
+        let target = Target::of(&request, &authority, Paths::default(), &peer);
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
         let parameter_names: Vec<&String> = names.iter().collect();
         let route = RouteTraits { parameters: &parameter_names, underscores: false };

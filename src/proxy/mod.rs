@@ -51,6 +51,7 @@ mod keys;
 mod measure;
 mod remembered;
 mod settle;
+mod tables;
 mod tally;
 mod trace;
 mod tunnel;
@@ -156,7 +157,7 @@ async fn serve<X: Exchange>(
     // Before the policy: it must see what the upstream will see.
     let upgrade = clean(&mut request, context, snapshot)?;
     let body = std::mem::take(&mut request.body);
-    let target = target::Target::of(&request, &authority, snapshot.settings.paths);
+    let target = target::Target::of(&request, &authority, snapshot.settings.paths, peer);
     context.note_path(target.path);
 
     let Match { route, parameters } = snapshot.find(target, &request)?;

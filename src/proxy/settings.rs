@@ -23,6 +23,8 @@ pub struct RouteSettings {
     pub path: String,
     /// Empty matches any.
     pub methods: Vec<String>,
+    /// The names of the listeners that it is on. Empty: all.
+    pub listeners: Vec<String>,
     /// What the route does with a request.
     pub action: RouteAction,
     /// The policy that decides. `None`: every request is admitted.
@@ -293,6 +295,8 @@ pub enum PathParameters {
 pub struct Settings {
     /// Only these proxies are trusted in `X-Forwarded-For`.
     pub trusted_proxies: Vec<ipnet::IpNet>,
+    /// The names of the listeners, in the order of their numbers; none for a listener without one.
+    pub listeners: Vec<Option<String>>,
     /// Maximum bytes of a request's target. More is a 414.
     pub uri_bytes_max: usize,
     /// Which spellings of a path are equal.
@@ -324,6 +328,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             trusted_proxies: Vec::new(),
+            listeners: Vec::new(),
             uri_bytes_max: 8 << 10,
             paths: Paths::default(),
             underscores_in_headers: false,

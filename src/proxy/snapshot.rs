@@ -17,10 +17,11 @@ use super::page::Page;
 use super::refusal::{Check, Refusal};
 use super::remembered::{Insight, PackedFacts};
 use super::reply::Interim;
-use super::routes::{Matcher, Routes, Unrouted};
+use super::routes::{Matcher, Unrouted};
 use super::settings::{
     self, EncodedSlash, FieldStyle, Inspect, Paths, Respond, RoutePolicy, RouteSettings, Settings,
 };
+use super::tables::{Table, Tables};
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
 use super::trailers::Touched;
@@ -41,10 +42,7 @@ use super::{cors, facts, path, rules};
 #[derive(Debug)]
 pub struct Snapshot {
     pub(super) settings: Settings,
-    pub(super) routes: Routes,
-    /// The same routes with all spellings distinct. Present if some routes have a policy and some
-    /// have none.
-    exact: Option<Routes>,
+    tables: Tables,
     pub(super) limiter: Arc<Limiter>,
     table: Vec<Route>,
     /// For requests that match no route.
@@ -147,8 +145,8 @@ impl Snapshot {
         limiter: Arc<Limiter>,
         metrics: &Metrics,
     ) -> Result<Self, Vec<Mistake>> {
-        let (mut found, mut exact) =
-            (Routes::new(settings.paths), Routes::new(settings.paths.exact()));
+        let differ = routes.iter().any(|route| !route.listeners.is_empty());
+        let mut tables = Tables::new(settings.paths, &settings.listeners, differ);
         let mut table = Vec::with_capacity(routes.len());
         let mut mistakes = Vec::new();
         let pages: Arc<[Page]> =
@@ -161,10 +159,7 @@ impl Snapshot {
                 methods: &written.methods,
                 redirects,
             };
-            match found
-                .add(index, matcher)
-                .and_then(|pattern| exact.add(index, matcher).map(|_| pattern))
-            {
+            match tables.add(index, matcher, &written.listeners) {
                 Ok(pattern) => table.push(Route::build(
                     index,
                     written,
@@ -185,14 +180,10 @@ impl Snapshot {
             RouteHandle { extras: ReplyExtras::no_route(&pages).map(Arc::new), ..no_route };
         let mixed = table.iter().any(|route| route.decider.is_some())
             && table.iter().any(|route| route.decider.is_none());
-        Ok(Self {
-            settings,
-            routes: found,
-            exact: mixed.then_some(exact),
-            limiter,
-            table,
-            no_route,
-        })
+        if !mixed {
+            tables.drop_exact();
+        }
+        Ok(Self { settings, tables, limiter, table, no_route })
     }
 
     /// The route for a request. A preflight without a route of its own gets the route of the
@@ -246,25 +237,29 @@ impl Snapshot {
         target: Target<'r>,
         request: &Request,
     ) -> Result<Match<'r>, Unrouted> {
-        let host = if self.routes.know_hosts() { target.authority.host() } else { "" };
+        let Some(table) = self.tables.of(target.listener) else { return Err(Unrouted::NotFound) };
+        let host = if table.know_hosts() { target.authority.host() } else { "" };
         let path = target.path;
-        match self.routes.find(host, path, &request.method) {
-            Ok(found) => {
-                Ok(self.with_policy(host, path, &request.method, found.route).unwrap_or(found))
+        match table.find(host, path, &request.method) {
+            Ok(found) => Ok(self
+                .with_policy(table, host, path, &request.method, found.route)
+                .unwrap_or(found)),
+            Err(unrouted) => {
+                self.announced_by_preflight(table, host, path, request).ok_or(unrouted)
             }
-            Err(unrouted) => self.announced_by_preflight(host, path, request).ok_or(unrouted),
         }
     }
 
     /// The route of the request that a preflight announces, if it has CORS rules.
     fn announced_by_preflight<'r>(
         &self,
+        table: &Table,
         host: &str,
         path: &'r str,
         request: &Request,
     ) -> Option<Match<'r>> {
         let method = cors::preflight(&request.method, &request.fields)?;
-        let found = self.routes.find(host, path, &method).ok()?;
+        let found = table.find(host, path, &method).ok()?;
         let extras = self.route(found.route)?.handle.extras.as_ref()?;
         extras.cors.is_some().then_some(found)
     }
@@ -274,20 +269,25 @@ impl Snapshot {
     /// unlimited because `/static/x` is.
     fn with_policy<'r>(
         &self,
+        table: &Table,
         host: &str,
         path: &'r str,
         method: &Method,
         unlimited: usize,
     ) -> Option<Match<'r>> {
-        let exact = self.exact.as_ref()?;
         let forwards =
             |route: &Route| route.decider.is_none() && matches!(route.action, Action::Upstream(_));
         let unlimited = self.route(unlimited).filter(|route| forwards(route))?;
         if unlimited.is_folded && is_folded(path) {
             return None;
         }
-        let found = exact.find(host, path, method).ok()?;
+        let found = table.find_exact(host, path, method)?;
         self.route(found.route).is_some_and(|route| route.decider.is_some()).then_some(found)
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_route(&self, path: &str) -> bool {
+        self.tables.of(0).is_some_and(|table| table.find("", path, &Method::GET).is_ok())
     }
 
     /// The route at `index` in the configuration.
@@ -298,7 +298,7 @@ impl Snapshot {
     /// The routes that no request reaches, or none that clients usually send.
     #[must_use]
     pub fn unreached(&self) -> Vec<UnreachedRoute> {
-        self.routes.unreached(self.settings.uri_bytes_max)
+        self.tables.unreached(self.settings.uri_bytes_max)
     }
 
     /// Facts that a route's policy reads but the route never has, each with the route's index.

@@ -32,6 +32,8 @@ pub(super) struct Target<'r> {
     pub(super) query: Option<&'r str>,
     /// The host that the client asks for.
     pub(super) authority: &'r Authority,
+    /// The number of the listener that the request came to.
+    pub(super) listener: usize,
 }
 
 /// A host and perhaps a port: in lower case, without the scheme's default port and without a final
@@ -44,9 +46,14 @@ pub(super) struct Authority {
 
 impl<'r> Target<'r> {
     /// The target of a request that was normalized.
-    pub(super) fn of(request: &'r Request, authority: &'r Authority, paths: Paths) -> Self {
+    pub(super) fn of(
+        request: &'r Request,
+        authority: &'r Authority,
+        paths: Paths,
+        peer: &Peer,
+    ) -> Self {
         let (path, query) = split(request.target());
-        Self { path, paths, query, authority }
+        Self { path, paths, query, authority, listener: peer.listener }
     }
 }
 
@@ -323,7 +330,7 @@ mod tests {
         assert_eq!(path("/a?x=%61/../&y", &["h"]), "/a?x=%61/../&y");
         assert_eq!(path("/%61//b/?x=%61/../&y", &["h"]), "/a/b/?x=%61/../&y");
         let (authority, request) = get("/a?x=?&y", &["h"]).unwrap();
-        let target = Target::of(&request, &authority, Paths::default());
+        let target = Target::of(&request, &authority, Paths::default(), &peer());
         assert_eq!(
             (target.path, target.query, target.authority.as_str()),
             ("/a", Some("x=?&y"), "h")

@@ -66,6 +66,8 @@ pub struct TrialRequest {
     pub headers: Vec<(String, String)>,
     /// Empty for none.
     pub body: Vec<u8>,
+    /// The name of the listener that it comes to; the first one where none is named.
+    pub listener: Option<String>,
 }
 
 /// What the upstream does with a request.
@@ -274,7 +276,11 @@ impl Trial {
         let from = SocketAddr::new(request.from, PORT);
         let body = Bytes::from(request.body.clone());
         let read = read_head(&request.head()?).map(|request| (request, body));
-        let peer = Peer::plain(from, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT));
+        let listener = self.listener(request.listener.as_deref())?;
+        let peer = Peer {
+            listener,
+            ..Peer::plain(from, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT))
+        };
         let (local, watch) = (Arc::clone(&self.local), Rc::<Watch>::default());
         let watched = Rc::clone(&watch);
         let mut run: Run = Box::pin(async move {
@@ -294,6 +300,13 @@ impl Trial {
         let mut account = account.unwrap_or_else(Account::rejected);
         account.answered(answered.as_ref());
         Ok(UnderWay { run, answered, watch, account })
+    }
+
+    fn listener(&self, name: Option<&str>) -> Result<usize, Unusable> {
+        let Some(name) = name else { return Ok(0) };
+        let mut all = self.local.snapshot().settings.listeners.iter();
+        all.position(|known| known.as_deref() == Some(name))
+            .ok_or_else(|| Unusable::of("listener", name, "the `name` of a listener"))
     }
 
     /// What each limit of `account` would answer now, without taking anything of it. Empty if none

@@ -17,6 +17,8 @@ labels! {
         Certificate = "certificate",
         /// A route that no request reaches.
         HiddenRoute = "hidden-route",
+        /// A route that clients reach without the certificate that another listener requires.
+        OpenListener = "open-listener",
         /// A route that only unusual methods reach.
         UnusualMethods = "unusual-methods",
         /// A limit that delays, where nothing may wait.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::harness::TIMEOUT;
 use crate::harness::client::{Client, get, raw};
 use crate::harness::guest;
+use crate::harness::pki::Pki;
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
@@ -44,6 +45,55 @@ async fn paths_hosts_and_fields_are_changed_for_the_upstream_and_the_client() {
         (seen.header("cookie"), seen.header("x-forwarded-host")),
         (None, Some(weir.http.to_string()))
     );
+}
+
+/// The first listener is that of the harness; it has the name `public`.
+fn two_listeners(upstream: &Upstream) -> Toml {
+    let routes = [
+        "path = \"/*\"\nrespond = { status = 204 }\nlisteners = [\"public\"]",
+        "path = \"/*\"\nupstream = \"api\"\nlisteners = [\"private\"]\nname = \"inside\"",
+        "path = \"/both\"\nupstream = \"api\"",
+    ];
+    let config = Toml::new().upstream("api", &upstream.url(), "").listener("name = \"public\"");
+    let config = config.more("[[listeners]]\naddress = \"127.0.0.1:0\"\nname = \"private\"");
+    routes.iter().fold(config, |config, route| config.route(route))
+}
+
+#[tokio::test]
+async fn a_route_is_on_the_listeners_that_it_names() {
+    let upstream = Upstream::start();
+    let text = two_listeners(&upstream).text();
+    let weir = Weir::start(&text);
+    let all = weir.listeners();
+    let (mut public, mut private) =
+        (Client::connect(all[0]).await.unwrap(), Client::connect(all[1]).await.unwrap());
+    let mut statuses = async |path| {
+        let both = (public.get(path, &[]).await, private.get(path, &[]).await);
+        (both.0.unwrap().status, both.1.unwrap().status)
+    };
+    assert_eq!(statuses("/x").await, (204, 200));
+    assert_eq!(statuses("/both").await, (200, 200));
+    // The names change places, and the next request on either connection is told by them.
+    let swapped = text.replace("name = \"public\"", "name = \"-\"");
+    let swapped = swapped.replace("name = \"private\"", "name = \"public\"");
+    weir.rewrite(&swapped.replace("name = \"-\"", "name = \"private\""));
+    weir.await_reloads("applied", 1);
+    assert_eq!(statuses("/x").await, (200, 204));
+    // A listener without a name has the routes that name none.
+    let unnamed = text.replace("name = \"private\"", "");
+    weir.rewrite(
+        &unnamed
+            .replace("[\"private\"]", "[\"public\"]")
+            .replace("path = \"/*\"\nup", "path = \"/in/*\"\nup"),
+    );
+    weir.await_reloads("applied", 2);
+    assert_eq!(statuses("/x").await, (204, 404));
+    assert_eq!(statuses("/in/x").await, (200, 404));
+    assert_eq!(statuses("/both").await, (200, 200));
+    weir.rewrite(&text.replace("[\"private\"]", "[\"privat\"]"));
+    weir.await_reloads("refused", 1);
+    let status = weir.admin_page("/status").text();
+    assert!(status.contains("the name of a listener that the file defines"), "{status}");
 }
 
 #[tokio::test]
@@ -299,6 +349,8 @@ fn the_documentations_examples_have_no_mistakes() {
         .map(|rest| rest.split("```").next().unwrap())
         .collect();
     assert!(blocks.len() >= 6, "{blocks:?}");
+    let pki = Pki::new();
+    let identity = pki.server(&["api.example"]);
     for block in blocks {
         let config =
             Toml::new().upstream("api", "http://127.0.0.1:9", "").policy("public", &[MANY]);
@@ -310,7 +362,9 @@ fn the_documentations_examples_have_no_mistakes() {
         };
         let files = Weir::build(&config.text())
             .file("robots.txt", b"")
-            .file("busy.html", b"<p>{title}</p>");
+            .file("busy.html", b"<p>{title}</p>")
+            .file("partners.pem", pki.ca.as_bytes())
+            .identity("api", &identity);
         let (code, out, err) = Weir::check(files);
         assert_eq!(code, 0, "{block}\n{out}{err}");
     }

@@ -1,12 +1,14 @@
 //! `weir check`: builds everything that a configuration names, and looks for what is allowed but
 //! probably not meant. Serves nothing and charges nothing.
 //!
-//! `routes` looks for routes that no request reaches, `limits` for limits that can't be kept,
+//! `routes` looks for routes that no request reaches, `listeners` for routes that are reached without
+//! the certificate that was asked for, `limits` for limits that can't be kept,
 //! `keys` for keys that clients choose themselves. None of it is done at start or at a reload: it
 //! may take a while, and does not change what is served.
 
 mod keys;
 mod limits;
+mod listeners;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -58,6 +60,7 @@ fn build(config: Config) -> Result<(Built, Vec<Warning>), Mistakes> {
 
 fn doubts(built: &Built, snapshot: &Snapshot) -> Vec<Doubt> {
     let mut doubts = routes::doubts(built, snapshot);
+    doubts.extend(listeners::doubts(&built.listeners, &built.routes));
     let mut policies: Vec<_> = built.policies.iter().collect();
     policies.sort_unstable_by_key(|(name, _)| *name);
     for (name, (settings, policy)) in policies {
@@ -71,6 +74,20 @@ fn doubts(built: &Built, snapshot: &Snapshot) -> Vec<Doubt> {
         doubts.extend(keys::doubts(settings, policy, &routes).into_iter().map(under));
     }
     doubts
+}
+
+/// Routes that a doubt names or shows, at most.
+const SHOWN_MAX: usize = 4;
+
+/// Some of these names, in a sentence.
+fn names(all: &[&str]) -> String {
+    let names: Vec<String> = all.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();
+    let more = all.len().saturating_sub(SHOWN_MAX);
+    match names.split_last() {
+        Some((last, [])) if more == 0 => last.clone(),
+        Some((last, before)) if more == 0 => format!("{} and {last}", before.join(", ")),
+        _ => format!("{} and {more} more", names.join(", ")),
+    }
 }
 
 /// Policies that charge each list of their configuration as it is written. Of others, two limits of

@@ -1,31 +1,21 @@
 //! Routes that no request reaches, as doubts.
 
 use super::super::build::Built;
+use super::{SHOWN_MAX, names};
 use crate::config::setting;
 use crate::proxy::{Snapshot, Unreached, UnreachedRoute};
 use crate::telemetry::{Doubt, DoubtKind};
-
-/// Routes that a picture shows beside the one that they hide, at most.
-const SHOWN_MAX: usize = 4;
 
 pub(super) fn doubts(built: &Built, snapshot: &Snapshot) -> Vec<Doubt> {
     snapshot.unreached().into_iter().map(|unreached| doubt(built, unreached)).collect()
 }
 
 fn doubt(built: &Built, UnreachedRoute { route, why }: UnreachedRoute) -> Doubt {
-    let name_of = |index: usize| {
-        let name = built.routes.get(index).map_or("", |route| route.name.as_str());
-        format!("`{name}`")
-    };
-    let (at, name) = (setting::route_path(route), name_of(route));
+    let name_of = |index: usize| built.routes.get(index).map_or("", |route| route.name.as_str());
+    let (at, name) = (setting::route_path(route), names(&[name_of(route)]));
     let others = |by: &[usize]| {
-        let names: Vec<String> = by.iter().take(SHOWN_MAX).map(|index| name_of(*index)).collect();
-        let more = by.len().saturating_sub(SHOWN_MAX);
-        match names.split_last() {
-            Some((last, [])) if more == 0 => last.clone(),
-            Some((last, before)) if more == 0 => format!("{} and {last}", before.join(", ")),
-            _ => format!("{} and {more} more", names.join(", ")),
-        }
+        let all: Vec<&str> = by.iter().map(|index| name_of(*index)).collect();
+        names(&all)
     };
     let beside = |doubt: Doubt, by: &[usize]| {
         by.iter().take(SHOWN_MAX).fold(doubt, |doubt, index| {

@@ -67,6 +67,54 @@ fn a_route_that_others_hide_is_shown_with_them() {
     assert!(found[0].picture.contains("this is the most"), "{}", found[0].picture);
 }
 
+/// The warnings about two listeners, of which the first requires certificates.
+fn about_listeners(second: &str, routes: &[&str]) -> Vec<Warning> {
+    let folder = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let parameters = rcgen::CertificateParams::new(vec!["api.example".into()]).unwrap();
+    let pem = parameters.self_signed(&key).unwrap().pem();
+    for (name, text) in [("api.pem", &pem), ("ca.pem", &pem), ("api.key", &key.serialize_pem())] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let secured = "certificates = [{ certificate = \"api.pem\", key = \"api.key\" }]\n";
+    let second = second.replace("SECURED", secured);
+    let text = format!(
+        "{API}[[listeners]]\nname = \"inside\"\naddress = \"127.0.0.1:1\"\n{secured}client_ca = \"ca.pem\"\n\
+         [[listeners]]\nname = \"outside\"\naddress = \"127.0.0.1:2\"\n{second}\n{}",
+        routes.iter().map(|route| format!("[[routes]]\n{route}\n")).collect::<String>()
+    );
+    let config = Config::parse(&text, &folder.path().join("proxy.toml"));
+    let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let all = check(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    all.into_iter().filter(|warning| warning.name == "open-listener").collect()
+}
+
+#[test]
+fn a_listener_that_walks_round_the_certificates_of_another_is_told() {
+    let all = "path = \"/*\"\nupstream = \"api\"";
+    for second in
+        ["", "SECURED", "SECUREDclient_ca = \"ca.pem\"\nclient_certificates = \"optional\""]
+    {
+        let found = about_listeners(second, &[all]);
+        assert_eq!(names(&found), ["open-listener"], "{second}");
+        let picture = &found[0].picture;
+        for part in ["reach `all`", "this listener requires one", "help: give listeners a `name`"] {
+            assert!(picture.contains(part), "{part}\n{picture}");
+        }
+    }
+    let on = |listener: &str| format!("{all}\nlisteners = [\"{listener}\"]");
+    let to_https =
+        "path = \"/*\"\nname = \"to-https\"\nrespond = { status = 308 }\nlisteners = [\"outside\"]";
+    for (second, routes) in [
+        ("SECUREDclient_ca = \"ca.pem\"", &[all][..]),
+        ("", &[&on("inside"), to_https]),
+        ("", &[&on("outside")]),
+        ("", &["path = \"/*\"\nrespond = { status = 204 }"]),
+    ] {
+        assert_eq!(about_listeners(second, routes), [], "{second} {routes:?}");
+    }
+}
+
 #[test]
 fn a_key_that_only_the_client_chooses_is_told() {
     for (keys, by) in [

@@ -12,7 +12,7 @@ mod unreached;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 
 use super::context::RequestContext;
@@ -46,6 +46,7 @@ fn respond(path: &str) -> RouteSettings {
         host: None,
         path: path.to_owned(),
         methods: Vec::new(),
+        listeners: Vec::new(),
         action: RouteAction::Respond(Respond {
             status: 200,
             body: "ok\n".into(),
@@ -89,6 +90,7 @@ const TWO_A_MINUTE: &str =
 pub(super) fn settings() -> Settings {
     Settings {
         trusted_proxies: Vec::new(),
+        listeners: Vec::new(),
         uri_bytes_max: 200,
         paths: Paths::default(),
         underscores_in_headers: false,

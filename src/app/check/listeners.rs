@@ -1,0 +1,38 @@
+//! Listeners that ask for no certificate, and serve what another one serves only to clients that
+//! have one, as doubts.
+
+use super::names;
+use crate::config::{Route, RouteAction, setting};
+use crate::listen::Settings;
+use crate::telemetry::{Doubt, DoubtKind};
+
+/// One doubt for each listener that doesn't require certificates, if another one does and routes are
+/// on both. Routes that answer by themselves, such as those that redirect to `https`, don't matter.
+pub(super) fn doubts(listeners: &[Settings], routes: &[Route]) -> Vec<Doubt> {
+    let requires = |one: &Settings| one.clients.as_ref().is_some_and(|clients| clients.required);
+    let is_on = |route: &Route, one: &Settings| {
+        route.listeners.is_empty()
+            || one.name.as_ref().is_some_and(|name| route.listeners.contains(name))
+    };
+    let closed: Vec<_> = listeners.iter().enumerate().filter(|(_, one)| requires(one)).collect();
+    let open = listeners.iter().enumerate().filter(|(_, one)| !requires(one));
+    open.filter_map(|(index, open)| {
+        let mut beside = None;
+        let mut on_both = Vec::new();
+        for route in routes.iter().filter(|route| is_on(route, open)) {
+            let closed = closed.iter().find(|(_, closed)| is_on(route, closed));
+            if let (RouteAction::Upstream(_), Some((closed, _))) = (&route.action, closed) {
+                beside = beside.or(Some(*closed));
+                on_both.push(route.name.as_str());
+            }
+        }
+        let text = format!(
+            "clients need no certificate here, and reach {}, for which another listener requires one",
+            names(&on_both)
+        );
+        let doubt = Doubt::new(DoubtKind::OpenListener, setting::listener(index), text);
+        let doubt = doubt.beside(setting::listener(beside?), "this listener requires one");
+        Some(doubt.remedy("give listeners a `name`, and write on which `listeners` a route is"))
+    })
+    .collect()
+}
