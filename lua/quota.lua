@@ -22,10 +22,11 @@
 --            that never ends.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written
 --            (never below 0), time units until it would fit (-1: it fits, or never can; -2: none of
---            the periods named contains now, or they don't tell what is owed, and nothing was
---            decided), time units until all is back (0 if never), the instant at which the state
---            may be forgotten (0: unchanged; -1: never). Cost 0 is decided as 1 and counts nothing.
---            A cost above the amount never fits.
+--            the periods named contains now, or they don't tell what is owed or when it is paid, and
+--            nothing was decided), time units until all is back (0 if never), the instant at which
+--            the state may be forgotten (0: unchanged; -1: never). Cost 0 is decided as 1 and counts
+--            nothing. A cost above the amount never fits. If the clock stepped back over the start
+--            of a period whose units are owed, the end of the one after it is estimated.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
 --            the instant at which it may be forgotten. Only into the period that was charged. A
 --            count of zero means no period: all 0.
@@ -45,7 +46,8 @@
 local COUNT_MAX = 9007199254740992
 
 -- The period that contains an instant, among those named: its start, its end (-1: it has none), and
--- an instant one more period after its end. nil if none contains it.
+-- the end of the next one, which is estimated as one more period if it is not named. nil if none
+-- contains the instant.
 local function period(at, before, this, next, after)
   if after == 0 then return 0, -1, -1 end
   if at < before or at >= after then return nil end
@@ -101,6 +103,8 @@ local function take(s1, s2, s3, now, cost, amount, conditional, before, this, ne
     if count > COUNT_MAX then count = COUNT_MAX end
   end
   local debt = owed(count, owing, amount)
+  -- What is owed comes back at the end of a period that is not named.
+  if debt > 0 and ends >= 0 and now >= next then return 0, 0, 0, 0, 0, -2, 0, 0 end
   if fits == 0 and ask <= amount and ends >= 0 then
     retry = ends - now
     if debt + ask > amount then retry = next_ends - now end

@@ -170,6 +170,37 @@ fn a_quota_counts_by_the_period_that_the_clock_shows() {
     }
 }
 
+/// Periods of a calendar differ in length. If the caller's clock is behind, the end of the period
+/// that pays a debt is not among those that it names.
+#[test]
+fn when_a_debt_of_a_quota_is_paid_is_told_exactly_or_asked_again() {
+    for (engine, mut store) in TimedStore::engines() {
+        let hour = |number: i64| START_US as i64 / HOUR_US * HOUR_US + number * HOUR_US;
+        // The period from 2 to 3 is followed by one that ends at 7.
+        let mut limit = cell(&QUOTA, "paid", 10, HOUR_US as u64, 10);
+        limit.numbers = [10, 1, hour(0), hour(1), hour(2), hour(3), 10];
+        let named =
+            Cell { numbers: [10, 1, hour(1), hour(2), hour(3), hour(7), 10], ..limit.clone() };
+        store.step(hour(2) + HOUR_US / 2 - store.now_us as i64);
+        assert_eq!(store.drain(&named), 10, "{engine}");
+        // Nothing is owed yet, so nothing depends on what is not named.
+        let retry = |store: &mut TimedStore, limit: &Cell| {
+            let taken = store.take(&one(limit));
+            assert!(!taken.admitted, "{engine}");
+            (taken.cells[0].outside, taken.cells[0].retry_units)
+        };
+        assert_eq!(retry(&mut store, &limit), (false, Some(HOUR_US as u64 / 2)), "{engine}");
+        assert_eq!(store.charge(&cost(&named, 4)), 4, "{engine}");
+        assert_eq!(retry(&mut store, &limit), (true, None), "{engine}");
+        let half = HOUR_US as u64 / 2;
+        assert_eq!(retry(&mut store, &named), (false, Some(half)), "{engine}");
+        // More than the next period leaves when it has paid.
+        let end = half + 4 * HOUR_US as u64;
+        assert_eq!(retry(&mut store, &cost(&named, 7)), (false, Some(end)), "{engine}");
+        assert_eq!(store.take(&one(&named)).cells[0].reset_units, end, "{engine}");
+    }
+}
+
 #[test]
 fn after_a_step_of_the_clock_leases_linger_for_one_length_at_most() {
     for (engine, mut store) in TimedStore::engines() {

@@ -189,7 +189,8 @@ fn period(query: &Query, now: i128) -> Option<(i128, Option<i128>)> {
         .map(|pair| (pair[0], Some(pair[1])))
 }
 
-/// The end of the period after one from `start` to `ends`; as long as that one if it is not named.
+/// The end of the period after one from `start` to `ends`; as long as that one if it is not named,
+/// as when the clock stepped back.
 fn second_end(query: &Query, start: i128, ends: i128) -> i128 {
     let (_, named_ends) = period(query, ends).unwrap_or((0, None));
     named_ends.unwrap_or(2 * ends - start)
@@ -227,13 +228,16 @@ impl Quota {
 
 impl Counter for Quota {
     fn decide(&self, query: &Query) -> Answer {
-        let [amount, conditional, ..] = query.numbers;
-        let Some((seen, ends)) = self.seen(query) else {
-            return Answer { fits: false, remaining: 0, retry: None, reset: 0, outside: true };
-        };
+        let [amount, conditional, _, _, next, ..] = query.numbers;
+        let outside = Answer { fits: false, remaining: 0, retry: None, reset: 0, outside: true };
+        let Some((seen, ends)) = self.seen(query) else { return outside };
         let fits = conditional == 0 || seen.count + query.wanted <= amount;
         let after = if fits { seen.count + query.cost } else { seen.count };
         let owed = (after - amount).min(seen.owing).max(0);
+        // It is paid by the period after the last one that is named.
+        if owed > 0 && ends.is_some() && query.now >= next {
+            return outside;
+        }
         // At the end of this period, or of the next one.
         let until = |second: bool| {
             let ends = ends?;
