@@ -40,6 +40,9 @@ struct State {
     owed: HashMap<Key, Owed>,
     /// What was charged on Redis, by counter.
     handed: HashMap<Key, Handed>,
+    /// The counters that an attempt is about to charge, each with the units that were given back
+    /// meanwhile.
+    charging: HashMap<Key, u64>,
     /// The order in which they are charged. Has each counter of `owed` once.
     order: VecDeque<Key>,
     is_running: bool,
@@ -117,6 +120,27 @@ impl State {
         }
     }
 
+    fn remove(&mut self, key: &Key, units: u64, now: Instant) -> Option<HandedBack> {
+        let mut left = units;
+        if let Some(owed) = self.owed.get_mut(key) {
+            owed.refill(now);
+            let removed = owed.cell.cost.min(left);
+            owed.cell.cost -= removed;
+            left -= removed;
+        }
+        let mut back = None;
+        if let Some(handed) = self.handed.get_mut(key).filter(|handed| handed.until > now) {
+            let given = handed.cell.cost.min(left);
+            handed.cell.cost -= given;
+            left -= given;
+            back = (given > 0).then(|| (Cell { cost: given, ..handed.cell.clone() }, handed.at_us));
+        }
+        if let Some(meanwhile) = self.charging.get_mut(key) {
+            *meanwhile = meanwhile.saturating_add(left);
+        }
+        back
+    }
+
     fn insert(&mut self, owed: Owed, now: Instant) {
         if let Some(known) = self.owed.get_mut(&owed.cell.key) {
             known.add(owed.cell.cost, now);
@@ -149,20 +173,10 @@ impl Ledger {
     }
 
     /// Takes back what was given back. Returns what of it has to be given back on Redis, because it
-    /// was charged there already.
+    /// was charged there already. What is being charged at this moment is given back there later,
+    /// see [`Ledger::charged`].
     pub(super) fn remove(&self, key: &Key, units: u64) -> Option<HandedBack> {
-        let (mut state, now) = (self.lock(), monotonic());
-        let mut left = units;
-        if let Some(owed) = state.owed.get_mut(key) {
-            owed.refill(now);
-            let removed = owed.cell.cost.min(left);
-            owed.cell.cost -= removed;
-            left -= removed;
-        }
-        let handed = state.handed.get_mut(key).filter(|handed| handed.until > now)?;
-        let given = handed.cell.cost.min(left);
-        handed.cell.cost -= given;
-        (given > 0).then(|| (Cell { cost: given, ..handed.cell.clone() }, handed.at_us))
+        self.lock().remove(key, units, monotonic())
     }
 
     /// Takes the next counters, if it is time for an attempt.
@@ -177,22 +191,36 @@ impl Ledger {
         let keys: Vec<Key> = state.order.drain(..count).collect();
         let mut taken: Vec<Owed> = keys.iter().filter_map(|key| state.owed.remove(key)).collect();
         self.any.store(!state.owed.is_empty(), Ordering::Relaxed);
-        drop(state);
         taken.iter_mut().for_each(|owed| owed.refill(now));
         taken.retain(|owed| owed.cell.cost > 0);
+        state.charging.extend(taken.iter().map(|owed| (owed.cell.key.clone(), 0)));
+        drop(state);
         Some(taken)
     }
 
-    /// The units were charged.
-    fn charged(&self, owed: Owed, charged: &Charged) {
+    /// The units were charged. Returns what was given back meanwhile.
+    fn charged(&self, owed: Owed, charged: &Charged) -> Option<HandedBack> {
         let units = charged.units.first().copied().flatten().unwrap_or(0);
-        self.lock().hand(owed, charged.at_us, units, monotonic());
+        let (mut state, now, key) = (self.lock(), monotonic(), owed.cell.key.clone());
+        let meanwhile = state.charging.remove(&key).unwrap_or(0);
+        state.hand(owed, charged.at_us, units, now);
+        state.remove(&key, meanwhile, now)
     }
 
     /// The shard is still away.
-    fn put_back(&self, owed: Owed) {
-        self.lock().insert(owed, monotonic());
-        self.any.store(true, Ordering::Relaxed);
+    fn put_back(&self, mut owed: Owed) {
+        let mut state = self.lock();
+        let meanwhile = state.charging.remove(&owed.cell.key).unwrap_or(0);
+        owed.cell.cost = owed.cell.cost.saturating_sub(meanwhile);
+        if owed.cell.cost > 0 {
+            state.insert(owed, monotonic());
+            self.any.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the units were charged is not known: nothing of them is given back.
+    fn unknown(&self, owed: &Owed) {
+        self.lock().charging.remove(&owed.cell.key);
     }
 }
 
@@ -214,13 +242,14 @@ pub(super) fn hand_back(shared: &Arc<Shared>) {
             } else {
                 owed.cell.member = fastrand::u128(..);
                 match shared.engine.charge(&Cells::from_iter([owed.cell.clone()])).await {
-                    Ok(charged) => shared.ledger.charged(owed, &charged),
+                    Ok(charged) => give_back(shared, shared.ledger.charged(owed, &charged)).await,
                     Err(EngineError { ran: Ran::No, .. }) => {
                         away.push(shard);
                         shared.ledger.put_back(owed);
                     }
                     Err(EngineError { ran: Ran::Unknown, .. }) => {
                         away.push(shard);
+                        shared.ledger.unknown(&owed);
                         shared.counters.failed.charge.inc();
                     }
                 }
@@ -232,20 +261,169 @@ pub(super) fn hand_back(shared: &Arc<Shared>) {
     });
 }
 
+/// Gives back on Redis what was given back here while it was charged there.
+async fn give_back(shared: &Shared, back: Option<HandedBack>) {
+    let Some((cell, at_us)) = back else { return };
+    if shared.engine.give_back(&Cells::from_iter([cell]), at_us).await.is_err() {
+        shared.counters.failed.give_back.inc();
+    }
+}
+
 /// An attempt. It is over however its task ends.
 struct Running(Arc<Shared>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.ledger.lock().is_running = false;
+        let mut state = self.0.ledger.lock();
+        state.is_running = false;
+        state.charging.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::engine::{NUMBERS_MAX, Space};
     use crate::plan::{Debt, Gcra, Rate};
+
+    const KEYS: usize = 3;
+    const MOST: u64 = 40;
+
+    /// Units of a counter that nothing refills.
+    fn owed(key: usize, cost: u64) -> Owed {
+        let rate = Rate { amount: 1, per_ms: HANDED_MS_MAX };
+        let gcra = Gcra { burst: MOST, rate, debt: Debt::None };
+        let space = Arc::new(Space { text: "a/b/c".into(), digest: 3 });
+        let cell = Cell {
+            program: Algorithm::Gcra(gcra).program().unwrap(),
+            key: Key { tag: 1, key: key as u128, space },
+            unit_us: 1,
+            shadow: false,
+            cost,
+            numbers: [0; NUMBERS_MAX],
+            member: 0,
+        };
+        Owed { cell, most: MOST, rate, at: monotonic() }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Act {
+        /// Admitted here.
+        Admit(usize, u64),
+        /// A part of what was admitted and not given back, in hundredths.
+        GiveBack(usize, u64),
+        Begin,
+        /// Charges the next counter on Redis, as far as there is room.
+        Charged {
+            room: u64,
+        },
+        Away,
+        Unknown,
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            4 => (0..KEYS, 1..15_u64).prop_map(|(key, units)| Act::Admit(key, units)),
+            4 => (0..KEYS, 1..=100_u64).prop_map(|(key, part)| Act::GiveBack(key, part)),
+            2 => Just(Act::Begin),
+            3 => (0..60_u64).prop_map(|room| Act::Charged { room }),
+            1 => Just(Act::Away),
+            1 => Just(Act::Unknown),
+        ]
+    }
+
+    /// One counter as a bookkeeper sees it: units that were admitted here and not given back, and
+    /// what Redis counts of them.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct Book {
+        used: u64,
+        on_redis: u64,
+        /// What may or may not have been charged.
+        unknown: u64,
+        /// What had no room on Redis, or was more than the limit allows.
+        left_out: u64,
+    }
+
+    proptest! {
+        /// However calls, give-backs and outages follow each other: Redis never counts more than
+        /// was used here, and once all is handed back it counts all of it, but for what had no
+        /// room and for charges without an answer.
+        #[test]
+        fn redis_counts_what_was_used(acts in prop::collection::vec(act(), 1..120)) {
+            let ledger = Ledger::default();
+            let mut books = [Book::default(); KEYS];
+            let mut charging: Vec<Owed> = Vec::new();
+            let begin = |charging: &mut Vec<Owed>| {
+                ledger.lock().attempted = None;
+                charging.extend(ledger.begin().unwrap_or_default());
+                ledger.lock().is_running = !charging.is_empty();
+            };
+            let key_of = |owed: &Owed| owed.cell.key.key as usize;
+            let charge = |books: &mut [Book; KEYS], owed: Owed, room: u64| {
+                let (key, cost) = (key_of(&owed), owed.cell.cost);
+                let units = cost.min(room);
+                books[key].on_redis += units;
+                books[key].left_out += cost - units;
+                let charged = Charged { at_us: 1, units: SmallVec::from_iter([Some(units)]) };
+                if let Some((cell, _)) = ledger.charged(owed, &charged) {
+                    books[key].on_redis -= cell.cost;
+                }
+            };
+            for act in acts {
+                match act {
+                    Act::Admit(key, units) => {
+                        let held = ledger.lock().owed.get(&owed(key, 0).cell.key).map_or(0, |owed| owed.cell.cost);
+                        books[key].left_out += (held + units).saturating_sub(MOST);
+                        ledger.lock().insert(owed(key, units), monotonic());
+                        books[key].used += units;
+                    }
+                    Act::GiveBack(key, part) => {
+                        let units = (books[key].used * part).div_ceil(100);
+                        books[key].used -= units;
+                        if let Some((cell, _)) = ledger.remove(&owed(key, 0).cell.key, units) {
+                            books[key].on_redis -= cell.cost;
+                        }
+                    }
+                    Act::Begin => {
+                        if charging.is_empty() {
+                            begin(&mut charging);
+                        }
+                    }
+                    Act::Charged { room } => {
+                        if let Some(owed) = charging.pop() {
+                            charge(&mut books, owed, room);
+                        }
+                    }
+                    Act::Away => {
+                        if let Some(owed) = charging.pop() {
+                            let (key, cost) = (key_of(&owed), owed.cell.cost);
+                            let meanwhile = ledger.lock().charging[&owed.cell.key];
+                            let held = ledger.lock().owed.get(&owed.cell.key).map_or(0, |owed| owed.cell.cost);
+                            books[key].left_out += (held + cost.saturating_sub(meanwhile)).saturating_sub(MOST);
+                            ledger.put_back(owed);
+                        }
+                    }
+                    Act::Unknown => {
+                        if let Some(owed) = charging.pop() {
+                            books[key_of(&owed)].unknown += owed.cell.cost;
+                            ledger.unknown(&owed);
+                        }
+                    }
+                }
+                ledger.lock().is_running = !charging.is_empty();
+            }
+            charging.drain(..).for_each(|owed| charge(&mut books, owed, MOST));
+            ledger.lock().is_running = false;
+            begin(&mut charging);
+            charging.drain(..).for_each(|owed| charge(&mut books, owed, MOST));
+            for book in books {
+                prop_assert!(book.on_redis <= book.used, "{book:?}");
+                prop_assert!(book.on_redis + book.unknown + book.left_out >= book.used, "{book:?}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_owed_leaves_as_the_limit_refills_and_is_never_more_than_its_allowance() {
