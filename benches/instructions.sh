@@ -6,6 +6,9 @@
 #   benches/instructions.sh --update     counts, and writes the figures: in the commit that changes them, whose message says why
 #   WEIR=path/to/weir benches/instructions.sh     counts that binary
 #
+# Also sends large heads of many kinds, each within the limits, and fails if one costs more than
+# a few times what an ordinary head of its size costs: nobody may keep a core busy with few bytes.
+#
 # A count does not depend on the machine's load, so this is part of `make test`. It counts our own
 # code at opt-level 3 on top of the tests' dependencies (see Cargo.toml; no LTO), so that only our
 # own crate has to be built. The shipped binary needs fewer instructions, but what becomes more
@@ -106,6 +109,16 @@ policy = "narrow"
 [[routes]]
 path = "/unlimited"
 upstream = "api"
+[policies.heads]
+use = "keyed"
+cpu_time = "10s"
+config.limits = [{ name = "heads", algorithm = "gcra", quota = 1000000, period = "1s", key = "{client_ip} {bearer} {cookie.sid} {query.q} {header.x-key}" }]
+config.missing = "address"
+[[routes]]
+path = "/heads/*"
+upstream = "api"
+policy = "heads"
+request_headers = { set = { X-Env = "prod" }, remove = ["x-internal"] }
 CONF
 # The same with an export of traces and metrics that has nothing to do.
 cat "$folder/weir.toml" - > "$folder/exporting.toml" << CONF
@@ -131,6 +144,11 @@ ask() {
 counted() {
     callgrind_control --zero "$pid" > /dev/null 2>&1
     ask "$1" "$2"
+    dumped
+}
+
+# Sets `instructions` to what was counted since the last --zero.
+dumped() {
     rm -f "$folder"/profile.*
     callgrind_control --dump "$pid" > /dev/null 2>&1
     # There is one file for all threads, and only one part was dumped.
@@ -161,6 +179,100 @@ for path in "${PATHS[@]}"; do
     of "$path"
     found[$path]=$each
 done
+
+# ---- Heads ---------------------------------------------------------------------------------------
+
+# `&` is no reference to what is replaced.
+shopt -u patsub_replacement
+
+# The bytes of each head, and how many times the instructions of an ordinary one are too many.
+HEAD_BYTES=24000
+TIMES_MAX=7
+HEADS_FEW=10
+HEADS_MANY=40
+
+# repeat COUNT TEXT
+repeat() {
+    local text
+    printf -v text '%*s' "$1" ''
+    printf '%s' "${text// /$2}"
+}
+
+# fields COUNT PATTERN: a field for each number, which stands for the @ in the pattern, filled up so
+# that all have HEAD_BYTES together.
+fields() {
+    local number line room=$((HEAD_BYTES / $1))
+    for ((number = 1; number <= $1; number++)); do
+        line=${2//@/$number}
+        printf '%s%s\n' "$line" "$(repeat $((room > ${#line} ? (room - ${#line}) / ${#3} : 0)) "$3")"
+    done
+}
+
+mkdir "$folder/heads"
+kept() { cat > "$folder/heads/$1"; }
+fields 90 'x-ordinary-@: ' a | kept ordinary
+fields 1 'x-one: ' a | kept one_field
+fields 90 'x-same: ' a | kept same_name
+fields 1 'cookie: ' 'a=%61; ' | kept cookie_pairs
+fields 1 'cookie: ' 'sid=a; ' | kept cookie_same
+fields 90 'cookie: sid' '=%61' | kept cookies
+fields 1 'authorization: Bearer ' '%41' | kept bearer
+fields 1 'x-forwarded-for: 1' ', 1' | kept forwarded_for
+fields 90 'x-forwarded-for: 1' ', 1' | kept forwarded_fors
+fields 1 'forwarded: for=1' ', for=1' | kept forwarded
+fields 1 'accept-encoding: gzip' ', a' | kept accept_encoding
+fields 1 'te: trailers' ', a' | kept te
+fields 1 'via: 1.1 a' ', 1.1 a' | kept via
+fields 1 'x-key: ' ' ,' | kept blanks
+fields 90 'x.internal.@: ' a | kept dotted_names
+fields 90 'x-escaped-@: ' $'\xff' | kept high_bytes
+fields 1 'traceparent: ' '00-' | kept traceparent
+{ printf 'connection: close-not'; printf ', x-ordinary-%d' {1..31}; echo; fields 88 'x-ordinary-@: ' a; } | kept connection
+{ for number in {1..31}; do echo "connection: x-ordinary-$number"; done; fields 60 'x-ordinary-@: ' a; } | kept connections
+fields 90 'x-ordinary-@: ' a > "$folder/ordinary"
+for name in segments escapes slashes dots query same_query query_escapes; do cp "$folder/ordinary" "$folder/heads/target_$name"; done
+declare -A targets=(
+    [target_segments]="$(repeat 3900 /a)"
+    [target_escapes]="/$(repeat 2600 %61)"
+    [target_slashes]="/$(repeat 2600 %2F)"
+    [target_dots]="$(repeat 2600 /./)"
+    [target_query]="?$(repeat 2600 '&a=')"
+    [target_same_query]="?q=1$(repeat 2600 '&q=')"
+    [target_query_escapes]="?q=$(repeat 2600 %71)"
+)
+
+# ask_head NAME COUNT: sends COUNT requests with that head; sets `statuses`.
+ask_head() {
+    statuses=$(curl -sS -A count --path-as-is -H "@$folder/heads/$1" -o /dev/null -w '%{http_code}\n' "http://$address/heads/${targets[$1]:-}#[1-$2]" | sort | uniq -c | awk '{ print $2 "x" $1 }')
+    [[ $statuses == [24]??"x$2" ]] || die "head $1: expected one status below 500 for all of $2 requests, found: ${statuses//$'\n'/, }"
+}
+
+# of_head NAME: sets `each`, instructions per request with that head.
+of_head() {
+    local few count
+    ask_head "$1" "$HEADS_FEW"
+    for count in "$HEADS_FEW" "$HEADS_MANY"; do
+        callgrind_control --zero "$pid" > /dev/null 2>&1
+        ask_head "$1" "$count"
+        dumped
+        [[ $count == "$HEADS_MANY" ]] || few=$instructions
+    done
+    each=$(((instructions - few) / (HEADS_MANY - HEADS_FEW)))
+}
+
+of_head ordinary
+ordinary=$each
+dear=()
+printf '%-22s %12s %6s  %s\n' head instructions times status
+for file in "$folder"/heads/*; do
+    name=${file##*/}
+    of_head "$name"
+    times=$(awk -v a="$ordinary" -v b="$each" 'BEGIN { printf "%.1f", b / a }')
+    printf '%-22s %12s %6s  %s\n' "$name" "$each" "$times" "${statuses%x*}"
+    if awk -v times="$times" -v most="$TIMES_MAX" 'BEGIN { exit !(times > most) }'; then dear+=("$name ($times)"); fi
+done
+((${#dear[@]} == 0)) || die "heads that cost more than $TIMES_MAX times an ordinary one: ${dear[*]}" \
+    "Find out where: callgrind_annotate --inclusive=yes."
 
 start exporting valgrind --tool=callgrind --callgrind-out-file="$folder/profile" --instr-atstart=no "$WEIR"
 callgrind_control --instr=on "$pid" > /dev/null 2>&1

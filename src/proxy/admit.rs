@@ -11,7 +11,7 @@ use super::exchange::Exchange;
 use super::facts::{Facts, RequestView};
 use super::forward::{self, PolicyFields};
 use super::keys;
-use super::refusal::Refusal;
+use super::refusal::{Check, Refusal};
 use super::snapshot::{Decider, Route};
 use super::tally::Decided;
 use super::target::Target;
@@ -108,6 +108,9 @@ impl<'a> Admission<'a> {
             body: self.body,
         };
         let facts = Facts::gather(&decider.queries, view);
+        if facts.are_too_many() {
+            return Err(Undecided::TooManyValues);
+        }
         exchange.note_facts(&facts);
         let failed = |error: &dyn std::fmt::Display| {
             if let Some(held_back) = context.route.tally.failure_due() {
@@ -199,6 +202,8 @@ impl Derived {
 #[derive(Clone, Copy, Debug)]
 enum Undecided {
     Failed,
+    /// It was not asked, since the request has more values of a fact than it may have.
+    TooManyValues,
     /// It failed while it had a body to look at. Whoever chooses the body could choose the failure,
     /// and so get past the limits: `on_policy_error` does not apply.
     OverBody,
@@ -213,8 +218,13 @@ fn on_policy_error(
     undecided: Undecided,
     context: &mut RequestContext,
 ) -> Result<PolicyFields, Refusal> {
-    context.decided(Decided::Failed);
+    if !matches!(undecided, Undecided::TooManyValues) {
+        context.decided(Decided::Failed);
+    }
     match undecided {
+        Undecided::TooManyValues => {
+            Err(Refusal::BadRequest(Check::Facts.wrong("one of them comes more often")))
+        }
         Undecided::Overload => Err(Refusal::PolicyOverloaded),
         Undecided::Failed if decider.allow_on_error => {
             context.degraded = Some("policy");

@@ -150,7 +150,15 @@ pub(super) struct RequestView<'a> {
 
 /// Names and values, in the manifest's order.
 #[derive(Debug)]
-pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FACTS_INLINE]>);
+pub(super) struct Facts<'a> {
+    all: SmallVec<[(&'a str, Cow<'a, str>); FACTS_INLINE]>,
+    /// One of them has more than [`VALUES_MAX`] values. The rest are left out.
+    too_many: bool,
+}
+
+/// Values of one fact, at most: as many as a request has fields. Each costs a guest thousands of
+/// instructions and a client seven bytes.
+pub(super) const VALUES_MAX: usize = 100;
 
 /// The number of facts that most policies read.
 const FACTS_INLINE: usize = 4;
@@ -204,7 +212,7 @@ pub(super) fn wanted_of_bodies(queries: &mut [FactQuery]) -> Option<Vec<Wanted>>
 impl<'a> Facts<'a> {
     /// Looks up what the queries ask for.
     pub(super) fn gather(queries: &'a [FactQuery], view: RequestView<'a>) -> Self {
-        let mut facts = Self(SmallVec::new());
+        let mut facts = Self { all: SmallVec::new(), too_many: false };
         for query in queries {
             facts.look_up(query, view);
         }
@@ -214,7 +222,7 @@ impl<'a> Facts<'a> {
     /// As a policy takes them.
     pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FACTS_INLINE]> {
         let mut pairs = SmallVec::new();
-        self.0.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
+        self.all.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
         pairs
     }
 
@@ -254,12 +262,19 @@ impl<'a> Facts<'a> {
             }
         };
         if let Some(value) = one {
-            self.0.push((query.name.as_str(), value));
+            self.all.push((query.name.as_str(), value));
         }
     }
 
+    /// Whether one of them has more than [`VALUES_MAX`] values.
+    pub(super) fn are_too_many(&self) -> bool {
+        self.too_many
+    }
+
     fn extend(&mut self, query: &'a FactQuery, values: impl IntoIterator<Item = Cow<'a, str>>) {
-        self.0.extend(values.into_iter().map(|value| (query.name.as_str(), value)));
+        let mut values = values.into_iter();
+        self.all.extend(values.by_ref().take(VALUES_MAX).map(|value| (query.name.as_str(), value)));
+        self.too_many |= values.next().is_some();
     }
 }
 
@@ -342,6 +357,16 @@ mod tests {
         parameters: &[&str],
         asked: &[&str],
     ) -> Vec<(String, String)> {
+        all_facts(uri, fields, parameters, asked).0
+    }
+
+    /// Also whether there are too many.
+    fn all_facts(
+        uri: &str,
+        fields: &[(&str, &[u8])],
+        parameters: &[&str],
+        asked: &[&str],
+    ) -> (Vec<(String, String)>, bool) {
         let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
         for (name, value) in fields {
             request = request.header(*name, *value);
@@ -372,11 +397,25 @@ mod tests {
             body: None,
         };
         let facts = Facts::gather(&queries, view);
-        facts
-            .pairs()
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect()
+        let pairs = facts.pairs();
+        let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        (pairs.collect(), facts.are_too_many())
+    }
+
+    #[test]
+    fn values_of_one_fact_are_bounded() {
+        let cookies = |count: usize| "sid=a; ".repeat(count);
+        for (count, too_many) in [(1, false), (VALUES_MAX, false), (VALUES_MAX + 1, true)] {
+            let cookies = cookies(count);
+            let fields = [("cookie", cookies.as_bytes())];
+            // Each fact is counted for itself.
+            let found = all_facts("/?q=1&q=2", &fields, &[], &["cookie.sid", "query.q"]);
+            let shown = count.min(VALUES_MAX) + 2;
+            assert_eq!((found.0.len(), found.1), (shown, too_many), "{count}");
+        }
+        let cookies = cookies(5_000);
+        let others = all_facts("/", &[("cookie", cookies.as_bytes())], &[], &["cookie.other"]);
+        assert_eq!(others, (Vec::new(), false), "nobody reads them");
     }
 
     #[track_caller]

@@ -111,6 +111,8 @@ labels! {
         Route = "route",
         /// What it sends.
         Body = "body",
+        /// What its route's policy reads.
+        Facts = "facts",
     }
 }
 
@@ -142,6 +144,10 @@ impl Check {
             Self::Body => {
                 "a body within its route's limits, in the form that it declares, which keeps coming \
                  (server.timeouts.body_idle, server.limits.body_rate)"
+            }
+            Self::Facts => {
+                "each header field, cookie, parameter and value of a body that the route's policy \
+                 reads 100 times at most"
             }
         }
     }

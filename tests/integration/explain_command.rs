@@ -110,6 +110,14 @@ fn a_malformed_request_is_told_which_check_refuses_it() {
         assert!(ended.out.contains(&told), "{told}: {}", ended.out);
         assert!(ended.out.contains("; expected "), "{}", ended.out);
     }
+    // Values that the policy reads, more than it is asked about.
+    let key = format!("{DAY}, key = \"{{cookie.sid}}\"");
+    let config = simple("http://127.0.0.1:9", &[&key]).text().replace("client-ip", "keyed");
+    std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
+    for (count, told) in [(100, "admitted\n"), (101, "by the check of its facts: one of them")] {
+        let ended = explain(&folder, &[&format!("GET / cookie: {}", "sid=a; ".repeat(count))]);
+        assert!(ended.out.contains(told), "{count}: {}", ended.out);
+    }
     // What Weir answers itself is no mistake.
     let ended = explain(&folder, &["OPTIONS *"]);
     assert_eq!(ended.code, 0, "{}", ended.err);
