@@ -7,6 +7,7 @@
 use weir_policy::{Gather, Meter, ResponseView};
 
 use crate::AMOUNT_MAX;
+use crate::references::References;
 
 mod known;
 mod pointers;
@@ -32,6 +33,8 @@ pub(crate) struct Api {
     pub(crate) background: Option<String>,
     /// The parameter of the query that tells the form of a streamed reply.
     pub(crate) form: Option<String>,
+    /// Where a request refers to what the provider adds to its input.
+    pub(crate) references: References,
     input: Told,
     output: Told,
     /// Where a reply tells its output so far, before it is complete.

@@ -6,6 +6,8 @@
 use weir_policy::{Denial, Facts};
 
 use crate::api::{Api, Call, ModelAt, Place};
+use crate::config::Settings;
+use crate::references::Counts;
 use crate::{AMOUNT_MAX, Stop};
 
 /// A request for tokens.
@@ -13,8 +15,10 @@ use crate::{AMOUNT_MAX, Stop};
 pub(crate) struct Asked<'a> {
     pub(crate) call: Call,
     pub(crate) model: Option<String>,
-    /// Tokens of input, estimated from the size of the body.
+    /// Tokens of input, estimated from the size of the body and what it refers to.
     pub(crate) input: u64,
+    /// Whether the provider adds something to the input that the body only refers to.
+    pub(crate) refers: bool,
     /// The largest maximum of output for one answer, of those that the call heeds; `None` if the
     /// request names none.
     pub(crate) maximum: Option<u64>,
@@ -30,7 +34,8 @@ pub(crate) struct Asked<'a> {
 }
 
 /// The facts that [`read`] looks at, besides the path.
-pub(crate) fn facts(api: &Api) -> Vec<String> {
+pub(crate) fn facts(api: &Api, settings: &Settings) -> Vec<String> {
+    let references = if settings.counts_references() { api.references.facts() } else { Vec::new() };
     let model = match &api.model {
         ModelAt::Pointer(pointer) => Some(pointer),
         ModelAt::Path | ModelAt::Nowhere => None,
@@ -44,6 +49,7 @@ pub(crate) fn facts(api: &Api) -> Vec<String> {
         .chain(model.map(|pointer| text(pointer)))
         .chain(values)
         .chain(api.form.as_ref().map(|name| query(name)))
+        .chain(references)
         .collect()
 }
 
@@ -54,8 +60,7 @@ pub(crate) fn facts(api: &Api) -> Vec<String> {
 pub(crate) fn read<'a>(
     api: &'a Api,
     facts: &Facts,
-    bytes_per_token: u64,
-    unpriced: bool,
+    settings: &Settings,
 ) -> Result<Asked<'a>, Stop> {
     match facts.get("body.type") {
         Some("json") => {}
@@ -73,7 +78,7 @@ pub(crate) fn read<'a>(
     let path = facts.get("path").unwrap_or_default();
     let call = api.call(path);
     refuse_background(api, call, facts)?;
-    if !unpriced {
+    if !settings.unpriced {
         refuse_several_prompts(api, call, facts)?;
     }
     let mut maximum = None;
@@ -88,10 +93,15 @@ pub(crate) fn read<'a>(
     for pointer in &api.copies {
         copies = copies.max(largest(facts, pointer)?.unwrap_or(1));
     }
+    let references =
+        if settings.counts_references() { api.references.count(facts) } else { Counts::default() };
+    let of_body = bytes.div_ceil(settings.bytes_per_token.max(1));
+    let input = of_body.saturating_add(references.tokens(settings.references));
     Ok(Asked {
         call,
         model: model(api, facts, path)?,
-        input: bytes.div_ceil(bytes_per_token.max(1)).clamp(1, AMOUNT_MAX),
+        input: input.clamp(1, AMOUNT_MAX),
+        refers: !references.is_empty(),
         // 0 is no maximum: some servers take it for none at all.
         maximum: maximum.filter(|tokens| *tokens > 0),
         named,

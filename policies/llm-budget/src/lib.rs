@@ -15,6 +15,7 @@ mod config;
 mod lists;
 mod memo;
 mod models;
+mod references;
 mod reserve;
 mod settle;
 
@@ -79,7 +80,10 @@ impl Policy for LlmBudget {
     fn manifest(&self) -> Manifest {
         let limits = self.budgets.iter().map(|(_, limits)| limits).chain(&self.requests);
         // A body is read, and held for it, only if something in it is counted.
-        let body = if self.budgets.is_empty() { Vec::new() } else { asked::facts(&self.api) };
+        let body = match self.budgets.is_empty() {
+            true => Vec::new(),
+            false => asked::facts(&self.api, &self.settings),
+        };
         Manifest::reads(["method", "path", "client-ip"])
             .and(body)
             .and(self.bypass.facts())

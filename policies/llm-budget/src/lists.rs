@@ -145,6 +145,11 @@ impl Settled {
 }
 
 impl Plain {
+    /// Whether one of its limits is on requests at the same time.
+    pub(crate) fn limits_concurrency(&self) -> bool {
+        self.items.iter().any(|item| item.text("algorithm").as_deref() == Some("concurrency"))
+    }
+
     /// The names of its limits, also of those with mistakes.
     pub(crate) fn names(&self) -> impl Iterator<Item = Option<String>> {
         self.items.iter().map(|item| item.text("name"))

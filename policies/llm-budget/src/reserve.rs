@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use weir_policy::{Decision, Denial, Estimate, Facts, HardCut, Limit, Meter, Partial, Term};
+use weir_policy::{
+    Algorithm, Decision, Denial, Estimate, Facts, HardCut, Limit, Meter, Partial, Term,
+};
 
 use crate::api::Role;
 use crate::asked::{self, Asked};
@@ -22,6 +24,9 @@ use crate::{AMOUNT_MAX, LlmBudget, Stop};
 const COUNT_GROUP: u32 = 0;
 const BYTES_GROUP: u32 = 1;
 const TOLD_GROUPS: u32 = 2;
+
+/// The name of the limit on requests with references at the same time.
+pub(crate) const IN_FLIGHT: &str = "in-flight";
 
 /// How much of what a request may use is taken when it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +67,7 @@ impl LlmBudget {
     /// The decision about a request for tokens.
     pub(crate) fn reserve(&self, facts: &Facts) -> Result<Decision, Stop> {
         let settings = &self.settings;
-        let asked = asked::read(&self.api, facts, settings.bytes_per_token, settings.unpriced)?;
+        let asked = asked::read(&self.api, facts, settings)?;
         let known = self.known(&asked)?;
         let client = self.ipv6_prefix.client(facts)?.key();
         let mut limits = Vec::new();
@@ -78,7 +83,7 @@ impl LlmBudget {
             changes.push((pointer, "true".to_owned()));
         }
         let charged = reservation.limits.iter().map(|(_, limit)| limit.clone());
-        let limits: Vec<Limit> = charged.chain(self.count(facts)?).collect();
+        let limits = charged.chain(self.count(facts)?).chain(reservation.in_flight()).collect();
         let mut decision = check(limits).label("model", known.label);
         for (pointer, json) in changes {
             decision = decision.body_change(pointer, json);
@@ -186,6 +191,17 @@ impl<'a> Reservation<'a> {
     /// Whether the proxy may take less of a limit than its cost, or more in steps.
     fn shares(&self, counted: Counted, limit: &Limit) -> bool {
         self.mode != Mode::Whole && counted == Counted::Tokens && limit.may_refuse()
+    }
+
+    /// The limit on requests at the same time, for one whose input is not known: what they all use
+    /// beyond their reservations is not owed beyond the limits' debt. It has the key of the first
+    /// limit that can refuse the request.
+    fn in_flight(&self) -> Option<Limit> {
+        let quota = self.settings.in_flight;
+        let (_, of) = self.limits.iter().find(|(_, limit)| limit.may_refuse())?;
+        let tag = of.tag.clone();
+        let limit = Limit::new(IN_FLIGHT, of.key.clone(), Algorithm::concurrency(quota));
+        (quota > 0 && self.asked.refers).then_some(Limit { tag, ..limit })
     }
 
     fn shared(&self) -> impl Iterator<Item = &Limit> {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use weir_policy::Gather;
 
 use super::{Api, Dialect, ModelAt, Reading, Told};
+use crate::references::References;
 
 /// The APIs by name.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -62,6 +63,7 @@ fn openai() -> Api {
         stream: Some("/stream".to_owned()),
         background: Some("/background".to_owned()),
         form: None,
+        references: References::Known,
         // The same number, wherever the call puts it.
         input: vec![lasts(&[
             "/usage/prompt_tokens",
@@ -106,6 +108,7 @@ fn anthropic() -> Api {
         stream: Some("/stream".to_owned()),
         background: None,
         form: None,
+        references: References::Known,
         input: kinds.into_iter().map(|kind| lasts(&places(kind))).collect(),
         output: vec![lasts(&["/usage/output_tokens"])],
         // The first event's number is that of the first few tokens. A stream that ends before the
@@ -143,6 +146,7 @@ fn gemini() -> Api {
         stream: None,
         background: None,
         form: Some("alt".to_owned()),
+        references: References::Known,
         // What a tool's results take is told apart from the prompt.
         input: sum(&["promptTokenCount", "toolUsePromptTokenCount"]),
         output: sum(&["candidatesTokenCount", "thoughtsTokenCount"]),

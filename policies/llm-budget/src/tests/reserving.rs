@@ -97,6 +97,7 @@ fn the_manifest_names_what_is_read() {
             "body.json:/stream",
             "body.json:/background",
             "body.json:/prompt/1",
+            "body.json:",
             "header.authorization"
         ]
     );

@@ -303,7 +303,7 @@ fn a_memo_is_read_as_it_was_written_and_is_never_too_long() {
     let name = |index: usize| format!("{}{index:02}", "x".repeat(62));
     let limits: Vec<String> = (0..16).map(|index| limit(&name(index), (1 << 51) - 1)).collect();
     let policy = openai(&format!(
-        r#""output_tokens": [{}], "models": {{"*": {{"input": 4503599627370496, "output": 4503599627370496}}}}"#,
+        r#""output_tokens": [{}], "in_flight": 0, "models": {{"*": {{"input": 4503599627370496, "output": 4503599627370496}}}}"#,
         limits.join(",")
     ));
     let facts = post(CHAT, &[("body.json:/max_tokens", "4503599627370496")]);
