@@ -7,7 +7,7 @@
 //! One request, in reading order: `asked` reads the facts of its body, `reserve` makes the
 //! decision, `memo` carries what was reserved to the reply's end, and `settle` corrects it. `api`
 //! knows where each API writes its numbers, `models` the prices, `lists` the limits. Facts read:
-//! `method`, `path`, `client-ip`, some of the body's, and those that limits and conditions name.
+//! `method`, `path`, `upstream-path`, `client-ip`, some of the body's, and those that limits and conditions name.
 
 mod api;
 mod asked;
@@ -15,6 +15,7 @@ mod config;
 mod lists;
 mod memo;
 mod models;
+mod prices;
 mod references;
 mod reserve;
 mod settle;
@@ -84,7 +85,8 @@ impl Policy for LlmBudget {
             true => Vec::new(),
             false => asked::facts(&self.api, &self.settings),
         };
-        Manifest::reads(["method", "path", "client-ip"])
+        Manifest::reads(["method", "client-ip"])
+            .and(asked::PATHS)
             .and(body)
             .and(self.bypass.facts())
             .and(limits.flat_map(Limits::facts))
@@ -98,7 +100,7 @@ impl Policy for LlmBudget {
         }
         // Some servers take a method in any case.
         let posts = facts.get("method").is_some_and(|method| method.eq_ignore_ascii_case("POST"));
-        let path = facts.get("path").unwrap_or_default();
+        let path = asked::path(facts);
         let counts_use = !self.budgets.is_empty();
         if counts_use && !self.settings.unpriced && self.api.is_unpriced(path, posts) {
             let reason = "nothing would tell what this call uses, so no budget can count it";

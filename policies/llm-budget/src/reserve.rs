@@ -15,7 +15,8 @@ use crate::asked::{self, Asked};
 use crate::config::Settings;
 use crate::lists::{Counted, cost_max};
 use crate::memo::{Memo, Taken};
-use crate::models::{Known, Price};
+use crate::models::Known;
+use crate::prices::Tariff;
 use crate::{AMOUNT_MAX, LlmBudget, Stop};
 
 /// Groups of the estimate's terms. A group is a sum, and the largest counts, as in
@@ -44,7 +45,7 @@ enum Mode {
 struct Reservation<'a> {
     asked: &'a Asked<'a>,
     settings: &'a Settings,
-    price: Option<Price>,
+    tariff: Option<Tariff>,
     /// Tokens of output of one answer, and of all of them.
     each: u64,
     output: u64,
@@ -89,7 +90,9 @@ impl LlmBudget {
             decision = decision.body_change(pointer, json);
         }
         Ok(if settled {
-            reservation.settled(decision, self.api.meters(asked.call))
+            let caches = reservation.tariff.as_ref().is_some_and(Tariff::tells_caches_apart);
+            let caches = caches && self.has_money();
+            reservation.settled(decision, self.api.meters(asked.call, caches))
         } else {
             decision
         })
@@ -131,14 +134,16 @@ impl<'a> Reservation<'a> {
         } else {
             asked.named.iter().map(|(pointer, _)| *pointer).collect()
         };
-        let price = known.price;
+        let tiers = asked.tiers.iter().map(String::as_str);
+        let tariff = known.prices.map(|prices| prices.tariff(tiers, asked.input_max));
+        let money = tariff.as_ref().map_or(0, |tariff| tariff.most(asked.input, output));
         // A limit that this request can't charge anything must not refuse it: embeddings have no
         // output, and some models are free.
         let charged =
-            |(counted, _): &(Counted, Limit)| counted.units(asked.input, output, price) > 0;
+            |(counted, _): &(Counted, Limit)| counted.units(asked.input, output, money) > 0;
         let limits = limits.into_iter().filter(charged).collect();
         let (lowered, mode) = (false, Mode::Whole);
-        let mut this = Self { asked, settings, price, each, output, tell, lowered, mode, limits };
+        let mut this = Self { asked, settings, tariff, each, output, tell, lowered, mode, limits };
         this.choose_mode();
         this.set_costs();
         this
@@ -176,14 +181,15 @@ impl<'a> Reservation<'a> {
     }
 
     fn set_costs(&mut self) {
-        let (input, output, price) = (self.asked.input, self.output, self.price);
+        let (input, output) = (self.asked.input, self.output);
+        let money = self.tariff.as_ref().map_or(0, |tariff| tariff.most(input, output));
         let first = match self.mode {
             Mode::Whole | Mode::Partial => output,
             Mode::Steps(first) => first,
         };
         for (counted, limit) in &mut self.limits {
             let output = if *counted == Counted::Tokens { first } else { output };
-            limit.cost = counted.units(input, output, price).min(cost_max(limit));
+            limit.cost = counted.units(input, output, money).min(cost_max(limit));
             limit.unit = Some(counted.unit().to_owned());
         }
     }
@@ -276,7 +282,7 @@ impl<'a> Reservation<'a> {
             input: self.asked.input,
             output: self.output,
             extends: matches!(self.mode, Mode::Steps(_)),
-            price: self.price,
+            tariff: self.tariff.clone(),
             limits: self.limits.iter().map(taken).collect(),
         }
     }

@@ -4,7 +4,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use weir_policy::{Gather, Mistakes};
 
-use super::{Api, Dialect, ModelAt, Reading};
+use super::{Api, Caches, Dialect, ModelAt, Reading};
 use crate::references::References;
 
 /// Meters of a decision, at most.
@@ -152,11 +152,13 @@ impl From<Pointers> for Api {
             maxima: texts(written.maxima),
             copies: Vec::new(),
             second_prompt: None,
+            tiers: Vec::new(),
             stream: Some("/stream".to_owned()),
             background: None,
             form: None,
             references: References::At(texts(written.references)),
             input: told(written.input),
+            caches: Caches::default(),
             output: told(written.output),
             so_far: Vec::new(),
             texts: texts(written.text),

@@ -199,6 +199,48 @@ fn models_have_names_and_prices() {
         let model = format!(r#"{{"{name}": {{"input": 5, "output": 5}}}}"#);
         starts(&with(&model), &format!("models.{name}: found the name {name:?}, expected a model"));
     }
+    for (model, expected) in [
+        (
+            r#""cached_input": 4503599627370497"#,
+            "cached_input: found 4503599627370497, expected 0 to",
+        ),
+        (r#""cache_write": -1"#, "cache_write: found integer `-1`, expected a whole"),
+        (
+            r#""above": [{"input": 1, "output": 1}]"#,
+            "above[0]: found no `input_tokens`, expected this",
+        ),
+        (
+            r#""above": [{"input_tokens": 9, "input": 1}]"#,
+            "above[0].output: found no `output`, expected a price",
+        ),
+        (
+            r#""above": [{"input_tokens": 0, "input": 1, "output": 1}]"#,
+            "above[0].input_tokens: found 0, expected more than 0, and at most 4503599627370496",
+        ),
+        (
+            r#""above": [{"input_tokens": 9, "input": 1, "output": 1}, {"input_tokens": 9, "input": 1, "output": 1}]"#,
+            "above[1].input_tokens: found 9, expected more than 9",
+        ),
+        (
+            r#""tiers": {"flex": 10001}"#,
+            "tiers.flex: found 10001, expected 0 to 10000 percent of the model's prices",
+        ),
+        (r#""tiers": {"": 50}"#, "tiers.: found the name \"\", expected a tier of 1 to 64 bytes"),
+        (r#""tiers": {"flex": 0.5}"#, "tiers.flex: found floating point `0.5`, expected a whole"),
+    ] {
+        let model = format!(r#"{{"a": {{"input": 5, "output": 5, {model}}}}}"#);
+        starts(&with(&model), &format!("models.a.{expected}"));
+    }
+    let listed = |count: u64, item: &dyn Fn(u64) -> String| {
+        (1..=count).map(item).collect::<Vec<_>>().join(",")
+    };
+    let step = |index| format!(r#"{{"input_tokens": {index}, "input": 1, "output": 1}}"#);
+    let steps = listed(5, &step);
+    let steps = format!(r#"{{"a": {{"input": 5, "output": 5, "above": [{steps}]}}}}"#);
+    starts(&with(&steps), "models.a.above: found 5 steps, expected at most 4");
+    let tiers = listed(17, &|index| format!(r#""t{index}": 100"#));
+    let tiers = format!(r#"{{"a": {{"input": 5, "output": 5, "tiers": {{{tiers}}}}}}}"#);
+    starts(&with(&tiers), "models.a.tiers: found 17 tiers, expected at most 16");
     // Without money no price is needed.
     openai(&format!(r#"{}, "models": {{"a": {{"max_output": 9}}}}"#, tokens()));
 }

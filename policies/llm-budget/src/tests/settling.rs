@@ -302,9 +302,16 @@ fn a_decision_of_another_instance_is_settled_by_its_memo() {
 fn a_memo_is_read_as_it_was_written_and_is_never_too_long() {
     let name = |index: usize| format!("{}{index:02}", "x".repeat(62));
     let limits: Vec<String> = (0..16).map(|index| limit(&name(index), (1 << 51) - 1)).collect();
+    let most = 1_u64 << 52;
+    let step = |index| {
+        let input_tokens = most - index;
+        format!(r#"{{"input_tokens": {input_tokens}, "input": {most}, "output": {most}}}"#)
+    };
+    let steps: Vec<String> = (0..4).rev().map(step).collect();
     let policy = openai(&format!(
-        r#""output_tokens": [{}], "in_flight": 0, "models": {{"*": {{"input": 4503599627370496, "output": 4503599627370496}}}}"#,
-        limits.join(",")
+        r#""output_tokens": [{}], "in_flight": 0, "models": {{"*": {{"input": {most}, "output": {most}, "above": [{}]}}}}"#,
+        limits.join(","),
+        steps.join(",")
     ));
     let facts = post(CHAT, &[("body.json:/max_tokens", "4503599627370496")]);
     let text = decide(&policy, &facts).settle_with.unwrap();
@@ -312,7 +319,9 @@ fn a_memo_is_read_as_it_was_written_and_is_never_too_long() {
     let memo = Memo::read(&text).unwrap();
     assert_eq!(memo.write(), text);
     assert_eq!((memo.limits.len(), memo.limits[15].name.clone()), (16, name(15)));
-    for wrong in ["", "1 2", "1 2 3", "1 2 0 4", "x 2 0", "1 2 0\ntokens", "1 2 0\nall 0 5 a"] {
+    for wrong in
+        ["", "1 2", "1 2 3", "1 2 0 4", "x 2 0", "1 2 0\ntokens", "1 2 0\nall 0 5 a", "1 2 0 5 6"]
+    {
         assert!(policy.settle(wrong, &completed(&[])).is_err(), "{wrong:?}");
     }
 }
