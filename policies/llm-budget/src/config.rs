@@ -75,6 +75,9 @@ pub struct Config {
     /// Whether calls are let through whose use nothing tells.
     #[serde(default)]
     unpriced: Unpriced,
+    /// What a complete reply with text and without usage is charged.
+    #[serde(default)]
+    without_usage: WithoutUsage,
     /// Bits of an IPv6 address that make one client.
     #[serde(default)]
     ipv6_prefix: Ipv6Prefix,
@@ -92,6 +95,17 @@ enum Unpriced {
     Deny,
     /// They are charged what can be told from their bodies.
     Allow,
+}
+
+/// What a complete reply with text and without usage is charged for its output.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum WithoutUsage {
+    /// What was reserved, or the estimate if that is more.
+    #[default]
+    Reserved,
+    /// The estimate from its texts.
+    Estimated,
 }
 
 fn default_max_output() -> u64 {
@@ -134,6 +148,8 @@ pub(crate) struct Settings {
     pub(crate) hard_cut: u64,
     /// Calls are let through whose use nothing tells.
     pub(crate) unpriced: bool,
+    /// The output of a complete reply without usage is estimated from its texts.
+    pub(crate) estimates: bool,
 }
 
 impl Settings {
@@ -161,6 +177,7 @@ impl Config {
             least_output: self.least_output,
             hard_cut: self.hard_cut,
             unpriced: self.unpriced == Unpriced::Allow,
+            estimates: self.without_usage == WithoutUsage::Estimated,
         };
         if self.money.is_some() && self.models.is_empty() {
             let expected = "a price of each model, or of all: `models = { \"*\" = { .. } }`";

@@ -121,7 +121,7 @@ impl Policy for LlmBudget {
     fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
         let memo = memo::Memo::read(memo).ok_or("a memo that this policy has not written")?;
         let reply = self.api.read(response, self.settings.bytes_per_token);
-        Ok(settle::settlement(&memo, &reply, response))
+        Ok(settle::settlement(&memo, &reply, response, self.settings.estimates))
     }
 }
 

@@ -29,9 +29,15 @@ enum Used {
     Unknown,
 }
 
-/// The changes of all limits, and what was used, as far as it is known.
-pub(crate) fn settlement(memo: &Memo, reply: &Reply, response: &ResponseView) -> Settlement {
-    let used = used(memo, reply, response);
+/// The changes of all limits, and what was used, as far as it is known. `estimates` says whether the
+/// output of a complete reply without usage is estimated from its texts.
+pub(crate) fn settlement(
+    memo: &Memo,
+    reply: &Reply,
+    response: &ResponseView,
+    estimates: bool,
+) -> Settlement {
+    let used = used(memo, reply, response, estimates);
     let changes = memo.limits.iter().filter_map(|limit| adjustment(memo, limit, used, response));
     let settlement = Settlement::from_iter(changes);
     match used {
@@ -42,7 +48,7 @@ pub(crate) fn settlement(memo: &Memo, reply: &Reply, response: &ResponseView) ->
     }
 }
 
-fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
+fn used(memo: &Memo, reply: &Reply, response: &ResponseView, estimates: bool) -> Used {
     let gone = response.outcome == Outcome::ClientGone;
     // The upstream may have worked for a client that did not wait for the head of the reply.
     let unseen = gone && NO_REPLY.contains(&response.status);
@@ -62,10 +68,11 @@ fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
         // What was told may be older than the last text.
         Some(told) => told.max(seen.unwrap_or(0)),
         // Of an output that nothing was seen of, only a complete reply says that it is empty.
-        None if complete => seen.unwrap_or(0),
+        None if complete && (seen.is_none() || estimates) => seen.unwrap_or(0),
         // A stream that is cut is taken in steps as its text is seen.
         None if memo.extends && seen.is_some() => seen.unwrap_or(0),
-        // What is thought before the text is told by the usage alone, which did not come.
+        // What is thought before the text is told by the usage alone, which did not come. And how
+        // many tokens a text has is known from the usage alone.
         None => reserved_output(memo, response).max(seen.unwrap_or(0)),
     };
     let usage = match reply.input {

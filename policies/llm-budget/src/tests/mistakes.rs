@@ -261,6 +261,11 @@ fn numbers_have_their_ranges() {
         ("read_on", "\"soon\"", "found \"soon\", expected a duration"),
         ("set_maximum", "1", "found integer `1`, expected true or false"),
         ("partial", "\"no\"", "found string \"no\", expected true or false"),
+        (
+            "without_usage",
+            "\"free\"",
+            "found the unknown word `free`, expected `reserved` or `estimated`",
+        ),
         ("ipv6_prefix", "129", "found 129, expected 0 to 128"),
     ] {
         let found = mistake(&format!(r#"{}, "{setting}": {wrong}"#, tokens()));
