@@ -11,8 +11,8 @@
 //! space, escapes are decoded, a broken escape is kept as it is). Path parameters have their
 //! escapes decoded, so that `/users/%37` and `/users/7` are one user. `path` and `query` are what
 //! is forwarded, with two exceptions: a route's `rewrite` is applied to `upstream-path` alone, and
-//! a path's `;parameters` are left out, as in routing, unless `server.paths` says otherwise. Values of a
-//! JSON body are shown as Unicode text.
+//! a path's `;parameters` are left out, as in routing, unless `server.paths` says otherwise. Values
+//! of a JSON body are shown as Unicode text.
 
 use std::borrow::Cow;
 

@@ -6,8 +6,9 @@
 //!
 //! One request, in reading order: `asked` reads the facts of its body, `reserve` makes the
 //! decision, `memo` carries what was reserved to the reply's end, and `settle` corrects it. `api`
-//! knows where each API writes its numbers, `models` the prices, `lists` the limits. Facts read:
-//! `method`, `path`, `upstream-path`, `client-ip`, some of the body's, and those that limits and conditions name.
+//! knows where each API writes its numbers, `references` what a body only refers to, `models` and
+//! `prices` the prices, `lists` the limits. Facts read: `method`, `path`, `upstream-path`,
+//! `client-ip`, the body and some of its values, and those that limits and conditions name.
 
 mod api;
 mod asked;

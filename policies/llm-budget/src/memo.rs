@@ -1,9 +1,9 @@
 //! What a decision leaves for the reply's end: text, since `settle` may run in another instance.
 //!
 //! The first line has what was reserved: `input output extends`. With prices, the tier and the most
-//! input follow, the price of each kind of tokens, and as many prices for each step, after the input
-//! from which it applies: `percent input-max rates (above rates)*`. Each further line is a limit:
-//! `list shares taken name`.
+//! input follow, the price of each kind of tokens, and as many prices for each step, after the
+//! input above which it applies: `percent input-max rates (above rates)*`. Each further line is a
+//! limit: `list shares taken name`.
 
 use std::fmt::Write as _;
 

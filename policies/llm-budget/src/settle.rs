@@ -29,8 +29,8 @@ enum Used {
     Unknown,
 }
 
-/// The changes of all limits, and what was used, as far as it is known. `estimates` says whether the
-/// output of a complete reply without usage is estimated from its texts.
+/// The changes of all limits, and what was used, as far as it is known. `estimates` says whether
+/// the output of a complete reply without usage is estimated from its texts.
 pub(crate) fn settlement(
     memo: &Memo,
     reply: &Reply,

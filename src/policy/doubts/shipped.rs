@@ -81,8 +81,8 @@ pub(super) fn llm_budget(config: &Value, doubts: &mut Vec<Doubt>) {
     }
 }
 
-/// A price of `"*"` that is lower than another model's: a name that the table does not know may lead
-/// to the dearer one.
+/// A price of `"*"` that is lower than another model's: a name that the table does not know may
+/// lead to the dearer one.
 pub(super) fn llm_prices(config: &Value, doubts: &mut Vec<Doubt>) {
     let Some(models) = config.get("models").and_then(Value::as_object) else { return };
     let Some(others) = models.get("*").filter(|_| config.get("money").is_some()) else { return };
