@@ -185,7 +185,7 @@ async fn run(scenario: &Scenario, mode: &Mode) -> Row {
         format!("period = \"{}s\", alignment = \"clock\"", WINDOW.as_secs())
     };
     let policy = format!(
-        "[policies.llm]\nuse = \"llm-budget\"\n[policies.llm.config]\napi = \"openai\"\nbytes_per_token = {}\n{}\n\
+        "[policies.llm]\nuse = \"llm-budget\"\n[policies.llm.config]\napi = \"openai\"\nwithout_usage = \"estimated\"\nbytes_per_token = {}\n{}\n\
          tokens = [{{ name = \"tokens\", algorithm = \"fixed_window\", quota = {BUDGET}, {limit}, key = \"{{authority}}\" }}]\n",
         model::TOKEN_BYTES,
         mode.settings

@@ -59,6 +59,11 @@ impl RequestExtras {
             .then(|| Box::new(Self { rewriting, host, headers }))
     }
 
+    /// How the upstream's path is made, if it differs from the client's.
+    pub(super) fn rewriting(&self) -> Option<&Rewriting> {
+        self.rewriting.as_ref()
+    }
+
     /// The upstream's path, if it differs from the client's.
     ///
     /// # Errors

@@ -10,9 +10,9 @@
 //! knows about header fields, bearer tokens, cookies, and parameters of queries and forms (`+` is a
 //! space, escapes are decoded, a broken escape is kept as it is). Path parameters have their
 //! escapes decoded, so that `/users/%37` and `/users/7` are one user. `path` and `query` are what
-//! is forwarded, with two exceptions: a route's `rewrite` is applied later, and a path's
-//! `;parameters` are left out, as in routing, unless `server.paths` says otherwise. Values of a
-//! JSON body are shown as Unicode text.
+//! is forwarded, with two exceptions: a route's `rewrite` is applied to `upstream-path` alone, and
+//! a path's `;parameters` are left out, as in routing, unless `server.paths` says otherwise. Values
+//! of a JSON body are shown as Unicode text.
 
 use std::borrow::Cow;
 
@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 use super::client::Client;
 use super::content::{BodyType, ReadBody};
 use super::path;
+use super::rewrite::Rewriting;
 use super::settings::Paths;
 use super::target::Target;
 use crate::inspect::{Pointer, Wanted};
@@ -62,6 +63,8 @@ const OF_BODIES: [&str; 2] = ["body.type", "body.bytes"];
 
 /// The token of `Authorization: Bearer`, which needs no other name.
 const BEARER: &str = "bearer";
+/// The path after the route's `rewrite`. Routes without one don't have it.
+const UPSTREAM_PATH: &str = "upstream-path";
 
 /// How a fact of a family is prepared for a route, from what follows the family's beginning.
 /// `None` where the route can never answer it.
@@ -94,7 +97,7 @@ fn value_of_body(pointer: &str, as_json: bool) -> Option<FactSource> {
 /// The names of all facts of a request.
 pub(super) fn names() -> FactNames {
     FactNames {
-        single: SINGLE.iter().map(|(name, _)| *name).chain([BEARER]).collect(),
+        single: SINGLE.iter().map(|(name, _)| *name).chain([BEARER, UPSTREAM_PATH]).collect(),
         families: FAMILIES.iter().map(|(name, member, _)| (*name, *member)).collect(),
     }
 }
@@ -106,6 +109,8 @@ pub(super) struct RouteTraits<'a> {
     pub(super) parameters: &'a [&'a String],
     /// Whether fields are kept whose names an upstream may read as others.
     pub(super) underscores: bool,
+    /// How it makes the upstream's path.
+    pub(super) rewriting: Option<&'a Rewriting>,
 }
 
 /// A fact that a policy asks to see, prepared for a route.
@@ -120,6 +125,7 @@ pub(super) struct FactQuery {
 enum FactSource {
     Single(Find),
     Bearer,
+    UpstreamPath(Option<Rewriting>),
     Header(HeaderName),
     /// All fields whose names an upstream may read as this one.
     AnyHeader(HeaderName),
@@ -172,6 +178,7 @@ impl FactQuery {
         let source = match single {
             Some((_, find)) => FactSource::Single(*find),
             None if name == BEARER => FactSource::Bearer,
+            None if name == UPSTREAM_PATH => FactSource::UpstreamPath(route.rewriting.cloned()),
             None => {
                 let mut families = FAMILIES.iter();
                 let (member, prepare) = families
@@ -257,6 +264,9 @@ impl<'a> Facts<'a> {
                 let own = values.filter(|(of, _)| of == index);
                 return self.extend(query, own.map(|(_, value)| Cow::Borrowed(value.as_str())));
             }
+            FactSource::UpstreamPath(rewriting) => {
+                rewriting.as_ref().and_then(|rewriting| upstream_path(rewriting, &view))
+            }
             FactSource::PathParameter(index) => {
                 view.parameters.get(*index).map(|value| path_parameter(value, view.target.paths))
             }
@@ -311,6 +321,12 @@ fn bearer_tokens(fields: &Fields) -> impl Iterator<Item = Cow<'_, str>> {
     values.map(latin1)
 }
 
+/// The path that the upstream gets. `None` if it would be too long: such a request is refused.
+fn upstream_path<'a>(rewriting: &Rewriting, view: &RequestView<'a>) -> Option<Cow<'a, str>> {
+    let path = rewriting.apply(view.target.path, None, view.parameters).ok()?;
+    Some(Cow::Owned(path::shown(&path, view.target.paths).into_owned()))
+}
+
 /// A segment's value, without what an upstream may ignore: otherwise `7;a` and `7;b` would be
 /// counted apart from `7`.
 fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
@@ -325,7 +341,7 @@ pub(super) fn agree(queries: &[FactQuery], [one, other]: [&[&str]; 2], paths: Pa
     queries.iter().all(|query| match &query.source {
         FactSource::PathParameter(index) => value(one, *index) == value(other, *index),
         // The path itself is never the same.
-        _ => query.name != "path",
+        _ => query.name != "path" && query.name != UPSTREAM_PATH,
     })
 }
 
@@ -347,6 +363,7 @@ fn version(version: Version) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::settings::Rewrite;
     use super::super::tests::settings;
     use super::*;
     use crate::wire::{Body, Fields};
@@ -367,6 +384,21 @@ mod tests {
         parameters: &[&str],
         asked: &[&str],
     ) -> (Vec<(String, String)>, bool) {
+        let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
+        let parameter_names: Vec<&String> = names.iter().collect();
+        let route =
+            RouteTraits { parameters: &parameter_names, underscores: false, rewriting: None };
+        let queries: Vec<FactQuery> =
+            asked.iter().filter_map(|name| FactQuery::new(name, route)).collect();
+        shown(uri, fields, parameters, &queries)
+    }
+
+    fn shown(
+        uri: &str,
+        fields: &[(&str, &[u8])],
+        parameters: &[&str],
+        queries: &[FactQuery],
+    ) -> (Vec<(String, String)>, bool) {
         let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
         for (name, value) in fields {
             request = request.header(*name, *value);
@@ -382,11 +414,6 @@ mod tests {
         let authority =
             super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
         let target = Target::of(&request, &authority, Paths::default(), &peer);
-        let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
-        let parameter_names: Vec<&String> = names.iter().collect();
-        let route = RouteTraits { parameters: &parameter_names, underscores: false };
-        let queries: Vec<FactQuery> =
-            asked.iter().filter_map(|name| FactQuery::new(name, route)).collect();
         let view = RequestView {
             request: &request,
             target,
@@ -396,7 +423,7 @@ mod tests {
             parameters,
             body: None,
         };
-        let facts = Facts::gather(&queries, view);
+        let facts = Facts::gather(queries, view);
         let pairs = facts.pairs();
         let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         (pairs.collect(), facts.are_too_many())
@@ -462,6 +489,25 @@ mod tests {
     }
 
     #[test]
+    fn the_upstreams_path_is_the_one_after_rewriting() {
+        let pattern = super::super::routes::pattern("/ask/{model}/*", Paths::default()).unwrap();
+        let written = Rewrite::Template("/v1/{model}/*".to_owned());
+        let rewriting = Rewriting::build(&written, &pattern, "rewrite").unwrap();
+        let model = "model".to_owned();
+        let rewritten =
+            RouteTraits { parameters: &[&model], underscores: false, rewriting: Some(&rewriting) };
+        let plain = RouteTraits { rewriting: None, ..rewritten };
+        let of = |route: RouteTraits<'_>| {
+            let query = FactQuery::new(UPSTREAM_PATH, route).unwrap();
+            shown("/ask/gpt;x/chat?a=b", &[], &["gpt;x"], &[query]).0
+        };
+        is(&of(rewritten), &[(UPSTREAM_PATH, "/v1/gpt/chat")]);
+        is(&of(plain), &[]);
+        let query = FactQuery::new(UPSTREAM_PATH, rewritten).unwrap();
+        assert!(!agree(&[query], [&["a"], &["a"]], Paths::default()), "it has the path in it");
+    }
+
+    #[test]
     fn repeated_fields_are_repeated_and_bytes_are_never_lost() {
         let fields: &[(&str, &[u8])] = &[("x-key", b"one"), ("x-key", b"\xE9\xFF"), ("x-key", b"")];
         is(
@@ -499,7 +545,7 @@ mod tests {
 
     #[test]
     fn where_ambiguous_names_are_kept_a_field_is_found_under_all_that_are_read_as_its_own() {
-        let route = RouteTraits { parameters: &[], underscores: true };
+        let route = RouteTraits { parameters: &[], underscores: true, rewriting: None };
         let query = FactQuery::new("header.x-key", route).unwrap();
         let FactSource::AnyHeader(name) = query.source else { panic!("{query:?}") };
         assert_eq!(name, "x-key");

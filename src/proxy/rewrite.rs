@@ -1,6 +1,7 @@
 //! The upstream's path, if it differs from the client's. Knows no upstream.
 //!
 //! Policies and logs see the path that the client asked for, which is the one that was matched.
+//! Policies that ask for `upstream-path` see this one beside it.
 //! Both forms below join whole segments of a normal path, so the result is normal too: nothing that
 //! a client writes can escape from where the route sends it.
 
@@ -24,10 +25,10 @@ const WRITTEN: Paths = Paths {
 };
 
 /// The parts that a path is joined from.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rewriting(Vec<Part>);
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     /// Fixed segments, each with its slash.
     Text(String),

@@ -368,9 +368,13 @@ impl Route {
             extras.iter().flat_map(|extras| extras.changed()),
             facts.map(String::as_str),
         );
-        let decider = written
-            .policy
-            .map(|policy| Decider::new(policy, &parameters, settings, written.inspect));
+        let traits = RouteTraits {
+            parameters: &parameters,
+            underscores: settings.underscores_in_headers,
+            rewriting: extras.as_ref().and_then(|extras| extras.rewriting()),
+        };
+        let decider =
+            written.policy.map(|policy| Decider::new(policy, traits, settings, written.inspect));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
         let is_folded = is_folded(&written.path);
         Self {
@@ -422,13 +426,11 @@ impl DirectResponse {
 impl Decider {
     fn new(
         policy: RoutePolicy,
-        parameters: &[&String],
+        route: RouteTraits<'_>,
         settings: &Settings,
         inspect: Inspect,
     ) -> Self {
         let (mut queries, mut missing_facts) = (Vec::new(), Vec::new());
-        let underscores = settings.underscores_in_headers;
-        let route = RouteTraits { parameters, underscores };
         for fact in policy.policy.request_facts() {
             match FactQuery::new(fact, route) {
                 Some(query) => queries.push(query),

@@ -31,6 +31,8 @@ labels! {
         UnreachedBurst = "unreached-burst",
         /// A budget that one request may use up.
         SmallBudget = "small-budget",
+        /// A price of all other models that is lower than that of one.
+        CheapOthers = "cheap-others",
         /// A cost that a limit refuses anyway.
         UnreachedCost = "unreached-cost",
         /// A key that clients choose themselves.

@@ -99,6 +99,24 @@ async fn a_thousand_reservations_of_a_killed_proxy_stand_and_nothing_drifts() {
     .await;
 }
 
+#[test]
+fn a_call_is_known_by_the_path_after_rewriting() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .upstream("model", &upstream.url(), "")
+        .more(&policy(QUOTA, ""))
+        .route("path = \"/ask/*\"\nupstream = \"model\"\npolicy = \"llm\"\nrewrite = { strip_prefix = \"/ask\", add_prefix = \"/v1\" }")
+        .route("path = \"/own/batches\"\nupstream = \"model\"\npolicy = \"llm\"\nrewrite = \"/v1/chat/completions\"");
+    let weir = Weir::start(&config.text());
+    let status = |path: &str| {
+        let request = request(&body(OUTPUT)).replace("/v1/chat/completions", path);
+        raw(weir.http, request.as_bytes(), TIMEOUT).get(9..12).unwrap_or_default().to_owned()
+    };
+    assert_eq!(status("/ask/chat/completions"), "200");
+    assert_eq!(status("/ask/fine_tuning/jobs"), "403", "nothing tells what it uses");
+    assert_eq!(status("/own/batches"), "200", "it is none");
+}
+
 #[tokio::test]
 async fn a_client_is_told_whether_the_allowance_is_in_use_or_spent() {
     let quota = reserved(OUTPUT) + 200;

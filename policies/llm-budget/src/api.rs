@@ -7,6 +7,7 @@
 use weir_policy::{Gather, Meter, ResponseView};
 
 use crate::AMOUNT_MAX;
+use crate::references::References;
 
 mod known;
 mod pointers;
@@ -26,13 +27,19 @@ pub(crate) struct Api {
     pub(crate) copies: Vec<String>,
     /// The pointer to the second of several prompts, each of which has answers of its own.
     pub(crate) second_prompt: Option<String>,
+    /// Pointers to the service tier.
+    pub(crate) tiers: Vec<String>,
     /// The pointer that tells whether the reply is streamed.
     pub(crate) stream: Option<String>,
     /// The pointer that tells whether the reply is only made later, and fetched by another request.
     pub(crate) background: Option<String>,
     /// The parameter of the query that tells the form of a streamed reply.
     pub(crate) form: Option<String>,
+    /// Where a request refers to what the provider adds to its input.
+    pub(crate) references: References,
     input: Told,
+    /// Parts of the input that may have other prices.
+    caches: Caches,
     output: Told,
     /// Where a reply tells its output so far, before it is complete.
     so_far: Vec<Reading>,
@@ -69,6 +76,21 @@ pub(crate) struct Reading {
 /// Numbers in a reply that make one amount: the sum of the addends, each of which is the largest of
 /// the places where it may stand.
 pub(crate) type Told = Vec<Vec<Reading>>;
+
+/// Where a reply tells which parts of the input were read from a cache or written to it.
+#[derive(Debug, Default)]
+struct Caches {
+    read: Told,
+    written: Told,
+    /// What of that is kept for an hour.
+    written_1h: Told,
+}
+
+impl Caches {
+    fn readings(&self) -> impl Iterator<Item = &Reading> {
+        [&self.read, &self.written, &self.written_1h].into_iter().flatten().flatten()
+    }
+}
 
 /// What a request's path asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +143,10 @@ pub(crate) enum Role {
 pub(crate) struct Reply {
     /// Tokens of input.
     pub(crate) input: Option<u64>,
+    /// What of them was read from a cache, written to one, and written for an hour.
+    pub(crate) cached: u64,
+    pub(crate) written: u64,
+    pub(crate) written_1h: u64,
     /// Tokens of output.
     pub(crate) output: Option<u64>,
     /// Tokens of output that were told before the reply was complete.
@@ -170,6 +196,17 @@ impl Api {
         let path = decoded(path);
         let (_, last) = path.rsplit_once("/models/")?;
         let name = last.rsplit_once(':').map_or(last, |(name, _)| name);
+        Some(name.to_owned()).filter(|name| !name.is_empty())
+    }
+
+    /// The deployment in a path of Azure's, which is the model whatever the body says.
+    pub(crate) fn deployment_in(&self, path: &str) -> Option<String> {
+        if self.dialect != Dialect::OpenAi {
+            return None;
+        }
+        let path = decoded(path);
+        let start = path.to_ascii_lowercase().find(known::DEPLOYMENTS)? + known::DEPLOYMENTS.len();
+        let name = path.get(start..)?.split('/').next()?;
         Some(name.to_owned()).filter(|name| !name.is_empty())
     }
 
@@ -223,10 +260,13 @@ impl Api {
         }
     }
 
-    /// What to read from a reply.
-    pub(crate) fn meters(&self, call: Call) -> Vec<(Role, Meter)> {
+    /// What to read from a reply. `caches` says whether parts of the input have other prices.
+    pub(crate) fn meters(&self, call: Call, caches: bool) -> Vec<(Role, Meter)> {
         let meter = |it: &Reading| Meter { pointer: it.pointer.clone(), gather: it.gather };
-        let input = self.input.iter().flatten().map(|it| (Role::Input, meter(it)));
+        let known = |it: &&Reading| self.input.iter().flatten().any(|known| known == *it);
+        let of_caches = self.caches.readings().filter(|it| caches && !known(it));
+        let input = self.input.iter().flatten().chain(of_caches);
+        let input = input.map(|it| (Role::Input, meter(it)));
         let placed = |(place, it)| (Role::Output(place), meter(it));
         let output = self.output.iter().flat_map(|addend| (0..).zip(addend).map(placed));
         // It has a place of its own: what the first event tells is part of what the last one does.
@@ -255,7 +295,8 @@ impl Api {
             Call::Chat | Call::Completions => !of_responses,
             Call::Responses => of_responses,
             Call::InputOnly => pointer.starts_with("/usage/"),
-            Call::Stream | Call::Other => true,
+            // There is no room for more than what all calls tell.
+            Call::Stream | Call::Other => !known::OPENAI_CACHED.contains(&pointer),
         }
     }
 
@@ -277,6 +318,9 @@ impl Api {
         let text = texts(Gather::Count).max(texts(Gather::Bytes).div_ceil(bytes_per_token.max(1)));
         Reply {
             input: sum(&self.input),
+            cached: sum(&self.caches.read).unwrap_or(0),
+            written: sum(&self.caches.written).unwrap_or(0),
+            written_1h: sum(&self.caches.written_1h).unwrap_or(0),
             output: sum(&self.output),
             so_far: largest(&self.so_far),
             text: Some(text.min(AMOUNT_MAX)).filter(|tokens| *tokens > 0),

@@ -3,9 +3,11 @@
 //! A name that is there twice in the body is a repeated fact. Which of the values the upstream
 //! takes is not known, so the larger maximum counts, and two models are refused.
 
-use weir_policy::{Denial, Facts};
+use weir_policy::{Denial, Facts, Json};
 
 use crate::api::{Api, Call, ModelAt, Place};
+use crate::config::Settings;
+use crate::references::Counts;
 use crate::{AMOUNT_MAX, Stop};
 
 /// A request for tokens.
@@ -13,8 +15,14 @@ use crate::{AMOUNT_MAX, Stop};
 pub(crate) struct Asked<'a> {
     pub(crate) call: Call,
     pub(crate) model: Option<String>,
-    /// Tokens of input, estimated from the size of the body.
+    /// Tokens of input, estimated from the size of the body and what it refers to.
     pub(crate) input: u64,
+    /// Tokens of input that it can't have more of, as far as its body says.
+    pub(crate) input_max: u64,
+    /// The service tiers that it names; an empty text for what is no name.
+    pub(crate) tiers: Vec<String>,
+    /// Whether the provider adds something to the input that the body only refers to.
+    pub(crate) refers: bool,
     /// The largest maximum of output for one answer, of those that the call heeds; `None` if the
     /// request names none.
     pub(crate) maximum: Option<u64>,
@@ -29,21 +37,32 @@ pub(crate) struct Asked<'a> {
     pub(crate) in_events: bool,
 }
 
-/// The facts that [`read`] looks at, besides the path.
-pub(crate) fn facts(api: &Api) -> Vec<String> {
+/// The facts with the path: the client's, and the upstream's where the route rewrites it.
+pub(crate) const PATHS: [&str; 2] = ["path", "upstream-path"];
+
+/// The path that the upstream gets: it decides what is called.
+pub(crate) fn path<'f>(facts: &Facts<'f>) -> &'f str {
+    let [own, upstream] = PATHS;
+    facts.get(upstream).or_else(|| facts.get(own)).unwrap_or_default()
+}
+
+/// The facts that [`read`] looks at, besides [`PATHS`].
+pub(crate) fn facts(api: &Api, settings: &Settings) -> Vec<String> {
+    let references = if settings.counts_references() { api.references.facts() } else { Vec::new() };
     let model = match &api.model {
         ModelAt::Pointer(pointer) => Some(pointer),
         ModelAt::Path | ModelAt::Nowhere => None,
     };
     let values = api.all_maxima().iter().chain(&api.copies).chain(&api.stream);
-    let values =
-        values.chain(&api.background).chain(&api.second_prompt).map(|pointer| json(pointer));
+    let values = values.chain(&api.background).chain(&api.second_prompt).chain(&api.tiers);
+    let values = values.map(|pointer| json(pointer));
     let of_body = ["body.type", "body.bytes"].map(str::to_owned);
     of_body
         .into_iter()
         .chain(model.map(|pointer| text(pointer)))
         .chain(values)
         .chain(api.form.as_ref().map(|name| query(name)))
+        .chain(references)
         .collect()
 }
 
@@ -54,8 +73,7 @@ pub(crate) fn facts(api: &Api) -> Vec<String> {
 pub(crate) fn read<'a>(
     api: &'a Api,
     facts: &Facts,
-    bytes_per_token: u64,
-    unpriced: bool,
+    settings: &Settings,
 ) -> Result<Asked<'a>, Stop> {
     match facts.get("body.type") {
         Some("json") => {}
@@ -70,10 +88,10 @@ pub(crate) fn read<'a>(
     }
     let bytes = facts.get("body.bytes").and_then(|bytes| bytes.parse::<u64>().ok());
     let bytes = bytes.ok_or_else(|| "the proxy showed no body.bytes".to_owned())?;
-    let path = facts.get("path").unwrap_or_default();
+    let path = path(facts);
     let call = api.call(path);
     refuse_background(api, call, facts)?;
-    if !unpriced {
+    if !settings.unpriced {
         refuse_several_prompts(api, call, facts)?;
     }
     let mut maximum = None;
@@ -88,10 +106,18 @@ pub(crate) fn read<'a>(
     for pointer in &api.copies {
         copies = copies.max(largest(facts, pointer)?.unwrap_or(1));
     }
+    let references =
+        if settings.counts_references() { api.references.count(facts) } else { Counts::default() };
+    let of_body = bytes.div_ceil(settings.bytes_per_token.max(1));
+    let input = of_body.saturating_add(references.tokens(settings.references));
     Ok(Asked {
         call,
         model: model(api, facts, path)?,
-        input: bytes.div_ceil(bytes_per_token.max(1)).clamp(1, AMOUNT_MAX),
+        input: input.clamp(1, AMOUNT_MAX),
+        // A token has a byte at least.
+        input_max: if references.is_empty() { bytes } else { AMOUNT_MAX },
+        tiers: tiers(api, facts),
+        refers: !references.is_empty(),
         // 0 is no maximum: some servers take it for none at all.
         maximum: maximum.filter(|tokens| *tokens > 0),
         named,
@@ -157,6 +183,9 @@ fn model(api: &Api, facts: &Facts, path: &str) -> Result<Option<String>, Denial>
         ModelAt::Nowhere => Ok(None),
         ModelAt::Path => Ok(Api::model_in(path)),
         ModelAt::Pointer(pointer) => {
+            if let Some(deployment) = api.deployment_in(path) {
+                return Ok(Some(deployment));
+            }
             let name = text(pointer);
             let mut values = facts.all(&name);
             let first = values.next();
@@ -167,6 +196,13 @@ fn model(api: &Api, facts: &Facts, path: &str) -> Result<Option<String>, Denial>
             Ok(first.map(str::to_owned))
         }
     }
+}
+
+fn tiers(api: &Api, facts: &Facts) -> Vec<String> {
+    let names = api.tiers.iter().map(|pointer| json(pointer)).collect::<Vec<_>>();
+    let values = names.iter().flat_map(|name| facts.all(name)).filter(|value| *value != "null");
+    let name = |value| Some(Json::parse(value).ok()?.as_str()?.into_owned());
+    values.map(|value| name(value).unwrap_or_default()).collect()
 }
 
 /// The largest number at `pointer`. `null` is none. A number in quotes is refused like all else

@@ -9,12 +9,16 @@ use weir_policy::{Conditions, Ipv6Prefix, LIMITS_MAX, Mistakes, Period};
 use crate::api::{Api, Named, Pointers};
 use crate::lists::{Counted, Plain, Settled};
 use crate::models::{Model, Models};
+use crate::references::Floors;
+use crate::reserve::IN_FLIGHT;
 use crate::{AMOUNT_MAX, LlmBudget};
 
 /// The list of limits that are not settled.
 const REQUESTS: &str = "requests";
 /// Bytes of one token, at most. More would make long inputs cost nothing.
 const BYTES_PER_TOKEN_MAX: u64 = 1_024;
+/// Requests of one key at the same time, at most: what a limit can count.
+const IN_FLIGHT_MAX: u64 = 1_000_000;
 
 /// How long the proxy reads a reply on, at most: ten minutes.
 type Wait = Period<0, 600_000>;
@@ -46,6 +50,13 @@ pub struct Config {
     /// Bytes of one token, where tokens are estimated.
     #[serde(default = "bytes_per_token")]
     bytes_per_token: u64,
+    /// Tokens of input reserved for what the body only refers to.
+    #[serde(default)]
+    references: Floors,
+    /// Requests with references of one key at the same time, unless `requests` limits that; 0: any
+    /// number.
+    #[serde(default = "in_flight")]
+    in_flight: u64,
     /// How long a reply is read on after its client left.
     #[serde(default = "read_on")]
     read_on: Wait,
@@ -64,6 +75,9 @@ pub struct Config {
     /// Whether calls are let through whose use nothing tells.
     #[serde(default)]
     unpriced: Unpriced,
+    /// What a complete reply with text and without usage is charged.
+    #[serde(default)]
+    without_usage: WithoutUsage,
     /// Bits of an IPv6 address that make one client.
     #[serde(default)]
     ipv6_prefix: Ipv6Prefix,
@@ -83,6 +97,17 @@ enum Unpriced {
     Allow,
 }
 
+/// What a complete reply with text and without usage is charged for its output.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum WithoutUsage {
+    /// What was reserved, or the estimate if that is more.
+    #[default]
+    Reserved,
+    /// The estimate from its texts.
+    Estimated,
+}
+
 fn default_max_output() -> u64 {
     4_096
 }
@@ -90,6 +115,10 @@ fn default_max_output() -> u64 {
 /// English has about 4 bytes a token. A low number reserves too much rather than too little.
 fn bytes_per_token() -> u64 {
     3
+}
+
+fn in_flight() -> u64 {
+    32
 }
 
 fn read_on() -> Wait {
@@ -109,6 +138,9 @@ fn least_output() -> u64 {
 pub(crate) struct Settings {
     pub(crate) default_max_output: u64,
     pub(crate) bytes_per_token: u64,
+    pub(crate) references: Floors,
+    /// 0: any number.
+    pub(crate) in_flight: u64,
     pub(crate) read_on_ms: u64,
     pub(crate) set_maximum: bool,
     pub(crate) partial: bool,
@@ -116,6 +148,15 @@ pub(crate) struct Settings {
     pub(crate) hard_cut: u64,
     /// Calls are let through whose use nothing tells.
     pub(crate) unpriced: bool,
+    /// The output of a complete reply without usage is estimated from its texts.
+    pub(crate) estimates: bool,
+}
+
+impl Settings {
+    /// Whether references in bodies are looked for.
+    pub(crate) fn counts_references(&self) -> bool {
+        self.in_flight > 0 || !self.references.is_zero()
+    }
 }
 
 impl Config {
@@ -128,12 +169,15 @@ impl Config {
         let settings = Settings {
             default_max_output: self.default_max_output,
             bytes_per_token: self.bytes_per_token,
+            references: self.references,
+            in_flight: self.default_in_flight(),
             read_on_ms: self.read_on.ms(),
             set_maximum: self.set_maximum,
             partial: self.partial,
             least_output: self.least_output,
             hard_cut: self.hard_cut,
             unpriced: self.unpriced == Unpriced::Allow,
+            estimates: self.without_usage == WithoutUsage::Estimated,
         };
         if self.money.is_some() && self.models.is_empty() {
             let expected = "a price of each model, or of all: `models = { \"*\" = { .. } }`";
@@ -173,10 +217,17 @@ impl Config {
             .filter_map(|(counted, list)| Some((counted, list.as_ref()?)))
     }
 
+    /// Requests with references at the same time. The operator's own limits come first.
+    fn default_in_flight(&self) -> u64 {
+        let limited = self.requests.as_ref().is_some_and(Plain::limits_concurrency);
+        if limited || self.settled().next().is_none() { 0 } else { self.in_flight }
+    }
+
     fn check_numbers(&self, mistakes: &mut Mistakes) {
         for (setting, number, least, most) in [
             ("default_max_output", self.default_max_output, 1, AMOUNT_MAX),
             ("bytes_per_token", self.bytes_per_token, 1, BYTES_PER_TOKEN_MAX),
+            ("in_flight", self.in_flight, 0, IN_FLIGHT_MAX),
             ("least_output", self.least_output, 1, AMOUNT_MAX),
             ("hard_cut", self.hard_cut, 0, AMOUNT_MAX),
         ] {
@@ -184,6 +235,7 @@ impl Config {
                 mistakes.add(setting, number, format_args!("{least} to {most}"));
             }
         }
+        self.references.check(mistakes);
     }
 
     fn check_lists(&self, mistakes: &mut Mistakes) {
@@ -216,9 +268,20 @@ impl Config {
                 known.push((list, name));
             }
         }
+        let in_flight = self.default_in_flight() > 0;
+        if let Some((list, _)) = known.iter().find(|(_, name)| in_flight && *name == IN_FLIGHT) {
+            let found = format_args!("a limit with the name {IN_FLIGHT:?}");
+            let expected =
+                "another name, or `in_flight = 0`: the limit of `in_flight` is called that";
+            mistakes.add(*list, found, expected);
+        }
         if count > LIMITS_MAX {
             let expected = format_args!("at most {LIMITS_MAX} for one request");
             mistakes.add("", format_args!("{count} limits in all lists"), expected);
+        } else if in_flight && count == LIMITS_MAX {
+            let found = format_args!("{count} limits in all lists, and the one of `in_flight`");
+            let expected = format_args!("at most {LIMITS_MAX} for one request, or `in_flight = 0`");
+            mistakes.add("", found, expected);
         }
     }
 

@@ -6,8 +6,9 @@
 //!
 //! One request, in reading order: `asked` reads the facts of its body, `reserve` makes the
 //! decision, `memo` carries what was reserved to the reply's end, and `settle` corrects it. `api`
-//! knows where each API writes its numbers, `models` the prices, `lists` the limits. Facts read:
-//! `method`, `path`, `client-ip`, some of the body's, and those that limits and conditions name.
+//! knows where each API writes its numbers, `references` what a body only refers to, `models` and
+//! `prices` the prices, `lists` the limits. Facts read: `method`, `path`, `upstream-path`,
+//! `client-ip`, the body and some of its values, and those that limits and conditions name.
 
 mod api;
 mod asked;
@@ -15,6 +16,8 @@ mod config;
 mod lists;
 mod memo;
 mod models;
+mod prices;
+mod references;
 mod reserve;
 mod settle;
 
@@ -79,8 +82,12 @@ impl Policy for LlmBudget {
     fn manifest(&self) -> Manifest {
         let limits = self.budgets.iter().map(|(_, limits)| limits).chain(&self.requests);
         // A body is read, and held for it, only if something in it is counted.
-        let body = if self.budgets.is_empty() { Vec::new() } else { asked::facts(&self.api) };
-        Manifest::reads(["method", "path", "client-ip"])
+        let body = match self.budgets.is_empty() {
+            true => Vec::new(),
+            false => asked::facts(&self.api, &self.settings),
+        };
+        Manifest::reads(["method", "client-ip"])
+            .and(asked::PATHS)
             .and(body)
             .and(self.bypass.facts())
             .and(limits.flat_map(Limits::facts))
@@ -94,7 +101,7 @@ impl Policy for LlmBudget {
         }
         // Some servers take a method in any case.
         let posts = facts.get("method").is_some_and(|method| method.eq_ignore_ascii_case("POST"));
-        let path = facts.get("path").unwrap_or_default();
+        let path = asked::path(facts);
         let counts_use = !self.budgets.is_empty();
         if counts_use && !self.settings.unpriced && self.api.is_unpriced(path, posts) {
             let reason = "nothing would tell what this call uses, so no budget can count it";
@@ -115,7 +122,7 @@ impl Policy for LlmBudget {
     fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
         let memo = memo::Memo::read(memo).ok_or("a memo that this policy has not written")?;
         let reply = self.api.read(response, self.settings.bytes_per_token);
-        Ok(settle::settlement(&memo, &reply, response))
+        Ok(settle::settlement(&memo, &reply, response, self.settings.estimates))
     }
 }
 

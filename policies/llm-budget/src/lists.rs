@@ -4,7 +4,6 @@ use serde::{Deserialize, Deserializer};
 use weir_policy::{Json, Limit, Limits, Mistakes};
 
 use crate::AMOUNT_MAX;
-use crate::models::Price;
 
 /// Algorithms whose units can be neither given back nor owed.
 const UNSETTLED: [&str; 3] = ["leaky_bucket", "concurrency", "script"];
@@ -45,13 +44,13 @@ impl Counted {
         }
     }
 
-    /// Units for these tokens, 2^52 at most. Nothing costs money without a price.
-    pub(crate) fn units(self, input: u64, output: u64, price: Option<Price>) -> u64 {
+    /// Units for these tokens, which cost so many micro-dollars: 2^52 at most.
+    pub(crate) fn units(self, input: u64, output: u64, money: u64) -> u64 {
         let units = match self {
             Self::Tokens => input.saturating_add(output),
             Self::Input => input,
             Self::Output => output,
-            Self::Money => price.map_or(0, |price| price.of(input, output)),
+            Self::Money => money,
         };
         units.min(AMOUNT_MAX)
     }
@@ -145,6 +144,11 @@ impl Settled {
 }
 
 impl Plain {
+    /// Whether one of its limits is on requests at the same time.
+    pub(crate) fn limits_concurrency(&self) -> bool {
+        self.items.iter().any(|item| item.text("algorithm").as_deref() == Some("concurrency"))
+    }
+
     /// The names of its limits, also of those with mistakes.
     pub(crate) fn names(&self) -> impl Iterator<Item = Option<String>> {
         self.items.iter().map(|item| item.text("name"))

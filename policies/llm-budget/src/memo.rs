@@ -1,12 +1,14 @@
 //! What a decision leaves for the reply's end: text, since `settle` may run in another instance.
 //!
-//! The first line has what was reserved, and the prices: `input output extends input-price
-//! output-price`. Each further line is a limit: `list shares taken name`.
+//! The first line has what was reserved: `input output extends`. With prices, the tier and the most
+//! input follow, the price of each kind of tokens, and as many prices for each step, after the
+//! input above which it applies: `percent input-max rates (above rates)*`. Each further line is a
+//! limit: `list shares taken name`.
 
 use std::fmt::Write as _;
 
 use crate::lists::Counted;
-use crate::models::Price;
+use crate::prices::{Rates, Tariff};
 
 /// What was reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub(crate) struct Memo {
     pub(crate) output: u64,
     /// Whether the output is reserved in steps.
     pub(crate) extends: bool,
-    pub(crate) price: Option<Price>,
+    pub(crate) tariff: Option<Tariff>,
     pub(crate) limits: Vec<Taken>,
 }
 
@@ -33,12 +35,19 @@ pub(crate) struct Taken {
 }
 
 impl Memo {
-    /// The text. With 16 limits and the longest names it has 1,700 bytes.
+    /// The text. With 16 limits, the longest names and all steps of prices it has 2,300 bytes.
     pub(crate) fn write(&self) -> String {
         let mut text = format!("{} {} {}", self.input, self.output, u8::from(self.extends));
         // Writing to a String can't fail.
-        if let Some(price) = self.price {
-            let _ = write!(text, " {} {}", price.input, price.output);
+        if let Some(tariff) = &self.tariff {
+            let steps = tariff
+                .above
+                .iter()
+                .flat_map(|(above, rates)| [*above].into_iter().chain(rates.numbers()));
+            let numbers = [tariff.percent, tariff.input_max].into_iter();
+            for number in numbers.chain(tariff.base.numbers()).chain(steps) {
+                let _ = write!(text, " {number}");
+            }
         }
         for limit in &self.limits {
             let list = limit.counted.setting();
@@ -55,15 +64,10 @@ impl Memo {
         let input = words.next()?.parse().ok()?;
         let output = words.next()?.parse().ok()?;
         let extends = flag(words.next()?)?;
-        let price = match (words.next(), words.next()) {
-            (None, None) => None,
-            (Some(input), Some(output)) => {
-                Some(Price { input: input.parse().ok()?, output: output.parse().ok()? })
-            }
-            _ => return None,
-        };
+        let numbers = words.map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        let tariff = if numbers.is_empty() { None } else { Some(tariff(&numbers)?) };
         let limits = lines.map(Taken::read).collect::<Option<_>>()?;
-        Some(Self { input, output, extends, price, limits })
+        Some(Self { input, output, extends, tariff, limits })
     }
 }
 
@@ -76,6 +80,25 @@ impl Taken {
         let units = words.next()?.parse().ok()?;
         Some(Self { counted, shares, units, name: words.next()?.to_owned() })
     }
+}
+
+fn tariff(numbers: &[u64]) -> Option<Tariff> {
+    let ([percent, input_max], rest) = numbers.split_first_chunk()?;
+    let (base, rest) = rest.split_first_chunk()?;
+    let (steps, incomplete) = rest.as_chunks::<6>();
+    if !incomplete.is_empty() {
+        return None;
+    }
+    let step = |step: &[u64; 6]| {
+        let [above, rates @ ..] = *step;
+        (above, Rates::of_numbers(rates))
+    };
+    Some(Tariff {
+        base: Rates::of_numbers(*base),
+        above: steps.iter().map(step).collect(),
+        percent: *percent,
+        input_max: *input_max,
+    })
 }
 
 fn flag(word: &str) -> Option<bool> {

@@ -6,45 +6,45 @@ use serde::Deserialize;
 use weir_policy::Mistakes;
 
 use crate::AMOUNT_MAX;
+use crate::prices::{Prices, WrittenRates, WrittenStep};
 
 /// Models in the table, at most.
 const MODELS_MAX: usize = 10_000;
 /// Bytes of a model's name in the table, at most.
 const NAME_BYTES_MAX: usize = 256;
-/// Prices are for so many tokens.
-const TOKENS_PER_PRICE: u128 = 1_000_000;
 /// Characters of the label in the access log, at most.
 const LABEL_CHARS_MAX: usize = 64;
 /// The label of a model that the table does not name.
 const OTHER: &str = "other";
 
-/// One model as it is written in `models`.
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// One model as it is written in `models`. Prices are micro-dollars for a million tokens.
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Model {
-    /// Micro-dollars for a million tokens of input.
     input: Option<u64>,
-    /// Micro-dollars for a million tokens of output.
     output: Option<u64>,
+    /// The price of input that is read from a cache.
+    cached_input: Option<u64>,
+    /// The price of input that is written to a cache, and to one that keeps it for an hour.
+    cache_write: Option<u64>,
+    cache_write_1h: Option<u64>,
+    /// Prices for requests with more input.
+    #[serde(default)]
+    above: Vec<WrittenStep>,
+    /// Prices of service tiers, in percent.
+    #[serde(default)]
+    tiers: BTreeMap<String, u64>,
     /// Tokens reserved for a request that names no maximum.
     max_output: Option<u64>,
 }
 
-/// What a model costs, in micro-dollars for a million tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Price {
-    pub(crate) input: u64,
-    pub(crate) output: u64,
-}
-
-impl Price {
-    /// Micro-dollars for these tokens, rounded up.
-    pub(crate) fn of(self, input: u64, output: u64) -> u64 {
-        let product = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
-        // Two products of numbers of 64 bits may exceed 128 bits.
-        let sum = product(input, self.input).saturating_add(product(output, self.output));
-        u64::try_from(sum.div_ceil(TOKENS_PER_PRICE)).unwrap_or(u64::MAX)
-    }
+/// One model of the table.
+#[derive(Debug)]
+struct Entry {
+    /// Its name as it was written.
+    written: String,
+    prices: Option<Prices>,
+    max_output: Option<u64>,
 }
 
 /// What is known of the model of a request.
@@ -52,7 +52,7 @@ impl Price {
 pub(crate) struct Known<'a> {
     /// For the access log. One of the table's names, since clients can invent any number of others.
     pub(crate) label: &'a str,
-    pub(crate) price: Option<Price>,
+    pub(crate) prices: Option<&'a Prices>,
     pub(crate) max_output: Option<u64>,
 }
 
@@ -60,9 +60,9 @@ pub(crate) struct Known<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Models {
     /// Names without `*`.
-    whole: BTreeMap<String, Model>,
-    /// Names that ended in `*`, without it. The values have the name as it was written.
-    prefixes: BTreeMap<String, (String, Model)>,
+    whole: BTreeMap<String, Entry>,
+    /// Names that ended in `*`, without it.
+    prefixes: BTreeMap<String, Entry>,
     /// Bytes of the longest prefix.
     longest: usize,
 }
@@ -80,14 +80,14 @@ impl Models {
         }
         let mut models = Self::default();
         for (name, model) in written {
-            check(&name, &model, priced, mistakes);
-            match name.strip_suffix('*') {
+            let entry = entry(name, model, priced, mistakes);
+            match entry.written.strip_suffix('*').map(str::to_owned) {
                 Some(prefix) => {
                     models.longest = models.longest.max(prefix.len());
-                    models.prefixes.insert(prefix.to_owned(), (name, model));
+                    models.prefixes.insert(prefix, entry);
                 }
                 None => {
-                    models.whole.insert(name, model);
+                    models.whole.insert(entry.written.clone(), entry);
                 }
             }
         }
@@ -98,33 +98,34 @@ impl Models {
     /// stands for a request that names no model: only `*` fits it.
     pub(crate) fn find(&self, name: Option<&str>) -> Option<Known<'_>> {
         let name = name.unwrap_or_default();
-        if let Some((written, model)) = self.whole.get_key_value(name) {
-            return Some(model.known(written));
+        if let Some(entry) = self.whole.get(name) {
+            return Some(entry.known());
         }
         let lengths = (0..=name.len().min(self.longest)).rev();
         let mut prefixes = lengths.filter_map(|length| self.prefixes.get(name.get(..length)?));
-        prefixes.next().map(|(written, model)| model.known(written))
+        prefixes.next().map(Entry::known)
     }
 }
 
-impl Model {
-    fn known<'a>(&self, written: &'a str) -> Known<'a> {
+impl Entry {
+    fn known(&self) -> Known<'_> {
+        let written = self.written.as_str();
         let end = written.char_indices().nth(LABEL_CHARS_MAX).map_or(written.len(), |(at, _)| at);
         let label = if written == "*" { OTHER } else { written.get(..end).unwrap_or(OTHER) };
-        let price = self.input.zip(self.output).map(|(input, output)| Price { input, output });
-        Known { label, price, max_output: self.max_output }
+        Known { label, prices: self.prices.as_ref(), max_output: self.max_output }
     }
 }
 
 impl Known<'_> {
     /// A model that the table does not have.
     pub(crate) const UNKNOWN: Known<'static> =
-        Known { label: OTHER, price: None, max_output: None };
+        Known { label: OTHER, prices: None, max_output: None };
 }
 
-fn check(name: &str, model: &Model, priced: bool, mistakes: &mut Mistakes) {
+/// Checks a model, and adds its mistakes.
+fn entry(name: String, model: Model, priced: bool, mistakes: &mut Mistakes) -> Entry {
     let at = format!("models.{name}");
-    let stem = name.strip_suffix('*').unwrap_or(name);
+    let stem = name.strip_suffix('*').unwrap_or(&name);
     let fits = !name.is_empty() && name.len() <= NAME_BYTES_MAX;
     if !fits || stem.contains('*') || name.chars().any(char::is_control) {
         let expected = format_args!(
@@ -132,20 +133,16 @@ fn check(name: &str, model: &Model, priced: bool, mistakes: &mut Mistakes) {
         );
         mistakes.add(&at, format_args!("the name {name:?}"), expected);
     }
-    for (setting, price) in [("input", model.input), ("output", model.output)] {
-        match price {
-            None if priced => mistakes.add(
-                format!("{at}.{setting}"),
-                format_args!("no `{setting}`"),
-                "a price in micro-dollars for a million tokens, as there are `money` limits",
-            ),
-            Some(price) if price > AMOUNT_MAX => {
-                mistakes.add(format!("{at}.{setting}"), price, format_args!("0 to {AMOUNT_MAX}"));
-            }
-            _ => {}
-        }
-    }
     if let Some(max) = model.max_output.filter(|max| *max == 0 || *max > AMOUNT_MAX) {
         mistakes.add(format!("{at}.max_output"), max, format_args!("1 to {AMOUNT_MAX}"));
     }
+    let base = WrittenRates {
+        input: model.input,
+        output: model.output,
+        cached_input: model.cached_input,
+        cache_write: model.cache_write,
+        cache_write_1h: model.cache_write_1h,
+    };
+    let prices = Prices::new(base, &model.above, model.tiers, (&at, priced), mistakes);
+    Entry { written: name, prices, max_output: model.max_output }
 }

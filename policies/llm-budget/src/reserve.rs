@@ -6,14 +6,17 @@
 
 use std::time::Duration;
 
-use weir_policy::{Decision, Denial, Estimate, Facts, HardCut, Limit, Meter, Partial, Term};
+use weir_policy::{
+    Algorithm, Decision, Denial, Estimate, Facts, HardCut, Limit, Meter, Partial, Term,
+};
 
 use crate::api::Role;
 use crate::asked::{self, Asked};
 use crate::config::Settings;
 use crate::lists::{Counted, cost_max};
 use crate::memo::{Memo, Taken};
-use crate::models::{Known, Price};
+use crate::models::Known;
+use crate::prices::Tariff;
 use crate::{AMOUNT_MAX, LlmBudget, Stop};
 
 /// Groups of the estimate's terms. A group is a sum, and the largest counts, as in
@@ -22,6 +25,9 @@ use crate::{AMOUNT_MAX, LlmBudget, Stop};
 const COUNT_GROUP: u32 = 0;
 const BYTES_GROUP: u32 = 1;
 const TOLD_GROUPS: u32 = 2;
+
+/// The name of the limit on requests with references at the same time.
+pub(crate) const IN_FLIGHT: &str = "in-flight";
 
 /// How much of what a request may use is taken when it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +45,7 @@ enum Mode {
 struct Reservation<'a> {
     asked: &'a Asked<'a>,
     settings: &'a Settings,
-    price: Option<Price>,
+    tariff: Option<Tariff>,
     /// Tokens of output of one answer, and of all of them.
     each: u64,
     output: u64,
@@ -62,7 +68,7 @@ impl LlmBudget {
     /// The decision about a request for tokens.
     pub(crate) fn reserve(&self, facts: &Facts) -> Result<Decision, Stop> {
         let settings = &self.settings;
-        let asked = asked::read(&self.api, facts, settings.bytes_per_token, settings.unpriced)?;
+        let asked = asked::read(&self.api, facts, settings)?;
         let known = self.known(&asked)?;
         let client = self.ipv6_prefix.client(facts)?.key();
         let mut limits = Vec::new();
@@ -78,13 +84,15 @@ impl LlmBudget {
             changes.push((pointer, "true".to_owned()));
         }
         let charged = reservation.limits.iter().map(|(_, limit)| limit.clone());
-        let limits: Vec<Limit> = charged.chain(self.count(facts)?).collect();
+        let limits = charged.chain(self.count(facts)?).chain(reservation.in_flight()).collect();
         let mut decision = check(limits).label("model", known.label);
         for (pointer, json) in changes {
             decision = decision.body_change(pointer, json);
         }
         Ok(if settled {
-            reservation.settled(decision, self.api.meters(asked.call))
+            let caches = reservation.tariff.as_ref().is_some_and(Tariff::tells_caches_apart);
+            let caches = caches && self.has_money();
+            reservation.settled(decision, self.api.meters(asked.call, caches))
         } else {
             decision
         })
@@ -126,14 +134,16 @@ impl<'a> Reservation<'a> {
         } else {
             asked.named.iter().map(|(pointer, _)| *pointer).collect()
         };
-        let price = known.price;
+        let tiers = asked.tiers.iter().map(String::as_str);
+        let tariff = known.prices.map(|prices| prices.tariff(tiers, asked.input_max));
+        let money = tariff.as_ref().map_or(0, |tariff| tariff.most(asked.input, output));
         // A limit that this request can't charge anything must not refuse it: embeddings have no
         // output, and some models are free.
         let charged =
-            |(counted, _): &(Counted, Limit)| counted.units(asked.input, output, price) > 0;
+            |(counted, _): &(Counted, Limit)| counted.units(asked.input, output, money) > 0;
         let limits = limits.into_iter().filter(charged).collect();
         let (lowered, mode) = (false, Mode::Whole);
-        let mut this = Self { asked, settings, price, each, output, tell, lowered, mode, limits };
+        let mut this = Self { asked, settings, tariff, each, output, tell, lowered, mode, limits };
         this.choose_mode();
         this.set_costs();
         this
@@ -171,14 +181,15 @@ impl<'a> Reservation<'a> {
     }
 
     fn set_costs(&mut self) {
-        let (input, output, price) = (self.asked.input, self.output, self.price);
+        let (input, output) = (self.asked.input, self.output);
+        let money = self.tariff.as_ref().map_or(0, |tariff| tariff.most(input, output));
         let first = match self.mode {
             Mode::Whole | Mode::Partial => output,
             Mode::Steps(first) => first,
         };
         for (counted, limit) in &mut self.limits {
             let output = if *counted == Counted::Tokens { first } else { output };
-            limit.cost = counted.units(input, output, price).min(cost_max(limit));
+            limit.cost = counted.units(input, output, money).min(cost_max(limit));
             limit.unit = Some(counted.unit().to_owned());
         }
     }
@@ -186,6 +197,17 @@ impl<'a> Reservation<'a> {
     /// Whether the proxy may take less of a limit than its cost, or more in steps.
     fn shares(&self, counted: Counted, limit: &Limit) -> bool {
         self.mode != Mode::Whole && counted == Counted::Tokens && limit.may_refuse()
+    }
+
+    /// The limit on requests at the same time, for one whose input is not known: what they all use
+    /// beyond their reservations is not owed beyond the limits' debt. It has the key of the first
+    /// limit that can refuse the request.
+    fn in_flight(&self) -> Option<Limit> {
+        let quota = self.settings.in_flight;
+        let (_, of) = self.limits.iter().find(|(_, limit)| limit.may_refuse())?;
+        let tag = of.tag.clone();
+        let limit = Limit::new(IN_FLIGHT, of.key.clone(), Algorithm::concurrency(quota));
+        (quota > 0 && self.asked.refers).then_some(Limit { tag, ..limit })
     }
 
     fn shared(&self) -> impl Iterator<Item = &Limit> {
@@ -260,7 +282,7 @@ impl<'a> Reservation<'a> {
             input: self.asked.input,
             output: self.output,
             extends: matches!(self.mode, Mode::Steps(_)),
-            price: self.price,
+            tariff: self.tariff.clone(),
             limits: self.limits.iter().map(taken).collect(),
         }
     }

@@ -7,6 +7,7 @@ use weir_policy::{Adjustment, Outcome, ResponseView, Settlement};
 use crate::AMOUNT_MAX;
 use crate::api::Reply;
 use crate::memo::{Memo, Taken};
+use crate::prices::Usage;
 
 /// What the proxy notes where there was no reply yet: the client left, the proxy shuts down, the
 /// request took longer than it may. And nothing at all.
@@ -22,26 +23,32 @@ const WITHOUT_REPLY: &str = "none";
 enum Used {
     /// Nothing: there was no answer.
     Nothing,
-    /// These tokens of input and output.
-    Tokens(u64, u64),
+    /// These tokens. The input was told, or is estimated.
+    Tokens { usage: Usage, told: bool },
     /// Nobody knows: the reservation stands.
     Unknown,
 }
 
-/// The changes of all limits, and what was used, as far as it is known.
-pub(crate) fn settlement(memo: &Memo, reply: &Reply, response: &ResponseView) -> Settlement {
-    let used = used(memo, reply, response);
+/// The changes of all limits, and what was used, as far as it is known. `estimates` says whether
+/// the output of a complete reply without usage is estimated from its texts.
+pub(crate) fn settlement(
+    memo: &Memo,
+    reply: &Reply,
+    response: &ResponseView,
+    estimates: bool,
+) -> Settlement {
+    let used = used(memo, reply, response, estimates);
     let changes = memo.limits.iter().filter_map(|limit| adjustment(memo, limit, used, response));
     let settlement = Settlement::from_iter(changes);
     match used {
-        Used::Tokens(input, output) => {
-            settlement.amount("input-tokens", input).amount("output-tokens", output)
+        Used::Tokens { usage, .. } => {
+            settlement.amount("input-tokens", usage.input).amount("output-tokens", usage.output)
         }
         Used::Nothing | Used::Unknown => settlement,
     }
 }
 
-fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
+fn used(memo: &Memo, reply: &Reply, response: &ResponseView, estimates: bool) -> Used {
     let gone = response.outcome == Outcome::ClientGone;
     // The upstream may have worked for a client that did not wait for the head of the reply.
     let unseen = gone && NO_REPLY.contains(&response.status);
@@ -61,13 +68,24 @@ fn used(memo: &Memo, reply: &Reply, response: &ResponseView) -> Used {
         // What was told may be older than the last text.
         Some(told) => told.max(seen.unwrap_or(0)),
         // Of an output that nothing was seen of, only a complete reply says that it is empty.
-        None if complete => seen.unwrap_or(0),
+        None if complete && (seen.is_none() || estimates) => seen.unwrap_or(0),
         // A stream that is cut is taken in steps as its text is seen.
         None if memo.extends && seen.is_some() => seen.unwrap_or(0),
-        // What is thought before the text is told by the usage alone, which did not come.
+        // What is thought before the text is told by the usage alone, which did not come. And how
+        // many tokens a text has is known from the usage alone.
         None => reserved_output(memo, response).max(seen.unwrap_or(0)),
     };
-    Used::Tokens(reply.input.unwrap_or(memo.input), output)
+    let usage = match reply.input {
+        Some(input) => Usage {
+            input,
+            cached: reply.cached,
+            written: reply.written,
+            written_1h: reply.written_1h,
+            output,
+        },
+        None => Usage { input: memo.input, output, ..Usage::default() },
+    };
+    Used::Tokens { usage, told: reply.input.is_some() }
 }
 
 /// The output that the request could use: less than it asked for, if less was left.
@@ -85,11 +103,19 @@ fn adjustment(
     let taken = taken(limit, response);
     let used = match used {
         Used::Nothing => 0,
-        Used::Tokens(input, output) => limit.counted.units(input, output, memo.price),
+        Used::Tokens { usage, told } => {
+            let money = memo.tariff.as_ref().map_or(0, |tariff| match told {
+                true => tariff.of(&usage),
+                false => tariff.most(usage.input, usage.output),
+            });
+            limit.counted.units(usage.input, usage.output, money)
+        }
         // A reply that was reserved in steps was not extended if nothing could be read. It is
         // charged what it would have been without steps.
         Used::Unknown if memo.extends => {
-            taken.max(limit.counted.units(memo.input, memo.output, memo.price))
+            let money = memo.tariff.as_ref();
+            let money = money.map_or(0, |tariff| tariff.most(memo.input, memo.output));
+            taken.max(limit.counted.units(memo.input, memo.output, money))
         }
         Used::Unknown => taken,
     };

@@ -3,6 +3,8 @@
 mod asking;
 mod cutting;
 mod mistakes;
+mod pricing;
+mod references;
 mod reserving;
 mod settling;
 

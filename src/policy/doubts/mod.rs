@@ -65,6 +65,7 @@ pub(super) fn of_limits(settings: &Settings) -> Vec<Doubt> {
     });
     if is("llm-budget") {
         shipped::llm_budget(&config, &mut doubts);
+        shipped::llm_prices(&config, &mut doubts);
     }
     if is("graphql-cost") {
         shipped::graphql_cost(&config, &mut doubts);

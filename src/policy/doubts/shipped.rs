@@ -81,6 +81,29 @@ pub(super) fn llm_budget(config: &Value, doubts: &mut Vec<Doubt>) {
     }
 }
 
+/// A price of `"*"` that is lower than another model's: a name that the table does not know may
+/// lead to the dearer one.
+pub(super) fn llm_prices(config: &Value, doubts: &mut Vec<Doubt>) {
+    let Some(models) = config.get("models").and_then(Value::as_object) else { return };
+    let Some(others) = models.get("*").filter(|_| config.get("money").is_some()) else { return };
+    for kind in ["input", "output"] {
+        let price = |model: &Value| model.get(kind).and_then(Value::as_u64);
+        let priced = models.iter().filter_map(|(name, model)| Some((name, price(model)?)));
+        let Some((name, dearest)) = priced.max_by_key(|(_, price)| *price) else { continue };
+        if let Some(own) = price(others).filter(|own| *own < dearest) {
+            let text = format!(
+                "all models that are not named cost {own} for {kind}, and {name} costs {dearest}: \
+                 a name that the upstream takes for {name} and this table does not is charged less"
+            );
+            doubts.push(
+                Doubt::new(DoubtKind::CheapOthers, format!("config.models.*.{kind}"), text)
+                    .beside(format!("config.models.{name}.{kind}"), "this is the dearest")
+                    .remedy(format!("write {dearest}, or leave `\"*\"` out to refuse such models")),
+            );
+        }
+    }
+}
+
 fn whole(limit: &Written<'_>, reserved: &Reserved, cost: u64, most: u64) -> Doubt {
     let text = format!(
         "`{}` never has more than {most}, and a request that names no maximum reserves {cost} ({}): \

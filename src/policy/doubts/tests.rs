@@ -174,6 +174,26 @@ fn what_one_request_reserves_is_compared_with_what_there_is() {
 }
 
 #[test]
+fn a_price_of_all_other_models_that_is_lower_than_one_of_them_is_doubtful() {
+    let found = |limits: &str, others: &str| {
+        let config = format!(
+            r#"{{{limits}, "models": {{"big*": {{"input": 5, "output": 9}}, "small": {{"input": 1, "output": 1}}, "*": {others}}}}}"#
+        );
+        let found = of_limits(&settings("llm-budget", &config)).into_iter();
+        let cheap = found.filter(|doubt| doubt.kind.label() == "cheap-others");
+        cheap.map(|doubt| (doubt.setting, doubt.beside[0].0.clone())).collect::<Vec<_>>()
+    };
+    let money = r#""money": [{"name": "a", "algorithm": "fixed_window", "quota": 1000000, "period": "1m"}]"#;
+    let pair =
+        |kind: &str| (format!("config.models.*.{kind}"), format!("config.models.big*.{kind}"));
+    assert_eq!(found(money, r#"{"input": 4, "output": 9}"#), [pair("input")]);
+    assert_eq!(found(money, r#"{"input": 4, "output": 8}"#), [pair("input"), pair("output")]);
+    assert_eq!(found(money, r#"{"input": 5, "output": 10}"#), []);
+    let tokens = money.replace("money", "tokens");
+    assert_eq!(found(&tokens, r#"{"input": 4, "output": 9}"#), [], "prices don't matter");
+}
+
+#[test]
 fn a_cost_that_no_limit_lets_pass_is_told() {
     let graphql = |max: u64| {
         let config = format!(

@@ -16,7 +16,7 @@ const BYTES_MAX: &[(&str, usize, &str)] = &[
     ("graphql-cost", 490_000, "a parser of GraphQL, and bodies are read with serde_json"),
     ("jwt-claim", 274_000, "sets of keys, tokens, and a table of plans"),
     ("keyed", 197_000, SHARED),
-    ("llm-budget", 309_000, "dialects of several APIs, and prices"),
+    ("llm-budget", 358_000, "dialects of several APIs, references in bodies, and prices"),
     ("login-guard", 254_000, "accounts are found in bodies of several kinds"),
     ("path-cost", 222_000, "a table of path templates"),
     ("plans", 250_000, "a table of plans and of who has which"),

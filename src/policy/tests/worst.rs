@@ -72,6 +72,25 @@ fn values(start: &str, end: &str) -> Vec<String> {
 }
 
 #[test]
+fn llm_budget_looks_for_references_in_a_mebibyte_in_time() {
+    let config = r#"{"api": "openai", "tokens": [{"name": "a", "algorithm": "gcra", "quota": 9, "period": "1m"}]}"#;
+    let mut bodies = values("", "");
+    for piece in [
+        "[[[[]]]]",
+        r#"{"a":{}}"#,
+        r#"{"type":"input_file","file_id":"f"}"#,
+        r#"{"file":{"file_id":"f"}}"#,
+        r#"{"image_url":{"url":"x"}}"#,
+        r#"{"\u0074\u0079pe":"a"}"#,
+        r#"{"cached_contents______":1}"#,
+    ] {
+        let start = format!(r#"{{"input":[{piece}"#);
+        bodies.push(filled(&start, &format!(",{piece}"), "]}"));
+    }
+    each_is_cheap("llm-budget", config, "body.json:", &bodies);
+}
+
+#[test]
 fn login_guard_reads_a_mebibyte_in_time() {
     let config = r#"{"account": "{body:/email}", "success": [200]}"#;
     each_is_cheap("login-guard", config, "body.json:/email", &values("", ""));

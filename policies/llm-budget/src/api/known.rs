@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use weir_policy::Gather;
 
-use super::{Api, Dialect, ModelAt, Reading, Told};
+use super::{Api, Caches, Dialect, ModelAt, Reading, Told};
+use crate::references::References;
 
 /// The APIs by name.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -16,13 +17,21 @@ pub(crate) enum Named {
 }
 
 /// What only OpenAI's responses have. The others have the rest.
-pub(super) const OPENAI_RESPONSES: [&str; 6] = [
+pub(super) const OPENAI_RESPONSES: [&str; 8] = [
     "/usage/input_tokens",
     "/usage/output_tokens",
     "/response/usage/input_tokens",
     "/response/usage/output_tokens",
     "/delta",
     "/output/*/content/*/text",
+    OPENAI_CACHED[1],
+    OPENAI_CACHED[2],
+];
+/// The part of the input that was read from a cache: of chat, and of responses.
+pub(super) const OPENAI_CACHED: [&str; 3] = [
+    "/usage/prompt_tokens_details/cached_tokens",
+    "/usage/input_tokens_details/cached_tokens",
+    "/response/usage/input_tokens_details/cached_tokens",
 ];
 
 /// The maxima that each of OpenAI's calls heeds.
@@ -36,6 +45,9 @@ pub(super) const UNPRICED: [&str; 5] =
     ["/batches", "/fine_tuning/jobs", "/runs", "/submit_tool_outputs", ":batchgeneratecontent"];
 /// The same of calls over a connection of their own, which is not read, by a word in their paths.
 pub(super) const UNPRICED_STREAMS: [&str; 2] = ["/realtime", "bidigeneratecontent"];
+
+/// What is before the model in Azure's paths.
+pub(super) const DEPLOYMENTS: &str = "/openai/deployments/";
 
 /// Gemini's methods without output.
 pub(super) const GEMINI_INPUT_ONLY: [&str; 3] =
@@ -59,15 +71,18 @@ fn openai() -> Api {
         maxima: owned(&["/max_tokens", "/max_completion_tokens", "/max_output_tokens"]),
         copies: owned(&["/n", "/best_of"]),
         second_prompt: Some("/prompt/1".to_owned()),
+        tiers: owned(&["/service_tier"]),
         stream: Some("/stream".to_owned()),
         background: Some("/background".to_owned()),
         form: None,
+        references: References::Known,
         // The same number, wherever the call puts it.
         input: vec![lasts(&[
             "/usage/prompt_tokens",
             "/usage/input_tokens",
             "/response/usage/input_tokens",
         ])],
+        caches: Caches { read: vec![lasts(&OPENAI_CACHED)], ..Caches::default() },
         output: vec![lasts(&[
             "/usage/completion_tokens",
             "/usage/output_tokens",
@@ -96,17 +111,24 @@ fn openai() -> Api {
 fn anthropic() -> Api {
     // `input_tokens` leaves out what was written to the cache or read from it.
     let kinds = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
-    let places = |kind| [format!("/message/usage/{kind}"), format!("/usage/{kind}")];
+    let places = |kind| lasts(&[format!("/message/usage/{kind}"), format!("/usage/{kind}")]);
     Api {
         dialect: Dialect::Anthropic,
         model: ModelAt::Pointer("/model".to_owned()),
         maxima: owned(&["/max_tokens"]),
         copies: Vec::new(),
         second_prompt: None,
+        tiers: owned(&["/service_tier"]),
         stream: Some("/stream".to_owned()),
         background: None,
         form: None,
-        input: kinds.into_iter().map(|kind| lasts(&places(kind))).collect(),
+        references: References::Known,
+        input: kinds.into_iter().map(places).collect(),
+        caches: Caches {
+            read: vec![places("cache_read_input_tokens")],
+            written: vec![places("cache_creation_input_tokens")],
+            written_1h: vec![places("cache_creation/ephemeral_1h_input_tokens")],
+        },
         output: vec![lasts(&["/usage/output_tokens"])],
         // The first event's number is that of the first few tokens. A stream that ends before the
         // last event has nothing better.
@@ -140,11 +162,14 @@ fn gemini() -> Api {
             "/generation_config/candidate_count",
         ]),
         second_prompt: None,
+        tiers: owned(&["/serviceTier", "/service_tier"]),
         stream: None,
         background: None,
         form: Some("alt".to_owned()),
+        references: References::Known,
         // What a tool's results take is told apart from the prompt.
         input: sum(&["promptTokenCount", "toolUsePromptTokenCount"]),
+        caches: Caches { read: sum(&["cachedContentTokenCount"]), ..Caches::default() },
         output: sum(&["candidatesTokenCount", "thoughtsTokenCount"]),
         so_far: Vec::new(),
         texts: owned(&[

@@ -4,12 +4,15 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use weir_policy::{Gather, Mistakes};
 
-use super::{Api, Dialect, ModelAt, Reading};
+use super::{Api, Caches, Dialect, ModelAt, Reading};
+use crate::references::References;
 
 /// Meters of a decision, at most.
 const METERS_MAX: usize = 32;
 /// Pointers to maxima, at most: each is a fact of its own.
 const MAXIMA_MAX: usize = 8;
+/// Pointers to references, at most, for the same reason.
+const REFERENCES_MAX: usize = 8;
 /// Bytes of a pointer, at most. It is part of a fact's name.
 const POINTER_BYTES_MAX: usize = 200;
 /// Names and indices in a pointer, at most.
@@ -36,6 +39,9 @@ pub(crate) struct Pointers {
     /// Texts in a reply.
     #[serde(default)]
     text: Vec<Pointer>,
+    /// Files, or lists of them, that a request refers to.
+    #[serde(default)]
+    references: Vec<Pointer>,
     /// What to set to `true` in each request, so that its reply tells the usage.
     include_usage: Option<Pointer>,
 }
@@ -70,13 +76,14 @@ impl Pointers {
             let expected = "one at least, or nothing would be known of any reply";
             mistakes.add("pointers", "no `input`, `output` or `text`", expected);
         }
-        if self.maxima.len() > MAXIMA_MAX {
-            let expected = format_args!("at most {MAXIMA_MAX}");
-            mistakes.add(
-                "pointers.maxima",
-                format_args!("{} of them", self.maxima.len()),
-                expected,
-            );
+        for (list, count, most) in [
+            ("maxima", self.maxima.len(), MAXIMA_MAX),
+            ("references", self.references.len(), REFERENCES_MAX),
+        ] {
+            if count > most {
+                let expected = format_args!("at most {most}");
+                mistakes.add(format!("pointers.{list}"), format_args!("{count} of them"), expected);
+            }
         }
         let meters = self.input.len() + self.output.len() + 2 * self.text.len();
         if meters > METERS_MAX {
@@ -91,9 +98,12 @@ impl Pointers {
     fn check_places(&self, mistakes: &mut Mistakes) {
         let maxima = self.maxima.iter().enumerate();
         let maxima = maxima.map(|(index, pointer)| (format!("maxima[{index}]"), pointer));
+        let references = self.references.iter().enumerate();
+        let references =
+            references.map(|(index, pointer)| (format!("references[{index}]"), pointer));
         let model = self.model.iter().map(|pointer| ("model".to_owned(), pointer));
         let usage = self.include_usage.iter().map(|pointer| ("include_usage".to_owned(), pointer));
-        for (setting, pointer) in model.chain(maxima).chain(usage) {
+        for (setting, pointer) in model.chain(maxima).chain(references).chain(usage) {
             if pointer.0.split('/').any(|token| token == "*") {
                 let expected = "a pointer to one place, without `*`";
                 mistakes.add(
@@ -115,7 +125,9 @@ impl Pointers {
             }
             seen.push((&number.pointer, number.gather));
         }
-        for (list, pointers) in [("maxima", &self.maxima), ("text", &self.text)] {
+        for (list, pointers) in
+            [("maxima", &self.maxima), ("references", &self.references), ("text", &self.text)]
+        {
             for (index, pointer) in pointers.iter().enumerate() {
                 if pointers.iter().take(index).any(|earlier| earlier == pointer) {
                     twice(&format!("pointers.{list}[{index}]"), pointer, mistakes);
@@ -140,10 +152,13 @@ impl From<Pointers> for Api {
             maxima: texts(written.maxima),
             copies: Vec::new(),
             second_prompt: None,
+            tiers: Vec::new(),
             stream: Some("/stream".to_owned()),
             background: None,
             form: None,
+            references: References::At(texts(written.references)),
             input: told(written.input),
+            caches: Caches::default(),
             output: told(written.output),
             so_far: Vec::new(),
             texts: texts(written.text),

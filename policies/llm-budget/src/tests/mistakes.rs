@@ -54,6 +54,13 @@ fn there_is_a_limit_at_least_and_there_are_16_at_most() {
         many(9).collect::<Vec<_>>().join(",")
     );
     starts(&mistake(&lists), ": found 18 limits in all lists, expected at most 16");
+    let all = |count: usize| (0..count).map(|index| limit(&format!("l{index}"), 9));
+    let sixteen = format!(r#""tokens": [{}]"#, all(16).collect::<Vec<_>>().join(","));
+    starts(
+        &mistake(&sixteen),
+        ": found 16 limits in all lists, and the one of `in_flight`, expected at most 16",
+    );
+    openai(&format!("{sixteen}, \"in_flight\": 0"));
 }
 
 #[test]
@@ -66,6 +73,30 @@ fn a_name_is_in_one_list_only() {
         &mistake(&format!(r#""output_tokens": [{0}, {0}]"#, limit("a", 5))),
         "output_tokens[1].name: found \"a\" a second time",
     );
+}
+
+#[test]
+fn no_limit_has_the_name_of_the_one_of_in_flight() {
+    let named = list("tokens", "in-flight", 5);
+    starts(
+        &mistake(&named),
+        "tokens: found a limit with the name \"in-flight\", expected another name, or `in_flight = 0`",
+    );
+    openai(&format!("{named}, \"in_flight\": 0"));
+    let own = r#""requests": [{"name": "in-flight", "algorithm": "concurrency", "quota": 9}]"#;
+    openai(&format!("{}, {own}", tokens()));
+}
+
+#[test]
+fn floors_are_whole_numbers_of_known_kinds() {
+    let with = |floors: &str| mistake(&format!("{}, \"references\": {floors}", tokens()));
+    starts(
+        &with(r#"{"image": 4503599627370497}"#),
+        "references.image: found 4503599627370497, expected 0 to 4503599627370496",
+    );
+    starts(&with(r#"{"image": -1}"#), "references.image: found integer `-1`, expected a whole");
+    starts(&with(r#"{"video": 1}"#), "references.video: found the unknown key `video`");
+    starts(&with("7"), "references: found integer `7`");
 }
 
 #[test]
@@ -168,6 +199,48 @@ fn models_have_names_and_prices() {
         let model = format!(r#"{{"{name}": {{"input": 5, "output": 5}}}}"#);
         starts(&with(&model), &format!("models.{name}: found the name {name:?}, expected a model"));
     }
+    for (model, expected) in [
+        (
+            r#""cached_input": 4503599627370497"#,
+            "cached_input: found 4503599627370497, expected 0 to",
+        ),
+        (r#""cache_write": -1"#, "cache_write: found integer `-1`, expected a whole"),
+        (
+            r#""above": [{"input": 1, "output": 1}]"#,
+            "above[0]: found no `input_tokens`, expected this",
+        ),
+        (
+            r#""above": [{"input_tokens": 9, "input": 1}]"#,
+            "above[0].output: found no `output`, expected a price",
+        ),
+        (
+            r#""above": [{"input_tokens": 0, "input": 1, "output": 1}]"#,
+            "above[0].input_tokens: found 0, expected more than 0, and at most 4503599627370496",
+        ),
+        (
+            r#""above": [{"input_tokens": 9, "input": 1, "output": 1}, {"input_tokens": 9, "input": 1, "output": 1}]"#,
+            "above[1].input_tokens: found 9, expected more than 9",
+        ),
+        (
+            r#""tiers": {"flex": 10001}"#,
+            "tiers.flex: found 10001, expected 0 to 10000 percent of the model's prices",
+        ),
+        (r#""tiers": {"": 50}"#, "tiers.: found the name \"\", expected a tier of 1 to 64 bytes"),
+        (r#""tiers": {"flex": 0.5}"#, "tiers.flex: found floating point `0.5`, expected a whole"),
+    ] {
+        let model = format!(r#"{{"a": {{"input": 5, "output": 5, {model}}}}}"#);
+        starts(&with(&model), &format!("models.a.{expected}"));
+    }
+    let listed = |count: u64, item: &dyn Fn(u64) -> String| {
+        (1..=count).map(item).collect::<Vec<_>>().join(",")
+    };
+    let step = |index| format!(r#"{{"input_tokens": {index}, "input": 1, "output": 1}}"#);
+    let steps = listed(5, &step);
+    let steps = format!(r#"{{"a": {{"input": 5, "output": 5, "above": [{steps}]}}}}"#);
+    starts(&with(&steps), "models.a.above: found 5 steps, expected at most 4");
+    let tiers = listed(17, &|index| format!(r#""t{index}": 100"#));
+    let tiers = format!(r#"{{"a": {{"input": 5, "output": 5, "tiers": {{{tiers}}}}}}}"#);
+    starts(&with(&tiers), "models.a.tiers: found 17 tiers, expected at most 16");
     // Without money no price is needed.
     openai(&format!(r#"{}, "models": {{"a": {{"max_output": 9}}}}"#, tokens()));
 }
@@ -180,6 +253,7 @@ fn numbers_have_their_ranges() {
         ("bytes_per_token", "0", "found 0, expected 1 to 1024"),
         ("bytes_per_token", "1025", "found 1025, expected 1 to 1024"),
         ("bytes_per_token", "3.5", "found floating point `3.5`, expected a whole number"),
+        ("in_flight", "1000001", "found 1000001, expected 0 to 1000000"),
         ("least_output", "0", "found 0, expected 1 to"),
         ("hard_cut", "4503599627370497", "found 4503599627370497, expected 0 to"),
         ("read_on", "30", "found 30, expected a duration from \"0s\" to \"10m\""),
@@ -187,6 +261,11 @@ fn numbers_have_their_ranges() {
         ("read_on", "\"soon\"", "found \"soon\", expected a duration"),
         ("set_maximum", "1", "found integer `1`, expected true or false"),
         ("partial", "\"no\"", "found string \"no\", expected true or false"),
+        (
+            "without_usage",
+            "\"free\"",
+            "found the unknown word `free`, expected `reserved` or `estimated`",
+        ),
         ("ipv6_prefix", "129", "found 129, expected 0 to 128"),
     ] {
         let found = mistake(&format!(r#"{}, "{setting}": {wrong}"#, tokens()));
@@ -243,6 +322,7 @@ fn pointers_are_pointers_each_written_once() {
     for (request, at) in [
         (r#""model": "/a/*""#, "model"),
         (r#""maxima": ["/a", "/*/b"]"#, "maxima[1]"),
+        (r#""references": ["/*"]"#, "references[0]"),
         (r#""include_usage": "/*""#, "include_usage"),
     ] {
         let found = mistake(&format!(r#"{request}, "text": ["/a/*"]"#));
@@ -269,6 +349,10 @@ fn pointers_are_pointers_each_written_once() {
     starts(
         &mistake(&format!(r#""text": ["/a"], "maxima": [{}]"#, listed(9))),
         "pointers.maxima: found 9 of them, expected at most 8",
+    );
+    starts(
+        &mistake(&format!(r#""text": ["/a"], "references": [{}]"#, listed(9))),
+        "pointers.references: found 9 of them, expected at most 8",
     );
 }
 

@@ -69,7 +69,7 @@ fn only_posts_are_charged_for_tokens() {
 fn limits_on_requests_alone_read_no_body() {
     let flight = r#""requests": [{"name": "flight", "algorithm": "concurrency", "quota": 8}]"#;
     let policy = openai(flight);
-    assert_eq!(policy.manifest().request_facts, ["method", "path", "client-ip"]);
+    assert_eq!(policy.manifest().request_facts, ["method", "client-ip", "path", "upstream-path"]);
     let facts = [("method", "POST"), ("path", CHAT), ("client-ip", "192.0.2.1")];
     let decision = decide(&policy, &facts);
     assert_eq!(costs(&decision), [("flight", 1)]);
@@ -84,8 +84,9 @@ fn the_manifest_names_what_is_read() {
         facts("openai"),
         [
             "method",
-            "path",
             "client-ip",
+            "path",
+            "upstream-path",
             "body.type",
             "body.bytes",
             "body:/model",
@@ -97,11 +98,13 @@ fn the_manifest_names_what_is_read() {
             "body.json:/stream",
             "body.json:/background",
             "body.json:/prompt/1",
+            "body.json:/service_tier",
+            "body.json:",
             "header.authorization"
         ]
     );
     let anthropic = ["body:/model", "body.json:/max_tokens", "body.json:/stream"];
-    assert_eq!(facts("anthropic")[5..8], anthropic);
+    assert_eq!(facts("anthropic")[6..9], anthropic);
     let gemini = facts("gemini");
     assert!(gemini.contains(&"query.alt".to_owned()));
     assert!(gemini.contains(&"body.json:/generation_config/max_output_tokens".to_owned()));
@@ -418,7 +421,7 @@ fn an_api_of_ones_own_is_read_by_its_pointers() {
         Instance::<LlmBudget>::new(&format!("{{{pointers}, {}, {MODELS}}}", tokens())).unwrap();
     let facts = policy.manifest().request_facts;
     assert_eq!(
-        facts[5..],
+        facts[6..],
         ["body:/engine", "body.json:/limit", "body.json:/cap", "body.json:/stream"]
     );
     let request = post("/ask", &[("body:/engine", "gpt-4o"), ("body.json:/cap", "500")]);

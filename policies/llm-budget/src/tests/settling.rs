@@ -99,11 +99,13 @@ fn anthropics_first_event_tells_the_input_and_its_last_the_output() {
     assert_eq!(change(&policy, &request, &completed(&less)), 4_320 + 250 - 1_100);
     // Without the last event, the first one's 3 tokens are not all that was written.
     let cut = with(&[("usage.count:/delta/text", "40"), ("usage.bytes:/delta/text", "90")]);
-    assert_eq!(change(&policy, &request, &completed(&cut)), 4_320 + 40 - 1_100);
-    for outcome in [Outcome::ClientGone, Outcome::UpstreamFailed] {
+    let estimates = of("anthropic", &format!("{}, \"without_usage\": \"estimated\"", tokens()));
+    assert_eq!(change(&estimates, &request, &completed(&cut)), 4_320 + 40 - 1_100);
+    for outcome in [Outcome::Completed, Outcome::ClientGone, Outcome::UpstreamFailed] {
         assert_eq!(change(&policy, &request, &ended(outcome, 200, &cut)), 4_320 + 1_000 - 1_100);
     }
-    assert_eq!(change(&policy, &request, &completed(&start)), 4_320 + 3 - 1_100);
+    assert_eq!(change(&policy, &request, &completed(&start)), 4_320 + 1_000 - 1_100);
+    assert_eq!(change(&estimates, &request, &completed(&start)), 4_320 + 3 - 1_100);
     // A reply that is not streamed.
     let whole =
         [("usage.last:/usage/input_tokens", "90"), ("usage.last:/usage/output_tokens", "10")];
@@ -136,7 +138,24 @@ fn geminis_thoughts_are_output() {
 }
 
 #[test]
-fn a_reply_without_usage_is_estimated_from_its_texts() {
+fn a_complete_reply_without_usage_keeps_its_reservation() {
+    for (count, bytes, change) in [("200", "300", 0), ("1", "1", 0), ("2", "9000", 2_000)] {
+        let view = completed(&[(COUNT, count), (BYTES, bytes)]);
+        assert_eq!(of_chat(&view), change, "{count} {bytes}");
+    }
+    // The input may be known all the same.
+    assert_eq!(of_chat(&completed(&[(PROMPT, "80"), (COUNT, "9")])), -20);
+    // Of what was taken instead, no more could be used.
+    let view = completed(&[("usage.taken", "300"), (COUNT, "9"), (BYTES, "9")]);
+    assert_eq!(of_chat(&view), 0);
+    let reserved = openai(&format!("{}, \"without_usage\": \"reserved\"", tokens()));
+    assert_eq!(change(&reserved, &chat(), &completed(&[(COUNT, "9")])), 0);
+}
+
+#[test]
+fn a_reply_without_usage_is_estimated_from_its_texts_where_that_is_wanted() {
+    let policy = openai(&format!("{}, \"without_usage\": \"estimated\"", tokens()));
+    let of_chat = |view: &ResponseView| change(&policy, &chat(), view);
     for (count, bytes, output) in [
         // A token an event, or several in one.
         ("200", "300", 200),
@@ -302,9 +321,16 @@ fn a_decision_of_another_instance_is_settled_by_its_memo() {
 fn a_memo_is_read_as_it_was_written_and_is_never_too_long() {
     let name = |index: usize| format!("{}{index:02}", "x".repeat(62));
     let limits: Vec<String> = (0..16).map(|index| limit(&name(index), (1 << 51) - 1)).collect();
+    let most = 1_u64 << 52;
+    let step = |index| {
+        let input_tokens = most - index;
+        format!(r#"{{"input_tokens": {input_tokens}, "input": {most}, "output": {most}}}"#)
+    };
+    let steps: Vec<String> = (0..4).rev().map(step).collect();
     let policy = openai(&format!(
-        r#""output_tokens": [{}], "models": {{"*": {{"input": 4503599627370496, "output": 4503599627370496}}}}"#,
-        limits.join(",")
+        r#""output_tokens": [{}], "in_flight": 0, "models": {{"*": {{"input": {most}, "output": {most}, "above": [{}]}}}}"#,
+        limits.join(","),
+        steps.join(",")
     ));
     let facts = post(CHAT, &[("body.json:/max_tokens", "4503599627370496")]);
     let text = decide(&policy, &facts).settle_with.unwrap();
@@ -312,7 +338,9 @@ fn a_memo_is_read_as_it_was_written_and_is_never_too_long() {
     let memo = Memo::read(&text).unwrap();
     assert_eq!(memo.write(), text);
     assert_eq!((memo.limits.len(), memo.limits[15].name.clone()), (16, name(15)));
-    for wrong in ["", "1 2", "1 2 3", "1 2 0 4", "x 2 0", "1 2 0\ntokens", "1 2 0\nall 0 5 a"] {
+    for wrong in
+        ["", "1 2", "1 2 3", "1 2 0 4", "x 2 0", "1 2 0\ntokens", "1 2 0\nall 0 5 a", "1 2 0 5 6"]
+    {
         assert!(policy.settle(wrong, &completed(&[])).is_err(), "{wrong:?}");
     }
 }

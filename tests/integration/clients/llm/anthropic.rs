@@ -49,7 +49,7 @@ fn messages_are_charged_what_they_tell() {
 }
 
 #[test]
-fn messages_that_tell_nothing_are_estimated_and_those_that_break_off_stay_reserved() {
+fn messages_that_tell_nothing_or_break_off_stay_reserved() {
     let dies = |events: u64| Reply { die_after: Some(events), ..Reply::default() };
     let silent = || Reply { usage: false, ..Reply::default() };
     let fails = |error_usage: bool| Reply { status: Some(529), error_usage, ..Reply::default() };
@@ -60,8 +60,8 @@ fn messages_that_tell_nothing_are_estimated_and_those_that_break_off_stay_reserv
         (json!(["APIConnectionError", "RemoteProtocolError"]), "OverloadedError");
     let budget = Budget::start("anthropic", &all_lists());
     budget.check(&[
-        Case::new("whole-silent", "messages", Charge::Estimated).reply(silent()).wants_tokens(20),
-        streamed("stream-silent", Charge::Estimated, silent()),
+        Case::new("whole-silent", "messages", Charge::Reserved).reply(silent()).wants_tokens(20),
+        streamed("stream-silent", Charge::Reserved, silent()),
         // The message's start, a block's start and a ping come before the first text.
         broken("after-text", Charge::ToldAndReserved, dies(9)).wants("error", cut.clone()),
         broken("before-anything", Charge::Reserved, dies(0)).wants("error", cut.clone()),

@@ -74,11 +74,24 @@ fn chats_are_charged_what_they_tell() {
 }
 
 #[test]
-fn chats_without_usage_are_estimated() {
+fn chats_without_usage_keep_their_reservation() {
+    let silent = |output: u64| odd(|reply| (reply.usage, reply.output) = (false, output));
+    let budget = Budget::start("openai", &all_lists());
+    budget.check(&[
+        Case::new("whole", "chat", Charge::Reserved).reply(silent(20)).wants_tokens(20),
+        streamed("stream", Charge::Reserved, silent(20)),
+        // It certainly had that many.
+        streamed("beyond", Charge::Estimated, silent(2 * DEFAULT_OUTPUT)),
+    ]);
+}
+
+#[test]
+fn chats_without_usage_are_estimated_where_that_is_wanted() {
     let silent = || odd(|reply| reply.usage = false);
     let chunky = || odd(|reply| (reply.usage, reply.tokens_per_event) = (false, 7));
     let short = || odd(|reply| (reply.usage, reply.text) = (false, "a".to_owned()));
-    let budget = Budget::start("openai", &all_lists());
+    let config = format!("without_usage = \"estimated\"\n{}", all_lists());
+    let budget = Budget::start("openai", &config);
     budget.check(&[
         Case::new("whole", "chat", Charge::Estimated).reply(silent()).wants_tokens(20),
         streamed("stream", Charge::Estimated, silent()),
@@ -225,8 +238,8 @@ fn responses_and_embeddings_are_charged_what_they_tell() {
             .maximum(6)
             .wants_tokens(6)
             .wants("finish", "incomplete"),
-        response("whole-silent", Charge::Estimated).reply(silent()).wants_tokens(20),
-        response("stream-silent", Charge::Estimated).streamed().reply(silent()).wants_tokens(20),
+        response("whole-silent", Charge::Reserved).reply(silent()).wants_tokens(20),
+        response("stream-silent", Charge::Reserved).streamed().reply(silent()).wants_tokens(20),
         // Four events come before the first text.
         response("dies", Charge::Reserved)
             .streamed()
