@@ -344,7 +344,14 @@ mod tests {
         let names = super::super::fact_names().request;
         // Each of them was thought about: a new one has to be, too.
         let open = ["method", "scheme", "authority", "path", "client-ip", "route"];
-        let more = ["request.length", "http.version", "tls.sni", "body.type", "body.bytes"];
+        let more = [
+            "upstream-path",
+            "request.length",
+            "http.version",
+            "tls.sni",
+            "body.type",
+            "body.bytes",
+        ];
         for name in &names.single {
             let is_open = open.contains(name) || more.contains(name);
             assert_eq!(fact(name).may_be_secret(), !is_open, "{name}");

@@ -93,7 +93,7 @@ impl Asked {
     #[must_use]
     pub fn of_request(fact: &str) -> Self {
         match fact {
-            "method" | "path" | "client-ip" | "route" => Self::Always,
+            "method" | "path" | "upstream-path" | "client-ip" | "route" => Self::Always,
             "query" => Self::Query,
             "authority" | "header.host" => Self::Host,
             "scheme" => Self::Scheme,
@@ -402,7 +402,14 @@ mod tests {
         assert_eq!((record.method(), record.target(), record.host()), ("GET", "/a?b=1", ""));
         let headers: Vec<_> = record.headers().collect();
         assert_eq!(headers, [("user-agent", "x"), ("referer", "")]);
-        let held = ["method", "path.id", "query.b", "header.user-agent", "header.referer"];
+        let held = [
+            "method",
+            "upstream-path",
+            "path.id",
+            "query.b",
+            "header.user-agent",
+            "header.referer",
+        ];
         let missing = ["authority", "scheme", "header.x", "cookie.a", "body:/a", "tls.sni"];
         assert!(held.iter().all(|fact| record.holds(&Asked::of_request(fact))));
         assert!(!missing.iter().any(|fact| record.holds(&Asked::of_request(fact))));

@@ -118,6 +118,32 @@ fn a_call_is_known_by_the_path_after_rewriting() {
 }
 
 #[tokio::test]
+async fn requests_with_references_have_a_number_at_the_same_time() {
+    const REFERS: &str = r#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"file","file":{"file_id":"f"}}]}]}"#;
+    let upstream = Upstream::start();
+    upstream.hold();
+    let weir = Weir::start(&config(&upstream.url(), &policy(QUOTA, "in_flight = 2")).text());
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = tokio::net::TcpStream::connect(weir.http).await.unwrap();
+        stream.write_all(request(REFERS).as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    eventually_async("both are at the upstream", async || match upstream.count() {
+        2 => Ok(()),
+        count => Err(count.to_string()),
+    })
+    .await;
+    // A byte of the body is a token here, and a file 20,000 of them.
+    let expected = 2 * (REFERS.len() as u64 + 9 + 20_000);
+    assert_eq!(left(&weir, QUOTA), QUOTA - expected);
+    let third = raw(weir.http, request(REFERS).as_bytes(), TIMEOUT);
+    assert!(third.starts_with("HTTP/1.1 429 "), "{third}");
+    assert!(third.contains("in-flight"), "{third}");
+    upstream.release();
+}
+
+#[tokio::test]
 async fn a_client_is_told_whether_the_allowance_is_in_use_or_spent() {
     let quota = reserved(OUTPUT) + 200;
     let upstream = Upstream::start();
