@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::handover::Predecessor;
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::{self, Config, Mistakes, Outline, Route, Source, Warning, setting};
+use crate::config::{self, Config, Mistakes, Outline, Route, Warning, setting};
 use crate::engine::{self, Engine, Scripts};
 use crate::insight;
 use crate::limit::{self, Limiter, Scope};
@@ -76,7 +76,7 @@ pub(super) struct Built {
 }
 
 /// What is doubtful about a policy's settings, each at its own.
-fn doubts_of(settings: &policy::Settings) -> impl Iterator<Item = Mistake> {
+fn doubts_of(settings: &policy::Settings) -> impl Iterator<Item = Doubt> {
     let section = setting::policy(&settings.name);
     settings.doubts().into_iter().map(move |doubt| doubt.under(&section))
 }
@@ -152,7 +152,7 @@ impl Builder {
         let collector = collector(&config, before, &mut mistakes);
         let (policies, upstreams) =
             (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
-        let doubts: Vec<Mistake> = config.policies.iter().flat_map(doubts_of).collect();
+        let doubts: Vec<Doubt> = config.policies.iter().flat_map(doubts_of).collect();
         let guest = |settings: &policy::Settings| {
             Policy::build(&self.runtime, settings, &self.metrics)
                 .map_err(|found| all_under(&setting::policy(&settings.name), found))
@@ -201,9 +201,8 @@ impl Builder {
             config.source.warn(&doubt)
         }));
         let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
-        let doubts = doubts.iter().map(|doubt| (DoubtKind::MethodCase, doubt));
-        let doubts = doubts.chain(certificates.map(|doubt| (DoubtKind::Certificate, doubt)));
-        warnings.extend(doubts.map(|(kind, doubt)| warning(&config.source, kind, doubt)));
+        let certificates = certificates.map(|doubt| Doubt::of(DoubtKind::Certificate, doubt));
+        warnings.extend(doubts.into_iter().chain(certificates).map(|it| config.source.warn(&it)));
         let built = Built {
             listeners: config.listeners,
             tls,
@@ -309,12 +308,6 @@ fn collector(
         .map_err(|found| mistakes.extend(all_under(setting::OTLP, found)))
         .ok()
         .map(Arc::new)
-}
-
-/// A warning about something that is allowed but doubtful.
-fn warning(source: &Source, kind: DoubtKind, doubt: &Mistake) -> Warning {
-    let text = format!("{}, expected {}", doubt.found, doubt.expected);
-    source.warn(&Doubt::new(kind, doubt.setting.as_str(), text).in_key())
 }
 
 /// What was built under a name, and the settings that it was built from.
