@@ -11,6 +11,7 @@ use crate::admin;
 use crate::clock::Clock;
 use crate::config::{self, Config, Mistakes, Outline, Route, Warning, setting};
 use crate::engine::{self, Engine, Scripts};
+use crate::fetch::Document;
 use crate::insight;
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
@@ -59,6 +60,8 @@ pub(super) struct Built {
     pub(super) log: telemetry::Settings,
     /// Taken over while its settings stay the same, with its connections.
     pub(super) collector: Option<Arc<Collector>>,
+    /// Each is taken over while its settings stay the same.
+    pub(super) documents: Vec<Arc<Document>>,
     pub(super) connections: listen::ConnectionSettings,
     pub(super) watched: Vec<Watch>,
     pub(super) limiter: Arc<Limiter>,
@@ -150,6 +153,7 @@ impl Builder {
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
         let collector = collector(&config, before, &mut mistakes);
+        let documents = documents(&config, before, &mut mistakes);
         let (policies, upstreams) =
             (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
         let doubts: Vec<Doubt> = config.policies.iter().flat_map(doubts_of).collect();
@@ -213,6 +217,7 @@ impl Builder {
             shutdown_grace: config.shutdown_grace,
             log: config.log,
             collector,
+            documents,
             connections: config.connections,
             watched: config.watched,
             limiter,
@@ -308,6 +313,26 @@ fn collector(
         .map_err(|found| mistakes.extend(all_under(setting::OTLP, found)))
         .ok()
         .map(Arc::new)
+}
+
+/// What is to be fetched.
+fn documents(
+    config: &Config,
+    before: Option<&Built>,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<Arc<Document>> {
+    let kept = before.map_or(&[][..], |before| &before.documents);
+    let mut document = |settings| {
+        if let Some(kept) = kept.iter().find(|document| document.is_of(settings)) {
+            return Some(Arc::clone(kept));
+        }
+        let built = Document::build(settings);
+        built
+            .map_err(|found| mistakes.extend(all_under(&settings.setting, found)))
+            .ok()
+            .map(Arc::new)
+    };
+    config.documents.iter().filter_map(&mut document).collect()
 }
 
 /// What was built under a name, and the settings that it was built from.

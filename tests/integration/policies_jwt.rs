@@ -35,7 +35,7 @@ fn encode(bytes: &[u8]) -> String {
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8>>;
 
 /// A key that signs, and its public part.
-struct Signer {
+pub struct Signer {
     alg: &'static str,
     jwk: Value,
     sign: Sign,
@@ -43,7 +43,7 @@ struct Signer {
 
 impl Signer {
     /// A token with these claims beside those that each has.
-    fn token(&self, more: Value) -> String {
+    pub fn token(&self, more: Value) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({ "iss": ISSUER, "aud": ["web", "api"], "exp": now + 600 });
         claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -57,7 +57,7 @@ impl Signer {
     }
 }
 
-fn rsa(alg: &'static str, kid: &str, encoding: &'static dyn RsaEncoding) -> Signer {
+pub fn rsa(alg: &'static str, kid: &str, encoding: &'static dyn RsaEncoding) -> Signer {
     let pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
     // An RSAPublicKey of RFC 8017: a sequence of two integers, of which the first is 256 bytes
     // long, and is led by a zero.
@@ -72,7 +72,7 @@ fn rsa(alg: &'static str, kid: &str, encoding: &'static dyn RsaEncoding) -> Sign
     Signer { alg, jwk, sign: Box::new(sign) }
 }
 
-fn ec(
+pub fn ec(
     alg: &'static str,
     curve: &str,
     algorithm: &'static signature::EcdsaSigningAlgorithm,
@@ -107,13 +107,13 @@ pub fn key_set() -> String {
     set(&[&rsa("RS256", "a", &signature::RSA_PKCS1_SHA256)])
 }
 
-fn set(signers: &[&Signer]) -> String {
+pub fn set(signers: &[&Signer]) -> String {
     let keys: Vec<&Value> = signers.iter().map(|signer| &signer.jwk).collect();
     json!({ "keys": keys }).to_string()
 }
 
 /// The README's first example, with these algorithms, and three requests for each user.
-fn config(url: &str, algorithms: &[&str]) -> String {
+pub fn config(url: &str, algorithms: &[&str]) -> String {
     let readme = include_str!("../../policies/jwt-claim/README.md");
     let block = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let block = block
@@ -152,7 +152,7 @@ fn the_check_and_the_start_warn_of_tokens_for_anybody_and_from_anybody() {
     weir.output().await_text("no `issuer`: a token of anyone whose key is in the set");
 }
 
-async fn with_token(weir: &Weir, token: &str) -> u16 {
+pub async fn with_token(weir: &Weir, token: &str) -> u16 {
     get(weir.http, "/", &[("authorization", &format!("Bearer {token}"))]).await.status
 }
 
