@@ -1,8 +1,8 @@
 //! Files of data: `config_files = { assign = "customers.toml" }` makes a file's content a member of
 //! a policy's configuration, as if it stood there.
 //!
-//! They are TOML, or JSON where the name ends in `.json`. Some are fetched by URL. Mistakes in them,
-//! including those that a guest reports, are shown with that file and its line.
+//! They are TOML, or JSON where the name ends in `.json`. Some are fetched by URL. Mistakes in
+//! them, including those that a guest reports, are shown with that file and its line.
 
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
