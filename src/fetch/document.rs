@@ -132,9 +132,8 @@ impl Document {
     /// # Errors
     /// See [`Failed`]. Nothing is written here.
     pub async fn fetch(&self) -> Reply {
-        let late = || Failed::Unreached(format!("no reply within {FETCH_TIME_MAX:?}"));
         let exchange = tokio::time::timeout(FETCH_TIME_MAX, self.exchange());
-        exchange.await.unwrap_or_else(|_| Err(late()))
+        exchange.await.unwrap_or_else(|_| Err(Failed::Unreached(late())))
     }
 
     async fn exchange(&self) -> Reply {
@@ -170,13 +169,19 @@ impl Document {
     /// Why there is no reply. A connection that failed is tried once more for the reason, since a
     /// cause says little: not why a certificate is not accepted.
     async fn why(&self, cause: Cause) -> String {
-        if !matches!(cause, Cause::Connect | Cause::Tls) {
-            return format!("no reply ({})", cause.label());
+        match cause {
+            Cause::Timeout => return late(),
+            Cause::Connect | Cause::Tls => {}
+            _ => return format!("no reply ({})", cause.label()),
         }
         let reached = self.upstream.reach().await;
         let why = reached.into_iter().find_map(|(_, answer)| answer.err());
         format!("it can't be reached: {}", why.unwrap_or_else(|| cause.label().to_owned()))
     }
+}
+
+fn late() -> String {
+    format!("no reply within {FETCH_TIME_MAX:?}")
 }
 
 /// A URL taken apart.

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::handover::Successor;
 use crate::harness::flood::{Speaks, acceptor};
 use crate::harness::pki::Pki;
 use crate::harness::upstream::{self, Upstream};
@@ -272,6 +273,25 @@ async fn a_reload_that_names_another_url_fetches_its_document_first() {
     weir.reload(&config(&app.url(), &["RS256", "ES256"]), "applied");
     let status: Value = serde_json::from_str(&weir.admin_page("/status").text()).unwrap();
     assert_eq!(status["documents"], json!([]));
+}
+
+#[tokio::test]
+async fn a_new_process_goes_on_fetching_and_the_old_one_does_not() {
+    let (old, new) = (ours(), theirs());
+    let (app, issuer) = (Upstream::start(), issuer(&set(&[&old])));
+    let mut weir = Weir::start(&fetching(&app.url(), &issuer.url(), ""));
+    assert_eq!(with_token(&weir, &old.token(json!({ "sub": "ann" }))).await, 200);
+    weir.signal(Signal::USR2);
+    weir.output().await_events("ready", 2);
+    let _successor = Successor::of(&weir, 1);
+    assert!(weir.exit().success(), "{}", weir.output().tail(40));
+    issuer.answer(200, &[], set(&[&old, &new]));
+    weir.await_reloads("applied", 1);
+    // Two requests of three are left.
+    assert_eq!(with_token(&weir, &new.token(json!({ "sub": "ann" }))).await, 200);
+    assert_eq!(with_token(&weir, &old.token(json!({ "sub": "ann" }))).await, 200);
+    assert_eq!(with_token(&weir, &new.token(json!({ "sub": "ann" }))).await, 429);
+    assert_eq!(names(weir.folder()), ["jwks.json", "proxy.toml"]);
 }
 
 /// Answers each request with `body`, over TLS with a certificate for `localhost`.
