@@ -49,6 +49,7 @@ pub mod plan;
 pub mod policy;
 
 pub mod admin;
+pub mod fetch;
 pub mod otlp;
 pub mod replay;
 pub mod upstream;

@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::handover::Predecessor;
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::{self, Config, Mistakes, Outline, Route, Source, Warning, setting};
+use crate::config::{self, Config, Mistakes, Outline, Route, Warning, setting};
 use crate::engine::{self, Engine, Scripts};
+use crate::fetch::Document;
 use crate::insight;
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
@@ -59,6 +60,8 @@ pub(super) struct Built {
     pub(super) log: telemetry::Settings,
     /// Taken over while its settings stay the same, with its connections.
     pub(super) collector: Option<Arc<Collector>>,
+    /// Each is taken over while its settings stay the same.
+    pub(super) documents: Vec<Arc<Document>>,
     pub(super) connections: listen::ConnectionSettings,
     pub(super) watched: Vec<Watch>,
     pub(super) limiter: Arc<Limiter>,
@@ -76,7 +79,7 @@ pub(super) struct Built {
 }
 
 /// What is doubtful about a policy's settings, each at its own.
-fn doubts_of(settings: &policy::Settings) -> impl Iterator<Item = Mistake> {
+fn doubts_of(settings: &policy::Settings) -> impl Iterator<Item = Doubt> {
     let section = setting::policy(&settings.name);
     settings.doubts().into_iter().map(move |doubt| doubt.under(&section))
 }
@@ -150,9 +153,10 @@ impl Builder {
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
         let collector = collector(&config, before, &mut mistakes);
+        let documents = documents(&config, before, &mut mistakes);
         let (policies, upstreams) =
             (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
-        let doubts: Vec<Mistake> = config.policies.iter().flat_map(doubts_of).collect();
+        let doubts: Vec<Doubt> = config.policies.iter().flat_map(doubts_of).collect();
         let guest = |settings: &policy::Settings| {
             Policy::build(&self.runtime, settings, &self.metrics)
                 .map_err(|found| all_under(&setting::policy(&settings.name), found))
@@ -204,9 +208,8 @@ impl Builder {
             config.source.warn(&doubt)
         }));
         let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
-        let doubts = doubts.iter().map(|doubt| (DoubtKind::MethodCase, doubt));
-        let doubts = doubts.chain(certificates.map(|doubt| (DoubtKind::Certificate, doubt)));
-        warnings.extend(doubts.map(|(kind, doubt)| warning(&config.source, kind, doubt)));
+        let certificates = certificates.map(|doubt| Doubt::of(DoubtKind::Certificate, doubt));
+        warnings.extend(doubts.into_iter().chain(certificates).map(|it| config.source.warn(&it)));
         let built = Built {
             listeners: config.listeners,
             tls,
@@ -217,6 +220,7 @@ impl Builder {
             shutdown_grace: config.shutdown_grace,
             log: config.log,
             collector,
+            documents,
             connections: config.connections,
             watched: config.watched,
             limiter,
@@ -314,10 +318,24 @@ fn collector(
         .map(Arc::new)
 }
 
-/// A warning about something that is allowed but doubtful.
-fn warning(source: &Source, kind: DoubtKind, doubt: &Mistake) -> Warning {
-    let text = format!("{}, expected {}", doubt.found, doubt.expected);
-    source.warn(&Doubt::new(kind, doubt.setting.as_str(), text).in_key())
+/// What is to be fetched.
+fn documents(
+    config: &Config,
+    before: Option<&Built>,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<Arc<Document>> {
+    let kept = before.map_or(&[][..], |before| &before.documents);
+    let mut document = |settings| {
+        if let Some(kept) = kept.iter().find(|document| document.is_of(settings)) {
+            return Some(Arc::clone(kept));
+        }
+        let built = Document::build(settings);
+        built
+            .map_err(|found| mistakes.extend(all_under(&settings.setting, found)))
+            .ok()
+            .map(Arc::new)
+    };
+    config.documents.iter().filter_map(&mut document).collect()
 }
 
 /// What was built under a name, and the settings that it was built from.

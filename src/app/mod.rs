@@ -8,10 +8,10 @@
 //! the process may have open, `process` tells what the system knows of this process, `memory` gives
 //! back what closed connections and expired counters leave, `snapshots` saves counters, `handover`
 //! and `sockets` replace a process by a new one, `manager` talks to systemd, `check` looks for what
-//! was probably not meant, `reach` asks what a configuration names, `reloads` remembers how reloads
-//! ended, `page` draws the operator's live page, `simulation` runs requests in virtual time,
-//! `replay` those of whole logs, with `counting` for other quotas, and `demo` is the small upstream
-//! of `weir demo`.
+//! was probably not meant, `reach` asks what a configuration names, `documents` has those of its
+//! files fetched that it names by URL, `reloads` remembers how reloads ended, `page` draws the
+//! operator's live page, `simulation` runs requests in virtual time, `replay` those of whole logs,
+//! with `counting` for other quotas, and `demo` is the small upstream of `weir demo`.
 
 mod applied;
 mod build;
@@ -20,6 +20,7 @@ mod counters;
 mod counting;
 mod demo;
 mod descriptors;
+mod documents;
 mod explain;
 mod handover;
 mod manager;
@@ -49,6 +50,7 @@ use std::time::Duration;
 use crate::clock::{self, Clock};
 use crate::config::{Changes, Config, Mistakes};
 use crate::engine::{Engine, NotReceived};
+use crate::fetch::Documents;
 use crate::limit::{Limiter, Retired};
 use crate::listen::{Drain, Listener};
 use crate::otlp::Otlp;
@@ -60,6 +62,7 @@ pub use crate::admin::page_paths;
 pub use check::{check, check_and_reach};
 pub use counters::{CounterQuery, CountersOf, NoCounters, counters};
 pub use demo::DemoUpstream;
+pub use documents::load_to_serve;
 pub use explain::rejection_json;
 pub use reach::Reached;
 pub use replay::{ReplayAsked, ReplayError, ReplayWatch, replay};
@@ -124,6 +127,8 @@ struct Running {
     insight: Insight,
     /// What is exported of them, and of the metrics.
     otlp: Otlp,
+    /// What is fetched, and kept in files that the configuration names.
+    documents: Documents,
     clock: Clock,
     descriptors: Descriptors,
     drain: Drain,
@@ -143,6 +148,9 @@ impl Running {
         self.insight.apply(&applied.built.insight);
         if let Err(error) = self.otlp.apply(applied.built.collector.as_ref()) {
             tracing::error!(%error, "can't start the thread that exports traces and metrics");
+        }
+        if let Err(error) = self.documents.apply(&applied.built.documents) {
+            tracing::error!(%error, "can't start the thread that fetches documents");
         }
         self.current.swap(applied);
         self.live.renew();
@@ -165,6 +173,12 @@ impl Running {
             Some(first) => self.metrics.gauge(names::CERTIFICATES_EXPIRE).set(first),
             None => self.metrics.forget_gauge(names::CERTIFICATES_EXPIRE),
         }
+    }
+
+    /// Documents are for what serves later.
+    fn stop_fetching(&self) {
+        // Only starting can fail.
+        let _ = self.documents.apply(&[]);
     }
 
     /// Waits until no thread accepts connections: a matter of microseconds, unless one is busy.
@@ -307,6 +321,7 @@ impl App {
             live: Live::observed(current.snapshot(), observers),
             insight,
             otlp,
+            documents: Documents::new(&metrics, &clock, &current.load().built.documents),
             current,
             reloading: Mutex::default(),
             retired: Mutex::default(),
@@ -439,6 +454,7 @@ impl App {
     /// counters in memory, and ends all threads. Returns whether everything finished in time.
     pub fn shutdown(mut self) -> bool {
         self.running.drain.start();
+        self.running.stop_fetching();
         let built = &self.running.current.load().built;
         let until = clock::monotonic() + built.shutdown_grace;
         let left = || until.saturating_duration_since(clock::monotonic());
@@ -488,7 +504,7 @@ impl Reloader {
         path: &Path,
         reason: Option<Reason>,
     ) -> (Result<Vec<Watch>, Mistakes>, String) {
-        let outcome = Config::load(path)
+        let outcome = documents::load(path, &|config| self.0.try_out(config))
             .map_err(|mistakes| self.complete(mistakes))
             .and_then(|config| self.replace(config));
         let (outcome, ended) = match outcome {
@@ -580,14 +596,17 @@ impl Reloader {
 /// # Errors
 /// All mistakes.
 pub fn load(path: &Path) -> Result<Config, Mistakes> {
-    Config::load(path).map_err(|mistakes| {
-        let runtime = mistakes.policy_runtime();
-        match Builder::new(Metrics::new(1), Clock::system(), &runtime) {
-            Ok(builder) => builder.complete(mistakes, None),
-            // This machine can't run guests: starting will report that.
-            Err(_) => mistakes,
-        }
-    })
+    Config::load(path).map_err(complete_alone)
+}
+
+/// Adds the mistakes that modules find, where nothing runs yet.
+fn complete_alone(mistakes: Mistakes) -> Mistakes {
+    let runtime = mistakes.policy_runtime();
+    match Builder::new(Metrics::new(1), Clock::system(), &runtime) {
+        Ok(builder) => builder.complete(mistakes, None),
+        // This machine can't run guests: starting will report that.
+        Err(_) => mistakes,
+    }
 }
 
 /// Starts the log as `config` says. A program does this once, before anything else.

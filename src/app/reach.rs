@@ -23,7 +23,8 @@ pub struct Reached {
     pub problem: Option<String>,
 }
 
-/// Asks the store, all upstreams, and the collector of traces and metrics.
+/// Asks the store, all upstreams, the collector of traces and metrics, and where documents come
+/// from. What is fetched is not kept.
 pub(super) async fn all(built: &Built) -> Vec<Reached> {
     let mut all = store(built).await;
     let mut upstreams: Vec<_> = built.upstreams.iter().collect();
@@ -37,6 +38,11 @@ pub(super) async fn all(built: &Built) -> Vec<Reached> {
         for (what, answer) in collector.reach().await {
             all.push(Reached { what: format!("{}: {what}", setting::OTLP), problem: answer.err() });
         }
+    }
+    for document in &built.documents {
+        let what = format!("{}: {}", document.settings().setting, document.url());
+        let problem = document.fetch().await.err().map(|failed| failed.to_string());
+        all.push(Reached { what, problem });
     }
     all
 }

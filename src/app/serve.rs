@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::handover::{Abort, CommandLine, HandOverError};
-use super::{App, Reloader, manager};
+use super::{App, Reloader, documents, manager};
 use crate::reload::{Answer, Reloaded, Settings, Watcher};
 use crate::telemetry;
 
@@ -119,7 +119,7 @@ fn hand_over(
 }
 
 fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
-    let (reloader, path): (Reloader, PathBuf) = (app.reloader(), path.to_owned());
+    let (reloader, file): (Reloader, PathBuf) = (app.reloader(), path.to_owned());
     let settings = Settings { files: reloader.watched(), on_sighup: true };
     let reloads = app.reloader();
     let watcher = Watcher::start(settings, app.metrics().clone(), move |reason| {
@@ -127,7 +127,7 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
         if !reloader.is_leaving() {
             manager::reloading();
         }
-        let (reloaded, report) = reloader.reload_for(&path, Some(reason));
+        let (reloaded, report) = reloader.reload_for(&file, Some(reason));
         if !reloader.is_leaving() {
             manager::reloaded();
         }
@@ -145,6 +145,8 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
         Answer { report, ..answer }
     })?;
     reloads.0.reloads.triggered_by(watcher.trigger());
+    // After the watcher, which applies what is fetched.
+    documents::keep(app, path)?;
     Ok(watcher)
 }
 

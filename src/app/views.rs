@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Running;
 use super::build::Built;
 use super::counters::{self, NoCounters};
-use super::{explain, top};
+use super::{documents, explain, top};
 use crate::admin::{CounterQuery, TopQuery, Views};
 use crate::policy::{self, Module, Policy, PolicyStats};
 use crate::telemetry::Label;
@@ -141,6 +141,7 @@ impl Views for Pages {
             "configuration": describe(built),
             "policies": policies(built),
             "upstreams": upstreams,
+            "documents": documents::describe(&self.0.documents),
             "last_reload": reloads.first(),
             "reloads": reloads,
         })

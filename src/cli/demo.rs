@@ -10,7 +10,7 @@ use crate::cli::print::{errln, outln};
 use crate::config::Config;
 
 pub(super) fn run(path: &Path) -> ExitCode {
-    let config = match app::load(path) {
+    let config = match app::load_to_serve(path) {
         Ok(config) => config,
         Err(mistakes) => return wrong_config(&mistakes),
     };

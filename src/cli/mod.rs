@@ -159,7 +159,7 @@ impl Run {
             }
             (.., path) => {
                 let path = path.as_deref().unwrap_or(default);
-                (app::load(path), Some(path))
+                (app::load_to_serve(path), Some(path))
             }
         };
         let config = match config {
@@ -194,7 +194,8 @@ fn failed(error: &StartError) -> ExitCode {
 
 fn wrong_config(mistakes: &config::Mistakes) -> ExitCode {
     errln!("{mistakes}");
-    ExitCode::from(EXIT_CONFIG)
+    // A service manager tries again after a failure, and not after a mistake.
+    if mistakes.may_pass { ExitCode::FAILURE } else { ExitCode::from(EXIT_CONFIG) }
 }
 
 fn wrong(message: &str) -> ExitCode {

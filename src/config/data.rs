@@ -1,12 +1,13 @@
 //! Files of data: `config_files = { assign = "customers.toml" }` makes a file's content a member of
 //! a policy's configuration, as if it stood there.
 //!
-//! They are TOML, or JSON where the name ends in `.json`. Mistakes in them, including those that a
-//! guest reports, are shown with that file and its line.
+//! They are TOML, or JSON where the name ends in `.json`. Some are fetched by URL. Mistakes in
+//! them, including those that a guest reports, are shown with that file and its line.
 
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
+use super::documents;
 use super::policies::{JSON_DEPTH_MAX, JSON_WHOLE_MAX, json};
 use super::reader::{Finding, Item, Mark, Notes, Table, join};
 use super::source::Data;
@@ -14,14 +15,16 @@ use super::{drop_flat, syntax_mistakes};
 use crate::telemetry::Mistake;
 
 /// One file, at most: some 180,000 customers.
-const DATA_BYTES_MAX: u64 = 16 << 20;
+pub(super) const DATA_BYTES_MAX: u64 = 16 << 20;
 /// Files of one policy, at most.
 const FILES_MAX: usize = 16;
 
 /// The members that are in files of their own; `None` where one of them could not be read, which is
-/// noted. `config` is the setting that they are members of, `inline` its value in the main file.
+/// noted. They belong to `policy`. `config` is the setting that they are members of, `inline` its
+/// value in the main file.
 pub(super) fn files(
     notes: &Notes,
+    policy: &str,
     config: &str,
     table: &mut Table<'_>,
     inline: Option<&Value>,
@@ -42,7 +45,11 @@ pub(super) fn files(
             return None;
         }
         let setting = join(config, &member);
-        content(notes, setting, &item).map(|value| (member, value))
+        let file = match item.value {
+            DeValue::Table(_) => documents::document(notes, policy, &member, &item)?,
+            _ => item,
+        };
+        content(notes, setting, &file).map(|value| (member, value))
     };
     // Reads all of them, so that all mistakes are noted.
     let members: Vec<_> = named.into_iter().map(read).collect();
@@ -50,6 +57,9 @@ pub(super) fn files(
 }
 
 fn content(notes: &Notes, setting: String, item: &Item<'_>) -> Option<Value> {
+    if documents::is_missing(notes, item) {
+        return None;
+    }
     let (path, bytes) =
         notes.named_file(item, "a file of data, in TOML or JSON,", DATA_BYTES_MAX)?;
     let Ok(text) = String::from_utf8(bytes) else {

@@ -11,6 +11,7 @@ mod brackets;
 mod caps;
 mod changes;
 mod data;
+mod documents;
 mod extras;
 mod files;
 mod json;
@@ -32,7 +33,7 @@ mod units;
 mod upstreams;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ use crate::proxy::{Extras, FieldStyle, Inspect, Respond};
 use crate::reload::Watch;
 use crate::telemetry::{Doubt, DoubtKind, Label as _, Mistake};
 use crate::{admin, engine, insight, limit, listen, policy, proxy, telemetry, upstream};
-use reader::{Finding, Item, Mark, Notes, Table};
+use reader::{Finding, Given, Item, Mark, Notes, Table};
 
 pub use changes::{CHANGES_SHOWN_MAX, Change, Changes, Effect, Outline};
 pub use quick::quick;
@@ -93,6 +94,9 @@ pub struct Config {
     pub policy_runtime: policy::RuntimeSettings,
     /// `[policies.*]`, by name.
     pub policies: Vec<policy::Settings>,
+    /// Members of policies' configurations that are fetched, and kept in files. Here they hold what
+    /// is in those files.
+    pub documents: Vec<crate::fetch::Settings>,
     /// `[[routes]]`, in the file's order.
     pub routes: Vec<Route>,
     /// What to watch: the file itself and every file that it names, with what was read there.
@@ -196,6 +200,8 @@ pub struct Mistakes {
     pub each: Vec<MistakeAt>,
     /// The files that were read: the watcher goes on watching them.
     pub watched: Vec<Watch>,
+    /// They may pass without a change of the configuration: a document could not be fetched.
+    pub may_pass: bool,
     rest: Option<Box<Rest>>,
 }
 
@@ -254,7 +260,14 @@ impl Mistakes {
         let at = line.map_or_else(|| file.to_owned(), |line| format!("{file}:{line}"));
         let text = if at.is_empty() { found.to_owned() } else { format!("{at}: {found}") };
         let each = vec![MistakeAt { file: file.to_owned(), line, text: found.to_owned() }];
-        Self { count: 1, text: format!("error: {text}"), each, watched, rest: None }
+        Self {
+            count: 1,
+            text: format!("error: {text}"),
+            each,
+            watched,
+            may_pass: false,
+            rest: None,
+        }
     }
 
     /// What policies share, as far as it could be read.
@@ -262,6 +275,13 @@ impl Mistakes {
     pub fn policy_runtime(&self) -> policy::RuntimeSettings {
         let rest = self.rest.as_ref();
         rest.map(|rest| rest.config.policy_runtime.clone()).unwrap_or_default()
+    }
+
+    /// Documents that are to be fetched, and whose files are not there yet.
+    #[must_use]
+    pub fn unfetched(&self) -> Vec<crate::fetch::Settings> {
+        let all = self.rest.iter().flat_map(|rest| &rest.config.documents);
+        all.filter(|document| !document.file.exists()).cloned().collect()
     }
 
     /// Adds the mistakes that `look` finds in what could be read, so that all are reported at once.
@@ -298,7 +318,7 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
         let mut reads = 1;
         loop {
-            let loaded = Self::read(path);
+            let loaded = Self::read(path, Vec::new());
             let watched = match &loaded {
                 Ok(config) => &config.watched,
                 Err(mistakes) => &mistakes.watched,
@@ -312,7 +332,16 @@ impl Config {
         }
     }
 
-    fn read(path: &Path) -> Result<Self, Mistakes> {
+    /// Reads and checks a file as if the files that it names had these contents, where a path and a
+    /// content is given.
+    ///
+    /// # Errors
+    /// All mistakes at once.
+    pub fn load_given(path: &Path, given: Vec<(PathBuf, Vec<u8>)>) -> Result<Self, Mistakes> {
+        Self::read(path, given)
+    }
+
+    fn read(path: &Path, given: Vec<Given>) -> Result<Self, Mistakes> {
         let file = path.display().to_string();
         let unread = |cause: String| {
             let found = format!("cannot be read: {cause}");
@@ -322,7 +351,7 @@ impl Config {
         // A pipe can't be watched: what was read from it is gone.
         let watch = files::is_plain(path).then(|| Watch::read(path, &bytes));
         match std::str::from_utf8(&bytes) {
-            Ok(text) => read(text, path, watch),
+            Ok(text) => read(text, path, watch, given),
             Err(error) => {
                 let line =
                     bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count()
@@ -338,14 +367,20 @@ impl Config {
     /// # Errors
     /// All mistakes at once.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Mistakes> {
-        read(text, path, Some(Watch::read(path, text.as_bytes())))
+        read(text, path, Some(Watch::read(path, text.as_bytes())), Vec::new())
     }
 }
 
-fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistakes> {
+fn read(
+    text: &str,
+    path: &Path,
+    watch: Option<Watch>,
+    given: Vec<Given>,
+) -> Result<Config, Mistakes> {
     let (root, errors) = DeTable::parse_recoverable(text);
     let source = Source::new(path, text, root.get_ref());
-    let notes = Notes::new(path.parent().unwrap_or(Path::new("")), watch);
+    let mut notes = Notes::new(path.parent().unwrap_or(Path::new("")), watch);
+    notes.given = given;
     let config = walk(&notes, root.get_ref());
     let outline = Outline::new(root.get_ref(), &config, notes.contents.take());
     drop_flat(root.into_inner());
@@ -419,6 +454,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         upstreams,
         policy_runtime: server.policies,
         policies,
+        documents: notes.documents.take(),
         routes,
         watched: Vec::new(),
         warnings: Vec::new(),

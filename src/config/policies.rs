@@ -80,7 +80,7 @@ pub(super) fn settings(
         Some(item) => item.table().and_then(|_| json(&item, 0)),
         None => Some(Value::Object(Map::new())),
     };
-    let files = data::files(notes, &format!("{path}.config"), table, config.as_ref());
+    let files = data::files(notes, &name, &format!("{path}.config"), table, config.as_ref());
     // Without what could not be read, the policy would report mistakes that are none.
     let config_json = whole(config?, files?).to_string().into();
     Some(policy::Settings {

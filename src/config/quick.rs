@@ -41,7 +41,7 @@ pub fn quick(
          [[policies.limit.config.limits]]\nname = \"limit\"\nalgorithm = \"fixed_window\"\nquota = {quota}\nperiod = \"{period}\"\n\n\
          [[routes]]\nname = \"all\"\npath = \"/*\"\nupstream = \"to\"\npolicy = \"limit\"\n"
     );
-    super::read(&text, Path::new(NAME), None)
+    super::read(&text, Path::new(NAME), None, Vec::new())
 }
 
 fn rate(limit: &str) -> Option<(u64, &str)> {

@@ -67,7 +67,14 @@ pub(super) struct Notes {
     pub(super) folder: PathBuf,
     /// A file that settings name, and the one that is read in its place.
     pub(super) instead: Option<[PathBuf; 2]>,
+    /// Files that settings name, with the contents to use instead of what is there.
+    pub(super) given: Vec<Given>,
+    /// Documents that are fetched.
+    pub(super) documents: RefCell<Vec<crate::fetch::Settings>>,
 }
+
+/// A file's path, and a content for it.
+pub(super) type Given = (PathBuf, Vec<u8>);
 
 /// A value and its path.
 #[derive(Clone, Debug)]
@@ -97,6 +104,8 @@ impl Notes {
             contents: RefCell::default(),
             folder: folder.to_path_buf(),
             instead: None,
+            given: Vec::new(),
+            documents: RefCell::default(),
         }
     }
 

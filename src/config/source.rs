@@ -173,7 +173,8 @@ impl Source {
             self.page.name,
             if count == 1 { "" } else { "s" }
         ));
-        Mistakes { count, text, each, watched: self.watched.clone(), rest: None }
+        let watched = self.watched.clone();
+        Mistakes { count, text, each, watched, may_pass: false, rest: None }
     }
 
     /// A finding without what may be a secret: below a setting whose keys and values may be.

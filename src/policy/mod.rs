@@ -39,7 +39,7 @@ use wasmtime::component::InstancePre;
 
 use crate::inspect::{Edit, Meters, Pointer};
 use crate::plan::{Adjustment, Plan, Slot};
-use crate::telemetry::{Doubt, Metrics, Mistake};
+use crate::telemetry::{Doubt, DoubtKind, Metrics, Mistake};
 use breaker::{Breaker, Turn};
 use error::{During, Failure};
 use health::{Called, Health};
@@ -100,10 +100,15 @@ impl Measured {
 }
 
 impl Settings {
-    /// What is allowed in the configuration but probably not intended, each at its setting.
+    /// What is allowed in the configuration but probably not intended, each at its setting. Finding
+    /// it takes little time.
     #[must_use]
-    pub fn doubts(&self) -> Vec<Mistake> {
-        written::doubtful("config", &self.config_json)
+    pub fn doubts(&self) -> Vec<Doubt> {
+        let methods = written::doubtful("config", &self.config_json);
+        let mut doubts: Vec<Doubt> =
+            methods.iter().map(|method| Doubt::of(DoubtKind::MethodCase, method)).collect();
+        doubts.extend(doubts::of_tokens(self));
+        doubts
     }
 
     /// Limits that contradict each other, or that no request can reach, each at its setting.

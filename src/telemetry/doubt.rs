@@ -39,6 +39,8 @@ labels! {
         UnboundedKey = "unbounded-key",
         /// A key that clients can spell in many ways.
         SpelledKey = "spelled-key",
+        /// Tokens that are accepted whoever issued them, or whomever they are for.
+        UncheckedToken = "unchecked-token",
     }
 }
 
@@ -71,6 +73,13 @@ impl Doubt {
             beside: Vec::new(),
             remedy: None,
         }
+    }
+
+    /// A doubt about the key of a setting that was examined as a mistake is.
+    #[must_use]
+    pub fn of(kind: DoubtKind, found: &Mistake) -> Self {
+        let text = format!("{}, expected {}", found.found, found.expected);
+        Self::new(kind, found.setting.as_str(), text).in_key()
     }
 
     /// The same doubt, about the setting's key.

@@ -78,6 +78,7 @@ names! {
     Counter TLS_HANDSHAKES_FAILED "weir_tls_handshakes_failed" ["cause"] "TLS handshakes of clients that failed: timeout, closed, plain_text, incompatible, client_certificate, alert, malformed";
     Counter TUNNELS "weir_tunnels" ["ending"] "Upgraded connections that have ended: closed, idle, client, upstream";
     Counter RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";
+    Counter DOCUMENTS_FETCHED "weir_documents_fetched" ["policy", "member", "result"] "Fetches of documents that config_files names by URL: new (another document, written to its file), unchanged, unreached, status, too_large, refused (it can't be used), unwritten";
     Counter EMBEDDED_FULL "weir_embedded_full" [] "Takes refused because the embedded engine holds its maximum of keys";
     Counter OTLP_EXPORTS "weir_otlp_exports" ["signal", "result"] "Requests to the OTLP collector with traces or metrics: accepted, failed";
     Counter OTLP_DROPPED "weir_otlp_dropped" ["signal"] "Spans (traces) and data points (metrics) that no OTLP collector got: a buffer was full, or the collector could not be reached or rejected them";

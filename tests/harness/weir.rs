@@ -244,6 +244,12 @@ impl Builder {
             .file(&format!("{name}.key"), issued.key.as_bytes())
     }
 
+    /// One more argument.
+    pub fn argument(mut self, argument: &str) -> Self {
+        self.start.arguments.push(argument.into());
+        self
+    }
+
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.start.environment.push((name.into(), value.into()));
         self

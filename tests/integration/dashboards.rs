@@ -33,6 +33,7 @@ const WORDS: &[&str] = &[
     "rate",
     "sum",
     "time",
+    "unless",
 ];
 
 /// A panel's or an alert's expression, and where it is.

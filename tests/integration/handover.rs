@@ -20,11 +20,11 @@ const DAY: &str =
     "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"400d\"";
 
 /// A process that has taken over. Ended when dropped.
-struct Successor(Pid);
+pub struct Successor(Pid);
 
 impl Successor {
     /// The new process of the `nth` hand-over in the log, counted from 1.
-    fn of(weir: &Weir, nth: usize) -> Self {
+    pub fn of(weir: &Weir, nth: usize) -> Self {
         let pid = eventually("a new process", || {
             let events = weir.output().events();
             let mut all =

@@ -45,6 +45,7 @@ mod examples;
 mod explain;
 mod explain_command;
 mod faults;
+mod fetched;
 mod forwarding;
 mod guests;
 mod handover;

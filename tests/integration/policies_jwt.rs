@@ -35,7 +35,7 @@ fn encode(bytes: &[u8]) -> String {
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8>>;
 
 /// A key that signs, and its public part.
-struct Signer {
+pub struct Signer {
     alg: &'static str,
     jwk: Value,
     sign: Sign,
@@ -43,11 +43,11 @@ struct Signer {
 
 impl Signer {
     /// A token with these claims beside those that each has.
-    fn token(&self, more: Value) -> String {
+    pub fn token(&self, more: Value) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({ "iss": ISSUER, "aud": ["web", "api"], "exp": now + 600 });
         claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.signed(&json!({ "alg": self.alg, "kid": self.jwk["kid"] }), &claims)
+        self.signed(&json!({ "alg": self.alg, "kid": self.jwk["kid"], "typ": "JWT" }), &claims)
     }
 
     fn signed(&self, header: &Value, claims: &Value) -> String {
@@ -57,7 +57,7 @@ impl Signer {
     }
 }
 
-fn rsa(alg: &'static str, kid: &str, encoding: &'static dyn RsaEncoding) -> Signer {
+pub fn rsa(alg: &'static str, kid: &str, encoding: &'static dyn RsaEncoding) -> Signer {
     let pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
     // An RSAPublicKey of RFC 8017: a sequence of two integers, of which the first is 256 bytes
     // long, and is led by a zero.
@@ -72,7 +72,7 @@ fn rsa(alg: &'static str, kid: &str, encoding: &'static dyn RsaEncoding) -> Sign
     Signer { alg, jwk, sign: Box::new(sign) }
 }
 
-fn ec(
+pub fn ec(
     alg: &'static str,
     curve: &str,
     algorithm: &'static signature::EcdsaSigningAlgorithm,
@@ -107,13 +107,13 @@ pub fn key_set() -> String {
     set(&[&rsa("RS256", "a", &signature::RSA_PKCS1_SHA256)])
 }
 
-fn set(signers: &[&Signer]) -> String {
+pub fn set(signers: &[&Signer]) -> String {
     let keys: Vec<&Value> = signers.iter().map(|signer| &signer.jwk).collect();
     json!({ "keys": keys }).to_string()
 }
 
 /// The README's first example, with these algorithms, and three requests for each user.
-fn config(url: &str, algorithms: &[&str]) -> String {
+pub fn config(url: &str, algorithms: &[&str]) -> String {
     let readme = include_str!("../../policies/jwt-claim/README.md");
     let block = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let block = block
@@ -135,7 +135,24 @@ fn the_example_that_verifies_nothing_has_no_mistake() {
     assert_eq!(code, 0, "{out}{err}");
 }
 
-async fn with_token(weir: &Weir, token: &str) -> u16 {
+#[test]
+fn the_check_and_the_start_warn_of_tokens_for_anybody_and_from_anybody() {
+    let full = config("http://127.0.0.1:9", &["RS256"]);
+    let build = |config: &str| Weir::build(config).file("jwks.json", key_set().as_bytes());
+    let (code, out, err) = Weir::check(build(&full));
+    assert!(code == 0 && !format!("{out}{err}").contains("unchecked-token"), "{out}{err}");
+    let bare = full
+        .replace("issuer = \"https://id.example.org/\"\n", "")
+        .replace("audience = \"api\"\n", "");
+    let (code, out, err) = Weir::check(build(&bare));
+    assert_eq!((code, err.matches("unchecked-token").count()), (0, 2), "{out}{err}");
+    assert!(err.contains("no `audience`: ") && err.contains("no `issuer`: "), "{err}");
+    let weir = build(&bare).start();
+    weir.output().await_text("no `audience`: a token that was issued for another service");
+    weir.output().await_text("no `issuer`: a token of anyone whose key is in the set");
+}
+
+pub async fn with_token(weir: &Weir, token: &str) -> u16 {
     get(weir.http, "/", &[("authorization", &format!("Bearer {token}"))]).await.status
 }
 
@@ -218,9 +235,10 @@ async fn what_attackers_make_of_tokens_is_refused() {
     let ours = rsa("RS256", "one", &signature::RSA_PKCS1_SHA256);
     let theirs = rsa("RS256", "one", &signature::RSA_PKCS1_SHA256);
     let upstream = Upstream::start();
-    let weir = Weir::build(&config(&upstream.url(), &["RS256", "HS256"]))
-        .file("jwks.json", set(&[&ours]).as_bytes())
-        .start();
+    let typed = config(&upstream.url(), &["RS256", "HS256"])
+        .replace("# typ = \"at+jwt\"", "typ = [\"at+jwt\", \"JWT\"]");
+    assert!(typed.contains("typ = ["), "{typed}");
+    let weir = Weir::build(&typed).file("jwks.json", set(&[&ours]).as_bytes()).start();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let claims = json!({ "iss": ISSUER, "aud": "api", "sub": "ann", "exp": now + 600 });
     // HS256 with the public key as the secret.
@@ -238,16 +256,20 @@ async fn what_attackers_make_of_tokens_is_refused() {
     for (token, why) in [
         (theirs.token(json!({ "sub": "ann" })), "the token's signature is wrong"),
         (
-            forged.signed(&json!({ "alg": "HS256", "kid": "one" }), &claims),
+            forged.signed(&json!({ "alg": "HS256", "kid": "one", "typ": "jwt" }), &claims),
             "no key of the set fits the token's algorithm and key id",
         ),
         (
-            unsigned.signed(&json!({ "alg": "none" }), &claims),
+            unsigned.signed(&json!({ "alg": "none", "typ": "JWT" }), &claims),
             "the token's algorithm is not accepted",
         ),
         (
             ours.signed(&json!({ "alg": "RS256", "crit": ["x"] }), &claims),
             "the token needs extensions",
+        ),
+        (
+            ours.signed(&json!({ "alg": "RS256", "typ": "logout+jwt" }), &claims),
+            "the token is of another type",
         ),
         (ours.token(json!({ "sub": "ann", "exp": now - 61 })), "the token has expired"),
         (ours.token(json!({ "sub": "ann", "nbf": now + 120 })), "the token is not valid yet"),

@@ -26,6 +26,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "engine",
             "upstream",
             "otlp",
+            "fetch",
             "admin",
             "picture",
             "replay",
@@ -47,6 +48,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "engine",
             "upstream",
             "otlp",
+            "fetch",
             "wire",
             "telemetry",
             "plan",
@@ -80,6 +82,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &["wire", "clock", "telemetry"]),
     ("upstream", &["http1", "wire", "clock", "telemetry"]),
     ("otlp", &["upstream", "wire", "clock", "telemetry"]),
+    ("fetch", &["upstream", "wire", "clock", "telemetry"]),
     ("http1", &["wire", "clock"]),
     ("admin", &["listen", "wire", "telemetry"]),
     ("wire", &["clock"]),
@@ -95,6 +98,8 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     ("proxy", "listen", &["Peer", "Handler", "read_head"]),
     // It reports which files it read, it does not watch them.
     ("config", "reload", &["Watch"]),
+    // It says what is to be fetched, and fetches nothing.
+    ("config", "fetch", &["Settings", "EVERY", "EVERY_DEFAULT"]),
     // It reads TLS material without judging it, and it configures how slow a client may be.
     ("config", "wire", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX", "Rate"]),
     // It hands over what it has traced, and sends nothing.
@@ -173,7 +178,17 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["http", "http_body", "hyper", "hyper_util", "h2"],
-        to: &["listen/", "proxy/", "upstream/", "otlp/", "http1/", "admin/", "wire/", "app/"],
+        to: &[
+            "listen/",
+            "proxy/",
+            "upstream/",
+            "otlp/",
+            "fetch/",
+            "http1/",
+            "admin/",
+            "wire/",
+            "app/",
+        ],
         why: "deciding (limit, engine, plan, policy) and its tools (clock, telemetry) know no HTTP",
     },
 ];

@@ -33,6 +33,30 @@ impl<'de> Deserialize<'de> for Names {
     }
 }
 
+/// Kinds of tokens, as their headers name them in `typ`. Any kind without names.
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Types(Names);
+
+impl Types {
+    /// Whether a token of this kind is one of them.
+    pub(crate) fn allow(&self, typ: Option<&str>) -> bool {
+        let Names(known) = &self.0;
+        let is = |typ: &str| known.iter().any(|known| media_type(known) == media_type(typ));
+        known.is_empty() || typ.is_some_and(is)
+    }
+}
+
+/// A media type in one spelling: its case does not matter, and `application/` may be left out where
+/// no other `/` follows (RFC 7515, section 4.1.9).
+fn media_type(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    match lower.strip_prefix("application/") {
+        Some(rest) if !rest.contains('/') => rest.to_owned(),
+        _ => lower,
+    }
+}
+
 /// Where a claim stands: its name, or a JSON pointer to it. Use it as the type of a setting.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim(String);

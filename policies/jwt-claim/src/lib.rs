@@ -30,7 +30,7 @@ use weir_policy::{
 
 use algorithm::Algorithms;
 use allowance::Allowance;
-use claims::{Claim, Names, Validity};
+use claims::{Claim, Names, Types, Validity};
 use keys::Keys;
 use source::{Found, Source};
 use token::Token;
@@ -66,6 +66,9 @@ pub struct Config {
     /// Whom they must be for: one of these.
     #[serde(default)]
     audience: Names,
+    /// Which kinds of tokens are accepted: one of these.
+    #[serde(default)]
+    typ: Types,
     /// By how much the issuer's clock may differ from the proxy's.
     #[serde(default = "one_minute")]
     leeway: Leeway,
@@ -213,6 +216,9 @@ impl JwtClaim {
         // What costs little comes first: a check of a signature takes longer than all of it.
         let validity = Validity::of(&token.claims, self.config.exp == Exp::Required)?;
         validity.check(now_ms, leeway_ms)?;
+        if !self.config.typ.allow(token.typ.as_deref()) {
+            return Err("the token is of another type");
+        }
         claims::meant_for(&token.claims, &self.config.issuer, &self.config.audience)?;
         if self.config.verify == Verify::Signature {
             self.check_signature(&token)?;

@@ -260,6 +260,43 @@ fn a_token_is_valid_for_its_time_for_this_api_and_from_its_issuer() {
 }
 
 #[test]
+fn a_token_of_another_type_is_refused() {
+    let of = |typ: Value| {
+        let mut header = json!({ "alg": "RS256", "kid": "one" });
+        if !typ.is_null() {
+            header["typ"] = typ;
+        }
+        signed(header, &json!({ "sub": "ann", "exp": NOW + 3600 }), 1)
+    };
+    let policy = plain(r#""typ": ["at+jwt", "application/vnd.x+jwt", "a/b"], "#);
+    for typ in ["at+jwt", "AT+JWT", "application/at+jwt", "Application/At+Jwt", "vnd.x+JWT", "A/B"]
+    {
+        assert_eq!(bearer(&policy, &of(json!(typ))).as_deref(), Ok("ann"), "{typ}");
+    }
+    VERIFIED.set(0);
+    for typ in [
+        json!(null),
+        json!("JWT"),
+        json!("logout+jwt"),
+        json!("text/at+jwt"),
+        json!("application/a/b"),
+        json!("at+jwt "),
+        json!(""),
+        json!(["at+jwt"]),
+    ] {
+        refused(&policy, &of(typ), "the token is of another type");
+    }
+    assert_eq!(VERIFIED.get(), 0);
+    // One type is a list of one, and without the setting each type is accepted.
+    let one = plain(r#""typ": "JWT", "#);
+    assert_eq!(bearer(&one, &of(json!("jwt"))).as_deref(), Ok("ann"));
+    refused(&one, &of(json!("at+jwt")), "the token is of another type");
+    for typ in [json!(null), json!("JWT"), json!("logout+jwt")] {
+        assert_eq!(bearer(&plain(""), &of(typ)).as_deref(), Ok("ann"));
+    }
+}
+
+#[test]
 fn what_is_no_token_is_refused_before_it_costs_anything() {
     let policy = plain("");
     let good = token(json!({}));
@@ -433,9 +470,9 @@ fn what_is_missing_or_of_no_use_is_a_mistake() {
             &["algorithms[0]: found \"none\", expected one of `HS256`"],
         ),
         (
-            r#""verify": "none", "token": "query.token", "leeway": "11m", "claim": "/a~2", "issuer": [], "#
+            r#""verify": "none", "token": "query.token", "leeway": "11m", "claim": "/a~2", "issuer": [], "typ": [1], "#
                 .to_owned(),
-            &["claim: found \"/a~2\"", "issuer: found []", "leeway: found \"11m\"", "token: found \"query.token\""],
+            &["claim: found \"/a~2\"", "issuer: found []", "leeway: found \"11m\"", "token: found \"query.token\"", "typ: found [1]"],
         ),
         (
             r#""verify": "none", "forward": {"Host": "sub", "x-a": "sub", "X-A": "sub"}, "#.to_owned(),

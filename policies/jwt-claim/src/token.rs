@@ -15,6 +15,8 @@ pub(crate) struct Token<'a> {
     pub(crate) alg: String,
     /// Names the key.
     pub(crate) kid: Option<String>,
+    /// Which kind of token it is.
+    pub(crate) typ: Option<String>,
     /// What was signed.
     pub(crate) message: &'a str,
     pub(crate) signature: Vec<u8>,
@@ -50,6 +52,7 @@ impl<'a> Token<'a> {
         Ok(Self {
             alg: member("alg").ok_or(malformed)?,
             kid: member("kid"),
+            typ: member("typ"),
             message: text.get(..signed).ok_or(malformed)?,
             signature: base64::decode(signature).ok_or(malformed)?,
             claims: object(payload).ok_or(malformed)?,

@@ -228,3 +228,89 @@ fn the_names_of_both_files_are_told_where_both_have_mistakes() {
     );
     assert!(shown.ends_with("proxy.toml: 2 mistakes"), "{shown}");
 }
+
+/// The configuration with a document that is fetched.
+fn fetched(table: &str) -> String {
+    PLANS.replace("\"customers.toml\"", table)
+}
+
+const DOCUMENT: &str = "{ url = \"https://id.example.org/k?x\", file = \"customers.toml\" }";
+
+#[test]
+fn a_document_that_is_fetched_is_read_from_its_file() {
+    let folder = Folder::with(&[("customers.toml", "a = \"gold\"\n"), ("ca.pem", "a")]);
+    let config = folder.parse(&fetched(DOCUMENT)).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert!(config.policies[0].config_json.contains(r#""assign":{"a":"gold"}"#));
+    assert!(config.watched.contains(&Watch::now(folder.path("customers.toml"))));
+    let [document] = &config.documents[..] else { panic!("{:?}", config.documents) };
+    assert_eq!(document.setting, "policies.p.config_files.assign");
+    assert_eq!((document.policy.as_str(), document.member.as_str()), ("p", "assign"));
+    assert_eq!(document.url, "https://id.example.org/k?x");
+    assert_eq!(document.file, folder.path("customers.toml"));
+    assert_eq!(document.every, Duration::from_secs(600));
+    assert!(document.tls.is_empty());
+    let more = DOCUMENT.replace(" }", ", every = \"5m\", tls = { ca = \"ca.pem\" } }");
+    let config = folder.parse(&fetched(&more)).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert_eq!(config.documents[0].every, Duration::from_secs(300));
+    assert!(config.documents[0].tls.ca.is_some());
+    assert!(config.watched.contains(&Watch::now(folder.path("ca.pem"))));
+}
+
+#[test]
+fn mistakes_in_what_is_fetched_are_told_at_their_setting() {
+    let folder = Folder::with(&[("customers.toml", "a = \"gold\"\n")]);
+    for (table, expected) in [
+        ("{}", &["assign.url: found nothing, expected a URL", "assign.file: found nothing"][..]),
+        ("{ url = 3, file = 4 }", &["assign.url: found 3, expected a URL"]),
+        ("{ url = \"https://h/\", file = 4 }", &["assign.file: found 4, expected the path of"]),
+        (&DOCUMENT.replace("file", "fil"), &["found the unknown key \"fil\""]),
+        (
+            &DOCUMENT.replace(" }", ", every = \"500ms\" }"),
+            &["assign.every: found \"500ms\", expected a duration from \"1s\" to \"1d\""],
+        ),
+        (&DOCUMENT.replace(" }", ", tls = { ca = \"no.pem\" } }"), &["assign.tls.ca: found "]),
+    ] {
+        let wrong = folder.parse(&fetched(table)).expect_err(table);
+        let told: Vec<&str> = wrong.each.iter().map(|one| one.text.as_str()).collect();
+        for expected in expected {
+            assert!(told.iter().any(|told| told.contains(expected)), "{expected}: {told:#?}");
+        }
+    }
+}
+
+#[test]
+fn one_file_keeps_one_document_and_others_may_read_it() {
+    let folder = Folder::with(&[("customers.toml", "a = \"gold\"\n")]);
+    let other = "[policies.q]\nuse = \"plans\"\nconfig_files = { assign = FILE }\n[[routes]]\n\
+                 path = \"/q\"\nupstream = \"api\"\npolicy = \"q\"\n";
+    let two = |file: &str| format!("{}{}", fetched(DOCUMENT), other.replace("FILE", file));
+    let shown = folder.wrong(&two(DOCUMENT));
+    assert!(shown.contains("the file of policies.p.config_files.assign"), "{shown}");
+    assert!(shown.contains("name its file alone"), "{shown}");
+    let config =
+        folder.parse(&two("\"customers.toml\"")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert_eq!(config.documents.len(), 1);
+}
+
+#[test]
+fn a_document_that_was_not_fetched_yet_can_be_given() {
+    let folder = Folder::with(&[("proxy.toml", &fetched(DOCUMENT))]);
+    let missing = Config::load(&folder.path("proxy.toml")).unwrap_err();
+    assert_eq!((missing.count, missing.unfetched().len()), (1, 1), "{missing}");
+    assert!(missing.text.contains("customers.toml (it does not exist yet)"), "{missing}");
+    assert!(missing.text.contains("which `weir run` fetches before it serves"), "{missing}");
+    assert!(missing.watched.contains(&Watch::absent(folder.path("customers.toml"))));
+    let given = |text: &str| {
+        let given = vec![(folder.path("customers.toml"), text.as_bytes().to_vec())];
+        Config::load_given(&folder.path("proxy.toml"), given)
+    };
+    let config = given("a = \"gold\"").unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert!(config.policies[0].config_json.contains(r#""assign":{"a":"gold"}"#));
+    let wrong = given("a = ").unwrap_err();
+    assert!(wrong.each[0].file.ends_with("customers.toml"), "{wrong}");
+    assert_eq!(wrong.each[0].line, Some(1), "{wrong}");
+    // It is used instead of a file that is there, too.
+    fs::write(folder.path("customers.toml"), "a = \"silver\"").unwrap();
+    let config = given("a = \"gold\"").unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert!(config.policies[0].config_json.contains("gold"));
+}

@@ -1,6 +1,7 @@
 //! Doubts about the limits of a policy's configuration, for `weir check`: limits that can never
 //! refuse because another one refuses first, bursts that another limit never lets come, and
-//! requests that a limit can never let pass.
+//! requests that a limit can never let pass. Also about tokens that are hardly checked, which a
+//! start tells, too.
 //!
 //! Only limits that the SDK would read are compared, and only those of one list with the same key:
 //! a policy charges the whole list. `most` has the bounds; `shipped` knows settings of policies
@@ -73,6 +74,17 @@ pub(super) fn of_limits(settings: &Settings) -> Vec<Doubt> {
     spelled::keys("config", &config, &mut doubts);
     doubts.truncate(DOUBTS_MAX);
     doubts
+}
+
+/// Doubts about which tokens `settings` accepts, each at its setting below the policy's section.
+pub(super) fn of_tokens(settings: &Settings) -> Vec<Doubt> {
+    match &settings.module {
+        super::Module::Shipped(name) if name == "jwt-claim" => {
+            let config = serde_json::from_str(&settings.config_json);
+            config.map(|config| shipped::jwt_claim(&config)).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// All limits of a configuration, with their settings.

@@ -1,5 +1,5 @@
 //! Doubts about settings of policies that ship with Weir: what one request is charged, compared
-//! with what its limits ever let through.
+//! with what its limits ever let through, and what a token is not checked for.
 
 use serde_json::{Map, Value};
 
@@ -140,4 +140,32 @@ pub(super) fn graphql_cost(config: &Value, doubts: &mut Vec<Doubt>) {
             .remedy(format!("write `max_cost = {most}`, or raise the limit"));
         doubts.push(doubt);
     }
+}
+
+/// Settings of `jwt-claim` that say which tokens are meant for this API, each with what is accepted
+/// without it, and how to write it.
+const TOKENS: [(&str, &str, &str); 2] = [
+    (
+        "audience",
+        "a token that was issued for another service is accepted here, too",
+        "write what this API is called in the `aud` of its tokens, as in `audience = \"api\"`",
+    ),
+    (
+        "issuer",
+        "a token of anyone whose key is in the set is accepted, whatever its `iss` says",
+        "write the `iss` of its tokens, as in `issuer = \"https://id.example.org/\"`",
+    ),
+];
+
+/// Tokens whose signatures are verified, but not whom they are for, or who issued them.
+pub(super) fn jwt_claim(config: &Value) -> Vec<Doubt> {
+    if config.get("verify").is_some_and(|verify| verify == "none") {
+        return Vec::new();
+    }
+    let missing = TOKENS.iter().filter(|(setting, ..)| config.get(*setting).is_none());
+    let doubt = |(setting, what, remedy): &(&str, &str, &str)| {
+        let text = format!("no `{setting}`: {what}");
+        Doubt::new(DoubtKind::UncheckedToken, "config", text).in_key().remedy(*remedy)
+    };
+    missing.map(doubt).collect()
 }

@@ -204,6 +204,27 @@ fn a_cost_that_no_limit_lets_pass_is_told() {
     assert_eq!((graphql(50), graphql(51)), (0, 1));
 }
 
+#[test]
+fn tokens_for_anybody_and_from_anybody_are_doubtful() {
+    let told = |module: &str, config: &str| -> Vec<String> {
+        let found = settings(module, config).doubts().into_iter();
+        let all = found.map(|doubt| {
+            assert_eq!((doubt.kind.label(), doubt.setting.as_str()), ("unchecked-token", "config"));
+            doubt.text.split(':').next().unwrap().to_owned()
+        });
+        all.collect()
+    };
+    let missing = ["no `audience`", "no `issuer`"];
+    assert_eq!(told("jwt-claim", "{}"), missing);
+    assert_eq!(told("jwt-claim", r#"{"verify": "signature"}"#), missing);
+    assert_eq!(told("jwt-claim", r#"{"audience": "api"}"#), missing[1..]);
+    assert_eq!(told("jwt-claim", r#"{"issuer": ["a", "b"]}"#), missing[..1]);
+    assert_eq!(told("jwt-claim", r#"{"issuer": "a", "audience": "b"}"#), [""; 0]);
+    // Then the gateway in front of Weir decides which tokens there are.
+    assert_eq!(told("jwt-claim", r#"{"verify": "none"}"#), [""; 0]);
+    assert_eq!(told("client-ip", "{}"), [""; 0]);
+}
+
 /// A naive limit: whether it admits one unit at a time in milliseconds, and that it did.
 enum Naive {
     /// Quota, period, and the windows' begin; by the clock if the last is true.

@@ -1,0 +1,147 @@
+//! Documents that the configuration names by URL: they are fetched before anything is served where
+//! their files are not there yet, and tried before they replace what is in a file. Knows no HTTP.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::build::Builder;
+use super::{App, Running};
+use crate::clock::Clock;
+use crate::config::{Config, Mistakes};
+use crate::fetch::{self, Document, Documents, Settings};
+use crate::telemetry::{Metrics, Mistake};
+
+/// Mistakes in a document that a message repeats, at most.
+const TOLD_MAX: usize = 3;
+
+/// Reads a configuration for a process that is to serve by it, as [`load`](super::load) does. Where
+/// the file of a document is not there yet, the document is fetched first, within
+/// [`FETCH_TIME_MAX`](fetch::FETCH_TIME_MAX), and kept if the configuration has no mistake with it.
+///
+/// # Errors
+/// All mistakes, and what could not be fetched.
+pub fn load_to_serve(path: &Path) -> Result<Config, Mistakes> {
+    let accept = |config: Config| {
+        let builder = Builder::new(Metrics::new(1), Clock::system(), &config.policy_runtime)
+            .map_err(|mistake| config.source.locate(&[mistake]))?;
+        builder.build(config, None).map(drop)
+    };
+    load(path, &accept).map_err(super::complete_alone)
+}
+
+/// Reads a configuration. Documents that are not there yet are fetched, and kept if `accept` takes
+/// the configuration with them.
+pub(super) fn load(
+    path: &Path,
+    accept: &dyn Fn(Config) -> Result<(), Mistakes>,
+) -> Result<Config, Mistakes> {
+    let mistakes = match Config::load(path) {
+        Ok(config) => return Ok(config),
+        Err(mistakes) => mistakes,
+    };
+    let missing = mistakes.unfetched();
+    if missing.is_empty() {
+        return Err(mistakes);
+    }
+    // What is wrong with the documents' settings is found together with all other mistakes.
+    let Ok(fetched) = fetch::now(&missing) else { return Err(mistakes) };
+    let is_alone = mistakes.count == missing.len();
+    let may_pass = |mut mistakes: Mistakes| {
+        mistakes.may_pass = is_alone;
+        mistakes
+    };
+    let (mut given, mut failed, mut urls) = (Vec::new(), Vec::new(), Vec::new());
+    for (document, result) in fetched {
+        match result {
+            Ok(bytes) => {
+                urls.push(document.url().to_owned());
+                given.push((document.settings().file.clone(), bytes));
+            }
+            Err(why) => failed.push(unusable(
+                document.settings(),
+                format!("the document of {}, which can't be fetched: {why}", document.url()),
+            )),
+        }
+    }
+    if !failed.is_empty() {
+        return Err(may_pass(mistakes.and_those_of(|_, _| failed)));
+    }
+    Config::load_given(path, given.clone()).and_then(accept).map_err(|mut refused| {
+        let urls = urls.join(" and ");
+        refused.text.push_str(&format!("; nothing is kept of what was fetched from {urls}"));
+        may_pass(refused)
+    })?;
+    for (file, bytes) in &given {
+        if let Err(error) = fetch::replace(file, bytes) {
+            let settings = missing.iter().find(|settings| settings.file == *file);
+            let expected = format!("a file that can be written: {error}");
+            let failed = settings.map(|settings| unusable(settings, expected));
+            return Err(mistakes.and_those_of(|_, _| failed.into_iter().collect()));
+        }
+    }
+    Config::load(path)
+}
+
+/// What was expected instead of a file that is not there.
+fn unusable(settings: &Settings, expected: String) -> Mistake {
+    let found = format!("{} (it does not exist yet)", settings.file.display());
+    Mistake::new(format!("{}.file", settings.setting), found, expected)
+}
+
+/// From now on, the documents of the running configuration are fetched again and again. What is new
+/// is tried with the configuration file `path`, and applied by the reload of its own file.
+pub(super) fn keep(app: &App, path: &Path) -> std::io::Result<()> {
+    let (running, path) = (Arc::downgrade(&app.running), path.to_owned());
+    app.running.documents.keep(move |document, bytes| {
+        let running = running.upgrade().ok_or_else(|| "this process ends".to_owned())?;
+        let given = vec![(document.settings().file.clone(), bytes.to_vec())];
+        let tried = Config::load_given(&path, given).and_then(|config| running.try_out(config));
+        tried.map_err(|mistakes| told(&mistakes))
+    })
+}
+
+impl Running {
+    /// Builds a configuration as a reload does, and drops it again.
+    pub(super) fn try_out(&self, config: Config) -> Result<(), Mistakes> {
+        let built = &self.current.load().built;
+        if !config.engine.keeps_counters_of(&built.engine_settings) {
+            let expected = "the store that is in use: a reload has yet to apply the other one";
+            let mistake = Mistake::new(crate::config::setting::STORE, "another store", expected);
+            return Err(config.source.locate(&[mistake]));
+        }
+        self.builder.build(config, Some(built)).map(drop)
+    }
+}
+
+/// Mistakes in one line.
+fn told(mistakes: &Mistakes) -> String {
+    let each = mistakes.each.iter().take(TOLD_MAX).map(|mistake| {
+        let line = mistake.line.map(|line| format!(":{line}")).unwrap_or_default();
+        format!("{}{line}: {}", mistake.file, mistake.text)
+    });
+    let mut told = each.collect::<Vec<_>>().join("; ");
+    if mistakes.count > TOLD_MAX {
+        told.push_str(&format!("; and {} more mistakes", mistakes.count - TOLD_MAX));
+    }
+    told
+}
+
+/// For `/status`.
+pub(super) fn describe(documents: &Documents) -> Vec<Value> {
+    let one = |(document, state): (Arc<Document>, fetch::State)| {
+        let Settings { policy, member, file, every, .. } = document.settings();
+        json!({
+            "policy": policy,
+            "member": member,
+            "url": document.url(),
+            "file": file.display().to_string(),
+            "every_s": every.as_secs_f64(),
+            "tried": state.tried_s,
+            "succeeded": state.succeeded_s,
+            "error": state.error,
+        })
+    };
+    documents.states().into_iter().map(one).collect()
+}

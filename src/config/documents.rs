@@ -1,0 +1,78 @@
+//! Files of data that Weir fetches itself: `config_files = { keys = { url = "https://...", file =
+//! "jwks.json" } }`. The URL is checked by the module that fetches it.
+
+use std::path::Path;
+
+use super::data::DATA_BYTES_MAX;
+use super::reader::{Finding, Item, Notes};
+use super::tls;
+use crate::fetch::{EVERY, EVERY_DEFAULT, Settings};
+use crate::reload::Watch;
+use crate::telemetry::Mistake;
+
+const URL: &str = "a URL such as \"https://id.example.org/jwks.json\"";
+const FILE: &str = "the path of a file that keeps the document, such as \"jwks.json\"";
+
+/// Reads the table of `member`, a member of the configuration of `policy`. Returns the setting that
+/// names the file in which the document is kept.
+pub(super) fn document<'a>(
+    notes: &Notes,
+    policy: &str,
+    member: &str,
+    item: &Item<'a>,
+) -> Option<Item<'a>> {
+    let mut table = item.table()?;
+    let url = table.need("url", URL).and_then(|item| item.text(URL));
+    let file = table.need("file", FILE);
+    let mut every = EVERY_DEFAULT;
+    table.duration("every", EVERY, &mut every);
+    let tls = tls::client(table.section("tls"));
+    table.finish();
+    let (url, file) = (url?, file?);
+    let path = notes.folder.join(file.text(FILE)?);
+    let mut documents = notes.documents.borrow_mut();
+    if let Some(other) = documents.iter().find(|other| other.file == path) {
+        file.found(
+            format!("the file of {}", other.setting),
+            "a file of its own for each document that is fetched",
+            Some(format!(
+                "to use the same document here, name its file alone: `{member} = \"...\"`"
+            )),
+        );
+        return None;
+    }
+    documents.push(Settings {
+        setting: item.path.clone(),
+        policy: policy.to_owned(),
+        member: member.to_owned(),
+        url: url.to_owned(),
+        tls,
+        file: path,
+        every,
+        bytes_max: DATA_BYTES_MAX,
+    });
+    Some(file)
+}
+
+/// Notes that a document's file is not there yet, if it is not.
+pub(super) fn is_missing(notes: &Notes, file: &Item<'_>) -> bool {
+    let documents = notes.documents.borrow();
+    let path = file.value.as_str().map(|name| notes.folder.join(name));
+    let document = documents.iter().find(|one| Some(&one.file) == path.as_ref());
+    let Some(Settings { file: path, .. }) = document.filter(|one| !is_there(notes, &one.file))
+    else {
+        return false;
+    };
+    notes.watched.borrow_mut().push(Watch::absent(path));
+    let found = format!("{} (it does not exist yet)", path.display());
+    let expected = "a file with the document, which `weir run` fetches before it serves, and \
+                    nothing else does";
+    // Whoever tries to fetch it says more.
+    let mistake = Mistake::new(file.path.clone(), found, expected);
+    notes.note(Finding { general: true, ..Finding::elsewhere(mistake) });
+    true
+}
+
+fn is_there(notes: &Notes, path: &Path) -> bool {
+    notes.given.iter().any(|(given, _)| given == path) || path.exists()
+}
