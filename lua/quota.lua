@@ -22,11 +22,11 @@
 --            that never ends.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written
 --            (never below 0), time units until it would fit (-1: it fits, or never can; -2: none of
---            the periods named contains now, or they don't tell what is owed or when it is paid, and
---            nothing was decided), time units until all is back (0 if never), the instant at which
---            the state may be forgotten (0: unchanged; -1: never). Cost 0 is decided as 1 and counts
---            nothing. A cost above the amount never fits. If the clock stepped back over the start
---            of a period whose units are owed, the end of the one after it is estimated.
+--            the periods named contains now, or they don't tell what is owed or when it is paid,
+--            and nothing was decided), time units until all is back (0 if never), the instant at
+--            which the state may be forgotten (0: unchanged; -1: never). Cost 0 is decided as 1 and
+--            counts nothing. A cost above the amount never fits. If the clock stepped back over the
+--            start of a period whose units are owed, the end of the one after it is estimated.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
 --            the instant at which it may be forgotten. Only into the period that was charged. A
 --            count of zero means no period: all 0.
