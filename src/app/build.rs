@@ -84,6 +84,16 @@ fn doubts_of(settings: &policy::Settings) -> impl Iterator<Item = Doubt> {
     settings.doubts().into_iter().map(move |doubt| doubt.under(&section))
 }
 
+/// Facts that a route's policy reads but the route never has.
+fn missing_facts(snapshot: &Snapshot, routes: &[Route]) -> Vec<Doubt> {
+    let doubt = |(route, fact): (usize, &str)| {
+        let name = routes.get(route).map_or("", |route| route.name.as_str());
+        let text = missing_fact(fact, name);
+        Doubt::new(DoubtKind::MissingFact, setting::route_policy(route), text).in_key()
+    };
+    snapshot.missing_facts().map(doubt).collect()
+}
+
 /// Why a policy never sees a fact that it reads on the route `name`.
 fn missing_fact(fact: &str, name: &str) -> String {
     let why = if fact.starts_with("header.") {
@@ -200,16 +210,11 @@ impl Builder {
             return Err(mistakes);
         };
         let mut warnings = config.warnings;
-        warnings.extend(snapshot.missing_facts().map(|(route, fact)| {
-            let name = config.routes.get(route).map_or("", |route| route.name.as_str());
-            let text = missing_fact(fact, name);
-            let doubt =
-                Doubt::new(DoubtKind::MissingFact, setting::route_policy(route), text).in_key();
-            config.source.warn(&doubt)
-        }));
+        let missing = missing_facts(&snapshot, &config.routes);
         let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
         let certificates = certificates.map(|doubt| Doubt::of(DoubtKind::Certificate, doubt));
-        warnings.extend(doubts.into_iter().chain(certificates).map(|it| config.source.warn(&it)));
+        let doubts = missing.into_iter().chain(doubts).chain(certificates);
+        warnings.extend(doubts.map(|doubt| config.source.warn(&doubt)));
         let built = Built {
             listeners: config.listeners,
             tls,

@@ -290,13 +290,11 @@ impl App {
         let (built, snapshot) = builder.build(config, None)?;
         built.warn(None);
         built.prepare();
-        let public = if sockets.is_empty() {
-            bind(&built, &mut inherited, workers)?
-        } else {
-            let each = sockets.into_iter().map(|socket| given(vec![socket], workers));
-            each.collect::<Result<_, _>>()?
+        let public = match sockets.is_empty() {
+            true => bind(&built, &mut inherited, workers),
+            false => sockets.into_iter().map(|socket| given(vec![socket], workers)).collect(),
         };
-        let public = numbered(public);
+        let public = numbered(public?);
         let admin = built.admin.as_ref().map(|admin| admin.address);
         let pages = admin
             .map(|address| bind_one(For::Operators, address, &mut inherited, 1))
@@ -339,10 +337,9 @@ impl App {
         running.show_applied();
         running.builder.serves();
         // From here on this process decides, and the old one does not.
-        let received = match &predecessor {
-            Some(predecessor) => predecessor.take_over(&running.current.load().built.engine)?,
-            None => None,
-        };
+        let engine = Arc::clone(&running.current.load().built.engine);
+        let received = predecessor.as_ref().map(|predecessor| predecessor.take_over(&engine));
+        let received = received.transpose()?.flatten();
         let memory = Memory::watch(&running).map_err(StartError::Worker)?;
         let snapshots = Snapshots::start(&running).map_err(StartError::Worker)?;
         let workers = Workers::start(&running, public, pages, workers).inspect_err(|_| {

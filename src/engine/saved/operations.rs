@@ -14,8 +14,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use super::format::{Bytes, Kind, Reader, Unreadable, Writer};
 use super::{BLOCK_BYTES, Embedded, NotReceived};
-use crate::engine::{Cell, Cells, Engine, Key, NUMBERS_MAX, Program, Space, scripts};
-use crate::engine::{EngineError, Kind as ProgramKind};
+use crate::engine::{
+    Cell, Cells, Engine, Key, Kind as ProgramKind, NUMBERS_MAX, Program, Space, scripts,
+};
 
 /// Operations that wait to be sent, at most. Those beyond it are lost, and counted.
 const WAITING_MAX: usize = 16_384;
@@ -296,7 +297,7 @@ impl Embedded {
                 Ok(true)
             }
         };
-        done.unwrap_or_else(|_: EngineError| false)
+        done.unwrap_or(false)
     }
 }
 
