@@ -187,7 +187,7 @@ shopt -u patsub_replacement
 
 # The bytes of each head, and how many times the instructions of an ordinary one are too many.
 HEAD_BYTES=24000
-TIMES_MAX=7
+TIMES_MAX=8
 HEADS_FEW=10
 HEADS_MANY=40
 

@@ -6,8 +6,9 @@ use crate::config::{Route, RouteAction, setting};
 use crate::listen::Settings;
 use crate::telemetry::{Doubt, DoubtKind};
 
-/// One doubt for each listener that doesn't require certificates, if another one does and routes are
-/// on both. Routes that answer by themselves, such as those that redirect to `https`, don't matter.
+/// One doubt for each listener that doesn't require certificates, if another one does and routes
+/// are on both. Routes that answer by themselves, such as those that redirect to `https`, don't
+/// matter.
 pub(super) fn doubts(listeners: &[Settings], routes: &[Route]) -> Vec<Doubt> {
     let requires = |one: &Settings| one.clients.as_ref().is_some_and(|clients| clients.required);
     let is_on = |route: &Route, one: &Settings| {

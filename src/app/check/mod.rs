@@ -1,10 +1,10 @@
 //! `weir check`: builds everything that a configuration names, and looks for what is allowed but
 //! probably not meant. Serves nothing and charges nothing.
 //!
-//! `routes` looks for routes that no request reaches, `listeners` for routes that are reached without
-//! the certificate that was asked for, `limits` for limits that can't be kept,
-//! `keys` for keys that clients choose themselves. None of it is done at start or at a reload: it
-//! may take a while, and does not change what is served.
+//! `routes` looks for routes that no request reaches, `listeners` for routes that are reached
+//! without the certificate that was asked for, `limits` for limits that can't be kept, `keys` for
+//! keys that clients choose themselves. None of it is done at start or at a reload: it may take a
+//! while, and does not change what is served.
 
 mod keys;
 mod limits;

@@ -3,7 +3,8 @@
 //!
 //! After [`MAGIC`], each block is a kind (1 byte), the payload's length (4 bytes), the payload, and
 //! 16 bytes of BLAKE3. Numbers are little-endian. The first block is [`Kind::Header`], the last one
-//! [`Kind::End`], which [`Kind::Operations`] follow in a hand-over. Must not know what a counter is.
+//! [`Kind::End`], which [`Kind::Operations`] follow in a hand-over. Must not know what a counter
+//! is.
 
 use std::io::{self, Read, Write};
 
