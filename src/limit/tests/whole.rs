@@ -15,6 +15,9 @@ use crate::plan::{Calendar, Quota, SlidingWindowLog};
 
 /// The counters, each with the key that is its tag.
 const COUNTERS: [(&str, &str); 4] = [("a", "k"), ("b", "k"), ("c", "l"), ("d", "m")];
+/// Of these, the quota and the log. The others are windows.
+const QUOTA: usize = 0;
+const LOG: usize = 3;
 /// Nothing comes back by itself while a case runs.
 const LONG_MS: u64 = 30 * 86_400_000;
 
@@ -84,7 +87,7 @@ fn limit(case: u64, wanted: Wanted) -> Limit {
     let (name, key) = COUNTERS[counter];
     let rate = Rate { amount, per_ms: LONG_MS };
     let algorithm = match counter {
-        0 => Algorithm::Quota(Quota {
+        QUOTA => Algorithm::Quota(Quota {
             amount,
             calendar: Calendar::Forever,
             conditional: true,
@@ -100,18 +103,34 @@ fn limit(case: u64, wanted: Wanted) -> Limit {
     Limit { cost, refund, ..Limit::new(name, format!("{case}/{key}"), algorithm) }
 }
 
-/// Units in use, by counter.
-type Used = HashMap<usize, u64>;
+/// Units in use, and how often they were reset.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    units: u64,
+    resets: u64,
+}
 
-fn fits(used: &Used, limit: Wanted) -> bool {
-    used.get(&limit.counter).copied().unwrap_or(0) + limit.cost.max(1) <= limit.amount
+/// By counter.
+type AllUsed = HashMap<usize, Used>;
+
+/// A limit that was taken from, and how often its counter had been reset then.
+type Taken = (Wanted, u64);
+
+fn units(used: &AllUsed, counter: usize) -> u64 {
+    used.get(&counter).map_or(0, |used| used.units)
+}
+
+fn fits(used: &AllUsed, limit: Wanted) -> bool {
+    units(used, limit.counter) + limit.cost.max(1) <= limit.amount
 }
 
 /// Ends a request, on both sides.
-fn end(used: &mut Used, grant: Grant, limits: &[Wanted], end: End, units: u64) {
+fn end(used: &mut AllUsed, grant: Grant, limits: &[Taken], end: End, units: u64) {
     let mut changes = Vec::new();
-    for limit in limits {
-        let entry = used.entry(limit.counter).or_default();
+    for (limit, resets) in limits {
+        let used = used.entry(limit.counter).or_default();
+        let gone = used.resets > *resets;
+        let entry = &mut used.units;
         let change = match (limit.refund, end) {
             (Refund::Unsent, End::Unsent) => {
                 *entry = entry.saturating_sub(limit.cost);
@@ -119,8 +138,13 @@ fn end(used: &mut Used, grant: Grant, limits: &[Wanted], end: End, units: u64) {
             }
             (Refund::BySettle, End::Resets) => {
                 *entry = 0;
+                used.resets += 1;
                 Change::Reset
             }
+            // Units of a log have names, so those that a reset took are not given back.
+            (Refund::BySettle, _) if gone && limit.counter == LOG => Change::Units(-(units as i64)),
+            // Whether a window is the one that was charged depends on the millisecond.
+            (Refund::BySettle, _) if gone && limit.counter != QUOTA => continue,
             (Refund::BySettle, _) => {
                 *entry = entry.saturating_sub(units.min(limit.cost));
                 Change::Units(-(units as i64))
@@ -134,8 +158,8 @@ fn end(used: &mut Used, grant: Grant, limits: &[Wanted], end: End, units: u64) {
 }
 
 async fn run(rig: &Rig, case: u64, acts: &[Act]) -> Result<(), TestCaseError> {
-    let mut used = Used::new();
-    let mut under_way: Vec<(Grant, Vec<Wanted>)> = Vec::new();
+    let mut used = AllUsed::new();
+    let mut under_way: Vec<(Grant, Vec<Taken>)> = Vec::new();
     for act in acts {
         let (limits, ending) = match act {
             Act::Request(limits, ending) => (limits, *ending),
@@ -160,17 +184,20 @@ async fn run(rig: &Rig, case: u64, acts: &[Act]) -> Result<(), TestCaseError> {
         prop_assert_eq!(&found, &expected, "{:?} with {:?}", limits, used);
         prop_assert_eq!(outcome.admitted, expected.iter().all(|fits| *fits));
         for (limit, outcome) in limits.iter().zip(&outcome.limits).filter(|(_, it)| !it.fits) {
-            let left = limit.amount.saturating_sub(used.get(&limit.counter).copied().unwrap_or(0));
+            let left = limit.amount.saturating_sub(units(&used, limit.counter));
             prop_assert_eq!(outcome.remaining, left, "{:?} with {:?}", limits, used);
         }
         let Some(grant) = grant else { continue };
+        let mut taken = Vec::new();
         for limit in limits {
-            *used.entry(limit.counter).or_default() += limit.cost;
+            let used = used.entry(limit.counter).or_default();
+            used.units += limit.cost;
+            taken.push((*limit, used.resets));
         }
         if matches!(ending, End::Later) {
-            under_way.push((grant, limits.clone()));
+            under_way.push((grant, taken));
         } else {
-            end(&mut used, grant, limits, ending, 0);
+            end(&mut used, grant, &taken, ending, 0);
             rig.limiter.drain(TEST_TIMEOUT).await;
         }
     }
