@@ -16,6 +16,10 @@
 //! 6. When the reply has ended, `proxy` settles the request: refunds, the policy's adjustments, the
 //!    access log.
 //!
+//! `plan`, `limit` and `engine` are the crate `weir-limit` in `crates/limit`, which knows no HTTP.
+//! `clock`, `telemetry` and TLS material are crates beside it. They are named here as if they were
+//! modules.
+//!
 //! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
 //! tell while they stream. [`insight`] remembers for the operator what was decided.
 //!
@@ -41,11 +45,8 @@ pub mod reload;
 pub mod listen;
 pub mod proxy;
 
-pub mod engine;
 pub mod insight;
 pub mod inspect;
-pub mod limit;
-pub mod plan;
 pub mod policy;
 
 pub mod admin;
@@ -58,9 +59,11 @@ pub(crate) mod http1;
 pub mod spelling;
 pub mod wire;
 
-pub mod clock;
 pub mod picture;
-pub mod telemetry;
+
+pub use weir_clock as clock;
+pub use weir_limit::{engine, limit, plan};
+pub use weir_telemetry as telemetry;
 
 pub use app::App;
 

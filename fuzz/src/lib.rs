@@ -3,8 +3,6 @@
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "part of a larger crate")]
 
-#[path = "../../src/clock/mod.rs"]
-mod clock;
 #[path = "../../src/http1/mod.rs"]
 mod http1;
 mod wire;
@@ -19,6 +17,8 @@ mod naive;
 mod reference;
 #[path = "../../src/http1/tests/send.rs"]
 mod send;
+
+use weir_clock as clock;
 
 /// Reads a client's bytes with our reader, whole and in pieces, and with hyper.
 pub fn requests(bytes: &[u8]) {

@@ -9,7 +9,7 @@ use super::reader::{Item, Notes, Table};
 use super::units;
 use crate::engine::Secret;
 use crate::reload::Watch;
-use crate::wire::{PEM_BYTES_MAX, Pem};
+use weir_tls::{PEM_BYTES_MAX, Pem};
 
 /// `proxy.toml` itself, at most.
 pub(super) const CONFIG_BYTES_MAX: u64 = 1 << 20;

@@ -15,8 +15,9 @@ use crate::telemetry::{
     ACCESS_HEADER, Access, AccessField, AccessFields, AccessHeaders, Format, Label as _, Mistake,
     WORKERS_MAX,
 };
-use crate::wire::{Identity, Rate};
+use crate::wire::Rate;
 use crate::{admin, insight, limit, listen, plan, policy, proxy, telemetry};
+use weir_tls::Identity;
 
 pub(super) const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.

@@ -1,7 +1,7 @@
 //! `tls` sections of servers that Weir connects to.
 
 use super::reader::Table;
-use crate::wire::{ClientTls, Identity};
+use weir_tls::{ClientTls, Identity};
 
 /// A file that is expected.
 const PEM: &str = "a PEM file";

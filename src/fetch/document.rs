@@ -244,7 +244,7 @@ mod tests {
             policy: "p".to_owned(),
             member: "keys".to_owned(),
             url: url.to_owned(),
-            tls: crate::wire::ClientTls::default(),
+            tls: weir_tls::ClientTls::default(),
             file: PathBuf::from("keys.json"),
             every: super::super::EVERY_DEFAULT,
             bytes_max: 1 << 10,

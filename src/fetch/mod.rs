@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::telemetry::{CounterSet, Metrics, Mistake, labels, names};
-use crate::wire::ClientTls;
+use weir_tls::ClientTls;
 
 pub use document::{Document, Failed};
 pub use file::replace;

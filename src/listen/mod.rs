@@ -23,7 +23,8 @@ use ipnet::IpNet;
 
 use crate::http1::Scan;
 use crate::telemetry::Metrics;
-use crate::wire::{Body, Identity, Pem, Rate, Request, Response};
+use crate::wire::{Body, Rate, Request, Response};
+use weir_tls::{Identity, Pem};
 
 mod accept;
 mod addresses;

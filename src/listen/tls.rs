@@ -22,7 +22,7 @@ use x509_parser::prelude::FromDer;
 use super::{ClientCertificates, ListenConfig, Settings};
 use crate::clock::Clock;
 use crate::telemetry::Mistake;
-use crate::wire::{self, Identity};
+use weir_tls::Identity;
 
 /// The protocols that ALPN offers, the preferred one first.
 pub(super) const HTTP_2: &[u8] = b"h2";
@@ -73,7 +73,7 @@ impl Tls {
                 mistakes.push(mistake);
             }
         }
-        let builder = ServerConfig::builder_with_provider(wire::provider())
+        let builder = ServerConfig::builder_with_provider(weir_tls::provider())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| vec![unusable(settings, &error)])?;
         let builder = match settings
@@ -152,7 +152,8 @@ fn verifier(
             ))
         })?;
     }
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), wire::provider());
+    let builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), weir_tls::provider());
     let builder = if clients.required { builder } else { builder.allow_unauthenticated() };
     builder.build().map_err(|error| wrong(format!("{} ({error})", clients.ca.path.display())))
 }
@@ -193,8 +194,8 @@ impl CertificateResolver {
                 "a PEM file with the certificate's private key",
             )
         })?;
-        let certified =
-            CertifiedKey::from_der(chain, key, &wire::provider()).map_err(|error| match error {
+        let certified = CertifiedKey::from_der(chain, key, &weir_tls::provider()).map_err(
+            |error| match error {
                 rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                     let found = format!(
                         "a key that does not fit the certificate ({})",
@@ -207,7 +208,8 @@ impl CertificateResolver {
                     format!("{} ({error})", identity.key.path.display()),
                     "an RSA, ECDSA or Ed25519 key",
                 ),
-            })?;
+            },
+        )?;
         let (not_before, not_after) = (leaf.validity().not_before, leaf.validity().not_after);
         // Only the clients of this host are affected, and their clocks decide. Rejecting the whole
         // configuration would take down all other hosts.

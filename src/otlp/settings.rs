@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::buffer::Sampling;
-use crate::wire::ClientTls;
+use weir_tls::ClientTls;
 
 /// `[telemetry.otlp]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::wire::ClientTls;
+use weir_tls::ClientTls;
 
 /// One `[upstreams.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

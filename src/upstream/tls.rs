@@ -11,7 +11,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::settings::Protocol;
 use crate::telemetry::Mistake;
-use crate::wire::{ClientTls, ClientTlsMistake};
+use weir_tls::{ClientTls, ClientTlsMistake};
 
 /// The protocols' ALPN names.
 const H1: &[u8] = b"http/1.1";

@@ -9,7 +9,6 @@ use bytes::Bytes;
 mod body;
 mod budget;
 mod buffer;
-mod client_tls;
 mod content;
 mod delegate;
 mod descriptors;
@@ -21,20 +20,19 @@ mod message;
 mod network;
 mod pace;
 #[cfg(test)]
+#[path = "../../crates/tls/src/pki.rs"]
 pub(crate) mod pki;
 mod read_on;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timeouts;
 mod timer;
-mod tls;
 mod trailers;
 
 pub use body::{Body, BodyError, Source};
 pub use budget::buffered_bytes;
 pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
-pub use client_tls::{ClientTls, ClientTlsMistake};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
 pub(crate) use delegate::{Disconnected, delegate_write};
@@ -50,7 +48,6 @@ pub use pace::Rate;
 pub(crate) use read_on::ReadOn;
 pub use read_on::nothing_is_read_on;
 pub(crate) use timer::Timer;
-pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 pub use trailers::TrailerFilter;
 
 /// A body that is complete in memory.

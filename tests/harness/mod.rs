@@ -19,7 +19,7 @@ pub mod mount;
 pub mod nginx;
 pub mod nodes;
 pub mod otlp;
-#[path = "../../src/wire/pki.rs"]
+#[path = "../../crates/tls/src/pki.rs"]
 pub mod pki;
 pub mod process;
 pub mod python;

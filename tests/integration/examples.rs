@@ -15,7 +15,7 @@ use crate::harness::{eventually, eventually_async};
 #[path = "../../examples/embed.rs"]
 #[allow(dead_code, reason = "their `main` is not called")]
 mod embed;
-#[path = "../../examples/limiter.rs"]
+#[path = "../../crates/limit/examples/limiter.rs"]
 #[allow(dead_code, reason = "their `main` is not called")]
 mod limiter;
 #[path = "../../examples/pictures.rs"]

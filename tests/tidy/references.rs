@@ -98,10 +98,10 @@ fn link_targets(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Where a path in backticks may start: at `folder`, at each folder above it, or in `src/`.
+/// Where a path in backticks may start: at `folder`, at each folder above it, or where modules are.
 fn bases(folder: &str) -> impl Iterator<Item = &str> {
     let above = folder.match_indices('/').map(|(at, _)| &folder[..at]);
-    above.chain([folder, "", "src"])
+    above.chain([folder, "", "src", "crates/limit/src"])
 }
 
 /// `path` as seen from `folder`, with `..` resolved.

@@ -9,6 +9,34 @@ pub const LINES_MAX: usize = 640;
 /// for comments.
 pub const COMMENT_CHARS_MAX: usize = 100;
 
+/// Our crates: the folder of the source, and the module that it is. A crate without a module's name
+/// consists of modules.
+pub const OURS: &[(&str, &str)] = &[
+    ("src/", ""),
+    ("crates/limit/src/", ""),
+    ("crates/clock/src/", "clock"),
+    ("crates/telemetry/src/", "telemetry"),
+    ("crates/tls/src/", "tls"),
+];
+
+/// The place of a file among the modules, wherever its crate is: `engine/redis/mod.rs`.
+pub fn place(path: &str) -> String {
+    let of = OURS.iter().find_map(|(folder, module)| Some((path.strip_prefix(folder)?, module)));
+    match of {
+        Some(("lib.rs", module)) if !module.is_empty() => format!("{module}/mod.rs"),
+        Some((rest, module)) if !module.is_empty() => format!("{module}/{rest}"),
+        Some((rest, _)) => rest.to_owned(),
+        None => path.to_owned(),
+    }
+}
+
+/// The module that the crate of this name is, as code names it; empty if it consists of modules.
+pub fn module_of_crate(name: &str) -> Option<&'static str> {
+    let name = name.strip_prefix("weir_")?;
+    let folder = format!("crates/{name}/src/");
+    OURS.iter().find(|(known, _)| *known == folder).map(|(_, module)| *module)
+}
+
 /// Each module and the modules that it may use.
 pub const MAY_USE: &[(&str, &[&str])] = &[
     ("cli", &["app", "config", "replay", "proxy", "policy", "plan", "clock"]),
@@ -50,12 +78,13 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "otlp",
             "fetch",
             "wire",
+            "tls",
             "telemetry",
             "plan",
         ],
     ),
     ("reload", &["clock", "telemetry"]),
-    ("listen", &["http1", "wire", "clock", "telemetry"]),
+    ("listen", &["http1", "wire", "tls", "clock", "telemetry"]),
     (
         "proxy",
         &[
@@ -79,15 +108,16 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("plan", &[]),
     ("spelling", &[]),
     ("limit", &["engine", "plan", "clock", "telemetry"]),
-    ("engine", &["wire", "clock", "telemetry"]),
-    ("upstream", &["http1", "wire", "clock", "telemetry"]),
-    ("otlp", &["upstream", "wire", "clock", "telemetry"]),
-    ("fetch", &["upstream", "wire", "clock", "telemetry"]),
+    ("engine", &["tls", "clock", "telemetry"]),
+    ("upstream", &["http1", "wire", "tls", "clock", "telemetry"]),
+    ("otlp", &["upstream", "wire", "tls", "clock", "telemetry"]),
+    ("fetch", &["upstream", "wire", "tls", "clock", "telemetry"]),
     ("http1", &["wire", "clock"]),
     ("admin", &["listen", "wire", "telemetry"]),
     ("wire", &["clock"]),
     ("clock", &[]),
     ("telemetry", &[]),
+    ("tls", &[]),
     ("replay", &["picture", "plan"]),
     ("picture", &[]),
 ];
@@ -101,7 +131,8 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     // It says what is to be fetched, and fetches nothing.
     ("config", "fetch", &["Settings", "EVERY", "EVERY_DEFAULT"]),
     // It reads TLS material without judging it, and it configures how slow a client may be.
-    ("config", "wire", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX", "Rate"]),
+    ("config", "tls", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX"]),
+    ("config", "wire", &["Rate"]),
     // It hands over what it has traced, and sends nothing.
     (
         "proxy",
@@ -118,8 +149,6 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
             "Value",
         ],
     ),
-    // It connects to Redis with TLS, and knows nothing of HTTP.
-    ("engine", "wire", &["ClientTls", "ClientTlsMistake"]),
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.
@@ -153,7 +182,7 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["rustls", "tokio_rustls", "rustls_native_certs", "x509_parser"],
-        to: &["wire/", "listen/", "upstream/", "engine/redis"],
+        to: &["tls/", "listen/", "upstream/", "engine/redis"],
         why: "TLS belongs to the two sides, and to what they share",
     },
     Belongs {
@@ -194,7 +223,7 @@ pub const CRATES: &[Belongs] = &[
 ];
 
 /// The files that may be next to the modules.
-const TOP_FILES: &[&str] = &["src/main.rs", "src/lib.rs"];
+const TOP_FILES: &[&str] = &["main.rs", "lib.rs"];
 
 pub fn may_use(module: &str, other: &str) -> bool {
     module == other
@@ -212,13 +241,12 @@ pub fn modules(files: &[File]) -> Vec<Finding> {
         |file: &str, why: String| Finding { file: file.to_owned(), line: 1, rule: "module", why };
     let mut findings = Vec::new();
     for file in files {
-        let Some((module, _)) =
-            file.path.strip_prefix("src/").and_then(|path| path.split_once('/'))
-        else {
-            if !TOP_FILES.contains(&file.path.as_str()) {
+        let place = place(&file.path);
+        let Some((module, _)) = place.split_once('/') else {
+            if !TOP_FILES.contains(&place.as_str()) {
                 findings.push(finding(
                     &file.path,
-                    "only main.rs and lib.rs belong directly into src/: move it into a module"
+                    "only main.rs and lib.rs belong directly into a crate of modules: move it into one"
                         .into(),
                 ));
             }
@@ -232,8 +260,8 @@ pub fn modules(files: &[File]) -> Vec<Finding> {
         }
     }
     for (module, _) in MAY_USE {
-        let path = format!("src/{module}/mod.rs");
-        if !files.iter().any(|file| file.path == path) {
+        let path = format!("{module}/mod.rs");
+        if !files.iter().any(|file| place(&file.path) == path) {
             findings.push(finding(&path, format!("the module `{module}` has no mod.rs")));
         }
     }

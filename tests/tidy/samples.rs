@@ -70,6 +70,18 @@ fn tests_may_use_any_module() {
 }
 
 #[test]
+fn a_crate_is_one_module_or_consists_of_modules() {
+    assert_eq!(found("crates/tls/src/lib.rs", "use weir_clock::Clock;"), [(1, "module")]);
+    assert_eq!(found("crates/tls/src/client.rs", "use crate::material::Pem;"), []);
+    assert_eq!(found("crates/limit/src/engine/mod.rs", "use weir_tls::ClientTls;"), []);
+    assert_eq!(found("crates/limit/src/plan/mod.rs", "use weir_tls::ClientTls;"), [(1, "module")]);
+    assert_eq!(found("crates/limit/src/limit/mod.rs", "use crate::engine::Engine;"), []);
+    assert_eq!(found("src/spelling/mod.rs", "use weir_limit::limit::Limiter;"), [(1, "module")]);
+    assert_eq!(found("crates/limit/src/limit/mod.rs", "use redis::Cmd;"), [(1, "crate")]);
+    assert_eq!(found("crates/limit/src/engine/redis/mod.rs", "use redis::Cmd;"), []);
+}
+
+#[test]
 fn narrow_uses_reach_only_the_named_items_and_only_cli_uses_app() {
     assert_eq!(found("src/config/mod.rs", "use crate::reload::Watch;"), []);
     assert_eq!(found("src/config/mod.rs", "use crate::reload::Watcher;"), [(1, "module")]);

@@ -106,6 +106,8 @@ fn test_modules(path: &str, tree: &syn::File) -> Vec<String> {
 
 struct Walker {
     path: String,
+    /// Its place among the modules.
+    place: String,
     /// The file's module, from the crate's top: `["limit", "keys"]`. Inline modules are pushed
     /// while they are walked.
     module: Vec<String>,
@@ -119,9 +121,9 @@ struct Walker {
 
 impl Walker {
     fn new(path: &str, tree: &syn::File) -> Self {
-        let inner = path.strip_prefix("src/").unwrap_or(path);
-        let stem =
-            inner.strip_suffix("/mod.rs").or_else(|| inner.strip_suffix(".rs")).unwrap_or(inner);
+        let place = rules::place(path);
+        let stem = place.strip_suffix("/mod.rs").or_else(|| place.strip_suffix(".rs"));
+        let stem = stem.unwrap_or(&place);
         let module = if stem == "lib" || stem == "main" {
             Vec::new()
         } else {
@@ -139,6 +141,7 @@ impl Walker {
         });
         Self {
             path: path.to_owned(),
+            place: place.clone(),
             module,
             local: local.collect(),
             tokio_instant: uses.iter().any(|used| used.segments == ["tokio", "time", "Instant"]),
@@ -148,7 +151,7 @@ impl Walker {
     }
 
     fn module_name(&self) -> Option<&str> {
-        self.path.strip_prefix("src/").and_then(|path| path.split_once('/')).map(|(name, _)| name)
+        self.place.split_once('/').map(|(name, _)| name)
     }
 
     fn find(&mut self, span: Span, rule: &'static str, why: String) {
@@ -171,6 +174,10 @@ impl Walker {
     fn absolute(&self, segments: &[String]) -> Option<Vec<String>> {
         let main = self.path == "src/main.rs";
         match segments[0].as_str() {
+            // A crate that is one module.
+            "crate" if self.is_a_crate() => {
+                Some(self.module.iter().take(1).chain(&segments[1..]).cloned().collect())
+            }
             "crate" => Some(segments[1..].to_vec()),
             "weir" if main => Some(segments[1..].to_vec()),
             "self" | "super" => {
@@ -180,8 +187,19 @@ impl Walker {
                 let kept = self.module.len().saturating_sub(ups);
                 Some(self.module[..kept].iter().chain(rest).cloned().collect())
             }
-            _ => None,
+            name => {
+                let module = rules::module_of_crate(name)?;
+                let module = Some(module.to_owned()).filter(|module| !module.is_empty());
+                Some(module.into_iter().chain(segments[1..].iter().cloned()).collect())
+            }
         }
+    }
+
+    /// Whether the file's crate is one module.
+    fn is_a_crate(&self) -> bool {
+        let own =
+            |(folder, module): &(&str, &str)| !module.is_empty() && self.path.starts_with(folder);
+        rules::OURS.iter().any(own)
     }
 
     fn check_module(&mut self, absolute: &[String], span: Span) {
@@ -218,9 +236,8 @@ impl Walker {
             return;
         }
         let Some(rule) = CRATES.iter().find(|rule| rule.crates.contains(&name)) else { return };
-        let inner = self.path.strip_prefix("src/").unwrap_or(&self.path);
-        self.uses.crates.insert((name.to_owned(), inner.to_owned()));
-        if !rule.to.iter().any(|prefix| inner.starts_with(prefix)) {
+        self.uses.crates.insert((name.to_owned(), self.place.clone()));
+        if !rule.to.iter().any(|prefix| self.place.starts_with(prefix)) {
             self.find(span, "crate", format!("`{name}` may not be used here: {}", rule.why));
         }
     }

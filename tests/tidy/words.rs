@@ -55,7 +55,7 @@ pub fn comments(files: &[File]) -> Vec<Finding> {
 }
 
 /// The README's `## Metrics` lists exactly the metrics in `names` (the text of
-/// `telemetry/names.rs`).
+/// `crates/telemetry/src/names.rs`).
 pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
     let Some(start) = readme.lines().position(|line| line.trim_end() == "## Metrics") else {
         return Vec::new();
@@ -85,7 +85,7 @@ pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
                     file: "README.md".into(),
                     line,
                     rule: "metrics",
-                    why: format!("`{word}` is not a metric in src/telemetry/names.rs"),
+                    why: format!("`{word}` is not a metric in crates/telemetry/src/names.rs"),
                 }),
             }
         }
@@ -111,7 +111,7 @@ pub fn metric_texts(names: &str, readme: &str) -> Vec<Finding> {
             readme.lines().filter(|row| rows.iter().any(|start| row.starts_with(start)));
         if table.any(|row| !row.contains(&format!("| {help} |"))) {
             let why = format!("README.md describes `{name}` in other words");
-            let file = "src/telemetry/names.rs".into();
+            let file = "crates/telemetry/src/names.rs".into();
             findings.push(Finding { file, line, rule: "metrics", why });
         }
     }

@@ -15,7 +15,7 @@ use super::*;
 use crate::engine::{EmbeddedSettings, RedisMode};
 use crate::policy::Module;
 use crate::telemetry::{Access, AccessFields, Format};
-use crate::wire::ClientTls;
+use weir_tls::ClientTls;
 
 /// The README's.
 const MINIMAL: &str = r#"

@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::telemetry::Mistake;
 use crate::wire::pki::{Issued, Pki};
-use crate::wire::{Identity, Pem};
+use weir_tls::{Identity, Pem};
 
 pub(super) fn pem(path: &str, text: &str) -> Pem {
     Pem { path: path.into(), bytes: text.as_bytes().into() }
@@ -40,7 +40,7 @@ pub(super) fn client(ca: &str, alpn: &[&[u8]]) -> ClientConfig {
     for certificate in pem("ca.pem", ca).certificates().unwrap() {
         roots.add(certificate).unwrap();
     }
-    let builder = ClientConfig::builder_with_provider(wire::provider())
+    let builder = ClientConfig::builder_with_provider(weir_tls::provider())
         .with_safe_default_protocol_versions()
         .unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
@@ -114,7 +114,7 @@ impl rustls::client::danger::ServerCertVerifier for AcceptAny {
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
         if self.0.is_empty() {
-            wire::provider().signature_verification_algorithms.supported_schemes()
+            weir_tls::provider().signature_verification_algorithms.supported_schemes()
         } else {
             self.0.to_vec()
         }

@@ -60,7 +60,7 @@ async fn only_tls_1_2_and_1_3_are_spoken_and_both_are() {
         let roots = pem("ca.pem", &pki.ca).certificates().unwrap();
         let mut store = rustls::RootCertStore::empty();
         store.add(roots[0].clone()).unwrap();
-        let builder = rustls::ClientConfig::builder_with_provider(wire::provider())
+        let builder = rustls::ClientConfig::builder_with_provider(weir_tls::provider())
             .with_protocol_versions(&[version])
             .unwrap();
         config.clone_from(&builder.with_root_certificates(store).with_no_client_auth());
@@ -198,7 +198,7 @@ async fn a_client_whose_certificate_expires_can_not_resume_its_session() {
 fn with_certificate(pki: &Pki, issued: &crate::wire::pki::Issued) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(pem("ca.pem", &pki.ca).certificates().unwrap()[0].clone()).unwrap();
-    let builder = rustls::ClientConfig::builder_with_provider(wire::provider())
+    let builder = rustls::ClientConfig::builder_with_provider(weir_tls::provider())
         .with_safe_default_protocol_versions()
         .unwrap();
     let (chain, key) = (

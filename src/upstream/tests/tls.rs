@@ -8,7 +8,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::wire::pki::{Issued, Pki};
-use crate::wire::{ClientTls, Identity, Pem, provider};
+use weir_tls::{ClientTls, Identity, Pem, provider};
 
 fn pem(text: &str) -> Pem {
     Pem { path: "test.pem".into(), bytes: text.as_bytes().into() }

@@ -1,0 +1,159 @@
+//! The types that policy, limiter and proxy share: what a policy asks for ([`Plan`]) and the result
+//! ([`Outcome`]).
+//!
+//! Plain data that is checked on construction: a [`Plan`] keeps every range below. This module
+//! depends on no other module, and knows neither HTTP nor Wasm nor Redis.
+
+mod adjustment;
+mod check;
+mod outcome;
+mod reserved;
+mod slot;
+mod text;
+
+pub use adjustment::{Adjustment, Change};
+pub use check::Invalid;
+pub use outcome::{LimitOutcome, Outcome};
+pub use reserved::{is_reserved_field, is_token, reserved_fields};
+pub use slot::Slot;
+pub use text::{algorithm_text, duration_text, wait_text};
+
+pub use weir_algorithms::types::*;
+pub use weir_algorithms::{
+    AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, Alignment, BUCKETS_MAX, Calendar, Debt,
+    MEMBERS_MAX, PERIOD_MS_MAX, PERIOD_MS_MAX_FOR_MICROSECONDS, Rate, TimeZone,
+};
+
+/// Maximum number of limits in one plan.
+pub const LIMITS_MAX: usize = 16;
+/// Maximum length of a limit's name, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Maximum length of a key or a tag, in bytes.
+pub const KEY_BYTES_MAX: usize = 4096;
+
+/// One or more limits that are charged together or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    limits: Vec<Limit>,
+    slot: Slot,
+    quiet: bool,
+}
+
+/// One counter and what this request takes from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Names the limit in fields, metrics and adjustments: `[a-z0-9._-]{1,64}`, unique in its plan.
+    pub name: String,
+    /// Whose allowance is counted: any UTF-8 up to [`KEY_BYTES_MAX`] bytes.
+    pub key: String,
+    /// Limits with the same tag are decided in one atomic script. Defaults to the key.
+    pub tag: Option<String>,
+    /// The algorithm and its settings.
+    pub algorithm: Algorithm,
+    /// Units that this request takes. 0 only looks, and is decided as 1.
+    pub cost: u64,
+    /// What is counted, if it is not requests.
+    pub unit: Option<String>,
+    /// Whether it refuses or only counts.
+    pub enforcement: Enforcement,
+    /// When what was taken is given back.
+    pub refund: Refund,
+    /// What to do when this counter can't be reached.
+    pub on_store_error: Option<OnStoreError>,
+}
+
+/// Whether a limit refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Enforcement {
+    /// It refuses.
+    Enforce,
+    /// It counts what it would have refused, and refuses nothing.
+    Shadow,
+}
+
+/// When what was taken is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refund {
+    /// Never.
+    Never,
+    /// When nothing of the request reached the upstream.
+    Unsent,
+    /// When nothing reached the upstream, or it failed (502, 504, or its own 5xx).
+    UpstreamError,
+    /// As the policy's `settle` says.
+    BySettle,
+}
+
+/// What to do when a counter can't be reached, from loose to strict (`Allow < Local < Deny`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OnStoreError {
+    /// Let the request through uncounted, and report that.
+    Allow,
+    /// Count this proxy's share of the limit in memory.
+    Local,
+    /// Refuse with 503.
+    Deny,
+}
+
+impl Plan {
+    /// Checks all of `limits`.
+    ///
+    /// # Errors
+    /// The first [`Invalid`] field: no limit or more than [`LIMITS_MAX`], a name twice, a second
+    /// leaky bucket, or a number, name or key outside its range.
+    pub fn new(limits: Vec<Limit>) -> Result<Self, Invalid> {
+        check::limits(&limits)?;
+        Ok(Self { limits, slot: Slot::default(), quiet: false })
+    }
+
+    /// The same plan, whose refusals are not counted: it is one of several tries for a request.
+    #[must_use]
+    pub fn quiet(self) -> Self {
+        Self { quiet: true, ..self }
+    }
+
+    /// Whether its refusals are not counted.
+    #[must_use]
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// The limits, in the policy's order.
+    #[must_use]
+    #[inline]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// A cache for what a consumer derives from the plan.
+    #[must_use]
+    #[inline]
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+}
+
+impl Limit {
+    /// An enforced limit with cost 1 and no refund, tagged with its key.
+    #[must_use]
+    pub fn new(name: impl Into<String>, key: impl Into<String>, algorithm: Algorithm) -> Self {
+        Self {
+            name: name.into(),
+            key: key.into(),
+            tag: None,
+            algorithm,
+            cost: 1,
+            unit: None,
+            enforcement: Enforcement::Enforce,
+            refund: Refund::Never,
+            on_store_error: None,
+        }
+    }
+
+    /// What decides the hash slot: the tag if there is one, else the key.
+    #[must_use]
+    pub fn tag_or_key(&self) -> &str {
+        self.tag.as_deref().unwrap_or(&self.key)
+    }
+}

@@ -1,0 +1,108 @@
+//! The result of charging a plan, with the values that response fields need.
+
+use super::{Enforcement, Limit, OnStoreError};
+
+/// The limiter's answer for a whole plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// All enforced limits fitted and were charged, or were let through uncounted.
+    pub admitted: bool,
+    /// One for each limit, in the plan's order.
+    pub limits: Vec<LimitOutcome>,
+    /// If a counter could not be reached: why, as metrics and logs name it.
+    pub store_failure: Option<&'static str>,
+}
+
+/// The limiter's answer for one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitOutcome {
+    /// Whether the cost fitted.
+    pub fits: bool,
+    /// Units left after this request; if nothing was charged, the units there are.
+    pub remaining: u64,
+    /// Microseconds until the same request would fit this limit; `None` if waiting can't help. If
+    /// the request fits and leaves nothing: the time until a unit is back, if the algorithm knows.
+    pub retry_after_us: Option<u64>,
+    /// Microseconds until the whole allowance is back. Until then no more than `remaining` is sure
+    /// to fit.
+    pub reset_us: u64,
+    /// Microseconds that a leaky bucket delays the request.
+    pub delay_us: u64,
+    /// The counter could not be reached and this was done instead. The fields above were not
+    /// measured.
+    pub unmeasured: Option<OnStoreError>,
+    /// After a refusal: the units that requests under way on this proxy have reserved, and give
+    /// back as far as they don't use them.
+    pub held: u64,
+    /// The counter could not be reached, and this proxy counted its share of the limit by itself.
+    pub is_local: bool,
+}
+
+impl LimitOutcome {
+    /// Whether a refused request of this cost would fit if what is held were given back.
+    #[must_use]
+    #[inline]
+    pub fn is_held(&self, cost: u64) -> bool {
+        !self.fits && self.held > 0 && self.remaining.saturating_add(self.held) >= cost
+    }
+}
+
+impl Outcome {
+    /// Whether the request is admitted although an enforced limit could not be counted.
+    #[must_use]
+    #[inline]
+    pub fn is_uncounted(&self, limits: &[Limit]) -> bool {
+        let enforced = |limit: &Limit| limit.enforcement == Enforcement::Enforce;
+        let mut all = limits.iter().zip(&self.limits);
+        self.admitted && all.any(|(limit, outcome)| enforced(limit) && outcome.unmeasured.is_some())
+    }
+
+    /// Whether the request is admitted by counting an enforced limit in this proxy alone.
+    #[must_use]
+    #[inline]
+    pub fn is_local(&self, limits: &[Limit]) -> bool {
+        let enforced = |limit: &Limit| limit.enforcement == Enforcement::Enforce;
+        let mut all = limits.iter().zip(&self.limits);
+        self.admitted && all.any(|(limit, outcome)| enforced(limit) && outcome.is_local)
+    }
+
+    /// Microseconds by which the admitted request is delayed.
+    #[must_use]
+    #[inline]
+    pub fn delay_us(&self) -> u64 {
+        self.limits.iter().map(|limit| limit.delay_us).max().unwrap_or(0)
+    }
+
+    /// The enforced limits that refused, with their outcomes.
+    pub fn violated<'a>(
+        &'a self,
+        limits: &'a [Limit],
+    ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
+        limits.iter().zip(&self.limits).filter(|(limit, outcome)| Self::is_violated(limit, outcome))
+    }
+
+    /// Whether an enforced limit refused with this outcome.
+    #[must_use]
+    pub fn is_violated(limit: &Limit, outcome: &LimitOutcome) -> bool {
+        limit.enforcement == Enforcement::Enforce && !outcome.fits
+    }
+
+    /// Whether the request was refused only because of what requests under way hold.
+    #[must_use]
+    #[inline]
+    pub fn is_held(&self, limits: &[Limit]) -> bool {
+        let mut refusing = self.violated(limits).peekable();
+        refusing.peek().is_some() && refusing.all(|(limit, outcome)| outcome.is_held(limit.cost))
+    }
+
+    /// Microseconds until all refusing limits would fit: the longest of them. `None` if one of them
+    /// never will.
+    #[must_use]
+    pub fn retry_after_us(&self, limits: &[Limit]) -> Option<u64> {
+        let mut longest = None;
+        for (_, outcome) in self.violated(limits) {
+            longest = longest.max(Some(outcome.retry_after_us?));
+        }
+        longest
+    }
+}

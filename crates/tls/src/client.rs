@@ -1,0 +1,108 @@
+//! TLS to a server: the authorities that we trust, and our own identity. Knows nothing of what is
+//! spoken on the connection.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::{ClientConfig, RootCertStore};
+
+use super::material::{Identity, Pem, provider};
+
+/// How a server is verified, and how we identify ourselves to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// Certificate authorities to trust instead of the system's.
+    pub ca: Option<Pem>,
+    /// Our client certificate, for servers that ask for one.
+    pub identity: Option<Identity>,
+    /// The name for SNI and verification. `None`: the server's own host.
+    pub server_name: Option<String>,
+}
+
+/// A mistake in [`ClientTls`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct ClientTlsMistake {
+    /// What is wrong: `ca`, `certificate` or `key`; empty if it is the whole.
+    pub part: &'static str,
+    /// What was found.
+    pub found: String,
+    /// What was expected.
+    pub expected: &'static str,
+}
+
+impl ClientTls {
+    /// Whether no setting was given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Reads certificates and keys. Names no application protocol.
+    ///
+    /// # Errors
+    /// All mistakes.
+    pub fn build(&self) -> Result<ClientConfig, Vec<ClientTlsMistake>> {
+        let mut mistakes = Vec::new();
+        let mut wrong = |part, found, expected| {
+            mistakes.push(ClientTlsMistake { part, found, expected });
+        };
+        let roots = match &self.ca {
+            Some(ca) => {
+                read_roots(ca).map_err(|found| wrong("ca", found, "a PEM file of certificates"))
+            }
+            None => system_roots().map_err(|found| {
+                let expected = "the system's certificate authorities, or a PEM file of your own";
+                wrong("ca", found, expected);
+            }),
+        };
+        let identity = self.identity.as_ref().map(|identity| {
+            let certificate = identity.certificate.certificates().map_err(|found| {
+                let expected = "a PEM file of a certificate and what leads to its root";
+                wrong("certificate", found, expected);
+            });
+            let key = identity.key.key();
+            let key = key.map_err(|found| wrong("key", found, "a PEM file of a private key"));
+            (certificate.unwrap_or_default(), key.ok())
+        });
+        let Some(roots) = roots.ok().filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
+        let unusable = |part, error: rustls::Error, expected| {
+            vec![ClientTlsMistake { part, found: error.to_string(), expected }]
+        };
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable("", error, "a provider of TLS 1.2 and 1.3"))?
+            .with_root_certificates(roots);
+        match identity {
+            Some((certificate, Some(key))) => config
+                .with_client_auth_cert(certificate, key)
+                .map_err(|error| unusable("key", error, "the key that belongs to the certificate")),
+            _ => Ok(config.with_no_client_auth()),
+        }
+    }
+}
+
+fn read_roots(ca: &Pem) -> Result<Arc<RootCertStore>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in ca.certificates()? {
+        roots.add(certificate).map_err(|error| {
+            format!("a certificate in {} that can't be read ({error})", ca.path.display())
+        })?;
+    }
+    Ok(Arc::new(roots))
+}
+
+/// The system's authorities, read once per process, since reading takes milliseconds.
+fn system_roots() -> Result<Arc<RootCertStore>, String> {
+    static ROOTS: OnceLock<Result<Arc<RootCertStore>, String>> = OnceLock::new();
+    let read = || {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        // A system's store holds a few certificates too old to be parsed. They are not trusted.
+        roots.add_parsable_certificates(found.certs);
+        match found.errors.first() {
+            _ if !roots.is_empty() => Ok(Arc::new(roots)),
+            Some(error) => Err(format!("no certificate authority in the system ({error})")),
+            None => Err("no certificate authority in the system".to_owned()),
+        }
+    };
+    ROOTS.get_or_init(read).clone()
+}

@@ -1,0 +1,106 @@
+//! A certificate authority for tests, generated each time. The integration tests include this file
+//! too. Knows nothing about the proxy.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+/// An authority. Whoever trusts [`ca`](Self::ca) accepts what it issued.
+pub(crate) struct Pki {
+    issuer: Issuer<'static, KeyPair>,
+    /// Its certificate, in PEM.
+    #[allow(dead_code, reason = "not every test that includes this file connects")]
+    pub(crate) ca: String,
+}
+
+/// A certificate and its key, in PEM.
+pub(crate) struct Issued {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Pki {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "Weir's tests");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let ca = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), ca }
+    }
+
+    /// A certificate for a server with these names or addresses.
+    pub(crate) fn server(&self, names: &[&str]) -> Issued {
+        self.issue(
+            names,
+            names.first().copied().unwrap_or("server"),
+            ExtendedKeyUsagePurpose::ServerAuth,
+        )
+    }
+
+    /// A certificate for a client with this common name.
+    #[allow(
+        dead_code,
+        reason = "not every test that includes this file has clients with certificates"
+    )]
+    pub(crate) fn client(&self, name: &str) -> Issued {
+        self.issue(&[], name, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// A certificate for a server with these names, with an Ed25519 key.
+    #[allow(dead_code, reason = "not every test that includes this file looks at keys")]
+    pub(crate) fn server_ed25519(&self, names: &[&str]) -> Issued {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        self.sign(Self::params(names), "ed25519", ExtendedKeyUsagePurpose::ServerAuth, &key)
+    }
+
+    /// A certificate for a server with these names, which expired on 2 January 2001.
+    #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
+    pub(crate) fn expired(&self, names: &[&str]) -> Issued {
+        let mut params = Self::params(names);
+        (params.not_before, params.not_after) =
+            (rcgen::date_time_ymd(2001, 1, 1), rcgen::date_time_ymd(2001, 1, 2));
+        self.sign(
+            params,
+            "expired",
+            ExtendedKeyUsagePurpose::ServerAuth,
+            &KeyPair::generate().unwrap(),
+        )
+    }
+
+    /// A certificate for a client, which expires at this time, in Unix seconds.
+    #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
+    pub(crate) fn client_until(&self, name: &str, expires_s: u64) -> Issued {
+        let mut params = Self::params(&[]);
+        let until = std::time::Duration::from_secs(expires_s);
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + until;
+        self.sign(params, name, ExtendedKeyUsagePurpose::ClientAuth, &KeyPair::generate().unwrap())
+    }
+
+    fn issue(&self, names: &[&str], common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
+        self.sign(Self::params(names), common, usage, &KeyPair::generate().unwrap())
+    }
+
+    fn params(names: &[&str]) -> CertificateParams {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        CertificateParams::new(names).unwrap()
+    }
+
+    fn sign(
+        &self,
+        mut params: CertificateParams,
+        common: &str,
+        usage: ExtendedKeyUsagePurpose,
+        key: &KeyPair,
+    ) -> Issued {
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common);
+        params.extended_key_usages = vec![usage];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(key, &self.issuer).unwrap().pem();
+        Issued { certificate, key: key.serialize_pem() }
+    }
+}
