@@ -107,7 +107,8 @@ impl Running {
     pub(super) fn try_out(&self, config: Config) -> Result<(), Mistakes> {
         let built = &self.current.load().built;
         if !config.engine.keeps_counters_of(&built.engine_settings) {
-            let expected = "the store that is in use: a reload has yet to apply the other one";
+            let expected =
+                "the store that is in use: change the store and the documents one after the other";
             let mistake = Mistake::new(crate::config::setting::STORE, "another store", expected);
             return Err(config.source.locate(&[mistake]));
         }

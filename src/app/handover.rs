@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::operations::Operations;
 use super::sockets::{Passing, Socket};
 use crate::clock;
-use crate::engine::{Engine, NotReceived, Receiving, Sending, SendingOperations};
+use crate::engine::{Engine, NotReceived, Receiving, Sending};
 
 /// What the new process says when it could accept, and when it does.
 const READY: u8 = b'r';
@@ -86,6 +86,11 @@ impl Abort {
             // It fails only if the other end is gone.
             let _ = control.shutdown(Shutdown::Both);
         }
+    }
+
+    /// The new process serves: from now on nothing is aborted.
+    pub(super) fn over(&self) {
+        self.lock().control = None;
     }
 
     fn of(&self, control: &UnixStream) -> io::Result<()> {
@@ -176,17 +181,16 @@ fn end(child: &mut Child, error: &io::Error) -> String {
 
 impl Successor<'_> {
     /// Sends what changed meanwhile, now that nothing is accepted here, and waits until the new
-    /// process serves; returns its id, and what sends the operations that are decided here from
-    /// then on.
+    /// process serves; returns its id, and the thread that sends the operations that are decided
+    /// here from the last counters on.
     ///
     /// # Errors
     /// The new process failed. [`Engine::end_operations`] is to be called then.
-    pub(super) fn finish(
-        self,
-    ) -> Result<(u32, SendingOperations<BufWriter<UnixStream>>), HandOverError> {
+    pub(super) fn finish(self) -> Result<(u32, Operations), HandOverError> {
         let Self { mut child, answers, sending } = self;
         let served = sending.finish().and_then(|(counters, operations)| {
             tracing::debug!(counters, "the last counters handed over");
+            let operations = Operations::send(operations)?;
             expect_word(&answers, SERVING)?;
             Ok(operations)
         });

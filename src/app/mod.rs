@@ -417,9 +417,8 @@ impl App {
         running.await_no_accepting();
         match successor.finish() {
             Ok((pid, operations)) => {
-                self.sent = Operations::send(operations)
-                    .inspect_err(|error| tracing::error!(%error, "the new process does not learn what is still decided here"))
-                    .ok();
+                abort.over();
+                self.sent = Some(operations);
                 running.drain.start();
                 running.admin_drain.start();
                 tracing::info!(

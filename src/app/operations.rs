@@ -24,6 +24,8 @@ impl Operations {
     /// The thread can't be started.
     pub(super) fn send(sending: SendingOperations<BufWriter<UnixStream>>) -> io::Result<Self> {
         Self::start("weir-send-ops", move || match sending.run() {
+            // Also where the new process failed.
+            Ok(Followed { done: 0, lost: 0 }) => {}
             Ok(Followed { done, lost }) => {
                 tracing::info!(
                     operations = done,

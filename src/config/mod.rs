@@ -295,7 +295,12 @@ impl Mistakes {
         let source = Arc::clone(&config.source);
         let routes_stand =
             !findings.iter().any(|finding| finding.mistake.setting.starts_with("routes"));
-        for mistake in look(config, routes_stand) {
+        let more = look(config, routes_stand);
+        if more.is_empty() {
+            // With what was said of them as a whole.
+            return self;
+        }
+        for mistake in more {
             let known = findings
                 .iter_mut()
                 .find(|finding| finding.general && finding.mistake.setting == mistake.setting);

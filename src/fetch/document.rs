@@ -79,7 +79,7 @@ impl Document {
     /// An invalid URL (`url`), certificates that can't be used (`tls.ca`).
     pub fn build(settings: &Settings) -> Result<Self, Vec<Mistake>> {
         let wrong = |expected: &str| {
-            let found = format!("{:?}", without_user_info(&settings.url));
+            let found = format!("{:?}", without_secrets(&settings.url));
             vec![Mistake::new("url", found, expected)]
         };
         let Place { origin, authority, path, target } = place(&settings.url).map_err(wrong)?;
@@ -223,8 +223,9 @@ fn is_this_machine(host: &str) -> bool {
     bare.eq_ignore_ascii_case("localhost") || address.is_some_and(|address| address.is_loopback())
 }
 
-/// The URL as a message may show it.
-fn without_user_info(url: &str) -> String {
+/// The URL as a message may show it: a query and what is before the host may be secrets.
+fn without_secrets(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
     match url.rsplit_once('@') {
         Some((before, rest)) => {
             let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);

@@ -128,17 +128,20 @@ impl State {
             owed.cell.cost -= removed;
             left -= removed;
         }
-        let mut back = None;
-        if let Some(handed) = self.handed.get_mut(key).filter(|handed| handed.until > now) {
-            let given = handed.cell.cost.min(left);
-            handed.cell.cost -= given;
-            left -= given;
-            back = (given > 0).then(|| (Cell { cost: given, ..handed.cell.clone() }, handed.at_us));
-        }
+        let back = self.take_handed(key, left, now);
+        left -= back.as_ref().map_or(0, |(cell, _)| cell.cost);
         if let Some(meanwhile) = self.charging.get_mut(key) {
             *meanwhile = meanwhile.saturating_add(left);
         }
         back
+    }
+
+    /// Units of what was charged on Redis, to be given back there.
+    fn take_handed(&mut self, key: &Key, units: u64, now: Instant) -> Option<HandedBack> {
+        let handed = self.handed.get_mut(key).filter(|handed| handed.until > now)?;
+        let given = handed.cell.cost.min(units);
+        handed.cell.cost -= given;
+        (given > 0).then(|| (Cell { cost: given, ..handed.cell.clone() }, handed.at_us))
     }
 
     fn insert(&mut self, owed: Owed, now: Instant) {
@@ -201,10 +204,12 @@ impl Ledger {
     /// The units were charged. Returns what was given back meanwhile.
     fn charged(&self, owed: Owed, charged: &Charged) -> Option<HandedBack> {
         let units = charged.units.first().copied().flatten().unwrap_or(0);
-        let (mut state, now, key) = (self.lock(), monotonic(), owed.cell.key.clone());
-        let meanwhile = state.charging.remove(&key).unwrap_or(0);
+        let (mut state, now) = (self.lock(), monotonic());
+        let (key, cost) = (owed.cell.key.clone(), owed.cell.cost);
+        let meanwhile = state.charging.remove(&key).unwrap_or(0).min(cost);
         state.hand(owed, charged.at_us, units, now);
-        state.remove(&key, meanwhile, now)
+        // What had no room was given back first.
+        state.take_handed(&key, meanwhile.saturating_sub(cost.saturating_sub(units)), now)
     }
 
     /// The shard is still away.
@@ -365,7 +370,9 @@ mod tests {
                 let (key, cost) = (key_of(&owed), owed.cell.cost);
                 let units = cost.min(room);
                 books[key].on_redis += units;
-                books[key].left_out += cost - units;
+                // What was given back meanwhile needs no room.
+                let meanwhile = ledger.lock().charging[&owed.cell.key];
+                books[key].left_out += (cost - units).saturating_sub(meanwhile);
                 let charged = Charged { at_us: 1, units: SmallVec::from_iter([Some(units)]) };
                 if let Some((cell, _)) = ledger.charged(owed, &charged) {
                     books[key].on_redis -= cell.cost;

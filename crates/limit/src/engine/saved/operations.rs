@@ -15,11 +15,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use super::format::{Bytes, Kind, Reader, Unreadable, Writer};
 use super::{BLOCK_BYTES, Embedded, NotReceived};
 use crate::engine::{
-    Cell, Cells, Engine, Key, Kind as ProgramKind, NUMBERS_MAX, Program, Space, scripts,
+    Cell, Cells, Charged, Engine, Key, Kind as ProgramKind, NUMBERS_MAX, Program, Space, scripts,
 };
 
 /// Operations that wait to be sent, at most. Those beyond it are lost, and counted.
 const WAITING_MAX: usize = 16_384;
+/// Counters of which less was charged than was spent that are remembered, at most.
+const SHORT_MAX: usize = 65_536;
 /// What an operation begins with.
 const SPENT: u8 = 1;
 const GIVEN_BACK: u8 = 2;
@@ -148,7 +150,10 @@ impl Journal {
             }
             Operation::Reset(_) => false,
         };
-        if !leases && self.sender.try_send(operation).is_err() {
+        // What was spent and is lost may not be given back: once anything is lost, nothing is.
+        let back = matches!(operation, Operation::GivenBack(..));
+        let unknown = back && self.lost.load(Ordering::Relaxed) > 0;
+        if !leases && (unknown || self.sender.try_send(operation).is_err()) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -250,7 +255,7 @@ impl<R: Read> ReceivingOperations<R> {
     /// Something else came than operations.
     pub fn run(mut self, engine: &Engine) -> Result<Followed, NotReceived> {
         let mut followed = Followed::default();
-        let mut programs = Programs::default();
+        let (mut programs, mut short) = (Programs::default(), Short::default());
         while !self.reader.is_at_the_end()? {
             let at = self.reader.at();
             let (Kind::Operations, payload) = self.reader.block()? else {
@@ -262,7 +267,7 @@ impl<R: Read> ReceivingOperations<R> {
                 let operation = operation.ok_or(Unreadable::Nonsense(at))?;
                 let done = match (engine, operation) {
                     (Engine::Embedded(engine), Some(operation)) if self.useful => {
-                        engine.repeat(operation)
+                        engine.repeat(operation, &mut short)
                     }
                     _ => false,
                 };
@@ -274,30 +279,64 @@ impl<R: Read> ReceivingOperations<R> {
     }
 }
 
+/// Units by counter that were spent in the old process and not charged here. They can't be given
+/// back here either.
+#[derive(Default)]
+struct Short(HashMap<u128, u64>);
+
+impl Short {
+    fn add(&mut self, counter: u128, units: u64) {
+        if units > 0 && (self.0.len() < SHORT_MAX || self.0.contains_key(&counter)) {
+            let short = self.0.entry(counter).or_default();
+            *short = short.saturating_add(units);
+        }
+    }
+
+    /// What is left of a give-back of so many units.
+    fn take_off(&mut self, counter: u128, units: u64) -> u64 {
+        let Some(short) = self.0.get_mut(&counter) else { return units };
+        let off = units.min(*short);
+        *short -= off;
+        if *short == 0 {
+            self.0.remove(&counter);
+        }
+        units - off
+    }
+}
+
 impl Embedded {
-    /// Does what the old process did to the same counter; returns whether that was possible. What
-    /// was spent there is charged here, as far as it is left or may be owed.
-    fn repeat(&self, operation: Operation) -> bool {
-        let done = match operation {
+    /// Does what the old process did to the same counter, now; returns whether that was possible.
+    /// What was spent there is charged here, as far as it is left or may be owed.
+    fn repeat(&self, operation: Operation, short: &mut Short) -> bool {
+        match operation {
             Operation::Spent(cell) => {
-                let (cost, charges) = (cell.cost, scripts::has_charge(cell.program));
-                let cells = Cells::from_iter([cell]);
-                if charges {
-                    self.charge(&cells)
-                        .map(|charged| charged.units.iter().all(|units| *units == Some(cost)))
-                } else {
-                    self.take(&cells).map(|taken| taken.admitted)
-                }
+                let (cost, id) = (cell.cost, cell.key.id());
+                let missing = cost.saturating_sub(self.spend(cell));
+                short.add(id, missing);
+                missing == 0
             }
             Operation::GivenBack(cell, taken_at_us) => {
-                self.give_back(&Cells::from_iter([cell]), taken_at_us).map(|()| true)
+                let cost = short.take_off(cell.key.id(), cell.cost);
+                let cells = Cells::from_iter([Cell { cost, ..cell }]);
+                cost == 0 || self.give_back(&cells, taken_at_us).is_ok()
             }
             Operation::Reset(key) => {
+                short.0.remove(&key.id());
                 self.reset(&key);
-                Ok(true)
+                true
             }
-        };
-        done.unwrap_or(false)
+        }
+    }
+
+    /// Charges the cell's cost as far as there is room; returns how many units that was.
+    fn spend(&self, cell: Cell) -> u64 {
+        let (cost, charges) = (cell.cost, scripts::has_charge(cell.program));
+        let cells = Cells::from_iter([cell]);
+        if charges {
+            let units = |charged: Charged| charged.units.first().copied().flatten();
+            return self.charge(&cells).ok().and_then(units).unwrap_or(0);
+        }
+        if self.take(&cells).is_ok_and(|taken| taken.admitted) { cost } else { 0 }
     }
 }
 
@@ -486,6 +525,29 @@ mod tests {
         let used: u64 = (0..700).map(|tag| QUOTA - left(tag)).sum();
         // What could not be sent as fast as it came is told, and not counted.
         assert_eq!(used, taken - sent.lost);
+    }
+
+    /// Both processes decide, and the new one has no room for all that the old one spent.
+    #[test]
+    fn what_had_no_room_is_not_given_back_either() {
+        for program in ALL.into_iter().filter(|program| scripts::has_charge(program)) {
+            let clock = Clock::virtual_at(START_US as i64);
+            let (old, new, mut bytes) = (engine(&clock), engine(&clock), Vec::new());
+            let limit = Cell { member: 1, ..cell(program, "short", 10, 60 * SECOND_US, 10) };
+            let (_, operations) = Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
+            let at_us = embedded(&old).take(&one(&cost(&limit, 5))).unwrap().at_us;
+            embedded(&old).give_back(&one(&cost(&limit, 5)), at_us).unwrap();
+            old.end_operations();
+            operations.run().unwrap();
+            let (receiving, _) = Receiving::begin(&new, bytes.as_slice()).unwrap();
+            let (_, operations) = receiving.finish(&new).unwrap();
+            let others = Cell { member: 2, ..cost(&limit, 8) };
+            assert!(embedded(&new).take(&one(&others)).unwrap().admitted);
+            let followed = operations.run(&new).unwrap();
+            assert_eq!(followed, Followed { done: 1, lost: 1 }, "{}", program.name);
+            let left = embedded(&new).look(&one(&limit)).unwrap().cells[0].remaining;
+            assert_eq!(left, 2, "{}: 8 are used", program.name);
+        }
     }
 
     #[test]
