@@ -147,7 +147,13 @@ async fn what_cant_be_fetched_or_used_leaves_the_old_keys_in_force_and_in_their_
         (204, &[], String::new(), "status", "it answered 204 No Content"),
         (200, &[], "<html>".to_owned(), "refused", "JSON: expected value"),
         (200, &[], "{}".to_owned(), "refused", "found no list, expected a set of keys"),
-        (200, &[], "{\"keys\":[]}".to_owned(), "refused", "none of them for one of"),
+        (
+            200,
+            &[],
+            "{\"keys\":[]}".to_owned(),
+            "refused",
+            "none of them for a configured algorithm",
+        ),
         (200, &[], unusable, "refused", "found a text of another kind"),
         (200, &[], large, "too_large", "the document has more than 16777216 bytes"),
     ] {
@@ -216,7 +222,7 @@ async fn without_a_file_and_without_a_server_the_start_fails_and_names_the_url()
     let url = format!("{}/jwks.json", issuer.url());
     let (code, err) = started(&url);
     assert_eq!(code, 1, "{err}");
-    assert!(err.contains("none of them for one of"), "{err}");
+    assert!(err.contains("none of them for a configured algorithm"), "{err}");
     assert!(err.contains(&format!("nothing is kept of what was fetched from {url}")), "{err}");
     issuer.answer(503, &[], "");
     let (code, err) = started(&url);

@@ -67,7 +67,7 @@ impl Keys {
         if own.is_empty() && !any {
             mistakes.add(
                 "keys",
-                format_args!("{} keys, none of them for one of `algorithms`", self.keys.len()),
+                format_args!("{} keys, none of them for a configured algorithm", self.keys.len()),
                 "a key that verifies signatures by one of them",
             );
         }

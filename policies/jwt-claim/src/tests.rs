@@ -444,9 +444,9 @@ fn mistakes_in_keys_are_told_and_no_key_is_repeated() {
             json!({ "kty": "oct", "k": encode(b"secret") }),
             "keys.keys[0].k: found 6 bytes, expected 32",
         ),
-        (one("use", json!("enc")), "keys: found 0 keys, none of them for one of `algorithms`"),
+        (one("use", json!("enc")), "keys: found 0 keys, none of them for a configured algorithm"),
         (one("key_ops", json!(["sign"])), "keys: found 0 keys, none of them"),
-        (one("alg", json!("RS512")), "keys: found 1 keys, none of them for one of `algorithms`"),
+        (one("alg", json!("RS512")), "keys: found 1 keys, none of them for a configured algorithm"),
         (json!({ "kty": "EC", "crv": "P-521" }), "keys: found 0 keys"),
     ] {
         let found = mistakes(&config("", &[key]));

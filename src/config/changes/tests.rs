@@ -342,6 +342,16 @@ fn files_are_told_by_their_settings_and_modules_by_their_digests() {
 }
 
 #[test]
+fn a_listener_that_gets_another_name_is_the_same_one() {
+    let listener = |name: &str| {
+        format!("[[listeners]]\naddress = \"127.0.0.1:1\"\nname = \"{name}\"\n[store]")
+    };
+    let base = BASE.replacen("[store]", &listener("a"), 1);
+    let found = between(&base, &[("name = \"a\"", "name = \"b\"")]);
+    assert_eq!(found, ["listeners[127.0.0.1:1].name: changed"]);
+}
+
+#[test]
 fn what_needs_a_restart_says_so_and_the_lines_are_bounded() {
     assert_eq!(
         changes(&[(

@@ -156,7 +156,10 @@ fn identities(tables: &[&DeTable<'_>], at: &str, known: &Known<'_>) -> Vec<Box<s
         (distinct == ids.len()).then_some(ids)
     };
     let positions = || (0..tables.len()).map(|index| index.to_string().into()).collect();
-    IDENTITIES.iter().find_map(by).unwrap_or_else(positions)
+    // A listener may be given another name while it runs, but no other address.
+    let of_listeners = at == setting::LISTENERS;
+    let mut names = IDENTITIES.iter().filter(|name| !of_listeners || **name == "address");
+    names.find_map(by).unwrap_or_else(positions)
 }
 
 /// Values that are written differently and mean the same have the same digest: `1_000` and `1000`.
