@@ -305,8 +305,9 @@ impl Short {
 }
 
 impl Embedded {
-    /// Does what the old process did to the same counter, now; returns whether that was possible.
-    /// What was spent there is charged here, as far as it is left or may be owed.
+    /// Applies an operation of the old process to the same counter, at this process's time; returns
+    /// whether all of it could be applied. A spend is charged up to what is left plus the debt that
+    /// the limit allows.
     fn repeat(&self, operation: Operation, short: &mut Short) -> bool {
         match operation {
             Operation::Spent(cell) => {
@@ -525,6 +526,26 @@ mod tests {
         let used: u64 = (0..700).map(|tag| QUOTA - left(tag)).sum();
         // What could not be sent as fast as it came is told, and not counted.
         assert_eq!(used, taken - sent.lost);
+    }
+
+    #[test]
+    fn once_operations_are_lost_nothing_is_given_back() {
+        let clock = Clock::virtual_at(START_US as i64);
+        let (old, new, mut bytes) = (engine(&clock), engine(&clock), Vec::new());
+        let limit = cell(&FIXED_WINDOW, "many", 1_000_000, 60 * SECOND_US, 0);
+        let (_, operations) = Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
+        let take = |_, _| embedded(&old).take(&one(&limit)).unwrap().at_us;
+        let at_us = (0..WAITING_MAX + 5).fold(0, take);
+        // There is room again, for the give-back of what was lost.
+        operations.receiver.recv().unwrap();
+        embedded(&old).give_back(&one(&limit), at_us).unwrap();
+        old.end_operations();
+        let sent = operations.run().unwrap();
+        assert_eq!(sent, Followed { done: WAITING_MAX as u64 - 1, lost: 6 });
+        let (receiving, _) = Receiving::begin(&new, bytes.as_slice()).unwrap();
+        receiving.finish(&new).unwrap().1.run(&new).unwrap();
+        let left = embedded(&new).look(&one(&limit)).unwrap().cells[0].remaining;
+        assert_eq!(left, 1_000_000 - sent.done);
     }
 
     /// Both processes decide, and the new one has no room for all that the old one spent.
