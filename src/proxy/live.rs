@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::access::{self, Access as _};
 
-use super::remembered::Insight;
-use super::snapshot::{RouteHandle, Snapshot};
 use crate::otlp::{Sampling, Tracer};
+use crate::proxy::record::remembered::Insight;
+use crate::proxy::snapshot::{RouteHandle, Snapshot};
 
 /// Each snapshot stored in any [`Live`] gets the next number.
 static STAMPS: AtomicU64 = AtomicU64::new(1);

@@ -1,66 +1,28 @@
-//! The path of one request. Read [`handle`] and [`serve`] first. Each name in them is a file of
-//! this module.
+//! The path of one request. Read [`handle`] and [`serve`] first.
 //!
-//! In the order of a request: `target` and `path` (the request's target), `client` (its client),
-//! `hop` (hop-by-hop fields), `routes` and `trie` (its route), `admit` with `facts` and `content`
-//! (policy and limits), `forward` with `rewrite`, `rules`, `extras` and `trailers` (the request to
-//! the upstream), `exchange` (where it is sent), `refusal` with `page` and `grpc`, `reply`,
-//! `fields` and `cors` (the response to the client), `context` with `settle`, `usage`, `cut`,
-//! `tally`, `keys`, `measure`, `access` with `kept`, `remembered`, `trace` and `tunnel` (the end of
-//! the request). `snapshot` holds what all of it is built from, `live` swaps it under load.
-//! `account` tells how a request was decided. `trial` takes requests along the same path without a
-//! connection.
+//! A folder for each phase, in the order in which a request meets them: `receive` (authority, path,
+//! fields, client), `route`, `decide` (facts, policy, limits, and their settling), `forward`,
+//! `reply` and `record`. Each folder's `mod.rs` says what the phase does, what is known after it
+//! and what it does not know. `context` is the state that travels with the request. `snapshot`
+//! holds what all of it is built from (`settings`), and `live` swaps it under load. `trial` takes
+//! requests along the same path without a connection.
 
-mod settings;
+mod receive;
 
-mod live;
-mod snapshot;
+mod route;
 
-mod client;
-mod hop;
-mod path;
-mod target;
+mod decide;
 
-mod routes;
-mod trie;
-
-mod admit;
-mod content;
-mod facts;
-
-mod extras;
 mod forward;
-mod rewrite;
-mod rules;
-mod trailers;
 
-mod cors;
-mod fields;
-mod grpc;
-mod page;
-mod refusal;
 mod reply;
 
-mod access;
-mod account;
+mod record;
+
 mod context;
-mod cut;
-mod id;
-mod kept;
-mod keys;
-mod measure;
-mod remembered;
-mod settle;
-mod tables;
-mod tally;
-mod trace;
-mod tunnel;
-mod usage;
-
-mod json;
-mod text;
-
-mod exchange;
+mod live;
+mod settings;
+mod snapshot;
 mod trial;
 
 #[cfg(test)]
@@ -76,17 +38,21 @@ use crate::policy::KnownFacts;
 use crate::upstream::Upstream;
 use crate::wire::{self, Body, InterimFilter, Request, Response};
 
-use admit::Admission;
 use context::RequestContext;
-use exchange::{Exchange, Forwarded};
+use decide::admit::Admission;
+use decide::{content, facts, settle, usage};
+use forward::exchange::{Exchange, Forwarded};
+use forward::{trailers, tunnel};
 use live::LocalSnapshot;
-use refusal::{Check, Refusal};
+use receive::{hop, target};
+use reply::refusal::{Check, Refusal};
+use route::trie::Match;
 use snapshot::{Action, DirectResponse, Route};
-use trie::Match;
 
-pub use account::{Account, LimitAccount, Rejection, TrialVerdict};
 pub use live::{Live, Observers, SnapshotSource};
-pub use remembered::{Explained, Insight, Remembered, ShownFact};
+pub use record::account::{Account, LimitAccount, Rejection, TrialVerdict};
+pub use record::remembered::{Explained, Insight, Remembered, ShownFact};
+pub use route::trie::{Unreached, UnreachedRoute};
 pub use settings::{
     Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, Inspect, Oversized, PathParameters, Paths,
     Preflight, RefusalPage, Respond, Rewrite, RouteAction, RoutePolicy, RouteSettings, SecretField,
@@ -97,7 +63,6 @@ pub use trial::{
     Ended, ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, TrialReply,
     TrialRequest, UnderWay, Unusable,
 };
-pub use trie::{Unreached, UnreachedRoute};
 
 /// The facts that a policy may ask to see, of a request and of its response.
 #[must_use]

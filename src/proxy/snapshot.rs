@@ -8,34 +8,37 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
-use super::account::Origin;
-use super::content::BodyReader;
-use super::extras::{self, ReplyExtras, RequestExtras};
-use super::facts::{FactQuery, Facts, RequestView, RouteTraits, wanted_of_bodies};
-use super::live::Observers;
-use super::page::Page;
-use super::refusal::{Check, Refusal};
-use super::remembered::{Insight, PackedFacts};
-use super::reply::Interim;
-use super::routes::{Matcher, Unrouted};
-use super::settings::{
-    self, EncodedSlash, FieldStyle, Inspect, Paths, Respond, RoutePolicy, RouteSettings, Settings,
-};
-use super::tables::{Table, Tables};
-use super::tally::{NO_ROUTE, Tally};
-use super::target::Target;
-use super::trailers::Touched;
-use super::trie::{Match, Pattern, UnreachedRoute};
-use super::tunnel::Upgrades;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Scope};
 use crate::otlp::Tracer;
 use crate::policy::Policy;
+use crate::proxy::decide::content::BodyReader;
+use crate::proxy::decide::facts::{FactQuery, Facts, RequestView, RouteTraits, wanted_of_bodies};
+use crate::proxy::forward::extras::{self, ReplyExtras, RequestExtras};
+use crate::proxy::forward::trailers::Touched;
+use crate::proxy::forward::tunnel::Upgrades;
+use crate::proxy::live::Observers;
+use crate::proxy::receive::target::Target;
+use crate::proxy::record::account::Origin;
+use crate::proxy::record::remembered::{Insight, PackedFacts};
+use crate::proxy::record::tally::{NO_ROUTE, Tally};
+use crate::proxy::reply::Interim;
+use crate::proxy::reply::page::Page;
+use crate::proxy::reply::refusal::{Check, Refusal};
+use crate::proxy::route::routes::{Matcher, Unrouted};
+use crate::proxy::route::tables::{Table, Tables};
+use crate::proxy::route::trie::{Match, Pattern, UnreachedRoute};
+use crate::proxy::settings::{
+    self, EncodedSlash, FieldStyle, Inspect, Paths, Respond, RoutePolicy, RouteSettings, Settings,
+};
 use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics, Mistake};
 use crate::upstream::Upstream;
 use crate::wire::{Fields, Known, Request};
 
-use super::{cors, facts, path, rules};
+use crate::proxy::decide::facts;
+use crate::proxy::forward::rules;
+use crate::proxy::receive::path;
+use crate::proxy::reply::cors;
 
 /// Everything a request needs, built as a whole from one configuration and never changed. A reload
 /// replaces it as a whole.

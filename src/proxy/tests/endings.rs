@@ -5,10 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use super::super::tally::Decided;
-use super::super::{access, hop, settle, tunnel};
 use super::*;
 use crate::plan::{Enforcement, Refund};
+use crate::proxy::decide::settle;
+use crate::proxy::forward::tunnel;
+use crate::proxy::receive::hop;
+use crate::proxy::record::access;
+use crate::proxy::record::tally::Decided;
 use crate::telemetry::{AccessField, AccessHeaders};
 use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{self, Fields};

@@ -15,15 +15,16 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 
-use super::context::RequestContext;
-use super::live::LocalSnapshot;
-use super::snapshot::Snapshot;
 use super::*;
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
 use crate::limit::{Limiter, Scope};
 use crate::plan::{Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, Plan, Rate, Slot};
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
+use crate::proxy::context::RequestContext;
+use crate::proxy::decide::admit;
+use crate::proxy::live::LocalSnapshot;
+use crate::proxy::snapshot::Snapshot;
 use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics};
 
 /// Long enough that no test fails because a machine was busy.

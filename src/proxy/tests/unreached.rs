@@ -3,9 +3,9 @@
 use http::Method;
 use proptest::prelude::*;
 
-use super::super::routes::{Matcher, Routes};
-use super::super::settings::Paths;
-use super::super::trie::{Unreached, UnreachedRoute};
+use crate::proxy::route::routes::{Matcher, Routes};
+use crate::proxy::route::trie::{Unreached, UnreachedRoute};
+use crate::proxy::settings::Paths;
 
 /// Path, methods, whether it redirects.
 type Written<'w> = (&'w str, &'w [&'w str], bool);

@@ -1,0 +1,295 @@
+//! A request's body, read before the decision where the route's policy asks for facts of it.
+//!
+//! It is read up to the route's `inspect_bytes`, and forwarded as it came. A longer one is refused,
+//! or forwarded without having been read, as the route says. Nothing is read on routes whose policy
+//! asks for no such fact.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::{Buf as _, Bytes};
+use http::HeaderMap;
+
+use crate::inspect::{Edit, Selection, Wanted};
+use crate::proxy::reply::fields;
+use crate::proxy::reply::refusal::{Check, Refusal};
+use crate::proxy::settings::{Inspect, Oversized};
+use crate::proxy::snapshot::Route;
+use crate::wire::{self, Body, BodyEnd, BodyError, Charge, Fields, Known, Source, counted};
+
+/// How a policy's facts of bodies are found on a route.
+#[derive(Debug)]
+pub(in crate::proxy) struct BodyReader {
+    /// In the order of the queries for its values.
+    selection: Selection,
+    inspect: Inspect,
+    /// How many bytes the process may buffer.
+    buffered_bytes_max: usize,
+}
+
+/// Fields of a form, at most.
+const FORM_FIELDS_MAX: usize = 1_000;
+
+/// For the client whose body has no place for a value, or too many.
+const UNCHANGEABLE: &str = "the body is no JSON object, or has a name too often or in another case";
+
+/// What a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) enum BodyType {
+    /// There is none.
+    Empty,
+    /// A JSON document that is not declared as a form. Any other declared type does not matter, as
+    /// the upstream may read it as JSON all the same.
+    Json,
+    /// Declared as an HTML form's.
+    Form,
+    /// Anything else, and all that is compressed.
+    Other,
+    /// Longer than the route's `inspect_bytes`.
+    Large,
+}
+
+impl BodyType {
+    /// As policies see it.
+    pub(in crate::proxy) fn word(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Json => "json",
+            Self::Form => "form",
+            Self::Other => "other",
+            Self::Large => "large",
+        }
+    }
+}
+
+/// A body that was read.
+#[derive(Debug)]
+pub(in crate::proxy) struct ReadBody {
+    pub(in crate::proxy) body_type: BodyType,
+    /// Its length, if known.
+    pub(in crate::proxy) length: Option<u64>,
+    /// All of it, unless it is too long.
+    pub(in crate::proxy) bytes: Bytes,
+    /// The values found in it, with the index of the query.
+    pub(in crate::proxy) values: Vec<(usize, String)>,
+    /// What came after it.
+    trailers: Option<HeaderMap>,
+}
+
+/// A body to forward, and what was read of it.
+type Inspected = Result<(Body, Option<ReadBody>), Refusal>;
+
+/// What a request's fields say of its body.
+struct Declared {
+    form: bool,
+    coded: bool,
+}
+
+impl Declared {
+    fn of(fields: &Fields) -> Self {
+        let media = fields.get(Known::ContentType).unwrap_or_default();
+        let media = media.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let coded = |value: &[u8]| !value.trim_ascii().eq_ignore_ascii_case(b"identity");
+        Self {
+            form: media.eq_ignore_ascii_case(b"application/x-www-form-urlencoded"),
+            coded: fields.get_all("content-encoding").any(coded),
+        }
+    }
+}
+
+/// How the route's policy reads bodies, if it does.
+pub(in crate::proxy) fn reader(route: &Route) -> Option<&BodyReader> {
+    route.decider.as_ref()?.reader.as_ref()
+}
+
+impl BodyReader {
+    /// For a route with these settings, and a policy that asks for these values.
+    pub(in crate::proxy) fn new(
+        wanted: Vec<Wanted>,
+        inspect: Inspect,
+        buffered_bytes_max: usize,
+    ) -> Self {
+        Self { selection: Selection::new(wanted), inspect, buffered_bytes_max }
+    }
+
+    /// Reads a body, and returns one with the same content to forward.
+    ///
+    /// Boxed: few policies read bodies, and every connection would carry the state.
+    ///
+    /// # Errors
+    /// It is too long, came too slowly, or broke off.
+    pub(in crate::proxy) fn read<'r>(
+        &'r self,
+        body: Body,
+        fields: &Fields,
+        deadline: Option<Instant>,
+    ) -> Pin<Box<dyn Future<Output = Inspected> + Send + 'r>> {
+        let declared = Declared::of(fields);
+        Box::pin(async move {
+            let (body, read) = self.read_up_to(body, declared, deadline).await?;
+            Ok((body, Some(read)))
+        })
+    }
+
+    async fn read_up_to(
+        &self,
+        body: Body,
+        declared: Declared,
+        deadline: Option<Instant>,
+    ) -> Result<(Body, ReadBody), Refusal> {
+        let max = self.inspect.bytes_max;
+        let mut body = match deadline {
+            Some(deadline) => body.with_deadline(deadline),
+            None => body,
+        };
+        let mut read = Vec::new();
+        let mut charge = Charge::nothing();
+        let mut large = body.length().is_some_and(|length| length > max);
+        while !large && poll_fn(|cx| body.poll_fill(cx)).await.transpose()?.is_some() {
+            let data = body.data();
+            read.extend_from_slice(data);
+            let bytes = data.len();
+            body.consume(bytes);
+            body.end_if_read();
+            charge.set(read.capacity());
+            if wire::buffered_bytes() > self.buffered_bytes_max {
+                return Err(Refusal::TooMuchBuffered);
+            }
+            large = read.len() as u64 > max;
+        }
+        // Counted with the bytes from here on.
+        read.shrink_to_fit();
+        drop(charge);
+        if !large {
+            return Ok(self.whole(body, counted(read.into()), &declared));
+        }
+        if self.inspect.oversized == Oversized::Refuse {
+            return Err(Refusal::BodyTooLarge { limit_bytes: max });
+        }
+        let length = body.length().map(|rest| rest + read.len() as u64);
+        let read_body = ReadBody {
+            body_type: BodyType::Large,
+            length,
+            bytes: Bytes::new(),
+            values: Vec::new(),
+            trailers: None,
+        };
+        Ok((Replay::of(counted(read.into()), body), read_body))
+    }
+
+    /// A body of which nothing is left to be read but its trailers.
+    fn whole(&self, mut body: Body, bytes: Bytes, declared: &Declared) -> (Body, ReadBody) {
+        let (body_type, values) = match () {
+            () if bytes.is_empty() => (BodyType::Empty, None),
+            () if declared.coded => (BodyType::Other, None),
+            () if declared.form && is_form(&bytes) => (BodyType::Form, None),
+            () if declared.form => (BodyType::Other, None),
+            () => match self.selection.of(&bytes) {
+                Some(values) => (BodyType::Json, Some(values)),
+                None => (BodyType::Other, None),
+            },
+        };
+        let read = ReadBody {
+            body_type,
+            length: Some(bytes.len() as u64),
+            bytes: bytes.clone(),
+            values: values.unwrap_or_default(),
+            trailers: body.take_trailers(),
+        };
+        (Replay::whole(bytes, read.trailers.clone()), read)
+    }
+}
+
+/// Whether a form has no more fields than anybody fills in.
+fn is_form(bytes: &[u8]) -> bool {
+    memchr::memchr_iter(b'&', bytes).count() < FORM_FIELDS_MAX
+}
+
+impl ReadBody {
+    /// The body with these values set, and its fields as they must be then. Digests of the content
+    /// are removed, since they no longer hold. `body` unchanged if it is not JSON.
+    ///
+    /// # Errors
+    /// A value can't be set. The request must not be forwarded: it would use what it may not.
+    pub(in crate::proxy) fn edited<'e>(
+        self,
+        edits: impl IntoIterator<Item = &'e Edit>,
+        fields: &mut Fields,
+        body: Body,
+    ) -> Result<Body, Refusal> {
+        if self.body_type != BodyType::Json {
+            return Ok(body);
+        }
+        let mut document = self.bytes;
+        for edit in edits {
+            let edited = edit.apply(&document);
+            document = edited.ok_or(Refusal::BadRequest(Check::Body.wrong(UNCHANGEABLE)))?.into();
+        }
+        for name in ["content-digest", "repr-digest", "digest", "content-md5"] {
+            fields.remove(name);
+        }
+        fields::set_number(fields, Known::ContentLength, document.len() as u64);
+        Ok(Replay::whole(counted(document), self.trailers))
+    }
+}
+
+/// A body whose beginning was read already.
+struct Replay {
+    begin: Bytes,
+    rest: Body,
+    trailers: Option<HeaderMap>,
+}
+
+impl Replay {
+    fn of(begin: Bytes, rest: Body) -> Body {
+        Body::source(Box::new(Self { begin, rest, trailers: None }))
+    }
+
+    fn whole(begin: Bytes, trailers: Option<HeaderMap>) -> Body {
+        match trailers {
+            None => Body::full(begin),
+            trailers => Body::source(Box::new(Self { begin, rest: Body::empty(), trailers })),
+        }
+    }
+}
+
+impl Source for Replay {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        if !self.begin.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Ready(ready!(self.rest.poll_fill(cx)).unwrap_or(Ok(())))
+    }
+
+    fn data(&self) -> &[u8] {
+        if self.begin.is_empty() { self.rest.data() } else { &self.begin }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        if self.begin.is_empty() {
+            self.rest.consume(bytes);
+        } else {
+            self.begin.advance(bytes.min(self.begin.len()));
+        }
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        self.rest.length().map(|rest| rest + self.begin.len() as u64)
+    }
+
+    fn is_end(&self) -> bool {
+        self.begin.is_empty() && http_body::Body::is_end_stream(&self.rest)
+    }
+
+    fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.trailers.take().or_else(|| self.rest.take_trailers())
+    }
+
+    fn poll_background(&mut self, cx: &mut Context<'_>) {
+        self.rest.poll_background(cx);
+    }
+
+    fn finish(self: Box<Self>, _end: &BodyEnd) {}
+}

@@ -1,0 +1,577 @@
+//! The facts that a policy is shown of a request: those that its manifest asks for, where they
+//! exist, and nothing else. Knows no limit.
+//!
+//! Each fact stands in one table here: [`SINGLE`] or [`FAMILIES`]. Policies are checked against the
+//! names in them.
+//!
+//! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
+//! dropped, and no two values look alike. A value that upstreams read alike in several spellings is
+//! shown in one of them, and one that they read in several ways is a repeated fact: `spelling`
+//! knows about header fields, bearer tokens, cookies, and parameters of queries and forms (`+` is a
+//! space, escapes are decoded, a broken escape is kept as it is). Path parameters have their
+//! escapes decoded, so that `/users/%37` and `/users/7` are one user. `path` and `query` are what
+//! is forwarded, with two exceptions: a route's `rewrite` is applied to `upstream-path` alone, and
+//! a path's `;parameters` are left out, as in routing, unless `server.paths` says otherwise. Values
+//! of a JSON body are shown as Unicode text.
+
+use std::borrow::Cow;
+
+use http::{HeaderName, Version};
+use smallvec::SmallVec;
+
+use super::content::{BodyType, ReadBody};
+use crate::inspect::{Pointer, Wanted};
+use crate::listen::Peer;
+use crate::policy::{FactNames, Member};
+use crate::proxy::forward::rewrite::Rewriting;
+use crate::proxy::receive::client::Client;
+use crate::proxy::receive::path;
+use crate::proxy::receive::target::Target;
+use crate::proxy::settings::Paths;
+use crate::spelling::{self, Bearer, CookieName, FormName};
+use crate::wire::{Fields, Known, Request};
+
+/// How the one value of a fact is found; `None` where it does not exist.
+type Find = for<'a> fn(&RequestView<'a>) -> Option<Cow<'a, str>>;
+
+/// All facts with one value: the name in a manifest, and how the value is found.
+const SINGLE: &[(&str, Find)] = &[
+    ("method", |view| Some(Cow::Borrowed(view.request.method.as_str()))),
+    ("scheme", |view| Some(Cow::Borrowed(view.client.scheme()))),
+    ("authority", |view| {
+        Some(Cow::Borrowed(view.target.authority.as_str())).filter(|text| !text.is_empty())
+    }),
+    ("path", |view| Some(path::shown(view.target.path, view.target.paths))),
+    ("query", |view| view.target.query.map(|query| latin1(query.as_bytes()))),
+    ("client-ip", |view| {
+        // The peer's address was written once for the whole connection.
+        let trusted = view.client.trusted;
+        Some(Cow::Borrowed(if trusted { view.client.text.as_str() } else { &*view.peer.ip }))
+    }),
+    ("route", |view| Some(Cow::Borrowed(view.route))),
+    ("request.length", |view| view.request.fields.get(Known::ContentLength).map(latin1)),
+    ("http.version", |view| Some(Cow::Borrowed(version(view.request.version)))),
+    // From the TLS handshake of this connection, never from a field that claims it.
+    ("tls.sni", |view| view.peer.sni.as_deref().map(Cow::Borrowed)),
+    ("tls.client.subject", |view| view.peer.client_subject.as_deref().map(Cow::Borrowed)),
+    ("body.type", |view| view.body.map(|body| Cow::Borrowed(body.body_type.word()))),
+    ("body.bytes", |view| view.body?.length.map(|bytes| Cow::Owned(bytes.to_string()))),
+];
+
+/// The singles among them that need the body.
+const OF_BODIES: [&str; 2] = ["body.type", "body.bytes"];
+
+/// The token of `Authorization: Bearer`, which needs no other name.
+const BEARER: &str = "bearer";
+/// The path after the route's `rewrite`. Routes without one don't have it.
+const UPSTREAM_PATH: &str = "upstream-path";
+
+/// How a fact of a family is prepared for a route, from what follows the family's beginning.
+/// `None` where the route can never answer it.
+type Prepare = fn(&str, RouteTraits<'_>) -> Option<FactSource>;
+
+/// All families of facts: how their names begin in a manifest, what may follow, and how a fact is
+/// prepared.
+const FAMILIES: &[(&str, Member, Prepare)] = &[
+    ("header.", Member::Token, |name, route| {
+        let dropped = spelling::is_ambiguous(name.as_bytes()) && !route.underscores;
+        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| !dropped)?;
+        Some(if route.underscores { FactSource::AnyHeader(name) } else { FactSource::Header(name) })
+    }),
+    ("cookie.", Member::Token, |name, _| Some(FactSource::Cookie(CookieName::new(name)))),
+    ("query.", Member::Text, |name, _| Some(FactSource::QueryParameter(FormName::new(name)))),
+    ("path.", Member::Text, |name, route| {
+        let index = route.parameters.iter().position(|known| *known == name);
+        index.map(FactSource::PathParameter)
+    }),
+    ("form.", Member::Text, |name, _| Some(FactSource::FormField(FormName::new(name)))),
+    ("body:", Member::Pointer, |pointer, _| value_of_body(pointer, false)),
+    ("body.json:", Member::Pointer, |pointer, _| value_of_body(pointer, true)),
+];
+
+fn value_of_body(pointer: &str, as_json: bool) -> Option<FactSource> {
+    let wanted = Wanted { pointer: Pointer::parse(pointer).ok()?, as_json };
+    Some(FactSource::BodyValue { wanted, index: 0 })
+}
+
+/// The names of all facts of a request.
+pub(in crate::proxy) fn names() -> FactNames {
+    FactNames {
+        single: SINGLE.iter().map(|(name, _)| *name).chain([BEARER, UPSTREAM_PATH]).collect(),
+        families: FAMILIES.iter().map(|(name, member, _)| (*name, *member)).collect(),
+    }
+}
+
+/// What of a route decides whether it can answer a fact.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::proxy) struct RouteTraits<'a> {
+    /// The names of its path parameters.
+    pub(in crate::proxy) parameters: &'a [&'a String],
+    /// Whether fields are kept whose names an upstream may read as others.
+    pub(in crate::proxy) underscores: bool,
+    /// How it makes the upstream's path.
+    pub(in crate::proxy) rewriting: Option<&'a Rewriting>,
+}
+
+/// A fact that a policy asks to see, prepared for a route.
+#[derive(Debug)]
+pub(in crate::proxy) struct FactQuery {
+    /// The name under which it is shown.
+    name: String,
+    source: FactSource,
+}
+
+#[derive(Debug)]
+enum FactSource {
+    Single(Find),
+    Bearer,
+    UpstreamPath(Option<Rewriting>),
+    Header(HeaderName),
+    /// All fields whose names an upstream may read as this one.
+    AnyHeader(HeaderName),
+    Cookie(CookieName),
+    QueryParameter(FormName),
+    /// By its index among the route's parameters.
+    PathParameter(usize),
+    FormField(FormName),
+    /// By its index among the values that are wanted of a body.
+    BodyValue {
+        wanted: Wanted,
+        index: usize,
+    },
+}
+
+/// What facts are read from.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::proxy) struct RequestView<'a> {
+    pub(in crate::proxy) request: &'a Request,
+    pub(in crate::proxy) target: Target<'a>,
+    pub(in crate::proxy) client: &'a Client,
+    pub(in crate::proxy) peer: &'a Peer,
+    pub(in crate::proxy) route: &'a str,
+    pub(in crate::proxy) parameters: &'a [&'a str],
+    /// If the policy asks for facts of it.
+    pub(in crate::proxy) body: Option<&'a ReadBody>,
+}
+
+/// Names and values, in the manifest's order.
+#[derive(Debug)]
+pub(in crate::proxy) struct Facts<'a> {
+    all: SmallVec<[(&'a str, Cow<'a, str>); FACTS_INLINE]>,
+    /// One of them has more than [`VALUES_MAX`] values. The rest are left out.
+    too_many: bool,
+}
+
+/// Values of one fact, at most: as many as a request has fields. Each costs a guest thousands of
+/// instructions and a client seven bytes.
+pub(in crate::proxy) const VALUES_MAX: usize = 100;
+
+/// The number of facts that most policies read.
+const FACTS_INLINE: usize = 4;
+
+impl FactQuery {
+    /// The query for the fact `name`, which is one of [`names`]. `None` where this route can
+    /// never answer it: it has no such path parameter, or the field's name is ambiguous and such
+    /// fields are dropped.
+    pub(in crate::proxy) fn new(name: &str, route: RouteTraits<'_>) -> Option<Self> {
+        let single = SINGLE.iter().find(|(known, _)| *known == name);
+        let source = match single {
+            Some((_, find)) => FactSource::Single(*find),
+            None if name == BEARER => FactSource::Bearer,
+            None if name == UPSTREAM_PATH => FactSource::UpstreamPath(route.rewriting.cloned()),
+            None => {
+                let mut families = FAMILIES.iter();
+                let (member, prepare) = families
+                    .find_map(|(start, _, prepare)| Some((name.strip_prefix(start)?, prepare)))?;
+                prepare(member, route)?
+            }
+        };
+        Some(Self { name: name.to_owned(), source })
+    }
+}
+
+/// The header field that the fact `name` is read from, if it is read from one.
+pub(in crate::proxy) fn field_of(name: &str) -> Option<HeaderName> {
+    let field = match name.split_once('.') {
+        Some(("header", field)) => field,
+        Some(("cookie", _)) => "cookie",
+        _ if name == BEARER => "authorization",
+        _ => return None,
+    };
+    HeaderName::from_bytes(field.as_bytes()).ok()
+}
+
+/// The values of bodies that these queries ask for. `None` if they need no body.
+pub(in crate::proxy) fn wanted_of_bodies(queries: &mut [FactQuery]) -> Option<Vec<Wanted>> {
+    let mut needed = false;
+    let mut all = Vec::new();
+    for query in queries {
+        needed |= OF_BODIES.contains(&query.name.as_str())
+            || matches!(query.source, FactSource::FormField(_) | FactSource::BodyValue { .. });
+        if let FactSource::BodyValue { wanted, index } = &mut query.source {
+            *index = all.len();
+            all.push(wanted.clone());
+        }
+    }
+    needed.then_some(all)
+}
+
+impl<'a> Facts<'a> {
+    /// Looks up what the queries ask for.
+    pub(in crate::proxy) fn gather(queries: &'a [FactQuery], view: RequestView<'a>) -> Self {
+        let mut facts = Self { all: SmallVec::new(), too_many: false };
+        for query in queries {
+            facts.look_up(query, view);
+        }
+        facts
+    }
+
+    /// As a policy takes them.
+    pub(in crate::proxy) fn pairs(&self) -> SmallVec<[(&str, &str); FACTS_INLINE]> {
+        let mut pairs = SmallVec::new();
+        self.all.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
+        pairs
+    }
+
+    fn look_up(&mut self, query: &'a FactQuery, view: RequestView<'a>) {
+        let one = match &query.source {
+            FactSource::Single(find) => find(&view),
+            FactSource::Bearer => return self.extend(query, bearer_tokens(&view.request.fields)),
+            FactSource::Header(name) => {
+                return self.extend(query, view.request.fields.get_all(name).map(field_value));
+            }
+            FactSource::AnyHeader(name) => {
+                let name = name.as_str().as_bytes();
+                let fields = view.request.fields.iter();
+                let same = fields.filter(|(other, _)| spelling::is_same(name, other));
+                return self.extend(query, same.map(|(_, value)| field_value(value)));
+            }
+            FactSource::Cookie(name) => {
+                let fields = view.request.fields.get_all(Known::Cookie);
+                return self.extend(query, fields.flat_map(|field| name.values(field)).map(text));
+            }
+            FactSource::QueryParameter(name) => {
+                let query_text = view.target.query.unwrap_or_default();
+                return self.extend(query, name.values(query_text).map(text));
+            }
+            FactSource::FormField(name) => {
+                let form = view.body.filter(|body| body.body_type == BodyType::Form);
+                let form = form.and_then(|body| std::str::from_utf8(&body.bytes).ok());
+                return self.extend(query, name.values(form.unwrap_or_default()).map(text));
+            }
+            FactSource::BodyValue { index, .. } => {
+                let values = view.body.into_iter().flat_map(|body| body.values.iter());
+                let own = values.filter(|(of, _)| of == index);
+                return self.extend(query, own.map(|(_, value)| Cow::Borrowed(value.as_str())));
+            }
+            FactSource::UpstreamPath(rewriting) => {
+                rewriting.as_ref().and_then(|rewriting| upstream_path(rewriting, &view))
+            }
+            FactSource::PathParameter(index) => {
+                view.parameters.get(*index).map(|value| path_parameter(value, view.target.paths))
+            }
+        };
+        if let Some(value) = one {
+            self.all.push((query.name.as_str(), value));
+        }
+    }
+
+    /// Whether one of them has more than [`VALUES_MAX`] values.
+    pub(in crate::proxy) fn are_too_many(&self) -> bool {
+        self.too_many
+    }
+
+    fn extend(&mut self, query: &'a FactQuery, values: impl IntoIterator<Item = Cow<'a, str>>) {
+        let mut values = values.into_iter();
+        self.all.extend(values.by_ref().take(VALUES_MAX).map(|value| (query.name.as_str(), value)));
+        self.too_many |= values.next().is_some();
+    }
+}
+
+/// Bytes as text, borrowed if they are ASCII.
+pub(in crate::proxy) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if text.is_ascii() => Cow::Borrowed(text),
+        _ => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
+    }
+}
+
+/// Bytes of a value as text.
+fn text(value: Cow<'_, [u8]>) -> Cow<'_, str> {
+    match value {
+        Cow::Borrowed(value) => latin1(value),
+        Cow::Owned(value) => Cow::Owned(latin1(&value).into_owned()),
+    }
+}
+
+fn field_value(value: &[u8]) -> Cow<'_, str> {
+    latin1(spelling::trimmed(value))
+}
+
+/// The tokens of all `Authorization` fields. One that upstreams read in different ways is two.
+fn bearer_tokens(fields: &Fields) -> impl Iterator<Item = Cow<'_, str>> {
+    let values = fields.get_all(Known::Authorization).flat_map(|value| {
+        let (one, other) = match spelling::bearer(value) {
+            Bearer::None => (None, None),
+            Bearer::One(token) => (Some(token), None),
+            Bearer::Either(one, other) => (Some(one), Some(other)),
+        };
+        one.into_iter().chain(other)
+    });
+    values.map(latin1)
+}
+
+/// The path that the upstream gets. `None` if it would be too long: such a request is refused.
+fn upstream_path<'a>(rewriting: &Rewriting, view: &RequestView<'a>) -> Option<Cow<'a, str>> {
+    let path = rewriting.apply(view.target.path, None, view.parameters).ok()?;
+    Some(Cow::Owned(path::shown(&path, view.target.paths).into_owned()))
+}
+
+/// A segment's value, without what an upstream may ignore: otherwise `7;a` and `7;b` would be
+/// counted apart from `7`.
+fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
+    decoded(path::significant(segment, paths))
+}
+
+/// Whether a policy sees the same of two readings of one path, each with its parameters.
+pub(in crate::proxy) fn agree(
+    queries: &[FactQuery],
+    [one, other]: [&[&str]; 2],
+    paths: Paths,
+) -> bool {
+    let value = |parameters: &[&str], index: usize| {
+        parameters.get(index).map(|value| path_parameter(value, paths).into_owned())
+    };
+    queries.iter().all(|query| match &query.source {
+        FactSource::PathParameter(index) => value(one, *index) == value(other, *index),
+        // The path itself is never the same.
+        _ => query.name != "path" && query.name != UPSTREAM_PATH,
+    })
+}
+
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return latin1(text.as_bytes());
+    }
+    Cow::Owned(spelling::decode(text.as_bytes()).iter().copied().map(char::from).collect())
+}
+
+fn version(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        Version::HTTP_3 => "3",
+        _ => "1.1",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::settings::Rewrite;
+    use crate::proxy::tests::settings;
+    use crate::wire::{Body, Fields};
+
+    fn facts(
+        uri: &str,
+        fields: &[(&str, &[u8])],
+        parameters: &[&str],
+        asked: &[&str],
+    ) -> Vec<(String, String)> {
+        all_facts(uri, fields, parameters, asked).0
+    }
+
+    /// Also whether there are too many.
+    fn all_facts(
+        uri: &str,
+        fields: &[(&str, &[u8])],
+        parameters: &[&str],
+        asked: &[&str],
+    ) -> (Vec<(String, String)>, bool) {
+        let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
+        let parameter_names: Vec<&String> = names.iter().collect();
+        let route =
+            RouteTraits { parameters: &parameter_names, underscores: false, rewriting: None };
+        let queries: Vec<FactQuery> =
+            asked.iter().filter_map(|name| FactQuery::new(name, route)).collect();
+        shown(uri, fields, parameters, &queries)
+    }
+
+    fn shown(
+        uri: &str,
+        fields: &[(&str, &[u8])],
+        parameters: &[&str],
+        queries: &[FactQuery],
+    ) -> (Vec<(String, String)>, bool) {
+        let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        let mut request = Request::from(request.body(Body::empty()).unwrap());
+        let address = "192.0.2.1:5".parse().unwrap();
+        let peer = Peer {
+            sni: Some("api.example".into()),
+            client_subject: Some("CN=alice".into()),
+            ..Peer::plain(address, address)
+        };
+        let client = Client::of(&Fields::new(), &peer, &[]);
+        let authority =
+            crate::proxy::receive::target::normalize(&mut request, false, &peer, &settings())
+                .unwrap();
+        let target = Target::of(&request, &authority, Paths::default(), &peer);
+        let view = RequestView {
+            request: &request,
+            target,
+            client: &client,
+            peer: &peer,
+            route: "api",
+            parameters,
+            body: None,
+        };
+        let facts = Facts::gather(queries, view);
+        let pairs = facts.pairs();
+        let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        (pairs.collect(), facts.are_too_many())
+    }
+
+    #[test]
+    fn values_of_one_fact_are_bounded() {
+        let cookies = |count: usize| "sid=a; ".repeat(count);
+        for (count, too_many) in [(1, false), (VALUES_MAX, false), (VALUES_MAX + 1, true)] {
+            let cookies = cookies(count);
+            let fields = [("cookie", cookies.as_bytes())];
+            // Each fact is counted for itself.
+            let found = all_facts("/?q=1&q=2", &fields, &[], &["cookie.sid", "query.q"]);
+            let shown = count.min(VALUES_MAX) + 2;
+            assert_eq!((found.0.len(), found.1), (shown, too_many), "{count}");
+        }
+        let cookies = cookies(5_000);
+        let others = all_facts("/", &[("cookie", cookies.as_bytes())], &[], &["cookie.other"]);
+        assert_eq!(others, (Vec::new(), false), "nobody reads them");
+    }
+
+    #[track_caller]
+    fn is(found: &[(String, String)], expected: &[(&str, &str)]) {
+        let found: Vec<(&str, &str)> =
+            found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_shown_and_only_where_it_exists() {
+        let asked = [
+            "path",
+            "method",
+            "client-ip",
+            "authority",
+            "scheme",
+            "route",
+            "query",
+            "http.version",
+            "request.length",
+            "header.x",
+            "path.p9",
+            "tls.sni",
+            "tls.client.subject",
+        ];
+        let expected = [
+            ("path", "/a/c"),
+            ("method", "GET"),
+            ("client-ip", "192.0.2.1"),
+            ("authority", "api.example"),
+            ("scheme", "http"),
+            ("route", "api"),
+            ("http.version", "1.1"),
+            ("tls.sni", "api.example"),
+            ("tls.client.subject", "CN=alice"),
+        ];
+        is(&facts("/a/b/../c", &[], &[], &asked), &expected);
+        is(&facts("/a;x=1/c%3by", &[], &[], &asked), &expected);
+        is(
+            &facts("/?a=%41", &[("content-length", b"17")], &[], &[asked[6], asked[8]]),
+            &[("query", "a=%41"), ("request.length", "17")],
+        );
+    }
+
+    #[test]
+    fn the_upstreams_path_is_the_one_after_rewriting() {
+        let pattern =
+            crate::proxy::route::routes::pattern("/ask/{model}/*", Paths::default()).unwrap();
+        let written = Rewrite::Template("/v1/{model}/*".to_owned());
+        let rewriting = Rewriting::build(&written, &pattern, "rewrite").unwrap();
+        let model = "model".to_owned();
+        let rewritten =
+            RouteTraits { parameters: &[&model], underscores: false, rewriting: Some(&rewriting) };
+        let plain = RouteTraits { rewriting: None, ..rewritten };
+        let of = |route: RouteTraits<'_>| {
+            let query = FactQuery::new(UPSTREAM_PATH, route).unwrap();
+            shown("/ask/gpt;x/chat?a=b", &[], &["gpt;x"], &[query]).0
+        };
+        is(&of(rewritten), &[(UPSTREAM_PATH, "/v1/gpt/chat")]);
+        is(&of(plain), &[]);
+        let query = FactQuery::new(UPSTREAM_PATH, rewritten).unwrap();
+        assert!(!agree(&[query], [&["a"], &["a"]], Paths::default()), "it has the path in it");
+    }
+
+    #[test]
+    fn repeated_fields_are_repeated_and_bytes_are_never_lost() {
+        let fields: &[(&str, &[u8])] = &[("x-key", b"one"), ("x-key", b"\xE9\xFF"), ("x-key", b"")];
+        is(
+            &facts("/", fields, &[], &["header.x-key"]),
+            &[("header.x-key", "one"), ("header.x-key", "\u{e9}\u{ff}"), ("header.x-key", "")],
+        );
+    }
+
+    #[test]
+    fn cookies_are_found_in_all_fields() {
+        let fields: &[(&str, &[u8])] = &[
+            ("cookie", b"a=1; id=\"x=y\" ;id2=3"),
+            ("cookie", b"b; id=\xE9"),
+            ("cookie", b"ID=9; id"),
+        ];
+        is(
+            &facts("/", fields, &[], &["cookie.id"]),
+            &[("cookie.id", "x=y"), ("cookie.id", "\u{e9}"), ("cookie.id", "9")],
+        );
+    }
+
+    #[test]
+    fn a_bearer_token_is_shown_without_its_scheme_and_twice_where_it_is_read_in_two_ways() {
+        let of = |values: &[&[u8]]| {
+            let fields: Vec<(&str, &[u8])> =
+                values.iter().map(|value| ("authorization", *value)).collect();
+            let shown = facts("/", &fields, &[], &["bearer"]);
+            shown.into_iter().map(|(_, value)| value).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[b"bEaReR   abc "]), ["abc"]);
+        assert_eq!(of(&[b"Basic abc"]), Vec::<String>::new());
+        assert_eq!(of(&[b"Bearer abc", b"Bearer def"]), ["abc", "def"]);
+        assert_eq!(of(&[b"Bearer abc def"]).len(), 2);
+    }
+
+    #[test]
+    fn where_ambiguous_names_are_kept_a_field_is_found_under_all_that_are_read_as_its_own() {
+        let route = RouteTraits { parameters: &[], underscores: true, rewriting: None };
+        let query = FactQuery::new("header.x-key", route).unwrap();
+        let FactSource::AnyHeader(name) = query.source else { panic!("{query:?}") };
+        assert_eq!(name, "x-key");
+        let route = RouteTraits { underscores: false, ..route };
+        assert!(FactQuery::new("header.x.key", route).is_none());
+    }
+
+    #[test]
+    fn parameters_are_decoded_one_way() {
+        let asked = ["query.k", "path.p0"];
+        is(
+            &facts("/x?k=a+b&%6b=%C3%A9&k&kk=no&k=%zz&&k=a=b", &[], &["%37%2F+;a=%31"], &asked),
+            &[
+                ("query.k", "a b"),
+                ("query.k", "\u{c3}\u{a9}"),
+                ("query.k", ""),
+                ("query.k", "%zz"),
+                ("query.k", "a=b"),
+                ("path.p0", "7/+"),
+            ],
+        );
+    }
+}

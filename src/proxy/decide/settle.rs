@@ -1,0 +1,200 @@
+//! The end of a request: settles its grant and calls the policy's `settle`. Knows no connection.
+//!
+//! `settle` is called if the policy asked for it and the request was let through. After a refusal,
+//! of which nothing was taken, it is called only if the policy asked for that, too. If it fails,
+//! the refunds that the limits declare apply, as if it had returned nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::facts;
+use super::keys::{self, Counted};
+use crate::limit::Ending;
+use crate::policy::{FactNames, Member, Policy, ResponseOutcome, ResponseView, Settlement};
+use crate::proxy::context::{BYTES_UNKNOWN, RequestContext};
+use crate::proxy::record::tally::Decided;
+use crate::wire::Fields;
+
+/// What is known of a request at its end.
+struct End<'a> {
+    request_bytes: Option<&'a AtomicU64>,
+    /// Of the reply's body.
+    bytes: u64,
+    took: Duration,
+}
+
+/// What a policy said of a request when it had ended.
+#[derive(Debug)]
+pub(in crate::proxy) struct Settled {
+    pub(in crate::proxy) labels: Vec<(String, String)>,
+    pub(in crate::proxy) amounts: Vec<(String, u64)>,
+}
+
+/// How a fact is found; `None` where it does not exist.
+type Find = fn(&End<'_>) -> Option<u64>;
+
+/// The facts of a response that are known at its end: the name in a manifest, and how the value is
+/// found.
+const AT_THE_END: &[(&str, Find)] = &[
+    (REQUEST_BYTES, |end| {
+        let bytes = end.request_bytes?.load(Ordering::Relaxed);
+        (bytes != BYTES_UNKNOWN).then_some(bytes)
+    }),
+    ("response.bytes", |end| Some(end.bytes)),
+    ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
+];
+
+/// Whose reply the client got: a status alone does not say whether it is the upstream's.
+const SOURCE: &str = "reply.source";
+/// The upstream answered.
+const FROM_UPSTREAM: &str = "upstream";
+/// Nothing of the request reached an upstream.
+const UNSENT: &str = "unsent";
+/// The upstream got the request, or a part of it, and no reply came: it may be working on it.
+const NO_REPLY: &str = "none";
+
+/// Counted only where it is asked for.
+pub(in crate::proxy) const REQUEST_BYTES: &str = "request.bytes";
+
+/// How the names of facts begin: fields of a reply's head, and of its trailers.
+const HEADER: &str = "header.";
+const TRAILER: &str = "trailer.";
+
+/// The names of all facts of a response.
+pub(in crate::proxy) fn names() -> FactNames {
+    FactNames {
+        single: AT_THE_END.iter().map(|(name, _)| *name).chain([SOURCE]).collect(),
+        families: vec![(HEADER, Member::Token), (TRAILER, Member::Token)],
+    }
+}
+
+/// Whether the decision asked for `settle`, and `settle` reads the response fact `name`.
+pub(in crate::proxy) fn wants(context: &RequestContext, name: &str) -> bool {
+    memo(context).is_some_and(|(policy, _)| policy.response_facts().iter().any(|fact| fact == name))
+}
+
+/// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
+pub(in crate::proxy) fn note_reply(context: &mut RequestContext, fields: &Fields) {
+    let Some((policy, _)) = memo(context) else { return };
+    let names = policy.response_facts();
+    let mut facts = of_fields(names, HEADER, fields);
+    if names.iter().any(|name| name == SOURCE) {
+        facts.push((SOURCE.to_owned(), FROM_UPSTREAM.to_owned()));
+    }
+    context.reply_facts = facts;
+}
+
+/// The same of its trailers.
+pub(in crate::proxy) fn note_trailers(context: &mut RequestContext, trailers: &HeaderMap) {
+    let Some((policy, _)) = memo(context) else { return };
+    let facts = of_fields(policy.response_facts(), TRAILER, &Fields::from(trailers));
+    context.reply_facts.extend(facts);
+}
+
+/// The facts of a family, found in a head or in trailers. A repeated field is a repeated fact.
+pub(in crate::proxy) fn of_fields(
+    names: &[String],
+    family: &str,
+    fields: &Fields,
+) -> Vec<(String, String)> {
+    let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(family)?)));
+    let values = names.flat_map(|(fact, name)| {
+        fields.get_all(name).map(|value| (fact.clone(), facts::latin1(value).into_owned()))
+    });
+    values.collect()
+}
+
+/// Calls the policy's `settle` if it asked for it, and settles the grant.
+pub(in crate::proxy) fn settle(
+    context: &mut RequestContext,
+    ending: Ending,
+    bytes: u64,
+    took: Duration,
+) {
+    let settlement = match memo(context) {
+        Some((policy, memo)) => {
+            ask(context, policy, memo, &view(context, policy.response_facts(), ending, bytes, took))
+        }
+        None => Settlement::default(),
+    };
+    let Settlement { adjustments, labels, amounts } = settlement;
+    if !(labels.is_empty() && amounts.is_empty()) {
+        context.settled = Some(Box::new(Settled { labels, amounts }));
+    }
+    let now = context.started + took;
+    let adjustments = match &context.usage {
+        Some(usage) => {
+            let route = Arc::clone(&context.route);
+            usage.settle_steps(adjustments, move |grant, adjustments| {
+                keys::settle(&route, now, (grant, Counted::Nothing), ending, adjustments);
+            })
+        }
+        None => adjustments,
+    };
+    if let Some(grant) = context.grant.take() {
+        keys::settle(&context.route, now, (grant, Counted::Decided), ending, &adjustments);
+    }
+}
+
+/// The policy and the memo to return to it, if its `settle` is to be called.
+fn memo(context: &RequestContext) -> Option<(&Policy, &str)> {
+    if context.grant.is_none() && context.decided != Some(Decided::Bypassed) {
+        return None;
+    }
+    let memo = context.decision.as_ref()?.settle_with.as_deref()?;
+    Some((&context.route.policy.as_ref()?.policy, memo))
+}
+
+fn ask(context: &RequestContext, policy: &Policy, memo: &str, view: &ResponseView) -> Settlement {
+    match policy.settle_for(Some(context.id.as_bytes()), memo, view) {
+        Ok(wanted) => wanted,
+        Err(error) => {
+            if let Some(held_back) = context.route.tally.failure_due() {
+                let request_id = context.id.as_str();
+                tracing::warn!(request_id, %error, held_back, "settle failed: the declared refunds apply");
+            }
+            Settlement::default()
+        }
+    }
+}
+
+/// The end of the request as the policy sees it.
+pub(in crate::proxy) fn view(
+    context: &RequestContext,
+    names: &[String],
+    ending: Ending,
+    bytes: u64,
+    took: Duration,
+) -> ResponseView {
+    let mut facts = context.reply_facts.clone();
+    let end = End { request_bytes: context.request_bytes.as_deref(), bytes, took };
+    for name in names {
+        let known = AT_THE_END.iter().find(|(known, _)| known == name);
+        let value = known.and_then(|(_, find)| find(&end));
+        facts.extend(value.map(|value| (name.clone(), value.to_string())));
+    }
+    let is_known = facts.iter().any(|(name, _)| name == SOURCE);
+    if !is_known && names.iter().any(|name| name == SOURCE) {
+        let source = if ending == Ending::Unsent { UNSENT } else { NO_REPLY };
+        facts.push((SOURCE.to_owned(), source.to_owned()));
+    }
+    facts.extend(context.usage.iter().flat_map(|usage| usage.facts()));
+    let limits = context.limits().map(|(limits, outcome)| {
+        limits
+            .iter()
+            .zip(&outcome.limits)
+            .map(|(limit, outcome)| (limit.name.clone(), outcome.fits, outcome.remaining))
+            .collect()
+    });
+    let outcome = match ending {
+        Ending::Completed => ResponseOutcome::Completed,
+        Ending::Unsent | Ending::UpstreamFailed => ResponseOutcome::UpstreamFailed,
+        Ending::ClientGone => ResponseOutcome::ClientGone,
+    };
+    let outcome =
+        if context.decided == Some(Decided::Refused) { ResponseOutcome::Refused } else { outcome };
+    ResponseView { outcome, status: context.status, facts, limits: limits.unwrap_or_default() }
+}

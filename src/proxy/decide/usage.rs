@@ -1,0 +1,275 @@
+//! What a request uses, as its reply tells: the meters of its policy's decision, and the units that
+//! were taken otherwise than the decision said.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::content::{BodyType, ReadBody};
+use super::cut::{Cut, SharedExtended};
+use crate::inspect::{Edit, Pointer, Reading, Selection, Wanted};
+use crate::limit::{Grant, TakeMore};
+use crate::plan::{Adjustment, Change, Limit, Outcome, Plan};
+use crate::policy::{Bodies, HardCut, Partial, Verdict};
+use crate::proxy::context::RequestContext;
+use crate::proxy::reply::refusal::{Check, Refusal};
+use crate::wire::{Body, Fields, Known, ReadOn};
+
+/// How often less is taken of limits than their cost, at most, for one request. Each time others
+/// may have taken what was left.
+pub(in crate::proxy) const PARTIAL_TRIES_MAX: usize = 3;
+
+/// The facts that tell the units taken by [`Partial`] and by a hard cut's steps, and that the
+/// meters have read a reply to its end although its client left.
+const TAKEN: &str = "usage.taken";
+const EXTENDED: &str = "usage.extended";
+const WHOLE: &str = "usage.whole";
+
+/// Steps of a hard cut that are settled without letting other requests run.
+const STEPS_AT_ONCE: usize = 256;
+
+/// What is known of a request's usage.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Usage {
+    /// Units that were taken of the limits of [`Partial`] instead of their cost.
+    pub(in crate::proxy) taken: Option<u64>,
+    /// The client left, but the reply was read on to its end.
+    pub(in crate::proxy) rest_read: bool,
+    /// The meters, shared with the reply's body.
+    reading: Option<Arc<Mutex<Reading>>>,
+    /// What was taken while the reply streamed, shared with its body.
+    extended: Option<SharedExtended>,
+}
+
+impl Usage {
+    /// What `settle` is told of it.
+    pub(in crate::proxy) fn facts(&self) -> Vec<(String, String)> {
+        let mut facts = Vec::new();
+        facts.extend(self.taken.map(|taken| (TAKEN.to_owned(), taken.to_string())));
+        if let Some(extended) = &self.extended {
+            let extended = extended.lock().unwrap_or_else(PoisonError::into_inner);
+            facts.push((EXTENDED.to_owned(), extended.units.to_string()));
+        }
+        if self.rest_read && !self.is_cut() {
+            facts.push((WHOLE.to_owned(), "true".to_owned()));
+        }
+        if let Some(reading) = &self.reading {
+            let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            reading.finish();
+            let read = reading.values().filter_map(|(meter, value)| {
+                let name = format!("usage.{}:{}", meter.gather.word(), meter.pointer);
+                Some((name, value?.to_string()))
+            });
+            facts.extend(read);
+        }
+        facts
+    }
+
+    /// Whether the reply was ended because nothing was left for it.
+    pub(in crate::proxy) fn is_cut(&self) -> bool {
+        let extended = self.extended.as_ref();
+        extended.is_some_and(|it| it.lock().unwrap_or_else(PoisonError::into_inner).cut)
+    }
+
+    /// Has `settle` settle what was taken in steps: what the adjustments give back is given back of
+    /// the last step first. Returns the adjustments for the request's own grant. Many steps are
+    /// settled in a task, so that other requests of the worker wait for a few of them at most.
+    pub(in crate::proxy) fn settle_steps(
+        &self,
+        mut adjustments: Vec<Adjustment>,
+        settle: impl Fn(Grant, &[Adjustment]) + Send + 'static,
+    ) -> Vec<Adjustment> {
+        let Some(extended) = &self.extended else { return adjustments };
+        let grants = mem::take(&mut extended.lock().unwrap_or_else(PoisonError::into_inner).grants);
+        let steps = grants.into_iter().rev().map(|grant| {
+            let own = adjustments.iter_mut().filter_map(|adjustment| {
+                let Change::Units(units @ ..0) = &mut adjustment.change else { return None };
+                let cost = grant.cost_of(&adjustment.limit)?;
+                let back = i64::try_from(units.unsigned_abs().min(cost)).ok()?;
+                *units += back;
+                Some(Adjustment { limit: adjustment.limit.clone(), change: Change::Units(-back) })
+            });
+            let own: Vec<Adjustment> = own.collect();
+            (grant, own)
+        });
+        let mut steps: Vec<(Grant, Vec<Adjustment>)> = steps.collect();
+        let later = steps.split_off(steps.len().min(STEPS_AT_ONCE));
+        steps.into_iter().for_each(|(grant, own)| settle(grant, &own));
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !later.is_empty() => {
+                runtime.spawn(async move {
+                    for (nth, (grant, own)) in later.into_iter().enumerate() {
+                        if nth % STEPS_AT_ONCE == 0 {
+                            tokio::task::yield_now().await;
+                        }
+                        settle(grant, &own);
+                    }
+                });
+            }
+            _ => later.into_iter().for_each(|(grant, own)| settle(grant, &own)),
+        }
+        adjustments
+    }
+}
+
+/// Does to a request what the decision says about bodies: sets values in its own, and asks for a
+/// reply that can be read. Returns the body to send.
+///
+/// # Errors
+/// A value can't be set.
+pub(in crate::proxy) fn prepare(
+    context: &RequestContext,
+    fields: &mut Fields,
+    read: Option<ReadBody>,
+    body: Body,
+) -> Result<Body, Refusal> {
+    let Some(bodies) = bodies(context) else { return Ok(body) };
+    if !bodies.meters.list().is_empty() {
+        fields.set(Known::AcceptEncoding, "identity");
+    }
+    let taken = context.usage.as_ref().and_then(|usage| usage.taken);
+    let told = bodies.partial.as_ref().zip(taken);
+    let told = match (told, &read) {
+        (None, _) => Vec::new(),
+        (Some((partial, taken)), Some(read)) if read.body_type == BodyType::Json => {
+            lowered(&partial.tell, taken.saturating_sub(partial.base), &read.bytes)
+        }
+        (Some(_), _) => return Err(Refusal::BadRequest(Check::Body.wrong("the body is not JSON"))),
+    };
+    match read {
+        Some(read) if !(bodies.edits.is_empty() && told.is_empty()) => {
+            read.edited(bodies.edits.iter().chain(&told), fields, body)
+        }
+        _ => Ok(body),
+    }
+}
+
+/// The edits that set the numbers at these pointers to `maximum`, where they are not lower already.
+fn lowered(tell: &[Pointer], maximum: u64, document: &[u8]) -> Vec<Edit> {
+    let wanted = tell.iter().map(|pointer| Wanted { pointer: pointer.clone(), as_json: true });
+    let found = Selection::new(wanted.collect()).of(document).unwrap_or_default();
+    let is_lower = |index: usize| {
+        let mut values = found.iter().filter(|(of, _)| *of == index).peekable();
+        // Some upstreams take 0 for no maximum at all.
+        let lower =
+            |json: &str| json.parse::<u64>().is_ok_and(|number| (1..=maximum).contains(&number));
+        values.peek().is_some() && values.all(|(_, json)| lower(json))
+    };
+    let tell = tell.iter().enumerate().filter(|(index, _)| !is_lower(*index));
+    tell.map(|(_, pointer)| Edit { pointer: pointer.clone(), json: maximum.to_string().into() })
+        .collect()
+}
+
+/// Has a reply's body read by the meters of the decision, if it has any.
+pub(in crate::proxy) fn metered(
+    context: &mut RequestContext,
+    fields: &mut Fields,
+    body: Body,
+) -> Body {
+    let Some(bodies) = bodies(context).filter(|bodies| !bodies.meters.list().is_empty()) else {
+        return body;
+    };
+    let content_type = fields.get(Known::ContentType).unwrap_or_default();
+    let codings: Vec<_> = fields.get_all("content-encoding").map(String::from_utf8_lossy).collect();
+    let reading = Reading::new(&bodies.meters, content_type, &codings.join(","));
+    let (read_on, can_end) = (bodies.read_on, reading.is_events());
+    let reading = Arc::new(Mutex::new(reading));
+    let steps = if can_end { steps(context, bodies) } else { None };
+    let body = match &steps {
+        Some((rule, more, extended)) => {
+            fields.remove(Known::ContentLength);
+            let (rule, more, extended) = (rule.clone(), more.clone(), Arc::clone(extended));
+            Cut::of(body, Arc::clone(&reading), rule, more, extended)
+        }
+        None => body,
+    };
+    let usage = context.usage.get_or_insert_default();
+    usage.reading = Some(Arc::clone(&reading));
+    usage.extended = steps.map(|(.., extended)| extended);
+    let see = move |piece: &[u8]| {
+        reading.lock().unwrap_or_else(PoisonError::into_inner).feed(piece);
+    };
+    let route = Arc::clone(&context.route);
+    let may = Box::new(move || !route.is_cut());
+    body.watched(Box::new(see), ReadOn { wait: read_on, may })
+}
+
+/// What is needed to take more for a reply, if the decision has it cut.
+fn steps(context: &RequestContext, bodies: &Bodies) -> Option<(HardCut, TakeMore, SharedExtended)> {
+    let rule = bodies.hard_cut.clone()?;
+    let Verdict::Check(plan) = &context.decision.as_ref()?.verdict else { return None };
+    let limits = plan.limits().iter().filter(|limit| rule.limits.contains(&limit.name));
+    let limits = limits.map(|limit| Limit { cost: rule.step, ..limit.clone() }).collect();
+    let more = TakeMore::new(context.grant.as_ref()?, Plan::new(limits).ok()?.quiet());
+    Some((rule, more, SharedExtended::default()))
+}
+
+/// What the decision wants done with bodies, if the request was let through.
+pub(in crate::proxy) fn bodies(context: &RequestContext) -> Option<&Bodies> {
+    context.decision.as_ref()?.bodies.as_deref()
+}
+
+/// The plan with less than the cost for the limits of `partial`: what `outcome` says is left of all
+/// of them. `None` if that is less than the least, or if another limit refused.
+pub(in crate::proxy) fn reduced(
+    partial: &Partial,
+    plan: &Plan,
+    outcome: &Outcome,
+) -> Option<(u64, Plan)> {
+    let is_partial = |limit: &Limit| partial.limits.contains(&limit.name);
+    if outcome.violated(plan.limits()).any(|(limit, _)| !is_partial(limit)) {
+        return None;
+    }
+    let of_partial =
+        plan.limits().iter().zip(&outcome.limits).filter(|(limit, _)| is_partial(limit));
+    let left = of_partial.map(|(limit, outcome)| outcome.remaining.min(limit.cost)).min()?;
+    if left < partial.least {
+        return None;
+    }
+    let limits = plan.limits().iter().map(|limit| {
+        let cost = if is_partial(limit) { left } else { limit.cost };
+        Limit { cost, ..limit.clone() }
+    });
+    Some((left, Plan::new(limits.collect()).ok()?.quiet()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
+    use crate::limit::{Limiter, Scope, Settings};
+    use crate::plan::{Algorithm, Concurrency, OnStoreError};
+    use crate::telemetry::Metrics;
+
+    #[tokio::test]
+    async fn many_steps_of_a_hard_cut_are_settled_while_others_run() {
+        let (metrics, clock) = (Metrics::new(1), Clock::system());
+        let engine = EngineSettings::Embedded(EmbeddedSettings::new(10));
+        let engine = Arc::new(Engine::build(&engine, clock.clone(), &metrics).unwrap());
+        let limiter = Limiter::new(Settings::default(), engine, clock, metrics);
+        let scope = Arc::new(Scope::new("s".into(), "s".into(), OnStoreError::Deny, false));
+        let limit = Limit::new("l", "k", Algorithm::Concurrency(Concurrency { amount: 1 }));
+        let plan = Arc::new(Plan::new(vec![limit]).unwrap());
+        let count = 10 * STEPS_AT_ONCE + 1;
+        let extended = SharedExtended::default();
+        extended.lock().unwrap().grants =
+            (0..count).map(|_| limiter.nothing_taken(&scope, &plan)).collect();
+        let usage = Usage { extended: Some(extended), ..Usage::default() };
+        let settled = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&settled);
+        usage.settle_steps(Vec::new(), move |grant, _| {
+            drop(grant);
+            seen.fetch_add(1, Ordering::Relaxed);
+        });
+        let mut before = settled.load(Ordering::Relaxed);
+        assert_eq!(before, STEPS_AT_ONCE);
+        while before < count {
+            tokio::task::yield_now().await;
+            let now = settled.load(Ordering::Relaxed);
+            assert!(now <= before + STEPS_AT_ONCE, "{} at once", now - before);
+            before = now;
+        }
+    }
+}

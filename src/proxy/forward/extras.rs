@@ -1,0 +1,192 @@
+//! What a route does besides deciding and forwarding, checked when the snapshot is built. A route
+//! without any of it has two empty pointers.
+
+use std::sync::Arc;
+
+use http::uri::Authority;
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use super::rewrite::Rewriting;
+use super::rules::Rules;
+use crate::proxy::receive::target::Target;
+use crate::proxy::reply::cors::Cors;
+use crate::proxy::reply::page::Page;
+use crate::proxy::reply::refusal::Refusal;
+use crate::proxy::route::trie::Pattern;
+use crate::proxy::settings::{Extras, FieldStyle, HeaderRules, RefusalPage};
+use crate::telemetry::Mistake;
+use crate::wire::{Fields, Known, Request};
+
+/// Changes to a request before the upstream gets it.
+#[derive(Debug)]
+pub(in crate::proxy) struct RequestExtras {
+    rewriting: Option<Rewriting>,
+    host: Option<HeaderValue>,
+    headers: Option<Rules>,
+}
+
+/// Changes to a reply.
+#[derive(Debug)]
+pub(in crate::proxy) struct ReplyExtras {
+    headers: Option<Rules>,
+    pub(in crate::proxy) cors: Option<Cors>,
+    pages: Vec<Page>,
+    /// The pages of every route.
+    all: Arc<[Page]>,
+}
+
+impl RequestExtras {
+    /// Checks the settings for requests of the route at the setting `at`, whose path is `pattern`.
+    /// Mistakes are added to `mistakes`.
+    pub(in crate::proxy) fn build(
+        extras: &Extras,
+        pattern: &Pattern,
+        at: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Option<Box<Self>> {
+        let headers = rules(&extras.request_headers, &format!("{at}.request_headers"), mistakes);
+        let mut kept =
+            |built: Result<_, Mistake>| built.map_err(|mistake| mistakes.push(mistake)).ok();
+        let rewriting = extras
+            .rewrite
+            .as_ref()
+            .and_then(|written| kept(Rewriting::build(written, pattern, &format!("{at}.rewrite"))));
+        let host = extras
+            .upstream_host
+            .as_ref()
+            .and_then(|written| host(written, at).map_err(|mistake| mistakes.push(mistake)).ok());
+        (rewriting.is_some() || host.is_some() || headers.is_some())
+            .then(|| Box::new(Self { rewriting, host, headers }))
+    }
+
+    /// How the upstream's path is made, if it differs from the client's.
+    pub(in crate::proxy) fn rewriting(&self) -> Option<&Rewriting> {
+        self.rewriting.as_ref()
+    }
+
+    /// The upstream's path, if it differs from the client's.
+    ///
+    /// # Errors
+    /// 414 if it would be too long.
+    pub(in crate::proxy) fn path_and_query(
+        &self,
+        target: Target<'_>,
+        parameters: &[&str],
+    ) -> Result<Option<String>, Refusal> {
+        self.rewriting
+            .as_ref()
+            .map(|rewriting| rewriting.apply(target.path, target.query, parameters))
+            .transpose()
+    }
+
+    /// Applied after Weir's own forwarding fields, which a route may change too, and before the
+    /// policy's fields. `ambiguous`: fields may have names that an upstream reads as others.
+    pub(in crate::proxy) fn apply(
+        &self,
+        request: &mut Request,
+        path_and_query: Option<&str>,
+        ambiguous: bool,
+    ) {
+        if let Some(path_and_query) = path_and_query {
+            request.set_target(path_and_query);
+        }
+        if let Some(host) = &self.host {
+            request.fields.set(Known::Host, host);
+        }
+        if let Some(headers) = &self.headers {
+            if ambiguous {
+                headers.remove_ambiguous(&mut request.fields);
+            }
+            headers.apply(&mut request.fields);
+        }
+    }
+
+    /// The fields that the route changes.
+    pub(in crate::proxy) fn changed(&self) -> impl Iterator<Item = &HeaderName> {
+        self.headers.iter().flat_map(Rules::names)
+    }
+}
+
+impl ReplyExtras {
+    /// Checks the settings for replies of the route at the setting `at`. Mistakes are added to
+    /// `mistakes`.
+    pub(in crate::proxy) fn build(
+        extras: &Extras,
+        style: FieldStyle,
+        all: &Arc<[Page]>,
+        at: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Option<Self> {
+        let headers = rules(&extras.response_headers, &format!("{at}.response_headers"), mistakes);
+        let cors = extras
+            .cors
+            .as_ref()
+            .and_then(|written| Cors::build(written, style, &format!("{at}.cors"), mistakes));
+        let pages = pages(&extras.refusals, &format!("{at}.refusals"), mistakes);
+        let some = headers.is_some() || cors.is_some() || !pages.is_empty() || !all.is_empty();
+        some.then(|| Self { headers, cors, pages, all: Arc::clone(all) })
+    }
+
+    /// For requests that match no route.
+    pub(in crate::proxy) fn no_route(all: &Arc<[Page]>) -> Option<Self> {
+        (!all.is_empty()).then(|| Self {
+            headers: None,
+            cors: None,
+            pages: Vec::new(),
+            all: Arc::clone(all),
+        })
+    }
+
+    /// Applied to a reply's own fields, before Weir adds its own.
+    pub(in crate::proxy) fn apply(&self, fields: &mut Fields) {
+        self.apply_rules(fields);
+        if let Some(cors) = &self.cors {
+            cors.expose(fields);
+        }
+    }
+
+    /// The changes to header fields alone.
+    pub(in crate::proxy) fn apply_rules(&self, fields: &mut Fields) {
+        if let Some(rules) = &self.headers {
+            rules.apply(fields);
+        }
+    }
+
+    /// The operator's page for a refusal. The route's own take precedence.
+    pub(in crate::proxy) fn page(&self, status: StatusCode) -> Option<&Page> {
+        self.pages.iter().chain(&*self.all).find(|page| page.is_for(status))
+    }
+}
+
+/// Checks the pages under the setting `at`.
+pub(in crate::proxy) fn pages(
+    written: &[RefusalPage],
+    at: &str,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<Page> {
+    written
+        .iter()
+        .enumerate()
+        .filter_map(|(index, page)| Page::build(page, &format!("{at}[{index}]"), mistakes))
+        .collect()
+}
+
+fn rules(written: &HeaderRules, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Rules> {
+    Rules::build(written, at).unwrap_or_else(|found| {
+        mistakes.extend(found);
+        None
+    })
+}
+
+fn host(written: &str, at: &str) -> Result<HeaderValue, Mistake> {
+    let fits = written
+        .parse::<Authority>()
+        .is_ok_and(|authority| authority.as_str() == written && !written.contains('@'));
+    HeaderValue::from_str(written).ok().filter(|_| fits).ok_or_else(|| {
+        Mistake::new(
+            format!("{at}.upstream_host"),
+            format!("{written:?}"),
+            "a host, perhaps with a port: \"api.internal\" or \"10.0.0.1:8080\"",
+        )
+    })
+}

@@ -1,0 +1,418 @@
+//! A connection that was upgraded from HTTP to another protocol (mostly WebSocket): two opaque byte
+//! streams, joined until both have ended. Knows no protocol.
+//!
+//! A client asks for it (`Connection: upgrade`), the route and the limits let it pass, and the
+//! upstream agrees with a real 101. Nothing is joined before that. The request is charged once, and
+//! its grant is settled when the tunnel ends. `h2c` is never passed on: no limit would see the
+//! requests in it.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::clock;
+use crate::proxy::context::RequestContext;
+use crate::proxy::receive::hop::Text;
+use crate::proxy::settings;
+use crate::telemetry::{Gauge, Label as _, Mistake, labels, names};
+use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
+
+/// The buffer for each direction of a tunnel.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// The protocols that a route's clients may ask for.
+#[derive(Debug)]
+pub(in crate::proxy) struct Upgrades {
+    /// In lower case.
+    protocols: Vec<String>,
+    idle: Duration,
+}
+
+/// The protocol that a client asks for.
+#[derive(Debug)]
+pub(in crate::proxy) struct UpgradeRequest {
+    protocol: Text,
+    idle: Duration,
+}
+
+impl Upgrades {
+    /// Checks what is written under the setting `at`.
+    pub(in crate::proxy) fn build(
+        written: &settings::Upgrade,
+        at: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Self {
+        let protocols = written.protocols.iter().map(|protocol| protocol.to_ascii_lowercase());
+        let protocols: Vec<String> = protocols.collect();
+        for (index, protocol) in protocols.iter().enumerate() {
+            let token = |text: &str| http::HeaderName::from_bytes(text.as_bytes()).is_ok();
+            let is_one = protocol.split('/').count() <= 2 && protocol.split('/').all(token);
+            // Both would carry requests past policies and limits.
+            let is_http = protocol == "h2c"
+                || ["http", "tls"].contains(&protocol.split('/').next().unwrap_or_default());
+            if !is_one || is_http {
+                let expected = "a protocol such as \"websocket\"; HTTP itself and TLS are not passed on, since no limit would see what is in them";
+                mistakes.push(Mistake::new(
+                    format!("{at}.protocols[{index}]"),
+                    format!("{protocol:?}"),
+                    expected,
+                ));
+            }
+        }
+        Self { protocols, idle: written.idle }
+    }
+
+    /// A client's request to upgrade, if the route allows it. A request with a body is never
+    /// upgraded.
+    fn allow(&self, body: &Body, protocol: Text) -> Option<UpgradeRequest> {
+        let named = std::str::from_utf8(&protocol).ok()?;
+        let allowed = self.protocols.iter().any(|known| known.eq_ignore_ascii_case(named));
+        (allowed && !body.is_streaming()).then_some(UpgradeRequest { protocol, idle: self.idle })
+    }
+}
+
+/// Asks the upstream to upgrade if the route allows the protocol. Otherwise the request is sent as
+/// an ordinary one.
+#[cold]
+pub(in crate::proxy) fn request_upgrade(
+    upgrades: &Upgrades,
+    request: &mut Request,
+    body: &Body,
+    protocol: Text,
+    context: &mut RequestContext,
+) {
+    if let Some(upgrade) = upgrades.allow(body, protocol) {
+        upgrade.announce(&mut request.fields);
+        request.upgrade = true;
+        context.upgrade = Some(Box::new(upgrade));
+    }
+}
+
+impl UpgradeRequest {
+    /// Sets the fields that name the protocol. They concern this connection, and agree with what
+    /// follows on it.
+    pub(in crate::proxy) fn announce(&self, fields: &mut Fields) {
+        fields.set(Known::Connection, "upgrade");
+        fields.set(Known::Upgrade, &self.protocol);
+    }
+
+    /// Whether the upstream agrees to the protocol, with a connection that can be taken over.
+    pub(in crate::proxy) fn is_met(&self, reply: &Response) -> bool {
+        let mut protocols = reply.fields.get_all(Known::Upgrade);
+        let same =
+            protocols.next().is_some_and(|protocol| protocol.eq_ignore_ascii_case(&self.protocol));
+        same && protocols.next().is_none()
+            && matches!(reply.upgrade, Some(wire::Upgrade::Stream(_)))
+    }
+
+    /// Joins the upstream's connection and the client's in a task of its own, once the client has
+    /// its 101.
+    pub(in crate::proxy) fn join(
+        &self,
+        upstream: Box<dyn Stream>,
+        context: Box<RequestContext>,
+    ) -> wire::Upgrade {
+        let (tunnel, idle) = (Tunnel::open(context), self.idle);
+        wire::Upgrade::Callback(Box::new(move |client| {
+            tokio::spawn(tunnel.run(client, upstream, idle));
+        }))
+    }
+}
+
+/// A tunnel from the upstream's 101 to its end. If it is dropped before that, the client went away
+/// before its 101, or its worker was stopped.
+struct Tunnel {
+    /// Present until it has ended.
+    context: Option<Box<RequestContext>>,
+    open: Gauge,
+    transferred: Transferred,
+}
+
+impl Tunnel {
+    fn open(context: Box<RequestContext>) -> Self {
+        let open = context.route.tally.metrics().gauge(names::TUNNELS_OPEN);
+        open.add(1);
+        Self { context: Some(context), open, transferred: Transferred::default() }
+    }
+
+    async fn run(mut self, client: Box<dyn Stream>, upstream: Box<dyn Stream>, idle: Duration) {
+        let end = join(client, upstream, idle, &mut self.transferred).await;
+        self.ended(end);
+    }
+
+    fn ended(&mut self, end: TunnelEnd) {
+        let Some(context) = self.context.take() else { return };
+        self.open.add(-1);
+        context.route.tally.metrics().count(names::TUNNELS, &[end.label()]);
+        context.tunnel_ended(end, self.transferred);
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.ended(TunnelEnd::Client);
+    }
+}
+
+labels! {
+    /// How a tunnel ended: a metric's label.
+    pub(in crate::proxy) enum TunnelEnd {
+        /// Both sides closed.
+        Closed = "closed",
+        /// Nothing was said in either direction for too long.
+        Idle = "idle",
+        /// The client's connection failed, or was cut at the end of a shutdown.
+        Client = "client",
+        /// The upstream's did.
+        Upstream = "upstream",
+    }
+}
+
+/// Bytes transferred.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::proxy) struct Transferred {
+    pub(in crate::proxy) up: u64,
+    pub(in crate::proxy) down: u64,
+}
+
+/// Copies bytes in both directions. The end of one side is passed on, and the other side may
+/// continue.
+async fn join<C, U>(
+    mut client: C,
+    mut upstream: U,
+    idle: Duration,
+    transferred: &mut Transferred,
+) -> TunnelEnd
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut up, mut down) = (Direction::new(), Direction::new());
+    let mut alarm = Timer::default();
+    alarm.arm(clock::monotonic() + idle);
+    poll_fn(|cx| {
+        let before = *transferred;
+        let polled =
+            (up.poll(cx, &mut client, &mut upstream), down.poll(cx, &mut upstream, &mut client));
+        *transferred = Transferred { up: up.bytes, down: down.bytes };
+        match polled {
+            (Poll::Ready(Err(Side::Source)), _) | (_, Poll::Ready(Err(Side::Sink))) => {
+                return Poll::Ready(TunnelEnd::Client);
+            }
+            (Poll::Ready(Err(Side::Sink)), _) | (_, Poll::Ready(Err(Side::Source))) => {
+                return Poll::Ready(TunnelEnd::Upstream);
+            }
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(TunnelEnd::Closed),
+            _ => {}
+        }
+        if *transferred != before {
+            alarm.arm(clock::monotonic() + idle);
+        }
+        alarm.poll(cx).map(|()| TunnelEnd::Idle)
+    })
+    .await
+}
+
+/// One direction.
+struct Direction {
+    buffer: Box<[u8]>,
+    from: usize,
+    to: usize,
+    /// Written but not flushed.
+    unflushed: bool,
+    /// The source has ended.
+    ended: bool,
+    /// The sink was shut down.
+    closed: bool,
+    bytes: u64,
+    /// The memory of the buffer.
+    _charge: Charge,
+}
+
+/// The end of a direction that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Source,
+    Sink,
+}
+
+impl Direction {
+    fn new() -> Self {
+        let _charge = Charge::of(PIECE_BYTES);
+        Self {
+            buffer: vec![0; PIECE_BYTES].into(),
+            from: 0,
+            to: 0,
+            unflushed: false,
+            ended: false,
+            closed: false,
+            bytes: 0,
+            _charge,
+        }
+    }
+
+    /// Ready when the source has ended and the sink was shut down.
+    fn poll<S: AsyncRead + Unpin, T: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut S,
+        sink: &mut T,
+    ) -> Poll<Result<(), Side>> {
+        if self.closed {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            ready!(self.poll_write(cx, sink)).map_err(|_| Side::Sink)?;
+            if self.ended {
+                ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Side::Sink)?;
+                self.closed = true;
+                return Poll::Ready(Ok(()));
+            }
+            let mut piece = ReadBuf::new(&mut self.buffer);
+            match Pin::new(&mut *source).poll_read(cx, &mut piece) {
+                Poll::Ready(Ok(())) => {
+                    (self.from, self.to) = (0, piece.filled().len());
+                    self.ended = self.to == 0;
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Side::Source)),
+                Poll::Pending => {
+                    if self.unflushed {
+                        ready!(Pin::new(&mut *sink).poll_flush(cx)).map_err(|_| Side::Sink)?;
+                        self.unflushed = false;
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Ready when the buffer is empty.
+    fn poll_write<T: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut T,
+    ) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.buffer.get(self.from..self.to).filter(|rest| !rest.is_empty()) {
+            let wrote = ready!(Pin::new(&mut *sink).poll_write(cx, rest))?;
+            if wrote == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.from += wrote;
+            self.bytes += wrote as u64;
+            self.unflushed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    /// Both far ends of a tunnel whose connections buffer `bytes`.
+    fn tunnel(
+        bytes: usize,
+        idle: Duration,
+    ) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, Transferred)>) {
+        let (client, near) = duplex(bytes);
+        let (upstream, far) = duplex(bytes);
+        let joined = tokio::spawn(async move {
+            let mut transferred = Transferred::default();
+            (join(near, far, idle, &mut transferred).await, transferred)
+        });
+        (client, upstream, joined)
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn bytes_pass_both_ways_and_an_end_is_passed_on_alone() {
+        let (mut client, mut upstream, joined) = tunnel(7, LONG);
+        let large = vec![b'x'; 3 * PIECE_BYTES + 1];
+        let sent = large.clone();
+        let asking = tokio::spawn(async move {
+            client.write_all(&sent).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut got = String::new();
+            client.read_to_string(&mut got).await.unwrap();
+            got
+        });
+        let mut got = Vec::new();
+        upstream.read_to_end(&mut got).await.unwrap();
+        assert!(got == large);
+        // The client has ended and still reads.
+        upstream.write_all(b"answer").await.unwrap();
+        drop(upstream);
+        assert_eq!(asking.await.unwrap(), "answer");
+        assert_eq!(
+            joined.await.unwrap(),
+            (TunnelEnd::Closed, Transferred { up: large.len() as u64, down: 6 })
+        );
+    }
+
+    #[tokio::test]
+    async fn silence_in_both_directions_ends_it_and_in_one_does_not() {
+        let idle = Duration::from_millis(200);
+        let (mut client, mut upstream, joined) = tunnel(64, idle);
+        let began = std::time::Instant::now();
+        let mut piece = [0; 1];
+        // For longer than `idle`, only one side sends.
+        while began.elapsed() < 2 * idle {
+            upstream.write_all(b"x").await.unwrap();
+            client.read_exact(&mut piece).await.unwrap();
+            tokio::time::sleep(idle / 20).await;
+        }
+        assert!(!joined.is_finished());
+        let (end, transferred) = joined.await.unwrap();
+        assert!(
+            end == TunnelEnd::Idle && transferred.up == 0 && transferred.down > 1,
+            "{end:?} {transferred:?}"
+        );
+    }
+
+    /// Fails like a socket that was reset by its peer.
+    struct Reset;
+
+    impl AsyncRead for Reset {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+    }
+
+    impl AsyncWrite for Reset {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_side_that_fails_ends_it_under_its_name() {
+        let (_far, near) = duplex(64);
+        assert_eq!(join(Reset, near, LONG, &mut Transferred::default()).await, TunnelEnd::Client);
+        let (_far, near) = duplex(64);
+        assert_eq!(join(near, Reset, LONG, &mut Transferred::default()).await, TunnelEnd::Upstream);
+    }
+}

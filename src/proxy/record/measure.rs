@@ -1,0 +1,48 @@
+//! Counts what policies say of requests, their labels and amounts, where the configuration lists
+//! them under `metrics`.
+
+use super::tally::Decided;
+use crate::policy::Decision;
+use crate::proxy::context::RequestContext;
+use crate::proxy::decide::admit::Derived;
+use crate::telemetry::{Counter, names};
+
+/// Counts a request's labels and amounts at its end.
+pub(in crate::proxy) fn count(context: &RequestContext) {
+    let Some(policy) = &context.route.policy else { return };
+    let measured = policy.policy.measured();
+    if measured.is_empty() || context.decided == Some(Decided::Failed) {
+        return;
+    }
+    let (name, metrics) = (&policy.scope.policy, context.route.tally.metrics());
+    let counter =
+        |label: &str, value: &str| metrics.counter(names::POLICY_REQUESTS, &[name, label, value]);
+    let of = |labels: &[(String, String)]| -> Vec<Counter> {
+        let listed = labels.iter().filter(|(label, _)| measured.labels.contains(label));
+        listed.map(|(label, value)| counter(label, value)).collect()
+    };
+    if let Some(decision) = context.decision.as_deref() {
+        of_decision(decision, of, |counters| counters.iter().for_each(Counter::inc));
+    }
+    if let Some(settled) = context.settled.as_deref() {
+        of(&settled.labels).iter().for_each(Counter::inc);
+        for (amount, units) in &settled.amounts {
+            if measured.amounts.contains(amount) {
+                metrics.counter(names::POLICY_AMOUNTS, &[name, amount]).add(*units);
+            }
+        }
+    }
+}
+
+/// Looked up once for each decision, and kept with it.
+fn of_decision(
+    decision: &Decision,
+    look_up: impl FnOnce(&[(String, String)]) -> Vec<Counter>,
+    use_them: impl FnOnce(&[Counter]),
+) {
+    if !decision.labels.is_empty() {
+        Derived::with(decision, |derived| {
+            use_them(derived.label_counters(|| look_up(&decision.labels)));
+        });
+    }
+}

@@ -1,0 +1,400 @@
+//! What is remembered of a request for its operator, in a form that costs the request little:
+//! [`Explained`] is made of it when somebody asks. Knows nothing of how much is remembered.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::Method;
+use smallvec::SmallVec;
+
+use super::access;
+use super::account::{Account, Origin, Parts, Rejection};
+use super::tally::{Decided, NO_ROUTE};
+use crate::insight::{self, Kind};
+use crate::plan::{Limit, LimitOutcome, Outcome};
+use crate::policy::{Decision, Verdict};
+use crate::proxy::context::RequestContext;
+use crate::proxy::decide::facts::Facts;
+use crate::proxy::receive::id::Id;
+use crate::proxy::receive::text::AddressText;
+use crate::proxy::reply::refusal::RefusalCause;
+use crate::spelling;
+use crate::telemetry::{Label as _, is_credentials_header, names_credentials};
+
+/// Bytes of one fact that are remembered, at most.
+const FACT_BYTES_MAX: usize = 512;
+/// Bytes of a request's facts, at most, with their names. Those that come after are left out.
+const FACTS_BYTES_MAX: usize = 8 << 10;
+/// The three lengths before each packed fact.
+const LENGTHS_BYTES: usize = 12;
+/// Bytes around each name or value in a decision.
+const PAIR_BYTES: usize = size_of::<(String, String)>();
+
+/// What this process remembers of requests.
+pub type Insight = insight::Insight<Remembered>;
+
+/// A request that was refused, or is part of the sample.
+#[derive(Clone, Debug)]
+pub struct Remembered {
+    id: Id,
+    started: Instant,
+    /// The same by the wall clock, in microseconds since 1970.
+    at_us: i64,
+    client: AddressText,
+    method: Method,
+    path: SmallVec<[u8; 64]>,
+    origin: Arc<Origin>,
+    status: u16,
+    decided: Option<Decided>,
+    cause: Option<RefusalCause>,
+    facts: Option<PackedFacts>,
+    decision: Option<Arc<Decision>>,
+    outcome: Option<Outcome>,
+    less: Option<u64>,
+    failure: Option<&'static str>,
+    store_failure: Option<&'static str>,
+    rejection: Option<Box<Rejection>>,
+    bytes: usize,
+}
+
+/// A remembered request, for a person.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// The request's id.
+    pub request_id: String,
+    /// When it came, in microseconds since 1970.
+    pub at_us: i64,
+    /// The same as text (RFC 3339).
+    pub time: String,
+    /// The client's address.
+    pub client: String,
+    /// Its method.
+    pub method: String,
+    /// Its path, as in the access log.
+    pub path: String,
+    /// What became of it, as in metrics and the access log. None where no policy was asked.
+    pub decision: Option<&'static str>,
+    /// Why it was refused. None if it was not.
+    pub cause: Option<&'static str>,
+    /// What failed on the upstream's side or here, if something did.
+    pub failure: Option<&'static str>,
+    /// Why a counter could not be reached, if one could not.
+    pub store_failure: Option<&'static str>,
+    /// What the policy saw.
+    pub facts: Vec<ShownFact>,
+    /// How it was decided. Its facts are left out.
+    pub account: Account,
+}
+
+/// A fact that a policy saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownFact {
+    /// Its name.
+    pub name: String,
+    /// Its value, or as much of it as is remembered.
+    pub value: String,
+    /// The bytes of the whole value, if it is longer than that.
+    pub cut_from: Option<usize>,
+}
+
+impl ShownFact {
+    /// Whether its value may be a secret, such as a password or a key: anything that a client
+    /// sends but for what stands in the access log anyway.
+    #[must_use]
+    pub fn may_be_secret(&self) -> bool {
+        let name = self.name.as_str();
+        let families = ["header.", "cookie.", "query.", "form.", "body:", "body.json:"];
+        matches!(name, "query" | "bearer")
+            || name == "tls.client.subject"
+            || families.iter().any(|family| name.starts_with(family))
+    }
+
+    /// Whether its value is a client's credentials, and is never shown.
+    #[must_use]
+    pub fn is_credentials(&self) -> bool {
+        let name = self.name.as_str();
+        name.starts_with("cookie.")
+            || name.strip_prefix("header.").is_some_and(is_credentials_header)
+            || names_credentials(name)
+    }
+
+    /// Its value as it may be shown, if it may be. A query is shown without the credentials in it.
+    #[must_use]
+    pub fn shown(&self) -> Cow<'_, str> {
+        if self.name != "query" {
+            return Cow::Borrowed(&self.value);
+        }
+        let shown = self.value.split('&').map(|pair| {
+            let name = pair.split_once('=').map_or(pair, |(name, _)| name);
+            let decoded = spelling::decode(name.as_bytes());
+            let hides = names_credentials(&String::from_utf8_lossy(&decoded));
+            if hides { Cow::Owned(format!("{name}=hidden")) } else { Cow::Borrowed(pair) }
+        });
+        Cow::Owned(shown.collect::<Vec<_>>().join("&"))
+    }
+}
+
+/// Names and values in one allocation: each after its length, the value's whole length first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::proxy) struct PackedFacts(Box<[u8]>);
+
+impl PackedFacts {
+    pub(in crate::proxy) fn of(facts: &Facts<'_>) -> Self {
+        Self::packed(facts.pairs().iter().copied())
+    }
+
+    fn packed<'a>(facts: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> Self {
+        let cut = |value: &'a str| {
+            value.get(..value.floor_char_boundary(FACT_BYTES_MAX)).unwrap_or_default()
+        };
+        let size = |(name, value): (&str, &'a str)| LENGTHS_BYTES + name.len() + cut(value).len();
+        let bytes = facts.clone().map(size).sum::<usize>().min(FACTS_BYTES_MAX);
+        let mut packed = Vec::with_capacity(bytes);
+        for (name, value) in facts {
+            if packed.len() + size((name, value)) > FACTS_BYTES_MAX {
+                break;
+            }
+            let shown = cut(value);
+            for length in [value.len(), name.len(), shown.len()] {
+                let length = u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
+                packed.extend_from_slice(&length);
+            }
+            packed.extend_from_slice(name.as_bytes());
+            packed.extend_from_slice(shown.as_bytes());
+        }
+        Self(packed.into())
+    }
+
+    fn unpacked(&self) -> Vec<ShownFact> {
+        let (mut facts, mut rest) = (Vec::new(), &*self.0);
+        while let Some((fact, after)) = unpacked_first(rest) {
+            facts.push(fact);
+            rest = after;
+        }
+        facts
+    }
+}
+
+fn unpacked_first(packed: &[u8]) -> Option<(ShownFact, &[u8])> {
+    let number = |bytes: &[u8; 4]| usize::try_from(u32::from_le_bytes(*bytes)).unwrap_or(0);
+    let (whole, rest) = packed.split_first_chunk::<4>()?;
+    let (name, rest) = rest.split_first_chunk::<4>()?;
+    let (shown, rest) = rest.split_first_chunk::<4>()?;
+    let (whole, shown) = (number(whole), number(shown));
+    let (name, rest) = rest.split_at_checked(number(name))?;
+    let (value, rest) = rest.split_at_checked(shown)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let cut_from = (whole > shown).then_some(whole);
+    Some((ShownFact { name: text(name), value: text(value), cut_from }, rest))
+}
+
+/// Remembers a request that has ended, if it was refused or is part of the sample. Takes what it
+/// needs out of `context`, which is dropped next.
+pub(in crate::proxy) fn remember(context: &mut RequestContext, took: Duration) {
+    let remembers = context.route.insight.remembers();
+    let kind = match context.cause {
+        // As part of the sample it is kept even if no refusals are.
+        Some(RefusalCause::Request) if context.sampled => Kind::Sample,
+        Some(RefusalCause::Request) if remembers => Kind::Rejection,
+        Some(_) if remembers => Kind::Refusal,
+        _ if context.sampled => Kind::Sample,
+        _ => return,
+    };
+    let took_us = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
+    let mut request = Remembered {
+        at_us: context.route.clock.wall_us().saturating_sub(took_us),
+        id: std::mem::replace(&mut context.id, Id::none()),
+        started: context.started,
+        client: context.client.text,
+        method: std::mem::take(&mut context.method),
+        path: std::mem::take(&mut context.path),
+        origin: Arc::clone(&context.route.origin),
+        status: context.status,
+        decided: context.decided,
+        cause: context.cause,
+        facts: context.facts.take(),
+        decision: context.decision.take(),
+        outcome: context.outcome.take(),
+        less: context.usage.as_ref().and_then(|usage| usage.taken),
+        failure: context.failure,
+        store_failure: context.store_failure,
+        rejection: context.rejection.take(),
+        bytes: 0,
+    };
+    request.bytes = request.weight();
+    context.route.insight.remember(request, kind);
+}
+
+impl insight::Remembered for Remembered {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Remembered {
+    /// Whether it has this id.
+    #[must_use]
+    pub fn is(&self, request_id: &str) -> bool {
+        self.id.as_bytes() == request_id.as_bytes()
+    }
+
+    /// When it came.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// What is known of it.
+    #[must_use]
+    pub fn explained(&self) -> Explained {
+        let parts = Parts {
+            route: Some(self.origin.route.as_str()).filter(|name| *name != NO_ROUTE),
+            scope: self.origin.scope.as_ref(),
+            decided: self.decided,
+            decision: self.decision.as_ref(),
+            outcome: self.outcome.as_ref(),
+            less: self.less,
+            let_through: self.cause.is_none(),
+            rejection: self.rejection.as_deref(),
+        };
+        let account = Account { status: Some(self.status), ..Account::of(&parts, Vec::new()) };
+        Explained {
+            request_id: self.id.as_str().to_owned(),
+            at_us: self.at_us,
+            time: access::time(self.at_us),
+            client: self.client.as_str().to_owned(),
+            method: access::cut_method(self.method.as_str()).to_owned(),
+            path: String::from_utf8_lossy(&self.path).into_owned(),
+            decision: self.decided.map(|decided| decided.label()),
+            cause: self.cause.map(|cause| cause.label()),
+            failure: self.failure,
+            store_failure: self.store_failure,
+            facts: self.facts.as_ref().map(PackedFacts::unpacked).unwrap_or_default(),
+            account,
+        }
+    }
+
+    /// The memory that it takes, in bytes, approximately. A decision that several share counts for
+    /// each of them.
+    fn weight(&self) -> usize {
+        let path = if self.path.spilled() { self.path.capacity() } else { 0 };
+        let outcomes = self.outcome.as_ref().map_or(0, |outcome| outcome.limits.capacity());
+        size_of::<Self>()
+            + self.id.as_bytes().len()
+            + self.method.as_str().len()
+            + path
+            + self.facts.as_ref().map_or(0, |facts| facts.0.len())
+            + outcomes * size_of::<LimitOutcome>()
+            + self.rejection.as_deref().map_or(0, |it| size_of_val(it) + it.found.len())
+            + self.decision.as_deref().map_or(0, decision_bytes)
+    }
+}
+
+fn decision_bytes(decision: &Decision) -> usize {
+    let pairs = |pairs: &[(String, String)]| -> usize {
+        pairs.iter().map(|(name, value)| name.len() + value.len() + PAIR_BYTES).sum()
+    };
+    let verdict = match &decision.verdict {
+        Verdict::Bypass => 0,
+        Verdict::Check(plan) => plan.limits().iter().map(limit_bytes).sum(),
+        Verdict::Deny(denial) => {
+            let body = denial.body.as_ref().map_or(0, |(kind, text)| kind.len() + text.len());
+            denial.reason.len() + pairs(&denial.headers) + body
+        }
+    };
+    let edits = decision.bodies.as_ref().map_or(0, |bodies| {
+        bodies.edits.iter().map(|edit| size_of_val(edit) + edit.json.len()).sum()
+    });
+    size_of::<Decision>()
+        + verdict
+        + edits
+        + pairs(&decision.upstream_headers)
+        + pairs(&decision.response_headers)
+        + pairs(&decision.labels)
+        + decision.settle_with.as_ref().map_or(0, String::len)
+}
+
+/// Twice its own size: once more for what is prepared of it.
+fn limit_bytes(limit: &Limit) -> usize {
+    let tag = limit.tag.as_ref().map_or(0, String::len);
+    2 * size_of::<Limit>() + limit.name.len() + limit.key.len() + tag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_packed_whole_or_cut_between_two_characters() {
+        let long = "\u{e9}".repeat(FACT_BYTES_MAX);
+        let facts = [("client-ip", "192.0.2.1"), ("header.x", &long), ("header.x", "")];
+        let unpacked = PackedFacts::packed(facts.into_iter()).unpacked();
+        let [address, cut, empty] = &unpacked[..] else { panic!("{unpacked:?}") };
+        assert_eq!((address.value.as_str(), address.cut_from), ("192.0.2.1", None));
+        assert_eq!((cut.value.len(), cut.cut_from), (FACT_BYTES_MAX, Some(2 * FACT_BYTES_MAX)));
+        assert_eq!((empty.name.as_str(), empty.value.as_str()), ("header.x", ""));
+        let many = std::iter::repeat_n(("header.x", long.as_str()), 100);
+        assert!(PackedFacts::packed(many).0.len() <= FACTS_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_a_client_sends_may_be_a_secret() {
+        let fact = |name: &str| ShownFact { name: name.into(), value: "v".into(), cut_from: None };
+        let names = crate::proxy::fact_names().request;
+        // Each of them was thought about: a new one has to be, too.
+        let open = ["method", "scheme", "authority", "path", "client-ip", "route"];
+        let more = [
+            "upstream-path",
+            "request.length",
+            "http.version",
+            "tls.sni",
+            "body.type",
+            "body.bytes",
+        ];
+        for name in &names.single {
+            let is_open = open.contains(name) || more.contains(name);
+            assert_eq!(fact(name).may_be_secret(), !is_open, "{name}");
+        }
+        for (family, _) in &names.families {
+            let name = format!("{family}x");
+            assert_eq!(fact(&name).may_be_secret(), *family != "path.", "{name}");
+        }
+        for name in ["header.Authorization", "header.cookie", "cookie.session"] {
+            assert!(fact(name).is_credentials() && fact(name).may_be_secret(), "{name}");
+        }
+        for name in [
+            "form.password",
+            "form.userPassword",
+            "form.new_pwd",
+            "body:/user/Passwd",
+            "body.json:/passphrase",
+            "body:/client_secret",
+            "query.access_token",
+            "query.token",
+            "header.x-csrf-token",
+            "header.x-forwarded-authorization",
+            "header.x-aws-credential",
+        ] {
+            assert!(fact(name).is_credentials() && fact(name).may_be_secret(), "{name}");
+        }
+        let open = ["header.x-api-key", "query.api_key", "body:/max_tokens", "body:/maxTokens"];
+        for name in open {
+            assert!(!fact(name).is_credentials(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_shown_without_the_credentials_in_it() {
+        let shown = |name: &str, value: &str| {
+            let fact = ShownFact { name: name.into(), value: value.into(), cut_from: None };
+            fact.shown().into_owned()
+        };
+        assert_eq!(
+            shown("query", "a=1&access_token=x%20y&pass%77ord=z&max_tokens=7&secret"),
+            "a=1&access_token=hidden&pass%77ord=hidden&max_tokens=7&secret=hidden"
+        );
+        assert_eq!(shown("query", ""), "");
+        assert_eq!(shown("query.q", "a&token=b"), "a&token=b");
+    }
+}
