@@ -18,4 +18,4 @@ cargo test --workspace --lib -- policy::tests::damaged policy::tests::answers --
 cargo test --workspace --test integration -- damaged:: --nocapture
 export WEIR_SPELLINGS="${WEIR_SPELLINGS:-100000}"
 say "$WEIR_SPELLINGS requests, read by every upstream"
-cargo test --workspace --test integration -- oracle:: --nocapture
+cargo test --workspace --test interop -- oracle:: --nocapture

@@ -6,7 +6,7 @@
 //! allowance. So each kind of value has one form here that is the same for all its spellings. A
 //! value with several readings is several values, like a field that was sent twice: policies refuse
 //! it, or charge what is stricter. docs/spellings.md has the table, with the upstreams that read
-//! each spelling so; `tests/integration/oracle` asks real upstreams.
+//! each spelling so; `tests/interop/oracle` asks real upstreams.
 //!
 //! Paths have a module of their own, `proxy::path`, and the names in JSON documents are compared
 //! in `inspect`. Knows no request, route or policy.

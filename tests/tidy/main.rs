@@ -94,6 +94,14 @@ fn links_and_paths_lead_to_files() {
 }
 
 #[test]
+fn each_test_file_is_in_its_index() {
+    for folder in ["tests/integration", "tests/interop"] {
+        let index = read(&format!("{folder}/README.md")).expect("a README.md");
+        assert_none(&references::index(folder, &index, &rust_under(&[folder])));
+    }
+}
+
+#[test]
 fn no_file_names_a_machine() {
     assert_none(&words::machine_paths(&tracked()));
 }

@@ -49,6 +49,23 @@ pub fn check(files: &[File], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     findings
 }
 
+/// Checks that the index of `folder` names each of its files which has tests or helpers of its own,
+/// and not those that only list modules.
+pub fn index(folder: &str, index: &str, files: &[File]) -> Vec<Finding> {
+    let missing = |file: &&File| {
+        let path = file.path.strip_prefix(folder).unwrap_or(&file.path).trim_start_matches('/');
+        let lists_only = path.ends_with("mod.rs") || path == "main.rs";
+        !lists_only && !index.contains(&format!("`{path}`"))
+    };
+    let finding = |file: &File| Finding {
+        file: format!("{folder}/README.md"),
+        line: 1,
+        rule: "index",
+        why: format!("does not list {}", file.path),
+    };
+    files.iter().filter(missing).map(finding).collect()
+}
+
 /// The lines of a file that are read by people: Markdown without its code blocks, and comments.
 fn prose(file: &File) -> Vec<(usize, &str)> {
     let lines = (1..).zip(file.text.lines());

@@ -297,3 +297,12 @@ fn links_and_paths_that_lead_nowhere_are_found() {
     assert_eq!(lines(&check("src/limit/mod.rs", rust)), [(1, "path")]);
     assert_eq!(lines(&check("lua/gcra.lua", "-- See `docs/c.md`\nlocal x = 1\n")), [(1, "path")]);
 }
+
+#[test]
+fn a_test_file_that_its_index_lacks_is_found() {
+    let files = ["tests/a/main.rs", "tests/a/b/mod.rs", "tests/a/b/c.rs", "tests/a/d.rs"]
+        .map(|path| file(path, ""));
+    assert_eq!(references::index("tests/a", "| `b/c.rs` | x |\n| `d.rs` | y |\n", &files), []);
+    let found = references::index("tests/a", "| `d.rs` | y |\n", &files);
+    assert_eq!(lines(&found), [(1, "index")]);
+}

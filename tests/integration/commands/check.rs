@@ -1,0 +1,446 @@
+//! The command line: check, run without a file, demo.
+
+use std::path::Path;
+
+use crate::harness::client::get;
+use crate::harness::free_address;
+use crate::harness::redis::Redis;
+use crate::harness::toml::simple;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+/// The exit code for a wrong configuration (`EX_CONFIG`): a restart does not help.
+const EXIT_CONFIG: i32 = 78;
+
+#[test]
+fn check_accepts_the_example_that_ships() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.toml");
+    let (code, out, err) =
+        Weir::with_arguments(&["check", "--strict", "--config", example.to_str().unwrap()]).run();
+    assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn check_tells_all_mistakes_at_once_each_with_its_line() {
+    let text = r#"[[listeners]]
+address = "nowhere"
+
+[server]
+shutdown_grace = "soon"
+wrokers = 2
+
+[upstreams.api]
+endpoints = ["http://127.0.0.1:9"]
+
+[policies.public]
+use = "client-ip"
+[[policies.public.config.limits]]
+name = "a"
+algorithm = "fixed_window"
+quota = 10
+period = "1m"
+
+[[routes]]
+path = "/*"
+upstream = "ipa"
+policy = "public"
+"#;
+    let (code, out, err) = Weir::check(Weir::build(text));
+    assert_eq!(code, EXIT_CONFIG, "{out}{err}");
+    let told = format!("{out}{err}");
+    for (line, word) in [(2, "nowhere"), (5, "soon"), (6, "wrokers"), (21, "ipa")] {
+        assert!(told.contains(word), "`{word}` is not told:\n{told}");
+        assert!(told.contains(&format!("proxy.toml:{line}")), "line {line} is not named:\n{told}");
+    }
+    assert!(told.contains("workers"), "the nearest known key is not named:\n{told}");
+    assert!(told.contains("api"), "the nearest known upstream is not named:\n{told}");
+}
+
+#[test]
+fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let limit = "name = \"a\", algorithm = \"gcra\", quota = 10, period = \"1m\"";
+    let config = simple(&upstream.url(), &[limit]);
+    let check = |text: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("proxy.toml");
+        std::fs::write(&path, text).unwrap();
+        Weir::with_arguments(&["check", "--connect", "--config", path.to_str().unwrap()]).run()
+    };
+    let config = config.redis_within("single", &[redis.address], "deny", "1s");
+    let (code, out, err) = check(&config.text());
+    let reached = format!("upstreams.api: {} at ", upstream.url());
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("no mistakes, 1 warning\nstore: all of Redis: reached\n"), "{out}");
+    assert!(out.contains(&reached) && out.ends_with(": reached\n"), "{out}");
+
+    let (nobody, dead) = (free_address(), free_address());
+    let gone = simple(&format!("http://{nobody}"), &[limit]);
+    let (code, out, _) = check(&gone.redis_within("single", &[dead], "deny", "1s").text());
+    assert_eq!(code, 1, "{out}");
+    let dead = format!("store: Redis {dead}: connection: ");
+    assert!(out.contains(&dead) && out.contains("; is the node running, and reachable from here? store.redis.nodes names the servers\n"), "{out}");
+    assert!(
+        out.contains(&format!("upstreams.api: http://{nobody} at {nobody}: connect: ")),
+        "{out}"
+    );
+}
+
+#[test]
+fn check_tells_what_a_policy_says_of_its_own_configuration() {
+    let upstream = Upstream::start();
+    let good = simple(
+        &upstream.url(),
+        &["name = \"a\", algorithm = \"gcra\", quota = 10, period = \"1m\""],
+    )
+    .text();
+    let bad = good.replace("algorithm = \"gcra\"", "algorithm = \"gcar\"");
+    let line = 1 + bad.lines().position(|line| line.contains("gcar")).unwrap();
+    let (code, out, err) = Weir::check(Weir::build(&bad));
+    let told = format!("{out}{err}");
+    assert_eq!(code, EXIT_CONFIG, "{told}");
+    assert!(told.contains("gcar") && told.contains("gcra"), "{told}");
+    assert!(told.contains(&format!("proxy.toml:{line}")), "line {line} is not named:\n{told}");
+    let (code, out, err) = Weir::check(Weir::build(&good));
+    assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn run_refuses_a_wrong_file_as_check_does() {
+    let (code, out, err) = Weir::build("[[routes]]\npath = \"/*\"\nupstream = \"nobody\"\n").run();
+    assert_eq!(code, EXIT_CONFIG, "{out}{err}");
+    assert!(err.contains("nobody"), "{err}");
+    let (code, _, err) = Weir::with_arguments(&["run", "--config", "missing.toml"]).run();
+    assert_eq!(code, EXIT_CONFIG);
+    assert!(err.contains("missing.toml"), "{err}");
+}
+
+#[tokio::test]
+async fn run_without_a_file_needs_only_an_upstream_and_a_limit() {
+    let upstream = Upstream::start();
+    let weir = Weir::with_arguments(&[
+        "run",
+        "--to",
+        &upstream.url(),
+        "--limit",
+        "3/1m",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+    ])
+    .start();
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(get(weir.http, "/", &[]).await.status, expected);
+    }
+    assert_eq!(upstream.count(), 3);
+}
+
+#[test]
+fn run_without_a_file_explains_a_limit_that_is_none() {
+    for limit in ["3", "3/", "/1m", "x/1m", "3/1parsec", "-3/1m"] {
+        let (code, out, err) = Weir::with_arguments(&[
+            "run",
+            "--to",
+            "http://127.0.0.1:9",
+            &format!("--limit={limit}"),
+        ])
+        .run();
+        assert_ne!(code, 0, "{limit}");
+        assert!(
+            format!("{out}{err}").contains("100/1m"),
+            "{limit}: no example of a right one:\n{out}{err}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn demo_brings_its_own_upstream() {
+    let upstream = free_address();
+    let config = simple(
+        &format!("http://{upstream}"),
+        &["name = \"a\", algorithm = \"fixed_window\", quota = 2, period = \"1d\""],
+    )
+    .text();
+    let weir = Weir::demo(Weir::build(&config)).start();
+    let first = get(weir.http, "/hello", &[]).await;
+    assert_eq!((first.status, first.remaining("a")), (200, 1), "{first:?}");
+    assert_eq!(first.json()["path"], "/hello");
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    let refused = get(weir.http, "/", &[]).await;
+    assert_eq!(refused.status, 429);
+    assert_ne!(refused.header("retry-after"), "");
+    assert!(
+        weir.output()
+            .lines()
+            .iter()
+            .any(|line| line.contains("curl") && line.contains(&weir.http.to_string())),
+        "{:?}",
+        weir.output().lines()
+    );
+}
+
+#[test]
+fn check_warns_of_a_key_that_a_route_can_never_have_with_its_line() {
+    let config = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n[policies.p]\nuse = \"keyed\"\n\
+                  config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", key = \"{path.id}\" }]\n\
+                  [[routes]]\nname = \"users\"\npath = \"/users/{id}\"\nupstream = \"api\"\npolicy = \"p\"\n\
+                  [[routes]]\nname = \"items\"\npath = \"/items/{item}\"\nupstream = \"api\"\npolicy = \"p\"\n";
+    let (code, out, err) = Weir::check(Weir::build(config));
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(
+        err.matches("warning: ").count() == 1 && out.ends_with(": no mistakes, 1 warning\n"),
+        "{out}{err}"
+    );
+    let expected = "warning: this policy reads `path.id`, which the path of the route items has no place for: it is never there [missing-fact]\n";
+    assert!(err.starts_with(expected) && err.contains("proxy.toml:15:1\n"), "{err}");
+    assert!(err.contains("15 | policy = \"p\"\n   | ^^^^^^\n"), "{err}");
+}
+
+#[test]
+fn check_refuses_a_refund_and_a_debt_that_the_policy_never_makes() {
+    for policy in ["client-ip", "keyed"] {
+        let text = format!(
+            "{HEAD}[policies.p]\nuse = \"{policy}\"\nconfig.limits = [{{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", \
+             key = \"{{client_ip}}\", refund = \"by_settle\", debt = 5 }}]\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+        );
+        let (code, told) = checked(&text);
+        assert_eq!(
+            (code, told.matches("this policy never settles").count()),
+            (EXIT_CONFIG, 2),
+            "{told}"
+        );
+        assert!(told.contains("limits[0].refund: found \"by_settle\""), "{told}");
+        assert!(told.contains("limits[0].debt: found 5"), "{told}");
+    }
+}
+
+const HEAD: &str = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n\n";
+
+/// `weir check` of this text: its exit code and its whole output.
+fn checked(text: &str) -> (i32, String) {
+    let (code, out, err) = Weir::check(Weir::build(text));
+    (code, format!("{out}{err}"))
+}
+
+#[test]
+fn check_marks_keys_and_names_the_range_of_each_setting() {
+    let limit = |fields: &str| {
+        format!(
+            "{HEAD}[policies.p]\nuse = \"client-ip\"\n[[policies.p.config.limits]]\nname = \"a\"\n{fields}\n\
+             [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+        )
+    };
+    for (fields, parts) in [
+        (
+            "algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nbrust = 3",
+            &["11 | brust = 3\n   | ^^^^^ expected one of"][..],
+        ),
+        (
+            "algorithm = \"fixed_window\"\nquota = 1\nperiod = \"1s\"\nburst = 3",
+            &[
+                "11 | burst = 3\n   | ^^^^^ expected nothing: `burst` does not belong to fixed_window",
+            ],
+        ),
+        (
+            "algorithm = \"sliding_window_log\"\nquota = 10001\nperiod = \"1s\"",
+            &["quota: found 10001\n", "expected at most 10000: a log remembers each unit"],
+        ),
+        (
+            "algorithm = \"gcra\"\nquota = 9\nburst = 5\ncost = 6\nperiod = \"1s\"",
+            &["cost: found 6\n", "expected at most the burst, 5: such a request could never pass"],
+        ),
+        (
+            "algorithm = \"gcra\"\nquota = 1\nperiod = 60",
+            &["period: found 60\n", "from \"1ms\" to \"400d\"", "\"60s\""],
+        ),
+        (
+            "algorithm = \"gcra\"\nquota = 1\nperiod = \"500d\"",
+            &["period: found \"500d\"\n", "from \"1ms\" to \"400d\""],
+        ),
+        (
+            "algorithm = \"gcra\"\nquota = 9007199254740993\nperiod = \"1s\"",
+            &["found 9007199254740993\n", "expected 0 to 4503599627370496"],
+        ),
+    ] {
+        let (code, told) = checked(&limit(fields));
+        assert_eq!(code, EXIT_CONFIG, "{told}");
+        parts.iter().for_each(|part| assert!(told.contains(part), "{part}\n{told}"));
+        assert!(told.trim_end().ends_with("proxy.toml: 1 mistake"), "{told}");
+    }
+    let method = "algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nwhen = { method = \"get\" }";
+    let (code, told) = checked(&limit(method));
+    assert!(
+        code == 0
+            && told.contains("warning: the method \"get\", expected \"GET\"")
+            && told.contains("proxy.toml:11:10\n"),
+        "{told}"
+    );
+}
+
+#[test]
+fn check_shows_both_routes_that_are_for_the_same_requests() {
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\n\n\n\n";
+    let (code, told) = checked(&format!("{HEAD}{route}{route}"));
+    assert_eq!(code, EXIT_CONFIG, "{told}");
+    for part in [
+        "5 | path = \"/*\"",
+        "---- routes[0] is here",
+        "11 | path = \"/*\"",
+        "^^^^ expected a host, path or methods",
+        "1 mistake",
+    ] {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+}
+
+#[test]
+fn check_names_what_a_guest_lacks() {
+    let text = format!(
+        "{HEAD}[policies.p]\nwasm = \"empty.wasm\"\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+    );
+    // The smallest component: it has no exports.
+    let (code, out, err) = Weir::check(Weir::build(&text).file("empty.wasm", b"\0asm\x0d\0\x01\0"));
+    assert!(
+        code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@1.0.0`"),
+        "{out}{err}"
+    );
+}
+
+#[test]
+fn run_without_a_file_says_how_to_do_without_or_name_another() {
+    let (code, out, err) = Weir::with_arguments(&["run"]).run();
+    assert_eq!(code, EXIT_CONFIG, "{out}{err}");
+    assert!(
+        err.contains("weir run --to http://")
+            && err.contains("--limit")
+            && err.contains("weir run --config "),
+        "{err}"
+    );
+}
+
+#[test]
+fn check_warns_of_a_field_that_is_dropped_for_its_name() {
+    let config = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n[policies.p]\nuse = \"keyed\"\n\
+                  config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", key = \"{header.api_key}\" },\n\
+                  { name = \"b\", algorithm = \"gcra\", quota = 9, period = \"1s\", key = \"{client_ip}\" }]\n\
+                  [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
+    let (code, _, err) = Weir::check(Weir::build(config));
+    assert!(code == 0 && err.contains("`header.api_key`, which is dropped from requests without server.underscores_in_headers"), "{err}");
+    let (code, _, err) =
+        Weir::check(Weir::build(&format!("server.underscores_in_headers = true\n{config}")));
+    assert!(code == 0 && err.is_empty(), "{err}");
+}
+
+#[test]
+fn warnings_fail_a_strict_check_unless_they_are_allowed() {
+    let config = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n[policies.p]\nuse = \"keyed\"\n\
+                  config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", key = \"{header.x-key}\" }]\n\
+                  [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    std::fs::write(&path, config).unwrap();
+    let check = |more: &[&str]| {
+        let arguments = [&["check", "--config", path.to_str().unwrap()], more].concat();
+        Weir::with_arguments(&arguments).run()
+    };
+    let (code, out, err) = check(&[]);
+    assert!(code == 0 && out.ends_with(": no mistakes, 1 warning\n"), "{out}{err}");
+    assert!(err.contains("`header.x-key`") && err.contains("[unbounded-key]"), "{err}");
+    let (code, _, err) = check(&["--strict"]);
+    assert!(code == EXIT_CONFIG && err.contains("[unbounded-key]"), "{err}");
+    let (code, out, err) = check(&["--strict", "--allow", "unbounded-key"]);
+    assert!(code == 0 && out.ends_with(": no mistakes\n") && err.is_empty(), "{out}{err}");
+    let (code, _, err) = check(&["--allow", "unbounded-keys"]);
+    assert_eq!(code, 2, "{err}");
+    for part in ["'unbounded-keys' for '--allow <KIND>'", "hidden-route, ", "similar value"] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
+}
+
+#[test]
+fn check_says_what_a_change_means_for_counters() {
+    let text = |quota: u32, period: &str| {
+        format!(
+            "{HEAD}[policies.p]\nuse = \"client-ip\"\n[[policies.p.config.limits]]\nname = \"a\"\nalgorithm = \"gcra\"\n\
+             quota = {quota}\nperiod = \"{period}\"\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+        )
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (old, new) = (file("old.toml", &text(5, "1s")), file("new.toml", &text(9, "1s")));
+    let check = |config: &str, old: &str, more: &[&str]| {
+        let arguments = [&["check", "--config", config, "--against", old][..], more].concat();
+        Weir::with_arguments(&arguments).run()
+    };
+    let (code, out, err) = check(&new, &old, &[]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("quota: 5 -> 9 (existing counters keep their counts)\n"), "{out}");
+    let slow = file("slow.toml", &text(5, "1m"));
+    let (_, out, _) = check(&slow, &old, &[]);
+    assert!(out.contains("(starts with fresh counters)"), "{out}");
+    let (_, out, _) = check(&old, &old, &[]);
+    assert!(out.ends_with("old.toml says the same\n"), "{out}");
+    let (code, out, _) = check(&slow, &old, &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &json["mistakes"], &json["warnings"]),
+        (0, &serde_json::json!([]), &serde_json::json!([]))
+    );
+    assert_eq!(json["changes"][0]["counters"], "fresh", "{out}");
+    // A mistake in the old file is one, too.
+    let wrong = file("wrong.toml", &text(5, "1s").replace("[[routes]]", "[[rutes]]"));
+    let (code, _, err) = check(&new, &wrong, &[]);
+    assert!(code == EXIT_CONFIG && err.contains("wrong.toml:"), "{err}");
+    let (code, out, _) = check(&wrong, &old, &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &json["mistakes"][0]["line"]),
+        (EXIT_CONFIG, &serde_json::json!(11)),
+        "{out}"
+    );
+}
+
+fn toml_blocks(readme: &str) -> Vec<&str> {
+    readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+/// Newcomers copy these: each of the README's TOML blocks, completed with what it leaves out.
+#[test]
+fn the_readmes_configurations_have_no_mistakes() {
+    let blocks = toml_blocks(include_str!("../../../README.md"));
+    assert!(blocks.len() >= 5, "{blocks:?}");
+    let pki = crate::harness::pki::Pki::new();
+    for block in blocks {
+        let mut text = block.to_owned();
+        if !block.contains("[upstreams.") {
+            text += "\n[upstreams.api]\nendpoints = [\"http://127.0.0.1:3000\"]\n";
+        }
+        if block.contains("[policies.public.") {
+            text += "\n[policies.public]\nuse = \"client-ip\"\n";
+        }
+        if block.contains("\"per-client\"") && !block.contains("[policies.per-client]") {
+            text += "\n[policies.per-client]\nuse = \"client-ip\"\n";
+            text += "config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\" }]\n";
+        }
+        if !block.contains("[[routes]]") {
+            text += "\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\n";
+            text += if block.contains("policies.public") { "policy = \"public\"\n" } else { "" };
+        }
+        let guest = std::fs::read(crate::harness::guest::api_key()).unwrap();
+        let mut weir =
+            Weir::build(&text).file("api-key.wasm", &guest).file("tls/ca.pem", pki.ca.as_bytes());
+        for name in ["api", "wild", "weir"] {
+            let issued = pki.server(&[&format!("{name}.example.com")]);
+            weir = weir
+                .file(&format!("tls/{name}.pem"), issued.certificate.as_bytes())
+                .file(&format!("tls/{name}.key"), issued.key.as_bytes());
+        }
+        let (code, out, err) = Weir::check(weir);
+        assert_eq!(code, 0, "{block}\n{out}{err}");
+    }
+}

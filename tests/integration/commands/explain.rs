@@ -1,0 +1,177 @@
+//! `weir explain`: what it prints of a key is what `weir key` takes, what it says of a malformed
+//! request is what a listener does, and its JSON is as documented.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::harness::client::Client;
+use crate::harness::process::{Finished, run};
+use crate::harness::toml::{Toml, simple};
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::{Weir, binary};
+use crate::observe::explain::members;
+
+/// What a client may send as its key: blanks, quotes, backslashes, what a shell acts on, letters of
+/// other scripts, and characters that nobody sees.
+const KEYS: &[&str] = &[
+    "abc",
+    "two words",
+    "it's \"quoted\"",
+    "back\\slash\\'",
+    "$HOME `id` !! *",
+    "caf\u{e9} \u{6f22}\u{5b57}",
+    "red \u{1b}[31m\u{7}",
+    "line\nbreak",
+    "gpj.\u{202e}exe",
+    "-k",
+];
+
+#[tokio::test]
+async fn a_key_that_is_printed_can_be_pasted_into_weir_key() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .more(
+            "[policies.public]\nuse = \"keyed\"\nconfig.key = \"{body:/key}\"\n\
+             config.limits = [{ name = \"day\", algorithm = \"fixed_window\", quota = 9, period = \"1d\" }]",
+        )
+        .route(
+            "name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"\ninspect_bytes = \"4KiB\"",
+        );
+    let weir = Weir::start(&config.text());
+    let path = weir.folder().join("proxy.toml");
+    let (path, admin) = (path.to_str().unwrap(), weir.admin.unwrap().to_string());
+    let mut client = Client::connect(weir.http).await.unwrap();
+    for (number, key) in (1..).zip(KEYS) {
+        let body = json!({ "key": key }).to_string();
+        // Each key as often as its number, so that one is not taken for another.
+        for _ in 0..number.min(9) {
+            let fields = [("content-type", "application/json")];
+            let reply = client.send("POST", "/", &fields, body.clone().into()).await.unwrap();
+            assert_eq!(reply.status, 200, "{key:?}: {reply:?}");
+        }
+        let asked = "POST / content-type: application/json";
+        let explained =
+            run(Command::new(binary()).args(["explain", asked, "--config", path, "--body", &body]));
+        assert_eq!(explained.code, 0, "{}", explained.err);
+        let limit = explained.out.lines().find_map(|line| line.split_once(" 1 d) key "));
+        let (_, limit) = limit.unwrap_or_else(|| panic!("{key:?}: {}", explained.out));
+        let word = limit.rsplit_once(": had ").unwrap().0;
+        let line = format!(
+            "{} key show --policy public --limit day --key {word} --config {path} --admin {admin}",
+            binary()
+        );
+        let shown = run(Command::new("bash").args(["-c", &line]));
+        assert_eq!(shown.code, 0, "{line}: {}{}", shown.out, shown.err);
+        let told = format!("{} of 9 used", number.min(9));
+        assert!(shown.out.contains(&told), "{line}: {told}: {}", shown.out);
+    }
+}
+
+const DAY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
+
+fn explain(folder: &tempfile::TempDir, arguments: &[&str]) -> Finished {
+    let path = folder.path().join("proxy.toml");
+    let mut command = Command::new(binary());
+    run(command.arg("explain").args(arguments).arg("--config").arg(path))
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = simple("http://127.0.0.1:9", &[DAY]).text();
+    std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
+    folder
+}
+
+#[test]
+fn a_malformed_request_is_told_which_check_refuses_it() {
+    let folder = folder();
+    for (request, status, check, found) in [
+        ("GE(T /", 400, "head", "the head is not HTTP"),
+        ("GET / transfer-encoding: gzip, chunked", 501, "head", "an unknown transfer coding"),
+        ("GET / content-length: 1 transfer-encoding: chunked", 400, "head", ""),
+        ("TRACE /", 501, "method", "this method is not forwarded"),
+        ("CONNECT a:443", 501, "method", "this method is not forwarded"),
+        ("get /", 501, "method", "methods are written in capitals"),
+        ("GET *", 400, "target", "only OPTIONS may ask for `*`"),
+        ("GET / host: a host: b", 400, "host", "there is more than one Host field"),
+        ("GET / host: a/b", 400, "host", "the Host field is no host"),
+        ("GET /a%zz", 400, "path", "the path has a broken escape"),
+        ("GET /../a", 400, "path", "the path climbs above the root"),
+    ] {
+        let ended = explain(&folder, &[request]);
+        assert_eq!(ended.code, 0, "{request}: {}", ended.err);
+        let told = format!(
+            "rejected {status}\n    refused with {status} before the policy was asked, by the check of \
+             its {check}: {found}"
+        );
+        assert!(ended.out.contains(&told), "{told}: {}", ended.out);
+        assert!(ended.out.contains("; expected "), "{}", ended.out);
+    }
+    // Values that the policy reads, more than it is asked about.
+    let key = format!("{DAY}, key = \"{{cookie.sid}}\"");
+    let config = simple("http://127.0.0.1:9", &[&key]).text().replace("client-ip", "keyed");
+    std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
+    for (count, told) in [(100, "admitted\n"), (101, "by the check of its facts: one of them")] {
+        let ended = explain(&folder, &[&format!("GET / cookie: {}", "sid=a; ".repeat(count))]);
+        assert!(ended.out.contains(told), "{count}: {}", ended.out);
+    }
+    // What Weir answers itself is no mistake.
+    let ended = explain(&folder, &["OPTIONS *"]);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert!(ended.out.ends_with("admitted\n    Weir answers it itself\n"), "{}", ended.out);
+    // What no client could send is a mistake of the command line.
+    let ended = explain(&folder, &["GET / x: \u{1b}"]);
+    assert_eq!(ended.code, 2, "{}", ended.out);
+    assert!(ended.err.contains("expected no control characters"), "{}", ended.err);
+}
+
+#[test]
+fn a_body_that_is_refused_after_the_limits_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Toml::new()
+        .upstream("model", "http://127.0.0.1:9", "")
+        .more(
+            "[policies.llm]\nuse = \"llm-budget\"\nconfig.api = \"openai\"\n\
+             config.set_maximum = true\nconfig.default_max_output = 100\n\
+             config.tokens = [{ name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\" }]",
+        )
+        .route("path = \"/*\"\nupstream = \"model\"\npolicy = \"llm\"\ninspect_bytes = \"4KiB\"");
+    std::fs::write(folder.path().join("proxy.toml"), config.text()).unwrap();
+    let asked = "POST /v1/chat/completions content-type: application/json";
+    let told = |body: &str| {
+        let ended = explain(&folder, &[asked, "--body", body]);
+        assert_eq!(ended.code, 0, "{}", ended.err);
+        ended.out
+    };
+    // The maximum can't be set in a list.
+    let out = told("[1]");
+    assert!(out.contains("\nadmitted, then refused with 400\n"), "{out}");
+    let line = "    refused with 400 after its limits, by the check of its body: ";
+    assert!(out.contains(line) && out.contains("had 1000, took 101; 1000 left"), "{out}");
+    let out = told("{\"model\":\"m\"}");
+    assert!(out.contains("\nadmitted\n") && !out.contains("refused"), "{out}");
+}
+
+#[test]
+fn the_fields_of_its_json_are_those_of_the_documentation() {
+    let folder = folder();
+    let mut written = BTreeSet::new();
+    for request in ["GET /", "GET /%zz"] {
+        let ended = explain(&folder, &[request, "--times", "3", "--json"]);
+        let json: Value = serde_json::from_str(&ended.out).unwrap();
+        members(&json, "", &[], &mut written);
+    }
+    // Lists of names and values.
+    let lists = ["facts[]", "headers[]", "labels[]", "upstream[]", "client[]"];
+    written.retain(|name| !lists.iter().any(|list| name.contains(list)));
+    let page = include_str!("../../../docs/replay.md");
+    let section = page.split("## `weir explain`").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let names = rows.filter_map(|row| row.split('|').nth(1));
+    let documented: BTreeSet<String> =
+        names.flat_map(|names| names.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    assert_eq!(documented, written);
+}

@@ -1,0 +1,6 @@
+//! The command line.
+
+mod check;
+mod explain;
+mod key;
+mod policy;

@@ -1,0 +1,14 @@
+//! HTTP on both sides: versions, TLS, streams and tunnels, forwarding, and peers that break the
+//! rules.
+
+mod early;
+mod endpoints;
+mod forwarding;
+mod hostile;
+mod http1;
+mod http2;
+mod slow_clients;
+mod smuggling;
+mod streams;
+mod tls;
+mod upgrades;

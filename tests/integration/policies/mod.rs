@@ -1,0 +1,11 @@
+//! Policies: those that ship, what they are shown of a request, and guests that misbehave.
+
+mod ban;
+mod contents;
+mod damaged;
+pub mod examples;
+mod guests;
+pub mod jwt_claim;
+mod login_guard;
+mod sandbox;
+mod shipped;

@@ -1,0 +1,21 @@
+//! Weir beside other people's programs: clients, upstreams, languages and a browser, which
+//! `make setup` installs. And what takes long: bodies of a gigabyte, thousands of clients.
+//! README.md lists the files.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "a test's helpers may fail the test"
+)]
+
+#[allow(dead_code, reason = "helpers that only tests/integration and tests/chaos need")]
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod clients;
+mod endurance;
+mod languages;
+mod live_page;
+mod oracle;
