@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use weir::insight::{Digest, Happened, Insight, Kind, LimitName, Remembered, Settings};
+use weir::insight::{Digest, Entry, Happened, Insight, Kind, LimitName, Settings};
 
 const KEYS: usize = 100_000;
 /// Enough requests that none is measured from a warm cache alone.
@@ -22,7 +22,7 @@ const REQUESTS: usize = 1 << 20;
 
 struct Request([u8; 400]);
 
-impl Remembered for Request {
+impl Entry for Request {
     fn bytes(&self) -> usize {
         self.0.len()
     }

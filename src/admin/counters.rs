@@ -15,14 +15,14 @@ pub struct CounterQuery {
     /// The limit's name.
     pub limit: String,
     /// The key.
-    pub of: CountersOf,
+    pub of: KeySelector,
     /// The route, where counters belong to routes.
     pub route: Option<String>,
 }
 
 /// How an operator names a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CountersOf {
+pub enum KeySelector {
     /// By its text.
     Key {
         /// As the policy returns it.
@@ -45,11 +45,11 @@ impl CounterQuery {
         };
         let (policy, limit) = (needed(policy, "policy")?, needed(limit, "limit")?);
         let of = match (key, tag, digest) {
-            (None, None, Some(digest)) => CountersOf::Digest(digest),
+            (None, None, Some(digest)) => KeySelector::Digest(digest),
             (_, _, Some(_)) => {
                 return Err("found a key or a tag beside the digest, expected either".to_owned());
             }
-            (key, tag, None) => CountersOf::Key { key: needed(key, "key")?, tag },
+            (key, tag, None) => KeySelector::Key { key: needed(key, "key")?, tag },
         };
         Ok(Self { policy, limit, of, route })
     }
@@ -135,10 +135,10 @@ mod tests {
         let query =
             CounterQuery::parse("policy=public&limit=a&key=%7Bx%7D+%E2%82%AC%26&tag=&route=r")
                 .unwrap();
-        let of = CountersOf::Key { key: "{x}+\u{20ac}&".into(), tag: Some(String::new()) };
+        let of = KeySelector::Key { key: "{x}+\u{20ac}&".into(), tag: Some(String::new()) };
         assert_eq!((query.of, query.route.as_deref()), (of, Some("r")));
         let query = CounterQuery::parse("policy=public&limit=a&digest=ab").unwrap();
-        assert_eq!(query.of, CountersOf::Digest("ab".into()));
+        assert_eq!(query.of, KeySelector::Digest("ab".into()));
         let long = format!("policy=p&limit=l&key={}", "k".repeat(4097));
         for (wrong, says) in [
             ("", "no policy"),

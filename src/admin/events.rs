@@ -19,7 +19,7 @@ pub struct Events(Sender<Bytes>);
 
 /// What became of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendOutcome {
     /// They will be written.
     Queued,
     /// The reader has not read earlier ones yet. These are dropped.
@@ -44,11 +44,11 @@ impl Events {
     }
 
     /// Sends events in the format of [`event`].
-    pub fn send(&self, events: Bytes) -> Sent {
+    pub fn send(&self, events: Bytes) -> SendOutcome {
         match self.0.try_send(events) {
-            Ok(()) => Sent::Queued,
-            Err(TrySendError::Full(_)) => Sent::Slow,
-            Err(TrySendError::Closed(_)) => Sent::Gone,
+            Ok(()) => SendOutcome::Queued,
+            Err(TrySendError::Full(_)) => SendOutcome::Slow,
+            Err(TrySendError::Closed(_)) => SendOutcome::Gone,
         }
     }
 }
@@ -120,9 +120,9 @@ mod tests {
         let (events, body) = Events::new();
         let send = || events.send(Bytes::from_static(b"x"));
         let sent: Vec<_> = (0..=WAITING_MAX).map(|_| send()).collect();
-        assert_eq!(sent.last(), Some(&Sent::Slow));
-        assert!(sent.iter().rev().skip(1).all(|sent| *sent == Sent::Queued));
+        assert_eq!(sent.last(), Some(&SendOutcome::Slow));
+        assert!(sent.iter().rev().skip(1).all(|sent| *sent == SendOutcome::Queued));
         drop(body);
-        assert_eq!(send(), Sent::Gone);
+        assert_eq!(send(), SendOutcome::Gone);
     }
 }

@@ -32,7 +32,7 @@ pub struct Settings {
 pub struct Token(String);
 
 /// Why a request is not answered: a status, and a sentence for the operator.
-pub(super) type Refused = (StatusCode, String);
+pub(super) type GateRefusal = (StatusCode, String);
 
 impl Settings {
     /// Pages at `address`, without further names and without a token.
@@ -43,7 +43,7 @@ impl Settings {
 
     /// Whether a request may be answered; `is_open` if it asks for a page that
     /// needs no token.
-    pub(super) fn admits(&self, request: &Request, is_open: bool) -> Result<(), Refused> {
+    pub(super) fn admits(&self, request: &Request, is_open: bool) -> Result<(), GateRefusal> {
         if let Some(token) = &self.token
             && !is_open
         {
@@ -106,7 +106,7 @@ impl Settings {
 
 /// The host that the request names, with its port. HTTP/1.0, which no browser speaks, may name
 /// none.
-fn host(request: &Request) -> Result<Option<String>, Refused> {
+fn host(request: &Request) -> Result<Option<String>, GateRefusal> {
     if let Some(authority) = request.authority() {
         return Ok(Some(authority.to_owned()));
     }

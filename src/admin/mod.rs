@@ -21,8 +21,8 @@ mod gate;
 #[cfg(test)]
 mod tests;
 
-pub use counters::{CounterQuery, CountersOf, TopQuery};
-pub use events::{Events, Sent, event};
+pub use counters::{CounterQuery, KeySelector, TopQuery};
+pub use events::{Events, SendOutcome, event};
 pub use gate::{Settings, Token};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -34,7 +34,7 @@ const EVENTS: &str = "text/event-stream";
 #[derive(Debug)]
 struct Page {
     path: &'static str,
-    shows: Shows,
+    shows: PageKind,
     /// Answered without the token. Probes have none, and a browser asks for it with the live page's
     /// files, in which there is nothing of this proxy.
     is_open: bool,
@@ -43,7 +43,7 @@ struct Page {
 
 /// What a page shows.
 #[derive(Clone, Copy, Debug)]
-enum Shows {
+enum PageKind {
     Metrics,
     Live,
     Ready,
@@ -58,21 +58,21 @@ enum Shows {
 
 /// All pages. The answer to other paths lists them, too.
 const PAGES: &[Page] = &[
-    Page { path: "/", shows: Shows::File(&files::PAGE), is_open: true, methods: READ },
-    Page { path: "/metrics", shows: Shows::Metrics, is_open: false, methods: READ },
-    Page { path: "/live", shows: Shows::Live, is_open: true, methods: READ },
-    Page { path: "/ready", shows: Shows::Ready, is_open: true, methods: READ },
-    Page { path: "/status", shows: Shows::Status, is_open: false, methods: READ },
+    Page { path: "/", shows: PageKind::File(&files::PAGE), is_open: true, methods: READ },
+    Page { path: "/metrics", shows: PageKind::Metrics, is_open: false, methods: READ },
+    Page { path: "/live", shows: PageKind::Live, is_open: true, methods: READ },
+    Page { path: "/ready", shows: PageKind::Ready, is_open: true, methods: READ },
+    Page { path: "/status", shows: PageKind::Status, is_open: false, methods: READ },
     // DELETE forgets counters.
-    Page { path: "/counters", shows: Shows::Counters, is_open: false, methods: READ_AND_DELETE },
-    Page { path: "/explain", shows: Shows::Explain, is_open: false, methods: READ },
-    Page { path: "/top", shows: Shows::Top, is_open: false, methods: READ },
-    Page { path: "/reload", shows: Shows::Reload, is_open: false, methods: POST },
+    Page { path: "/counters", shows: PageKind::Counters, is_open: false, methods: READ_AND_DELETE },
+    Page { path: "/explain", shows: PageKind::Explain, is_open: false, methods: READ },
+    Page { path: "/top", shows: PageKind::Top, is_open: false, methods: READ },
+    Page { path: "/reload", shows: PageKind::Reload, is_open: false, methods: POST },
     // What the live page shows, and its other files.
-    Page { path: "/events", shows: Shows::Events, is_open: false, methods: GET },
-    Page { path: "/page.css", shows: Shows::File(&files::STYLE), is_open: true, methods: READ },
-    Page { path: "/page.js", shows: Shows::File(&files::SCRIPT), is_open: true, methods: READ },
-    Page { path: "/icon.svg", shows: Shows::File(&files::ICON), is_open: true, methods: READ },
+    Page { path: "/events", shows: PageKind::Events, is_open: false, methods: GET },
+    Page { path: "/page.css", shows: PageKind::File(&files::STYLE), is_open: true, methods: READ },
+    Page { path: "/page.js", shows: PageKind::File(&files::SCRIPT), is_open: true, methods: READ },
+    Page { path: "/icon.svg", shows: PageKind::File(&files::ICON), is_open: true, methods: READ },
 ];
 
 const READ: &[Method] = &[Method::GET, Method::HEAD];
@@ -82,8 +82,8 @@ const READ_AND_DELETE: &[Method] = &[Method::GET, Method::HEAD, Method::DELETE];
 
 /// The paths of all pages for people and programs. The files of the live page are not among them.
 pub fn page_paths() -> impl Iterator<Item = &'static str> {
-    let is_part = |shows: Shows| match shows {
-        Shows::File(file) => !file.is_page,
+    let is_part = |shows: PageKind| match shows {
+        PageKind::File(file) => !file.is_page,
         _ => false,
     };
     PAGES.iter().filter(move |page| !is_part(page.shows)).map(|page| page.path)
@@ -159,16 +159,16 @@ impl<V: Views> Admin<V> {
 
     async fn show(&self, page: &Page, method: &Method, query: &str) -> Response {
         match page.shows {
-            Shows::Metrics => reply(StatusCode::OK, OPENMETRICS, self.metrics.encode()),
+            PageKind::Metrics => reply(StatusCode::OK, OPENMETRICS, self.metrics.encode()),
             // A process that answers is alive. Whether it can serve is what `/ready` tells.
-            Shows::Live => reply(StatusCode::OK, TEXT, "live\n"),
-            Shows::Ready => match self.views.ready().await {
+            PageKind::Live => reply(StatusCode::OK, TEXT, "live\n"),
+            PageKind::Ready => match self.views.ready().await {
                 Ok(sentence) => reply(StatusCode::OK, TEXT, format!("{sentence}\n")),
                 Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
             },
-            Shows::Status => reply(StatusCode::OK, JSON, self.views.status()),
-            Shows::File(file) => file.reply(),
-            Shows::Events => match self.views.watch() {
+            PageKind::Status => reply(StatusCode::OK, JSON, self.views.status()),
+            PageKind::File(file) => file.reply(),
+            PageKind::Events => match self.views.watch() {
                 Ok(events) => {
                     let mut reply = reply(StatusCode::OK, EVENTS, Bytes::new());
                     // A proxy between this and the browser must not wait for the end.
@@ -177,18 +177,18 @@ impl<V: Views> Admin<V> {
                 }
                 Err((status, sentence)) => reply(status, TEXT, format!("{sentence}\n")),
             },
-            Shows::Counters => self.counters(query, method == Method::DELETE).await,
-            Shows::Explain => shown(
+            PageKind::Counters => self.counters(query, method == Method::DELETE).await,
+            PageKind::Explain => shown(
                 counters::parameters(query, ["request_id"])
                     .map_err(|mistake| (StatusCode::BAD_REQUEST, mistake))
                     .and_then(|[request_id]| self.views.explain(request_id)),
             ),
-            Shows::Top => shown(
+            PageKind::Top => shown(
                 TopQuery::parse(query)
                     .map_err(|mistake| (StatusCode::BAD_REQUEST, mistake))
                     .map(|query| self.views.top(query)),
             ),
-            Shows::Reload => {
+            PageKind::Reload => {
                 let (status, json) = self.views.reload().await;
                 reply(status, JSON, json)
             }

@@ -37,7 +37,7 @@ impl Views for Shown {
             return Err((StatusCode::SERVICE_UNAVAILABLE, "one reads already".into()));
         }
         let (events, body) = Events::new();
-        assert_eq!(events.send(events::event("now", "a\n<b>").into()), Sent::Queued);
+        assert_eq!(events.send(events::event("now", "a\n<b>").into()), SendOutcome::Queued);
         *watching = Some(events);
         Ok(body)
     }

@@ -1,13 +1,13 @@
-//! What serves by one configuration. A reload builds the next [`Applied`] aside and swaps it in as
-//! one value: requests, connections and the operator's pages all read that value, so nothing sees
-//! half of a reload.
+//! What serves by one configuration. A reload builds the next [`AppliedConfig`] aside and swaps it
+//! in as one value: requests, connections and the operator's pages all read that value, so nothing
+//! sees half of a reload.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use arc_swap::access::Map;
 
-use super::build::Built;
+use super::build::ConfigBuild;
 use super::counters::Charges;
 use super::descriptors::Descriptors;
 use crate::admin;
@@ -22,9 +22,9 @@ const ADMIN_CONNECTIONS_MAX: usize = 256;
 
 /// What serves by one configuration.
 #[derive(Debug)]
-pub(super) struct Applied {
+pub(super) struct AppliedConfig {
     /// Kept for the next configuration to compare with, and shown to the operator.
-    pub(super) built: Built,
+    pub(super) built: ConfigBuild,
     /// What requests are served by.
     snapshot: Arc<Snapshot>,
     /// What connections of clients are served by.
@@ -36,13 +36,13 @@ pub(super) struct Applied {
     pub(super) charges: Vec<Charges>,
 }
 
-impl Applied {
+impl AppliedConfig {
     /// Divides the file descriptors for `built`, too. Connections are bounded by what they allow;
     /// upstreams share `budget`.
     pub(super) fn new(
-        built: Built,
+        built: ConfigBuild,
         snapshot: Snapshot,
-        before: Option<&Built>,
+        before: Option<&ConfigBuild>,
         descriptors: Descriptors,
         budget: &Budget,
     ) -> Self {
@@ -63,7 +63,7 @@ impl Applied {
     }
 }
 
-impl Applied {
+impl AppliedConfig {
     /// Connections to the operator's pages at once, at most.
     pub(super) fn operators_max(&self) -> usize {
         self.operators.settings.connections_max
@@ -72,37 +72,37 @@ impl Applied {
 
 /// The one value that a reload swaps, and the parts of it that other modules read.
 #[derive(Clone, Debug)]
-pub(super) struct Current(Arc<ArcSwap<Applied>>);
+pub(super) struct CurrentConfig(Arc<ArcSwap<AppliedConfig>>);
 
-impl Current {
-    pub(super) fn new(applied: Applied) -> Self {
+impl CurrentConfig {
+    pub(super) fn new(applied: AppliedConfig) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(applied)))
     }
 
     /// What serves now.
-    pub(super) fn load(&self) -> Arc<Applied> {
+    pub(super) fn load(&self) -> Arc<AppliedConfig> {
         self.0.load_full()
     }
 
     /// From now on, `applied` serves.
-    pub(super) fn swap(&self, applied: Applied) {
+    pub(super) fn swap(&self, applied: AppliedConfig) {
         self.0.store(Arc::new(applied));
     }
 
     pub(super) fn snapshot(&self) -> SnapshotSource {
-        Arc::new(Map::new(Arc::clone(&self.0), |applied: &Applied| &applied.snapshot))
+        Arc::new(Map::new(Arc::clone(&self.0), |applied: &AppliedConfig| &applied.snapshot))
     }
 
     pub(super) fn clients(&self) -> ConfigSource {
-        Arc::new(Map::new(Arc::clone(&self.0), |applied: &Applied| &applied.clients))
+        Arc::new(Map::new(Arc::clone(&self.0), |applied: &AppliedConfig| &applied.clients))
     }
 
     pub(super) fn operators(&self) -> ConfigSource {
-        Arc::new(Map::new(Arc::clone(&self.0), |applied: &Applied| &applied.operators))
+        Arc::new(Map::new(Arc::clone(&self.0), |applied: &AppliedConfig| &applied.operators))
     }
 
     pub(super) fn admin(&self) -> admin::SettingsSource {
-        Arc::new(Map::new(Arc::clone(&self.0), |applied: &Applied| &applied.built.admin))
+        Arc::new(Map::new(Arc::clone(&self.0), |applied: &AppliedConfig| &applied.built.admin))
     }
 }
 
@@ -110,8 +110,8 @@ impl Current {
 /// says, as far as the descriptors allow it.
 fn within(
     descriptors: Descriptors,
-    built: &Built,
-    before: Option<&Built>,
+    built: &ConfigBuild,
+    before: Option<&ConfigBuild>,
     budget: &Budget,
 ) -> (ConnectionSettings, ConnectionSettings) {
     let public = &built.connections;

@@ -29,14 +29,14 @@ pub(super) struct Builder {
     clock: Clock,
     runtime: Arc<Runtime>,
     /// Where counters in memory come from.
-    counters: CountersFrom,
+    counters: CounterOrigin,
     /// Shared by the upstreams of all configurations.
     pub(super) budget: Budget,
 }
 
 /// Where a new engine's counters come from.
 #[derive(Clone, Debug)]
-pub(super) enum CountersFrom {
+pub(super) enum CounterOrigin {
     /// What is built will be checked and dropped.
     Nowhere,
     /// The configured snapshot.
@@ -47,7 +47,7 @@ pub(super) enum CountersFrom {
 
 /// What was built from one configuration, kept for the next one to compare with.
 #[derive(Debug)]
-pub(super) struct Built {
+pub(super) struct ConfigBuild {
     pub(super) listeners: Vec<listen::Settings>,
     /// Of each listener. Taken over while its certificates stay the same, so that clients can
     /// resume TLS sessions.
@@ -69,8 +69,8 @@ pub(super) struct Built {
     pub(super) engine_settings: engine::Settings,
     pub(super) limiter_settings: limit::Settings,
     pub(super) policy_runtime: RuntimeSettings,
-    pub(super) policies: Named<policy::Settings, Policy>,
-    pub(super) upstreams: Named<upstream::Settings, Upstream>,
+    pub(super) policies: NamedBuilds<policy::Settings, Policy>,
+    pub(super) upstreams: NamedBuilds<upstream::Settings, Upstream>,
     pub(super) routes: Vec<Route>,
     /// What the configuration says, for the next one to be compared with.
     pub(super) outline: Outline,
@@ -117,14 +117,14 @@ impl Builder {
             metrics,
             clock,
             runtime,
-            counters: CountersFrom::Nowhere,
+            counters: CounterOrigin::Nowhere,
             budget: Budget::unlimited(),
         })
     }
 
     /// What it builds will serve, with these counters.
-    pub(super) fn serving(self, counters: CountersFrom) -> Self {
-        if matches!(counters, CountersFrom::Predecessor(_)) {
+    pub(super) fn serving(self, counters: CounterOrigin) -> Self {
+        if matches!(counters, CounterOrigin::Predecessor(_)) {
             // It still serves.
             self.runtime.serve();
         }
@@ -137,7 +137,7 @@ impl Builder {
     }
 
     /// Adds the mistakes that modules find in what could be read of a mistaken configuration.
-    pub(super) fn complete(&self, mistakes: Mistakes, before: Option<&Built>) -> Mistakes {
+    pub(super) fn complete(&self, mistakes: Mistakes, before: Option<&ConfigBuild>) -> Mistakes {
         mistakes.and_those_of(|config, routes_stand| {
             self.build_all(config, before, routes_stand).err().unwrap_or_default()
         })
@@ -147,8 +147,8 @@ impl Builder {
     pub(super) fn build(
         &self,
         config: Config,
-        before: Option<&Built>,
-    ) -> Result<(Built, Snapshot), Mistakes> {
+        before: Option<&ConfigBuild>,
+    ) -> Result<(ConfigBuild, Snapshot), Mistakes> {
         let source = Arc::clone(&config.source);
         self.build_all(config, before, true).map_err(|mistakes| source.locate(&mistakes))
     }
@@ -156,9 +156,9 @@ impl Builder {
     fn build_all(
         &self,
         config: Config,
-        before: Option<&Built>,
+        before: Option<&ConfigBuild>,
         routes_stand: bool,
-    ) -> Result<(Built, Snapshot), Vec<Mistake>> {
+    ) -> Result<(ConfigBuild, Snapshot), Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
@@ -215,7 +215,7 @@ impl Builder {
         let certificates = certificates.map(|doubt| Doubt::of(DoubtKind::Certificate, doubt));
         let doubts = missing.into_iter().chain(doubts).chain(certificates);
         warnings.extend(doubts.map(|doubt| config.source.warn(&doubt)));
-        let built = Built {
+        let built = ConfigBuild {
             listeners: config.listeners,
             tls,
             admin: config.admin,
@@ -245,7 +245,7 @@ impl Builder {
     fn tls(
         &self,
         all: &[listen::Settings],
-        before: Option<&Built>,
+        before: Option<&ConfigBuild>,
         mistakes: &mut Vec<Mistake>,
     ) -> Vec<Option<Arc<listen::Tls>>> {
         let each = all.iter().map(|settings| {
@@ -265,7 +265,11 @@ impl Builder {
     }
 
     /// The engine is kept, with its counters, unless the settings name another store.
-    fn engine(&self, config: &Config, before: Option<&Built>) -> Result<Arc<Engine>, Mistake> {
+    fn engine(
+        &self,
+        config: &Config,
+        before: Option<&ConfigBuild>,
+    ) -> Result<Arc<Engine>, Mistake> {
         if let Some(before) =
             before.filter(|before| config.engine.keeps_counters_of(&before.engine_settings))
         {
@@ -274,11 +278,11 @@ impl Builder {
         let engine = Engine::build(&config.engine, self.clock.clone(), &self.metrics)
             .map_err(|mistake| mistake.under(setting::STORE))?;
         match &self.counters {
-            CountersFrom::Nowhere => {}
-            CountersFrom::Predecessor(predecessor) if before.is_none() => {
+            CounterOrigin::Nowhere => {}
+            CounterOrigin::Predecessor(predecessor) if before.is_none() => {
                 predecessor.counters(&engine);
             }
-            CountersFrom::Snapshot | CountersFrom::Predecessor(_) => engine.restore(),
+            CounterOrigin::Snapshot | CounterOrigin::Predecessor(_) => engine.restore(),
         }
         Ok(Arc::new(engine))
     }
@@ -289,9 +293,9 @@ impl Builder {
         &self,
         settings: &limit::Settings,
         engine: &Arc<Engine>,
-        before: Option<&Built>,
+        before: Option<&ConfigBuild>,
     ) -> Arc<Limiter> {
-        let same = |before: &&Built| {
+        let same = |before: &&ConfigBuild| {
             Arc::ptr_eq(&before.engine, engine) && before.limiter_settings == *settings
         };
         match before.filter(same) {
@@ -309,7 +313,7 @@ impl Builder {
 /// Where traces and metrics are exported to, if they are.
 fn collector(
     config: &Config,
-    before: Option<&Built>,
+    before: Option<&ConfigBuild>,
     mistakes: &mut Vec<Mistake>,
 ) -> Option<Arc<Collector>> {
     let settings = config.otlp.as_ref()?;
@@ -326,7 +330,7 @@ fn collector(
 /// What is to be fetched.
 fn documents(
     config: &Config,
-    before: Option<&Built>,
+    before: Option<&ConfigBuild>,
     mistakes: &mut Vec<Mistake>,
 ) -> Vec<Arc<Document>> {
     let kept = before.map_or(&[][..], |before| &before.documents);
@@ -344,18 +348,18 @@ fn documents(
 }
 
 /// What was built under a name, and the settings that it was built from.
-type Named<S, T> = HashMap<String, (S, Arc<T>)>;
+type NamedBuilds<S, T> = HashMap<String, (S, Arc<T>)>;
 
 /// Builds each of `all`, except those whose settings have not changed: these are taken over with
 /// all they hold.
 fn build_each<S: PartialEq, T>(
     all: Vec<S>,
     name: impl Fn(&S) -> &str,
-    before: Option<&Named<S, T>>,
+    before: Option<&NamedBuilds<S, T>>,
     build: impl Fn(&S) -> Result<T, Vec<Mistake>>,
     mistakes: &mut Vec<Mistake>,
-) -> Named<S, T> {
-    let mut named = Named::with_capacity(all.len());
+) -> NamedBuilds<S, T> {
+    let mut named = NamedBuilds::with_capacity(all.len());
     for settings in all {
         let kept = before
             .and_then(|before| before.get(name(&settings)))
@@ -373,7 +377,7 @@ fn all_under(section: &str, mistakes: Vec<Mistake>) -> Vec<Mistake> {
     mistakes.into_iter().map(|mistake| mistake.under(section)).collect()
 }
 
-impl Built {
+impl ConfigBuild {
     /// When the first of the listeners' certificates expires, in Unix seconds.
     pub(super) fn first_expiry_s(&self) -> Option<i64> {
         self.tls.iter().flatten().map(|tls| tls.expires_s()).min()
@@ -476,7 +480,10 @@ impl Built {
 
 /// The names of the listeners of this process, in the order of their numbers. A process that runs
 /// keeps its listeners, and a new configuration may name them otherwise.
-fn names_of_listeners(next: &[listen::Settings], before: Option<&Built>) -> Vec<Option<String>> {
+fn names_of_listeners(
+    next: &[listen::Settings],
+    before: Option<&ConfigBuild>,
+) -> Vec<Option<String>> {
     let Some(before) = before else {
         return next.iter().map(|settings| settings.name.clone()).collect();
     };
@@ -497,8 +504,8 @@ fn at_address(all: &[listen::Settings], index: usize, address: SocketAddr) -> Op
 /// missing, building it failed, and its mistakes prevent this snapshot from ever serving.
 fn settings_of(
     route: &Route,
-    policies: &Named<policy::Settings, Policy>,
-    upstreams: &Named<upstream::Settings, Upstream>,
+    policies: &NamedBuilds<policy::Settings, Policy>,
+    upstreams: &NamedBuilds<upstream::Settings, Upstream>,
 ) -> RouteSettings {
     let unbuilt = || RouteAction::Respond(Respond { status: 503, ..Respond::default() });
     let action = match &route.action {

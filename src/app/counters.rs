@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::config::{Config, Route};
 use crate::engine::{Engine, EngineError, Settings};
-use crate::limit::{Counter, Limiter, NoKeyDigest, Scope};
+use crate::limit::{Counter, KeyDigestError, Limiter, Scope};
 use crate::plan::Algorithm;
 use crate::policy::{self, ListedLimit};
 use crate::telemetry::Metrics;
 
-pub use crate::admin::{CounterQuery, CountersOf};
+pub use crate::admin::{CounterQuery, KeySelector};
 
 /// For one call to Redis: a person can wait longer than a request.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum NoCounters {
+pub enum CounterError {
     /// The query is wrong.
     #[error("{0}")]
     Query(String),
@@ -36,7 +36,7 @@ pub enum NoCounters {
     InMemory,
 }
 
-impl From<EngineError> for NoCounters {
+impl From<EngineError> for CounterError {
     fn from(error: EngineError) -> Self {
         Self::Store(error.to_string())
     }
@@ -85,7 +85,7 @@ fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> 
 
 /// The error for a limit that the configuration does not list; none where it lists no limits at
 /// all.
-fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<NoCounters> {
+fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<CounterError> {
     if listed.is_empty() || listed.iter().any(|one| one.name == limit) {
         return None;
     }
@@ -95,29 +95,33 @@ fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<No
     let near = known.iter().map(|known| (strsim::damerau_levenshtein(limit, known), *known)).min();
     let near = near.filter(|(distance, known)| *distance <= (known.len() / 3).max(1));
     let near = near.map(|(_, known)| format!("; the nearest is {known:?}")).unwrap_or_default();
-    Some(NoCounters::Query(format!(
+    Some(CounterError::Query(format!(
         "no such limit: found {limit:?}, expected one of the policy {policy}: {}{near}",
         known.join(", ")
     )))
 }
 
 /// The counters that `query` names, as JSON, in the store of `config`. With `forget` they are
-/// deleted. Works only for a store outside this process, else [`NoCounters::InMemory`].
+/// deleted. Works only for a store outside this process, else [`CounterError::InMemory`].
 ///
 /// # Errors
-/// See [`NoCounters`].
-pub fn counters(config: &Config, query: &CounterQuery, forget: bool) -> Result<String, NoCounters> {
+/// See [`CounterError`].
+pub fn counters(
+    config: &Config,
+    query: &CounterQuery,
+    forget: bool,
+) -> Result<String, CounterError> {
     let Settings::Redis(settings) = &config.engine else {
-        return Err(NoCounters::InMemory);
+        return Err(CounterError::InMemory);
     };
     let mut settings = settings.clone();
     settings.deadline = DEADLINE;
     let metrics = Metrics::new(1);
     let engine = Engine::build(&Settings::Redis(settings), Clock::system(), &metrics)
-        .map_err(|mistake| NoCounters::Store(mistake.found))?;
+        .map_err(|mistake| CounterError::Store(mistake.found))?;
     let limiter = Limiter::new(config.limiter.clone(), Arc::new(engine), Clock::system(), metrics);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| NoCounters::Store(error.to_string()))?;
+    let runtime = runtime.map_err(|error| CounterError::Store(error.to_string()))?;
     runtime.block_on(look(&limiter, &Charges::of(&config.routes, &config.policies), query, forget))
 }
 
@@ -126,7 +130,7 @@ pub(super) async fn look(
     charges: &[Charges],
     query: &CounterQuery,
     forget: bool,
-) -> Result<String, NoCounters> {
+) -> Result<String, CounterError> {
     let CounterQuery { policy, limit, of, route } = query;
     let scope = scope(charges, policy, route.as_deref())?;
     let listed = charges
@@ -135,11 +139,11 @@ pub(super) async fn look(
         .map(|charges| Arc::clone(&charges.limits))
         .unwrap_or_default();
     let (digest, key) = match of {
-        CountersOf::Key { key, tag } => (limiter.digest(key, tag.as_deref()), key.as_str()),
-        CountersOf::Digest(digest) => {
+        KeySelector::Key { key, tag } => (limiter.digest(key, tag.as_deref()), key.as_str()),
+        KeySelector::Digest(digest) => {
             let read = digest.parse();
-            let wrong = |error: NoKeyDigest| {
-                NoCounters::Query(format!("digest: found {digest:?}, {error}"))
+            let wrong = |error: KeyDigestError| {
+                CounterError::Query(format!("digest: found {digest:?}, {error}"))
             };
             (read.map_err(wrong)?, "")
         }
@@ -176,7 +180,7 @@ fn described(counter: &Counter, known: Option<&Algorithm>) -> Value {
 }
 
 /// The scope under which a policy's counters are kept.
-fn scope(charges: &[Charges], policy: &str, route: Option<&str>) -> Result<String, NoCounters> {
+fn scope(charges: &[Charges], policy: &str, route: Option<&str>) -> Result<String, CounterError> {
     let list =
         |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let all: Vec<&Charges> = charges.iter().filter(|charges| charges.policy == policy).collect();
@@ -184,7 +188,7 @@ fn scope(charges: &[Charges], policy: &str, route: Option<&str>) -> Result<Strin
         let mut known: Vec<&str> = charges.iter().map(|charges| charges.policy.as_str()).collect();
         known.sort_unstable();
         known.dedup();
-        return Err(NoCounters::Query(format!(
+        return Err(CounterError::Query(format!(
             "policy: found {policy:?}, expected one that a route names: {}",
             list(known)
         )));
@@ -193,12 +197,12 @@ fn scope(charges: &[Charges], policy: &str, route: Option<&str>) -> Result<Strin
     match route {
         Some(route) => match all.iter().find(|charges| charges.route == route) {
             Some(charges) => Ok(Scope::name_of(policy, charges.own.then_some(route))),
-            None => Err(NoCounters::Query(format!(
+            None => Err(CounterError::Query(format!(
                 "route: found {route:?}, expected one with the policy {policy}: {}",
                 routes()
             ))),
         },
-        None if all.iter().all(|charges| charges.own) => Err(NoCounters::Query(format!(
+        None if all.iter().all(|charges| charges.own) => Err(CounterError::Query(format!(
             "route: found none, expected one, since each has counters of its own: {}",
             routes()
         ))),

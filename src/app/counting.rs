@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::engine::{self, EmbeddedSettings, Engine};
 use crate::limit::{self, Ending, Grant, Limiter, Scope, Take};
 use crate::plan::{Algorithm, Limit, OnStoreError, Plan, Refund};
-use crate::replay::{Counting, Demand, LimitTally, with_quota};
+use crate::replay::{Demand, LimitTally, QuotaCounter, with_quota};
 use crate::telemetry::Metrics;
 
 /// Counters, at most.
@@ -24,14 +24,14 @@ const PLANS_MAX: usize = 16;
 
 /// The limit that is counted again.
 #[derive(Clone, Debug)]
-pub(super) struct Recounted {
+pub(super) struct RecountedLimit {
     scope: String,
     name: String,
     algorithm: Algorithm,
     refund: Refund,
 }
 
-impl Recounted {
+impl RecountedLimit {
     /// None of limits whose quota only a script knows, and of those that requests ask nothing of.
     pub(super) fn of(limit: &LimitTally) -> Option<Self> {
         if limit.free || with_quota(&limit.algorithm, limit.algorithm.amount()?).is_none() {
@@ -48,18 +48,18 @@ impl Recounted {
 }
 
 /// One limit, counted alone.
-pub(super) struct Counted {
-    of: Recounted,
+pub(super) struct LimitRecount {
+    of: RecountedLimit,
     metrics: Metrics,
     clock: Clock,
     /// For what a grant's end may start.
     runtime: tokio::runtime::Runtime,
     scope: Arc<Scope>,
     /// Of the quota that is counted now.
-    now: Option<Now>,
+    now: Option<QuotaCount>,
 }
 
-struct Now {
+struct QuotaCount {
     limiter: Limiter,
     quota: u64,
     limit: Limit,
@@ -71,9 +71,9 @@ struct Now {
     number: u64,
 }
 
-impl Counted {
+impl LimitRecount {
     /// None if this machine can't run it.
-    pub(super) fn new(of: Recounted) -> Option<Self> {
+    pub(super) fn new(of: RecountedLimit) -> Option<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
         let scope = Scope::new(of.scope.clone(), of.scope.clone(), OnStoreError::Allow, false);
         Some(Self {
@@ -93,7 +93,7 @@ impl Counted {
     }
 }
 
-impl Counting for Counted {
+impl QuotaCounter for LimitRecount {
     fn begin(&mut self, quota: u64) -> bool {
         let _entered = self.runtime.enter();
         self.now = None;
@@ -109,7 +109,7 @@ impl Counting for Counted {
             self.metrics.clone(),
         );
         let limit = Limit { refund: self.of.refund, ..Limit::new(&self.of.name, "", algorithm) };
-        self.now = Some(Now {
+        self.now = Some(QuotaCount {
             limiter,
             quota,
             limit,
@@ -159,7 +159,7 @@ impl Counting for Counted {
     }
 }
 
-impl Now {
+impl QuotaCount {
     /// Keys are told apart by their numbers. A plan of a key that comes again is at hand.
     fn plan(&mut self, demand: &Demand) -> Option<Arc<Plan>> {
         let Demand { key, cost, .. } = *demand;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::build::Builder;
-use super::{App, Running};
+use super::{App, Instance};
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::fetch::{self, Document, Documents, Settings};
@@ -102,7 +102,7 @@ pub(super) fn keep(app: &App, path: &Path) -> std::io::Result<()> {
     })
 }
 
-impl Running {
+impl Instance {
     /// Builds a configuration as a reload does, and drops it again.
     pub(super) fn try_out(&self, config: Config) -> Result<(), Mistakes> {
         let built = &self.current.load().built;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::Running;
+use super::Instance;
 use crate::config::setting;
 use crate::insight::{Counts, Kind, Settings};
 use crate::limit::Limiter;
@@ -23,7 +23,7 @@ const LISTED_MAX: usize = 100;
 
 /// How the request with this id was decided, or without one the newest refusals, as JSON.
 pub(super) fn explain(
-    running: &Running,
+    running: &Instance,
     request_id: Option<&str>,
 ) -> Result<String, (StatusCode, String)> {
     let Some(id) = request_id else { return Ok(newest(running).to_string()) };
@@ -47,7 +47,7 @@ pub(super) fn explain(
 }
 
 /// Why a request may be missing.
-fn missing(running: &Running, settings: &Settings) -> String {
+fn missing(running: &Instance, settings: &Settings) -> String {
     let Counts { refusals, rejections, samples } = running.insight.counts();
     let Settings { refusals: refusals_max, samples: samples_max, sample_one_in, bytes, .. } =
         settings;
@@ -65,7 +65,7 @@ fn missing(running: &Running, settings: &Settings) -> String {
 }
 
 /// The newest refusals, the latest first.
-fn newest(running: &Running) -> Value {
+fn newest(running: &Instance) -> Value {
     let mut refusals = running
         .insight
         .look(LISTED_MAX, |request, kind| (kind == Kind::Refusal).then(|| request.clone()));

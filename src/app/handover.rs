@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::operations::Operations;
-use super::sockets::{Passing, Socket};
+use super::sockets::{Socket, SocketEnvironment};
 use crate::clock;
-use crate::engine::{Engine, NotReceived, Receiving, Sending};
+use crate::engine::{CounterReceiver, CounterSender, Engine, ReceiveError};
 
 /// What the new process says when it could accept, and when it does.
 const READY: u8 = b'r';
@@ -65,16 +65,16 @@ impl CommandLine {
 
 /// Ends a hand-over from another thread.
 #[derive(Debug, Default)]
-pub(super) struct Abort(Mutex<Aborting>);
+pub(super) struct Abort(Mutex<AbortState>);
 
 #[derive(Debug, Default)]
-struct Aborting {
+struct AbortState {
     is_asked: bool,
     control: Option<UnixStream>,
 }
 
 impl Abort {
-    fn lock(&self) -> MutexGuard<'_, Aborting> {
+    fn lock(&self) -> MutexGuard<'_, AbortState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +104,7 @@ impl Abort {
 pub(super) struct Successor<'a> {
     child: Child,
     answers: UnixStream,
-    sending: Sending<'a, BufWriter<UnixStream>>,
+    sending: CounterSender<'a, BufWriter<UnixStream>>,
 }
 
 /// Starts the new process and sends it all counters; returns once it is ready.
@@ -115,11 +115,11 @@ pub(super) fn start<'a>(
     abort: &Abort,
 ) -> Result<Successor<'a>, HandOverError> {
     let (ours, theirs) = pair().map_err(HandOverError::Start)?;
-    let passing = Passing::new(&theirs, sockets).map_err(HandOverError::Start)?;
+    let passing = SocketEnvironment::new(&theirs, sockets).map_err(HandOverError::Start)?;
     let (variable, value) = passing.variable();
     let mut command = Command::new(&command_line.program);
     command.args(&command_line.arguments).env(variable, value).stdin(Stdio::null());
-    for name in Passing::NOT_PASSED {
+    for name in SocketEnvironment::NOT_PASSED {
         command.env_remove(name);
     }
     let child = command.spawn();
@@ -141,12 +141,12 @@ fn pair() -> io::Result<(UnixStream, UnixStream)> {
     Ok((ours, theirs))
 }
 
-type Sent<'a> = (UnixStream, Sending<'a, BufWriter<UnixStream>>);
+type Sent<'a> = (UnixStream, CounterSender<'a, BufWriter<UnixStream>>);
 
 fn send<'a>(engine: &'a Engine, control: UnixStream, abort: &Abort) -> io::Result<Sent<'a>> {
     abort.of(&control)?;
     let answers = control.try_clone()?;
-    let mut sending = Sending::begin(engine, BufWriter::new(control))?;
+    let mut sending = CounterSender::begin(engine, BufWriter::new(control))?;
     expect_word(&answers, READY)?;
     sending.catch_up()?;
     Ok((answers, sending))
@@ -209,8 +209,8 @@ pub(super) struct Predecessor(Mutex<State>);
 struct State {
     /// None once [`SERVING`] was sent.
     control: Option<UnixStream>,
-    receiving: Option<Receiving<BufReader<UnixStream>>>,
-    failure: Option<NotReceived>,
+    receiving: Option<CounterReceiver<BufReader<UnixStream>>>,
+    failure: Option<ReceiveError>,
 }
 
 impl Predecessor {
@@ -229,8 +229,9 @@ impl Predecessor {
     pub(super) fn counters(&self, engine: &Engine) {
         let mut state = self.lock();
         let Some(control) = &state.control else { return };
-        let input = control.try_clone().map_err(NotReceived::from);
-        let received = input.and_then(|input| Receiving::begin(engine, BufReader::new(input)));
+        let input = control.try_clone().map_err(ReceiveError::from);
+        let received =
+            input.and_then(|input| CounterReceiver::begin(engine, BufReader::new(input)));
         match received {
             Ok((receiving, counters)) => {
                 state.receiving = Some(receiving);
@@ -245,7 +246,7 @@ impl Predecessor {
     pub(super) fn take_over(
         &self,
         engine: &Arc<Engine>,
-    ) -> Result<Option<Operations>, NotReceived> {
+    ) -> Result<Option<Operations>, ReceiveError> {
         let mut state = self.lock();
         if let Some(failure) = state.failure.take() {
             return Err(failure);

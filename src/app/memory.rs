@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::Running;
+use super::Instance;
 use crate::clock;
 use crate::telemetry::names;
 use crate::wire::buffered_bytes;
@@ -40,7 +40,7 @@ impl Memory {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub(super) fn watch(running: &Arc<Running>) -> std::io::Result<Self> {
+    pub(super) fn watch(running: &Arc<Instance>) -> std::io::Result<Self> {
         let (end, ended) = channel();
         let metrics = &running.metrics;
         let open = metrics.gauge(names::CONNECTIONS_OPEN);
@@ -48,7 +48,7 @@ impl Memory {
         let buffered = metrics.gauge(names::BUFFERED_BYTES);
         let running = Arc::downgrade(running);
         let watch = move || {
-            let (mut connections, mut counters) = (Seen::new(CLOSED_MIN), Seen::new(EXPIRED_MIN));
+            let (mut connections, mut counters) = (Peak::new(CLOSED_MIN), Peak::new(EXPIRED_MIN));
             let mut looked = clock::monotonic();
             loop {
                 let wait = if keys.get() > 0 { SWEEP_EVERY } else { LOOK_EVERY };
@@ -76,7 +76,7 @@ impl Memory {
 
 /// The connections, or the counters, since memory was last given back.
 #[derive(Debug)]
-struct Seen {
+struct Peak {
     /// The least number whose memory is worth giving back.
     min: i64,
     /// The most that there were at once.
@@ -85,7 +85,7 @@ struct Seen {
     few: u32,
 }
 
-impl Seen {
+impl Peak {
     fn new(min: i64) -> Self {
         Self { min, most: 0, few: 0 }
     }
@@ -127,7 +127,7 @@ mod tests {
 
     /// The looks, counted from 0, at which memory is given back.
     fn given_back(looks: &[i64]) -> Vec<usize> {
-        let mut seen = Seen::new(CLOSED_MIN);
+        let mut seen = Peak::new(CLOSED_MIN);
         (0..)
             .zip(looks)
             .filter(|(_, open)| seen.are_few(**open, **open))
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_came_and_went_between_two_looks_counts() {
-        let mut seen = Seen::new(CLOSED_MIN);
+        let mut seen = Peak::new(CLOSED_MIN);
         let looks = [(8_000, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
         assert_eq!(
             looks.map(|(most, open)| seen.are_few(most, open)),

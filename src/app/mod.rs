@@ -49,9 +49,9 @@ use std::time::Duration;
 
 use crate::clock::{self, Clock};
 use crate::config::{Changes, Config, Mistakes};
-use crate::engine::{Engine, NotReceived};
+use crate::engine::{Engine, ReceiveError};
 use crate::fetch::Documents;
-use crate::limit::{Limiter, Retired};
+use crate::limit::{Limiter, RetiredLimiter};
 use crate::listen::{Drain, Listener};
 use crate::otlp::Otlp;
 use crate::proxy::{Insight, Live, Observers};
@@ -60,26 +60,26 @@ use crate::telemetry::{self, Metrics, names};
 
 pub use crate::admin::page_paths;
 pub use check::{check, check_and_reach};
-pub use counters::{CounterQuery, CountersOf, NoCounters, counters};
+pub use counters::{CounterError, CounterQuery, KeySelector, counters};
 pub use demo::DemoUpstream;
 pub use documents::load_to_serve;
 pub use explain::rejection_json;
-pub use reach::Reached;
-pub use replay::{ReplayAsked, ReplayError, ReplayWatch, replay};
+pub use reach::ReachResult;
+pub use replay::{ReplayError, ReplayObserver, ReplayRun, replay};
 pub use serve::{ignore_early_signals, serve};
-pub use simulation::{Ran, Simulation};
-pub use sockets::Inherited;
+pub use simulation::{SimulatedReply, Simulation};
+pub use sockets::InheritedSockets;
 
-use applied::{Applied, Current};
-use build::{Builder, Built, CountersFrom};
+use applied::{AppliedConfig, CurrentConfig};
+use build::{Builder, ConfigBuild, CounterOrigin};
 use descriptors::Descriptors;
 use handover::{Abort, CommandLine, HandOverError, Predecessor};
 use memory::Memory;
 use operations::Operations;
 use page::LivePage;
-use reloads::{Ended, Record, Reloads};
+use reloads::{Record, ReloadEnd, Reloads};
 use snapshots::Snapshots;
-use sockets::{For, Socket, bind, bind_one, given, handles, numbered};
+use sockets::{Socket, SocketRole, bind, bind_one, given, handles, numbered};
 use workers::Workers;
 
 /// How long a process that hands over waits for its workers to stop accepting.
@@ -91,7 +91,7 @@ const OPERATIONS_MAX: Duration = Duration::from_secs(2);
 /// A running Weir. Dropping it without [`App::shutdown`] cuts what is under way.
 #[derive(Debug)]
 pub struct App {
-    running: Arc<Running>,
+    running: Arc<Instance>,
     /// None once [`App::shutdown`] has taken them.
     workers: Option<Workers>,
     addresses: Vec<SocketAddr>,
@@ -111,17 +111,17 @@ pub struct App {
 
 /// What the threads, the reloads and the operator's pages share.
 #[derive(Debug)]
-struct Running {
+struct Instance {
     builder: Builder,
     /// What serves now.
-    current: Current,
+    current: CurrentConfig,
     /// Tells the workers when `current` has changed.
     live: Arc<Live>,
     /// Held by a reload while it builds, which takes as long as compiling guests does. Nothing that
     /// serves or answers the operator waits for it.
     reloading: Mutex<()>,
     /// Limiters that reloads have replaced, while requests still use them.
-    retired: Mutex<Vec<Retired>>,
+    retired: Mutex<Vec<RetiredLimiter>>,
     metrics: Metrics,
     /// What is remembered of requests.
     insight: Insight,
@@ -141,10 +141,10 @@ struct Running {
     page: LivePage,
 }
 
-impl Running {
+impl Instance {
     /// Makes `applied` serve: the one place where what serves changes, and where metrics learn of
     /// it.
-    fn swap(&self, applied: Applied) {
+    fn swap(&self, applied: AppliedConfig) {
         self.insight.apply(&applied.built.insight);
         if let Err(error) = self.otlp.apply(applied.built.collector.as_ref()) {
             tracing::error!(%error, "can't start the thread that exports traces and metrics");
@@ -208,7 +208,7 @@ impl Running {
 
 /// What requests leave behind: what is remembered of them, and what is exported.
 fn observing(
-    built: &Built,
+    built: &ConfigBuild,
     metrics: &Metrics,
     clock: &Clock,
 ) -> Result<(Insight, Otlp), StartError> {
@@ -237,7 +237,7 @@ pub enum StartError {
     Worker(std::io::Error),
     /// The process that this one was to take over from did not send its counters.
     #[error("can't take over from the old process: {0}")]
-    Predecessor(#[from] NotReceived),
+    Predecessor(#[from] ReceiveError),
 }
 
 impl App {
@@ -257,7 +257,7 @@ impl App {
     /// # Errors
     /// See [`StartError`].
     pub fn start_on(config: Config, sockets: Vec<TcpListener>) -> Result<Self, StartError> {
-        Self::start_with(config, sockets, Inherited::default())
+        Self::start_with(config, sockets, InheritedSockets::default())
     }
 
     /// Starts with what another process passed on: its sockets where the configuration names their
@@ -266,14 +266,17 @@ impl App {
     ///
     /// # Errors
     /// See [`StartError`]. A Weir that hands over then goes on.
-    pub fn start_inheriting(config: Config, inherited: Inherited) -> Result<Self, StartError> {
+    pub fn start_inheriting(
+        config: Config,
+        inherited: InheritedSockets,
+    ) -> Result<Self, StartError> {
         Self::start_with(config, Vec::new(), inherited)
     }
 
     fn start_with(
         config: Config,
         sockets: Vec<TcpListener>,
-        mut inherited: Inherited,
+        mut inherited: InheritedSockets,
     ) -> Result<Self, StartError> {
         let (workers, clock, descriptors) =
             (config.workers.max(1), Clock::system(), Descriptors::raise());
@@ -283,7 +286,7 @@ impl App {
         let predecessor = predecessor.map_err(StartError::Worker)?.map(Arc::new);
         let counters = predecessor
             .as_ref()
-            .map_or(CountersFrom::Snapshot, |one| CountersFrom::Predecessor(Arc::clone(one)));
+            .map_or(CounterOrigin::Snapshot, |one| CounterOrigin::Predecessor(Arc::clone(one)));
         let builder = Builder::new(metrics.clone(), clock.clone(), &config.policy_runtime)
             .map_err(|mistake| config.source.locate(&[mistake]))?
             .serving(counters);
@@ -297,7 +300,7 @@ impl App {
         let public = numbered(public?);
         let admin = built.admin.as_ref().map(|admin| admin.address);
         let pages = admin
-            .map(|address| bind_one(For::Operators, address, &mut inherited, 1))
+            .map(|address| bind_one(SocketRole::Operators, address, &mut inherited, 1))
             .transpose()?
             .unwrap_or_default();
         for address in inherited.left() {
@@ -313,9 +316,9 @@ impl App {
 
         let (insight, otlp) = observing(&built, &metrics, &clock)?;
         let observers = Observers { insight: insight.clone(), tracer: otlp.tracer() };
-        let applied = Applied::new(built, snapshot, None, descriptors, &builder.budget);
-        let current = Current::new(applied);
-        let running = Arc::new(Running {
+        let applied = AppliedConfig::new(built, snapshot, None, descriptors, &builder.budget);
+        let current = CurrentConfig::new(applied);
+        let running = Arc::new(Instance {
             live: Live::observed(current.snapshot(), observers),
             insight,
             otlp,
@@ -482,7 +485,7 @@ impl Drop for App {
 
 /// Applies new configurations to a running [`App`].
 #[derive(Clone, Debug)]
-pub struct Reloader(Arc<Running>);
+pub struct Reloader(Arc<Instance>);
 
 impl Reloader {
     /// Reads `path`, builds what it says aside, and swaps it in. If anything is wrong, the old
@@ -504,10 +507,10 @@ impl Reloader {
             .map_err(|mistakes| self.complete(mistakes))
             .and_then(|config| self.replace(config));
         let (outcome, ended) = match outcome {
-            Ok((watched, Some(changes))) => (Ok(watched), Ended::Applied(changes)),
-            Ok((watched, None)) => (Ok(watched), Ended::ShuttingDown),
+            Ok((watched, Some(changes))) => (Ok(watched), ReloadEnd::Applied(changes)),
+            Ok((watched, None)) => (Ok(watched), ReloadEnd::ShuttingDown),
             Err(mistakes) => {
-                let ended = Ended::refused(&mistakes);
+                let ended = ReloadEnd::refused(&mistakes);
                 (Err(mistakes), ended)
             }
         };
@@ -564,7 +567,13 @@ impl Reloader {
         }
         let watched = built.watched.clone();
         let budget = &running.builder.budget;
-        running.swap(Applied::new(built, snapshot, Some(current), running.descriptors, budget));
+        running.swap(AppliedConfig::new(
+            built,
+            snapshot,
+            Some(current),
+            running.descriptors,
+            budget,
+        ));
         Ok((watched, Some(changes)))
     }
 

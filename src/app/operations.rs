@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-use crate::engine::{Engine, Followed, ReceivingOperations, SendingOperations};
+use crate::engine::{Engine, OperationCounts, OperationReceiver, OperationSender};
 
 /// A thread that sends or receives operations.
 #[derive(Debug)]
@@ -22,11 +22,11 @@ impl Operations {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub(super) fn send(sending: SendingOperations<BufWriter<UnixStream>>) -> io::Result<Self> {
+    pub(super) fn send(sending: OperationSender<BufWriter<UnixStream>>) -> io::Result<Self> {
         Self::start("weir-send-ops", move || match sending.run() {
             // Also where the new process failed.
-            Ok(Followed { done: 0, lost: 0 }) => {}
-            Ok(Followed { done, lost }) => {
+            Ok(OperationCounts { done: 0, lost: 0 }) => {}
+            Ok(OperationCounts { done, lost }) => {
                 tracing::info!(
                     operations = done,
                     lost,
@@ -44,11 +44,11 @@ impl Operations {
     /// # Errors
     /// The thread can't be started.
     pub(super) fn receive(
-        receiving: ReceivingOperations<BufReader<UnixStream>>,
+        receiving: OperationReceiver<BufReader<UnixStream>>,
         engine: Arc<Engine>,
     ) -> io::Result<Self> {
         Self::start("weir-get-ops", move || match receiving.run(&engine) {
-            Ok(Followed { done, lost }) => {
+            Ok(OperationCounts { done, lost }) => {
                 tracing::info!(operations = done, lost, "the old process has ended");
             }
             Err(error) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::build::Built;
+use super::build::ConfigBuild;
 use crate::clock;
 use crate::config::setting;
 use crate::engine::{self, Cause, EngineError};
@@ -16,7 +16,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The answer of one thing that was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct ReachResult {
     /// What was asked, as in `upstreams.api: http://10.0.0.1:80`.
     pub what: String,
     /// Why it can't be used, if it can't.
@@ -25,29 +25,35 @@ pub struct Reached {
 
 /// Asks the store, all upstreams, the collector of traces and metrics, and where documents come
 /// from. What is fetched is not kept.
-pub(super) async fn all(built: &Built) -> Vec<Reached> {
+pub(super) async fn all(built: &ConfigBuild) -> Vec<ReachResult> {
     let mut all = store(built).await;
     let mut upstreams: Vec<_> = built.upstreams.iter().collect();
     upstreams.sort_unstable_by_key(|(name, _)| *name);
     for (name, (_, upstream)) in upstreams {
         for (what, answer) in upstream.reach().await {
-            all.push(Reached { what: format!("upstreams.{name}: {what}"), problem: answer.err() });
+            all.push(ReachResult {
+                what: format!("upstreams.{name}: {what}"),
+                problem: answer.err(),
+            });
         }
     }
     if let Some(collector) = &built.collector {
         for (what, answer) in collector.reach().await {
-            all.push(Reached { what: format!("{}: {what}", setting::OTLP), problem: answer.err() });
+            all.push(ReachResult {
+                what: format!("{}: {what}", setting::OTLP),
+                problem: answer.err(),
+            });
         }
     }
     for document in &built.documents {
         let what = format!("{}: {}", document.settings().setting, document.url());
         let problem = document.fetch().await.err().map(|failed| failed.to_string());
-        all.push(Reached { what, problem });
+        all.push(ReachResult { what, problem });
     }
     all
 }
 
-async fn store(built: &Built) -> Vec<Reached> {
+async fn store(built: &ConfigBuild) -> Vec<ReachResult> {
     let engine::Settings::Redis(settings) = &built.engine_settings else { return Vec::new() };
     let engine = &built.engine;
     let until = clock::monotonic() + STORE_WAIT;
@@ -61,7 +67,7 @@ async fn store(built: &Built) -> Vec<Reached> {
     let unreached = engine.unreached();
     match answer {
         Ok(failing) if failing.is_empty() => {
-            vec![Reached { what: "store: all of Redis".into(), problem: None }]
+            vec![ReachResult { what: "store: all of Redis".into(), problem: None }]
         }
         Ok(failing) => failing
             .iter()
@@ -80,12 +86,12 @@ async fn store(built: &Built) -> Vec<Reached> {
 }
 
 /// A node that can't decide: why, and what to do about it.
-fn failed(node: &str, cause: Cause, why: Option<&str>) -> Reached {
+fn failed(node: &str, cause: Cause, why: Option<&str>) -> ReachResult {
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     let nodes = match cause {
         Cause::Connection => format!(" {} names the servers", setting::REDIS_NODES),
         _ => String::new(),
     };
     let problem = format!("{}{why}; {}{nodes}", cause.label(), cause.remedy());
-    Reached { what: format!("store: Redis {node}"), problem: Some(problem) }
+    ReachResult { what: format!("store: Redis {node}"), problem: Some(problem) }
 }

@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::config::{Changes, Effect, MistakeAt, Mistakes};
-use crate::reload::{NotAsked, Outcome, Reason, Reloaded, Trigger};
+use crate::reload::{Reason, ReloadOutcome, ReloadResult, Trigger, TriggerError};
 use crate::telemetry::Label as _;
 
 /// Reloads that `/status` shows, at most.
@@ -28,12 +28,12 @@ pub(super) struct Record {
     pub(super) at_s: i64,
     /// What started it; none where the program did that this proxy is a part of.
     pub(super) reason: Option<Reason>,
-    pub(super) ended: Ended,
+    pub(super) ended: ReloadEnd,
 }
 
 /// How a reload ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum ReloadEnd {
     Applied(Changes),
     /// It came too late to be applied.
     ShuttingDown,
@@ -45,17 +45,17 @@ pub(super) enum Ended {
     },
 }
 
-impl Ended {
+impl ReloadEnd {
     pub(super) fn refused(mistakes: &Mistakes) -> Self {
         let Mistakes { count, text, each, .. } = mistakes;
         Self::Refused { count: *count, text: text.clone(), each: each.clone() }
     }
 
-    fn result(&self) -> Reloaded {
+    fn result(&self) -> ReloadResult {
         match self {
-            Self::Applied(_) => Reloaded::Applied,
-            Self::ShuttingDown => Reloaded::Unchanged,
-            Self::Refused { .. } => Reloaded::Refused,
+            Self::Applied(_) => ReloadResult::Applied,
+            Self::ShuttingDown => ReloadResult::Unchanged,
+            Self::Refused { .. } => ReloadResult::Refused,
         }
     }
 
@@ -67,7 +67,7 @@ impl Ended {
                 "changes": changes.json(),
                 "changes_left_off": changes.left_off(),
             }),
-            Self::ShuttingDown => not_applied(&NotAsked::Ended.to_string()),
+            Self::ShuttingDown => not_applied(&TriggerError::Ended.to_string()),
             Self::Refused { count, each, .. } => json!({
                 "applied": false,
                 "mistakes": each.iter().map(mistake).collect::<Vec<_>>(),
@@ -98,12 +98,12 @@ impl Record {
             "result": self.ended.result().label(),
         });
         let more = match &self.ended {
-            Ended::Applied(changes) => vec![
+            ReloadEnd::Applied(changes) => vec![
                 ("changes", lines(changes).into()),
                 ("changes_left_off", changes.left_off().into()),
             ],
-            Ended::ShuttingDown => Vec::new(),
-            Ended::Refused { text, .. } => vec![("mistakes", text.as_str().into())],
+            ReloadEnd::ShuttingDown => Vec::new(),
+            ReloadEnd::Refused { text, .. } => vec![("mistakes", text.as_str().into())],
         };
         if let Some(value) = value.as_object_mut() {
             value.extend(more.into_iter().map(|(key, value): (_, Value)| (key.to_owned(), value)));
@@ -144,19 +144,21 @@ impl Reloads {
             return (StatusCode::CONFLICT, not_applied(reason).to_string());
         };
         match trigger.reload().await {
-            Ok(Outcome { result: Reloaded::Applied, report }) => (StatusCode::OK, report),
-            Ok(Outcome { result: Reloaded::Unchanged, report }) => (StatusCode::CONFLICT, report),
-            Ok(Outcome { report, .. }) if report.is_empty() => {
+            Ok(ReloadOutcome { result: ReloadResult::Applied, report }) => (StatusCode::OK, report),
+            Ok(ReloadOutcome { result: ReloadResult::Unchanged, report }) => {
+                (StatusCode::CONFLICT, report)
+            }
+            Ok(ReloadOutcome { report, .. }) if report.is_empty() => {
                 let reason = "the new configuration could not be built: its builder panicked";
                 (StatusCode::INTERNAL_SERVER_ERROR, not_applied(reason).to_string())
             }
-            Ok(Outcome { result: Reloaded::Refused, report }) => {
+            Ok(ReloadOutcome { result: ReloadResult::Refused, report }) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, report)
             }
             Err(why) => {
                 let status = match why {
-                    NotAsked::Busy => StatusCode::SERVICE_UNAVAILABLE,
-                    NotAsked::Ended => StatusCode::CONFLICT,
+                    TriggerError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+                    TriggerError::Ended => StatusCode::CONFLICT,
                 };
                 (status, not_applied(&why.to_string()).to_string())
             }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use super::counting::{Counted, Recounted};
+use super::counting::{LimitRecount, RecountedLimit};
 use super::simulation::in_virtual_time;
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
@@ -21,8 +21,8 @@ use crate::proxy::{
     Unusable,
 };
 use crate::replay::{
-    Batch, Client, Counting, Decider, Difference, Logs, Progress, Quotas, Record, Rejected,
-    Replayed, Search, Seen, Summary, Tally, Unreadable, Verdict,
+    Batch, Client, DecidedRequest, Decider, Difference, LogError, Logs, Progress, QuotaCounter,
+    Quotas, Record, Rejection, ReplayReport, Search, Summary, Tally, Verdict,
 };
 use crate::telemetry;
 
@@ -37,7 +37,7 @@ const CLIENT_GONE: [u16; 3] = [499, 444, 0];
 
 /// What to replay.
 #[derive(Debug)]
-pub struct ReplayAsked {
+pub struct ReplayRun {
     /// The logs, open.
     pub logs: Logs,
     /// What the requests go through.
@@ -60,19 +60,19 @@ pub enum ReplayError {
     Mistakes(#[from] Mistakes),
     /// A log can't be read.
     #[error("{0}")]
-    Log(#[from] Unreadable),
+    Log(#[from] LogError),
     /// No line of the logs is a request.
     #[error("no line is a request")]
     Nothing(Box<Summary>),
 }
 
 /// Who watches a replay.
-pub trait ReplayWatch {
+pub trait ReplayObserver {
     /// Called now and then, with the requests that were decided and the bytes that were read.
     fn progress(&mut self, requests: u64, bytes: u64);
 
     /// Called for each request that does not reach its upstream under the candidate.
-    fn stopped(&mut self, record: &Record, client: &Client, seen: &Seen<'_>);
+    fn stopped(&mut self, record: &Record, client: &Client, seen: &DecidedRequest<'_>);
 }
 
 /// Replays logs.
@@ -80,11 +80,11 @@ pub trait ReplayWatch {
 /// # Errors
 /// A configuration has mistakes, a log can't be read, or nothing in it is a request.
 pub fn replay(
-    asked: ReplayAsked,
+    asked: ReplayRun,
     read: &Progress,
-    watch: &mut dyn ReplayWatch,
-) -> Result<Replayed, ReplayError> {
-    let ReplayAsked { logs, candidate, against, host, percent, curves } = asked;
+    watch: &mut dyn ReplayObserver,
+) -> Result<ReplayReport, ReplayError> {
+    let ReplayRun { logs, candidate, against, host, percent, curves } = asked;
     let (send, batches) = sync_channel::<Batch>(READ_AHEAD);
     thread::scope(|scope| {
         let reader = scope.spawn(move || logs.read(|batch| send.send(batch).is_ok()));
@@ -96,7 +96,7 @@ pub fn replay(
             Err(panic) => std::panic::resume_unwind(panic),
         };
         let mut replayed = match decided? {
-            Some(replayed) => Replayed { summary, ..replayed },
+            Some(replayed) => ReplayReport { summary, ..replayed },
             None => return Err(ReplayError::Nothing(Box::new(summary))),
         };
         replayed.quotas = quotas(&mut replayed.candidate, percent, curves);
@@ -111,8 +111,8 @@ fn decide(
     (candidate, against): (Config, Option<Config>),
     host: &str,
     read: &Progress,
-    watch: &mut dyn ReplayWatch,
-) -> Result<Option<Replayed>, Mistakes> {
+    watch: &mut dyn ReplayObserver,
+) -> Result<Option<ReplayReport>, Mistakes> {
     let Some(first) = batches.iter().find(|batch| !batch.records.is_empty()) else {
         return Ok(None);
     };
@@ -159,14 +159,21 @@ fn decide(
         watch.progress(requests, read.load(atomic::Ordering::Relaxed));
     }
     let against = other.map(|(_, tally)| (tally, difference));
-    Ok(Some(Replayed { clients, has_hosts, candidate: tally, against, ..Replayed::default() }))
+    Ok(Some(ReplayReport {
+        clients,
+        has_hosts,
+        candidate: tally,
+        against,
+        ..ReplayReport::default()
+    }))
 }
 
 /// What each limit's quota could be.
 fn quotas(tally: &mut Tally, percent: f64, curves: bool) -> Vec<Option<Quotas>> {
     let each = tally.limits.iter_mut().map(|limit| {
-        let of = Recounted::of(limit)?;
-        let make = || -> Option<Box<dyn Counting>> { Some(Box::new(Counted::new(of.clone())?)) };
+        let of = RecountedLimit::of(limit)?;
+        let make =
+            || -> Option<Box<dyn QuotaCounter>> { Some(Box::new(LimitRecount::new(of.clone())?)) };
         let mut search = Search::new(limit, &make);
         let suggestion = search.suggest(percent);
         let curve = curves.then(|| search.curve(suggestion.quota));
@@ -180,13 +187,13 @@ struct Lane {
     trial: Trial,
     clock: Clock,
     clients: Vec<TrialClient>,
-    under_way: BinaryHeap<UnderWay>,
+    under_way: BinaryHeap<WaitingRequest>,
     sent: u64,
     since_sweep: u32,
 }
 
 /// A request that waits for its upstream. The first to end is the greatest.
-struct UnderWay {
+struct WaitingRequest {
     due_us: i64,
     number: u64,
     rest: ManyRest,
@@ -210,11 +217,16 @@ impl Lane {
     }
 
     /// Takes a request to its decision, after all that had ended by then.
-    fn pass<T>(&mut self, record: &Record, host: &str, see: impl FnOnce(&Seen<'_>) -> T) -> T {
+    fn pass<T>(
+        &mut self,
+        record: &Record,
+        host: &str,
+        see: impl FnOnce(&DecidedRequest<'_>) -> T,
+    ) -> T {
         while let Some(next) = self.under_way.peek_mut()
             && next.due_us <= record.at_us
         {
-            let UnderWay { due_us, rest, reply, took, .. } =
+            let WaitingRequest { due_us, rest, reply, took, .. } =
                 std::collections::binary_heap::PeekMut::pop(next);
             self.clock.set(due_us);
             self.trial.pass_on(rest, reply, took);
@@ -265,18 +277,18 @@ impl Lane {
         self.sent += 1;
         let us = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
         let due_us = record.at_us.saturating_add(us);
-        self.under_way.push(UnderWay { due_us, number: self.sent, rest, reply, took });
+        self.under_way.push(WaitingRequest { due_us, number: self.sent, rest, reply, took });
     }
 }
 
 /// What can't be read is answered 400 before it has a route.
-fn unreadable(unusable: &Unusable) -> Seen<'_> {
+fn unreadable(unusable: &Unusable) -> DecidedRequest<'_> {
     let Unusable { found, expected } = unusable;
-    unrouted(Verdict::Rejected, Some(Rejected { check: unusable.check(), found, expected }))
+    unrouted(Verdict::Rejected, Some(Rejection { check: unusable.check(), found, expected }))
 }
 
-fn unrouted<'a>(verdict: Verdict, rejection: Option<Rejected<&'a str>>) -> Seen<'a> {
-    Seen {
+fn unrouted<'a>(verdict: Verdict, rejection: Option<Rejection<&'a str>>) -> DecidedRequest<'a> {
+    DecidedRequest {
         verdict,
         route: None,
         policy: None,
@@ -301,10 +313,10 @@ fn decider(decided: &ManyDecided) -> Option<Decider<'_>> {
     })
 }
 
-fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> Seen<'a> {
+fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> DecidedRequest<'a> {
     let (limits, outcomes) = decided.limits();
     let passes_in = decided.retry_after();
-    Seen {
+    DecidedRequest {
         verdict: match decided.verdict {
             TrialVerdict::Admitted | TrialVerdict::Uncounted => Verdict::Admitted,
             TrialVerdict::Bypassed => Verdict::Bypassed,
@@ -319,7 +331,7 @@ fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> Seen<'a> {
         outcomes,
         settles: decided.settles,
         passes_in_us: passes_in.and_then(|wait| u64::try_from(wait.as_micros()).ok()),
-        rejection: decided.rejection().map(|it| Rejected {
+        rejection: decided.rejection().map(|it| Rejection {
             check: it.check,
             found: it.found.as_ref(),
             expected: it.expected,
@@ -327,22 +339,22 @@ fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> Seen<'a> {
     }
 }
 
-impl Ord for UnderWay {
+impl Ord for WaitingRequest {
     fn cmp(&self, other: &Self) -> Ordering {
         (other.due_us, other.number).cmp(&(self.due_us, self.number))
     }
 }
 
-impl PartialOrd for UnderWay {
+impl PartialOrd for WaitingRequest {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for UnderWay {
+impl PartialEq for WaitingRequest {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for UnderWay {}
+impl Eq for WaitingRequest {}

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::handover::{Abort, CommandLine, HandOverError};
 use super::{App, Reloader, documents, manager};
-use crate::reload::{Answer, Reloaded, Settings, Watcher};
+use crate::reload::{BuildReport, ReloadResult, Settings, Watcher};
 use crate::telemetry;
 
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over on SIGUSR2; then shuts
@@ -30,8 +30,8 @@ pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
         Ok((watcher, mut signals)) => {
             let why = until_the_end(&mut app, &mut signals);
             // The service manager may end all its processes while an old one finishes its requests.
-            signals.end_at_the_next(matches!(why, Ending::HandedOver));
-            if let Ending::Signal(signal) = why {
+            signals.end_at_the_next(matches!(why, ExitCause::HandedOver));
+            if let ExitCause::Signal(signal) = why {
                 manager::stopping();
                 let delay = app.announce_shutdown();
                 if !delay.is_zero() {
@@ -65,12 +65,12 @@ pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
 }
 
 /// Why a process ends.
-enum Ending {
+enum ExitCause {
     Signal(&'static str),
     HandedOver,
 }
 
-fn until_the_end(app: &mut App, signals: &mut Signals) -> Ending {
+fn until_the_end(app: &mut App, signals: &mut Signals) -> ExitCause {
     let command_line = CommandLine::of_this_process();
     tracing::info!("ready");
     // Before the old process ends: the service manager must know then which one is the main one.
@@ -79,13 +79,13 @@ fn until_the_end(app: &mut App, signals: &mut Signals) -> Ending {
     loop {
         let signal = signals.next();
         if signal != HAND_OVER {
-            return Ending::Signal(signal);
+            return ExitCause::Signal(signal);
         }
         match hand_over(app, &command_line, signals) {
-            (Ok(()), _) => return Ending::HandedOver,
+            (Ok(()), _) => return ExitCause::HandedOver,
             (Err(error), Some(signal)) => {
                 tracing::info!("not handed over, because of a {signal}: {error}");
-                return Ending::Signal(signal);
+                return ExitCause::Signal(signal);
             }
             (Err(error), None) => {
                 tracing::error!("not handed over, so this process serves on: {error}");
@@ -133,16 +133,16 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
         }
         let answer = match reloaded {
             Ok(files) if reloader.is_draining() => {
-                Answer { result: Reloaded::Unchanged, ..Answer::applied(files) }
+                BuildReport { result: ReloadResult::Unchanged, ..BuildReport::applied(files) }
             }
-            Ok(files) => Answer::applied(files),
+            Ok(files) => BuildReport::applied(files),
             Err(mistakes) => {
                 // A constant message that can be searched for; the details are in its fields.
                 tracing::error!(count = mistakes.count, %mistakes, "the new configuration was refused, the old one serves on");
-                Answer::refused(mistakes.watched)
+                BuildReport::refused(mistakes.watched)
             }
         };
-        Answer { report, ..answer }
+        BuildReport { report, ..answer }
     })?;
     reloads.0.reloads.triggered_by(watcher.trigger());
     // After the watcher, which applies what is fetched.

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::build::{Builder, Built};
+use super::build::{Builder, ConfigBuild};
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes, Warning};
 use crate::engine::{self, EmbeddedSettings};
@@ -24,15 +24,15 @@ pub struct Simulation {
     trial: Trial,
     clock: Clock,
     start_us: i64,
-    built: Built,
+    built: ConfigBuild,
     under_way: BinaryHeap<Reverse<(u64, u64)>>,
     /// Those under way by their number, until they end.
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, PendingReply>,
     sent: u64,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingReply {
     request: UnderWay,
     reply: TrialReply,
     took: Duration,
@@ -40,7 +40,7 @@ struct Waiting {
 
 /// What became of a request.
 #[derive(Debug)]
-pub struct Ran {
+pub struct SimulatedReply {
     /// How it was decided, and how it ended if it did.
     pub account: Account,
     /// What each of its limits would answer now: after its end, if it ended at once.
@@ -91,7 +91,7 @@ impl Simulation {
         {
             self.under_way.pop();
             self.set(due);
-            let Some(Waiting { request, reply, took }) = self.waiting.remove(&number) else {
+            let Some(PendingReply { request, reply, took }) = self.waiting.remove(&number) else {
                 continue;
             };
             ended.push((number, self.trial.end(request, reply, took)));
@@ -115,10 +115,10 @@ impl Simulation {
         request: &TrialRequest,
         reply: TrialReply,
         after: Duration,
-    ) -> Result<Ran, Unusable> {
+    ) -> Result<SimulatedReply, Unusable> {
         let (account, under_way) = self.run(request, reply, after)?;
         let left = self.trial.look(&account);
-        Ok(Ran { account, left, under_way })
+        Ok(SimulatedReply { account, left, under_way })
     }
 
     /// [`send`](Self::send) for many requests: without asking what is left. Returns the number of
@@ -142,7 +142,7 @@ impl Simulation {
         let number = self.sent;
         let now = u64::try_from(self.clock.wall_us() - self.start_us).unwrap_or(0);
         self.under_way.push(Reverse((now.saturating_add(micros(took)), number)));
-        self.waiting.insert(number, Waiting { request: begun, reply, took });
+        self.waiting.insert(number, PendingReply { request: begun, reply, took });
         Ok((account, Some(number)))
     }
 
@@ -155,7 +155,7 @@ impl Simulation {
 pub(super) fn in_virtual_time(
     mut config: Config,
     start_us: i64,
-) -> Result<(Trial, Clock, Built), Mistakes> {
+) -> Result<(Trial, Clock, ConfigBuild), Mistakes> {
     let source = Arc::clone(&config.source);
     let clock = Clock::simulated_at(start_us);
     let general = |mistake: Mistake| source.locate(&[mistake]);

@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::Running;
+use super::Instance;
 use crate::clock;
-use crate::engine::{Engine, Saved};
+use crate::engine::{Engine, SaveSummary};
 use crate::telemetry::{Counter, Metrics, names};
 
 /// How often the settings are looked at, at least, so that a reload takes effect.
@@ -34,7 +34,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub(super) fn start(running: &Arc<Running>) -> std::io::Result<Self> {
+    pub(super) fn start(running: &Arc<Instance>) -> std::io::Result<Self> {
         let (end, ended) = channel();
         let mut saver = Saver::new(&running.metrics);
         let running = Arc::downgrade(running);
@@ -69,7 +69,7 @@ impl Snapshots {
 /// Saves the counters of an engine that is used no more, and leaves the file to others.
 pub(super) fn save_last(engine: &Engine) {
     match engine.save() {
-        Ok(Some(Saved { counters, bytes, .. })) => {
+        Ok(Some(SaveSummary { counters, bytes, .. })) => {
             tracing::info!(counters, bytes, "counters saved");
         }
         Ok(None) => {}
@@ -102,7 +102,7 @@ impl Saver {
     }
 
     /// Saves if it is time; returns how long to wait.
-    fn look(&mut self, running: &Weak<Running>) -> Duration {
+    fn look(&mut self, running: &Weak<Instance>) -> Duration {
         let Some(running) = running.upgrade() else { return LOOK_EVERY };
         let built = &running.current.load().built;
         let Some(every) = built.snapshot_every() else {
@@ -128,13 +128,13 @@ impl Saver {
         (now + every).max(self.rested).saturating_duration_since(clock::monotonic())
     }
 
-    fn save(&mut self, engine: &Engine) -> Option<Saved> {
+    fn save(&mut self, engine: &Engine) -> Option<SaveSummary> {
         match engine.save() {
             Ok(saved) => {
                 if self.warned.take().is_some() {
                     tracing::info!("counters are saved again");
                 }
-                if let Some(Saved { counters, bytes, took }) = saved {
+                if let Some(SaveSummary { counters, bytes, took }) = saved {
                     let took_ms = took.as_millis() as u64;
                     tracing::debug!(counters, bytes, took_ms, "counters saved");
                 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
 use super::StartError;
-use super::build::Built;
+use super::build::ConfigBuild;
 use crate::listen::{self, Listener};
 
 /// Set by the Weir that this one takes over from: its process id, the number of a descriptor to
@@ -27,12 +27,12 @@ const SOCKETS_MAX: usize = 4_096;
 
 /// What a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum For {
+pub(super) enum SocketRole {
     Clients,
     Operators,
 }
 
-impl For {
+impl SocketRole {
     fn label(self) -> &'static str {
         match self {
             Self::Clients => "clients",
@@ -48,7 +48,7 @@ impl For {
 /// A listening socket, and what it is for.
 #[derive(Debug)]
 pub(super) struct Socket {
-    pub(super) whom: For,
+    pub(super) whom: SocketRole,
     /// As the configuration says it, so with port 0 where that picks a free one.
     pub(super) configured: SocketAddr,
     pub(super) socket: Weak<TcpListener>,
@@ -56,29 +56,29 @@ pub(super) struct Socket {
 
 impl Socket {
     /// The same, for as long as the answer lives; `None` if nobody accepts on it any more.
-    fn held(&self) -> Option<Held> {
+    fn held(&self) -> Option<PassedSocket> {
         let Self { whom, configured, .. } = *self;
-        Some(Held { whom, configured, socket: self.socket.upgrade()? })
+        Some(PassedSocket { whom, configured, socket: self.socket.upgrade()? })
     }
 }
 
 /// A socket that is passed on.
-struct Held {
-    whom: For,
+struct PassedSocket {
+    whom: SocketRole,
     configured: SocketAddr,
     socket: Arc<TcpListener>,
 }
 
 /// What this process was started with. Taken once, at its start.
 #[derive(Debug, Default)]
-pub struct Inherited {
+pub struct InheritedSockets {
     /// A socket that the service manager passed may be for anybody.
-    sockets: Vec<(Option<For>, SocketAddr, TcpListener)>,
+    sockets: Vec<(Option<SocketRole>, SocketAddr, TcpListener)>,
     /// The Weir that this one takes over from.
     pub(super) predecessor: Option<UnixStream>,
 }
 
-impl Inherited {
+impl InheritedSockets {
     /// What the environment says that this process was started with.
     ///
     /// # Errors
@@ -121,16 +121,16 @@ impl Inherited {
                 word.split('=').collect::<Vec<_>>().try_into().map_err(|_| wrong())?;
             let address = address.parse().map_err(|_| wrong())?;
             let socket = listening(number.parse().map_err(|_| wrong())?)?;
-            sockets.push((For::of(whom), address, socket));
+            sockets.push((SocketRole::of(whom), address, socket));
         }
         Ok(Self { sockets, predecessor })
     }
 
     /// Takes the sockets of one listener that is configured at `address`: all that are bound to the
     /// same address. With port 0, several listeners may be configured at one.
-    pub(super) fn take(&mut self, whom: For, address: SocketAddr) -> Vec<TcpListener> {
+    pub(super) fn take(&mut self, whom: SocketRole, address: SocketAddr) -> Vec<TcpListener> {
         let mut bound = None;
-        let mut fits = |of: Option<For>, at: SocketAddr, socket: &TcpListener| {
+        let mut fits = |of: Option<SocketRole>, at: SocketAddr, socket: &TcpListener| {
             let local = socket.local_addr().ok();
             let fits = of.is_none_or(|of| of == whom) && at == address;
             fits && local.is_some() && *bound.get_or_insert(local) == local
@@ -144,7 +144,7 @@ impl Inherited {
     /// Whether the operator's pages were served on one of the sockets.
     #[must_use]
     pub fn has_admin(&self) -> bool {
-        self.sockets.iter().any(|(whom, ..)| *whom == Some(For::Operators))
+        self.sockets.iter().any(|(whom, ..)| *whom == Some(SocketRole::Operators))
     }
 
     /// The addresses of the sockets that nothing is configured for.
@@ -155,12 +155,13 @@ impl Inherited {
 
 /// The sockets of all listeners that are configured.
 pub(super) fn bind(
-    built: &Built,
-    inherited: &mut Inherited,
+    built: &ConfigBuild,
+    inherited: &mut InheritedSockets,
     workers: usize,
 ) -> Result<Vec<Vec<Listener>>, StartError> {
-    let one =
-        |settings: &listen::Settings| bind_one(For::Clients, settings.address, inherited, workers);
+    let one = |settings: &listen::Settings| {
+        bind_one(SocketRole::Clients, settings.address, inherited, workers)
+    };
     built.listeners.iter().map(one).collect()
 }
 
@@ -174,9 +175,9 @@ pub(super) fn numbered(public: Vec<Vec<Listener>>) -> Vec<Vec<Listener>> {
 
 /// The sockets at `address`: those that were passed on, or new ones.
 pub(super) fn bind_one(
-    whom: For,
+    whom: SocketRole,
     address: SocketAddr,
-    inherited: &mut Inherited,
+    inherited: &mut InheritedSockets,
     workers: usize,
 ) -> Result<Vec<Listener>, StartError> {
     let passed_on = inherited.take(whom, address);
@@ -201,15 +202,18 @@ pub(super) fn given(
 }
 
 /// All sockets, for a process that takes over.
-pub(super) fn handles(built: &Built, public: &[Vec<Listener>], pages: &[Listener]) -> Vec<Socket> {
+pub(super) fn handles(
+    built: &ConfigBuild,
+    public: &[Vec<Listener>],
+    pages: &[Listener],
+) -> Vec<Socket> {
     let clients = built.listeners.iter().zip(public).flat_map(|(settings, sockets)| {
-        sockets.iter().map(|socket| (For::Clients, settings.address, socket))
+        sockets.iter().map(|socket| (SocketRole::Clients, settings.address, socket))
     });
-    let operators = built
-        .admin
-        .iter()
-        .flat_map(|admin| pages.iter().map(|socket| (For::Operators, admin.address, socket)));
-    let handle = |(whom, configured, socket): (For, SocketAddr, &Listener)| Socket {
+    let operators = built.admin.iter().flat_map(|admin| {
+        pages.iter().map(|socket| (SocketRole::Operators, admin.address, socket))
+    });
+    let handle = |(whom, configured, socket): (SocketRole, SocketAddr, &Listener)| Socket {
         whom,
         configured,
         socket: socket.handle(),
@@ -253,12 +257,12 @@ fn adopt(number: RawFd) -> io::Result<OwnedFd> {
 
 /// The environment variable that passes `control` and `sockets` on, for as long as the answer
 /// lives.
-pub(super) struct Passing<'a> {
+pub(super) struct SocketEnvironment<'a> {
     control: &'a UnixStream,
-    sockets: Vec<Held>,
+    sockets: Vec<PassedSocket>,
 }
 
-impl<'a> Passing<'a> {
+impl<'a> SocketEnvironment<'a> {
     /// Lets the next process that is started inherit them. Nothing else starts processes.
     pub(super) fn new(control: &'a UnixStream, sockets: &[Socket]) -> io::Result<Self> {
         let sockets = sockets.iter().filter_map(Socket::held).collect();
@@ -277,7 +281,7 @@ impl<'a> Passing<'a> {
 
     pub(super) fn variable(&self) -> (&'static str, String) {
         let mut text = format!("{} {}", std::process::id(), self.control.as_raw_fd());
-        for Held { whom, configured, socket } in &self.sockets {
+        for PassedSocket { whom, configured, socket } in &self.sockets {
             text += &format!(" {}={configured}={}", whom.label(), socket.as_raw_fd());
         }
         (HANDED_OVER, text)
@@ -288,7 +292,7 @@ impl<'a> Passing<'a> {
         [ACTIVATED_PID, ACTIVATED_COUNT, "LISTEN_FDNAMES"];
 }
 
-impl Drop for Passing<'_> {
+impl Drop for SocketEnvironment<'_> {
     fn drop(&mut self) {
         // It worked a moment ago. If not, a later process would only inherit too much.
         let _ = self.set(FdFlags::CLOEXEC);

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::Running;
+use super::Instance;
 use crate::admin::TopQuery;
 use crate::clock;
 use crate::insight::{TopKey, TopOfLimit};
 use crate::limit::KeyDigest;
 
 /// The keys that have most, by limit, as JSON.
-pub(super) fn top(running: &Running, query: &TopQuery) -> String {
+pub(super) fn top(running: &Instance, query: &TopQuery) -> String {
     let show_keys = running.current.load().built.insight.show_keys;
     let top = running.insight.top(clock::monotonic(), query.limit.as_deref(), query.count);
     let limit = |of: &TopOfLimit| {

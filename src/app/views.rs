@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::Running;
-use super::build::Built;
-use super::counters::{self, NoCounters};
+use super::Instance;
+use super::build::ConfigBuild;
+use super::counters::{self, CounterError};
 use super::{documents, explain, top};
 use crate::admin::{CounterQuery, TopQuery, Views};
 use crate::policy::{self, Module, Policy, PolicyStats};
@@ -17,7 +17,7 @@ use crate::telemetry::Label;
 use crate::upstream::{EndpointStatus, Upstream};
 use crate::wire::Body;
 
-fn describe(built: &Built) -> Value {
+fn describe(built: &ConfigBuild) -> Value {
     let routes: Vec<Value> = built
         .routes
         .iter()
@@ -33,7 +33,7 @@ fn describe(built: &Built) -> Value {
 }
 
 /// Each policy: which module it runs, and how it has fared.
-fn policies(built: &Built) -> BTreeMap<&String, Value> {
+fn policies(built: &ConfigBuild) -> BTreeMap<&String, Value> {
     let policy = |settings: &policy::Settings, policy: &Policy| {
         let (key, module) = match &settings.module {
             Module::Shipped(name) => ("use", name.clone()),
@@ -58,7 +58,7 @@ fn policies(built: &Built) -> BTreeMap<&String, Value> {
 
 /// The content of the admin pages.
 #[derive(Debug)]
-pub(super) struct Pages(pub(super) Arc<Running>);
+pub(super) struct Pages(pub(super) Arc<Instance>);
 
 impl Views for Pages {
     /// Ready means: not draining, and some shard of the store can decide or no route needs the
@@ -104,8 +104,8 @@ impl Views for Pages {
         }
         answer.map_err(|error| {
             let status = match error {
-                NoCounters::Query(_) => StatusCode::BAD_REQUEST,
-                NoCounters::Store(_) | NoCounters::InMemory => StatusCode::SERVICE_UNAVAILABLE,
+                CounterError::Query(_) => StatusCode::BAD_REQUEST,
+                CounterError::Store(_) | CounterError::InMemory => StatusCode::SERVICE_UNAVAILABLE,
             };
             (status, error.to_string())
         })

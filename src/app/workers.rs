@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::views::Pages;
-use super::{Running, StartError};
+use super::{Instance, StartError};
 use crate::admin::Admin;
 use crate::clock;
 use crate::listen::{ConfigSource, Drain, Handler, Listener};
@@ -39,7 +39,7 @@ impl Workers {
     /// Starts `count` workers with the sockets `public[listener][..]`, of which each worker gets an
     /// equal share, and the admin thread if there are sockets for it.
     pub(super) fn start(
-        running: &Arc<Running>,
+        running: &Arc<Instance>,
         public: Vec<Vec<Listener>>,
         admin: Vec<Listener>,
         count: usize,
@@ -92,7 +92,7 @@ impl Workers {
 }
 
 fn start_admin(
-    running: &Arc<Running>,
+    running: &Arc<Instance>,
     sockets: Vec<Listener>,
 ) -> Result<JoinHandle<()>, StartError> {
     let running = Arc::clone(running);
@@ -138,7 +138,7 @@ fn start_serving<H: Handler>(
     handler: &H,
     config: &ConfigSource,
     drain: &Drain,
-    running: &Running,
+    running: &Instance,
 ) -> JoinSet<()> {
     sockets
         .into_iter()
@@ -154,7 +154,7 @@ fn start_serving<H: Handler>(
 }
 
 /// Serves clients until the drain starts, then lets connections finish and settles what they held.
-async fn serve(running: &Running, clients: &ConfigSource, sockets: Vec<Listener>) -> bool {
+async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener>) -> bool {
     let handler = Proxy::new(Arc::clone(&running.live));
     let mut serving = start_serving(sockets, &handler, clients, &running.drain, running);
     running.drain.wait().await;

@@ -12,7 +12,7 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::{CONFIG_DEFAULT, EXIT_CONFIG, wrong_config};
-use crate::app::{self, Reached};
+use crate::app::{self, ReachResult};
 use crate::cli::print::{errln, outln};
 use crate::config::{Changes, Config, Mistakes, Outline, Warning};
 
@@ -41,10 +41,10 @@ pub(super) struct Check {
 
 /// What was found in a configuration without mistakes.
 #[derive(Debug)]
-struct Checked {
+struct CheckReport {
     warnings: Vec<Warning>,
     changes: Option<Changes>,
-    reached: Vec<Reached>,
+    reached: Vec<ReachResult>,
 }
 
 impl Check {
@@ -64,7 +64,7 @@ impl Check {
         }
     }
 
-    fn check(&self) -> Result<Checked, Mistakes> {
+    fn check(&self) -> Result<CheckReport, Mistakes> {
         let config = app::load(&self.config)?;
         let before = self.against.as_deref().map(Config::load).transpose()?;
         let change = |before: Config, after: &Outline| Changes::between(&before.outline, after);
@@ -75,11 +75,11 @@ impl Check {
             (app::check(config)?, Vec::new())
         };
         warnings.retain(|warning| !self.allow.iter().any(|kind| kind == warning.name));
-        Ok(Checked { warnings, changes, reached })
+        Ok(CheckReport { warnings, changes, reached })
     }
 
-    fn report(&self, checked: &Checked) -> ExitCode {
-        let Checked { warnings, changes, reached } = checked;
+    fn report(&self, checked: &CheckReport) -> ExitCode {
+        let CheckReport { warnings, changes, reached } = checked;
         warnings.iter().for_each(|warning| errln!("{}\n", warning.picture));
         let counted = match warnings.len() {
             0 => String::new(),
@@ -95,13 +95,13 @@ impl Check {
                 changes.to_string().lines().for_each(|line| outln!("  {line}"));
             }
         }
-        for Reached { what, problem } in reached {
+        for ReachResult { what, problem } in reached {
             outln!("{what}: {}", problem.as_deref().unwrap_or("reached"));
         }
         self.exit_code(checked)
     }
 
-    fn report_json(&self, checked: &Checked) -> ExitCode {
+    fn report_json(&self, checked: &CheckReport) -> ExitCode {
         let warnings = checked.warnings.iter().map(|warning| {
             let Warning { name, place, text, remedy, .. } = warning;
             json!({ "kind": name, "place": place, "text": text, "remedy": remedy })
@@ -109,7 +109,7 @@ impl Check {
         let reached = checked
             .reached
             .iter()
-            .map(|Reached { what, problem }| json!({ "what": what, "problem": problem }));
+            .map(|ReachResult { what, problem }| json!({ "what": what, "problem": problem }));
         let mut all = json!({
             "mistakes": [],
             "warnings": warnings.collect::<Vec<Value>>(),
@@ -125,7 +125,7 @@ impl Check {
         self.exit_code(checked)
     }
 
-    fn exit_code(&self, checked: &Checked) -> ExitCode {
+    fn exit_code(&self, checked: &CheckReport) -> ExitCode {
         if self.strict && !checked.warnings.is_empty() {
             return ExitCode::from(EXIT_CONFIG);
         }

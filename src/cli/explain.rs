@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{CONFIG_DEFAULT, request, words, wrong, wrong_config};
-use crate::app::{self, Ran, Simulation};
+use crate::app::{self, SimulatedReply, Simulation};
 use crate::cli::print::{out, outln};
 use crate::clock::Clock;
 use crate::plan::{Enforcement, LimitOutcome};
@@ -53,9 +53,9 @@ pub(super) struct Explain {
 }
 
 /// One of the requests that are shown.
-struct Shown {
+struct ShownRequest {
     nth: u32,
-    ran: Ran,
+    ran: SimulatedReply,
 }
 
 impl Explain {
@@ -98,7 +98,7 @@ impl Explain {
         &self,
         simulation: &mut Simulation,
         asked: &TrialRequest,
-    ) -> Result<Vec<Shown>, String> {
+    ) -> Result<Vec<ShownRequest>, String> {
         let (mut shown, mut before) = (Vec::new(), None);
         for nth in 1..=self.times {
             let ran = simulation
@@ -107,19 +107,19 @@ impl Explain {
             let verdict = ran.account.verdict;
             let changed = before.replace(verdict) != Some(verdict);
             if changed || nth <= SHOWN_MAX || nth == self.times {
-                shown.push(Shown { nth, ran });
+                shown.push(ShownRequest { nth, ran });
             }
         }
         Ok(shown)
     }
 
-    fn as_text(&self, asked: &TrialRequest, shown: &[Shown]) -> String {
+    fn as_text(&self, asked: &TrialRequest, shown: &[ShownRequest]) -> String {
         let mut text = format!(
             "{}, by {}: fresh counters, in virtual time\n",
             words::request(asked),
             self.config.display()
         );
-        for Shown { nth, ran } in shown {
+        for ShownRequest { nth, ran } in shown {
             let account = &ran.account;
             let verdict = words::verdict(account.verdict, account.status);
             let refusing: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
@@ -145,7 +145,7 @@ impl Explain {
         text
     }
 
-    fn as_json(&self, asked: &TrialRequest, shown: &[Shown]) -> Value {
+    fn as_json(&self, asked: &TrialRequest, shown: &[ShownRequest]) -> Value {
         let headers: Vec<Value> = asked.headers.iter().map(pair).collect();
         json!({
             "config": self.config.display().to_string(),
@@ -167,8 +167,8 @@ fn pair((name, value): &(String, String)) -> Value {
     json!({ "name": name, "value": value })
 }
 
-fn one(Shown { nth, ran }: &Shown) -> Value {
-    let Ran { account, left, .. } = ran;
+fn one(ShownRequest { nth, ran }: &ShownRequest) -> Value {
+    let SimulatedReply { account, left, .. } = ran;
     let facts: Vec<Value> = account.facts.iter().map(pair).collect();
     let limits = account.limits.iter().map(|of| {
         let now = left.iter().find(|(name, _)| *name == of.limit.name).map(|(_, now)| now);

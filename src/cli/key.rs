@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::pages::{self, Page, Pages};
 use super::shell;
-use crate::app::{self, CounterQuery, CountersOf, NoCounters};
+use crate::app::{self, CounterError, CounterQuery, KeySelector};
 use crate::cli::print::{errln, out};
 
 const EXIT_USAGE: u8 = 2;
@@ -19,14 +19,14 @@ const EXIT_USAGE: u8 = 2;
 #[derive(Debug, Subcommand)]
 pub(super) enum Key {
     /// Show what is counted for a key
-    Show(Named),
+    Show(KeyArgs),
     /// Forget what is counted for a key: its whole allowance is back
-    Reset(Named),
+    Reset(KeyArgs),
 }
 
 /// Which key.
 #[derive(Debug, Args)]
-pub(super) struct Named {
+pub(super) struct KeyArgs {
     /// The policy's name in the configuration
     #[arg(long)]
     policy: String,
@@ -66,18 +66,18 @@ pub(super) fn run(key: Key) -> ExitCode {
         Err(code) => return code,
     };
     let command = command(&named, forget);
-    let Named { policy, limit, key, tag, digest, route, admin, .. } = named;
+    let KeyArgs { policy, limit, key, tag, digest, route, admin, .. } = named;
     let of = match digest {
-        Some(digest) => CountersOf::Digest(digest),
+        Some(digest) => KeySelector::Digest(digest),
         // The command line has one of both.
-        None => CountersOf::Key { key: key.unwrap_or_default(), tag },
+        None => KeySelector::Key { key: key.unwrap_or_default(), tag },
     };
     let query = CounterQuery { policy, limit, of, route };
     let pages = Pages::of(config.as_ref(), admin);
     let answer = match (config.as_ref().map(|config| app::counters(config, &query, forget)), pages)
     {
-        (None | Some(Err(NoCounters::InMemory)), Some(pages)) => ask(&pages, &query, forget),
-        (answer, _) => answer.unwrap_or(Err(NoCounters::InMemory)),
+        (None | Some(Err(CounterError::InMemory)), Some(pages)) => ask(&pages, &query, forget),
+        (answer, _) => answer.unwrap_or(Err(CounterError::InMemory)),
     };
     match answer.and_then(|answer| described(&answer, &command)) {
         Ok(text) => {
@@ -86,7 +86,7 @@ pub(super) fn run(key: Key) -> ExitCode {
         }
         Err(error) => {
             errln!("weir: {error}");
-            if matches!(error, NoCounters::Query(_)) {
+            if matches!(error, CounterError::Query(_)) {
                 ExitCode::from(EXIT_USAGE)
             } else {
                 ExitCode::FAILURE
@@ -96,11 +96,11 @@ pub(super) fn run(key: Key) -> ExitCode {
 }
 
 /// Requests `/counters` from a running proxy.
-fn ask(pages: &Pages<'_>, query: &CounterQuery, forget: bool) -> Result<String, NoCounters> {
+fn ask(pages: &Pages<'_>, query: &CounterQuery, forget: bool) -> Result<String, CounterError> {
     let CounterQuery { policy, limit, of, route } = query;
     let (key, tag, digest) = match of {
-        CountersOf::Key { key, tag } => (Some(key.as_str()), tag.as_deref(), None),
-        CountersOf::Digest(digest) => (None, None, Some(digest.as_str())),
+        KeySelector::Key { key, tag } => (Some(key.as_str()), tag.as_deref(), None),
+        KeySelector::Digest(digest) => (None, None, Some(digest.as_str())),
     };
     let query = pages::query(&[
         ("policy", Some(policy)),
@@ -111,16 +111,16 @@ fn ask(pages: &Pages<'_>, query: &CounterQuery, forget: bool) -> Result<String, 
         ("route", route.as_deref()),
     ]);
     let method = if forget { "DELETE" } else { "GET" };
-    match pages.ask(method, &format!("/counters?{query}")).map_err(NoCounters::Store)? {
+    match pages.ask(method, &format!("/counters?{query}")).map_err(CounterError::Store)? {
         Page::Shown(json) => Ok(json),
-        Page::Wrong(sentence) => Err(NoCounters::Query(sentence)),
-        Page::Refused(sentence) => Err(NoCounters::Store(sentence)),
+        Page::Wrong(sentence) => Err(CounterError::Query(sentence)),
+        Page::Refused(sentence) => Err(CounterError::Store(sentence)),
     }
 }
 
 /// The command line that asks the same, for pasting into a shell.
-fn command(named: &Named, forget: bool) -> String {
-    let Named { policy, limit, key, tag, digest, route, config, admin } = named;
+fn command(named: &KeyArgs, forget: bool) -> String {
+    let KeyArgs { policy, limit, key, tag, digest, route, config, admin } = named;
     let config = config.as_ref().map(|path| path.display().to_string());
     let admin = admin.map(|address| address.to_string());
     let options = [
@@ -148,8 +148,8 @@ fn command(named: &Named, forget: bool) -> String {
 }
 
 /// The answer in words, below the command that asks for it.
-fn described(answer: &str, command: &str) -> Result<String, NoCounters> {
-    let nonsense = || NoCounters::Store(format!("found {answer:?}, expected counters as JSON"));
+fn described(answer: &str, command: &str) -> Result<String, CounterError> {
+    let nonsense = || CounterError::Store(format!("found {answer:?}, expected counters as JSON"));
     let answer: Value = serde_json::from_str(answer).map_err(|_| nonsense())?;
     let counters = answer.get("counters").and_then(Value::as_array).ok_or_else(nonsense)?;
     let mut text = format!("{command}\n");
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_one_command_line_again() {
-        let named = |key: &str| Named {
+        let named = |key: &str| KeyArgs {
             policy: "public".into(),
             limit: "per-minute".into(),
             key: Some(key.into()),

@@ -25,7 +25,7 @@ mod shell;
 mod top;
 mod words;
 
-use crate::app::{self, App, Inherited, StartError};
+use crate::app::{self, App, InheritedSockets, StartError};
 use crate::cli::print::{err, errln};
 use crate::config;
 
@@ -127,7 +127,7 @@ fn admin_address(text: &str) -> Result<Admin, String> {
 impl Run {
     /// By default the address where `weir key` looks. If it is taken, say by a second proxy, this
     /// one has no admin pages rather than fail over a port that was never asked for.
-    fn admin_address(&self, inherited: &Inherited) -> Option<SocketAddr> {
+    fn admin_address(&self, inherited: &InheritedSockets) -> Option<SocketAddr> {
         match self.admin {
             Some(Admin(address)) => address,
             None => Some(config::ADMIN_DEFAULT).filter(|address| {
@@ -137,7 +137,7 @@ impl Run {
     }
 
     fn start(self) -> ExitCode {
-        let inherited = match Inherited::from_environment() {
+        let inherited = match InheritedSockets::from_environment() {
             Ok(inherited) => inherited,
             Err(error) => {
                 errln!("weir: what this process was started with can't be used: {error}");

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::{CONFIG_DEFAULT, EXIT_WRONG, wrong, wrong_config};
-use crate::app::{self, ReplayAsked, ReplayError, ReplayWatch};
+use crate::app::{self, ReplayError, ReplayObserver, ReplayRun};
 use crate::cli::print::{err, errln, out, outln};
 use crate::clock;
 use crate::replay::{
-    Client, Described, FILES_MAX, FORMATS, Format, Logs, Progress, Reading, Record, Replayed, Seen,
-    stopped_line,
+    Client, DecidedRequest, FILES_MAX, FORMATS, Format, LinePattern, Logs, Progress, Reading,
+    Record, ReplayReport, stopped_line,
 };
 
 /// Time between two lines of progress.
@@ -93,7 +93,7 @@ impl Replay {
     }
 
     /// Returns the file for the page, too, if one was asked for.
-    fn replay(&self) -> Result<(Replayed, Option<Output>), ExitCode> {
+    fn replay(&self) -> Result<(ReplayReport, Option<Output>), ExitCode> {
         let reading = self.reading().map_err(|message| wrong(&message))?;
         if self.logs.len() > FILES_MAX {
             return Err(wrong(&format!(
@@ -117,7 +117,7 @@ impl Replay {
             return Err(wrong("--html and --stopped name the same file"));
         }
         let mut watch = Watch::new(logs.bytes, &paths, stopped);
-        let asked = ReplayAsked {
+        let asked = ReplayRun {
             logs,
             candidate,
             against,
@@ -128,7 +128,7 @@ impl Replay {
         let replayed = app::replay(asked, &read, &mut watch);
         watch.end()?;
         let replayed = replayed.map_err(|error| failed(&error))?;
-        let replayed = Replayed {
+        let replayed = ReplayReport {
             config: self.config.display().to_string(),
             against_config: self.against.as_ref().map(|path| path.display().to_string()),
             ..replayed
@@ -151,7 +151,7 @@ impl Replay {
 
     fn reading(&self) -> Result<Reading, String> {
         match (&self.pattern, self.format) {
-            (Some(pattern), _) => Described::parse(pattern)
+            (Some(pattern), _) => LinePattern::parse(pattern)
                 .map(Reading::Pattern)
                 .map_err(|error| format!("--pattern: {error}")),
             (None, Some(format)) => Ok(Reading::As(format)),
@@ -159,7 +159,7 @@ impl Replay {
         }
     }
 
-    fn report(&self, replayed: &Replayed, page: Option<Output>) -> ExitCode {
+    fn report(&self, replayed: &ReplayReport, page: Option<Output>) -> ExitCode {
         match self.json {
             true => outln!("{}", replayed.json()),
             false => out!("{}", replayed.text()),
@@ -233,7 +233,7 @@ impl Watch {
     }
 }
 
-impl ReplayWatch for Watch {
+impl ReplayObserver for Watch {
     fn progress(&mut self, requests: u64, bytes: u64) {
         let now = clock::monotonic();
         let due = self.drawn.is_none_or(|drawn| now >= drawn + PROGRESS_EVERY);
@@ -250,7 +250,7 @@ impl ReplayWatch for Watch {
         err!("\r\x1b[K{part}{requests} requests, {per_second:.0} a second");
     }
 
-    fn stopped(&mut self, record: &Record, client: &Client, seen: &Seen<'_>) {
+    fn stopped(&mut self, record: &Record, client: &Client, seen: &DecidedRequest<'_>) {
         let Some(Output { file, .. }) = &mut self.stopped else { return };
         let name = self.names.get(usize::from(record.file)).map_or("", String::as_str);
         let line = stopped_line(record, client, name, seen);

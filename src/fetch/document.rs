@@ -11,7 +11,7 @@ use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::{HeaderMap, StatusCode, Uri};
 use http_body::Body as _;
 
-use super::{FETCH_TIME_MAX, Fetched, Reply, Settings};
+use super::{FETCH_TIME_MAX, FetchResult, Reply, Settings};
 use crate::telemetry::{Label as _, Metrics, Mistake};
 use crate::upstream::{self, Cause, Ejection, Retry, Upstream};
 use crate::wire::{Body, BodyError, Request};
@@ -35,7 +35,7 @@ pub struct Document {
 
 /// Why a document was not fetched, or not kept.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum FetchError {
     /// No connection, no reply in time, or a reply that broke off.
     #[error("{0}")]
     Unreached(String),
@@ -58,16 +58,16 @@ pub enum Failed {
     },
 }
 
-impl Failed {
+impl FetchError {
     /// As the metric counts it.
     #[must_use]
-    pub fn label(&self) -> Fetched {
+    pub fn label(&self) -> FetchResult {
         match self {
-            Self::Unreached(_) => Fetched::Unreached,
-            Self::Status(_) => Fetched::Status,
-            Self::TooLarge(_) => Fetched::TooLarge,
-            Self::Refused(_) => Fetched::Refused,
-            Self::Unwritten { .. } => Fetched::Unwritten,
+            Self::Unreached(_) => FetchResult::Unreached,
+            Self::Status(_) => FetchResult::Status,
+            Self::TooLarge(_) => FetchResult::TooLarge,
+            Self::Refused(_) => FetchResult::Refused,
+            Self::Unwritten { .. } => FetchResult::Unwritten,
         }
     }
 }
@@ -82,7 +82,7 @@ impl Document {
             let found = format!("{:?}", without_secrets(&settings.url));
             vec![Mistake::new("url", found, expected)]
         };
-        let Place { origin, authority, path, target } = place(&settings.url).map_err(wrong)?;
+        let UrlParts { origin, authority, path, target } = place(&settings.url).map_err(wrong)?;
         let to = upstream::Settings {
             tls: settings.tls.clone(),
             connect: FETCH_TIME_MAX,
@@ -130,24 +130,24 @@ impl Document {
     /// Fetches it once, within [`FETCH_TIME_MAX`].
     ///
     /// # Errors
-    /// See [`Failed`]. Nothing is written here.
+    /// See [`FetchError`]. Nothing is written here.
     pub async fn fetch(&self) -> Reply {
         let exchange = tokio::time::timeout(FETCH_TIME_MAX, self.exchange());
-        exchange.await.unwrap_or_else(|_| Err(Failed::Unreached(late())))
+        exchange.await.unwrap_or_else(|_| Err(FetchError::Unreached(late())))
     }
 
     async fn exchange(&self) -> Reply {
         let mut request = http::Request::get(&self.target)
             .body(Body::empty())
-            .map_err(|error| Failed::Unreached(error.to_string()))?;
+            .map_err(|error| FetchError::Unreached(error.to_string()))?;
         request.headers_mut().clone_from(&self.fields);
         let reply = match self.upstream.send(Request::from(request)).await {
             Ok(reply) => reply,
-            Err(error) => return Err(Failed::Unreached(self.why(error.cause).await)),
+            Err(error) => return Err(FetchError::Unreached(self.why(error.cause).await)),
         };
         let (head, body) = reply.into_http().into_parts();
         if head.status != StatusCode::OK {
-            return Err(Failed::Status(head.status));
+            return Err(FetchError::Status(head.status));
         }
         self.read(body).await
     }
@@ -156,8 +156,8 @@ impl Document {
         let (mut body, mut bytes) = (body.limit(self.settings.bytes_max), Vec::new());
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             let frame = frame.map_err(|error| match error {
-                BodyError::TooLarge { limit_bytes } => Failed::TooLarge(limit_bytes),
-                broken => Failed::Unreached(broken.to_string()),
+                BodyError::TooLarge { limit_bytes } => FetchError::TooLarge(limit_bytes),
+                broken => FetchError::Unreached(broken.to_string()),
             })?;
             if let Some(data) = frame.data_ref() {
                 bytes.extend_from_slice(data);
@@ -186,7 +186,7 @@ fn late() -> String {
 
 /// A URL taken apart.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct UrlParts {
     origin: String,
     authority: String,
     path: String,
@@ -194,7 +194,7 @@ struct Place {
 }
 
 /// The error is what was expected.
-fn place(url: &str) -> Result<Place, &'static str> {
+fn place(url: &str) -> Result<UrlParts, &'static str> {
     // A fragment is the reader's, and would be lost without a word.
     let uri: Uri = url.parse().map_err(|_| EXPECTED)?;
     let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
@@ -209,7 +209,7 @@ fn place(url: &str) -> Result<Place, &'static str> {
         return Err(EXPECTED_TLS);
     }
     let target = uri.path_and_query().map_or("/", |target| target.as_str());
-    Ok(Place {
+    Ok(UrlParts {
         origin: format!("{scheme}://{authority}"),
         authority: authority.to_string(),
         path: uri.path().to_owned(),

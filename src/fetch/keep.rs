@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::{AbortHandle, spawn_blocking, spawn_local};
 use tokio::time::sleep;
 
-use super::{Accept, Document, Failed, Fetched, Settings, Shared, State, file};
+use super::{Accept, Document, FetchError, FetchResult, Settings, Shared, State, file};
 use crate::telemetry::Label as _;
 
 /// Between two fetches of a document pass this many seconds, at least.
@@ -25,7 +25,7 @@ const RETRY_FIRST: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// A document that is fetched, and its task.
-struct Kept {
+struct RunningFetch {
     document: Arc<Document>,
     task: AbortHandle,
 }
@@ -36,7 +36,7 @@ pub(super) async fn run(
     accept: &Arc<Accept>,
     mut documents: watch::Receiver<Vec<Arc<Document>>>,
 ) {
-    let mut all: Vec<Kept> = Vec::new();
+    let mut all: Vec<RunningFetch> = Vec::new();
     let one_at_a_time = Arc::new(Mutex::new(()));
     loop {
         let current = documents.borrow_and_update().clone();
@@ -58,7 +58,7 @@ pub(super) async fn run(
                 document: Arc::clone(&document),
             };
             let task = spawn_local(keeper.keep()).abort_handle();
-            all.push(Kept { document, task });
+            all.push(RunningFetch { document, task });
         }
         if documents.changed().await.is_err() {
             return;
@@ -91,24 +91,25 @@ impl Keeper {
         }
     }
 
-    async fn refresh(&self) -> Result<Fetched, Failed> {
+    async fn refresh(&self) -> Result<FetchResult, FetchError> {
         let bytes = self.document.fetch().await?;
         let _turn = self.one_at_a_time.lock().await;
         let (document, accept) = (Arc::clone(&self.document), Arc::clone(&self.accept));
         let taken = spawn_blocking(move || take(&document, &bytes, &*accept)).await;
-        taken.unwrap_or_else(|_| Err(Failed::Refused("trying it panicked".to_owned())))
+        taken.unwrap_or_else(|_| Err(FetchError::Refused("trying it panicked".to_owned())))
     }
 }
 
 /// Writes a document into its file, if it is another one and can be used.
-fn take(document: &Document, bytes: &[u8], accept: &Accept) -> Result<Fetched, Failed> {
+fn take(document: &Document, bytes: &[u8], accept: &Accept) -> Result<FetchResult, FetchError> {
     let path = &document.settings().file;
     if file::holds(path, bytes) {
-        return Ok(Fetched::Unchanged);
+        return Ok(FetchResult::Unchanged);
     }
-    accept(document, bytes).map_err(Failed::Refused)?;
-    file::replace(path, bytes).map_err(|error| Failed::Unwritten { path: path.clone(), error })?;
-    Ok(Fetched::New)
+    accept(document, bytes).map_err(FetchError::Refused)?;
+    file::replace(path, bytes)
+        .map_err(|error| FetchError::Unwritten { path: path.clone(), error })?;
+    Ok(FetchResult::New)
 }
 
 /// How long to wait after this many failures in a row.
@@ -127,7 +128,7 @@ fn jittered(wait: Duration) -> Duration {
 }
 
 /// Logs what is new: another document, a failure for another reason than before, and its end.
-fn log(document: &Document, before: &State, result: &Result<Fetched, Failed>) {
+fn log(document: &Document, before: &State, result: &Result<FetchResult, FetchError>) {
     let Settings { setting, file, .. } = document.settings();
     let (url, file) = (document.url(), file.display());
     match result {
@@ -135,7 +136,7 @@ fn log(document: &Document, before: &State, result: &Result<Fetched, Failed>) {
             if before.error.is_some() {
                 tracing::info!(setting, url, "a document can be renewed again");
             }
-            if *fetched == Fetched::New {
+            if *fetched == FetchResult::New {
                 tracing::info!(setting, url, %file, "a new document was fetched");
             }
         }

@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::telemetry::{CounterSet, Metrics, Mistake, labels, names};
 use weir_tls::ClientTls;
 
-pub use document::{Document, Failed};
+pub use document::{Document, FetchError};
 pub use file::replace;
 pub use keep::{EVERY, EVERY_DEFAULT};
 
@@ -54,7 +54,7 @@ pub struct Settings {
 
 labels! {
     /// What a fetch led to: a metric's label.
-    pub enum Fetched {
+    pub enum FetchResult {
         /// Another document, which is in the file now.
         New = "new",
         /// What the file holds already.
@@ -84,7 +84,7 @@ pub struct State {
 }
 
 /// What a fetch has brought.
-pub type Reply = Result<Vec<u8>, Failed>;
+pub type Reply = Result<Vec<u8>, FetchError>;
 
 /// Whether a document can be used. The error says why not.
 type Accept = dyn Fn(&Document, &[u8]) -> Result<(), String> + Send + Sync;
@@ -186,9 +186,9 @@ impl Shared {
     }
 
     /// Notes how a fetch ended. Returns the state before it.
-    fn note(&self, document: &Document, result: &Result<Fetched, Failed>) -> State {
+    fn note(&self, document: &Document, result: &Result<FetchResult, FetchError>) -> State {
         let Settings { setting, policy, member, .. } = document.settings();
-        let counters: CounterSet<Fetched> =
+        let counters: CounterSet<FetchResult> =
             self.metrics.counters(names::DOCUMENTS_FETCHED, &[policy, member]);
         counters.inc(match result {
             Ok(fetched) => *fetched,
@@ -240,7 +240,7 @@ pub fn now(all: &[Settings]) -> Result<Vec<(Document, Reply)>, Vec<Mistake>> {
     let ended = thread::scope(|scope| scope.spawn(fetch).join());
     let fetched = ended.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
     let results = fetched.unwrap_or_else(|error| {
-        documents.iter().map(|_| Err(Failed::Unreached(error.to_string()))).collect()
+        documents.iter().map(|_| Err(FetchError::Unreached(error.to_string()))).collect()
     });
     Ok(documents.into_iter().zip(results).collect())
 }

@@ -7,7 +7,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use memchr::memchr;
 
-use super::{Framing, Malformed};
+use super::{Framing, FramingError};
 
 /// Maximum bytes of a chunk's first line, including extensions.
 const CHUNK_LINE_BYTES_MAX: usize = 4 << 10;
@@ -41,7 +41,7 @@ pub(crate) struct Decoder {
 
 /// What the first bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum BodyPart {
     /// So many bytes of content.
     Data(usize),
     /// Incomplete: more bytes are needed.
@@ -70,29 +70,33 @@ impl Decoder {
         &mut self,
         mut bytes: &[u8],
         mut skip: impl FnMut(usize),
-    ) -> Result<Next, Malformed> {
+    ) -> Result<BodyPart, FramingError> {
         loop {
             let (skipped, state) = match self.state {
                 State::Length(left) | State::Data(left) => {
                     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                    return Ok(if here == 0 { Next::More } else { Next::Data(here) });
+                    return Ok(if here == 0 { BodyPart::More } else { BodyPart::Data(here) });
                 }
                 State::UntilClose => {
-                    return Ok(if bytes.is_empty() { Next::More } else { Next::Data(bytes.len()) });
+                    return Ok(if bytes.is_empty() {
+                        BodyPart::More
+                    } else {
+                        BodyPart::Data(bytes.len())
+                    });
                 }
-                State::End => return Ok(Next::End),
+                State::End => return Ok(BodyPart::End),
                 State::Size => match self.size(bytes)? {
-                    None => return Ok(Next::More),
+                    None => return Ok(BodyPart::More),
                     Some((line, 0)) => (line, State::Trailers),
                     Some((line, size)) => (line, State::Data(size)),
                 },
                 State::DataEnd => match bytes {
                     [b'\r', b'\n', ..] => (2, State::Size),
-                    [] | [b'\r'] => return Ok(Next::More),
-                    _ => return Err(Malformed("a chunk is longer than its size")),
+                    [] | [b'\r'] => return Ok(BodyPart::More),
+                    _ => return Err(FramingError("a chunk is longer than its size")),
                 },
                 State::Trailers => match self.trailers(bytes)? {
-                    None => return Ok(Next::More),
+                    None => return Ok(BodyPart::More),
                     Some(length) => (length, State::End),
                 },
             };
@@ -140,17 +144,17 @@ impl Decoder {
     }
 
     /// Parses a chunk's first line: its length and the chunk's size (RFC 9112, 7.1).
-    fn size(&mut self, bytes: &[u8]) -> Result<Option<(usize, u64)>, Malformed> {
+    fn size(&mut self, bytes: &[u8]) -> Result<Option<(usize, u64)>, FramingError> {
         let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         if digits > SIZE_DIGITS_MAX || (digits == 0 && !bytes.is_empty()) {
-            return Err(Malformed("a chunk's size is not a number"));
+            return Err(FramingError("a chunk's size is not a number"));
         }
         let searched = bytes.get(..bytes.len().min(CHUNK_LINE_BYTES_MAX)).unwrap_or_default();
         let Some(end) = memchr(b'\n', searched) else {
             let rest = bytes.get(digits..).unwrap_or_default();
             check_extension(rest.strip_suffix(b"\r").unwrap_or(rest))?;
             return if bytes.len() >= CHUNK_LINE_BYTES_MAX {
-                Err(Malformed("a chunk's first line is too long"))
+                Err(FramingError("a chunk's first line is too long"))
             } else {
                 Ok(None)
             };
@@ -158,22 +162,22 @@ impl Decoder {
         let line = bytes
             .get(..end)
             .and_then(|line| line.strip_suffix(b"\r"))
-            .ok_or(Malformed("a chunk's line ends without a carriage return"))?;
+            .ok_or(FramingError("a chunk's line ends without a carriage return"))?;
         let (digits, extension) =
-            line.split_at_checked(digits).ok_or(Malformed("a chunk's size is not a number"))?;
+            line.split_at_checked(digits).ok_or(FramingError("a chunk's size is not a number"))?;
         check_extension(extension)?;
         self.extension_bytes += extension.len();
         if self.extension_bytes > EXTENSION_BYTES_MAX {
-            return Err(Malformed("the chunks' extensions are too long"));
+            return Err(FramingError("the chunks' extensions are too long"));
         }
         let size = std::str::from_utf8(digits)
             .ok()
             .and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        Ok(Some((end + 1, size.ok_or(Malformed("a chunk's size is not a number"))?)))
+        Ok(Some((end + 1, size.ok_or(FramingError("a chunk's size is not a number"))?)))
     }
 
     /// Parses the trailers and returns their length with the empty line (RFC 9112, 7.1.2).
-    fn trailers(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    fn trailers(&mut self, bytes: &[u8]) -> Result<Option<usize>, FramingError> {
         match bytes {
             [b'\r', b'\n', ..] => return Ok(Some(2)),
             [] | [b'\r'] => return Ok(None),
@@ -183,7 +187,7 @@ impl Decoder {
         let Some(end) = memchr::memmem::find(searched, b"\r\n\r\n") else {
             // Reported early, and not only when the limit is reached.
             return if bytes.len() >= TRAILER_BYTES_MAX || has_bare_line_end(searched) {
-                Err(Malformed("the trailers are not valid"))
+                Err(FramingError("the trailers are not valid"))
             } else {
                 Ok(None)
             };
@@ -198,29 +202,29 @@ impl Decoder {
                 let mut map = HeaderMap::with_capacity(fields.len());
                 for field in fields {
                     let name = HeaderName::from_bytes(field.name.as_bytes())
-                        .map_err(|_| Malformed("a trailer's name is not valid"))?;
+                        .map_err(|_| FramingError("a trailer's name is not valid"))?;
                     map.append(
                         name,
                         HeaderValue::from_bytes(field.value)
-                            .map_err(|_| Malformed("a trailer's value is not valid"))?,
+                            .map_err(|_| FramingError("a trailer's value is not valid"))?,
                     );
                 }
                 self.trailers = Some(Box::new(map));
                 Ok(Some(end))
             }
-            _ => Err(Malformed("the trailers are not valid")),
+            _ => Err(FramingError("the trailers are not valid")),
         }
     }
 }
 
 /// Checks what follows a chunk's size on its line: blanks, or extensions of visible characters.
-fn check_extension(text: &[u8]) -> Result<(), Malformed> {
+fn check_extension(text: &[u8]) -> Result<(), FramingError> {
     let begins = text.iter().find(|byte| !matches!(byte, b' ' | b'\t'));
     let visible = text.iter().all(|byte| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7F));
     if visible && begins.is_none_or(|byte| *byte == b';') {
         Ok(())
     } else {
-        Err(Malformed("a chunk's extension is not valid"))
+        Err(FramingError("a chunk's extension is not valid"))
     }
 }
 

@@ -13,10 +13,10 @@
 //! |---|---|---|---|
 //! | `Length` | content, as many bytes as declared | `End` | `Cut` |
 //! | `UntilClose` | content | `End` when the connection ends | - |
-//! | `Size` | a chunk's size, extensions, CRLF | `Data`, or `Trailers` after size 0 | `Cut`; anything else is `Malformed` |
+//! | `Size` | a chunk's size, extensions, CRLF | `Data`, or `Trailers` after size 0 | `Cut`; anything else is `FramingError` |
 //! | `Data` | content, as many bytes as the chunk's size | `DataEnd` | `Cut` |
-//! | `DataEnd` | CRLF | `Size` | `Cut`; anything else is `Malformed` |
-//! | `Trailers` | field lines and an empty line | `End` | `Cut`; anything else is `Malformed` |
+//! | `DataEnd` | CRLF | `Size` | `Cut`; anything else is `FramingError` |
+//! | `Trailers` | field lines and an empty line | `End` | `Cut`; anything else is `FramingError` |
 //! | `End` | the next message | - | - |
 
 mod date;
@@ -29,7 +29,7 @@ mod send;
 mod tests;
 mod write;
 
-pub(crate) use decode::{Decoder, Next};
+pub(crate) use decode::{BodyPart, Decoder};
 pub(crate) use framing::Framing;
 pub(crate) use head::{HeadError, ReplyHead, RequestHead, Scan};
 #[cfg(test)]
@@ -44,4 +44,4 @@ pub(crate) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The framing of a body is broken, so its connection can't be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) struct FramingError(pub(crate) &'static str);

@@ -7,7 +7,7 @@ use std::task::{Poll, ready};
 
 use http::HeaderMap;
 
-use super::{Decoder, Framing, Next};
+use super::{BodyPart, Decoder, Framing};
 use crate::wire::{BodyError, Buffer};
 
 /// See the module documentation.
@@ -46,12 +46,12 @@ impl Reader {
     ) -> Poll<Result<(), BodyError>> {
         loop {
             match self.next() {
-                Ok(Next::Data(bytes)) => {
+                Ok(BodyPart::Data(bytes)) => {
                     self.content_bytes = bytes;
                     return Poll::Ready(Ok(()));
                 }
-                Ok(Next::End) => return Poll::Ready(Ok(())),
-                Ok(Next::More) => {}
+                Ok(BodyPart::End) => return Poll::Ready(Ok(())),
+                Ok(BodyPart::More) => {}
                 Err(_) => return Poll::Ready(Err(BodyError::Malformed)),
             }
             match ready!(self.input.poll_fill_body(&mut read)) {
@@ -70,14 +70,14 @@ impl Reader {
     /// Discards what has arrived of the body. Returns whether that was the rest of it.
     pub(crate) fn discard(&mut self) -> bool {
         self.content_bytes = 0;
-        while let Ok(Next::Data(bytes)) = self.next() {
+        while let Ok(BodyPart::Data(bytes)) = self.next() {
             self.input.consume(bytes);
             self.decoder.consumed(bytes);
         }
         self.decoder.is_end()
     }
 
-    fn next(&mut self) -> Result<Next, super::Malformed> {
+    fn next(&mut self) -> Result<BodyPart, super::FramingError> {
         let mut skipped = 0;
         let next = self.decoder.next(self.input.bytes(), |bytes| skipped += bytes);
         self.input.consume(skipped);

@@ -86,7 +86,7 @@ pub struct Counts {
 }
 
 /// What is remembered of one request.
-pub trait Remembered: Send {
+pub trait Entry: Send {
     /// The memory that it takes, in bytes.
     fn bytes(&self) -> usize;
 }
@@ -124,7 +124,7 @@ struct Worker<R> {
     top: Mutex<Top>,
 }
 
-impl<R: Remembered> Insight<R> {
+impl<R: Entry> Insight<R> {
     /// For so many workers, and one more slot that all other threads share. Remembers nothing until
     /// [`apply`](Self::apply).
     #[must_use]
@@ -308,7 +308,7 @@ impl<R> fmt::Debug for Insight<R> {
 mod tests {
     use super::*;
 
-    impl Remembered for u32 {
+    impl Entry for u32 {
         fn bytes(&self) -> usize {
             100
         }

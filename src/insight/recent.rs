@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Counts, Kind, Remembered};
+use super::{Counts, Entry, Kind};
 
 /// One in so many bytes is for the sample.
 const SAMPLES_BYTES_PART: usize = 4;
@@ -23,7 +23,7 @@ impl<R> Default for Recent<R> {
     }
 }
 
-impl<R: Remembered> Recent<R> {
+impl<R: Entry> Recent<R> {
     pub(super) fn bound(
         &mut self,
         refusals_max: usize,
@@ -77,7 +77,7 @@ impl<R> Default for Ring<R> {
     }
 }
 
-impl<R: Remembered> Ring<R> {
+impl<R: Entry> Ring<R> {
     fn bound(&mut self, count_max: usize, bytes_max: usize) {
         (self.count_max, self.bytes_max) = (count_max, bytes_max);
         self.make_room(0, 0);
@@ -111,9 +111,9 @@ impl<R: Remembered> Ring<R> {
 mod tests {
     use super::*;
 
-    struct Heavy(usize);
+    struct LargeEntry(usize);
 
-    impl Remembered for Heavy {
+    impl Entry for LargeEntry {
         fn bytes(&self) -> usize {
             self.0
         }
@@ -124,15 +124,15 @@ mod tests {
         let mut recent = Recent::default();
         recent.bound(1_000, 1_000, 1_000, 4_000);
         for _ in 0..100 {
-            recent.push(Heavy(100), Kind::Refusal);
-            recent.push(Heavy(100), Kind::Rejection);
-            recent.push(Heavy(100), Kind::Sample);
+            recent.push(LargeEntry(100), Kind::Refusal);
+            recent.push(LargeEntry(100), Kind::Rejection);
+            recent.push(LargeEntry(100), Kind::Sample);
         }
         let counts = |refusals: usize| Counts { refusals, rejections: 5, samples: 10 };
         assert_eq!(recent.counts(), counts(25));
-        recent.push(Heavy(2_501), Kind::Refusal);
+        recent.push(LargeEntry(2_501), Kind::Refusal);
         assert_eq!(recent.counts(), counts(25));
-        recent.push(Heavy(2_500), Kind::Refusal);
+        recent.push(LargeEntry(2_500), Kind::Refusal);
         assert_eq!(recent.counts(), counts(1), "a heavy one displaces as many as it weighs");
         assert_eq!(recent.iter().next().unwrap().0.0, 2_500);
     }

@@ -23,7 +23,7 @@ pub(super) const ENTRIES_MAX: usize = 16_384;
 
 /// A key with its units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heavy {
+pub(super) struct HeavyKey {
     pub(super) key: Digest,
     /// At most this many.
     pub(super) units: u64,
@@ -156,11 +156,11 @@ impl Sketch {
     }
 
     /// All entries, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Heavy> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = HeavyKey> {
         self.heap.iter().filter_map(|(units, entry)| {
             let at = usize::from(*entry);
             let (key, error) = (*self.keys.get(at)?, *self.errors.get(at)?);
-            Some(Heavy { key, units: *units, error, text: self.texts.get(at)?.clone() })
+            Some(HeavyKey { key, units: *units, error, text: self.texts.get(at)?.clone() })
         })
     }
 
@@ -309,7 +309,8 @@ mod tests {
         let total: u64 = truth.values().sum();
         assert_eq!(sketch.total(), total);
         assert!(sketch.len() <= entries_max);
-        let found: HashMap<Digest, Heavy> = sketch.iter().map(|heavy| (heavy.key, heavy)).collect();
+        let found: HashMap<Digest, HeavyKey> =
+            sketch.iter().map(|heavy| (heavy.key, heavy)).collect();
         assert_eq!(found.len(), sketch.len(), "each key once");
         for (number, units) in truth {
             match found.get(&digest(*number)) {
@@ -372,7 +373,7 @@ mod tests {
         sketch.add(digest(1), 5, "one", true, SEED);
         sketch.add(digest(2), 1, "two", true, SEED);
         sketch.add(digest(3), 1, &long, false, SEED);
-        let mut heavies: Vec<Heavy> = sketch.iter().collect();
+        let mut heavies: Vec<HeavyKey> = sketch.iter().collect();
         heavies.sort_by_key(|heavy| heavy.units);
         let [three, one] = &heavies[..] else { panic!("{heavies:?}") };
         assert_eq!((one.text.as_str(), one.units, one.error), ("one", 5, 0));

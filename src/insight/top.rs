@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Digest;
-use super::sketch::{ENTRIES_MAX, Heavy, Sketch};
+use super::sketch::{ENTRIES_MAX, HeavyKey, Sketch};
 
 /// Limits of one worker that are watched, at most.
 const LIMITS_MAX: usize = 256;
@@ -33,7 +33,7 @@ pub struct LimitName {
 #[derive(Debug)]
 pub struct Top {
     /// By the digest of the limit's name.
-    limits: HashMap<u128, Limit, BuildHasherDefault<Spread>>,
+    limits: HashMap<u128, Limit, BuildHasherDefault<DigestHasher>>,
     /// Where keys stand in sketches.
     seed: u64,
     /// When the windows that are counted in began.
@@ -77,9 +77,9 @@ pub enum Happened {
 
 /// Digests are spread well.
 #[derive(Debug, Default)]
-struct Spread(u64);
+struct DigestHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for DigestHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -176,9 +176,9 @@ impl Top {
     }
 
     /// Copies of a limit's sketches: what was used, and what was refused.
-    fn copied(&self, limit: u128) -> [Vec<Copied>; 2] {
+    fn copied(&self, limit: u128) -> [Vec<SketchCopy>; 2] {
         let windows = || self.limits.get(&limit).into_iter().flat_map(|limit| &limit.windows);
-        let of = |sketch: &Sketch| Copied {
+        let of = |sketch: &Sketch| SketchCopy {
             total: sketch.total(),
             unseen: sketch.unseen_max(),
             keys: sketch.iter().collect(),
@@ -297,10 +297,10 @@ pub struct TopKeys {
 }
 
 /// A copy of a sketch, so that nothing is added up while its worker waits.
-struct Copied {
+struct SketchCopy {
     total: u64,
     unseen: u64,
-    keys: Vec<Heavy>,
+    keys: Vec<HeavyKey>,
 }
 
 /// Sketches of one limit, added up.
@@ -322,10 +322,10 @@ struct SumOfKey {
 }
 
 impl Sum {
-    fn add(&mut self, Copied { total, unseen, keys }: Copied) {
+    fn add(&mut self, SketchCopy { total, unseen, keys }: SketchCopy) {
         self.total = self.total.saturating_add(total);
         self.unseen = self.unseen.saturating_add(unseen);
-        for Heavy { key, units, error, text } in keys {
+        for HeavyKey { key, units, error, text } in keys {
             let sum = self.keys.entry(key).or_default();
             sum.units = sum.units.saturating_add(units);
             sum.error = sum.error.saturating_add(error);

@@ -15,9 +15,9 @@ const CONTENT_BYTES_MAX: usize = 256 << 10;
 
 /// What a decoder writes to. It is emptied after each part.
 #[derive(Default)]
-pub(super) struct Out(Vec<u8>);
+pub(super) struct DecodeBuffer(Vec<u8>);
 
-impl Write for Out {
+impl Write for DecodeBuffer {
     fn write(&mut self, content: &[u8]) -> io::Result<usize> {
         if self.0.len() + content.len() > CONTENT_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
@@ -35,10 +35,10 @@ impl Write for Out {
 pub(super) enum Decoder {
     /// There is none.
     Identity,
-    Gzip(Box<flate2::write::MultiGzDecoder<Out>>),
-    Deflate(Box<flate2::write::ZlibDecoder<Out>>),
-    Brotli(Box<brotli_decompressor::DecompressorWriter<Out>>),
-    Zstd(Box<zstd::stream::write::Decoder<'static, Out>>),
+    Gzip(Box<flate2::write::MultiGzDecoder<DecodeBuffer>>),
+    Deflate(Box<flate2::write::ZlibDecoder<DecodeBuffer>>),
+    Brotli(Box<brotli_decompressor::DecompressorWriter<DecodeBuffer>>),
+    Zstd(Box<zstd::stream::write::Decoder<'static, DecodeBuffer>>),
     /// It is unknown, or the data is not what it says.
     Unreadable,
 }
@@ -73,12 +73,12 @@ impl Decoder {
     fn named(coding: &str) -> Self {
         let is = |name: &str| coding.eq_ignore_ascii_case(name);
         if is("gzip") || is("x-gzip") {
-            Self::Gzip(Box::new(flate2::write::MultiGzDecoder::new(Out::default())))
+            Self::Gzip(Box::new(flate2::write::MultiGzDecoder::new(DecodeBuffer::default())))
         } else if is("deflate") {
-            Self::Deflate(Box::new(flate2::write::ZlibDecoder::new(Out::default())))
+            Self::Deflate(Box::new(flate2::write::ZlibDecoder::new(DecodeBuffer::default())))
         } else if is("br") {
             let decoder =
-                brotli_decompressor::DecompressorWriter::new(Out::default(), BUFFER_BYTES);
+                brotli_decompressor::DecompressorWriter::new(DecodeBuffer::default(), BUFFER_BYTES);
             Self::Brotli(Box::new(decoder))
         } else if is("zstd") {
             zstd_decoder().map_or(Self::Unreadable, |decoder| Self::Zstd(Box::new(decoder)))
@@ -107,7 +107,7 @@ impl Decoder {
             Self::Zstd(decoder) => decoded(decoder, part).map(|()| mem::take(decoder.get_mut())),
         };
         match decoded {
-            Ok(Out(content)) => sink(&content),
+            Ok(DecodeBuffer(content)) => sink(&content),
             Err(_) => *self = Self::Unreadable,
         }
     }
@@ -118,8 +118,8 @@ fn decoded(decoder: &mut impl Write, part: &[u8]) -> io::Result<()> {
     decoder.flush()
 }
 
-fn zstd_decoder() -> io::Result<zstd::stream::write::Decoder<'static, Out>> {
-    let mut decoder = zstd::stream::write::Decoder::new(Out::default())?;
+fn zstd_decoder() -> io::Result<zstd::stream::write::Decoder<'static, DecodeBuffer>> {
+    let mut decoder = zstd::stream::write::Decoder::new(DecodeBuffer::default())?;
     decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
     Ok(decoder)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::pointer::{Pointer, Pointers};
-use super::scan::{Found, Kind};
+use super::scan::{FoundValue, Kind};
 use super::select::scan;
 
 /// Places of one document that an edit changes, at most: more are written to make it grow.
@@ -40,7 +40,7 @@ impl Edit {
         // Where the last value at each level began. A value comes after all that it contains.
         let mut last: Vec<Option<u64>> = vec![None; tokens.len() + 2];
         let mut possible = true;
-        let valid = scan(&pointers, document, &mut |found: Found<'_>| {
+        let valid = scan(&pointers, document, &mut |found: FoundValue<'_>| {
             let level = found.pointer;
             let contains = last.get(level + 1).copied().flatten();
             // The same value once more: its name, or one on the way, is in another case.
@@ -61,7 +61,7 @@ impl Edit {
     }
 
     /// Sets the value that the tokens in `missing` lead to from a value that was found.
-    fn patch(&self, document: &[u8], found: &Found<'_>, missing: &[String]) -> Option<Patch> {
+    fn patch(&self, document: &[u8], found: &FoundValue<'_>, missing: &[String]) -> Option<Patch> {
         let (start, end) = (usize::try_from(found.start).ok()?, usize::try_from(found.end).ok()?);
         let nested = |names: &[String]| {
             let mut text = self.json.to_string();

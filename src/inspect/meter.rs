@@ -8,7 +8,7 @@ use super::coding::Decoder;
 use super::events::{Events, Part};
 use super::pointer::{Pointer, Pointers};
 use super::repeat::Repeat;
-use super::scan::{Found, Kind, Scanner};
+use super::scan::{FoundValue, Kind, Scanner};
 
 /// The largest number that a meter reads: what a counter can hold.
 const NUMBER_MAX: u64 = 1 << 52;
@@ -51,7 +51,7 @@ impl Gather {
     }
 
     /// What a value that was found contributes.
-    fn value(self, found: &Found<'_>) -> Option<u64> {
+    fn value(self, found: &FoundValue<'_>) -> Option<u64> {
         match self {
             Self::Last | Self::Max | Self::Sum => number(found.number),
             Self::Bytes => match found.kind {
@@ -213,7 +213,7 @@ impl Reading {
 impl Documents {
     fn feed(&mut self, list: &[Meter], content: &[u8]) {
         let Self { form, scanner, repeat, values } = self;
-        let mut found = |found: Found<'_>| gather(list, values, &found);
+        let mut found = |found: FoundValue<'_>| gather(list, values, &found);
         match form {
             Form::Document => scanner.feed(content, &mut found),
             Form::Events(events) => events.feed(content, &mut |part| match part {
@@ -239,7 +239,7 @@ impl Documents {
 
     fn finish(&mut self, list: &[Meter]) {
         let Self { form, scanner, values, .. } = self;
-        let mut found = |found: Found<'_>| gather(list, values, &found);
+        let mut found = |found: FoundValue<'_>| gather(list, values, &found);
         if let Form::Events(events) = form {
             events.finish(&mut |part| {
                 if part == Part::End {
@@ -253,7 +253,7 @@ impl Documents {
     }
 }
 
-fn gather(list: &[Meter], values: &mut SmallVec<[Option<u64>; 8]>, found: &Found<'_>) {
+fn gather(list: &[Meter], values: &mut SmallVec<[Option<u64>; 8]>, found: &FoundValue<'_>) {
     let meter = list.get(found.pointer).zip(values.get_mut(found.pointer));
     if let Some((meter, value)) = meter
         && let Some(new) = meter.gather.value(found)

@@ -1,7 +1,7 @@
 //! Reads documents that differ from the one before only in their texts, as the events of a stream
 //! mostly do, many times faster than by scanning: the rest is compared, not parsed.
 
-use super::scan::{Found, Kind, Scanner};
+use super::scan::{FoundValue, Kind, Scanner};
 
 /// Bytes of a document that is kept to compare others with.
 const BYTES_MAX: usize = 4 << 10;
@@ -42,7 +42,7 @@ impl Repeat {
         &mut self,
         document: &[u8],
         scanner: &mut Scanner,
-        sink: &mut impl FnMut(Found<'_>),
+        sink: &mut impl FnMut(FoundValue<'_>),
     ) {
         if self.usable && self.matches(document, sink) {
             self.misses = 0;
@@ -56,7 +56,12 @@ impl Repeat {
     }
 
     /// Scans a document, and keeps it.
-    fn learn(&mut self, document: &[u8], scanner: &mut Scanner, sink: &mut impl FnMut(Found<'_>)) {
+    fn learn(
+        &mut self,
+        document: &[u8],
+        scanner: &mut Scanner,
+        sink: &mut impl FnMut(FoundValue<'_>),
+    ) {
         self.found.clear();
         let kept = &mut self.found;
         scanner.record_texts();
@@ -87,7 +92,7 @@ impl Repeat {
     }
 
     /// Whether `document` is the kept one with other texts. What is found in it is passed on then.
-    fn matches(&self, document: &[u8], sink: &mut impl FnMut(Found<'_>)) -> bool {
+    fn matches(&self, document: &[u8], sink: &mut impl FnMut(FoundValue<'_>)) -> bool {
         // The bytes of each text without its quotes.
         let mut lengths = [0_u64; TEXTS_MAX];
         let mut rest = document;
@@ -121,7 +126,7 @@ impl Repeat {
                 Kind::Number => self.document.get(value.start..value.end).unwrap_or_default(),
                 _ => &[],
             };
-            sink(Found {
+            sink(FoundValue {
                 pointer: value.pointer,
                 kind: value.kind,
                 // Only the sizes of arrays and objects are asked for, and there are none.

@@ -17,7 +17,7 @@ const NUMBER_BYTES_MAX: usize = 64;
 
 /// A value that a pointer leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found<'a> {
+pub(super) struct FoundValue<'a> {
     /// The pointer's index.
     pub(super) pointer: usize,
     pub(super) kind: Kind,
@@ -146,9 +146,9 @@ impl Number {
 }
 
 /// What is called for each value that is found.
-pub(super) trait Sink: FnMut(Found<'_>) {}
+pub(super) trait Sink: FnMut(FoundValue<'_>) {}
 
-impl<F: FnMut(Found<'_>)> Sink for F {}
+impl<F: FnMut(FoundValue<'_>)> Sink for F {}
 
 impl Scanner {
     pub(super) fn new(pointers: Arc<Pointers>) -> Self {
@@ -387,7 +387,7 @@ impl Scanner {
             if kind == Kind::Number && !self.overlong { &self.kept } else { Default::default() };
         for pointer in self.pointers.ends(&places) {
             let text_bytes = if kind == Kind::Text { self.text_bytes } else { 0 };
-            sink(Found { pointer, kind, start: self.start, end: self.at, number, text_bytes });
+            sink(FoundValue { pointer, kind, start: self.start, end: self.at, number, text_bytes });
         }
     }
 

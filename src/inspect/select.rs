@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::pointer::{Pointer, Pointers};
-use super::scan::{Found, Kind, Scanner};
+use super::scan::{FoundValue, Kind, Scanner};
 
 /// Values found in one document, at most: a client may write one name as often as it likes.
 const VALUES_MAX: usize = 64;
@@ -98,14 +98,14 @@ fn repeat(values: &mut Vec<(usize, String)>, index: usize) {
 pub(super) fn scan(
     pointers: &Arc<Pointers>,
     document: &[u8],
-    sink: &mut impl FnMut(Found<'_>),
+    sink: &mut impl FnMut(FoundValue<'_>),
 ) -> bool {
     let mut scanner = Scanner::new(Arc::clone(pointers));
     scanner.feed(document, sink);
     scanner.finish(sink)
 }
 
-fn shown(text: &str, found: &Found<'_>, as_json: bool) -> Option<String> {
+fn shown(text: &str, found: &FoundValue<'_>, as_json: bool) -> Option<String> {
     let (start, end) = (usize::try_from(found.start).ok()?, usize::try_from(found.end).ok()?);
     let json = text.get(start..end)?;
     match found.kind {

@@ -12,10 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 use super::bind::BACKLOG_MAX;
 use super::connection::Connection;
 use super::error::ErrorCounters;
-use super::permits::{Connections, NoPermit, Permit};
+use super::permits::{Connections, Permit, PermitError};
 use super::state::ConnectionState;
 use super::{ConfigSource, ConnectionSettings, Drain, Handler, Listener};
-use crate::clock::{self, Seldom};
+use crate::clock::{self, LogThrottle};
 use crate::telemetry::{Counter, CounterSet, Metrics, labels, names};
 use crate::wire;
 
@@ -84,7 +84,7 @@ impl Drop for AbortOnDrop {
 
 labels! {
     /// Why a connection was closed at once: a metric's label.
-    enum Refused {
+    enum AcceptRefusal {
         /// There are as many connections as there may be.
         Limit = "limit",
         /// Its address has as many connections as it may have.
@@ -96,7 +96,7 @@ labels! {
 
 labels! {
     /// Why an idle connection was closed: a metric's label.
-    enum Reclaimed {
+    enum ReclaimCause {
         /// For a new connection, as there may not be more.
         Limit = "limit",
         /// For its file descriptor.
@@ -111,10 +111,10 @@ struct Acceptor<H> {
     config: ConfigSource,
     connections: Connections,
     accepted: Counter,
-    refused: CounterSet<Refused>,
-    reclaimed: CounterSet<Reclaimed>,
+    refused: CounterSet<AcceptRefusal>,
+    reclaimed: CounterSet<ReclaimCause>,
     /// Rate-limits the warning about an address with too many connections.
-    address_warnings: Seldom,
+    address_warnings: LogThrottle,
     errors: Arc<ErrorCounters>,
     /// Consecutive errors of the kind that hits every accept.
     failures: u32,
@@ -137,7 +137,7 @@ impl<H: Handler> Acceptor<H> {
             accepted: metrics.counter(names::CONNECTIONS, &[]),
             refused: metrics.counters(names::CONNECTIONS_REFUSED, &[]),
             reclaimed: metrics.counters(names::CONNECTIONS_RECLAIMED, &[]),
-            address_warnings: Seldom::default(),
+            address_warnings: LogThrottle::default(),
             errors: Arc::new(ErrorCounters::new(metrics)),
             failures: 0,
         }
@@ -177,10 +177,10 @@ impl<H: Handler> Acceptor<H> {
     /// Counts and logs a failed accept. Returns how long to wait before the next one. Closes idle
     /// connections if file descriptors have run out.
     fn accept_failed(&mut self, error: &io::Error) -> Option<Duration> {
-        self.refused.inc(Refused::Accept);
+        self.refused.inc(AcceptRefusal::Accept);
         if wire::is_out_of_descriptors(error) {
             let reclaimed = self.connections.permits().reclaim() as u64;
-            self.reclaimed.add(Reclaimed::Descriptors, reclaimed);
+            self.reclaimed.add(ReclaimCause::Descriptors, reclaimed);
         }
         let wait = after_accept_error(error.kind(), self.failures)?;
         self.failures = self.failures.saturating_add(1);
@@ -218,9 +218,9 @@ impl<H: Handler> Acceptor<H> {
         let state = Arc::<ConnectionState>::default();
         let permit = match self.permit(&state, address, &settings).await {
             Ok(permit) => permit,
-            Err(NoPermit::Full { .. }) => return self.refused.inc(Refused::Limit),
-            Err(NoPermit::Address) => {
-                self.refused.inc(Refused::Address);
+            Err(PermitError::Full { .. }) => return self.refused.inc(AcceptRefusal::Limit),
+            Err(PermitError::Address) => {
+                self.refused.inc(AcceptRefusal::Address);
                 if let Some(held_back) = self.address_warnings.due() {
                     let bound = settings.connections_per_address_max;
                     tracing::warn!(client = %address.ip(), bound, held_back, "a client address has reached its limit of connections");
@@ -254,7 +254,7 @@ impl<H: Handler> Acceptor<H> {
         state: &Arc<ConnectionState>,
         address: SocketAddr,
         settings: &ConnectionSettings,
-    ) -> Result<Permit, NoPermit> {
+    ) -> Result<Permit, PermitError> {
         let until = clock::monotonic() + RECLAIM_WAIT;
         loop {
             let mut reclaimed = 0;
@@ -262,13 +262,13 @@ impl<H: Handler> Acceptor<H> {
             // missed.
             let freed = self.connections.permits().freed();
             let permit = self.connections.acquire(state, address.ip(), settings, &mut reclaimed);
-            self.reclaimed.add(Reclaimed::Limit, reclaimed as u64);
+            self.reclaimed.add(ReclaimCause::Limit, reclaimed as u64);
             match permit {
-                Err(NoPermit::Full { reclaimed }) if reclaimed > 0 => {}
+                Err(PermitError::Full { reclaimed }) if reclaimed > 0 => {}
                 permit => return permit,
             }
             if tokio::time::timeout_at(until.into(), freed).await.is_err() {
-                return Err(NoPermit::Full { reclaimed });
+                return Err(PermitError::Full { reclaimed });
             }
         }
     }

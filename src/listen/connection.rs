@@ -13,7 +13,7 @@ use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
 use super::error::ConnectionError;
-use super::http1::{self, Outcome};
+use super::http1::{self, Http1End};
 use super::permits::Permit;
 use super::state::ConnectionState;
 use super::stream::ClientStream;
@@ -94,8 +94,8 @@ impl<H: Handler> Connection<H> {
     async fn http1(self, transport: Transport, peer: Peer) -> Result<(), ConnectionError> {
         let (context, permit, settings) = self.context(peer);
         match http1::serve(transport, &context, Arc::clone(&permit), &settings).await? {
-            Outcome::Closed => Ok(()),
-            Outcome::Http2(transport, read_ahead) => {
+            Http1End::Closed => Ok(()),
+            Http1End::Http2(transport, read_ahead) => {
                 Box::pin(serve_http2(transport, read_ahead, context, permit, &settings)).await
             }
         }

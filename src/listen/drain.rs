@@ -34,9 +34,9 @@ enum Stage {
 
 /// A socket on which connections are accepted.
 #[derive(Debug)]
-pub(super) struct Accepting(Drain);
+pub(super) struct AcceptingSocket(Drain);
 
-impl Drop for Accepting {
+impl Drop for AcceptingSocket {
     fn drop(&mut self) {
         self.0.0.accepting.send_modify(|sockets| *sockets -= 1);
     }
@@ -92,9 +92,9 @@ impl Drain {
     }
 
     /// Counts a socket for as long as the answer lives.
-    pub(super) fn accepting(&self) -> Accepting {
+    pub(super) fn accepting(&self) -> AcceptingSocket {
         self.0.accepting.send_modify(|sockets| *sockets += 1);
-        Accepting(self.clone())
+        AcceptingSocket(self.clone())
     }
 
     /// Ends the grace period: all connections close at once.

@@ -32,7 +32,7 @@ use super::permits::Permit;
 use super::progress::Progress;
 use super::stream::{ClientStream, LINGER_TOTAL};
 use super::transport::Transport;
-use super::upgraded::Upgraded;
+use super::upgraded::UpgradedStream;
 use super::upload::Upload;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
@@ -50,7 +50,7 @@ const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How HTTP/1 ended on a connection.
-pub(super) enum Outcome {
+pub(super) enum Http1End {
     /// The connection was closed, or an upgrade has taken its stream.
     Closed,
     /// The client speaks HTTP/2: its stream, and the bytes that were already read from it.
@@ -66,7 +66,7 @@ pub(super) async fn serve<H: Handler>(
     context: &Arc<ConnectionContext<H>>,
     permit: Arc<Permit>,
     settings: &ConnectionSettings,
-) -> Result<Outcome, ConnectionError> {
+) -> Result<Http1End, ConnectionError> {
     let mut connection = Connection {
         client: Client::new(transport),
         context,
@@ -85,22 +85,22 @@ pub(super) async fn serve<H: Handler>(
     };
     loop {
         match connection.next().await? {
-            Received::Request(head) => match connection.exchange(head).await? {
-                AfterReply::KeepAlive => {}
-                AfterReply::Close => return connection.close().await,
-                AfterReply::Gone => return Ok(Outcome::Closed),
+            ClientInput::Request(head) => match connection.exchange(head).await? {
+                ConnectionFate::KeepAlive => {}
+                ConnectionFate::Close => return connection.close().await,
+                ConnectionFate::Gone => return Ok(Http1End::Closed),
             },
-            Received::Http2 => {
+            ClientInput::Http2 => {
                 let read_ahead = Bytes::copy_from_slice(connection.input.bytes());
-                return Ok(Outcome::Http2(connection.client.take_transport(), read_ahead));
+                return Ok(Http1End::Http2(connection.client.take_transport(), read_ahead));
             }
-            Received::Rejected(status, error) => {
+            ClientInput::Rejected(status, error) => {
                 connection.reject(status, error.why()).await?;
                 let _ = connection.close().await;
                 return Err(error);
             }
-            Received::Nothing => return connection.close().await,
-            Received::Aborted => return Ok(Outcome::Closed),
+            ClientInput::Nothing => return connection.close().await,
+            ClientInput::Aborted => return Ok(Http1End::Closed),
         }
     }
 }
@@ -134,7 +134,7 @@ struct Connection<'a, H> {
 
 /// What arrived from the client.
 #[allow(clippy::large_enum_variant, reason = "the large one comes on every request")]
-enum Received {
+enum ClientInput {
     Request(RequestHead),
     Http2,
     /// Bytes that are not a valid request, and the status to reply with.
@@ -145,7 +145,7 @@ enum Received {
 }
 
 /// What happens to the connection after a reply.
-enum AfterReply {
+enum ConnectionFate {
     KeepAlive,
     Close,
     /// The client is gone, or an upgrade has taken its socket.
@@ -154,7 +154,7 @@ enum AfterReply {
 
 impl<H: Handler> Connection<'_, H> {
     /// Waits for a request's head.
-    async fn next(&mut self) -> Result<Received, ConnectionError> {
+    async fn next(&mut self) -> Result<ClientInput, ConnectionError> {
         self.scan = Scan::default();
         let mut begun_before = None;
         poll_fn(|cx| self.poll_next(cx, &mut begun_before)).await
@@ -165,11 +165,11 @@ impl<H: Handler> Connection<'_, H> {
         &mut self,
         cx: &mut Context<'_>,
         begun_before: &mut Option<bool>,
-    ) -> Poll<Result<Received, ConnectionError>> {
+    ) -> Poll<Result<ClientInput, ConnectionError>> {
         let state = &self.context.state;
         state.set_waker(cx.waker());
         if state.is_aborted() {
-            return Poll::Ready(Ok(Received::Aborted));
+            return Poll::Ready(Ok(ClientInput::Aborted));
         }
         loop {
             if let Some(received) = self.parse_head() {
@@ -194,7 +194,7 @@ impl<H: Handler> Connection<'_, H> {
                 && !self.last_chance
                 && now.saturating_duration_since(self.waiting_since) >= DRAIN_GRACE;
             if self.context.state.is_reclaimed() || was_idle && !self.accepted_in_drain {
-                return Poll::Ready(Ok(Received::Nothing));
+                return Poll::Ready(Ok(ClientInput::Nothing));
             }
             if !self.accepted_in_drain && !self.last_chance {
                 self.last_chance = true;
@@ -223,26 +223,26 @@ impl<H: Handler> Connection<'_, H> {
             if begun || self.is_first && !self.last_chance {
                 Err(ConnectionError::HeadTimeout)
             } else {
-                Ok(Received::Nothing)
+                Ok(ClientInput::Nothing)
             }
         })
     }
 
     /// Parses what has arrived. `None` if more bytes are needed.
-    fn parse_head(&mut self) -> Option<Received> {
+    fn parse_head(&mut self) -> Option<ClientInput> {
         let bytes = self.input.bytes();
         if bytes.is_empty() {
             return None;
         }
         if self.is_first {
             if bytes.starts_with(&TLS_HELLO) {
-                return Some(Received::Rejected(
+                return Some(ClientInput::Rejected(
                     StatusCode::BAD_REQUEST,
                     ConnectionError::TlsHello,
                 ));
             }
             if bytes.starts_with(HTTP2_PREFACE) {
-                return Some(Received::Http2);
+                return Some(ClientInput::Http2);
             }
             if HTTP2_PREFACE.starts_with(bytes) {
                 return None;
@@ -255,20 +255,22 @@ impl<H: Handler> Connection<'_, H> {
                     ConnectionError::Malformed(error.why())
                 }
             };
-            Received::Rejected(error.status(), cause)
+            ClientInput::Rejected(error.status(), cause)
         };
         match self.scan.request(bytes) {
             // What follows a body may be in a buffer that is larger than a head may be.
-            Ok(Some((_, end))) if end > self.settings.header_bytes_max => Some(Received::Rejected(
-                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                ConnectionError::HeadTooLarge,
-            )),
+            Ok(Some((_, end))) if end > self.settings.header_bytes_max => {
+                Some(ClientInput::Rejected(
+                    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                    ConnectionError::HeadTooLarge,
+                ))
+            }
             Ok(Some((head, end))) => {
                 self.input.consume(end);
-                Some(Received::Request(head))
+                Some(ClientInput::Request(head))
             }
             Ok(None) if bytes.len() < self.settings.header_bytes_max => None,
-            Ok(None) => Some(Received::Rejected(
+            Ok(None) => Some(ClientInput::Rejected(
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
                 ConnectionError::HeadTooLarge,
             )),
@@ -276,16 +278,16 @@ impl<H: Handler> Connection<'_, H> {
         }
     }
 
-    fn closed_early(&self) -> Result<Received, ConnectionError> {
+    fn closed_early(&self) -> Result<ClientInput, ConnectionError> {
         if self.scan.has_begun() {
             Err(ConnectionError::Socket(io::ErrorKind::UnexpectedEof.into()))
         } else {
-            Ok(Received::Nothing)
+            Ok(ClientInput::Nothing)
         }
     }
 
     /// Serves one request.
-    async fn exchange(&mut self, head: RequestHead) -> Result<AfterReply, ConnectionError> {
+    async fn exchange(&mut self, head: RequestHead) -> Result<ConnectionFate, ConnectionError> {
         let RequestHead { mut request, framing, keep_alive, expects_continue } = head;
         self.is_first = false;
         self.body_pending = framing != Framing::Length(0);
@@ -314,7 +316,7 @@ impl<H: Handler> Connection<'_, H> {
         }
         match self.call(request).await {
             Some(reply) => self.reply(reply, info).await,
-            None => Ok(AfterReply::Gone),
+            None => Ok(ConnectionFate::Gone),
         }
     }
 
@@ -379,7 +381,7 @@ impl<H: Handler> Connection<'_, H> {
         &mut self,
         reply: Response,
         info: RequestInfo,
-    ) -> Result<AfterReply, ConnectionError> {
+    ) -> Result<ConnectionFate, ConnectionError> {
         let Response { status, reason, mut fields, mut body, upgrade } = reply;
         let bodiless = info.is_head
             || status.is_informational()
@@ -416,7 +418,7 @@ impl<H: Handler> Connection<'_, H> {
         );
         drop(fields);
         if !self.send(&mut body).await? {
-            return Ok(AfterReply::Gone);
+            return Ok(ConnectionFate::Gone);
         }
         drop(body);
         self.outbox.shrink();
@@ -427,16 +429,16 @@ impl<H: Handler> Connection<'_, H> {
                 self.settings.send_idle,
             );
             self.context.state.mark_upgraded();
-            begin(Box::new(Upgraded::new(
+            begin(Box::new(UpgradedStream::new(
                 std::mem::take(&mut self.input),
                 stream.with_permit(Arc::clone(&self.permit)),
             )));
-            return Ok(AfterReply::Gone);
+            return Ok(ConnectionFate::Gone);
         }
         let unread = self.body_pending && !self.reclaim_input();
         // If a drain has begun since the reply's head, the client does not know yet: it may send
         // one more request.
-        Ok(if closes || unread { AfterReply::Close } else { AfterReply::KeepAlive })
+        Ok(if closes || unread { ConnectionFate::Close } else { ConnectionFate::KeepAlive })
     }
 
     /// Whether the request's body was dropped before its end.
@@ -530,7 +532,7 @@ impl<H: Handler> Connection<'_, H> {
     /// Closes the connection so that the client can still read the last reply (nginx: lingering
     /// close). Closing a socket with unread bytes resets the connection, and the reset may overtake
     /// the reply: a 413 or 429 to an upload would be lost.
-    async fn close(&mut self) -> Result<Outcome, ConnectionError> {
+    async fn close(&mut self) -> Result<Http1End, ConnectionError> {
         // Many clients read the reply only after they have sent their whole upload, however large
         // it is. So the time is limited, and not the number of bytes.
         let mut until = None;
@@ -568,7 +570,7 @@ impl<H: Handler> Connection<'_, H> {
             Poll::Ready(())
         })
         .await;
-        Ok(Outcome::Closed)
+        Ok(Http1End::Closed)
     }
 
     /// Ready `wait` after the first call. [`Timer::disarm`] restarts it.

@@ -44,7 +44,7 @@ pub(super) struct Permits {
 
 /// Why a connection gets no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoPermit {
+pub(super) enum PermitError {
     /// All are taken. If `reclaimed` is not 0, that many idle connections were just told to close.
     Full { reclaimed: usize },
     /// The client's network has its maximum of connections.
@@ -159,7 +159,7 @@ impl Connections {
         client: IpAddr,
         settings: &ConnectionSettings,
         reclaimed: &mut usize,
-    ) -> Result<Permit, NoPermit> {
+    ) -> Result<Permit, PermitError> {
         let permits = &self.0.permits;
         // First, so that a network over its limit does not cause other connections to be closed.
         let network = match settings.counts(client) {
@@ -170,7 +170,7 @@ impl Connections {
                     permits
                         .addresses
                         .acquire(network, settings.connections_per_address_max)
-                        .ok_or(NoPermit::Address)?,
+                        .ok_or(PermitError::Address)?,
                 )
             }
         };
@@ -179,7 +179,7 @@ impl Connections {
             *reclaimed = permits.reclaim();
         }
         if !permits.take(max) {
-            return Err(NoPermit::Full { reclaimed: *reclaimed });
+            return Err(PermitError::Full { reclaimed: *reclaimed });
         }
         self.0.gauge.add(1);
         let key = Arc::as_ptr(state) as usize;

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::state::ConnectionState;
-use crate::wire::{Charge, Disconnected, delegate_write};
+use crate::wire::{Charge, DisconnectedStream, delegate_write};
 
 pub(super) enum Transport {
     Plain(TcpStream),
@@ -53,7 +53,7 @@ impl AsyncRead for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(tls) => Pin::new(&mut tls.stream).poll_read(cx, buf),
-            Self::Taken => Pin::new(&mut Disconnected).poll_read(cx, buf),
+            Self::Taken => Pin::new(&mut DisconnectedStream).poll_read(cx, buf),
         }
     }
 }
@@ -62,7 +62,7 @@ impl AsyncWrite for Transport {
     delegate_write! {
         Self::Plain(stream) => *stream,
         Self::Tls(tls) => *tls,
-        Self::Taken => Disconnected,
+        Self::Taken => DisconnectedStream,
     }
 }
 

@@ -12,18 +12,18 @@ use super::transport::Transport;
 use crate::wire::{Buffer, delegate_write};
 
 /// See the module documentation.
-pub(super) struct Upgraded {
+pub(super) struct UpgradedStream {
     ahead: Buffer,
     stream: ClientStream<Transport>,
 }
 
-impl Upgraded {
+impl UpgradedStream {
     pub(super) fn new(ahead: Buffer, stream: ClientStream<Transport>) -> Self {
         Self { ahead, stream }
     }
 }
 
-impl AsyncRead for Upgraded {
+impl AsyncRead for UpgradedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -40,6 +40,6 @@ impl AsyncRead for Upgraded {
     }
 }
 
-impl AsyncWrite for Upgraded {
+impl AsyncWrite for UpgradedStream {
     delegate_write! { this => this.stream }
 }

@@ -42,7 +42,7 @@ pub struct Collector {
 
 /// A reply that took the export.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Accepted {
+pub(super) struct ExportReply {
     /// Spans or data points of it that the collector rejected.
     pub(super) rejected: u64,
     /// Why, or a warning.
@@ -51,15 +51,15 @@ pub(super) struct Accepted {
 
 /// Why an export failed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failed {
+pub(super) struct ExportError {
     pub(super) why: String,
     /// Whether the same may be sent again, and how long to wait, if the collector has said so.
-    pub(super) again: Again,
+    pub(super) again: RetryAdvice,
 }
 
 /// Whether a failed export may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum RetryAdvice {
     No,
     After(Option<Duration>),
 }
@@ -137,52 +137,52 @@ impl Collector {
     }
 
     /// Sends spans.
-    pub(super) async fn post_traces(&self, body: Bytes) -> Result<Accepted, Failed> {
+    pub(super) async fn post_traces(&self, body: Bytes) -> Result<ExportReply, ExportError> {
         self.post(&self.traces_path, body).await
     }
 
     /// Sends data points.
-    pub(super) async fn post_metrics(&self, body: Bytes) -> Result<Accepted, Failed> {
+    pub(super) async fn post_metrics(&self, body: Bytes) -> Result<ExportReply, ExportError> {
         self.post(&self.metrics_path, body).await
     }
 
-    async fn post(&self, path: &str, body: Bytes) -> Result<Accepted, Failed> {
+    async fn post(&self, path: &str, body: Bytes) -> Result<ExportReply, ExportError> {
         let limit = self.settings.timeout;
         match tokio::time::timeout(limit, self.exchange(path, body)).await {
             Ok(result) => result,
-            Err(_) => Err(Failed::unreached(format!("no reply within {limit:?}"))),
+            Err(_) => Err(ExportError::unreached(format!("no reply within {limit:?}"))),
         }
     }
 
-    async fn exchange(&self, path: &str, body: Bytes) -> Result<Accepted, Failed> {
+    async fn exchange(&self, path: &str, body: Bytes) -> Result<ExportReply, ExportError> {
         let mut request = http::Request::post(path)
             .body(Body::full(body))
-            .map_err(|error| Failed { why: error.to_string(), again: Again::No })?;
+            .map_err(|error| ExportError { why: error.to_string(), again: RetryAdvice::No })?;
         request.headers_mut().clone_from(&self.fields);
         let reply = self.upstream.send(Request::from(request)).await.map_err(|error| {
             let why = match error.cause {
                 upstream::Cause::Connect => "nothing answers there".to_owned(),
                 cause => cause.label().to_owned(),
             };
-            Failed::unreached(why)
+            ExportError::unreached(why)
         })?;
         let (head, body) = reply.into_http().into_parts();
         let text = read(body).await;
         if head.status.is_success() {
             return Ok(accepted(&text));
         }
-        Err(Failed { why: refusal(head.status), again: again(head.status, &head.headers) })
+        Err(ExportError { why: refusal(head.status), again: again(head.status, &head.headers) })
     }
 }
 
-impl Failed {
+impl ExportError {
     /// The collector can't be reached: it may be away for a moment.
     fn unreached(why: String) -> Self {
-        Self { why, again: Again::After(None) }
+        Self { why, again: RetryAdvice::After(None) }
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for ExportError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.why.fmt(out)
     }
@@ -193,20 +193,20 @@ fn refusal(status: StatusCode) -> String {
 }
 
 /// Whether OTLP calls this status retryable, and how long to wait.
-fn again(status: StatusCode, fields: &HeaderMap) -> Again {
+fn again(status: StatusCode, fields: &HeaderMap) -> RetryAdvice {
     if !matches!(status.as_u16(), 429 | 502 | 503 | 504) {
-        return Again::No;
+        return RetryAdvice::No;
     }
     let seconds =
         fields.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    Again::After(seconds.map(Duration::from_secs))
+    RetryAdvice::After(seconds.map(Duration::from_secs))
 }
 
 /// What a reply with a status of success says.
-fn accepted(body: &[u8]) -> Accepted {
+fn accepted(body: &[u8]) -> ExportReply {
     // Even if the body can't be decoded, the export was accepted.
     let partial = Exported::decode(body).unwrap_or_default().partial_success.unwrap_or_default();
-    Accepted {
+    ExportReply {
         rejected: u64::try_from(partial.rejected).unwrap_or(0),
         message: partial.error_message.chars().take(MESSAGE_CHARS_MAX).collect(),
     }
@@ -350,15 +350,15 @@ mod tests {
         let mut fields = HeaderMap::new();
         let of = |status, fields: &HeaderMap| again(StatusCode::from_u16(status).unwrap(), fields);
         for status in [400, 401, 404, 408, 413, 500, 501] {
-            assert_eq!(of(status, &fields), Again::No, "{status}");
+            assert_eq!(of(status, &fields), RetryAdvice::No, "{status}");
         }
         for status in [429, 502, 503, 504] {
-            assert_eq!(of(status, &fields), Again::After(None), "{status}");
+            assert_eq!(of(status, &fields), RetryAdvice::After(None), "{status}");
         }
         fields.insert(RETRY_AFTER, HeaderValue::from_static("7"));
-        assert_eq!(of(503, &fields), Again::After(Some(Duration::from_secs(7))));
+        assert_eq!(of(503, &fields), RetryAdvice::After(Some(Duration::from_secs(7))));
         fields.insert(RETRY_AFTER, HeaderValue::from_static("Mon, 23 Nov 2026 16:00:00 GMT"));
-        assert_eq!(of(503, &fields), Again::After(None));
+        assert_eq!(of(503, &fields), RetryAdvice::After(None));
     }
 
     #[test]
@@ -369,9 +369,9 @@ mod tests {
             error_message: "too many".to_owned(),
         };
         let reply = official::ExportTraceServiceResponse { partial_success: Some(partial) };
-        let expected = Accepted { rejected: 3, message: "too many".to_owned() };
+        let expected = ExportReply { rejected: 3, message: "too many".to_owned() };
         assert_eq!(accepted(&reply.encode_to_vec()), expected);
-        assert_eq!(accepted(b""), Accepted::default());
-        assert_eq!(accepted(b"{}"), Accepted::default());
+        assert_eq!(accepted(b""), ExportReply::default());
+        assert_eq!(accepted(b"{}"), ExportReply::default());
     }
 }

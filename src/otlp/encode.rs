@@ -12,7 +12,7 @@ use super::schema::{
     ScopeMetrics, ScopeSpans, SpanKind, SpanMessage, Status, StatusCode, Sum, Temporality,
 };
 use super::span::{Kind, Span, Trace, Value};
-use crate::telemetry::{Metrics, Name, Read, Reading, Times, names};
+use crate::telemetry::{HistogramSnapshot, Metrics, Name, Reading, SeriesValue, names};
 
 /// Bytes of one request, about. A collector takes 20 MiB where it is not told otherwise.
 const BATCH_BYTES: usize = 1 << 20;
@@ -162,14 +162,14 @@ impl Encoder {
             | names::Kind::MeasuredGauge => Points::Gauge(Gauge { points: numbers() }),
             names::Kind::Histogram => {
                 let point = |one: &Reading<'_>| match &one.value {
-                    Read::Times(times) => Some(HistogramPoint {
+                    SeriesValue::Times(times) => Some(HistogramPoint {
                         attributes: labels(name, one),
                         start_time_unix_nano: self.started_ns,
                         time_unix_nano: now_ns,
                         count: times.count(),
                         sum: Some(times.sum_s()),
                         bucket_counts: times.counts().to_vec(),
-                        explicit_bounds: Times::bounds_s().collect(),
+                        explicit_bounds: HistogramSnapshot::bounds_s().collect(),
                     }),
                     _ => None,
                 };
@@ -188,12 +188,12 @@ impl Encoder {
     }
 }
 
-fn number_of(read: &Read) -> Option<Number> {
+fn number_of(read: &SeriesValue) -> Option<Number> {
     match read {
-        Read::Count(count) => Some(Number::Int(i64::try_from(*count).unwrap_or(i64::MAX))),
-        Read::Level(level) => Some(Number::Int(*level)),
-        Read::Number(number) => Some(Number::Double(*number)),
-        Read::Times(_) => None,
+        SeriesValue::Count(count) => Some(Number::Int(i64::try_from(*count).unwrap_or(i64::MAX))),
+        SeriesValue::Level(level) => Some(Number::Int(*level)),
+        SeriesValue::Number(number) => Some(Number::Double(*number)),
+        SeriesValue::Times(_) => None,
     }
 }
 

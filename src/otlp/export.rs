@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::collector::{Accepted, Again, Collector, Failed};
+use super::collector::{Collector, ExportError, ExportReply, RetryAdvice};
 use super::encode::{Anchor, Batch, Encoder};
-use super::{Ended, Shared, Signal};
+use super::{ExportEnd, Shared, Signal};
 use crate::clock;
 use crate::telemetry::Label as _;
 
@@ -34,8 +34,8 @@ pub(super) async fn run(shared: &Shared, mut collectors: Collectors) {
         if let Some(collector) = current {
             let export = Export::new(shared, collector);
             tokio::join!(
-                export.traces(Until::changed(&collectors)),
-                export.metrics(Until::changed(&collectors))
+                export.traces(InterruptibleWait::changed(&collectors)),
+                export.metrics(InterruptibleWait::changed(&collectors))
             );
         }
         if collectors.changed().await.is_err() {
@@ -53,7 +53,7 @@ struct Export<'a> {
 }
 
 /// Waits that end early when there is another collector, or the process ends.
-struct Until {
+struct InterruptibleWait {
     collectors: Collectors,
     over: bool,
 }
@@ -73,7 +73,7 @@ impl State {
     }
 }
 
-impl Until {
+impl InterruptibleWait {
     fn changed(collectors: &Collectors) -> Self {
         Self { collectors: collectors.clone(), over: false }
     }
@@ -117,7 +117,7 @@ impl<'a> Export<'a> {
         Self { shared, encoder, told_rejected: AtomicBool::new(false), collector }
     }
 
-    async fn traces(&self, mut until: Until) {
+    async fn traces(&self, mut until: InterruptibleWait) {
         if !self.collector.settings.traces {
             return;
         }
@@ -138,7 +138,7 @@ impl<'a> Export<'a> {
         }
     }
 
-    async fn metrics(&self, mut until: Until) {
+    async fn metrics(&self, mut until: InterruptibleWait) {
         let settings = &self.collector.settings;
         if !settings.metrics {
             return;
@@ -159,7 +159,7 @@ impl<'a> Export<'a> {
         &self,
         state: &mut State,
         batches: impl Iterator<Item = Batch>,
-        until: &mut Until,
+        until: &mut InterruptibleWait,
     ) {
         for batch in batches {
             if state.has_given_up {
@@ -172,7 +172,7 @@ impl<'a> Export<'a> {
     }
 
     /// Sends a batch, again if that is of use. If it is not accepted, it is dropped and counted.
-    async fn send(&self, state: &mut State, batch: &Batch, until: &mut Until) -> bool {
+    async fn send(&self, state: &mut State, batch: &Batch, until: &mut InterruptibleWait) -> bool {
         let (began, mut wait) = (clock::monotonic(), RETRY_FIRST);
         loop {
             let body = batch.body.clone();
@@ -199,8 +199,8 @@ impl<'a> Export<'a> {
         false
     }
 
-    fn accepted(&self, state: &mut State, accepted: &Accepted) {
-        self.count(state.signal, Ended::Accepted);
+    fn accepted(&self, state: &mut State, accepted: &ExportReply) {
+        self.count(state.signal, ExportEnd::Accepted);
         let (signal, endpoint) = (state.signal.label(), &self.collector.endpoint);
         if std::mem::replace(&mut state.is_away, false) {
             tracing::info!(signal, endpoint, "the OTLP collector takes exports again");
@@ -221,8 +221,8 @@ impl<'a> Export<'a> {
         }
     }
 
-    fn failed(&self, state: &mut State, failed: &Failed) {
-        self.count(state.signal, Ended::Failed);
+    fn failed(&self, state: &mut State, failed: &ExportError) {
+        self.count(state.signal, ExportEnd::Failed);
         if !std::mem::replace(&mut state.is_away, true) {
             let (signal, endpoint) = (state.signal.label(), &self.collector.endpoint);
             tracing::warn!(
@@ -234,7 +234,7 @@ impl<'a> Export<'a> {
         }
     }
 
-    fn count(&self, signal: Signal, ended: Ended) {
+    fn count(&self, signal: Signal, ended: ExportEnd) {
         if let Some(counters) = self.shared.ended.get(signal.index()) {
             counters.inc(ended);
         }
@@ -243,8 +243,8 @@ impl<'a> Export<'a> {
 
 /// How long to wait before a failed export is sent again. `None` if it is not. Metrics are not: the
 /// next export has the same sums, and later ones.
-fn pause(signal: Signal, failed: &Failed, wait: Duration, began: Instant) -> Option<Duration> {
-    let Again::After(told) = failed.again else { return None };
+fn pause(signal: Signal, failed: &ExportError, wait: Duration, began: Instant) -> Option<Duration> {
+    let RetryAdvice::After(told) = failed.again else { return None };
     if signal == Signal::Metrics {
         return None;
     }
@@ -330,7 +330,7 @@ mod tests {
         };
         let export = Export::new(&shared, Arc::new(collector));
         tokio::select! {
-            () = export.traces(Until::changed(&collectors)) => {}
+            () = export.traces(InterruptibleWait::changed(&collectors)) => {}
             () = serve => {}
         }
         assert_eq!(requests.get(), 1);
@@ -342,16 +342,16 @@ mod tests {
     #[test]
     fn spans_are_sent_again_for_a_while_and_metrics_are_not() {
         let now = clock::monotonic();
-        let failed = |again| Failed { why: "x".to_owned(), again };
+        let failed = |again| ExportError { why: "x".to_owned(), again };
         let second = Duration::from_secs(1);
-        let away = failed(Again::After(None));
+        let away = failed(RetryAdvice::After(None));
         let first = pause(Signal::Traces, &away, second, now).unwrap();
         assert!(first >= second / 2 && first <= second, "{first:?}");
         assert_eq!(pause(Signal::Metrics, &away, second, now), None);
-        assert_eq!(pause(Signal::Traces, &failed(Again::No), second, now), None);
-        let told = failed(Again::After(Some(7 * second)));
+        assert_eq!(pause(Signal::Traces, &failed(RetryAdvice::No), second, now), None);
+        let told = failed(RetryAdvice::After(Some(7 * second)));
         assert_eq!(pause(Signal::Traces, &told, second, now), Some(7 * second));
-        let long = failed(Again::After(Some(3_600 * second)));
+        let long = failed(RetryAdvice::After(Some(3_600 * second)));
         assert_eq!(pause(Signal::Traces, &long, second, now), None);
         let before = now.checked_sub(RETRY_FOR_MAX).unwrap();
         assert_eq!(pause(Signal::Traces, &away, second, before), None);

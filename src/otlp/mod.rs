@@ -46,7 +46,7 @@ labels! {
 
 labels! {
     /// How an export ended: a metric's label.
-    enum Ended {
+    enum ExportEnd {
         Accepted = "accepted",
         Failed = "failed",
     }
@@ -70,7 +70,7 @@ struct Shared {
     /// Tells this process from others of the same service.
     instance: String,
     /// By signal.
-    ended: Box<[CounterSet<Ended>]>,
+    ended: Box<[CounterSet<ExportEnd>]>,
     dropped: CounterSet<Signal>,
 }
 
@@ -188,12 +188,12 @@ mod tests {
     use super::*;
 
     /// Notes what is traced at the moment when it is woken.
-    struct Noting {
+    struct SamplingRecorder {
         tracer: Tracer,
         seen: Mutex<Option<Option<Sampling>>>,
     }
 
-    impl Wake for Noting {
+    impl Wake for SamplingRecorder {
         fn wake(self: Arc<Self>) {
             *self.seen.lock().unwrap() = Some(self.tracer.sampling());
         }
@@ -207,7 +207,7 @@ mod tests {
         otlp.apply(Some(&collector)).unwrap();
         let tracer = otlp.tracer();
         assert!(tracer.sampling().is_some());
-        let noting = Arc::new(Noting { tracer, seen: Mutex::default() });
+        let noting = Arc::new(SamplingRecorder { tracer, seen: Mutex::default() });
         let waker = Waker::from(Arc::clone(&noting));
         let mut heard = otlp.exporter.lock().unwrap().as_ref().unwrap().collector.subscribe();
         let mut changed = pin!(heard.changed());

@@ -15,7 +15,7 @@ use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
 use super::written;
 use super::{Module, Policy, Settings, Spare};
-use crate::clock::{Seldom, thread_cpu};
+use crate::clock::{LogThrottle, thread_cpu};
 use crate::telemetry::{Label as _, Metrics, Mistake};
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
@@ -142,7 +142,7 @@ fn bounds(runtime: &Arc<Runtime>, settings: &Settings) -> Bounds {
         pool: runtime.settings().clone().into(),
         largest: Arc::default(),
         ticker: Arc::clone(runtime.ticker()),
-        log: Arc::new(Seldom::at_most(settings.caps.log_lines_per_second)),
+        log: Arc::new(LogThrottle::at_most(settings.caps.log_lines_per_second)),
         clock: runtime.clock().clone(),
     }
 }

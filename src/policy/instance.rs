@@ -13,7 +13,7 @@ use super::caps::{Caps, RuntimeSettings};
 use super::error::{Cap, Cause, Failure, OverLimit, bounded};
 use super::ticker::Ticker;
 use super::verify;
-use crate::clock::{Clock, Seldom, thread_cpu};
+use crate::clock::{Clock, LogThrottle, thread_cpu};
 
 /// Signatures that a guest may have verified in one call, and bytes of a message: in the contract.
 const VERIFICATIONS_MAX: u32 = 16;
@@ -33,7 +33,7 @@ pub(super) struct Bounds {
     pub(super) largest: Arc<AtomicUsize>,
     pub(super) ticker: Arc<Ticker>,
     /// What all instances of the policy may log together.
-    pub(super) log: Arc<Seldom>,
+    pub(super) log: Arc<LogThrottle>,
     /// What it is told when it asks for the time.
     pub(super) clock: Clock,
 }

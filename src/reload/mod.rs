@@ -7,11 +7,11 @@
 //! ```no_run
 //! # fn build() -> Result<Vec<weir::reload::Watch>, Vec<weir::reload::Watch>> { Ok(Vec::new()) }
 //! # fn start(files: Vec<weir::reload::Watch>, metrics: weir::telemetry::Metrics) -> std::io::Result<weir::reload::Watcher> {
-//! use weir::reload::{Answer, Settings, Watcher};
+//! use weir::reload::{BuildReport, Settings, Watcher};
 //!
 //! Watcher::start(Settings { files, on_sighup: true }, metrics, move |_reason| match build() {
-//!     Ok(files) => Answer::applied(files), // built aside, swapped, and these are the files to watch from now on
-//!     Err(files) => Answer::refused(files), // the old configuration serves on; the builder has logged why
+//!     Ok(files) => BuildReport::applied(files), // built aside, swapped, and these are the files to watch from now on
+//!     Err(files) => BuildReport::refused(files), // the old configuration serves on; the builder has logged why
 //! })
 //! # }
 //! ```
@@ -61,7 +61,7 @@ labels! {
 
 labels! {
     /// What a reload led to: a metric's label.
-    pub enum Reloaded {
+    pub enum ReloadResult {
         /// The new configuration serves.
         Applied = "applied",
         /// What was built is what serves already.
@@ -73,9 +73,9 @@ labels! {
 
 /// What the builder answers.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct BuildReport {
     /// What the reload led to.
-    pub result: Reloaded,
+    pub result: ReloadResult,
     /// What to watch from now on. Includes the files that a refused configuration names: the
     /// mistake may be corrected there.
     pub files: Vec<Watch>,
@@ -85,20 +85,20 @@ pub struct Answer {
 
 /// Asks a [`Watcher`] to reload at once, whatever changed.
 #[derive(Clone, Debug)]
-pub struct Trigger(mpsc::Sender<oneshot::Sender<Outcome>>);
+pub struct Trigger(mpsc::Sender<oneshot::Sender<ReloadOutcome>>);
 
 /// How a reload ended that somebody asked for.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct ReloadOutcome {
     /// What it led to.
-    pub result: Reloaded,
-    /// The builder's [`Answer::report`].
+    pub result: ReloadResult,
+    /// The builder's [`BuildReport::report`].
     pub report: String,
 }
 
 /// Why there is no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAsked {
+pub enum TriggerError {
     /// [`ASKED_MAX`] wait for a reload already.
     #[error("{ASKED_MAX} wait for a reload already")]
     Busy,
@@ -119,17 +119,17 @@ pub struct Watcher {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Answer {
+impl BuildReport {
     /// The new configuration serves.
     #[must_use]
     pub fn applied(files: Vec<Watch>) -> Self {
-        Self { result: Reloaded::Applied, files, report: String::new() }
+        Self { result: ReloadResult::Applied, files, report: String::new() }
     }
 
     /// The old configuration serves on.
     #[must_use]
     pub fn refused(files: Vec<Watch>) -> Self {
-        Self { result: Reloaded::Refused, files, report: String::new() }
+        Self { result: ReloadResult::Refused, files, report: String::new() }
     }
 }
 
@@ -145,14 +145,15 @@ impl Watcher {
     /// The thread can't be started, or the handler for `SIGHUP` can't be installed.
     pub fn start<B>(settings: Settings, metrics: Metrics, build: B) -> io::Result<Self>
     where
-        B: FnMut(Reason) -> Answer + Send + 'static,
+        B: FnMut(Reason) -> BuildReport + Send + 'static,
     {
         let stop = Arc::new(Notify::new());
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let (trigger, asks) = mpsc::channel(ASKED_MAX);
         let stopped = Arc::clone(&stop);
-        let body =
-            move || run::run(settings, &metrics, build, run::Ends { stop: &stopped, asks }, &ready);
+        let body = move || {
+            run::run(settings, &metrics, build, run::WatcherEnds { stop: &stopped, asks }, &ready)
+        };
         let thread = thread::Builder::new().name("weir-reload".into()).spawn(body)?;
         started.recv().map_err(|_| io::Error::other("the watcher's thread ended"))??;
         Ok(Self { stop, trigger: Trigger(trigger), thread: Some(thread) })
@@ -177,14 +178,14 @@ impl Trigger {
     /// share one build.
     ///
     /// # Errors
-    /// See [`NotAsked`].
-    pub async fn reload(&self) -> Result<Outcome, NotAsked> {
+    /// See [`TriggerError`].
+    pub async fn reload(&self) -> Result<ReloadOutcome, TriggerError> {
         let (sender, outcome) = oneshot::channel();
         self.0.try_send(sender).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NotAsked::Busy,
-            mpsc::error::TrySendError::Closed(_) => NotAsked::Ended,
+            mpsc::error::TrySendError::Full(_) => TriggerError::Busy,
+            mpsc::error::TrySendError::Closed(_) => TriggerError::Ended,
         })?;
-        outcome.await.map_err(|_| NotAsked::Ended)
+        outcome.await.map_err(|_| TriggerError::Ended)
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::files::Watches;
-use super::{Answer, Outcome, Reason, Reloaded, Settings, Watch};
+use super::{BuildReport, Reason, ReloadOutcome, ReloadResult, Settings, Watch};
 use crate::clock;
 use crate::telemetry::{CounterSet, Label as _, Metrics, names};
 
@@ -31,7 +31,7 @@ const POLL_MS: u64 = 2_000;
 /// The state of the watcher's thread.
 struct WatchLoop<'a, B> {
     build: B,
-    reloads: CounterSet<Reloaded>,
+    reloads: CounterSet<ReloadResult>,
     stop: &'a Notify,
     files: Vec<Watch>,
     /// None where the system has none left: then the files are polled.
@@ -44,10 +44,10 @@ struct WatchLoop<'a, B> {
 }
 
 /// Where somebody waits for a reload.
-type Ask = oneshot::Sender<Outcome>;
+type Ask = oneshot::Sender<ReloadOutcome>;
 
 /// The other ends of a watcher.
-pub(super) struct Ends<'a> {
+pub(super) struct WatcherEnds<'a> {
     pub(super) stop: &'a Notify,
     pub(super) asks: mpsc::Receiver<Ask>,
 }
@@ -65,10 +65,10 @@ pub(super) fn run<B>(
     settings: Settings,
     metrics: &Metrics,
     build: B,
-    ends: Ends<'_>,
+    ends: WatcherEnds<'_>,
     ready: &SyncSender<io::Result<()>>,
 ) where
-    B: FnMut(Reason) -> Answer,
+    B: FnMut(Reason) -> BuildReport,
 {
     let (runtime, hangup) = match prepare(settings.on_sighup) {
         Ok(prepared) => prepared,
@@ -113,7 +113,7 @@ fn watch(files: &[Watch], changed: &Arc<Notify>) -> Option<Watches> {
     watches.ok()
 }
 
-impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
+impl<B: FnMut(Reason) -> BuildReport> WatchLoop<'_, B> {
     async fn run(&mut self) {
         loop {
             let wake = match self.wake().await {
@@ -136,7 +136,7 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
             tracing::info!(file = %changed.path().display(), "a watched file changed");
             self.rebuild(Reason::FileChanged);
         } else if !polled {
-            self.reloads.inc(Reloaded::Unchanged);
+            self.reloads.inc(ReloadResult::Unchanged);
         }
     }
 
@@ -213,7 +213,7 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
         let answer = catch_unwind(AssertUnwindSafe(|| (self.build)(reason))).unwrap_or_else(|_| {
             tracing::error!("the new configuration could not be built: its builder panicked");
             // The files count as read, so that the same content does not cause the next panic.
-            Answer::refused(self.files.iter().map(|file| Watch::now(file.path())).collect())
+            BuildReport::refused(self.files.iter().map(|file| Watch::now(file.path())).collect())
         });
         let same_paths =
             answer.files.iter().map(Watch::path).eq(self.files.iter().map(Watch::path));
@@ -227,7 +227,8 @@ impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
         tracing::info!(result = answer.result.label(), reason = reason.label(), ms, "reload");
         for ask in self.asking.drain(..) {
             // Whoever asked may have gone.
-            let _ = ask.send(Outcome { result: answer.result, report: answer.report.clone() });
+            let _ =
+                ask.send(ReloadOutcome { result: answer.result, report: answer.report.clone() });
         }
     }
 }

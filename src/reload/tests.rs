@@ -35,7 +35,7 @@ fn read(paths: &[PathBuf]) -> (Vec<Watch>, Vec<String>) {
 fn builder(
     path: PathBuf,
     builds: Sender<(Reason, Vec<String>)>,
-) -> impl FnMut(Reason) -> Answer + Send + 'static {
+) -> impl FnMut(Reason) -> BuildReport + Send + 'static {
     move |reason| {
         let mut paths = vec![path.clone()];
         let (_, first) = read(&paths);
@@ -47,7 +47,7 @@ fn builder(
         let panics = texts[0] == "panic";
         let _ = builds.send((reason, texts));
         assert!(!panics, "as the file says");
-        if refused { Answer::refused(files) } else { Answer::applied(files) }
+        if refused { BuildReport::refused(files) } else { BuildReport::applied(files) }
     }
 }
 
@@ -90,11 +90,11 @@ impl Set {
         }
     }
 
-    fn count(&self, result: Reloaded) -> u64 {
+    fn count(&self, result: ReloadResult) -> u64 {
         self.metrics.counter(names::RELOADS, &[result.label()]).get()
     }
 
-    fn counted(&self, result: Reloaded, mut poke: impl FnMut()) {
+    fn counted(&self, result: ReloadResult, mut poke: impl FnMut()) {
         let latest = crate::clock::monotonic() + TIMEOUT;
         while self.count(result) == 0 {
             assert!(crate::clock::monotonic() < latest, "never {result:?}");
@@ -122,7 +122,7 @@ fn a_saved_file_is_built() {
     let set = Set::one_file();
     fs::write(set.path("proxy.toml"), "two").unwrap();
     assert_eq!(set.built("two"), Reason::FileChanged);
-    set.counted(Reloaded::Applied, || {});
+    set.counted(ReloadResult::Applied, || {});
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_file_that_the_new_one_names_is_watched_from_then_on() {
     set.built("absent");
     fs::write(set.path("a.wasm"), "bad").unwrap();
     set.built("bad");
-    set.counted(Reloaded::Refused, || {});
+    set.counted(ReloadResult::Refused, || {});
     // Refused, and still watched.
     fs::write(set.path("a.wasm"), "mended").unwrap();
     set.built("mended");
@@ -197,7 +197,7 @@ fn a_file_that_the_new_one_names_is_watched_from_then_on() {
 #[test]
 fn touching_a_file_builds_nothing() {
     let set = Set::one_file();
-    set.counted(Reloaded::Unchanged, || {
+    set.counted(ReloadResult::Unchanged, || {
         fs::File::open(set.path("proxy.toml")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap()
     });
     // Nor does a file beside it: the first build is that of the new content.
@@ -225,7 +225,7 @@ fn a_builder_that_panics_refuses_and_the_next_is_built() {
     let set = Set::one_file();
     fs::write(set.path("proxy.toml"), "panic").unwrap();
     set.built("panic");
-    set.counted(Reloaded::Refused, || {});
+    set.counted(ReloadResult::Refused, || {});
     fs::write(set.path("proxy.toml"), "two").unwrap();
     set.built("two");
 }
@@ -278,7 +278,7 @@ fn a_file_that_comes_into_a_watched_folder_or_leaves_it_is_noticed() {
             fs::read_dir(&seen).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         sender.send(names).unwrap();
-        Answer::applied(files)
+        BuildReport::applied(files)
     };
     let _watcher = Watcher::start(
         Settings { files: vec![Watch::folder(&lua)], on_sighup: false },
@@ -301,7 +301,7 @@ fn leaving_does_not_wait_for_a_build() {
     let build = move |_| {
         let _ = begun.send(());
         let _ = ended.recv();
-        Answer::applied(Vec::new())
+        BuildReport::applied(Vec::new())
     };
     let path = folder.path().join("proxy.toml");
     let files = vec![Watch::absent(&path)];
@@ -331,8 +331,8 @@ fn whoever_asks_gets_the_report_of_a_build_that_began_later() {
         let report = format!("{} {text}", reason.label());
         match text.as_str() {
             "panic" => panic!("as the file says"),
-            "bad" => Answer { report, ..Answer::refused(files) },
-            _ => Answer { report, ..Answer::applied(files) },
+            "bad" => BuildReport { report, ..BuildReport::refused(files) },
+            _ => BuildReport { report, ..BuildReport::applied(files) },
         }
     };
     let settings = Settings { files: vec![Watch::now(&path)], on_sighup: false };
@@ -342,15 +342,15 @@ fn whoever_asks_gets_the_report_of_a_build_that_began_later() {
         let outcome = wait(trigger.reload()).unwrap();
         (outcome.result, outcome.report)
     };
-    assert_eq!(ask(), (Reloaded::Applied, "asked one".to_owned()), "though nothing changed");
+    assert_eq!(ask(), (ReloadResult::Applied, "asked one".to_owned()), "though nothing changed");
     fs::write(&path, "bad").unwrap();
-    assert_eq!(ask(), (Reloaded::Refused, "asked bad".to_owned()));
+    assert_eq!(ask(), (ReloadResult::Refused, "asked bad".to_owned()));
     fs::write(&path, "panic").unwrap();
-    assert_eq!(ask(), (Reloaded::Refused, String::new()));
+    assert_eq!(ask(), (ReloadResult::Refused, String::new()));
     fs::write(&path, "two").unwrap();
-    assert_eq!(ask(), (Reloaded::Applied, "asked two".to_owned()));
+    assert_eq!(ask(), (ReloadResult::Applied, "asked two".to_owned()));
     drop(watcher);
-    assert_eq!(wait(trigger.reload()).unwrap_err(), NotAsked::Ended);
+    assert_eq!(wait(trigger.reload()).unwrap_err(), TriggerError::Ended);
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn those_who_ask_during_a_build_share_the_next_one_and_are_bounded() {
         count += 1;
         let _ = begun.send(());
         let _ = going.recv();
-        Answer { report: count.to_string(), ..Answer::applied(Vec::new()) }
+        BuildReport { report: count.to_string(), ..BuildReport::applied(Vec::new()) }
     };
     let settings = Settings { files: vec![Watch::absent(&path)], on_sighup: false };
     let watcher = Watcher::start(settings, Metrics::new(1), build).unwrap();
@@ -384,7 +384,7 @@ fn those_who_ask_during_a_build_share_the_next_one_and_are_bounded() {
         while trigger.0.capacity() > 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(trigger.reload().await.unwrap_err(), NotAsked::Busy);
+        assert_eq!(trigger.reload().await.unwrap_err(), TriggerError::Busy);
         go.send(()).unwrap();
         assert_eq!(first.await.unwrap(), "1");
         began.recv_timeout(TIMEOUT).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::record::Record;
-use super::tally::{Refusal, Seen};
+use super::tally::{DecidedRequest, Refusal};
 
 /// Changes that are shown, at most.
 const SHOWN_MAX: usize = 20;
@@ -29,7 +29,7 @@ pub struct Difference {
 
 impl Difference {
     /// Counts a request.
-    pub fn add(&mut self, record: &Record, candidate: &Seen<'_>, against_passes: bool) {
+    pub fn add(&mut self, record: &Record, candidate: &DecidedRequest<'_>, against_passes: bool) {
         let (stopped, passed) = match (candidate.verdict.passes(), against_passes) {
             (true, true) => {
                 self.pass_both += 1;

@@ -49,14 +49,14 @@ pub enum Reading {
     /// All as this format.
     As(Format),
     /// All as a pattern describes it.
-    Pattern(Described),
+    Pattern(LinePattern),
 }
 
 /// A pattern in the way of nginx's `log_format`, checked.
 #[derive(Clone, Debug)]
-pub struct Described(std::sync::Arc<Pattern>);
+pub struct LinePattern(std::sync::Arc<Pattern>);
 
-impl Described {
+impl LinePattern {
     /// Parses `$remote_addr - $remote_user [$time_local] "$request" $status $bytes`.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Reader {
     /// # Errors
     /// Why it is no request of this log.
     pub(super) fn read<'l>(&mut self, text: &'l str) -> Result<Line<'l>, Cow<'static, str>> {
-        if let Reading::Pattern(Described(pattern)) = &self.reading {
+        if let Reading::Pattern(LinePattern(pattern)) = &self.reading {
             return pattern.read(text);
         }
         let format = match self.found {

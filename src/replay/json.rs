@@ -267,7 +267,7 @@ fn weir<'l>(mut object: Object) -> Read<'l> {
     if object.get("message").and_then(Value::as_str) != Some("request") {
         return Ok(Line { skip: true, ..Line::default() });
     }
-    let mut told = own::Told::at(stamp(&mut object, &["timestamp"], time::rfc3339)?);
+    let mut told = own::LineFields::at(stamp(&mut object, &["timestamp"], time::rfc3339)?);
     for (name, value) in object {
         match value {
             Value::String(value) => told.tell(&name, Cow::Owned(value)),

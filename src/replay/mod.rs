@@ -25,16 +25,16 @@ mod time;
 mod variable;
 
 pub use difference::Difference;
-pub use format::{Described, FORMATS, Format, Reading};
+pub use format::{FORMATS, Format, LinePattern, Reading};
 pub use quota::with_quota;
 pub use read::{
-    Batch, Broken, Damaged, FILES_MAX, Logs, Progress, Summary, Unreadable, WINDOW,
+    Batch, BrokenLine, DamagedFile, FILES_MAX, LogError, Logs, Progress, Summary, WINDOW,
     WINDOWS_BYTES_MAX,
 };
-pub use record::{Asked, CLIENTS_MAX, Client, Record};
-pub use report::{Quotas, Replayed, stopped_line};
-pub use suggest::{Counting, MakeCounting, Point, Search, Suggestion};
+pub use record::{CLIENTS_MAX, Client, FactNeed, Record};
+pub use report::{Quotas, ReplayReport, stopped_line};
+pub use suggest::{MakeCounter, Point, QuotaCounter, Search, Suggestion};
 pub use tally::{
-    ClientTally, Counts, Decider, Demand, FactTally, KeyTally, LimitTally, PolicyTally, Refusal,
-    Rejected, Row, Seen, Tally, Timeline, VERDICTS, Verdict,
+    ClientTally, Counts, DecidedRequest, Decider, Demand, FactTally, KeyTally, LimitTally,
+    PolicyTally, Refusal, Rejection, Row, Tally, Timeline, VERDICTS, Verdict,
 };

@@ -32,7 +32,7 @@ const OF_REJECTED: [u16; 4] = [400, 414, 431, 501];
 
 /// What the fields of a line tell, whether it is text or JSON.
 #[derive(Default)]
-pub(super) struct Told<'l> {
+pub(super) struct LineFields<'l> {
     line: Line<'l>,
     decision: Option<Cow<'l, str>>,
     has_no_route: bool,
@@ -42,7 +42,7 @@ pub(super) struct Told<'l> {
     has_failed: bool,
 }
 
-impl<'l> Told<'l> {
+impl<'l> LineFields<'l> {
     /// A line that was written at this moment.
     pub(super) fn at(stamp_us: Option<i64>) -> Self {
         let line = Line { stamp_us, stamp_is_end: true, ..Line::default() };
@@ -134,7 +134,7 @@ pub(super) fn read(text: &str) -> Result<Line<'_>, Cow<'static, str>> {
     let Some((at, mut rest)) = text.split_once(MARK) else {
         return Ok(Line { skip: true, ..Line::default() });
     };
-    let mut told = Told::at(time::rfc3339(at));
+    let mut told = LineFields::at(time::rfc3339(at));
     while !rest.is_empty() {
         let (name, after) = rest.split_once('=').ok_or("a name without a value")?;
         if after.starts_with(['"', '[', '{']) {

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::report::{LISTED_MAX, Quotas, Replayed};
+use super::report::{LISTED_MAX, Quotas, ReplayReport};
 use super::suggest::Point;
 use super::tally::{Counts, LimitTally, VERDICTS};
 use super::text::{are, counts, cut, many, percent, suggestion};
@@ -18,7 +18,7 @@ const BARS_MAX: usize = 12;
 /// On a longer one, what small quotas do would be a line at its left end.
 const LINEAR_FACTOR_MAX: f64 = 20.0;
 
-impl Replayed {
+impl ReplayReport {
     /// A whole page.
     #[must_use]
     pub fn page(&self) -> String {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::bufread::MultiGzDecoder;
 
 use super::format::{Reader, Reading};
-use super::record::{Client, Clients, Record, Unused};
+use super::record::{Client, Clients, Record, SkipCause};
 
 /// Lines of a file that are held to sort them, at most.
 pub const WINDOW: usize = 65_536;
@@ -40,7 +40,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// A log that can't be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {cause}")]
-pub struct Unreadable {
+pub struct LogError {
     /// The file.
     pub name: String,
     /// Why.
@@ -49,7 +49,7 @@ pub struct Unreadable {
 
 /// A line that is no request.
 #[derive(Clone, Debug)]
-pub struct Broken {
+pub struct BrokenLine {
     /// The file.
     pub file: String,
     /// Its line there, from 1.
@@ -60,7 +60,7 @@ pub struct Broken {
 
 /// A compressed file that could be read only in part. What comes before that place is replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damaged {
+pub struct DamagedFile {
     /// The file.
     pub file: String,
     /// Compressed bytes that were read before that place.
@@ -85,9 +85,9 @@ pub struct Summary {
     /// Lines that are no request.
     pub broken: u64,
     /// The first of them.
-    pub broken_shown: Vec<Broken>,
+    pub broken_shown: Vec<BrokenLine>,
     /// Files that were read only in part.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<DamagedFile>,
     /// Requests of clients beyond the first [`CLIENTS_MAX`](super::CLIENTS_MAX).
     pub left_out: u64,
     /// Lines that came later than one with a later time.
@@ -110,12 +110,12 @@ pub struct Batch {
 /// Bytes that were read so far, for who watches.
 pub type Progress = Arc<AtomicU64>;
 
-struct Counted<R> {
+struct ProgressReader<R> {
     inner: R,
     progress: Progress,
 }
 
-impl<R: io::Read> io::Read for Counted<R> {
+impl<R: io::Read> io::Read for ProgressReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.inner.read(buffer)?;
         self.progress.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -124,12 +124,12 @@ impl<R: io::Read> io::Read for Counted<R> {
 }
 
 /// Counts the bytes that a decompressor has used, which reads further ahead.
-struct Used<R> {
+struct UsedReader<R> {
     inner: R,
     bytes: Arc<AtomicU64>,
 }
 
-impl<R: BufRead> io::Read for Used<R> {
+impl<R: BufRead> io::Read for UsedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.inner.read(buffer)?;
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl<R: BufRead> io::Read for Used<R> {
     }
 }
 
-impl<R: BufRead> BufRead for Used<R> {
+impl<R: BufRead> BufRead for UsedReader<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.inner.fill_buf()
     }
@@ -181,16 +181,12 @@ impl Logs {
     ///
     /// # Errors
     /// One of them can't be read.
-    pub fn open(
-        paths: &[&Path],
-        reading: &Reading,
-        progress: &Progress,
-    ) -> Result<Self, Unreadable> {
+    pub fn open(paths: &[&Path], reading: &Reading, progress: &Progress) -> Result<Self, LogError> {
         let mut bytes = Some(0);
         let mut sources = Vec::new();
         for (path, number) in paths.iter().zip(0_u16..) {
             let name = path.display().to_string();
-            let unreadable = |cause| Unreadable { name: name.clone(), cause };
+            let unreadable = |cause| LogError { name: name.clone(), cause };
             let raw: Box<dyn io::Read + Send> = if name == "-" {
                 bytes = None;
                 Box::new(io::stdin())
@@ -200,7 +196,7 @@ impl Logs {
                 bytes = bytes.map(|all| all + length);
                 Box::new(file)
             };
-            let input = input(Counted { inner: raw, progress: Arc::clone(progress) });
+            let input = input(ProgressReader { inner: raw, progress: Arc::clone(progress) });
             let (input, unpacked) = input.map_err(unreadable)?;
             sources.push(Source {
                 input,
@@ -229,7 +225,7 @@ impl Logs {
     ///
     /// # Errors
     /// A file can't be read on.
-    pub fn read(mut self, mut send: impl FnMut(Batch) -> bool) -> Result<Summary, Unreadable> {
+    pub fn read(mut self, mut send: impl FnMut(Batch) -> bool) -> Result<Summary, LogError> {
         let mut batch = Batch::default();
         let (mut now_us, mut batch_bytes) = (i64::MIN, 0);
         while let Some(mut record) = self.next()? {
@@ -259,7 +255,7 @@ impl Logs {
     }
 
     /// The earliest request of all files.
-    fn next(&mut self) -> Result<Option<Box<Record>>, Unreadable> {
+    fn next(&mut self) -> Result<Option<Box<Record>>, LogError> {
         for source in &mut self.sources {
             while !source.ended && !source.is_full(self.window_bytes_max) {
                 source.read_line(&mut self.clients, &mut self.summary)?;
@@ -281,7 +277,7 @@ fn input<R: io::Read + Send + 'static>(raw: R) -> io::Result<Input> {
         return Ok((Box::new(plain), None));
     }
     let bytes = Arc::new(AtomicU64::new(0));
-    let packed = Used { inner: plain, bytes: Arc::clone(&bytes) };
+    let packed = UsedReader { inner: plain, bytes: Arc::clone(&bytes) };
     let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed));
     Ok((Box::new(unpacked), Some(bytes)))
 }
@@ -300,7 +296,7 @@ impl Source {
     }
 
     /// Reads the next request.
-    fn read_line(&mut self, clients: &mut Clients, all: &mut Summary) -> Result<(), Unreadable> {
+    fn read_line(&mut self, clients: &mut Clients, all: &mut Summary) -> Result<(), LogError> {
         let mut bytes = std::mem::take(&mut self.buffer);
         let read = self.read_into(&mut bytes, clients, all);
         self.buffer = bytes;
@@ -312,7 +308,7 @@ impl Source {
         bytes: &mut Vec<u8>,
         clients: &mut Clients,
         all: &mut Summary,
-    ) -> Result<(), Unreadable> {
+    ) -> Result<(), LogError> {
         let most = LINE_BYTES_MAX as u64;
         loop {
             bytes.clear();
@@ -354,20 +350,20 @@ impl Source {
                     continue;
                 }
                 Ok(line) => Record::of(&line, clients, place),
-                Err(why) => Err(Unused::Broken(why)),
+                Err(why) => Err(SkipCause::Broken(why)),
             };
             match record {
                 Ok(record) => {
                     self.insert(Box::new(record), all);
                     return Ok(());
                 }
-                Err(Unused::Broken(why)) => self.broken(why, all),
-                Err(Unused::TooManyClients) => all.left_out += 1,
+                Err(SkipCause::Broken(why)) => self.broken(why, all),
+                Err(SkipCause::TooManyClients) => all.left_out += 1,
             }
         }
     }
 
-    fn skip_rest(&mut self, all: &mut Summary) -> Result<(), Unreadable> {
+    fn skip_rest(&mut self, all: &mut Summary) -> Result<(), LogError> {
         loop {
             let most = LINE_BYTES_MAX as u64;
             let mut bytes = Vec::new();
@@ -381,7 +377,7 @@ impl Source {
     }
 
     /// A compressed file that was cut off, or is damaged, ends where that is.
-    fn ends_damaged(&mut self, cause: io::Error, all: &mut Summary) -> Result<(), Unreadable> {
+    fn ends_damaged(&mut self, cause: io::Error, all: &mut Summary) -> Result<(), LogError> {
         use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         let is_damage = matches!(cause.kind(), InvalidData | InvalidInput | UnexpectedEof);
         match self.unpacked.as_ref().filter(|_| is_damage && !self.ended) {
@@ -389,11 +385,11 @@ impl Source {
                 let (file, lines) = (self.name.clone(), self.line);
                 let bytes = bytes.load(Ordering::Relaxed);
                 let ends = cause.kind() == UnexpectedEof;
-                all.damaged.push(Damaged { file, bytes, lines, ends });
+                all.damaged.push(DamagedFile { file, bytes, lines, ends });
                 self.ended = true;
                 Ok(())
             }
-            None => Err(Unreadable { name: self.name.clone(), cause }),
+            None => Err(LogError { name: self.name.clone(), cause }),
         }
     }
 
@@ -401,7 +397,7 @@ impl Source {
         all.broken += 1;
         if all.broken_shown.len() < SHOWN_MAX {
             let (file, line) = (self.name.clone(), self.line);
-            all.broken_shown.push(Broken { file, line, why: why.into_owned() });
+            all.broken_shown.push(BrokenLine { file, line, why: why.into_owned() });
         }
     }
 

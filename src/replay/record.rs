@@ -46,7 +46,7 @@ pub struct Record {
     pub file: u16,
     /// See `file`.
     pub line: u64,
-    held: Held,
+    held: LineParts,
     text: Box<str>,
     /// Where method, target, host, and then names and values of header fields end in `text`.
     ends: SmallVec<[u32; 8]>,
@@ -54,7 +54,7 @@ pub struct Record {
 
 /// What the line tells besides.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct LineParts {
     host: bool,
     query: bool,
     took: bool,
@@ -65,7 +65,7 @@ struct Held {
 
 /// A fact that a policy asks for, as far as logs can answer it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum FactNeed {
     /// Every line has it.
     Always,
     /// No line has it.
@@ -88,7 +88,7 @@ pub enum Asked {
     Took,
 }
 
-impl Asked {
+impl FactNeed {
     /// Of a request, by the fact's name.
     #[must_use]
     pub fn of_request(fact: &str) -> Self {
@@ -133,20 +133,20 @@ pub struct Client {
 
 /// Why a line becomes no request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unused {
+pub(super) enum SkipCause {
     /// It is not one that could be sent.
     Broken(Cow<'static, str>),
     /// There are as many clients as there may be, and it is of another.
     TooManyClients,
 }
 
-impl From<&'static str> for Unused {
+impl From<&'static str> for SkipCause {
     fn from(why: &'static str) -> Self {
         Self::Broken(Cow::Borrowed(why))
     }
 }
 
-impl From<String> for Unused {
+impl From<String> for SkipCause {
     fn from(why: String) -> Self {
         Self::Broken(Cow::Owned(why))
     }
@@ -177,7 +177,7 @@ impl Clients {
         Self { addresses, named, most, new: Vec::new(), names: 0 }
     }
 
-    fn number(&mut self, text: &str) -> Result<u32, Unused> {
+    fn number(&mut self, text: &str) -> Result<u32, SkipCause> {
         let found = address(text);
         let known = match &found {
             Some(address) => self.addresses.get(address),
@@ -188,7 +188,7 @@ impl Clients {
         }
         let all = self.addresses.len() + self.named.len();
         if all >= self.most {
-            return Err(Unused::TooManyClients);
+            return Err(SkipCause::TooManyClients);
         }
         let number = u32::try_from(all).unwrap_or(u32::MAX);
         let client = match found {
@@ -221,7 +221,7 @@ impl Record {
         line: &Line<'_>,
         clients: &mut Clients,
         place: (u16, u64),
-    ) -> Result<Self, Unused> {
+    ) -> Result<Self, SkipCause> {
         let stamp_us = line.stamp_us.ok_or("no time")?;
         let client = line.client.as_deref().ok_or("no client")?;
         let target = line.target.as_deref().ok_or("no path")?;
@@ -267,7 +267,7 @@ impl Record {
             was_refused: line.was_refused,
             file: place.0,
             line: place.1,
-            held: Held {
+            held: LineParts {
                 host: !host.is_empty(),
                 query: !line.no_queries,
                 took: line.took_us.is_some(),
@@ -317,18 +317,18 @@ impl Record {
 
     /// Whether the line answers what was asked.
     #[must_use]
-    pub fn holds(&self, asked: &Asked) -> bool {
+    pub fn holds(&self, asked: &FactNeed) -> bool {
         match asked {
-            Asked::Always => true,
-            Asked::Never => false,
-            Asked::Query => self.held.query,
-            Asked::Host => self.held.host,
-            Asked::Scheme => self.https.is_some(),
-            Asked::Version => self.version.is_some(),
-            Asked::RequestBytes => self.request_bytes.is_some(),
-            Asked::Bytes => self.held.bytes,
-            Asked::Took => self.held.took,
-            Asked::Header(name) => {
+            FactNeed::Always => true,
+            FactNeed::Never => false,
+            FactNeed::Query => self.held.query,
+            FactNeed::Host => self.held.host,
+            FactNeed::Scheme => self.https.is_some(),
+            FactNeed::Version => self.version.is_some(),
+            FactNeed::RequestBytes => self.request_bytes.is_some(),
+            FactNeed::Bytes => self.held.bytes,
+            FactNeed::Took => self.held.took,
+            FactNeed::Header(name) => {
                 let found = self.headers().find(|(known, _)| known.eq_ignore_ascii_case(name));
                 // Where all fields are logged, one without a value was hidden on purpose.
                 let all = self.held.all_headers;
@@ -339,8 +339,8 @@ impl Record {
 
     /// Whether the line answers what was asked, and with a digest only.
     #[must_use]
-    pub fn is_digest(&self, asked: &Asked) -> bool {
-        let Asked::Header(name) = asked else { return false };
+    pub fn is_digest(&self, asked: &FactNeed) -> bool {
+        let FactNeed::Header(name) = asked else { return false };
         self.held.digests
             && self
                 .headers()
@@ -376,7 +376,7 @@ fn version(text: &str) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn record(line: &Line<'_>) -> Result<Record, Unused> {
+    fn record(line: &Line<'_>) -> Result<Record, SkipCause> {
         Record::of(line, &mut Clients::new(9), (0, 1))
     }
 
@@ -411,10 +411,10 @@ mod tests {
             "header.referer",
         ];
         let missing = ["authority", "scheme", "header.x", "cookie.a", "body:/a", "tls.sni"];
-        assert!(held.iter().all(|fact| record.holds(&Asked::of_request(fact))));
-        assert!(!missing.iter().any(|fact| record.holds(&Asked::of_request(fact))));
-        assert!(record.holds(&Asked::of_reply("duration-ms")));
-        assert!(!record.holds(&Asked::of_reply("header.x")));
+        assert!(held.iter().all(|fact| record.holds(&FactNeed::of_request(fact))));
+        assert!(!missing.iter().any(|fact| record.holds(&FactNeed::of_request(fact))));
+        assert!(record.holds(&FactNeed::of_reply("duration-ms")));
+        assert!(!record.holds(&FactNeed::of_reply("header.x")));
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
         line.add_header("x-a".into(), "digest:0123456789abcdef0123456789abcdef".into());
         line.add_header("x-b".into(), "b".into());
         let record = record(&line).unwrap();
-        let of = |name: &str| Asked::of_request(name);
+        let of = |name: &str| FactNeed::of_request(name);
         assert!(record.holds(&of("header.x-a")) && record.is_digest(&of("header.X-A")));
         assert!(record.holds(&of("header.x-b")) && !record.is_digest(&of("header.x-b")));
         assert!(!record.is_digest(&of("header.x-c")) && !record.is_digest(&of("path")));
@@ -447,7 +447,7 @@ mod tests {
         line.target = Some("/x?u=http://c".into());
         assert_eq!(self::record(&line).unwrap().target(), "/x?u=http://c");
         line.target = Some("a.example:443".into());
-        let Err(Unused::Broken(told)) = self::record(&line) else { panic!("it is no path") };
+        let Err(SkipCause::Broken(told)) = self::record(&line) else { panic!("it is no path") };
         assert!(told.contains("a path"), "{told}");
     }
 
@@ -461,8 +461,8 @@ mod tests {
         for (text, number) in [("203.0.113.7:6", 1), ("203.0.113.7", 1), ("2001:db8:0::1", 2)] {
             assert_eq!(clients.number(text), Ok(number), "{text}");
         }
-        assert_eq!(clients.number("203.0.113.8"), Err(Unused::TooManyClients));
-        assert_eq!(clients.number("c"), Err(Unused::TooManyClients));
+        assert_eq!(clients.number("203.0.113.8"), Err(SkipCause::TooManyClients));
+        assert_eq!(clients.number("c"), Err(SkipCause::TooManyClients));
         let texts: Vec<&str> = clients.new.iter().map(|client| &*client.text).collect();
         assert_eq!(texts, ["a.example", "203.0.113.7", "2001:db8::1", "192.0.2.1", "b"]);
         let addresses: Vec<String> =

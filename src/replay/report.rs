@@ -11,7 +11,9 @@ use super::difference::Difference;
 use super::read::Summary;
 use super::record::{CLIENTS_MAX, Client, Record};
 use super::suggest::{Point, Suggestion};
-use super::tally::{Counts, FactTally, LimitTally, Refusal, Rejected, Seen, Tally, VERDICTS};
+use super::tally::{
+    Counts, DecidedRequest, FactTally, LimitTally, Refusal, Rejection, Tally, VERDICTS,
+};
 use super::time::stamp;
 use crate::plan::algorithm_text;
 
@@ -20,7 +22,7 @@ pub(super) const LISTED_MAX: usize = 20;
 
 /// What a replay found.
 #[derive(Debug, Default)]
-pub struct Replayed {
+pub struct ReplayReport {
     /// What was read.
     pub summary: Summary,
     /// The clients, by number.
@@ -50,7 +52,7 @@ pub struct Quotas {
     pub curve: Option<Vec<Point>>,
 }
 
-impl Replayed {
+impl ReplayReport {
     /// A client's text, by its number.
     pub(super) fn client(&self, number: u32) -> &str {
         self.clients.get(number as usize).map_or("", |client| &client.text)
@@ -294,7 +296,12 @@ impl Replayed {
 /// A request that does not reach its upstream, on a line of its own: file, line, time, client,
 /// limit, key.
 #[must_use]
-pub fn stopped_line(record: &Record, client: &Client, file: &str, seen: &Seen<'_>) -> Value {
+pub fn stopped_line(
+    record: &Record,
+    client: &Client,
+    file: &str,
+    seen: &DecidedRequest<'_>,
+) -> Value {
     // A client that is a name is counted under an address that stands for it.
     let is_name = client.text.parse::<IpAddr>().is_err();
     let invented = is_name.then(|| client.address.to_string());
@@ -323,8 +330,8 @@ pub fn stopped_line(record: &Record, client: &Client, file: &str, seen: &Seen<'_
     })
 }
 
-fn rejection<Text: Serialize>(rejected: &Rejected<Text>) -> Value {
-    let Rejected { check, found, expected } = rejected;
+fn rejection<Text: Serialize>(rejected: &Rejection<Text>) -> Value {
+    let Rejection { check, found, expected } = rejected;
     json!({ "check": check, "found": found, "expected": expected })
 }
 

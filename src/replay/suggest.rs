@@ -27,7 +27,7 @@ const THREADS_MAX: usize = 16;
 const DEMANDS_FOR_THREADS: usize = 10_000;
 
 /// Counts one limit with different quotas.
-pub trait Counting {
+pub trait QuotaCounter {
     /// Begins afresh with this quota. False if the limit can't have it.
     fn begin(&mut self, quota: u64) -> bool;
 
@@ -39,7 +39,7 @@ pub trait Counting {
 }
 
 /// Makes what counts, for one thread. `None` if it can't be made.
-pub type MakeCounting<'a> = &'a (dyn Fn() -> Option<Box<dyn Counting + 'a>> + Sync);
+pub type MakeCounter<'a> = &'a (dyn Fn() -> Option<Box<dyn QuotaCounter + 'a>> + Sync);
 
 /// A quota that would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct Point {
 /// Looks for quotas of one limit.
 pub struct Search<'t> {
     limit: &'t LimitTally,
-    make: MakeCounting<'t>,
+    make: MakeCounter<'t>,
     /// Where each key's demands are.
     places: Vec<Range<usize>>,
     /// All keys, those first that need the most.
@@ -82,7 +82,7 @@ pub struct Search<'t> {
 
 impl<'t> Search<'t> {
     /// Sorts the limit's demands by key.
-    pub fn new(limit: &'t mut LimitTally, make: MakeCounting<'t>) -> Self {
+    pub fn new(limit: &'t mut LimitTally, make: MakeCounter<'t>) -> Self {
         limit.demands.sort_by_key(|demand| demand.key);
         let limit: &LimitTally = limit;
         let mut places = vec![0..0; limit.keys.len()];
@@ -296,7 +296,7 @@ mod tests {
     use crate::plan::{Alignment, Debt, FixedWindow, Limit, Rate};
     use crate::replay::line::Line;
     use crate::replay::record::{Clients, Record};
-    use crate::replay::tally::{Decider, Seen, Tally, Verdict};
+    use crate::replay::tally::{DecidedRequest, Decider, Tally, Verdict};
 
     const MINUTE_US: i64 = 60_000_000;
 
@@ -307,11 +307,11 @@ mod tests {
         windows: std::collections::HashMap<(u32, i64), u64>,
     }
 
-    fn minutes<'a>() -> Option<Box<dyn Counting + 'a>> {
+    fn minutes<'a>() -> Option<Box<dyn QuotaCounter + 'a>> {
         Some(Box::new(Minutes::default()))
     }
 
-    impl Counting for Minutes {
+    impl QuotaCounter for Minutes {
         fn begin(&mut self, quota: u64) -> bool {
             (self.quota, self.windows) = (quota, Default::default());
             true
@@ -351,7 +351,7 @@ mod tests {
                     };
                     tally.add(
                         &record,
-                        &Seen {
+                        &DecidedRequest {
                             verdict: if outcome.fits {
                                 Verdict::Admitted
                             } else {
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn no_quota_is_suggested_where_none_is_enough() {
         struct Never;
-        impl Counting for Never {
+        impl QuotaCounter for Never {
             fn begin(&mut self, _: u64) -> bool {
                 true
             }
@@ -419,7 +419,7 @@ mod tests {
         let mut tally = tally();
         let limit = tally.limits.first_mut().unwrap();
         limit.keys.iter_mut().for_each(|key| key.units = u64::MAX);
-        let make = || -> Option<Box<dyn Counting>> { Some(Box::new(Never)) };
+        let make = || -> Option<Box<dyn QuotaCounter>> { Some(Box::new(Never)) };
         assert_eq!(Search::new(limit, &make).suggest(50.0).quota, None);
     }
 
@@ -443,7 +443,7 @@ mod tests {
     fn a_curve_counts_no_key_again_that_a_smaller_quota_did_not_refuse() {
         use std::sync::atomic::AtomicU64;
         struct Watched<'w>(Minutes, &'w AtomicU64);
-        impl Counting for Watched<'_> {
+        impl QuotaCounter for Watched<'_> {
             fn begin(&mut self, quota: u64) -> bool {
                 self.0.begin(quota)
             }
@@ -456,7 +456,7 @@ mod tests {
         }
         let (mut tally, keys) = (tally(), AtomicU64::new(0));
         let limit = tally.limits.first_mut().unwrap();
-        let make = || -> Option<Box<dyn Counting + '_>> {
+        let make = || -> Option<Box<dyn QuotaCounter + '_>> {
             Some(Box::new(Watched(Minutes::default(), &keys)))
         };
         let mut search = Search::new(limit, &make);

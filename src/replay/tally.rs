@@ -7,7 +7,7 @@ use std::hash::BuildHasher as _;
 
 use foldhash::fast::RandomState;
 
-use super::record::{Asked, Record};
+use super::record::{FactNeed, Record};
 use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Refund};
 
 /// Routes and policies that are counted apart, at most.
@@ -72,7 +72,7 @@ impl Verdict {
 
 /// How a request was decided.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct DecidedRequest<'a> {
     /// What became of it.
     pub verdict: Verdict,
     /// Its route's name.
@@ -88,12 +88,12 @@ pub struct Seen<'a> {
     /// When it would pass, in microseconds, where waiting helps.
     pub passes_in_us: Option<u64>,
     /// Why the request itself was rejected.
-    pub rejection: Option<Rejected<&'a str>>,
+    pub rejection: Option<Rejection<&'a str>>,
 }
 
 /// Why a request was rejected, whatever a policy answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rejected<Text> {
+pub struct Rejection<Text> {
     /// What of it was looked at: its head, method, target, host, path, route or body.
     pub check: &'static str,
     /// What was found.
@@ -102,7 +102,7 @@ pub struct Rejected<Text> {
     pub expected: &'static str,
 }
 
-impl<Text: fmt::Display> fmt::Display for Rejected<Text> {
+impl<Text: fmt::Display> fmt::Display for Rejection<Text> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { check, found, expected } = self;
         write!(out, "by the check of its {check}: {found}; expected {expected}")
@@ -120,7 +120,7 @@ pub struct Decider<'a> {
     pub facts: (&'a [String], &'a [String]),
 }
 
-impl<'a> Seen<'a> {
+impl<'a> DecidedRequest<'a> {
     /// The enforced limits that refused.
     pub fn refusing(&self) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
         let refused = self.verdict == Verdict::Refused;
@@ -190,7 +190,7 @@ pub struct FactTally {
     pub missing: u64,
     /// Requests for which the log has a digest of it.
     pub digests: u64,
-    asked: Asked,
+    asked: FactNeed,
 }
 
 /// What was asked of one counter, at one moment. There may be millions, so it is small.
@@ -298,7 +298,7 @@ pub struct Refusal {
     /// When it would pass.
     pub passes_in_us: Option<u64>,
     /// Why the request itself was rejected.
-    pub rejection: Option<Rejected<String>>,
+    pub rejection: Option<Rejection<String>>,
 }
 
 /// Requests over time: passed and stopped.
@@ -352,7 +352,7 @@ impl Tally {
     }
 
     /// Counts a request.
-    pub fn add(&mut self, record: &Record, seen: &Seen<'_>) {
+    pub fn add(&mut self, record: &Record, seen: &DecidedRequest<'_>) {
         let passes = seen.verdict.passes();
         self.counts.add(seen.verdict);
         self.last_us = record.at_us;
@@ -381,7 +381,7 @@ impl Tally {
         }
     }
 
-    fn route(&mut self, seen: &Seen<'_>) {
+    fn route(&mut self, seen: &DecidedRequest<'_>) {
         let found = self.routes.iter_mut().find(|row| row.name.as_deref() == seen.route);
         if let Some(row) = found {
             row.counts.add(seen.verdict);
@@ -500,7 +500,7 @@ impl PolicyTally {
             of_reply,
             missing: 0,
             digests: 0,
-            asked: if of_reply { Asked::of_reply(fact) } else { Asked::of_request(fact) },
+            asked: if of_reply { FactNeed::of_reply(fact) } else { FactNeed::of_request(fact) },
         };
         Self {
             name: policy.name.to_owned(),
@@ -569,7 +569,7 @@ impl LimitTally {
 }
 
 impl Refusal {
-    pub(super) fn of(record: &Record, seen: &Seen<'_>) -> Self {
+    pub(super) fn of(record: &Record, seen: &DecidedRequest<'_>) -> Self {
         let by = seen.refusing().map(|(limit, _)| (limit.name.clone(), limit.key.clone()));
         Self {
             at_us: record.at_us,
@@ -578,7 +578,7 @@ impl Refusal {
             verdict: seen.verdict,
             by: by.collect(),
             passes_in_us: seen.passes_in_us,
-            rejection: seen.rejection.map(|it| Rejected {
+            rejection: seen.rejection.map(|it| Rejection {
                 check: it.check,
                 found: it.found.to_owned(),
                 expected: it.expected,

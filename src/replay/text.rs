@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::difference::Difference;
-use super::read::{Damaged, Summary};
-use super::report::{Quotas, Replayed};
+use super::read::{DamagedFile, Summary};
+use super::report::{Quotas, ReplayReport};
 use super::tally::{Counts, LimitTally, Refusal, Tally, VERDICTS};
 use super::time::shown;
 use crate::plan::{algorithm_text, wait_text};
@@ -77,7 +77,7 @@ pub(super) fn counts(counts: &Counts) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-impl Replayed {
+impl ReplayReport {
     /// For a terminal.
     #[must_use]
     pub fn text(&self) -> String {
@@ -258,7 +258,7 @@ impl Summary {
     }
 }
 
-impl Damaged {
+impl DamagedFile {
     /// In a sentence.
     #[must_use]
     pub fn told(&self) -> String {

@@ -11,7 +11,7 @@ pub struct Budget(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    open: Open,
+    open: OpenCount,
     max: AtomicUsize,
     per_worker: AtomicUsize,
 }
@@ -19,7 +19,7 @@ struct Inner {
 /// On a cache line of its own, since requests read the fields beside it.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Open(AtomicUsize);
+struct OpenCount(AtomicUsize);
 
 /// One connection's share of the budget. Returned on drop.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Budget {
     pub fn unlimited() -> Self {
         let unlimited = || AtomicUsize::new(usize::MAX);
         Self(Arc::new(Inner {
-            open: Open(AtomicUsize::new(0)),
+            open: OpenCount(AtomicUsize::new(0)),
             max: unlimited(),
             per_worker: unlimited(),
         }))

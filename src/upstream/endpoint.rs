@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
-use crate::clock::Seldom;
+use crate::clock::LogThrottle;
 use crate::telemetry::Mistake;
 
 /// Maximum number of endpoints of one upstream.
@@ -23,7 +23,7 @@ pub(super) struct Endpoint {
     pub(super) authority: Authority,
     /// The name to verify; `None` without TLS.
     pub(super) server_name: Option<ServerName<'static>>,
-    pub(super) warned: Seldom,
+    pub(super) warned: LogThrottle,
 }
 
 /// An address or a name to resolve.
@@ -111,7 +111,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
         text: text.to_owned(),
         authority: authority.clone(),
         server_name,
-        warned: Seldom::default(),
+        warned: LogThrottle::default(),
     })
 }
 

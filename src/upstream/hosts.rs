@@ -34,16 +34,16 @@ const NEVER: u64 = u64::MAX;
 pub(super) type Addresses = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
 /// Resolves names: the system, or a test's substitute.
-pub(super) trait Resolve: fmt::Debug + Send + Sync {
+pub(super) trait Resolver: fmt::Debug + Send + Sync {
     /// All addresses of `host`, with `port`.
     fn resolve(&self, host: String, port: u16) -> Addresses;
 }
 
 /// `getaddrinfo`, on one of the runtime's blocking threads.
 #[derive(Debug)]
-pub(super) struct System;
+pub(super) struct SystemResolver;
 
-impl Resolve for System {
+impl Resolver for SystemResolver {
     fn resolve(&self, host: String, port: u16) -> Addresses {
         Box::pin(async move { Ok(lookup_host((host, port)).await?.collect()) })
     }
@@ -60,11 +60,11 @@ pub(super) struct Hosts {
     resolved_ms: AtomicU64,
     /// Held while names are being resolved.
     resolving: Arc<tokio::sync::Mutex<()>>,
-    resolver: Arc<dyn Resolve>,
+    resolver: Arc<dyn Resolver>,
 }
 
 impl Hosts {
-    pub(super) fn new(endpoints: &[Endpoint], resolver: Arc<dyn Resolve>) -> Self {
+    pub(super) fn new(endpoints: &[Endpoint], resolver: Arc<dyn Resolver>) -> Self {
         let list = merge(endpoints, &[], Vec::new());
         Self {
             generation: AtomicU64::new(0),

@@ -83,7 +83,7 @@ enum Upload {
 /// The result of sending a request.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "the large one comes on every request")]
-pub(super) enum Outcome {
+pub(super) enum Http1Outcome {
     /// The reply's head.
     Reply(ReplyHead),
     /// It failed, and the upstream may have seen it.
@@ -176,9 +176,9 @@ impl Http1Connection {
         &mut self,
         request: &mut Request,
         cx: &mut Context<'_>,
-    ) -> Poll<Outcome> {
+    ) -> Poll<Http1Outcome> {
         if let Err(error) = self.poll_upload(cx) {
-            return Poll::Ready(Outcome::Failed(error));
+            return Poll::Ready(Http1Outcome::Failed(error));
         }
         loop {
             match self.scan.reply(self.reader.input.bytes(), &request.method) {
@@ -188,7 +188,7 @@ impl Http1Connection {
                     self.answered = true;
                     match Self::check_head(head, request) {
                         Ok(None) => continue,
-                        Ok(Some(head)) => return Poll::Ready(Outcome::Reply(head)),
+                        Ok(Some(head)) => return Poll::Ready(Http1Outcome::Reply(head)),
                         Err(why) => return Poll::Ready(self.failed(Cause::Protocol, &why)),
                     }
                 }
@@ -208,7 +208,7 @@ impl Http1Connection {
             }
         }
         ready!(self.poll_deadline(cx));
-        Poll::Ready(Outcome::Failed(UpstreamError::sent(Cause::Timeout)))
+        Poll::Ready(Http1Outcome::Failed(UpstreamError::sent(Cause::Timeout)))
     }
 
     /// Checks a head. `None` if it is an interim one, which was passed on or dropped.
@@ -235,9 +235,9 @@ impl Http1Connection {
         }
     }
 
-    fn failed(&self, cause: Cause, why: &dyn std::fmt::Display) -> Outcome {
+    fn failed(&self, cause: Cause, why: &dyn std::fmt::Display) -> Http1Outcome {
         tracing::debug!(upstream = self.upstream.settings.name, address = %self.host.address, cause = cause.label(), %why, "an upstream gave no reply");
-        Outcome::Failed(UpstreamError::sent(cause))
+        Http1Outcome::Failed(UpstreamError::sent(cause))
     }
 
     /// Sends what has come of the request's body, and notes what the exchange waits for.
@@ -311,7 +311,7 @@ impl Http1Connection {
         self.timer.disarm();
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             self.permit = Some(permit);
-            reply.upgrade = Some(crate::wire::Upgrade::Stream(Box::new(Upgraded(self))));
+            reply.upgrade = Some(crate::wire::Upgrade::Stream(Box::new(UpgradedConnection(self))));
             return reply;
         }
         if self.reader.is_end() {
@@ -431,9 +431,9 @@ impl Drop for Http1Connection {
 }
 
 /// A connection that no longer speaks HTTP. It holds its request's permit as long as it lives.
-struct Upgraded(Box<Http1Connection>);
+struct UpgradedConnection(Box<Http1Connection>);
 
-impl AsyncRead for Upgraded {
+impl AsyncRead for UpgradedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -452,6 +452,6 @@ impl AsyncRead for Upgraded {
     }
 }
 
-impl AsyncWrite for Upgraded {
+impl AsyncWrite for UpgradedConnection {
     delegate_write! { this => this.0.stream }
 }

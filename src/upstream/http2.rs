@@ -33,7 +33,7 @@ use crate::wire::{BodyEnd, OnEnd, Timer};
     clippy::large_enum_variant,
     reason = "all but one come once in a while, and the one must not be boxed on every request"
 )]
-pub(super) enum Outcome {
+pub(super) enum Http2Outcome {
     /// The reply's head.
     Reply(http::Response<Incoming>),
     /// Nothing of it was sent. It was put back.
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
     Lost(UpstreamError),
 }
 
-impl Outcome {
+impl Http2Outcome {
     /// Checks a reply's head before it is passed on.
     fn replied(reply: http::Response<Incoming>, progress: Option<&UploadProgress>) -> Self {
         match progress.and_then(UploadProgress::error) {
@@ -199,8 +199,8 @@ impl StreamPermit {
         request: &mut PendingRequest,
         progress: Option<&UploadProgress>,
         now: Instant,
-    ) -> Outcome {
-        let Some(sent) = request.take() else { return Outcome::Unsent(Cause::Connect) };
+    ) -> Http2Outcome {
+        let Some(sent) = request.take() else { return Http2Outcome::Unsent(Cause::Connect) };
         let mut timer = Timer::default();
         let mut reply_timeout = ReplyTimeout {
             timer: &mut timer,
@@ -217,7 +217,7 @@ impl StreamPermit {
         match answer.await {
             Some(Ok(reply)) => {
                 self.connection.answered.store(true, Ordering::Relaxed);
-                Outcome::replied(reply, progress)
+                Http2Outcome::replied(reply, progress)
             }
             Some(Err(mut failed)) => {
                 let h2 = std::error::Error::source(failed.error())
@@ -233,15 +233,15 @@ impl StreamPermit {
                 match (failed.take_message(), progress.and_then(UploadProgress::error)) {
                     (Some(unsent), _) => {
                         *request = Some(unsent);
-                        Outcome::Unsent(Cause::Cut)
+                        Http2Outcome::Unsent(Cause::Cut)
                     }
-                    (None, Some(error)) => Outcome::Failed(UpstreamError::body(error.clone())),
-                    (None, None) if unprocessed => Outcome::Refused(Cause::Cut),
+                    (None, Some(error)) => Http2Outcome::Failed(UpstreamError::body(error.clone())),
+                    (None, None) if unprocessed => Http2Outcome::Refused(Cause::Cut),
                     (None, None) => {
                         tracing::debug!(error = %failed.error(), cause = cause.label(), "an upstream gave no reply");
-                        (if lost { Outcome::Lost } else { Outcome::Failed })(UpstreamError::sent(
-                            cause,
-                        ))
+                        (if lost { Http2Outcome::Lost } else { Http2Outcome::Failed })(
+                            UpstreamError::sent(cause),
+                        )
                     }
                 }
             }
@@ -249,7 +249,7 @@ impl StreamPermit {
                 // Either only this request is slow, or the whole connection is dead. The requests
                 // on it continue; new ones use another.
                 self.connection.retired.store(true, Ordering::Relaxed);
-                Outcome::Failed(UpstreamError::sent(Cause::Timeout))
+                Http2Outcome::Failed(UpstreamError::sent(Cause::Timeout))
             }
         }
     }

@@ -42,7 +42,7 @@ mod tls;
 pub use budget::Budget;
 pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings};
 
-use hosts::{Hosts, Resolve};
+use hosts::{Hosts, Resolver};
 
 /// An upstream and each worker's connections to it. Dropping it closes the idle connections within
 /// a second or two; replies under way continue.
@@ -89,7 +89,7 @@ labels! {
 
 labels! {
     /// What became of a request that lost its connection: a metric's label.
-    enum Retried {
+    enum RetryResult {
         /// Sent to another endpoint.
         Sent = "sent",
         /// Sent again on a new connection, after a pooled one was closed.
@@ -135,7 +135,7 @@ struct Inner {
     errors: CounterSet<Cause>,
     /// For each endpoint.
     ejections: Vec<Counter>,
-    retries: CounterSet<Retried>,
+    retries: CounterSet<RetryResult>,
     /// From handing over a request to the head of its reply.
     seconds: Histogram,
     /// The upstream itself is gone: connections are no longer kept.
@@ -161,7 +161,7 @@ impl Upstream {
         metrics: &Metrics,
         budget: &Budget,
     ) -> Result<Self, Vec<Mistake>> {
-        Self::build_of(settings, metrics, budget, Arc::new(hosts::System))
+        Self::build_of(settings, metrics, budget, Arc::new(hosts::SystemResolver))
     }
 
     /// Like [`build`](Self::build), with another resolver.
@@ -169,7 +169,7 @@ impl Upstream {
     fn build_with(
         settings: &Settings,
         metrics: &Metrics,
-        resolver: Arc<dyn Resolve>,
+        resolver: Arc<dyn Resolver>,
     ) -> Result<Self, Vec<Mistake>> {
         Self::build_of(settings, metrics, &Budget::unlimited(), resolver)
     }
@@ -178,7 +178,7 @@ impl Upstream {
         settings: &Settings,
         metrics: &Metrics,
         budget: &Budget,
-        resolver: Arc<dyn Resolve>,
+        resolver: Arc<dyn Resolver>,
     ) -> Result<Self, Vec<Mistake>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let (endpoints, tls) = endpoints_and_tls(settings)?;

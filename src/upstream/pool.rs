@@ -100,7 +100,7 @@ pub(super) enum Admission {
 /// A permit for one more request, at the host with the least load.
 pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission {
     // Discarded connections are dropped after the borrow.
-    let mut discarded = Discarded::default();
+    let mut discarded = DiscardedConnections::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
         let (pool, new) = pools.of(upstream);
         if pool.outstanding >= upstream.settings.requests_per_worker {
@@ -138,7 +138,7 @@ pub(super) fn move_to_another_host(
     permit: &mut RequestPermit,
     tried: &[Arc<Host>],
 ) -> bool {
-    let mut discarded = Discarded::default();
+    let mut discarded = DiscardedConnections::default();
     POOLS.with_borrow_mut(|pools| {
         let (pool, _) = pools.of(upstream);
         pool.slots.update_hosts(upstream, &mut discarded);
@@ -169,7 +169,7 @@ pub(super) fn take(
     now: Instant,
 ) -> Result<Box<Http1Connection>, Option<Arc<Host>>> {
     // Unusable connections are dropped after the borrow.
-    let mut discarded = Discarded::default();
+    let mut discarded = DiscardedConnections::default();
     POOLS.with_borrow_mut(|pools| {
         pools.of(upstream).0.slots.take(upstream, permit.slot, permit.host(), now, &mut discarded)
     })
@@ -203,7 +203,7 @@ pub(super) fn put(mut connection: Box<Http1Connection>) {
 /// Closes idle connections of this worker to any upstream, since their descriptors are needed.
 pub(super) fn release_idle() {
     // Dropped after the borrow.
-    let mut discarded = Discarded::default();
+    let mut discarded = DiscardedConnections::default();
     let _ = POOLS.try_with(|pools| {
         pools
             .borrow_mut()
@@ -238,19 +238,19 @@ pub(super) fn freed(connection: &Http2Connection) {
 }
 
 fn start_sweeping() {
-    let sweeping = Sweeping;
+    let sweeping = SweepGuard;
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(sweep(sweeping));
     }
 }
 
 /// Closes what is too old even if no further request comes. Ends when nothing is left.
-async fn sweep(_sweeping: Sweeping) {
+async fn sweep(_sweeping: SweepGuard) {
     loop {
         tokio::time::sleep(SWEEP).await;
         let now = clock::monotonic();
         // Dropped after the borrow.
-        let mut discarded = Discarded::default();
+        let mut discarded = DiscardedConnections::default();
         let mut used = Vec::new();
         let left = POOLS.with_borrow_mut(|pools| {
             for pool in pools.by_upstream.values_mut() {
@@ -281,7 +281,7 @@ async fn sweep(_sweeping: Sweeping) {
 
 /// Connections to be closed, dropped outside the borrow.
 #[derive(Default)]
-pub(super) struct Discarded {
+pub(super) struct DiscardedConnections {
     #[allow(clippy::vec_box, reason = "as in `Slot`")]
     pub(super) http1: Vec<Box<Http1Connection>>,
     pub(super) http2: Vec<Arc<Http2Connection>>,
@@ -290,9 +290,9 @@ pub(super) struct Discarded {
 
 /// Marks the sweeping task as running. When it ends, at the latest with its runtime, the next
 /// connection kept starts another.
-struct Sweeping;
+struct SweepGuard;
 
-impl Drop for Sweeping {
+impl Drop for SweepGuard {
     fn drop(&mut self) {
         let _ = POOLS.try_with(|pools| pools.borrow_mut().sweeping = false);
     }

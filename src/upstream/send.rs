@@ -10,11 +10,11 @@ use tokio::time::timeout;
 
 use super::host::Host;
 use super::hosts::Hosts;
-use super::http1::{Http1Connection, Outcome};
+use super::http1::{Http1Connection, Http1Outcome};
 use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
 use super::pool::{self, Admission, RequestPermit};
-use super::{Cause, Inner, Protocol, Reached, Retried, Retry, UpstreamError};
+use super::{Cause, Inner, Protocol, Reached, Retry, RetryResult, UpstreamError};
 use super::{head, streams};
 use crate::clock;
 use crate::http1::ReplyHead;
@@ -148,10 +148,10 @@ pub(super) async fn send(
             return Err(error);
         }
         if !pool::spend_retry(upstream) {
-            upstream.retries.inc(Retried::Held);
+            upstream.retries.inc(RetryResult::Held);
             return Err(error);
         }
-        upstream.retries.inc(Retried::Sent);
+        upstream.retries.inc(RetryResult::Sent);
         tracing::debug!(upstream = upstream.settings.name, %error, "a request that lost its connection is sent to another endpoint");
     }
 }
@@ -201,7 +201,7 @@ impl Exchange<'_> {
             return false;
         }
         let may = protocol == Protocol::H1 || pool::spend_retry(self.upstream);
-        self.upstream.retries.inc(if may { Retried::Reconnected } else { Retried::Held });
+        self.upstream.retries.inc(if may { RetryResult::Reconnected } else { RetryResult::Held });
         may
     }
 
@@ -235,13 +235,13 @@ impl Exchange<'_> {
             connection.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
             let request = &mut self.request;
             return match poll_fn(|cx| connection.poll_exchange(request, cx)).await {
-                Outcome::Reply(reply) => Attempt::Reply(connection, reply),
-                Outcome::Failed(error)
+                Http1Outcome::Reply(reply) => Attempt::Reply(connection, reply),
+                Http1Outcome::Failed(error)
                     if reused && error.cause == Cause::Cut && connection.is_unanswered() =>
                 {
                     Attempt::Lost(error)
                 }
-                Outcome::Failed(error) => Attempt::Failed(error),
+                Http1Outcome::Failed(error) => Attempt::Failed(error),
             };
         }
         Attempt::Unsent(Cause::Connect)
@@ -267,13 +267,13 @@ impl Exchange<'_> {
                 }
             };
             match stream.exchange(&mut request, progress.as_deref(), clock::monotonic()).await {
-                http2::Outcome::Reply(reply) => {
+                http2::Http2Outcome::Reply(reply) => {
                     return Attempt::Shared(Box::new((stream, reply, progress)));
                 }
-                http2::Outcome::Failed(error) => return Attempt::Failed(error),
-                http2::Outcome::Lost(error) => return Attempt::Lost(error),
-                http2::Outcome::Refused(cause) => return Attempt::Refused(cause),
-                http2::Outcome::Unsent(why) => cause = why,
+                http2::Http2Outcome::Failed(error) => return Attempt::Failed(error),
+                http2::Http2Outcome::Lost(error) => return Attempt::Lost(error),
+                http2::Http2Outcome::Refused(cause) => return Attempt::Refused(cause),
+                http2::Http2Outcome::Unsent(why) => cause = why,
             }
         }
         self.body = request.map(|request| request.into_body().into_body());

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::Inner;
 use super::host::{Host, InFlight};
 use super::http1::Http1Connection;
-use super::pool::Discarded;
+use super::pool::DiscardedConnections;
 use super::streams::Streams;
 
 /// The slots of all of an upstream's hosts.
@@ -35,7 +35,7 @@ struct Slot {
 
 impl Slots {
     /// Adopts the upstream's current hosts, if they have changed.
-    pub(super) fn update_hosts(&mut self, upstream: &Inner, discarded: &mut Discarded) {
+    pub(super) fn update_hosts(&mut self, upstream: &Inner, discarded: &mut DiscardedConnections) {
         let generation = upstream.hosts.generation();
         if generation == self.generation && !self.all.is_empty() {
             return;
@@ -120,7 +120,7 @@ impl Slots {
         index: usize,
         host: Option<&Arc<Host>>,
         now: Instant,
-        discarded: &mut Discarded,
+        discarded: &mut DiscardedConnections,
     ) -> Result<Box<Http1Connection>, Option<Arc<Host>>> {
         let index = match host {
             None => index,
@@ -153,7 +153,7 @@ impl Slots {
     }
 
     /// Closes idle connections, the longest unused first: half of each host's, and at least one.
-    pub(super) fn release_idle(&mut self, discarded: &mut Discarded) {
+    pub(super) fn release_idle(&mut self, discarded: &mut DiscardedConnections) {
         for slot in &mut self.all {
             let count = slot.idle.len().div_ceil(2);
             discarded.http1.extend(slot.idle.drain(..count));
@@ -169,7 +169,7 @@ impl Slots {
         self.idle_total == 0 && self.all.iter().all(|slot| slot.streams.is_empty())
     }
 
-    pub(super) fn sweep(&mut self, now: Instant, discarded: &mut Discarded) {
+    pub(super) fn sweep(&mut self, now: Instant, discarded: &mut DiscardedConnections) {
         for slot in &mut self.all {
             let before = slot.idle.len();
             discarded

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::budget::ConnectionPermit;
-use crate::wire::{Disconnected, delegate_write};
+use crate::wire::{DisconnectedStream, delegate_write};
 
 /// A connected stream and its permit.
 pub(super) enum Stream {
@@ -132,7 +132,7 @@ impl AsyncRead for Stream {
             Self::Plain { stream, .. } => Pin::new(stream).poll_read(cx, buf),
             Self::Tls { stream, .. } => Pin::new(stream).poll_read(cx, buf),
             Self::Shared(shared) => Pin::new(&mut *lock(shared)).poll_read(cx, buf),
-            Self::Gone => Pin::new(&mut Disconnected).poll_read(cx, buf),
+            Self::Gone => Pin::new(&mut DisconnectedStream).poll_read(cx, buf),
         }
     }
 }
@@ -142,7 +142,7 @@ impl AsyncWrite for Stream {
         Self::Plain { stream, .. } => *stream,
         Self::Tls { stream, .. } => *stream,
         Self::Shared(shared) => *lock(shared),
-        Self::Gone => Disconnected;
+        Self::Gone => DisconnectedStream;
         poll_write, poll_write_vectored, poll_flush, poll_shutdown
     }
 

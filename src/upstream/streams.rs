@@ -16,14 +16,14 @@ use super::{Cause, Inner, pool};
 pub(super) struct Streams {
     /// The oldest first. It is filled first, so that few connections are kept.
     connections: Vec<Arc<Http2Connection>>,
-    opening: Option<Arc<Opening>>,
+    opening: Option<Arc<PendingConnection>>,
     /// Notified when a stream has become free.
     freed: Arc<Notify>,
 }
 
 /// A connection being opened by one request while others wait for it.
 #[derive(Default)]
-struct Opening {
+struct PendingConnection {
     outcome: OnceLock<Result<(), Cause>>,
     over: Notify,
 }
@@ -32,7 +32,7 @@ enum Placement {
     Ready(StreamPermit),
     /// The caller opens a connection.
     Open(Opener),
-    Opening(Arc<Opening>),
+    Opening(Arc<PendingConnection>),
     /// No further connection is allowed: wait for a request to end.
     Full(Arc<Notify>),
 }
@@ -40,7 +40,7 @@ enum Placement {
 /// The duty to open a connection. Dropping it, also because its request was dropped, lets the
 /// waiting requests continue.
 struct Opener {
-    opening: Arc<Opening>,
+    opening: Arc<PendingConnection>,
     upstream: Arc<Inner>,
     host: Arc<Host>,
 }
@@ -87,7 +87,7 @@ impl Streams {
         if self.connections.len() >= upstream.settings.http2.connections_per_worker {
             return Placement::Full(Arc::clone(&self.freed));
         }
-        let opening = Arc::<Opening>::default();
+        let opening = Arc::<PendingConnection>::default();
         self.opening = Some(Arc::clone(&opening));
         Placement::Open(Opener { opening, upstream: Arc::clone(upstream), host: Arc::clone(host) })
     }
@@ -132,7 +132,7 @@ impl Opener {
     }
 }
 
-impl Opening {
+impl PendingConnection {
     /// Waits until it is opened. If there is no outcome, the opener was dropped and the caller
     /// looks again.
     async fn over(&self) -> Result<(), Cause> {

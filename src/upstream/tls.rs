@@ -11,7 +11,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::settings::Protocol;
 use crate::telemetry::Mistake;
-use weir_tls::{ClientTls, ClientTlsMistake};
+use weir_tls::{ClientTls, ClientTlsError};
 
 /// The protocols' ALPN names.
 const H1: &[u8] = b"http/1.1";
@@ -31,7 +31,7 @@ impl Tls {
     pub(super) fn build(setting: &str, settings: &ClientTls) -> Result<Self, Vec<Mistake>> {
         let mut config = settings.build().map_err(|mistakes| {
             let of =
-                |it: ClientTlsMistake| Mistake::new(it.part, it.found, it.expected).under(setting);
+                |it: ClientTlsError| Mistake::new(it.part, it.found, it.expected).under(setting);
             mistakes.into_iter().map(of).collect::<Vec<_>>()
         })?;
         config.alpn_protocols = vec![H1.to_vec()];

@@ -97,15 +97,15 @@ pub(crate) fn counted(bytes: Bytes) -> Bytes {
     if bytes.len() < PIECE_BYTES_MIN {
         return bytes;
     }
-    Bytes::from_owner(Counted { _charge: Charge::of(bytes.len()), bytes })
+    Bytes::from_owner(CountedBytes { _charge: Charge::of(bytes.len()), bytes })
 }
 
-struct Counted {
+struct CountedBytes {
     bytes: Bytes,
     _charge: Charge,
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

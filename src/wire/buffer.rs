@@ -20,10 +20,10 @@ const SPARE_PLAIN_MAX: usize = 64;
 const LARGE_MAX: usize = 8;
 
 thread_local! {
-    static SPACES: RefCell<Spaces> = const { RefCell::new(Spaces { plain: Vec::new(), large: Vec::new(), large_used: 0 }) };
+    static SPACES: RefCell<FreeSpaces> = const { RefCell::new(FreeSpaces { plain: Vec::new(), large: Vec::new(), large_used: 0 }) };
 }
 
-struct Spaces {
+struct FreeSpaces {
     plain: Vec<Box<[u8]>>,
     large: Vec<Box<[u8]>>,
     large_used: usize,
@@ -106,7 +106,7 @@ impl Buffer {
             return Poll::Pending;
         }
         let mut read = Some(read);
-        let offer = |spaces: &RefCell<Spaces>| {
+        let offer = |spaces: &RefCell<FreeSpaces>| {
             let plain = &mut spaces.try_borrow_mut().ok()?.plain;
             if plain.is_empty() {
                 plain.push(new_plain());
@@ -260,7 +260,7 @@ fn new_plain() -> Box<[u8]> {
 }
 
 fn take_large() -> Option<Box<[u8]>> {
-    let spaces = |spaces: &RefCell<Spaces>| {
+    let spaces = |spaces: &RefCell<FreeSpaces>| {
         let mut spaces = spaces.try_borrow_mut().ok()?;
         (spaces.large_used < LARGE_MAX).then(|| {
             spaces.large_used += 1;

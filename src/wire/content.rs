@@ -30,7 +30,7 @@ pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
 /// See the module documentation.
 pub(super) struct Content {
     kind: Kind,
-    unread: Option<Box<Unread>>,
+    unread: Option<Box<UnreadBytes>>,
     bytes: u64,
     bytes_max: u64,
     timeouts: ReadTimeouts,
@@ -58,7 +58,7 @@ struct Watch {
 
 /// What has arrived and was not taken yet. Boxed, since few bodies have any.
 #[derive(Default)]
-struct Unread {
+struct UnreadBytes {
     /// A frame's data, not [consumed](Content::consume) yet.
     piece: Bytes,
     trailers: Option<HeaderMap>,

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 ///
 /// ```ignore
 /// delegate_write! { this => this.stream }
-/// delegate_write! { Self::Plain(stream) => *stream, Self::Taken => Disconnected }
+/// delegate_write! { Self::Plain(stream) => *stream, Self::Taken => DisconnectedStream }
 /// ```
 ///
 /// All five methods are implemented, vectored writes included, unless a list follows:
@@ -89,13 +89,13 @@ macro_rules! delegate_write {
 pub(crate) use delegate_write;
 
 /// Stands for a stream that was taken out of its owner. Every call fails with `NotConnected`.
-pub(crate) struct Disconnected;
+pub(crate) struct DisconnectedStream;
 
 fn not_connected<T>() -> Poll<io::Result<T>> {
     Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
 }
 
-impl AsyncRead for Disconnected {
+impl AsyncRead for DisconnectedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         _cx: &mut Context<'_>,
@@ -105,7 +105,7 @@ impl AsyncRead for Disconnected {
     }
 }
 
-impl AsyncWrite for Disconnected {
+impl AsyncWrite for DisconnectedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         _cx: &mut Context<'_>,
@@ -186,13 +186,13 @@ mod tests {
     }
 
     impl AsyncWrite for Either {
-        delegate_write! { Self::Open(stream) => *stream, Self::Taken => Disconnected }
+        delegate_write! { Self::Open(stream) => *stream, Self::Taken => DisconnectedStream }
     }
 
     /// Has a flush of its own.
-    struct Unflushed(Recorder);
+    struct UnflushedRecorder(Recorder);
 
-    impl AsyncWrite for Unflushed {
+    impl AsyncWrite for UnflushedRecorder {
         delegate_write! {
             this => this.0; poll_write, poll_write_vectored, is_write_vectored, poll_shutdown
         }
@@ -225,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_method_that_is_not_listed_is_the_wrappers_own() {
-        let mut unflushed = Unflushed(Recorder::default());
+        let mut unflushed = UnflushedRecorder(Recorder::default());
         call_all(&mut unflushed).await.unwrap();
         assert_eq!(unflushed.0.0, ["write", "write_vectored", "shutdown"]);
     }

@@ -35,7 +35,7 @@ pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
-pub(crate) use delegate::{Disconnected, delegate_write};
+pub(crate) use delegate::{DisconnectedStream, delegate_write};
 pub use descriptors::is_out_of_descriptors;
 pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
 pub(crate) use fields::Span;

@@ -38,15 +38,15 @@ impl ReadOn {
 }
 
 /// One of the places for bodies that are read on.
-pub(super) struct Place(());
+pub(super) struct ReadOnPlace(());
 
 /// A place, unless all are taken.
-pub(super) fn place() -> Option<Place> {
-    let place = Place(());
+pub(super) fn place() -> Option<ReadOnPlace> {
+    let place = ReadOnPlace(());
     (READ_ON.fetch_add(1, Ordering::Relaxed) < READ_ON_MAX).then_some(place)
 }
 
-impl Drop for Place {
+impl Drop for ReadOnPlace {
     fn drop(&mut self) {
         if READ_ON.fetch_sub(1, Ordering::Relaxed) == 1 {
             NONE_LEFT.notify_waiters();
@@ -68,7 +68,7 @@ pub async fn nothing_is_read_on() {
 }
 
 /// Reads `content` to its end, as long as it may be.
-pub(super) async fn read(mut content: Content, read_on: ReadOn, place: Place) {
+pub(super) async fn read(mut content: Content, read_on: ReadOn, place: ReadOnPlace) {
     let until = Instant::now() + read_on.wait;
     let mut reading = pin!(poll_fn(|cx| {
         loop {

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use super::pki::Issued;
+use super::pki::IssuedCertificate;
 
 const PIECE: &[u8] = &[0; 64 << 10];
 
@@ -49,7 +49,7 @@ impl Flood {
         Self::with(speaks, None)
     }
 
-    pub(crate) fn with(speaks: Speaks, identity: Option<&Issued>) -> Self {
+    pub(crate) fn with(speaks: Speaks, identity: Option<&IssuedCertificate>) -> Self {
         let tls = identity.map(|identity| acceptor(speaks, identity));
         let scheme = if tls.is_some() { "https" } else { "http" };
         let listener = super::upstream::listener();
@@ -93,7 +93,7 @@ impl Drop for Flood {
     }
 }
 
-pub(crate) fn acceptor(speaks: Speaks, identity: &Issued) -> TlsAcceptor {
+pub(crate) fn acceptor(speaks: Speaks, identity: &IssuedCertificate) -> TlsAcceptor {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

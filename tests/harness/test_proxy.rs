@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::pki::{Issued, Pki};
+use super::pki::{IssuedCertificate, Pki};
 use super::toml::Toml;
 use super::transfer::{Transfer, curl, try_curl_to_nowhere};
 use super::weir::Weir;
@@ -69,7 +69,7 @@ impl TestProxy {
 }
 
 /// The certificate of servers in these tests, which are reached by address.
-pub(crate) fn identity(pki: &Pki) -> Issued {
+pub(crate) fn identity(pki: &Pki) -> IssuedCertificate {
     pki.server(&["127.0.0.1", "localhost"])
 }
 

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::pki::Issued;
+use super::pki::IssuedCertificate;
 use super::{TIMEOUT, client, eventually};
 
 /// Lines of a process's output that are kept for error messages, at most.
@@ -107,7 +107,7 @@ impl Weir {
     }
 
     /// Renews a certificate as `certbot` does: one file after the other.
-    pub(crate) fn renew(&self, name: &str, issued: &Issued) {
+    pub(crate) fn renew(&self, name: &str, issued: &IssuedCertificate) {
         replace(&self.folder().join(format!("{name}.pem")), issued.certificate.as_bytes());
         replace(&self.folder().join(format!("{name}.key")), issued.key.as_bytes());
     }
@@ -239,7 +239,7 @@ impl Builder {
     }
 
     /// Writes a certificate and its key next to the configuration: `NAME.pem`, `NAME.key`.
-    pub(crate) fn identity(self, name: &str, issued: &Issued) -> Self {
+    pub(crate) fn identity(self, name: &str, issued: &IssuedCertificate) -> Self {
         self.file(&format!("{name}.pem"), issued.certificate.as_bytes())
             .file(&format!("{name}.key"), issued.key.as_bytes())
     }

@@ -4,9 +4,9 @@
 //! monotonic clock (durations, deadlines) and a thread's CPU time (a guest's budget). A [`Clock`]
 //! may be virtual, so that a test can move time by hand. This module uses no other.
 
-mod seldom;
+mod throttle;
 
-pub use seldom::Seldom;
+pub use throttle::LogThrottle;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

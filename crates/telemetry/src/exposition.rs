@@ -10,8 +10,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::histogram::Times;
-use super::metrics::{Metrics, Read, Reading};
+use super::histogram::HistogramSnapshot;
+use super::metrics::{Metrics, Reading, SeriesValue};
 use super::names::{Kind, Name};
 
 impl Metrics {
@@ -59,20 +59,24 @@ fn metric(
     }
 }
 
-fn value(metric: MetricEncoder<'_>, kind: MetricType, value: &Read) -> Result<(), fmt::Error> {
+fn value(
+    metric: MetricEncoder<'_>,
+    kind: MetricType,
+    value: &SeriesValue,
+) -> Result<(), fmt::Error> {
     match value {
-        Read::Count(count) => ConstCounter::new(*count).encode(metric),
-        Read::Level(level) => ConstGauge::new(*level).encode(metric),
-        Read::Number(number) if matches!(kind, MetricType::Counter) => {
+        SeriesValue::Count(count) => ConstCounter::new(*count).encode(metric),
+        SeriesValue::Level(level) => ConstGauge::new(*level).encode(metric),
+        SeriesValue::Number(number) if matches!(kind, MetricType::Counter) => {
             ConstCounter::new(*number).encode(metric)
         }
-        Read::Number(number) => ConstGauge::new(*number).encode(metric),
-        Read::Times(read) => times(metric, read),
+        SeriesValue::Number(number) => ConstGauge::new(*number).encode(metric),
+        SeriesValue::Times(read) => times(metric, read),
     }
 }
 
-fn times(mut metric: MetricEncoder<'_>, times: &Times) -> Result<(), fmt::Error> {
-    let bounds = Times::bounds_s().chain([f64::INFINITY]);
+fn times(mut metric: MetricEncoder<'_>, times: &HistogramSnapshot) -> Result<(), fmt::Error> {
+    let bounds = HistogramSnapshot::bounds_s().chain([f64::INFINITY]);
     let buckets: Vec<(f64, u64)> = bounds.zip(times.counts().iter().copied()).collect();
     metric.encode_histogram::<NoLabelSet>(times.sum_s(), times.count(), &buckets, None)
 }

@@ -26,12 +26,12 @@ pub struct Histogram(Arc<[Slot]>);
 
 /// What a histogram held at a moment, over all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct HistogramSnapshot {
     counts: [u64; BUCKETS],
     sum_ns: u64,
 }
 
-impl Times {
+impl HistogramSnapshot {
     /// How many times there are.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -122,8 +122,8 @@ impl Histogram {
 
     /// What it holds now.
     #[must_use]
-    pub fn times(&self) -> Times {
-        let mut times = Times::default();
+    pub fn times(&self) -> HistogramSnapshot {
+        let mut times = HistogramSnapshot::default();
         for slot in self.0.iter() {
             for (sum, count) in times.counts.iter_mut().zip(&slot.counts) {
                 *sum += count.load(Ordering::Relaxed);

@@ -18,11 +18,11 @@ pub mod names;
 pub use credentials::{is_credentials_header, names_credentials};
 pub use doubt::{Doubt, DoubtKind};
 pub use fields::{ACCESS_HEADER, AccessField, AccessFields, AccessHeaders};
-pub use histogram::{Histogram, Times};
+pub use histogram::{Histogram, HistogramSnapshot};
 pub use label::{CounterSet, Label};
 pub use log::{Access, Format, Settings, access_line, apply, flush, start};
 pub use metrics::{
-    Counter, Gauge, Measure, Metrics, Read, Reading, WORKERS_MAX, enter_worker, worker,
+    Counter, Gauge, Measure, Metrics, Reading, SeriesValue, WORKERS_MAX, enter_worker, worker,
 };
 pub use mistake::Mistake;
 pub use names::Name;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::histogram::{Histogram, Times};
+use super::histogram::{Histogram, HistogramSnapshot};
 use super::label::{CounterSet, Label};
 use super::names::{self, Kind, Name};
 
@@ -102,10 +102,10 @@ impl fmt::Debug for Counter {
 
 /// A value that goes up and down, shared by all threads.
 #[derive(Clone, Debug, Default)]
-pub struct Gauge(Arc<Level>);
+pub struct Gauge(Arc<GaugeValue>);
 
 #[derive(Debug, Default)]
-struct Level {
+struct GaugeValue {
     now: AtomicI64,
     /// The highest value since [`Gauge::take_most`].
     most: AtomicI64,
@@ -271,7 +271,7 @@ impl Metrics {
 
     /// What each histogram of `name` holds, with the values of its labels.
     #[must_use]
-    pub fn times(&self, name: Name) -> Vec<(Vec<String>, Times)> {
+    pub fn times(&self, name: Name) -> Vec<(Vec<String>, HistogramSnapshot)> {
         let histograms = locked(&self.0.histograms);
         let series = histograms.get(name.name).into_iter().flat_map(|(_, series)| series);
         series.map(|(values, histogram)| (values.clone(), histogram.times())).collect()
@@ -283,25 +283,27 @@ impl Metrics {
         for (name, series) in locked(&self.0.counters).values() {
             if name.labels.is_empty() {
                 let total = series.values().map(Counter::get).sum();
-                see(*name, &[Reading { labels: &[], value: Read::Count(total) }]);
+                see(*name, &[Reading { labels: &[], value: SeriesValue::Count(total) }]);
                 continue;
             }
-            let read = |(labels, counter): (_, &Counter)| (labels, Read::Count(counter.get()));
+            let read =
+                |(labels, counter): (_, &Counter)| (labels, SeriesValue::Count(counter.get()));
             see(*name, &readings(series.iter().map(read)));
         }
         for (name, gauge) in locked(&self.0.gauges).values() {
-            see(*name, &[Reading { labels: &[], value: Read::Level(gauge.get()) }]);
+            see(*name, &[Reading { labels: &[], value: SeriesValue::Level(gauge.get()) }]);
         }
         for (name, series) in locked(&self.0.histograms).values() {
-            let read = |(labels, times): (_, &Histogram)| (labels, Read::Times(times.times()));
+            let read =
+                |(labels, times): (_, &Histogram)| (labels, SeriesValue::Times(times.times()));
             see(*name, &readings(series.iter().map(read)));
         }
         for (name, labels) in locked(&self.0.infos).values() {
-            see(*name, &[Reading { labels, value: Read::Level(1) }]);
+            see(*name, &[Reading { labels, value: SeriesValue::Level(1) }]);
         }
         if let Some(measure) = self.0.measure.get() {
             measure(&mut |name, value| {
-                see(name, &[Reading { labels: &[], value: Read::Number(value) }]);
+                see(name, &[Reading { labels: &[], value: SeriesValue::Number(value) }]);
             });
         }
     }
@@ -313,12 +315,12 @@ pub struct Reading<'a> {
     /// The values of its labels, in the order of the metric's labels.
     pub labels: &'a [String],
     /// What it says.
-    pub value: Read,
+    pub value: SeriesValue,
 }
 
 /// What a series says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Read {
+pub enum SeriesValue {
     /// Of a counter.
     Count(u64),
     /// Of a gauge.
@@ -326,10 +328,10 @@ pub enum Read {
     /// Of what the system tells.
     Number(f64),
     /// Of a histogram.
-    Times(Times),
+    Times(HistogramSnapshot),
 }
 
-fn readings<'a>(series: impl Iterator<Item = (&'a Vec<String>, Read)>) -> Vec<Reading<'a>> {
+fn readings<'a>(series: impl Iterator<Item = (&'a Vec<String>, SeriesValue)>) -> Vec<Reading<'a>> {
     series.map(|(labels, value)| Reading { labels, value }).collect()
 }
 

@@ -20,7 +20,7 @@ pub struct ClientTls {
 
 /// A mistake in [`ClientTls`].
 #[derive(Debug, PartialEq, Eq)]
-pub struct ClientTlsMistake {
+pub struct ClientTlsError {
     /// What is wrong: `ca`, `certificate` or `key`; empty if it is the whole.
     pub part: &'static str,
     /// What was found.
@@ -40,10 +40,10 @@ impl ClientTls {
     ///
     /// # Errors
     /// All mistakes.
-    pub fn build(&self) -> Result<ClientConfig, Vec<ClientTlsMistake>> {
+    pub fn build(&self) -> Result<ClientConfig, Vec<ClientTlsError>> {
         let mut mistakes = Vec::new();
         let mut wrong = |part, found, expected| {
-            mistakes.push(ClientTlsMistake { part, found, expected });
+            mistakes.push(ClientTlsError { part, found, expected });
         };
         let roots = match &self.ca {
             Some(ca) => {
@@ -65,7 +65,7 @@ impl ClientTls {
         });
         let Some(roots) = roots.ok().filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
         let unusable = |part, error: rustls::Error, expected| {
-            vec![ClientTlsMistake { part, found: error.to_string(), expected }]
+            vec![ClientTlsError { part, found: error.to_string(), expected }]
         };
         let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()

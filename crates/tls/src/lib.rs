@@ -6,7 +6,7 @@ mod material;
 #[cfg(test)]
 mod pki;
 
-pub use client::{ClientTls, ClientTlsMistake};
+pub use client::{ClientTls, ClientTlsError};
 pub use material::{Identity, PEM_BYTES_MAX, Pem, provider};
 
 /// The README's example runs.

@@ -15,7 +15,7 @@ pub(crate) struct Pki {
 }
 
 /// A certificate and its key, in PEM.
-pub(crate) struct Issued {
+pub(crate) struct IssuedCertificate {
     pub(crate) certificate: String,
     pub(crate) key: String,
 }
@@ -32,7 +32,7 @@ impl Pki {
     }
 
     /// A certificate for a server with these names or addresses.
-    pub(crate) fn server(&self, names: &[&str]) -> Issued {
+    pub(crate) fn server(&self, names: &[&str]) -> IssuedCertificate {
         self.issue(
             names,
             names.first().copied().unwrap_or("server"),
@@ -45,20 +45,20 @@ impl Pki {
         dead_code,
         reason = "not every test that includes this file has clients with certificates"
     )]
-    pub(crate) fn client(&self, name: &str) -> Issued {
+    pub(crate) fn client(&self, name: &str) -> IssuedCertificate {
         self.issue(&[], name, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
     /// A certificate for a server with these names, with an Ed25519 key.
     #[allow(dead_code, reason = "not every test that includes this file looks at keys")]
-    pub(crate) fn server_ed25519(&self, names: &[&str]) -> Issued {
+    pub(crate) fn server_ed25519(&self, names: &[&str]) -> IssuedCertificate {
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         self.sign(Self::params(names), "ed25519", ExtendedKeyUsagePurpose::ServerAuth, &key)
     }
 
     /// A certificate for a server with these names, which expired on 2 January 2001.
     #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
-    pub(crate) fn expired(&self, names: &[&str]) -> Issued {
+    pub(crate) fn expired(&self, names: &[&str]) -> IssuedCertificate {
         let mut params = Self::params(names);
         (params.not_before, params.not_after) =
             (rcgen::date_time_ymd(2001, 1, 1), rcgen::date_time_ymd(2001, 1, 2));
@@ -72,7 +72,7 @@ impl Pki {
 
     /// A certificate for a client, which expires at this time, in Unix seconds.
     #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
-    pub(crate) fn client_until(&self, name: &str, expires_s: u64) -> Issued {
+    pub(crate) fn client_until(&self, name: &str, expires_s: u64) -> IssuedCertificate {
         let mut params = Self::params(&[]);
         let until = std::time::Duration::from_secs(expires_s);
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
@@ -80,7 +80,12 @@ impl Pki {
         self.sign(params, name, ExtendedKeyUsagePurpose::ClientAuth, &KeyPair::generate().unwrap())
     }
 
-    fn issue(&self, names: &[&str], common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
+    fn issue(
+        &self,
+        names: &[&str],
+        common: &str,
+        usage: ExtendedKeyUsagePurpose,
+    ) -> IssuedCertificate {
         self.sign(Self::params(names), common, usage, &KeyPair::generate().unwrap())
     }
 
@@ -95,12 +100,12 @@ impl Pki {
         common: &str,
         usage: ExtendedKeyUsagePurpose,
         key: &KeyPair,
-    ) -> Issued {
+    ) -> IssuedCertificate {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common);
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(key, &self.issuer).unwrap().pem();
-        Issued { certificate, key: key.serialize_pem() }
+        IssuedCertificate { certificate, key: key.serialize_pem() }
     }
 }

@@ -30,7 +30,7 @@ const CHOSEN_IN_BODIES: [&str; 3] = ["form.", "body:", "body.json:"];
 const CLIENT: &str = "192.0.2.1";
 
 /// A request to ask about: everything but the values that the client chooses.
-struct Scene<'a> {
+struct SampleRequest<'a> {
     route: &'a Route,
     method: &'a str,
     path: String,
@@ -63,7 +63,7 @@ pub(super) fn doubts(
 fn doubt(
     limits: &[String],
     by: &[&str],
-    scene: &Scene<'_>,
+    scene: &SampleRequest<'_>,
     placed: &[PlacedLimit],
     settings: &policy::Settings,
 ) -> Doubt {
@@ -139,7 +139,7 @@ fn scenes<'a>(
     choices: &[Vec<&'a str>],
     config_json: &str,
     routes: &[(usize, &'a Route)],
-) -> Vec<Scene<'a>> {
+) -> Vec<SampleRequest<'a>> {
     let conditions = paths_in(config_json);
     let mut scenes = Vec::new();
     for (_, route) in routes.iter().take(ROUTES_MAX) {
@@ -152,7 +152,7 @@ fn scenes<'a>(
         {
             for method in methods {
                 let (path, chosen) = (path.clone(), chosen.clone());
-                scenes.push(Scene { route, method, path, chosen });
+                scenes.push(SampleRequest { route, method, path, chosen });
             }
         }
     }
@@ -203,7 +203,7 @@ fn paths_in(config_json: &str) -> Vec<String> {
 fn unbounded<'a>(
     policy: &Policy,
     facts: &[&str],
-    scene: &Scene<'a>,
+    scene: &SampleRequest<'a>,
     until: Instant,
 ) -> Option<(Vec<String>, Vec<&'a str>)> {
     let ask = |changed: &[&str]| keys(policy, facts, scene, changed);
@@ -230,7 +230,7 @@ fn unbounded<'a>(
 fn keys(
     policy: &Policy,
     facts: &[&str],
-    scene: &Scene<'_>,
+    scene: &SampleRequest<'_>,
     changed: &[&str],
 ) -> Option<Vec<(String, String)>> {
     let decision = decide(policy, facts, scene, changed)?;
@@ -246,7 +246,7 @@ fn keys(
 fn decide(
     policy: &Policy,
     facts: &[&str],
-    scene: &Scene<'_>,
+    scene: &SampleRequest<'_>,
     changed: &[&str],
 ) -> Option<Arc<Decision>> {
     let shown: Vec<(&str, String)> = facts
@@ -259,7 +259,7 @@ fn decide(
 }
 
 /// The value of a fact in a request of this scene, if the request has it.
-fn value(fact: &str, scene: &Scene<'_>, is_changed: bool) -> Option<String> {
+fn value(fact: &str, scene: &SampleRequest<'_>, is_changed: bool) -> Option<String> {
     if scene.chosen.contains(&fact) {
         let text = if is_changed { "weir-check-2" } else { "weir-check-1" };
         return Some(match fact {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::build::Built;
+use super::super::build::ConfigBuild;
 use crate::config::{Route, RouteAction, setting};
 use crate::engine;
 use crate::plan::Algorithm;
@@ -12,7 +12,7 @@ use crate::telemetry::{Doubt, DoubtKind};
 
 /// Doubts about the limits of the policy in `section`, which decides for `routes`.
 pub(super) fn doubts(
-    built: &Built,
+    built: &ConfigBuild,
     settings: &policy::Settings,
     section: &str,
     routes: &[(usize, &Route)],
@@ -35,7 +35,7 @@ pub(super) fn doubts(
 
 /// Requests that may wait, and don't, or are ended while they do.
 fn delays(
-    built: &Built,
+    built: &ConfigBuild,
     limit: &PlacedLimit,
     at: &str,
     max_delay_ms: u64,
@@ -69,7 +69,7 @@ fn delays(
 /// A limit that allows more in flight than the upstreams take from this process. With a store that
 /// proxies share, nobody knows how many there are.
 fn in_flight(
-    built: &Built,
+    built: &ConfigBuild,
     limit: &PlacedLimit,
     at: &str,
     amount: u64,

@@ -15,8 +15,8 @@ mod tests;
 
 use std::sync::Arc;
 
-use super::build::{Builder, Built};
-use super::reach::{self, Reached};
+use super::build::{Builder, ConfigBuild};
+use super::reach::{self, ReachResult};
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes, Route, Warning};
 use crate::policy::{self, Module, Policy};
@@ -36,19 +36,19 @@ pub fn check(config: Config) -> Result<Vec<Warning>, Mistakes> {
 ///
 /// # Errors
 /// All mistakes of all modules; nothing is asked then.
-pub fn check_and_reach(config: Config) -> Result<(Vec<Warning>, Vec<Reached>), Mistakes> {
+pub fn check_and_reach(config: Config) -> Result<(Vec<Warning>, Vec<ReachResult>), Mistakes> {
     let (built, warnings) = build(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let reached = match runtime {
         Ok(runtime) => runtime.block_on(reach::all(&built)),
         Err(error) => {
-            vec![Reached { what: "this machine".into(), problem: Some(error.to_string()) }]
+            vec![ReachResult { what: "this machine".into(), problem: Some(error.to_string()) }]
         }
     };
     Ok((warnings, reached))
 }
 
-fn build(config: Config) -> Result<(Built, Vec<Warning>), Mistakes> {
+fn build(config: Config) -> Result<(ConfigBuild, Vec<Warning>), Mistakes> {
     let builder = Builder::new(Metrics::new(1), Clock::system(), &config.policy_runtime)
         .map_err(|mistake| config.source.locate(&[mistake]))?;
     let source = Arc::clone(&config.source);
@@ -58,7 +58,7 @@ fn build(config: Config) -> Result<(Built, Vec<Warning>), Mistakes> {
     Ok((built, warnings))
 }
 
-fn doubts(built: &Built, snapshot: &Snapshot) -> Vec<Doubt> {
+fn doubts(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Doubt> {
     let mut doubts = routes::doubts(built, snapshot);
     doubts.extend(listeners::doubts(&built.listeners, &built.routes));
     let mut policies: Vec<_> = built.policies.iter().collect();
@@ -115,7 +115,7 @@ fn is_confirmed(
 }
 
 /// The routes that a policy decides for, with their indices.
-fn routes_of<'b>(built: &'b Built, policy: &str) -> Vec<(usize, &'b Route)> {
+fn routes_of<'b>(built: &'b ConfigBuild, policy: &str) -> Vec<(usize, &'b Route)> {
     let all = built.routes.iter().enumerate();
     all.filter(|(_, route)| route.policy.as_deref() == Some(policy)).collect()
 }

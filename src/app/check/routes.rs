@@ -1,16 +1,16 @@
 //! Routes that no request reaches, as doubts.
 
-use super::super::build::Built;
+use super::super::build::ConfigBuild;
 use super::{SHOWN_MAX, names};
 use crate::config::setting;
 use crate::proxy::{Snapshot, Unreached, UnreachedRoute};
 use crate::telemetry::{Doubt, DoubtKind};
 
-pub(super) fn doubts(built: &Built, snapshot: &Snapshot) -> Vec<Doubt> {
+pub(super) fn doubts(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Doubt> {
     snapshot.unreached().into_iter().map(|unreached| doubt(built, unreached)).collect()
 }
 
-fn doubt(built: &Built, UnreachedRoute { route, why }: UnreachedRoute) -> Doubt {
+fn doubt(built: &ConfigBuild, UnreachedRoute { route, why }: UnreachedRoute) -> Doubt {
     let name_of = |index: usize| built.routes.get(index).map_or("", |route| route.name.as_str());
     let (at, name) = (setting::route_path(route), names(&[name_of(route)]));
     let others = |by: &[usize]| {

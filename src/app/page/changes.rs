@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::html::{Mood, badge, moment};
-use crate::app::reloads::{Ended, Record};
+use super::html::{Severity, badge, moment};
+use crate::app::reloads::{Record, ReloadEnd};
 use crate::picture::escaped;
 use crate::reload::Reason;
 
@@ -17,7 +17,7 @@ pub(super) fn item(record: &Record) -> String {
         None => "asked for by the program",
     };
     let (badge, body) = match &record.ended {
-        Ended::Applied(changes) => {
+        ReloadEnd::Applied(changes) => {
             let mut list = String::new();
             for change in changes.shown() {
                 let _ = write!(list, "<li>{}</li>", escaped(&change.to_string()));
@@ -29,12 +29,14 @@ pub(super) fn item(record: &Record) -> String {
                 true => "<p class=\"nothing\">Nothing changed.</p>".to_owned(),
                 false => format!("<ul class=\"changes\">{list}</ul>"),
             };
-            (badge(Mood::Good, "applied"), body)
+            (badge(Severity::Good, "applied"), body)
         }
-        Ended::ShuttingDown => (badge(Mood::Neutral, "too late: shutting down"), String::new()),
-        Ended::Refused { count, text, .. } => {
+        ReloadEnd::ShuttingDown => {
+            (badge(Severity::Neutral, "too late: shutting down"), String::new())
+        }
+        ReloadEnd::Refused { count, text, .. } => {
             let plural = if *count == 1 { "" } else { "s" };
-            let badge = badge(Mood::Bad, &format!("refused: {count} mistake{plural}"));
+            let badge = badge(Severity::Bad, &format!("refused: {count} mistake{plural}"));
             (badge, drawn(text))
         }
     };

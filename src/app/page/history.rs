@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use crate::telemetry::{Metrics, Times, names};
+use crate::telemetry::{HistogramSnapshot, Metrics, names};
 
 /// Seconds that are remembered.
 pub(super) const SPAN_S: f64 = 600.0;
@@ -39,9 +39,9 @@ pub(super) struct Totals {
     /// By [`DECISIONS`].
     pub(super) decisions: [u64; DECISIONS.len()],
     /// How long Weir took to decide.
-    pub(super) deciding: Times,
+    pub(super) deciding: HistogramSnapshot,
     /// How long upstreams took to answer.
-    pub(super) upstream: Times,
+    pub(super) upstream: HistogramSnapshot,
 }
 
 /// Metrics at a moment, and when that was.
@@ -96,7 +96,7 @@ pub(super) struct History {
     /// By upstream and cause.
     pub(super) upstream_errors: Growth,
     /// The times of each upstream, once for each slot, the oldest first.
-    upstreams: VecDeque<BTreeMap<String, Times>>,
+    upstreams: VecDeque<BTreeMap<String, HistogramSnapshot>>,
 }
 
 impl Default for History {
@@ -144,7 +144,7 @@ impl History {
         self.policy_errors.note(metrics, names::POLICY_ERRORS, passed, ignored);
         self.upstream_errors.note(metrics, names::UPSTREAM_ERRORS, passed, ignored);
         totals.deciding = metrics.histogram(names::DECISION_SECONDS).times();
-        let upstreams: BTreeMap<String, Times> = metrics
+        let upstreams: BTreeMap<String, HistogramSnapshot> = metrics
             .times(names::UPSTREAM_SECONDS)
             .into_iter()
             .filter_map(|(labels, times)| Some((labels.into_iter().next()?, times)))
@@ -184,14 +184,19 @@ impl History {
     }
 
     /// The times of the last `ago_s` seconds.
-    pub(super) fn times(&self, ago_s: f64, of: impl Fn(&Totals) -> &Times) -> Times {
-        self.last(ago_s)
-            .map_or_else(Times::default, |(before, now)| of(&now.totals).since(of(&before.totals)))
+    pub(super) fn times(
+        &self,
+        ago_s: f64,
+        of: impl Fn(&Totals) -> &HistogramSnapshot,
+    ) -> HistogramSnapshot {
+        self.last(ago_s).map_or_else(HistogramSnapshot::default, |(before, now)| {
+            of(&now.totals).since(of(&before.totals))
+        })
     }
 
     /// The times of an upstream in the last minute.
-    pub(super) fn upstream_times(&self, name: &str) -> Times {
-        let of = |at: Option<&BTreeMap<String, Times>>| {
+    pub(super) fn upstream_times(&self, name: &str) -> HistogramSnapshot {
+        let of = |at: Option<&BTreeMap<String, HistogramSnapshot>>| {
             at.and_then(|times| times.get(name)).cloned().unwrap_or_default()
         };
         of(self.upstreams.back()).since(&of(self.upstreams.front()))
@@ -229,7 +234,11 @@ impl History {
     }
 
     /// The time that a share of all times did not exceed, over time. Without any there is a gap.
-    pub(super) fn quantiles(&self, share: f64, of: impl Fn(&Totals) -> &Times) -> Vec<(f64, f64)> {
+    pub(super) fn quantiles(
+        &self,
+        share: f64,
+        of: impl Fn(&Totals) -> &HistogramSnapshot,
+    ) -> Vec<(f64, f64)> {
         self.points(|before, now| {
             let early = self.samples.iter().take(before + 1).rev();
             let early = early.take_while(|sample| now.at_s - sample.at_s <= TIMES_S).last();

@@ -41,7 +41,7 @@ pub(super) enum Cell {
 
 /// What a badge says about something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mood {
+pub(super) enum Severity {
     Good,
     Bad,
     Doubtful,
@@ -131,12 +131,12 @@ fn class(kind: Kind) -> &'static str {
 }
 
 /// A word about the state of something.
-pub(super) fn badge(mood: Mood, text: &str) -> String {
+pub(super) fn badge(mood: Severity, text: &str) -> String {
     let mood = match mood {
-        Mood::Good => "good",
-        Mood::Bad => "bad",
-        Mood::Doubtful => "doubtful",
-        Mood::Neutral => "neutral",
+        Severity::Good => "good",
+        Severity::Bad => "bad",
+        Severity::Doubtful => "doubtful",
+        Severity::Neutral => "neutral",
     };
     format!("<span class=\"badge {mood}\">{}</span>", escaped(text))
 }

@@ -21,15 +21,15 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::MissedTickBehavior;
 
-use super::Running;
-use crate::admin::{Events, Sent, event, page_paths};
+use super::Instance;
+use crate::admin::{Events, SendOutcome, event, page_paths};
 use crate::clock;
 use crate::engine::{EngineError, Settings};
 use crate::picture::escaped;
 use crate::telemetry::{Label as _, names};
 use crate::wire::Body;
 use history::History;
-use html::{Mood, badge, moment, span};
+use html::{Severity, badge, moment, span};
 
 /// Between two samples.
 const EVERY: Duration = Duration::from_secs(1);
@@ -105,7 +105,7 @@ impl LivePage {
     ///
     /// # Errors
     /// Too many watch, or the process ends.
-    pub(super) fn watch(&self, running: &Running) -> Result<Body, (StatusCode, String)> {
+    pub(super) fn watch(&self, running: &Instance) -> Result<Body, (StatusCode, String)> {
         let unavailable = |why: String| Err((StatusCode::SERVICE_UNAVAILABLE, why));
         let mut state = self.lock();
         if state.is_over {
@@ -124,7 +124,7 @@ impl LivePage {
     }
 
     /// Samples and draws, until the admin pages end.
-    pub(super) async fn run(&self, running: &Arc<Running>) {
+    pub(super) async fn run(&self, running: &Arc<Instance>) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let ended = running.admin_drain.wait();
@@ -145,7 +145,7 @@ impl LivePage {
     }
 
     /// Takes a sample, and draws it if somebody watches: then returns true.
-    fn tick(&self, running: &Running) -> bool {
+    fn tick(&self, running: &Instance) -> bool {
         let mut state = self.lock();
         state.history.note(
             &running.metrics,
@@ -163,7 +163,7 @@ impl LivePage {
     }
 
     /// Asks the shards whether they serve, as `/ready` does, beside the page's own task.
-    fn ask(&self, running: &Arc<Running>) {
+    fn ask(&self, running: &Arc<Instance>) {
         let applied = running.current.load();
         if matches!(applied.built.engine_settings, Settings::Embedded(_)) {
             return;
@@ -194,7 +194,7 @@ fn sentence(error: &EngineError) -> String {
 
 impl State {
     /// Draws all parts, and notes which have changed.
-    fn draw(&mut self, running: &Running) {
+    fn draw(&mut self, running: &Instance) {
         self.drawn += 1;
         let applied = running.current.load();
         let (built, metrics) = (&applied.built, &running.metrics);
@@ -230,7 +230,7 @@ impl State {
     }
 
     /// Sends to each viewer what they have not seen.
-    fn send(&mut self, running: &Running) {
+    fn send(&mut self, running: &Instance) {
         let now_s = running.clock.wall_us() / 1_000_000;
         let mut batches: BTreeMap<u64, Bytes> = BTreeMap::new();
         let (parts, drawn) = (&self.parts, self.drawn);
@@ -242,36 +242,36 @@ impl State {
                 Bytes::from(text)
             });
             match viewer.events.send(batch.clone()) {
-                Sent::Queued => viewer.seen = drawn,
-                Sent::Slow => {}
-                Sent::Gone => return false,
+                SendOutcome::Queued => viewer.seen = drawn,
+                SendOutcome::Slow => {}
+                SendOutcome::Gone => return false,
             }
             true
         });
     }
 
     /// Whether this proxy serves, in a word or two.
-    fn state(&self, running: &Running, store_is_needed: bool) -> String {
+    fn state(&self, running: &Instance, store_is_needed: bool) -> String {
         let is_leaving = running.leaving.load(Ordering::SeqCst) || running.drain.started();
         let Store { failing, error, .. } = &self.store;
         match (is_leaving, error) {
-            (true, _) => badge(Mood::Doubtful, "shutting down"),
+            (true, _) => badge(Severity::Doubtful, "shutting down"),
             (false, Some(error)) if store_is_needed => {
-                badge(Mood::Bad, &format!("not ready: Redis: {error}"))
+                badge(Severity::Bad, &format!("not ready: Redis: {error}"))
             }
-            (false, Some(error)) => badge(Mood::Doubtful, &format!("degraded: Redis: {error}")),
-            (false, None) if failing.is_empty() => badge(Mood::Good, "serving"),
+            (false, Some(error)) => badge(Severity::Doubtful, &format!("degraded: Redis: {error}")),
+            (false, None) if failing.is_empty() => badge(Severity::Good, "serving"),
             (false, None) => {
                 let plural = if failing.len() == 1 { " fails" } else { "s fail" };
                 let text = format!("degraded: {} Redis shard{plural}", failing.len());
-                badge(Mood::Doubtful, &text)
+                badge(Severity::Doubtful, &text)
             }
         }
     }
 }
 
 /// Which Weir this is, since when it runs, and by which configuration.
-fn about(running: &Running, now_s: i64) -> String {
+fn about(running: &Instance, now_s: i64) -> String {
     let up_s = u64::try_from(now_s - running.started_us / 1_000_000).unwrap_or(0);
     let applied = match running.metrics.gauge_value(names::CONFIG_APPLIED) {
         Some(applied_s) => moment(applied_s),
@@ -284,7 +284,7 @@ fn about(running: &Running, now_s: i64) -> String {
     )
 }
 
-fn reloads(running: &Running) -> String {
+fn reloads(running: &Instance) -> String {
     let mut items = String::new();
     running.reloads.each(|record| items.push_str(&changes::item(record)));
     if items.is_empty() {

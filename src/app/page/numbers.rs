@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::history::{DECISIONS, History, REPLIES, Totals};
 use super::html::{NOTHING, rate, thousands, time};
 use crate::picture::{AxisScale, Chart, Layout, Series, Unit, escaped};
-use crate::telemetry::{Metrics, Times, names};
+use crate::telemetry::{HistogramSnapshot, Metrics, names};
 
 /// Seconds over which the rates of now are taken.
 const NOW_S: f64 = 5.0;
@@ -63,7 +63,7 @@ fn per_second(of: f64) -> String {
 }
 
 /// The median, and the other shares as a sentence.
-fn times(times: &Times) -> (String, String) {
+fn times(times: &HistogramSnapshot) -> (String, String) {
     let shown = |share: f64| times.quantile_s(share).map_or_else(|| NOTHING.to_owned(), time);
     (shown(0.5), format!("p99 {}, last minute", shown(0.99)))
 }
@@ -118,7 +118,7 @@ pub(super) fn upstream(history: &History) -> String {
     quantiles("Time until an upstream answers", history, |totals| &totals.upstream)
 }
 
-fn quantiles(title: &str, history: &History, of: impl Fn(&Totals) -> &Times) -> String {
+fn quantiles(title: &str, history: &History, of: impl Fn(&Totals) -> &HistogramSnapshot) -> String {
     let series = SHARES.iter().map(|(name, share)| Series {
         name: (*name).to_owned(),
         points: history.quantiles(*share, &of),

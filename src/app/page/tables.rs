@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Store;
 use super::history::{Growth, History, Sum};
-use super::html::{Cell, Column, Kind, Mood, NOTHING, Table, badge, moment, span, thousands};
-use crate::app::build::Built;
+use super::html::{Cell, Column, Kind, NOTHING, Severity, Table, badge, moment, span, thousands};
+use crate::app::build::ConfigBuild;
 use crate::engine::{Settings, SnapshotSettings};
 use crate::picture::{escaped, spark};
 use crate::policy::Module;
@@ -24,7 +24,7 @@ const ROUTES: &[Column] = &[
 ];
 
 /// Each route, and what was refused on it.
-pub(super) fn routes(built: &Built, history: &History) -> String {
+pub(super) fn routes(built: &ConfigBuild, history: &History) -> String {
     let mut rows: Vec<_> = built
         .routes
         .iter()
@@ -101,7 +101,7 @@ const POLICIES: &[Column] = &[
 ];
 
 /// Each policy, and how it fares.
-pub(super) fn policies(built: &Built, history: &History) -> String {
+pub(super) fn policies(built: &ConfigBuild, history: &History) -> String {
     let mut table = Table::new("Policies", POLICIES);
     let mut all: Vec<_> = built.policies.iter().collect();
     all.sort_by_key(|(name, _)| *name);
@@ -112,9 +112,9 @@ pub(super) fn policies(built: &Built, history: &History) -> String {
         });
         let stats = policy.stats();
         let state = if stats.stopped {
-            badge(Mood::Bad, "stopped: it keeps failing")
+            badge(Severity::Bad, "stopped: it keeps failing")
         } else {
-            badge(Mood::Good, "serves")
+            badge(Severity::Good, "serves")
         };
         let module = match &settings.module {
             Module::Shipped(name) => format!("{name} (built in)"),
@@ -144,7 +144,7 @@ const UPSTREAMS: &[Column] = &[
 ];
 
 /// Each host of each upstream. Times and failures are those of the upstream, in its first row.
-pub(super) fn upstreams(built: &Built, history: &History) -> String {
+pub(super) fn upstreams(built: &ConfigBuild, history: &History) -> String {
     let mut table = Table::new("Upstream hosts", UPSTREAMS);
     let mut all: Vec<_> = built.upstreams.iter().collect();
     all.sort_by_key(|(name, _)| *name);
@@ -160,16 +160,16 @@ pub(super) fn upstreams(built: &Built, history: &History) -> String {
                 let shown =
                     if known { host.endpoint } else { format!("{} at {address}", host.endpoint) };
                 let state = if host.ejected {
-                    badge(Mood::Bad, "ejected: it failed")
+                    badge(Severity::Bad, "ejected: it failed")
                 } else {
-                    badge(Mood::Good, "serves")
+                    badge(Severity::Good, "serves")
                 };
                 (shown, state)
             })
             .collect();
         if hosts.is_empty() {
             let unused =
-                |endpoint: &String| (endpoint.clone(), badge(Mood::Neutral, "not used yet"));
+                |endpoint: &String| (endpoint.clone(), badge(Severity::Neutral, "not used yet"));
             hosts.extend(settings.endpoints.iter().map(unused));
         }
         for (index, (host, state)) in hosts.into_iter().enumerate() {
@@ -194,7 +194,7 @@ const SHARDS: &[Column] = &[
 ];
 
 /// Where counters are: the shards of Redis, or how many there are in memory.
-pub(super) fn store(built: &Built, store: &Store, metrics: &Metrics) -> String {
+pub(super) fn store(built: &ConfigBuild, store: &Store, metrics: &Metrics) -> String {
     let settings = match &built.engine_settings {
         Settings::Redis(_) => return shards(store),
         Settings::Embedded(settings) => settings,
@@ -228,10 +228,10 @@ fn shards(store: &Store) -> String {
     for node in &store.nodes {
         let failing = store.failing.iter().find(|(other, _)| other == node);
         let state = match (failing, &store.error, store.is_asked) {
-            (_, _, false) => badge(Mood::Neutral, "being asked"),
-            (Some((_, cause)), ..) => badge(Mood::Bad, &format!("fails: {cause}")),
-            (None, Some(error), _) => badge(Mood::Bad, &format!("fails: {error}")),
-            (None, None, _) => badge(Mood::Good, "serves"),
+            (_, _, false) => badge(Severity::Neutral, "being asked"),
+            (Some((_, cause)), ..) => badge(Severity::Bad, &format!("fails: {cause}")),
+            (None, Some(error), _) => badge(Severity::Bad, &format!("fails: {error}")),
+            (None, None, _) => badge(Severity::Good, "serves"),
         };
         let reason = match reason(node) {
             Some(why) => Cell::Text(why),
@@ -241,7 +241,7 @@ fn shards(store: &Store) -> String {
     }
     // Such as slots without a master.
     for (what, cause) in store.failing.iter().filter(|(node, _)| !store.nodes.contains(node)) {
-        let state = badge(Mood::Bad, &format!("fails: {cause}"));
+        let state = badge(Severity::Bad, &format!("fails: {cause}"));
         table.row(vec![Cell::text(what), Cell::Html(state), Cell::Quiet(NOTHING.into())]);
     }
     table.html("No shard is known yet.")
@@ -259,7 +259,7 @@ const SOON_DAYS: i64 = 21;
 const DAY_S: i64 = 86_400;
 
 /// The certificates that listeners show, the first to expire first.
-pub(super) fn certificates(built: &Built, now_s: i64) -> String {
+pub(super) fn certificates(built: &ConfigBuild, now_s: i64) -> String {
     let mut all: Vec<_> = built
         .listeners
         .iter()
@@ -289,9 +289,9 @@ pub(super) fn certificates(built: &Built, now_s: i64) -> String {
 /// A certificate with so many whole days left.
 fn validity(days: i64) -> String {
     match days {
-        ..0 => badge(Mood::Bad, "expired"),
-        0..SOON_DAYS => badge(Mood::Doubtful, &format!("expires in {days} days")),
-        _ => badge(Mood::Good, &format!("{days} days left")),
+        ..0 => badge(Severity::Bad, "expired"),
+        0..SOON_DAYS => badge(Severity::Doubtful, &format!("expires in {days} days")),
+        _ => badge(Severity::Good, &format!("{days} days left")),
     }
 }
 

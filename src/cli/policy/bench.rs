@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::inspect::{self, Loaded, micros};
+use super::inspect::{self, LoadedPolicy, micros};
 use super::{EXIT_DIFFERENT, measure, words, wrong};
 use crate::app;
 use crate::cli::print::{errln, outln};
@@ -48,7 +48,7 @@ pub(super) fn run(bench: &Bench) -> ExitCode {
     code
 }
 
-fn measured(loaded: &mut Loaded, asked: &TrialRequest, account: &Account) -> ExitCode {
+fn measured(loaded: &mut LoadedPolicy, asked: &TrialRequest, account: &Account) -> ExitCode {
     let Some(policy) = loaded.simulation.policy(&loaded.settings.name).cloned() else {
         return wrong("the configuration has no such policy");
     };

@@ -26,7 +26,7 @@ struct Toolchain {
 }
 
 /// A module that cargo has built.
-struct Built {
+struct BuiltModule {
     /// Where cargo has put it.
     file: PathBuf,
     /// Where it goes.
@@ -40,7 +40,7 @@ pub(super) fn run(folder: &Path) -> ExitCode {
             folder.display()
         ));
     }
-    let Built { file, module } = match build(folder) {
+    let BuiltModule { file, module } = match build(folder) {
         Ok(built) => built,
         Err(message) => {
             errln!("weir: {message}");
@@ -89,7 +89,7 @@ fn load(file: &Path, module: &Path) -> Result<String, ExitCode> {
     ))
 }
 
-fn build(folder: &Path) -> Result<Built, String> {
+fn build(folder: &Path) -> Result<BuiltModule, String> {
     let toolchain = Toolchain::find();
     if !toolchain.builds_std {
         toolchain.ensure_target(folder)?;
@@ -121,7 +121,7 @@ fn build(folder: &Path) -> Result<Built, String> {
     let (name, file) = module_of(&String::from_utf8_lossy(&output.stdout), &manifest).ok_or(
         "the crate makes no module: its Cargo.toml needs `[lib] crate-type = [\"cdylib\"]`",
     )?;
-    Ok(Built { file, module: folder.join(format!("{name}.wasm")) })
+    Ok(BuiltModule { file, module: folder.join(format!("{name}.wasm")) })
 }
 
 /// The package's name and its module, from what cargo says that it built.

@@ -9,14 +9,14 @@ use crate::proxy::{Account, TrialVerdict};
 
 /// An entry of a file, and one of its requests.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct RequestPlace<'a> {
     pub(super) index: usize,
     pub(super) entry: &'a Entry,
     /// From 1.
     pub(super) nth: u64,
 }
 
-impl Place<'_> {
+impl RequestPlace<'_> {
     /// `GET /search at 12 s, 3 of 5`.
     pub(super) fn of(&self) -> String {
         let Entry { at, request, times, .. } = self.entry;
@@ -42,7 +42,7 @@ impl Place<'_> {
 
 /// The differences that show when a request is decided. `left` is what its limits have after it.
 pub(super) fn decided(
-    place: Place<'_>,
+    place: RequestPlace<'_>,
     account: &Account,
     left: &[(String, LimitOutcome)],
 ) -> Vec<Difference> {
@@ -108,7 +108,7 @@ pub(super) fn decided(
 }
 
 /// What the policy asked for.
-fn asked(place: Place<'_>, account: &Account, found: &mut Vec<Difference>) {
+fn asked(place: RequestPlace<'_>, account: &Account, found: &mut Vec<Difference>) {
     let expected = &place.entry.expected;
     let limit = |name: &str| -> Option<&Limit> {
         account.limits.iter().map(|of| &of.limit).find(|limit| limit.name == name)
@@ -136,7 +136,7 @@ fn asked(place: Place<'_>, account: &Account, found: &mut Vec<Difference>) {
 }
 
 /// The differences that show when a request has ended.
-pub(super) fn ended(place: Place<'_>, account: &Account) -> Vec<Difference> {
+pub(super) fn ended(place: RequestPlace<'_>, account: &Account) -> Vec<Difference> {
     let expected = &place.entry.expected;
     let mut found = Vec::new();
     if let Some(status) = expected.status
@@ -152,7 +152,7 @@ pub(super) fn ended(place: Place<'_>, account: &Account) -> Vec<Difference> {
 
 /// Header names are compared without their case.
 fn pairs(
-    place: Place<'_>,
+    place: RequestPlace<'_>,
     key: &str,
     expected: &[(String, String)],
     is: &[(String, String)],

@@ -35,7 +35,7 @@ pub(in crate::cli) struct Inspect {
 }
 
 /// A policy that was built, in a simulation.
-pub(super) struct Loaded {
+pub(super) struct LoadedPolicy {
     pub(super) simulation: Simulation,
     pub(super) settings: Settings,
     /// The first of the requests of its file.
@@ -79,7 +79,7 @@ pub(super) fn run(inspect: &Inspect) -> ExitCode {
 pub(super) fn asked(
     line: Option<&str>,
     body: Option<&str>,
-    loaded: &Loaded,
+    loaded: &LoadedPolicy,
 ) -> Result<TrialRequest, String> {
     let mut asked = match (line, &loaded.example) {
         (Some(line), _) => request::parse(line)?,
@@ -93,7 +93,7 @@ pub(super) fn asked(
 }
 
 /// Loads a policy with its configuration. What is wrong is printed.
-pub(super) fn load(named: &str, config: Option<&Path>) -> Result<Loaded, ExitCode> {
+pub(super) fn load(named: &str, config: Option<&Path>) -> Result<LoadedPolicy, ExitCode> {
     let is_module = Path::new(named).extension().is_some_and(|extension| extension == "wasm");
     let beside = Path::new(named).parent().map(|folder| folder.join(REQUESTS));
     let beside = beside.filter(|path| is_module && path.exists());
@@ -115,7 +115,11 @@ pub(super) fn load(named: &str, config: Option<&Path>) -> Result<Loaded, ExitCod
 
 /// Loads what was built for `module`, with the configuration of a file of requests. What is wrong
 /// is printed.
-pub(super) fn load_built(requests: &Path, module: &Path, built: &Path) -> Result<Loaded, ExitCode> {
+pub(super) fn load_built(
+    requests: &Path,
+    module: &Path,
+    built: &Path,
+) -> Result<LoadedPolicy, ExitCode> {
     let (config, start_us, example) = of_requests(requests, Some([module, built]))?;
     of(config, &module.to_string_lossy(), true, start_us, example)
 }
@@ -126,7 +130,7 @@ fn of(
     is_module: bool,
     start_us: i64,
     example: Option<TrialRequest>,
-) -> Result<Loaded, ExitCode> {
+) -> Result<LoadedPolicy, ExitCode> {
     let names: Vec<String> =
         config.policies.iter().map(|settings| format!("{:?}", settings.name)).collect();
     let Some((config, settings)) = chosen(config, named, is_module) else {
@@ -137,13 +141,13 @@ fn of(
     };
     let simulation =
         Simulation::build(config, start_us).map_err(|mistakes| wrong_file(&mistakes))?;
-    Ok(Loaded { simulation, settings, example })
+    Ok(LoadedPolicy { simulation, settings, example })
 }
 
-type Read = (Config, i64, Option<TrialRequest>);
+type ExampleFile = (Config, i64, Option<TrialRequest>);
 
 /// `instead`: a file, and the one that is read in its place.
-fn of_requests(path: &Path, instead: Option<[&Path; 2]>) -> Result<Read, ExitCode> {
+fn of_requests(path: &Path, instead: Option<[&Path; 2]>) -> Result<ExampleFile, ExitCode> {
     let requests = match instead {
         Some(instead) => Requests::load_instead(path, instead),
         None => Requests::load(path),
@@ -175,8 +179,8 @@ fn chosen(config: Config, named: &str, is_module: bool) -> Option<(Config, Setti
     Some((config, settings))
 }
 
-pub(super) fn described(loaded: &Loaded) -> String {
-    let Loaded { settings, simulation, .. } = loaded;
+pub(super) fn described(loaded: &LoadedPolicy) -> String {
+    let LoadedPolicy { settings, simulation, .. } = loaded;
     let examined = policy::examine(&settings.module);
     let from = match &settings.module {
         policy::Module::File { path, .. } => path.display().to_string(),
@@ -212,7 +216,7 @@ pub(super) fn described(loaded: &Loaded) -> String {
 }
 
 /// Prints what a call costs.
-fn measured(loaded: &Loaded, account: &Account) {
+fn measured(loaded: &LoadedPolicy, account: &Account) {
     let Some(policy) = loaded.simulation.policy(&loaded.settings.name) else { return };
     let facts: Vec<(&str, &str)> =
         account.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

@@ -20,7 +20,7 @@ const RENAMED: (&str, &str) = ("gitignore", ".gitignore");
 const TAKEN: [&str; 7] = ["test", "core", "std", "alloc", "proc-macro", "serde", "weir-policy"];
 
 /// A file of the archive.
-struct Packed {
+struct ArchiveFile {
     path: String,
     content: Vec<u8>,
 }
@@ -74,7 +74,7 @@ fn write(name: &str, to: &Path) -> io::Result<()> {
     }
     // It must not exist.
     fs::create_dir(to)?;
-    for Packed { path, content } in unpack()? {
+    for ArchiveFile { path, content } in unpack()? {
         let (path, content) = match path.strip_prefix("template/") {
             Some(path) => {
                 let text = String::from_utf8(content).map_err(io::Error::other)?;
@@ -92,7 +92,7 @@ fn write(name: &str, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn unpack() -> io::Result<Vec<Packed>> {
+fn unpack() -> io::Result<Vec<ArchiveFile>> {
     let mut bytes = Vec::new();
     DeflateDecoder::new(PACKED).read_to_end(&mut bytes)?;
     let mut rest = bytes.as_slice();
@@ -109,7 +109,7 @@ fn unpack() -> io::Result<Vec<Packed>> {
         let end = path_bytes.saturating_add(content_bytes);
         let content = rest.get(path_bytes..end).ok_or_else(torn)?.to_vec();
         let path = String::from_utf8(path.to_vec()).map_err(io::Error::other)?;
-        files.push(Packed { path, content });
+        files.push(ArchiveFile { path, content });
         rest = rest.get(end..).ok_or_else(torn)?;
     }
     Ok(files)

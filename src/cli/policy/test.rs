@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use super::compare::{self, Place};
+use super::compare::{self, RequestPlace};
 use super::{EXIT_DIFFERENT, EXIT_WRONG, REQUESTS, words, wrong_file};
-use crate::app::{self, Ran, Simulation};
+use crate::app::{self, SimulatedReply, Simulation};
 use crate::cli::print::{err, errln, out, outln};
 use crate::config::{Difference, Entry, Requests};
 use crate::proxy::{Account, TrialVerdict};
@@ -20,7 +20,7 @@ const EXPLAINED_MAX: u64 = 20;
 const STATUS: u16 = 200;
 
 /// What one file came to.
-struct Tested {
+struct FileResult {
     requests: u64,
     differences: Vec<Difference>,
 }
@@ -68,7 +68,7 @@ fn test(file: &Path, requests: Requests, explain: bool) -> Result<bool, ()> {
         errln!("error: {}: {message}", file.display());
     })?;
     app::flush_log();
-    let Tested { requests, differences } = tested;
+    let FileResult { requests, differences } = tested;
     err!("{}", source.differences(&differences));
     let said = match differences.len() {
         0 => "all as expected".to_owned(),
@@ -83,15 +83,15 @@ fn run_all(
     simulation: &mut Simulation,
     entries: &[Entry],
     explain: bool,
-) -> Result<Tested, String> {
-    let mut tested = Tested { requests: 0, differences: Vec::new() };
-    let mut under_way: HashMap<u64, Place<'_>> = HashMap::new();
+) -> Result<FileResult, String> {
+    let mut tested = FileResult { requests: 0, differences: Vec::new() };
+    let mut under_way: HashMap<u64, RequestPlace<'_>> = HashMap::new();
     for (index, entry) in entries.iter().enumerate() {
         let over = simulation.wait_until(entry.at);
         tested.ended(&mut under_way, over);
-        let (mut admitted, mut explained) = (0, Explained::default());
+        let (mut admitted, mut explained) = (0, ExplanationPrinter::default());
         for nth in 1..=entry.times {
-            let place = Place { index, entry, nth };
+            let place = RequestPlace { index, entry, nth };
             let reply = entry.reply.reply.clone();
             let ran = simulation
                 .send(&entry.request, reply, entry.reply.after)
@@ -109,7 +109,7 @@ fn run_all(
             }
         }
         explained.end(entry);
-        let place = Place { index, entry, nth: entry.times };
+        let place = RequestPlace { index, entry, nth: entry.times };
         if let Some(expected) = entry.expected.admitted
             && expected != admitted
         {
@@ -122,8 +122,8 @@ fn run_all(
     Ok(tested)
 }
 
-impl Tested {
-    fn ended(&mut self, under_way: &mut HashMap<u64, Place<'_>>, over: Vec<(u64, Account)>) {
+impl FileResult {
+    fn ended(&mut self, under_way: &mut HashMap<u64, RequestPlace<'_>>, over: Vec<(u64, Account)>) {
         for (number, account) in over {
             if let Some(place) = under_way.remove(&number) {
                 self.add(compare::ended(place, &account));
@@ -143,7 +143,7 @@ impl Tested {
 
 /// Prints the explanations of one entry's requests. Neighbours with the same one are printed once.
 #[derive(Default)]
-struct Explained {
+struct ExplanationPrinter {
     /// The explanation that was printed last, without the request's number.
     printed: Option<[String; 2]>,
     blocks: u64,
@@ -154,9 +154,9 @@ struct Explained {
     left_out: u64,
 }
 
-impl Explained {
-    fn add(&mut self, place: Place<'_>, ran: &Ran) {
-        let Place { entry, nth, .. } = place;
+impl ExplanationPrinter {
+    fn add(&mut self, place: RequestPlace<'_>, ran: &SimulatedReply) {
+        let RequestPlace { entry, nth, .. } = place;
         let explained = [verdict(ran), words::account(&ran.account, &ran.left)];
         if self.left_out == 0 && self.printed.as_ref() == Some(&explained) {
             self.alike = Some(nth);
@@ -188,8 +188,8 @@ impl Explained {
 }
 
 /// The verdict in words, and what decided.
-fn verdict(ran: &Ran) -> String {
-    let Ran { account, .. } = ran;
+fn verdict(ran: &SimulatedReply) -> String {
+    let SimulatedReply { account, .. } = ran;
     let mut said = words::verdict(account.verdict, account.status);
     let refusing: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
     if !refusing.is_empty() {

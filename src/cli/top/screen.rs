@@ -31,14 +31,14 @@ const EXIT_SIGNAL: u8 = 128;
 
 /// What the loop is told by other threads.
 #[derive(Debug)]
-enum News {
+enum Event {
     Answer(Result<TopTable, String>),
     Signal(u8),
 }
 
 /// Why there is no more to show.
 #[derive(Debug)]
-enum End {
+enum ScreenEnd {
     Quit,
     Signal(u8),
     Failed(String),
@@ -63,16 +63,18 @@ where
     std::thread::spawn(move || ask(&news, &look));
     let ended = match ratatui::try_init() {
         Ok(mut terminal) => run(&mut terminal, state, &heard),
-        Err(error) => End::Failed(unusable(&error)),
+        Err(error) => ScreenEnd::Failed(unusable(&error)),
     };
     // Also after a failure: it may have been half initialized.
     let restored = ratatui::try_restore();
     match (ended, restored) {
-        (End::Quit, Ok(())) => ExitCode::SUCCESS,
+        (ScreenEnd::Quit, Ok(())) => ExitCode::SUCCESS,
         // The terminal may be gone, and nobody be there to read of it.
-        (End::Signal(signal), _) => ExitCode::from(EXIT_SIGNAL.saturating_add(signal)),
-        (End::Failed(error), _) => failed(&error),
-        (End::Quit, Err(error)) => failed(&format!("the terminal can't be restored: {error}")),
+        (ScreenEnd::Signal(signal), _) => ExitCode::from(EXIT_SIGNAL.saturating_add(signal)),
+        (ScreenEnd::Failed(error), _) => failed(&error),
+        (ScreenEnd::Quit, Err(error)) => {
+            failed(&format!("the terminal can't be restored: {error}"))
+        }
     }
 }
 
@@ -81,17 +83,17 @@ fn unusable(error: &std::io::Error) -> String {
 }
 
 /// Asks each second, until nobody listens.
-fn ask(news: &SyncSender<News>, look: &impl Fn() -> Result<TopTable, String>) {
+fn ask(news: &SyncSender<Event>, look: &impl Fn() -> Result<TopTable, String>) {
     loop {
         std::thread::sleep(EVERY);
-        if news.send(News::Answer(look())).is_err() {
+        if news.send(Event::Answer(look())).is_err() {
             return;
         }
     }
 }
 
 /// Sends the first signal that asks this process to end, which would leave the terminal as it is.
-fn watch_signals(news: SyncSender<News>) -> std::io::Result<()> {
+fn watch_signals(news: SyncSender<Event>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
     let guard = runtime.enter();
@@ -110,7 +112,7 @@ fn watch_signals(news: SyncSender<News>) -> std::io::Result<()> {
         });
         let number = u8::try_from(kind.as_raw_value()).unwrap_or(0);
         // An error says that the loop is over already.
-        drop(news.send(News::Signal(number)));
+        drop(news.send(Event::Signal(number)));
         // A terminal that is gone can keep crossterm from returning. Then nothing is left to put
         // back.
         std::thread::sleep(SIGNAL_GRACE);
@@ -119,15 +121,15 @@ fn watch_signals(news: SyncSender<News>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn run(terminal: &mut DefaultTerminal, mut state: State, heard: &Receiver<News>) -> End {
+fn run(terminal: &mut DefaultTerminal, mut state: State, heard: &Receiver<Event>) -> ScreenEnd {
     loop {
         let now = clock::monotonic();
         if let Err(error) = terminal.draw(|frame| draw::draw(frame, &mut state, now)) {
-            return End::Failed(unusable(&error));
+            return ScreenEnd::Failed(unusable(&error));
         }
         match event::poll(KEYBOARD).and_then(|is_there| is_there.then(event::read).transpose()) {
-            Err(error) => return End::Failed(unusable(&error)),
-            Ok(Some(event)) if state.is_over_after(&event) => return End::Quit,
+            Err(error) => return ScreenEnd::Failed(unusable(&error)),
+            Ok(Some(event)) if state.is_over_after(&event) => return ScreenEnd::Quit,
             // Another size: drawn anew in any case.
             Ok(_) => {}
         }
@@ -138,11 +140,11 @@ fn run(terminal: &mut DefaultTerminal, mut state: State, heard: &Receiver<News>)
 }
 
 /// Takes what other threads have sent.
-fn listen(state: &mut State, heard: &Receiver<News>, now: Instant) -> Option<End> {
+fn listen(state: &mut State, heard: &Receiver<Event>, now: Instant) -> Option<ScreenEnd> {
     loop {
         match heard.try_recv() {
-            Ok(News::Answer(answer)) => state.hear(answer, now),
-            Ok(News::Signal(signal)) => return Some(End::Signal(signal)),
+            Ok(Event::Answer(answer)) => state.hear(answer, now),
+            Ok(Event::Signal(signal)) => return Some(ScreenEnd::Signal(signal)),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
         }
     }

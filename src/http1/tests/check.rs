@@ -8,7 +8,7 @@ use super::drive::{self, Message, Pairs, Parsed, Start, Stop};
 use super::naive;
 use super::reference::{self, Seen};
 use super::send::Random;
-use crate::http1::{Decoder, Framing, Next};
+use crate::http1::{BodyPart, Decoder, Framing};
 
 /// Up to this many bytes, they are also read one by one.
 const SINGLE_BYTES_MAX: usize = 1 << 8;
@@ -103,13 +103,13 @@ fn decoded<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> naive::Read {
             waiting.drain(..skipped);
             end += skipped;
             match next {
-                Ok(Next::Data(bytes)) => {
+                Ok(BodyPart::Data(bytes)) => {
                     body.extend(waiting.drain(..bytes));
                     end += bytes;
                     decoder.consumed(bytes);
                 }
-                Ok(Next::More) => break,
-                Ok(Next::End) => {
+                Ok(BodyPart::More) => break,
+                Ok(BodyPart::End) => {
                     let trailers = decoder
                         .take_trailers()
                         .map(|trailers| drive::of_map(&trailers))

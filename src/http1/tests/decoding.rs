@@ -3,10 +3,10 @@
 use super::check;
 use super::naive::{self, Read};
 use super::{cases, drive};
-use crate::http1::{Decoder, Framing, Malformed, Next};
+use crate::http1::{BodyPart, Decoder, Framing, FramingError};
 
 /// Decodes `pieces`. Returns the decoder, the content and what is left of the input.
-fn read(framing: Framing, pieces: &[&[u8]]) -> (Decoder, Result<Vec<u8>, Malformed>, Vec<u8>) {
+fn read(framing: Framing, pieces: &[&[u8]]) -> (Decoder, Result<Vec<u8>, FramingError>, Vec<u8>) {
     let mut decoder = Decoder::new(framing);
     let (mut rest, mut content) = (Vec::new(), Vec::new());
     for piece in pieces {
@@ -16,11 +16,11 @@ fn read(framing: Framing, pieces: &[&[u8]]) -> (Decoder, Result<Vec<u8>, Malform
             let next = decoder.next(&rest, |bytes| skipped += bytes);
             rest.drain(..skipped);
             match next {
-                Ok(Next::Data(bytes)) => {
+                Ok(BodyPart::Data(bytes)) => {
                     content.extend(rest.drain(..bytes));
                     decoder.consumed(bytes);
                 }
-                Ok(Next::More | Next::End) => break,
+                Ok(BodyPart::More | BodyPart::End) => break,
                 Err(malformed) => return (decoder, Err(malformed), rest),
             }
         }
@@ -28,7 +28,7 @@ fn read(framing: Framing, pieces: &[&[u8]]) -> (Decoder, Result<Vec<u8>, Malform
     (decoder, Ok(content), rest)
 }
 
-fn chunked(bytes: &[u8]) -> (Decoder, Result<Vec<u8>, Malformed>, Vec<u8>) {
+fn chunked(bytes: &[u8]) -> (Decoder, Result<Vec<u8>, FramingError>, Vec<u8>) {
     read(Framing::Chunked, &[bytes])
 }
 
@@ -69,18 +69,18 @@ fn a_length_that_is_cut_has_not_ended() {
 fn a_length_of_nothing_has_ended_at_once() {
     let mut decoder = Decoder::new(Framing::Length(0));
     assert!(decoder.is_end());
-    assert_eq!(decoder.next(b"GET", |_| panic!("nothing is to be skipped")), Ok(Next::End));
+    assert_eq!(decoder.next(b"GET", |_| panic!("nothing is to be skipped")), Ok(BodyPart::End));
 }
 
 #[test]
 fn content_is_taken_in_parts() {
     let mut decoder = Decoder::new(Framing::Length(5));
-    assert_eq!(decoder.next(b"hello!", |_| ()), Ok(Next::Data(5)));
+    assert_eq!(decoder.next(b"hello!", |_| ()), Ok(BodyPart::Data(5)));
     decoder.consumed(2);
-    assert_eq!(decoder.next(b"llo!", |_| ()), Ok(Next::Data(3)));
-    assert_eq!(decoder.next(b"", |_| ()), Ok(Next::More));
+    assert_eq!(decoder.next(b"llo!", |_| ()), Ok(BodyPart::Data(3)));
+    assert_eq!(decoder.next(b"", |_| ()), Ok(BodyPart::More));
     decoder.consumed(3);
-    assert_eq!(decoder.next(b"!", |_| ()), Ok(Next::End));
+    assert_eq!(decoder.next(b"!", |_| ()), Ok(BodyPart::End));
 }
 
 #[test]
@@ -244,10 +244,10 @@ fn trailers_are_fields_and_bounded() {
 #[test]
 fn no_more_is_read_after_an_error_or_the_end() {
     let mut decoder = Decoder::new(Framing::Chunked);
-    assert_eq!(decoder.next(b"0\r\n\r\n", |_| ()), Ok(Next::End));
+    assert_eq!(decoder.next(b"0\r\n\r\n", |_| ()), Ok(BodyPart::End));
     assert_eq!(
         decoder.next(b"5\r\nhello\r\n", |_| panic!("nothing is to be skipped")),
-        Ok(Next::End)
+        Ok(BodyPart::End)
     );
     let mut decoder = Decoder::new(Framing::Chunked);
     assert!(decoder.next(b"x", |_| ()).is_err());

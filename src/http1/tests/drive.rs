@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use crate::http1::{Decoder, Framing, Next, ReplyHead, RequestHead, Scan};
+use crate::http1::{BodyPart, Decoder, Framing, ReplyHead, RequestHead, Scan};
 use crate::wire::{Buffer, Fields, PLAIN_BYTES};
 
 /// Maximum bytes of a head.
@@ -199,14 +199,14 @@ impl Reader {
         self.input.consume(skipped);
         let message = self.parsed.messages.last_mut().unwrap();
         match next {
-            Ok(Next::Data(bytes)) => {
+            Ok(BodyPart::Data(bytes)) => {
                 message.body.extend_from_slice(&self.input.bytes()[..bytes]);
                 decoder.consumed(bytes);
                 self.consume(bytes);
                 true
             }
-            Ok(Next::More) => false,
-            Ok(Next::End) => {
+            Ok(BodyPart::More) => false,
+            Ok(BodyPart::End) => {
                 message.trailers =
                     decoder.take_trailers().map(|trailers| of_map(&trailers)).unwrap_or_default();
                 message.whole = true;

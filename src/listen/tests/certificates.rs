@@ -8,18 +8,18 @@ use tokio_rustls::client::TlsStream;
 use super::*;
 use crate::clock::Clock;
 use crate::telemetry::Mistake;
-use crate::wire::pki::{Issued, Pki};
+use crate::wire::pki::{IssuedCertificate, Pki};
 use weir_tls::{Identity, Pem};
 
 pub(super) fn pem(path: &str, text: &str) -> Pem {
     Pem { path: path.into(), bytes: text.as_bytes().into() }
 }
 
-pub(super) fn identity(issued: &Issued) -> Identity {
+pub(super) fn identity(issued: &IssuedCertificate) -> Identity {
     Identity { certificate: pem("api.pem", &issued.certificate), key: pem("api.key", &issued.key) }
 }
 
-pub(super) fn listener(issued: &[Issued]) -> Settings {
+pub(super) fn listener(issued: &[IssuedCertificate]) -> Settings {
     Settings {
         certificates: issued.iter().map(identity).collect(),
         ..Settings::plain(([127, 0, 0, 1], 0).into())
@@ -129,7 +129,9 @@ async fn a_client_sees_the_certificate_of_the_host_it_names() {
         pki.server(&["api.example", "www.example"]),
         pki.server(&["*.wild.example"]),
     ];
-    let der = |issued: &Issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec();
+    let der = |issued: &IssuedCertificate| {
+        pem("x", &issued.certificate).certificates().unwrap()[0].to_vec()
+    };
     let [first, second, wild] = all.each_ref().map(der);
     let server = start_tls(settings(), Some(tls(&listener(&all))));
     for (name, expected) in [

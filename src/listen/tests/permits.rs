@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use crate::listen::permits::{Connections, NoPermit};
+use crate::listen::permits::{Connections, PermitError};
 use crate::listen::state::ConnectionState;
 use crate::telemetry::names;
 
@@ -173,7 +173,7 @@ fn the_longest_idle_connection_is_found_among_all_workers() {
     }
     let mut reclaimed = 0;
     let refused = workers[1].acquire(&Arc::default(), client, &settings, &mut reclaimed);
-    assert_eq!((refused.err(), reclaimed), (Some(NoPermit::Full { reclaimed: 1 }), 1));
+    assert_eq!((refused.err(), reclaimed), (Some(PermitError::Full { reclaimed: 1 }), 1));
     assert_eq!(
         states.iter().map(|state| state.is_draining()).collect::<Vec<_>>(),
         [false, false, true, false]

@@ -195,7 +195,10 @@ async fn a_client_whose_certificate_expires_can_not_resume_its_session() {
 }
 
 /// A client that shows this certificate.
-fn with_certificate(pki: &Pki, issued: &crate::wire::pki::Issued) -> rustls::ClientConfig {
+fn with_certificate(
+    pki: &Pki,
+    issued: &crate::wire::pki::IssuedCertificate,
+) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(pem("ca.pem", &pki.ca).certificates().unwrap()[0].clone()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(weir_tls::provider())
@@ -211,7 +214,7 @@ fn with_certificate(pki: &Pki, issued: &crate::wire::pki::Issued) -> rustls::Cli
 #[tokio::test]
 async fn a_clients_certificate_is_asked_for_verified_and_named() {
     let (pki, stranger) = (Pki::new(), Pki::new());
-    let with = |issued: &crate::wire::pki::Issued| with_certificate(&pki, issued);
+    let with = |issued: &crate::wire::pki::IssuedCertificate| with_certificate(&pki, issued);
     for required in [true, false] {
         let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required };
         let server = start_tls(

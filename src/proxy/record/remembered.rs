@@ -226,7 +226,7 @@ pub(in crate::proxy) fn remember(context: &mut RequestContext, took: Duration) {
     context.route.insight.remember(request, kind);
 }
 
-impl insight::Remembered for Remembered {
+impl insight::Entry for Remembered {
     fn bytes(&self) -> usize {
         self.bytes
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use crate::clock::Seldom;
+use crate::clock::LogThrottle;
 use crate::policy::Cause;
 use crate::telemetry::{Counter, CounterSet, Histogram, Label as _, Metrics, labels, names};
 
@@ -62,7 +62,7 @@ struct Inner {
     refusals: Option<CounterSet<RefusedFor>>,
     request_seconds: Histogram,
     decision_seconds: Histogram,
-    failures: Seldom,
+    failures: LogThrottle,
 }
 
 impl Tally {
@@ -75,7 +75,7 @@ impl Tally {
             refusals: policy.map(|_| metrics.counters(names::ROUTE_REFUSALS, &[route])),
             request_seconds: metrics.times_of(names::REQUEST_SECONDS, &[route]),
             decision_seconds: metrics.histogram(names::DECISION_SECONDS),
-            failures: Seldom::at_most(FAILURE_LINES_PER_SECOND_MAX),
+            failures: LogThrottle::at_most(FAILURE_LINES_PER_SECOND_MAX),
         }))
     }
 

@@ -52,7 +52,7 @@ fn a_key_is_counted_under_its_text_whatever_the_requests_before_had() {
         let limits = [limit("first", &first), limit("second", &second), limit("third", "all")];
         let outcomes = [LimitOutcome { fits: true, ..Default::default() }; 3];
         let policy = Some(Decider { name: "p", scope: "p", facts: (&[], &[]) });
-        let seen = Seen {
+        let seen = DecidedRequest {
             verdict: Verdict::Admitted,
             route: Some("r"),
             policy,

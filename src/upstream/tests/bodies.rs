@@ -6,7 +6,7 @@ use crate::wire::tests::{CHUNKED, incoming};
 
 #[tokio::test]
 async fn a_request_of_known_length_is_sent_with_it_and_one_of_unknown_length_in_chunks() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         while let Some(head) = stream.head().await {
             let end =
                 if head.contains("transfer-encoding: chunked") { "\r\n0\r\n\r\n" } else { "abc" };
@@ -40,7 +40,7 @@ async fn a_request_of_known_length_is_sent_with_it_and_one_of_unknown_length_in_
 
 #[tokio::test]
 async fn trailers_pass_both_ways() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         while stream.head().await.is_some() {
             let body = stream.read_to("\r\n\r\n").await.unwrap();
             assert_eq!(body, "3\r\nabc\r\n0\r\nx-up: 1\r\n\r\n");
@@ -64,7 +64,7 @@ async fn a_reader_that_is_slow_holds_the_upstream_back() {
     const TOTAL: usize = 64 << 20;
     let written = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&written);
-    let scripted = Scripted::new(move |mut stream, _| {
+    let scripted = ScriptedUpstream::new(move |mut stream, _| {
         let count = Arc::clone(&count);
         async move {
             stream.head().await;
@@ -104,7 +104,7 @@ async fn a_request_body_that_fails_is_told_as_the_clients_fault() {
         ("1\r\nh\r\n", false, "Idle"),
         ("1\r\nh\r\n", true, "Cut"),
     ] {
-        let scripted = Scripted::new(|mut stream, _| async move {
+        let scripted = ScriptedUpstream::new(|mut stream, _| async move {
             stream.head().await;
             stream.closed().await;
         })
@@ -130,7 +130,7 @@ async fn a_request_body_that_fails_is_told_as_the_clients_fault() {
 
 #[tokio::test]
 async fn a_slow_upload_is_not_a_slow_upstream() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.read_to("0\r\n\r\n").await;
         stream.send(OK).await;
@@ -156,7 +156,7 @@ async fn a_slow_upload_is_not_a_slow_upstream() {
 
 #[tokio::test]
 async fn an_upstream_that_takes_nothing_or_answers_nothing_after_an_upload_times_out() {
-    let scripted = Scripted::new(|mut stream, number| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, number| async move {
         stream.head().await;
         // The first reads nothing of the body, the second all of it. Neither answers.
         if number == 1 {
@@ -192,7 +192,7 @@ async fn an_upstream_that_takes_nothing_or_answers_nothing_after_an_upload_times
 
 #[tokio::test]
 async fn an_answer_that_comes_before_the_upload_is_over_is_passed_on() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\n\r\nbig").await;
         stream.closed().await;
@@ -209,7 +209,7 @@ async fn an_answer_that_comes_before_the_upload_is_over_is_passed_on() {
 async fn an_upload_goes_on_while_nobody_reads_its_answer() {
     let taken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&taken);
-    let scripted = Scripted::new(move |mut stream, _| {
+    let scripted = ScriptedUpstream::new(move |mut stream, _| {
         let count = Arc::clone(&count);
         async move {
             stream.head().await;
@@ -230,7 +230,7 @@ async fn an_upload_goes_on_while_nobody_reads_its_answer() {
 
 #[tokio::test]
 async fn an_answer_to_a_body_that_broke_a_limit_does_not_hide_it() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.read_to("0\r\n\r\n").await;
         stream.send(OK).await;
@@ -245,7 +245,7 @@ async fn an_answer_to_a_body_that_broke_a_limit_does_not_hide_it() {
 
 #[tokio::test]
 async fn a_body_of_unknown_length_is_sent_whatever_the_method() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         while let Some(head) = stream.head().await {
             let body = if head.contains("transfer-encoding: chunked") {
                 stream.read_to("\r\n0\r\n\r\n").await.unwrap()
@@ -279,7 +279,7 @@ async fn a_body_of_unknown_length_is_sent_whatever_the_method() {
 
 #[tokio::test]
 async fn an_upload_that_the_upstream_takes_no_more_of_after_its_answer_ends() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.send(OK).await;
         // It neither reads nor closes.
@@ -294,7 +294,7 @@ async fn an_upload_that_the_upstream_takes_no_more_of_after_its_answer_ends() {
 async fn nor_does_it_go_on_over_a_connection_that_was_used_before() {
     let whole = Arc::new(tokio::sync::Notify::new());
     let rest = Arc::clone(&whole);
-    let scripted = Scripted::new(move |mut stream, _| {
+    let scripted = ScriptedUpstream::new(move |mut stream, _| {
         let rest = Arc::clone(&rest);
         async move {
             stream.head().await;
@@ -339,7 +339,7 @@ async fn an_endless_upload_ends(upstream: &Upstream) {
 #[tokio::test]
 async fn a_reply_whose_length_is_said_twice_is_passed_on_by_its_chunks() {
     let scripted =
-        Scripted::answering("HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n").await;
+        ScriptedUpstream::answering("HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n").await;
     let upstream = upstream(&scripted);
     let reply = in_time(upstream.send(get())).await.unwrap();
     assert!(!reply.fields.has("content-length"), "{:?}", reply.fields);

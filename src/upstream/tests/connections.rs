@@ -6,7 +6,7 @@ use crate::clock;
 
 #[tokio::test]
 async fn one_connection_serves_requests_that_follow_each_other() {
-    let scripted = Scripted::answering(OK).await;
+    let scripted = ScriptedUpstream::answering(OK).await;
     let upstream = upstream(&scripted);
     for _ in 0..50 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
@@ -24,7 +24,7 @@ async fn every_kind_of_whole_reply_gives_its_connection_back() {
         "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
         "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok",
     ] {
-        let scripted = Scripted::answering(reply).await;
+        let scripted = ScriptedUpstream::answering(reply).await;
         let upstream = upstream(&scripted);
         for _ in 0..3 {
             let answer = in_time(upstream.send(get())).await.unwrap();
@@ -44,7 +44,7 @@ async fn a_reply_in_pieces_gives_its_connection_back_at_its_end_and_not_before()
             ["2\r\nab\r\n", "2\r\ncd\r\n0\r\n\r\n"],
         ),
     ] {
-        let scripted = Scripted::new(move |mut stream, _| async move {
+        let scripted = ScriptedUpstream::new(move |mut stream, _| async move {
             while stream.head().await.is_some() {
                 stream.send(head).await;
                 for piece in pieces {
@@ -72,7 +72,7 @@ async fn a_reply_in_pieces_gives_its_connection_back_at_its_end_and_not_before()
 #[tokio::test]
 async fn a_reply_that_is_dropped_early_closes_its_connection() {
     let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
-    let scripted = Scripted::new(move |mut stream, number| {
+    let scripted = ScriptedUpstream::new(move |mut stream, number| {
         let closed = closed.clone();
         async move {
             stream.head().await;
@@ -91,7 +91,7 @@ async fn a_reply_that_is_dropped_early_closes_its_connection() {
 async fn a_request_that_nobody_waits_for_any_more_closes_its_connection() {
     let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
     let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
-    let scripted = Scripted::new(move |mut stream, _| {
+    let scripted = ScriptedUpstream::new(move |mut stream, _| {
         let (begun, closed) = (begun.clone(), closed.clone());
         async move {
             stream.head().await;
@@ -111,9 +111,10 @@ async fn a_request_that_nobody_waits_for_any_more_closes_its_connection() {
 
 #[tokio::test]
 async fn a_connection_that_the_upstream_says_it_closes_is_not_reused() {
-    let scripted =
-        Scripted::answering("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
-            .await;
+    let scripted = ScriptedUpstream::answering(
+        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
+    )
+    .await;
     let upstream = upstream(&scripted);
     for requests in 1..=3 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
@@ -167,7 +168,7 @@ async fn an_idle_connection_that_was_closed_a_moment_ago_costs_no_request() {
 async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_one_was_closed() {
     let close = Arc::new(tokio::sync::Notify::new());
     let told = Arc::clone(&close);
-    let scripted = Scripted::new(move |mut stream, number| {
+    let scripted = ScriptedUpstream::new(move |mut stream, number| {
         let told = Arc::clone(&told);
         async move {
             let head = stream.head().await.unwrap();
@@ -202,7 +203,7 @@ async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_on
 
 #[tokio::test]
 async fn an_upstream_that_closes_whatever_it_accepts_is_not_tried_for_ever() {
-    let scripted = Scripted::new(|stream, _| async move { drop(stream) }).await;
+    let scripted = ScriptedUpstream::new(|stream, _| async move { drop(stream) }).await;
     let upstream = upstream(&scripted);
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!(error.cause, Cause::Cut);
@@ -211,7 +212,8 @@ async fn an_upstream_that_closes_whatever_it_accepts_is_not_tried_for_ever() {
 
 #[tokio::test]
 async fn a_worker_keeps_no_more_idle_connections_than_it_may() {
-    let scripted = Scripted::answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+    let scripted =
+        ScriptedUpstream::answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
     let upstream = Upstream::build(
         &Settings { pool_idle_per_worker: 2, ..settings(&[scripted.address]) },
         &Metrics::new(1),
@@ -235,7 +237,7 @@ async fn a_worker_keeps_no_more_idle_connections_than_it_may() {
 #[tokio::test]
 async fn an_idle_connection_grows_old_and_is_closed_without_a_request() {
     let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
-    let scripted = Scripted::new(move |mut stream, _| {
+    let scripted = ScriptedUpstream::new(move |mut stream, _| {
         let closed = closed.clone();
         async move {
             while stream.head().await.is_some() {
@@ -264,7 +266,7 @@ async fn an_idle_connection_grows_old_and_is_closed_without_a_request() {
 #[tokio::test]
 async fn a_worker_with_too_many_requests_sends_no_more() {
     let metrics = Metrics::new(1);
-    let scripted = Scripted::answering(OK).await;
+    let scripted = ScriptedUpstream::answering(OK).await;
     let upstream = Upstream::build(
         &Settings { requests_per_worker: 10, ..settings(&[scripted.address]) },
         &metrics,
@@ -292,7 +294,7 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
 #[tokio::test]
 async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() {
     let metrics = Metrics::new(1);
-    let scripted = Scripted::answering(OK).await;
+    let scripted = ScriptedUpstream::answering(OK).await;
     let upstream = Upstream::build(
         &Settings { requests_per_worker: 32, ..settings(&[scripted.address]) },
         &metrics,

@@ -3,13 +3,13 @@
 use super::*;
 
 /// Reads requests and never answers.
-async fn silent() -> Scripted {
-    Scripted::new(|mut stream, _| async move { stream.closed().await }).await
+async fn silent() -> ScriptedUpstream {
+    ScriptedUpstream::new(|mut stream, _| async move { stream.closed().await }).await
 }
 
 /// Sends the head of an event stream, and then nothing.
-async fn quiet() -> Scripted {
-    Scripted::new(|mut stream, _| async move {
+async fn quiet() -> ScriptedUpstream {
+    ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await;
         stream.closed().await;
@@ -17,7 +17,7 @@ async fn quiet() -> Scripted {
     .await
 }
 
-fn impatient(hosts: &[&Scripted], failures: u32) -> Settings {
+fn impatient(hosts: &[&ScriptedUpstream], failures: u32) -> Settings {
     let addresses: Vec<SocketAddr> = hosts.iter().map(|host| host.address).collect();
     let wait = Duration::from_millis(100);
     let ejection = Ejection { failures, ..Ejection::default() };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock;
 
-async fn fails(scripted: &Scripted, changed: impl Fn(&mut Settings)) -> UpstreamError {
+async fn fails(scripted: &ScriptedUpstream, changed: impl Fn(&mut Settings)) -> UpstreamError {
     let metrics = Metrics::new(1);
     let mut settings = settings(&[scripted.address]);
     changed(&mut settings);
@@ -48,7 +48,7 @@ async fn a_connection_that_does_not_come_about_times_out() {
 #[tokio::test]
 async fn an_upstream_that_does_not_answer_times_out_and_its_connection_is_closed() {
     let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
-    let scripted = Scripted::new(move |mut stream, _| {
+    let scripted = ScriptedUpstream::new(move |mut stream, _| {
         let closed = closed.clone();
         async move {
             stream.head().await;
@@ -67,14 +67,14 @@ async fn an_upstream_that_does_not_answer_times_out_and_its_connection_is_closed
 
 #[tokio::test]
 async fn a_cut_connection_is_told_as_sent_and_not_tried_again() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
     })
     .await;
     let error = fails(&scripted, |_| {}).await;
     assert_eq!((error.cause, error.sent), (Cause::Cut, true));
     assert_eq!(scripted.accepted(), 1);
-    let half = Scripted::new(|mut stream, _| async move {
+    let half = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.send("HTTP/1.1 200 OK\r\ncontent-le").await;
     })
@@ -93,7 +93,7 @@ async fn what_is_not_http_is_a_protocol_failure() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
     ] {
-        let scripted = Scripted::answering(garbage).await;
+        let scripted = ScriptedUpstream::answering(garbage).await;
         let error = fails(&scripted, |_| {}).await;
         assert_eq!((error.cause, error.sent), (Cause::Protocol, true), "{garbage}");
     }
@@ -101,7 +101,7 @@ async fn what_is_not_http_is_a_protocol_failure() {
 
 #[tokio::test]
 async fn a_replys_head_is_bounded() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.send("HTTP/1.1 200 OK\r\n").await;
         for _ in 0..super::super::http1::REPLY_HEAD_BYTES_MAX / 1024 + 1 {
@@ -115,7 +115,7 @@ async fn a_replys_head_is_bounded() {
 
 #[tokio::test]
 async fn a_reply_that_breaks_off_fails_its_body_and_is_counted() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello").await;
     })
@@ -134,7 +134,7 @@ async fn a_reply_that_breaks_off_fails_its_body_and_is_counted() {
 
 #[tokio::test]
 async fn a_reply_that_stands_still_fails_after_the_idle_time() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
         stream.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello").await;
         stream.closed().await;
@@ -158,7 +158,8 @@ async fn a_reply_that_stands_still_fails_after_the_idle_time() {
 
 #[tokio::test]
 async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
-    let (one, other) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
+    let (one, other) =
+        (ScriptedUpstream::answering(OK).await, ScriptedUpstream::answering(OK).await);
     let (metrics, budget) = (Metrics::new(1), Budget::unlimited());
     let settings = Settings {
         ejection: Ejection { failures: 1, ..Ejection::default() },
@@ -190,9 +191,10 @@ async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
 
 #[tokio::test]
 async fn an_idle_connection_gives_way_to_one_that_is_needed() {
-    let (one, other) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
+    let (one, other) =
+        (ScriptedUpstream::answering(OK).await, ScriptedUpstream::answering(OK).await);
     let budget = Budget::unlimited();
-    let build = |scripted: &Scripted| {
+    let build = |scripted: &ScriptedUpstream| {
         Upstream::build_within(&settings(&[scripted.address]), &Metrics::new(1), &budget).unwrap()
     };
     let (first, second) = (build(&one), build(&other));

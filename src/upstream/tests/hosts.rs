@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Mutex;
 
-use super::super::hosts::{Addresses, Resolve};
+use super::super::hosts::{Addresses, Resolver};
 use super::super::pool;
 use super::*;
 use crate::clock;
@@ -25,7 +25,7 @@ impl TestResolver {
     }
 }
 
-impl Resolve for TestResolver {
+impl Resolver for TestResolver {
     fn resolve(&self, host: String, _port: u16) -> Addresses {
         let found = self.0.lock().unwrap().get(&host).cloned();
         Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
@@ -37,8 +37,8 @@ fn build(settings: &Settings) -> Upstream {
 }
 
 /// Answers every request with its own name.
-async fn named(name: &'static str) -> Scripted {
-    Scripted::new(move |mut stream, _| async move {
+async fn named(name: &'static str) -> ScriptedUpstream {
+    ScriptedUpstream::new(move |mut stream, _| async move {
         while stream.head().await.is_some() {
             stream
                 .send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len()))
@@ -75,7 +75,7 @@ async fn requests_that_follow_each_other_are_shared_by_all() {
 async fn a_host_with_more_to_do_gets_less() {
     let go = Arc::new(tokio::sync::Notify::new());
     let held = Arc::clone(&go);
-    let slow = Scripted::new(move |mut stream, _| {
+    let slow = ScriptedUpstream::new(move |mut stream, _| {
         let held = Arc::clone(&held);
         async move {
             while stream.head().await.is_some() {
@@ -182,8 +182,8 @@ async fn where_all_are_left_alone_all_are_tried() {
 }
 
 /// Reads every request and cuts the connection.
-async fn cutting() -> Scripted {
-    Scripted::new(|mut stream, _| async move {
+async fn cutting() -> ScriptedUpstream {
+    ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
     })
     .await
@@ -240,8 +240,9 @@ async fn a_request_with_a_body_or_without_another_host_or_that_was_slow_is_not_r
         Cause::Cut
     );
     assert_eq!(alone.accepted(), 1);
-    let silent =
-        || async { Scripted::new(|mut stream, _| async move { stream.closed().await }).await };
+    let silent = || async {
+        ScriptedUpstream::new(|mut stream, _| async move { stream.closed().await }).await
+    };
     let (one, two) = (silent().await, silent().await);
     let upstream = build(&Settings {
         response_header: Duration::from_millis(80),
@@ -345,7 +346,7 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
     let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
     let go = Arc::new(tokio::sync::Notify::new());
     let held = Arc::clone(&go);
-    let gone = Scripted::new(move |mut stream, _| {
+    let gone = ScriptedUpstream::new(move |mut stream, _| {
         let (closed, held) = (closed.clone(), Arc::clone(&held));
         async move {
             while stream.head().await.is_some() {
@@ -396,7 +397,7 @@ struct Slow {
     asked: Arc<std::sync::atomic::AtomicUsize>,
 }
 
-impl Resolve for Slow {
+impl Resolver for Slow {
     fn resolve(&self, host: String, port: u16) -> Addresses {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let (answer, may) = (self.answers.resolve(host, port), Arc::clone(&self.may));
@@ -432,7 +433,7 @@ async fn a_slow_resolver_is_asked_once_and_outlives_the_requests_that_waited() {
 
 #[tokio::test]
 async fn the_systems_names_are_found() {
-    let scripted = Scripted::answering(OK).await;
+    let scripted = ScriptedUpstream::answering(OK).await;
     let endpoints = vec![format!("http://localhost:{}", scripted.address.port())];
     let upstream = build(&Settings { endpoints, ..settings(&[]) });
     for _ in 0..5 {
@@ -442,7 +443,7 @@ async fn the_systems_names_are_found() {
 
 #[tokio::test]
 async fn where_there_is_one_host_nothing_is_counted() {
-    let scripted = Scripted::answering(OK).await;
+    let scripted = ScriptedUpstream::answering(OK).await;
     let upstream = upstream(&scripted);
     let pool::Admission::Granted(permit) = pool::admit(&upstream.0, None) else { panic!("full") };
     assert!(permit.host().is_none());
@@ -452,7 +453,7 @@ async fn where_there_is_one_host_nothing_is_counted() {
 #[tokio::test]
 async fn over_http2_hosts_share_and_fail_alike() {
     let serve = || async {
-        Scripted::new(|stream, _| async move {
+        ScriptedUpstream::new(|stream, _| async move {
             let Ok(mut connection) = h2::server::handshake(stream.0).await else { return };
             while let Some(Ok((_, mut respond))) = connection.accept().await {
                 let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
@@ -473,7 +474,7 @@ async fn over_http2_hosts_share_and_fail_alike() {
 
 #[tokio::test]
 async fn a_request_for_another_protocol_gets_the_connection() {
-    let scripted = Scripted::new(|mut stream, _| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         let head = stream.head().await.unwrap();
         assert!(head.contains("upgrade: echo\r\n") && head.contains("connection: upgrade\r\n"), "{head}");
         stream.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\nconnection: upgrade\r\n\r\nearly").await;

@@ -27,13 +27,13 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 /// An upstream that accepts, counts, and hands each connection to `script`.
-struct Scripted {
+struct ScriptedUpstream {
     address: SocketAddr,
     accepted: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Scripted {
+impl ScriptedUpstream {
     async fn new<F, R>(script: F) -> Self
     where
         F: Fn(Stream, usize) -> R + Send + 'static,
@@ -69,7 +69,7 @@ impl Scripted {
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedUpstream {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -118,7 +118,7 @@ fn settings(endpoints: &[SocketAddr]) -> Settings {
     }
 }
 
-fn upstream(scripted: &Scripted) -> Upstream {
+fn upstream(scripted: &ScriptedUpstream) -> Upstream {
     Upstream::build(&settings(&[scripted.address]), &Metrics::new(1)).unwrap()
 }
 

@@ -9,12 +9,12 @@ use super::*;
 use crate::wire::tests::{CHUNKED, incoming};
 
 /// An upstream that hands each request to `script`.
-async fn multiplexing<F, R>(streams_max: u32, script: F) -> Scripted
+async fn multiplexing<F, R>(streams_max: u32, script: F) -> ScriptedUpstream
 where
     F: Fn(http::Request<RecvStream>, SendResponse<Bytes>, usize) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
-    Scripted::new(move |stream, number| {
+    ScriptedUpstream::new(move |stream, number| {
         let script = script.clone();
         async move {
             let Ok(mut connection) = h2::server::Builder::new()
@@ -43,7 +43,7 @@ async fn ok(_request: http::Request<RecvStream>, mut respond: SendResponse<Bytes
     answer(&mut respond, "ok");
 }
 
-fn settings_h2(scripted: &Scripted) -> Settings {
+fn settings_h2(scripted: &ScriptedUpstream) -> Settings {
     Settings { protocol: Protocol::H2, ..settings(&[scripted.address]) }
 }
 
@@ -203,7 +203,7 @@ async fn a_reset_is_not_a_refusal() {
 #[tokio::test]
 async fn a_connection_that_says_goodbye_is_replaced_and_what_it_did_not_count_is_sent_again() {
     // Each connection answers its first request and then sends GOAWAY, whatever else has arrived.
-    let scripted = Scripted::new(|stream, _| async move {
+    let scripted = ScriptedUpstream::new(|stream, _| async move {
         let mut connection = h2::server::handshake(stream.0).await.unwrap();
         let Some(Ok((_, mut respond))) = connection.accept().await else { return };
         answer(&mut respond, "ok");
@@ -220,7 +220,7 @@ async fn a_connection_that_says_goodbye_is_replaced_and_what_it_did_not_count_is
 
 #[tokio::test]
 async fn a_cut_connection_is_told_as_sent() {
-    let scripted = Scripted::new(|stream, _| async move {
+    let scripted = ScriptedUpstream::new(|stream, _| async move {
         let mut connection = h2::server::handshake(stream.0).await.unwrap();
         let _request = connection.accept().await;
     })
@@ -232,10 +232,10 @@ async fn a_cut_connection_is_told_as_sent() {
 #[tokio::test]
 async fn what_is_not_http2_is_told_and_so_is_nobody() {
     let scripted =
-        Scripted::answering("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+        ScriptedUpstream::answering("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
     let error = in_time(build(&settings_h2(&scripted)).send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Protocol, false));
-    let silent = Scripted::new(|mut stream, _| async move { stream.closed().await }).await;
+    let silent = ScriptedUpstream::new(|mut stream, _| async move { stream.closed().await }).await;
     let error = in_time(
         build(&Settings { connect: Duration::from_millis(100), ..settings_h2(&silent) })
             .send(get()),
@@ -286,7 +286,9 @@ async fn both_directions_stream_at_once_and_trailers_pass_both_ways() {
 }
 
 /// An upstream that never answers, and reports the code with which each stream was reset.
-async fn silent(head: bool) -> (Scripted, tokio::sync::mpsc::UnboundedReceiver<h2::Reason>) {
+async fn silent(
+    head: bool,
+) -> (ScriptedUpstream, tokio::sync::mpsc::UnboundedReceiver<h2::Reason>) {
     let (told, resets) = tokio::sync::mpsc::unbounded_channel();
     let scripted = multiplexing(10, move |_request, mut respond, _| {
         let told = told.clone();
@@ -400,7 +402,7 @@ async fn a_slow_reader_holds_nobody_else_on_its_connection() {
 #[tokio::test]
 async fn a_dead_connection_is_noticed_by_its_ping() {
     // It accepts the connection and the request, and then sends nothing more.
-    let scripted = Scripted::new(|stream, _| async move {
+    let scripted = ScriptedUpstream::new(|stream, _| async move {
         let mut connection = h2::server::handshake(stream.0).await.unwrap();
         let _request = connection.accept().await;
         tokio::time::sleep(2 * TEST_TIMEOUT).await;
@@ -418,7 +420,7 @@ async fn a_dead_connection_is_noticed_by_its_ping() {
 #[tokio::test]
 async fn an_unused_connection_is_closed() {
     let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
-    let scripted = Scripted::new(move |stream, _| {
+    let scripted = ScriptedUpstream::new(move |stream, _| {
         let closed = closed.clone();
         async move {
             let mut connection = h2::server::handshake(stream.0).await.unwrap();

@@ -5,8 +5,8 @@ use crate::wire::tests::{CHUNKED, incoming};
 
 /// Answers the first request of its first connection with `first`, reads the next one and closes.
 /// Answers all requests of further connections with the body that it got.
-async fn closing(first: &'static str, said_before: &'static str) -> Scripted {
-    Scripted::new(move |mut stream, number| async move {
+async fn closing(first: &'static str, said_before: &'static str) -> ScriptedUpstream {
+    ScriptedUpstream::new(move |mut stream, number| async move {
         let mut turn = 0;
         while let Some(head) = stream.head().await {
             turn += 1;
@@ -35,7 +35,7 @@ async fn closing(first: &'static str, said_before: &'static str) -> Scripted {
 
 /// Sends a request that is answered, so that its connection is pooled, and then `request`.
 async fn second(
-    scripted: &Scripted,
+    scripted: &ScriptedUpstream,
     changed: impl Fn(&mut Settings),
     request: Request,
 ) -> Result<String, UpstreamError> {
@@ -90,7 +90,7 @@ async fn what_may_not_be_done_twice_does_not() {
 #[tokio::test]
 async fn it_is_sent_once_more_and_no_host_is_blamed() {
     // Each connection answers one request, and no new one answers the second.
-    let scripted = Scripted::new(|mut stream, number| async move {
+    let scripted = ScriptedUpstream::new(|mut stream, number| async move {
         stream.head().await;
         if number == 0 {
             stream.send(OK).await;
@@ -132,7 +132,7 @@ async fn an_upload_never_goes_to_a_kept_connection_of_http_1_0() {
 
 #[tokio::test]
 async fn over_http2_it_goes_to_a_new_connection_too() {
-    let scripted = Scripted::new(|stream, number| async move {
+    let scripted = ScriptedUpstream::new(|stream, number| async move {
         let mut connection = h2::server::handshake(stream.0).await.unwrap();
         let mut turn = 0;
         while let Some(Ok((_, mut respond))) = connection.accept().await {

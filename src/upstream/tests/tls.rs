@@ -7,14 +7,14 @@ use rustls::server::WebPkiClientVerifier;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::wire::pki::{Issued, Pki};
+use crate::wire::pki::{IssuedCertificate, Pki};
 use weir_tls::{ClientTls, Identity, Pem, provider};
 
 fn pem(text: &str) -> Pem {
     Pem { path: "test.pem".into(), bytes: text.as_bytes().into() }
 }
 
-fn identity(issued: &Issued) -> Identity {
+fn identity(issued: &IssuedCertificate) -> Identity {
     Identity { certificate: pem(&issued.certificate), key: pem(&issued.key) }
 }
 
@@ -49,8 +49,8 @@ fn server(
 }
 
 /// Answers HTTP/1.1 over TLS, one request per connection, with the result of the handshake.
-async fn scripted(acceptor: TlsAcceptor) -> Scripted {
-    Scripted::new(move |stream, _| {
+async fn scripted(acceptor: TlsAcceptor) -> ScriptedUpstream {
+    ScriptedUpstream::new(move |stream, _| {
         let acceptor = acceptor.clone();
         async move {
             let Ok(mut tls) = acceptor.accept(stream.0).await else { return };
@@ -77,7 +77,7 @@ async fn scripted(acceptor: TlsAcceptor) -> Scripted {
     .await
 }
 
-fn settings_tls(scripted: &Scripted, pki: &Pki) -> Settings {
+fn settings_tls(scripted: &ScriptedUpstream, pki: &Pki) -> Settings {
     Settings {
         endpoints: vec![format!("https://localhost:{}", scripted.address.port())],
         tls: ClientTls { ca: Some(pem(&pki.ca)), ..ClientTls::default() },
@@ -143,7 +143,7 @@ async fn http2_is_agreed_on_or_there_is_no_connection() {
     let pki = Pki::new();
     for (alpn, agreed) in [(&["h2", "http/1.1"][..], true), (&["http/1.1"], false), (&[], false)] {
         let acceptor = server(&pki, "localhost", None, alpn, rustls::ALL_VERSIONS);
-        let scripted = Scripted::new(move |stream, _| {
+        let scripted = ScriptedUpstream::new(move |stream, _| {
             let acceptor = acceptor.clone();
             async move {
                 let Ok(tls) = acceptor.accept(stream.0).await else { return };
@@ -167,7 +167,8 @@ async fn http2_is_agreed_on_or_there_is_no_connection() {
 
 #[tokio::test]
 async fn a_handshake_that_stands_still_ends_with_the_time_to_connect() {
-    let scripted = Scripted::new(|mut stream, _| async move { stream.closed().await }).await;
+    let scripted =
+        ScriptedUpstream::new(|mut stream, _| async move { stream.closed().await }).await;
     let error = send(&Settings {
         connect: Duration::from_millis(100),
         ..settings_tls(&scripted, &Pki::new())
@@ -181,7 +182,7 @@ async fn a_handshake_that_stands_still_ends_with_the_time_to_connect() {
 async fn a_reply_that_is_cut_without_a_goodbye_is_not_whole() {
     let pki = Pki::new();
     let acceptor = server(&pki, "localhost", None, &[], rustls::ALL_VERSIONS);
-    let scripted = Scripted::new(move |stream, _| {
+    let scripted = ScriptedUpstream::new(move |stream, _| {
         let acceptor = acceptor.clone();
         async move {
             let mut tls = acceptor.accept(stream.0).await.unwrap();

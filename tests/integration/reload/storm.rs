@@ -15,7 +15,7 @@ use rustls::pki_types::pem::PemObject as _;
 
 use crate::harness::client::{Client, Failure, Reply, get_blocking, raw, statuses};
 use crate::harness::mount::Mount;
-use crate::harness::pki::{Issued, Pki};
+use crate::harness::pki::{IssuedCertificate, Pki};
 use crate::harness::tls::{HOST, Http2, shown};
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
@@ -99,7 +99,7 @@ struct Operator<'a> {
     module: Vec<u8>,
     edited: Edited,
     upstreams: [String; 2],
-    identity: Issued,
+    identity: IssuedCertificate,
 }
 
 impl Operator<'_> {
@@ -356,7 +356,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn start(identity: &Issued, pki: Pki) -> (Self, Edited) {
+    fn start(identity: &IssuedCertificate, pki: Pki) -> (Self, Edited) {
         let upstreams = [Upstream::start(), Upstream::start()];
         let edited = Edited { quota: START, routes: 0, endpoints: vec![upstreams[0].url()] };
         let module = std::fs::read(crate::harness::guest::api_key()).unwrap();
@@ -451,7 +451,7 @@ fn reloads_of_all_kinds_under_load_each_tenth_one_broken_do_no_harm() {
 }
 
 /// The certificate that a server with this identity shows.
-fn leaf_of(issued: &Issued) -> Vec<u8> {
+fn leaf_of(issued: &IssuedCertificate) -> Vec<u8> {
     let mut chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes());
     chain.next().expect("a certificate").expect("in PEM").to_vec()
 }

@@ -13,13 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::counters::{self, Stored};
-use super::found::{FOUND_MAX, Found};
+use super::counters::{self, CounterContent};
+use super::found::{FOUND_MAX, FoundCounter};
 use super::lua::{self, Decision};
 use super::saved::{Operation, SALT_BYTES, SecretId, SnapshotFile};
 use super::shard::{Entry, NEVER_US, Shard};
 use super::{
-    Cause, Cell, Cells, Charged, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken,
+    Cause, Cell, Cells, ChargeReply, EmbeddedSettings, EngineError, Execution, Key, Kind, Space,
+    TakeReply,
 };
 use crate::clock::Clock;
 use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
@@ -49,7 +50,7 @@ const SPACES_MAX: usize = 16_384;
 /// it.
 const LINGER_US: u64 = 1_000_000;
 
-const FULL: EngineError = EngineError { cause: Cause::Full, ran: Ran::No };
+const FULL: EngineError = EngineError { cause: Cause::Full, ran: Execution::No };
 
 /// Aligned so that each shard has its own cache line and neighbours don't slow each other down.
 #[repr(align(128))]
@@ -121,7 +122,7 @@ impl Embedded {
     ///
     /// # Errors
     /// [`Cause::Full`] or [`Cause::Script`]; nothing is charged then.
-    pub fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
+    pub fn take(&self, cells: &Cells) -> Result<TakeReply, EngineError> {
         self.decide(cells, true).inspect_err(|error| self.failures.inc(error.cause))
     }
 
@@ -129,7 +130,7 @@ impl Embedded {
     ///
     /// # Errors
     /// [`Cause::Script`].
-    pub fn look(&self, cells: &Cells) -> Result<Taken, EngineError> {
+    pub fn look(&self, cells: &Cells) -> Result<TakeReply, EngineError> {
         self.decide(cells, false).inspect_err(|error| self.failures.inc(error.cause))
     }
 
@@ -145,7 +146,7 @@ impl Embedded {
     ///
     /// # Errors
     /// [`Cause::Full`] or [`Cause::Script`]; cells before the one that failed are charged.
-    pub fn charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
+    pub fn charge(&self, cells: &Cells) -> Result<ChargeReply, EngineError> {
         self.try_charge(cells).inspect_err(|error| self.failures.inc(error.cause))
     }
 
@@ -167,7 +168,7 @@ impl Embedded {
     }
 
     /// The counters of `key` in the remembered spaces that begin with `prefix`.
-    pub(super) fn find(&self, key: &Key, prefix: &str) -> Vec<Found> {
+    pub(super) fn find(&self, key: &Key, prefix: &str) -> Vec<FoundCounter> {
         let known = self.spaces().into_iter().filter(|space| space.text.starts_with(prefix));
         known
             .filter_map(|space| self.read_out(Key { space, ..key.clone() }))
@@ -176,13 +177,13 @@ impl Embedded {
     }
 
     /// What a counter holds now; `None` if it does not exist.
-    fn read_out(&self, key: Key) -> Option<Found> {
+    fn read_out(&self, key: Key) -> Option<FoundCounter> {
         let shard = self.shard(key.tag)?;
         let at_us = self.now_us();
         let entry = shard.entry_at(key.id())?;
         let expires_ms =
             (entry.expire_us() != NEVER_US).then(|| entry.expire_us().saturating_sub(at_us) / 1000);
-        Some(Found { content: entry.counter.content(), key, text: None, expires_ms, at_us })
+        Some(FoundCounter { content: entry.counter.content(), key, text: None, expires_ms, at_us })
     }
 
     /// Extends leases to one full length from now. A lease that no longer fits into memory is not
@@ -196,7 +197,7 @@ impl Embedded {
                 self.full.inc();
                 continue;
             }
-            let (entry, before) = shard.entry(cell.key.id(), || Stored::new(cell));
+            let (entry, before) = shard.entry(cell.key.id(), || CounterContent::new(cell));
             entry.counter.renew(cell, whole_units(now_us, cell.unit_us));
             let length = cell
                 .numbers
@@ -216,14 +217,14 @@ impl Embedded {
 
     /// With `writes`, the decision is written if all enforced cells fit. Otherwise nothing is, and
     /// what is left is reported for the current state.
-    fn decide(&self, cells: &Cells, writes: bool) -> Result<Taken, EngineError> {
+    fn decide(&self, cells: &Cells, writes: bool) -> Result<TakeReply, EngineError> {
         let Some(tag) = cells.first().map(|cell| cell.key.tag) else {
-            return Ok(Taken { at_us: self.now_us(), admitted: true, cells: SmallVec::new() });
+            return Ok(TakeReply { at_us: self.now_us(), admitted: true, cells: SmallVec::new() });
         };
         if cells.iter().any(|cell| cell.key.tag != tag) {
             // Like CROSSSLOT on Redis: these cells can't be decided together.
             tracing::error!("cells of several tags in one call");
-            return Err(EngineError { cause: Cause::Script, ran: Ran::No });
+            return Err(EngineError { cause: Cause::Script, ran: Execution::No });
         }
         lua::with(|vm| {
             let mut shard = self.shard(tag).ok_or(FULL)?;
@@ -250,7 +251,7 @@ impl Embedded {
                 self.extend(&mut shard, cells, &decisions);
             }
             self.release(shard.sweep(at_us, SWEEP_STEPS + 2 * cells.len()));
-            Ok(Taken {
+            Ok(TakeReply {
                 at_us,
                 admitted,
                 cells: decisions.iter().map(|(_, decision)| decision.reply()).collect(),
@@ -300,7 +301,7 @@ impl Embedded {
             if charged(cell, decision)
                 && (!cell.shadow || room_for_shadows || counters::growth(shard.get(*id), cell) == 0)
             {
-                let (entry, weight) = shard.entry(*id, || Stored::new(cell));
+                let (entry, weight) = shard.entry(*id, || CounterContent::new(cell));
                 before += weight;
                 entry.counter.take(cell, whole_units(now_us, cell.unit_us), now_us, decision.state);
                 let expire_us = self.expire_us(entry.expire_us(), decision.expire, cell.unit_us);
@@ -344,9 +345,9 @@ impl Embedded {
         }
     }
 
-    fn try_charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
+    fn try_charge(&self, cells: &Cells) -> Result<ChargeReply, EngineError> {
         lua::with(|vm| {
-            let mut charged = Charged { at_us: self.now_us(), units: SmallVec::new() };
+            let mut charged = ChargeReply { at_us: self.now_us(), units: SmallVec::new() };
             for cell in cells {
                 let mut shard = self.shard(cell.key.tag).ok_or(FULL)?;
                 let (id, now_us) = (cell.key.id(), self.now_us());
@@ -375,7 +376,7 @@ impl Embedded {
                 // A counter that no longer exists is full: there is nothing to give back.
                 let Some(entry) = shard.get_mut(id) else { continue };
                 match (&mut entry.counter, cell.program.kind) {
-                    (Stored::Numbers(state), Kind::Numbers) => {
+                    (CounterContent::Numbers(state), Kind::Numbers) => {
                         let returned = vm.give_back(cell, *state, now as f64, taken_at as f64)?;
                         if !returned.changed {
                             continue;

@@ -13,7 +13,7 @@ pub(super) const FOUND_MAX: usize = 64;
 
 /// A counter found by a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundCounter {
     /// Its key.
     pub key: Key,
     /// Its name on Redis.

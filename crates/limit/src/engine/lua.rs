@@ -11,8 +11,8 @@ use std::sync::LazyLock;
 
 use mlua::{Function, Lua, LuaOptions, StdLib, Table};
 
-use super::{Cause, Cell, CellReply, EngineError, OUTSIDE, Program, Ran, scripts};
-use crate::clock::Seldom;
+use super::{Cause, Cell, CellReply, EngineError, Execution, OUTSIDE, Program, scripts};
+use crate::clock::LogThrottle;
 
 pub(super) use sandbox::Sandbox;
 
@@ -61,7 +61,7 @@ impl Decision {
 }
 
 /// The result of a program's `give_back`.
-pub(super) struct Returned {
+pub(super) struct GiveBackResult {
     pub(super) state: State,
     pub(super) changed: bool,
     /// As in [`Decision`].
@@ -99,10 +99,10 @@ const SANDBOXES_MAX: usize = scripts::SCRIPTS_MAX;
 /// Log lines per second about failing scripts, over all workers.
 const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
 
-static FAILURE_LOG: LazyLock<Seldom> =
-    LazyLock::new(|| Seldom::at_most(FAILURE_LINES_PER_SECOND_MAX));
+static FAILURE_LOG: LazyLock<LogThrottle> =
+    LazyLock::new(|| LogThrottle::at_most(FAILURE_LINES_PER_SECOND_MAX));
 
-struct Loaded {
+struct LoadedProgram {
     program: &'static Program,
     code: Code,
 }
@@ -117,7 +117,7 @@ enum Code {
 /// One thread's LuaJIT with the programs used so far.
 pub(super) struct Vm {
     lua: Lua,
-    loaded: Vec<Loaded>,
+    loaded: Vec<LoadedProgram>,
 }
 
 thread_local! {
@@ -139,7 +139,7 @@ pub(super) fn with<T>(
     })
 }
 
-const FAILED: EngineError = EngineError { cause: Cause::Script, ran: Ran::No };
+const FAILED: EngineError = EngineError { cause: Cause::Script, ran: Execution::No };
 
 /// Functions of the base library that a pure function does not need: they read files and compile
 /// text.
@@ -167,7 +167,7 @@ impl Vm {
             return Ok(index);
         }
         let code = if scripts::is_operator_script(program) {
-            let sandboxed = |loaded: &Loaded| matches!(loaded.code, Code::Sandboxed(_));
+            let sandboxed = |loaded: &LoadedProgram| matches!(loaded.code, Code::Sandboxed(_));
             if self.loaded.iter().filter(|loaded| sandboxed(loaded)).count() >= SANDBOXES_MAX {
                 self.loaded.retain(|loaded| !sandboxed(loaded));
             }
@@ -178,7 +178,7 @@ impl Vm {
         } else {
             load(&self.lua, program).map_err(|error| script_failed(program.name, &error))?
         };
-        self.loaded.push(Loaded { program, code });
+        self.loaded.push(LoadedProgram { program, code });
         Ok(self.loaded.len() - 1)
     }
 
@@ -208,7 +208,7 @@ impl Vm {
         state: State,
         now: f64,
         taken_at: f64,
-    ) -> Result<Returned, EngineError> {
+    ) -> Result<GiveBackResult, EngineError> {
         let index = self.program(cell.program)?;
         match self.loaded.get(index).map(|loaded| &loaded.code) {
             Some(Code::BuiltIn { give_back, .. }) => {
@@ -279,7 +279,7 @@ fn built_in_give_back(
     state: State,
     now: f64,
     taken_at: f64,
-) -> Result<Returned, EngineError> {
+) -> Result<GiveBackResult, EngineError> {
     let [s1, s2, s3] = state;
     let [n1, n2, n3, n4, n5, n6, n7] = cell.numbers.map(|number| number as f64);
     let units = cell.cost as f64;
@@ -287,7 +287,7 @@ fn built_in_give_back(
         give_back.call((s1, s2, s3, now, units, taken_at, n1, n2, n3, n4, n5, n6, n7));
     let (s1, s2, s3, changed, expire) =
         answer.map_err(|error| script_failed(cell.program.name, &error))?;
-    Ok(Returned { state: [s1, s2, s3], changed: changed == 1.0, expire })
+    Ok(GiveBackResult { state: [s1, s2, s3], changed: changed == 1.0, expire })
 }
 
 fn load(lua: &Lua, program: &'static Program) -> mlua::Result<Code> {

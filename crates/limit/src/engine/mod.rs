@@ -36,10 +36,10 @@ use std::time::Duration;
 
 pub use self::redis::Redis;
 pub use embedded::Embedded;
-pub use found::Found;
+pub use found::FoundCounter;
 pub use saved::{
-    Followed, NotReceived, Receiving, ReceivingOperations, SaveError, Saved, Sending,
-    SendingOperations,
+    CounterReceiver, CounterSender, OperationCounts, OperationReceiver, OperationSender,
+    ReceiveError, SaveError, SaveSummary,
 };
 pub use scripts::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, Scripts, is_script_name};
 use smallvec::SmallVec;
@@ -95,7 +95,7 @@ pub type Cells = SmallVec<[Cell; 1]>;
 
 /// The outcome of a take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakeReply {
     /// The store's time of the decision, in microseconds since 1970. A give-back passes it to
     /// identify the take.
     pub at_us: u64,
@@ -128,7 +128,7 @@ const OUTSIDE: i64 = -2;
 
 /// The outcome of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Charged {
+pub struct ChargeReply {
     /// The store's time, in microseconds since 1970.
     pub at_us: u64,
     /// For each cell, in order, the units charged: its cost, or less if its debt has no room for
@@ -144,7 +144,7 @@ pub struct EngineError {
     /// What went wrong.
     pub cause: Cause,
     /// Whether the script may have run anyway.
-    pub ran: Ran,
+    pub ran: Execution,
 }
 
 labels! {
@@ -198,7 +198,7 @@ impl Cause {
 
 /// Whether a failed call may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ran {
+pub enum Execution {
     /// It did not run.
     No,
     /// It may have run, and units may have been charged.
@@ -384,7 +384,7 @@ impl Engine {
         }
     }
 
-    /// Ends [`SendingOperations::run`], once it has sent what was decided before.
+    /// Ends [`OperationSender::run`], once it has sent what was decided before.
     pub fn end_operations(&self) {
         if let Self::Embedded(embedded) = self {
             embedded.end_operations();
@@ -404,7 +404,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`SaveError`].
-    pub fn save(&self) -> Result<Option<Saved>, SaveError> {
+    pub fn save(&self) -> Result<Option<SaveSummary>, SaveError> {
         match self {
             Self::Embedded(embedded) => embedded.save(),
             Self::Redis(_) => Ok(None),
@@ -425,7 +425,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`EngineError`]; a refusal is not an error. Failures are counted here, by cause.
-    pub async fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
+    pub async fn take(&self, cells: &Cells) -> Result<TakeReply, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.take(cells),
             Self::Redis(redis) => redis.take(cells, Duration::MAX).await,
@@ -438,7 +438,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`Engine::take`]; nothing is ever charged.
-    pub async fn look(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+    pub async fn look(&self, cells: &Cells, left: Duration) -> Result<TakeReply, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.look(cells),
             Self::Redis(redis) => redis.look(cells, left).await,
@@ -450,7 +450,11 @@ impl Engine {
     ///
     /// # Errors
     /// See [`Engine::take`]; if `left` is zero nothing is sent.
-    pub async fn take_within(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+    pub async fn take_within(
+        &self,
+        cells: &Cells,
+        left: Duration,
+    ) -> Result<TakeReply, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.take(cells),
             Self::Redis(redis) => redis.take(cells, left).await,
@@ -489,7 +493,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`EngineError`]; failures are counted here, by cause.
-    pub async fn charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
+    pub async fn charge(&self, cells: &Cells) -> Result<ChargeReply, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.charge(cells),
             Self::Redis(redis) => redis.charge(cells).await,
@@ -529,7 +533,7 @@ impl Engine {
         key: &Key,
         prefix: &str,
         kind: fn(&str) -> Option<Kind>,
-    ) -> Result<Vec<Found>, EngineError> {
+    ) -> Result<Vec<FoundCounter>, EngineError> {
         match self {
             Self::Embedded(embedded) => Ok(embedded.find(key, prefix)),
             Self::Redis(redis) => redis.find(key, prefix, kind).await,

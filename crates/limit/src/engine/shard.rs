@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, Hasher};
 
 use indexmap::{IndexMap, IndexSet};
 
-use super::counters::Stored;
+use super::counters::CounterContent;
 use super::saved::Journal;
 
 /// Counters in the average segment when one is added. Just before its split a segment has twice as
@@ -28,9 +28,9 @@ const REMOVED_MAX: usize = 65_536;
 /// The lowest bit of a hash that selects the segment. Lower ones select a place in its table.
 const SEGMENT_SHIFT: u32 = 16;
 
-/// A counter, its expiry, and whether it changed since the copy [`Which::First`].
+/// A counter, its expiry, and whether it changed since the copy [`CopyMode::First`].
 pub(super) struct Entry {
-    pub(super) counter: Stored,
+    pub(super) counter: CounterContent,
     /// The expiry, shifted by one, and in the lowest bit whether the counter changed. Together they
     /// take no more memory than the expiry alone.
     expire_and_changed: u64,
@@ -40,7 +40,7 @@ pub(super) struct Entry {
 pub(super) const NEVER_US: u64 = u64::MAX >> 1;
 
 impl Entry {
-    pub(super) fn new(counter: Stored, expire_us: u64) -> Self {
+    pub(super) fn new(counter: CounterContent, expire_us: u64) -> Self {
         let mut entry = Self { counter, expire_and_changed: 1 };
         entry.expire_at(expire_us);
         entry
@@ -76,8 +76,8 @@ pub(super) struct Shard {
     cursor: (usize, usize),
     /// How many copies are under way. Meanwhile no segment is merged: its counters could be missed.
     copies: u32,
-    /// What was removed since the copy [`Which::First`] and not made again: a counter that is there
-    /// is sent itself. `None` if none is under way.
+    /// What was removed since the copy [`CopyMode::First`] and not made again: a counter that is
+    /// there is sent itself. `None` if none is under way.
     removed: Option<IndexSet<u128, DigestHashBuilder>>,
     /// Whether a counter changed since this was last asked.
     unsaved: bool,
@@ -87,25 +87,25 @@ pub(super) struct Shard {
 
 /// Which counters are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum CopyMode {
     /// All.
     All,
     /// All, and from now on it is remembered which of them change.
     First,
-    /// Those that changed since the copy [`Which::First`], or since the last copy of this kind.
+    /// Those that changed since the copy [`CopyMode::First`], or since the last copy of this kind.
     SinceFirst,
 }
 
 /// Where a copy continues.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct CopyPosition {
     segment: usize,
     /// The counters of that segment that are still to be copied: those before this index. Counters
     /// only ever move to lower indexes, and new ones are added after it.
     below: usize,
 }
 
-impl Place {
+impl CopyPosition {
     pub(super) const FIRST: Self = Self { segment: 0, below: usize::MAX };
 }
 
@@ -136,7 +136,7 @@ impl Shard {
         if index < self.segments.len() { index } else { index - above / 2 }
     }
 
-    pub(super) fn get(&self, id: u128) -> Option<&Stored> {
+    pub(super) fn get(&self, id: u128) -> Option<&CounterContent> {
         self.entry_at(id).map(|entry| &entry.counter)
     }
 
@@ -159,7 +159,11 @@ impl Shard {
         clippy::indexing_slicing,
         reason = "`segment_of` and `get_index_of` answer what exists"
     )]
-    pub(super) fn entry(&mut self, id: u128, new: impl FnOnce() -> Stored) -> (&mut Entry, usize) {
+    pub(super) fn entry(
+        &mut self,
+        id: u128,
+        new: impl FnOnce() -> CounterContent,
+    ) -> (&mut Entry, usize) {
         self.unsaved = true;
         let mut index = self.segment_of(id);
         if let Some(place) = self.segments[index].get_index_of(&id) {
@@ -195,7 +199,7 @@ impl Shard {
 
     /// Puts a counter in its place; returns how many keys the one counted as that was there before.
     pub(super) fn put(&mut self, id: u128, entry: Entry) -> usize {
-        let (place, before) = self.entry(id, || Stored::Numbers([0.0; 3]));
+        let (place, before) = self.entry(id, || CounterContent::Numbers([0.0; 3]));
         *place = entry;
         before
     }
@@ -300,9 +304,9 @@ impl Shard {
     }
 
     /// Begins a copy. From the first copy of a hand-over on, what is removed is remembered.
-    pub(super) fn begin_copy(&mut self, which: Which) {
+    pub(super) fn begin_copy(&mut self, which: CopyMode) {
         self.copies += 1;
-        if which == Which::First {
+        if which == CopyMode::First {
             self.removed = Some(IndexSet::with_hasher(self.hasher.clone()));
         }
     }
@@ -327,19 +331,19 @@ impl Shard {
     /// meanwhile may be left out, and others may come twice.
     pub(super) fn copy(
         &mut self,
-        place: Place,
-        which: Which,
+        place: CopyPosition,
+        which: CopyMode,
         most: usize,
         mut copy: impl FnMut(u128, &Entry),
-    ) -> Option<Place> {
+    ) -> Option<CopyPosition> {
         let entries = self.segments.get_mut(place.segment)?;
         let mut below = place.below.min(entries.len());
         let mut weight = 0;
         while below > 0 && weight < most {
             below -= 1;
             let Some((id, entry)) = entries.get_index_mut(below) else { continue };
-            if which != Which::SinceFirst || entry.changed() {
-                if which != Which::All {
+            if which != CopyMode::SinceFirst || entry.changed() {
+                if which != CopyMode::All {
                     entry.set_changed(false);
                 }
                 weight += entry.counter.weight();
@@ -347,8 +351,8 @@ impl Shard {
             }
         }
         Some(match below {
-            0 => Place { segment: place.segment + 1, below: usize::MAX },
-            below => Place { below, ..place },
+            0 => CopyPosition { segment: place.segment + 1, below: usize::MAX },
+            below => CopyPosition { below, ..place },
         })
     }
 }
@@ -405,7 +409,7 @@ mod tests {
 
     fn put(shard: &mut Shard, number: u128, expire_us: u64) {
         let numbers = [number as f64, 0.0, 0.0];
-        shard.entry(id(number), || Stored::Numbers(numbers)).0.expire_at(expire_us);
+        shard.entry(id(number), || CounterContent::Numbers(numbers)).0.expire_at(expire_us);
     }
 
     #[test]
@@ -418,7 +422,7 @@ mod tests {
         let largest = shard.segments.iter().map(IndexMap::len).max().unwrap();
         assert!(largest < 3 * SEGMENT_COUNTERS, "{largest}");
         let held = |shard: &Shard, number: u128| match shard.get(id(number)) {
-            Some(Stored::Numbers([first, ..])) => *first == number as f64,
+            Some(CounterContent::Numbers([first, ..])) => *first == number as f64,
             _ => false,
         };
         assert!((0..20_000).all(|number| held(&shard, number)));
@@ -451,15 +455,15 @@ mod tests {
     /// Copies everything in steps of `most` and calls `between` after each.
     fn copied(
         shard: &mut Shard,
-        which: Which,
+        which: CopyMode,
         most: usize,
         mut between: impl FnMut(&mut Shard),
     ) -> HashMap<u128, f64> {
-        let (mut all, mut place) = (HashMap::new(), Place::FIRST);
+        let (mut all, mut place) = (HashMap::new(), CopyPosition::FIRST);
         shard.begin_copy(which);
         loop {
             let next = shard.copy(place, which, most, |id, entry| {
-                let Stored::Numbers([first, ..]) = entry.counter else { panic!() };
+                let CounterContent::Numbers([first, ..]) = entry.counter else { panic!() };
                 all.insert(id, first);
             });
             let Some(next) = next else { break };
@@ -477,7 +481,7 @@ mod tests {
             put(&mut shard, number, u64::MAX);
         }
         let mut next = 5_000;
-        let all = copied(&mut shard, Which::All, 50, |shard| {
+        let all = copied(&mut shard, CopyMode::All, 50, |shard| {
             // Splits segments that are copied, and makes holes in those that are not yet.
             for number in next..next + 40 {
                 put(shard, number, u64::MAX);
@@ -497,13 +501,13 @@ mod tests {
         for number in 0..1_000 {
             put(&mut shard, number, 1_000);
         }
-        assert_eq!(copied(&mut shard, Which::First, 100, |_| {}).len(), 1_000);
-        assert_eq!(copied(&mut shard, Which::SinceFirst, 100, |_| {}).len(), 0);
+        assert_eq!(copied(&mut shard, CopyMode::First, 100, |_| {}).len(), 1_000);
+        assert_eq!(copied(&mut shard, CopyMode::SinceFirst, 100, |_| {}).len(), 0);
         shard.get_mut(id(7)).unwrap().expire_at(u64::MAX);
         put(&mut shard, 8, 1_000);
         put(&mut shard, 1_000, 1_000);
-        assert_eq!(copied(&mut shard, Which::All, 100, |_| {}).len(), 1_001);
-        let changed = copied(&mut shard, Which::SinceFirst, 100, |_| {});
+        assert_eq!(copied(&mut shard, CopyMode::All, 100, |_| {}).len(), 1_001);
+        let changed = copied(&mut shard, CopyMode::SinceFirst, 100, |_| {});
         let mut changed: Vec<f64> = changed.into_values().collect();
         changed.sort_by(f64::total_cmp);
         assert_eq!(changed, [7.0, 8.0, 1_000.0]);
@@ -519,13 +523,13 @@ mod tests {
     fn a_counter_that_is_removed_and_made_again_during_a_copy_is_not_lost() {
         let mut shard = Shard::new(7);
         (0..1_000).for_each(|number| put(&mut shard, number, u64::MAX));
-        let mut sent = copied(&mut shard, Which::First, 1_000, |_| {});
+        let mut sent = copied(&mut shard, CopyMode::First, 1_000, |_| {});
         // As the sender does in each pass: what was removed comes before what changed.
         let mut pass = |shard: &mut Shard, between: &mut dyn FnMut(&mut Shard)| {
             for id in shard.take_removed() {
                 sent.remove(&id);
             }
-            sent.extend(copied(shard, Which::SinceFirst, 1, between));
+            sent.extend(copied(shard, CopyMode::SinceFirst, 1, between));
             sent.clone()
         };
         (0..1_000).for_each(|number| put(&mut shard, number, u64::MAX));
@@ -549,9 +553,9 @@ mod tests {
             put(&mut shard, number, u64::MAX);
         }
         let mut left = 0..4_900;
-        let all = copied(&mut shard, Which::All, 20, |shard| {
+        let all = copied(&mut shard, CopyMode::All, 20, |shard| {
             // Another copy begins and ends, and counters become few.
-            assert!(copied(shard, Which::All, 5_000, |_| {}).len() > 50);
+            assert!(copied(shard, CopyMode::All, 5_000, |_| {}).len() > 50);
             left.by_ref().take(20).for_each(|number| assert_eq!(shard.remove(id(number)), 1));
         });
         assert!((4_900..5_000).all(|number| all.contains_key(&id(number))));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::round::Charged;
+use super::round::ChargeTimes;
 use super::shared::Shared;
 use crate::clock::monotonic;
 use crate::engine::Key;
@@ -21,7 +21,7 @@ const PARTS: usize = 16;
 
 /// The units held, by counter. An entry exists while a grant holds something.
 #[derive(Debug, Default)]
-pub(super) struct Held([Mutex<Table>; PARTS]);
+pub(super) struct HeldUnits([Mutex<Table>; PARTS]);
 
 type Table = HashMap<Key, SmallVec<[Units; 1]>>;
 
@@ -33,7 +33,7 @@ struct Units {
     units: u64,
 }
 
-impl Held {
+impl HeldUnits {
     fn part(&self, key: &Key) -> MutexGuard<'_, Table> {
         let [first, ..] = &self.0;
         let part = usize::try_from(key.key % PARTS as u128).unwrap_or(0);
@@ -80,18 +80,18 @@ fn seconds(ahead: Duration) -> u64 {
 
 /// What one grant holds. Given up when the grant is settled or dropped.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(super) struct Hold {
     shared: Arc<Shared>,
     /// Each counter, until when, and how many.
     units: SmallVec<[(Key, u64, u64); 2]>,
 }
 
-impl Holding {
+impl Hold {
     /// Of a plan that was charged. `None` if it can't give anything back by settling.
     pub(super) fn new<'k>(
         shared: &Arc<Shared>,
         plan: &Plan,
-        (outcomes, charged): (&[LimitOutcome], &Charged),
+        (outcomes, charged): (&[LimitOutcome], &ChargeTimes),
         key: impl Fn(usize) -> Option<&'k Key>,
     ) -> Option<Box<Self>> {
         let held = |(index, cost): (usize, u64)| {
@@ -112,7 +112,7 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for Hold {
     fn drop(&mut self) {
         let held = &self.shared.held;
         self.units.iter().for_each(|(key, until_s, cost)| held.remove(key, *until_s, *cost));

@@ -106,7 +106,7 @@ impl KeyDigest {
 /// A text that is no [`KeyDigest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected 32 hexadecimal digits, or twice as many with a colon between them")]
-pub struct NoKeyDigest;
+pub struct KeyDigestError;
 
 impl fmt::Display for KeyDigest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,15 +118,15 @@ impl fmt::Display for KeyDigest {
 }
 
 impl FromStr for KeyDigest {
-    type Err = NoKeyDigest;
+    type Err = KeyDigestError;
 
-    fn from_str(text: &str) -> Result<Self, NoKeyDigest> {
+    fn from_str(text: &str) -> Result<Self, KeyDigestError> {
         // As the access log has digests of header fields.
         let text = text.strip_prefix("digest:").unwrap_or(text);
         let (tag, key) = text.split_once(':').unwrap_or((text, text));
         let number = |digits: &str| {
             let is_one = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-            u128::from_str_radix(digits, 16).ok().filter(|_| is_one).ok_or(NoKeyDigest)
+            u128::from_str_radix(digits, 16).ok().filter(|_| is_one).ok_or(KeyDigestError)
         };
         Ok(Self { tag: number(tag)?, key: number(key)? })
     }
@@ -287,7 +287,7 @@ mod tests {
         }
         let long = "0".repeat(33);
         for wrong in ["", "k", "9e6b", &long, &format!("{plain}:"), &format!("{plain}:{plain}:")] {
-            assert_eq!(wrong.parse::<KeyDigest>(), Err(NoKeyDigest), "{wrong}");
+            assert_eq!(wrong.parse::<KeyDigest>(), Err(KeyDigestError), "{wrong}");
         }
     }
 

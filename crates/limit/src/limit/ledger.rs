@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::shared::Shared;
 use crate::clock::monotonic;
-use crate::engine::{Cell, Cells, Charged, EngineError, Key, Ran};
+use crate::engine::{Cell, Cells, ChargeReply, EngineError, Execution, Key};
 use crate::plan::{Algorithm, Debt, Rate};
 
 /// Counters remembered, at most. The units of others are not charged later.
@@ -37,9 +37,9 @@ pub(super) struct Ledger {
 
 #[derive(Debug, Default)]
 struct State {
-    owed: HashMap<Key, Owed>,
+    owed: HashMap<Key, OwedUnits>,
     /// What was charged on Redis, by counter.
-    handed: HashMap<Key, Handed>,
+    handed: HashMap<Key, HandedUnits>,
     /// The counters that an attempt is about to charge, each with the units that were given back
     /// meanwhile.
     charging: HashMap<Key, u64>,
@@ -50,7 +50,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Owed {
+struct OwedUnits {
     /// As on Redis, with all units as its cost.
     cell: Cell,
     /// The limit's allowance: no more than this is owed.
@@ -62,7 +62,7 @@ struct Owed {
 
 /// Units of a counter that were charged on Redis.
 #[derive(Debug)]
-struct Handed {
+struct HandedUnits {
     /// As it was charged. Its cost is what has not been given back.
     cell: Cell,
     /// The store's time of the charge, in microseconds since 1970.
@@ -72,9 +72,9 @@ struct Handed {
 }
 
 /// What is given back of a counter on Redis: units of this cell, charged at this time.
-pub(super) type HandedBack = (Cell, u64);
+pub(super) type RedisRefund = (Cell, u64);
 
-impl Owed {
+impl OwedUnits {
     /// Takes off what has come back since the last time.
     fn refill(&mut self, now: Instant) {
         let passed_ms = now.duration_since(self.at).as_millis();
@@ -94,7 +94,7 @@ impl Owed {
 
 impl State {
     /// Remembers what was charged.
-    fn hand(&mut self, owed: Owed, at_us: u64, units: u64, now: Instant) {
+    fn hand(&mut self, owed: OwedUnits, at_us: u64, units: u64, now: Instant) {
         if self.handed.len() >= COUNTERS_MAX {
             self.handed.retain(|_, handed| handed.until > now);
         }
@@ -113,14 +113,14 @@ impl State {
                 // for buckets. A window's units of before are given back only in their window.
                 let known = known.get_mut();
                 let before = if known.until > now { known.cell.cost } else { 0 };
-                *known = Handed { cell, at_us, until };
+                *known = HandedUnits { cell, at_us, until };
                 known.cell.cost = known.cell.cost.saturating_add(before);
             }
-            Entry::Vacant(place) => drop(place.insert(Handed { cell, at_us, until })),
+            Entry::Vacant(place) => drop(place.insert(HandedUnits { cell, at_us, until })),
         }
     }
 
-    fn remove(&mut self, key: &Key, units: u64, now: Instant) -> Option<HandedBack> {
+    fn remove(&mut self, key: &Key, units: u64, now: Instant) -> Option<RedisRefund> {
         let mut left = units;
         if let Some(owed) = self.owed.get_mut(key) {
             owed.refill(now);
@@ -137,14 +137,14 @@ impl State {
     }
 
     /// Units of what was charged on Redis, to be given back there.
-    fn take_handed(&mut self, key: &Key, units: u64, now: Instant) -> Option<HandedBack> {
+    fn take_handed(&mut self, key: &Key, units: u64, now: Instant) -> Option<RedisRefund> {
         let handed = self.handed.get_mut(key).filter(|handed| handed.until > now)?;
         let given = handed.cell.cost.min(units);
         handed.cell.cost -= given;
         (given > 0).then(|| (Cell { cost: given, ..handed.cell.clone() }, handed.at_us))
     }
 
-    fn insert(&mut self, owed: Owed, now: Instant) {
+    fn insert(&mut self, owed: OwedUnits, now: Instant) {
         if let Some(known) = self.owed.get_mut(&owed.cell.key) {
             known.add(owed.cell.cost, now);
         } else if self.owed.len() < COUNTERS_MAX {
@@ -171,19 +171,19 @@ impl Ledger {
         let numbers = shared.numbers(without_debt.as_ref().unwrap_or(algorithm), 0);
         let now = monotonic();
         let cell = Cell { numbers, ..cell.clone() };
-        self.lock().insert(Owed { cell, most, rate, at: now }, now);
+        self.lock().insert(OwedUnits { cell, most, rate, at: now }, now);
         self.any.store(true, Ordering::Relaxed);
     }
 
     /// Takes back what was given back. Returns what of it has to be given back on Redis, because it
     /// was charged there already. What is being charged at this moment is given back there later,
     /// see [`Ledger::charged`].
-    pub(super) fn remove(&self, key: &Key, units: u64) -> Option<HandedBack> {
+    pub(super) fn remove(&self, key: &Key, units: u64) -> Option<RedisRefund> {
         self.lock().remove(key, units, monotonic())
     }
 
     /// Takes the next counters, if it is time for an attempt.
-    fn begin(&self) -> Option<Vec<Owed>> {
+    fn begin(&self) -> Option<Vec<OwedUnits>> {
         let (mut state, now) = (self.lock(), monotonic());
         let recent = state.attempted.is_some_and(|at| now.duration_since(at) < ATTEMPT_EVERY);
         if state.is_running || recent {
@@ -192,7 +192,8 @@ impl Ledger {
         (state.is_running, state.attempted) = (true, Some(now));
         let count = state.order.len().min(ATTEMPT_MAX);
         let keys: Vec<Key> = state.order.drain(..count).collect();
-        let mut taken: Vec<Owed> = keys.iter().filter_map(|key| state.owed.remove(key)).collect();
+        let mut taken: Vec<OwedUnits> =
+            keys.iter().filter_map(|key| state.owed.remove(key)).collect();
         self.any.store(!state.owed.is_empty(), Ordering::Relaxed);
         taken.iter_mut().for_each(|owed| owed.refill(now));
         taken.retain(|owed| owed.cell.cost > 0);
@@ -202,7 +203,7 @@ impl Ledger {
     }
 
     /// The units were charged. Returns what was given back meanwhile.
-    fn charged(&self, owed: Owed, charged: &Charged) -> Option<HandedBack> {
+    fn charged(&self, owed: OwedUnits, charged: &ChargeReply) -> Option<RedisRefund> {
         let units = charged.units.first().copied().flatten().unwrap_or(0);
         let (mut state, now) = (self.lock(), monotonic());
         let (key, cost) = (owed.cell.key.clone(), owed.cell.cost);
@@ -213,7 +214,7 @@ impl Ledger {
     }
 
     /// The shard is still away.
-    fn put_back(&self, mut owed: Owed) {
+    fn put_back(&self, mut owed: OwedUnits) {
         let mut state = self.lock();
         let meanwhile = state.charging.remove(&owed.cell.key).unwrap_or(0);
         owed.cell.cost = owed.cell.cost.saturating_sub(meanwhile);
@@ -224,7 +225,7 @@ impl Ledger {
     }
 
     /// Whether the units were charged is not known: nothing of them is given back.
-    fn unknown(&self, owed: &Owed) {
+    fn unknown(&self, owed: &OwedUnits) {
         self.lock().charging.remove(&owed.cell.key);
     }
 }
@@ -236,7 +237,7 @@ pub(super) fn hand_back(shared: &Arc<Shared>) {
         return;
     }
     let Some(taken) = shared.ledger.begin() else { return };
-    let running = Running(Arc::clone(shared));
+    let running = AttemptGuard(Arc::clone(shared));
     tokio::spawn(async move {
         let shared = &running.0;
         let mut away: SmallVec<[usize; 4]> = SmallVec::new();
@@ -248,11 +249,11 @@ pub(super) fn hand_back(shared: &Arc<Shared>) {
                 owed.cell.member = fastrand::u128(..);
                 match shared.engine.charge(&Cells::from_iter([owed.cell.clone()])).await {
                     Ok(charged) => give_back(shared, shared.ledger.charged(owed, &charged)).await,
-                    Err(EngineError { ran: Ran::No, .. }) => {
+                    Err(EngineError { ran: Execution::No, .. }) => {
                         away.push(shard);
                         shared.ledger.put_back(owed);
                     }
-                    Err(EngineError { ran: Ran::Unknown, .. }) => {
+                    Err(EngineError { ran: Execution::Unknown, .. }) => {
                         away.push(shard);
                         shared.ledger.unknown(&owed);
                         shared.counters.failed.charge.inc();
@@ -267,7 +268,7 @@ pub(super) fn hand_back(shared: &Arc<Shared>) {
 }
 
 /// Gives back on Redis what was given back here while it was charged there.
-async fn give_back(shared: &Shared, back: Option<HandedBack>) {
+async fn give_back(shared: &Shared, back: Option<RedisRefund>) {
     let Some((cell, at_us)) = back else { return };
     if shared.engine.give_back(&Cells::from_iter([cell]), at_us).await.is_err() {
         shared.counters.failed.give_back.inc();
@@ -275,9 +276,9 @@ async fn give_back(shared: &Shared, back: Option<HandedBack>) {
 }
 
 /// An attempt. It is over however its task ends.
-struct Running(Arc<Shared>);
+struct AttemptGuard(Arc<Shared>);
 
-impl Drop for Running {
+impl Drop for AttemptGuard {
     fn drop(&mut self) {
         let mut state = self.0.ledger.lock();
         state.is_running = false;
@@ -297,7 +298,7 @@ mod tests {
     const MOST: u64 = 40;
 
     /// Units of a counter that nothing refills.
-    fn owed(key: usize, cost: u64) -> Owed {
+    fn owed(key: usize, cost: u64) -> OwedUnits {
         let rate = Rate { amount: 1, per_ms: HANDED_MS_MAX };
         let gcra = Gcra { burst: MOST, rate, debt: Debt::None };
         let space = Arc::new(Space { text: "a/b/c".into(), digest: 3 });
@@ -310,11 +311,11 @@ mod tests {
             numbers: [0; NUMBERS_MAX],
             member: 0,
         };
-        Owed { cell, most: MOST, rate, at: monotonic() }
+        OwedUnits { cell, most: MOST, rate, at: monotonic() }
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Act {
+    enum Action {
         /// Admitted here.
         Admit(usize, u64),
         /// A part of what was admitted and not given back, in hundredths.
@@ -328,14 +329,14 @@ mod tests {
         Unknown,
     }
 
-    fn act() -> impl Strategy<Value = Act> {
+    fn act() -> impl Strategy<Value = Action> {
         prop_oneof![
-            4 => (0..KEYS, 1..15_u64).prop_map(|(key, units)| Act::Admit(key, units)),
-            4 => (0..KEYS, 1..=100_u64).prop_map(|(key, part)| Act::GiveBack(key, part)),
-            2 => Just(Act::Begin),
-            3 => (0..60_u64).prop_map(|room| Act::Charged { room }),
-            1 => Just(Act::Away),
-            1 => Just(Act::Unknown),
+            4 => (0..KEYS, 1..15_u64).prop_map(|(key, units)| Action::Admit(key, units)),
+            4 => (0..KEYS, 1..=100_u64).prop_map(|(key, part)| Action::GiveBack(key, part)),
+            2 => Just(Action::Begin),
+            3 => (0..60_u64).prop_map(|room| Action::Charged { room }),
+            1 => Just(Action::Away),
+            1 => Just(Action::Unknown),
         ]
     }
 
@@ -359,51 +360,51 @@ mod tests {
         fn redis_counts_what_was_used(acts in prop::collection::vec(act(), 1..120)) {
             let ledger = Ledger::default();
             let mut books = [Book::default(); KEYS];
-            let mut charging: Vec<Owed> = Vec::new();
-            let begin = |charging: &mut Vec<Owed>| {
+            let mut charging: Vec<OwedUnits> = Vec::new();
+            let begin = |charging: &mut Vec<OwedUnits>| {
                 ledger.lock().attempted = None;
                 charging.extend(ledger.begin().unwrap_or_default());
                 ledger.lock().is_running = !charging.is_empty();
             };
-            let key_of = |owed: &Owed| owed.cell.key.key as usize;
-            let charge = |books: &mut [Book; KEYS], owed: Owed, room: u64| {
+            let key_of = |owed: &OwedUnits| owed.cell.key.key as usize;
+            let charge = |books: &mut [Book; KEYS], owed: OwedUnits, room: u64| {
                 let (key, cost) = (key_of(&owed), owed.cell.cost);
                 let units = cost.min(room);
                 books[key].on_redis += units;
                 // What was given back meanwhile needs no room.
                 let meanwhile = ledger.lock().charging[&owed.cell.key];
                 books[key].left_out += (cost - units).saturating_sub(meanwhile);
-                let charged = Charged { at_us: 1, units: SmallVec::from_iter([Some(units)]) };
+                let charged = ChargeReply { at_us: 1, units: SmallVec::from_iter([Some(units)]) };
                 if let Some((cell, _)) = ledger.charged(owed, &charged) {
                     books[key].on_redis -= cell.cost;
                 }
             };
             for act in acts {
                 match act {
-                    Act::Admit(key, units) => {
+                    Action::Admit(key, units) => {
                         let held = ledger.lock().owed.get(&owed(key, 0).cell.key).map_or(0, |owed| owed.cell.cost);
                         books[key].left_out += (held + units).saturating_sub(MOST);
                         ledger.lock().insert(owed(key, units), monotonic());
                         books[key].used += units;
                     }
-                    Act::GiveBack(key, part) => {
+                    Action::GiveBack(key, part) => {
                         let units = (books[key].used * part).div_ceil(100);
                         books[key].used -= units;
                         if let Some((cell, _)) = ledger.remove(&owed(key, 0).cell.key, units) {
                             books[key].on_redis -= cell.cost;
                         }
                     }
-                    Act::Begin => {
+                    Action::Begin => {
                         if charging.is_empty() {
                             begin(&mut charging);
                         }
                     }
-                    Act::Charged { room } => {
+                    Action::Charged { room } => {
                         if let Some(owed) = charging.pop() {
                             charge(&mut books, owed, room);
                         }
                     }
-                    Act::Away => {
+                    Action::Away => {
                         if let Some(owed) = charging.pop() {
                             let (key, cost) = (key_of(&owed), owed.cell.cost);
                             let meanwhile = ledger.lock().charging[&owed.cell.key];
@@ -412,7 +413,7 @@ mod tests {
                             ledger.put_back(owed);
                         }
                     }
-                    Act::Unknown => {
+                    Action::Unknown => {
                         if let Some(owed) = charging.pop() {
                             books[key_of(&owed)].unknown += owed.cell.cost;
                             ledger.unknown(&owed);
@@ -448,7 +449,7 @@ mod tests {
             member: 0,
         };
         let rate = Rate { amount: 10, per_ms: 1_000 };
-        let mut owed = Owed { cell, most: 10, rate, at: start };
+        let mut owed = OwedUnits { cell, most: 10, rate, at: start };
         owed.add(4, at(250));
         assert_eq!(owed.cell.cost, 6, "two of four had come back");
         owed.add(9, at(250));

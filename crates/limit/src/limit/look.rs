@@ -12,7 +12,7 @@ use weir_algorithms::Shape;
 
 use super::keys::{self, KeyDigest};
 use super::shared::Shared;
-use crate::engine::{Content, EngineError, Found, Key, Kind, Space};
+use crate::engine::{Content, EngineError, FoundCounter, Key, Kind, Space};
 use crate::plan::Algorithm;
 
 /// Names the counters of one key of one limit.
@@ -77,8 +77,8 @@ pub(super) async fn forget(shared: &Shared, counter: &Counter) -> Result<(), Eng
 }
 
 /// `None` if this version does not know the shape.
-fn counter(found: Found) -> Option<Counter> {
-    let Found { key, text, content, expires_ms, at_us } = found;
+fn counter(found: FoundCounter) -> Option<Counter> {
+    let FoundCounter { key, text, content, expires_ms, at_us } = found;
     let expires = expires_ms.map(Duration::from_millis);
     Some(Counter { shape: shape(&key.space.text)?, content, at_us, expires, redis_key: text, key })
 }

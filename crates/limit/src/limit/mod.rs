@@ -43,7 +43,7 @@ use crate::engine::{self, Engine, EngineError, Scripts, Secret};
 use crate::plan::{Adjustment, Algorithm, Limit, OnStoreError, Outcome, Plan};
 use crate::telemetry::Metrics;
 
-pub use keys::{KeyDigest, NoKeyDigest, secret_id};
+pub use keys::{KeyDigest, KeyDigestError, secret_id};
 pub use look::{Counter, CounterName};
 pub use prepared::{Identities, Identity};
 pub use weir_algorithms::{Shape, Share};
@@ -164,7 +164,7 @@ pub struct Grant {
     shared: Arc<shared::Shared>,
     scope: Arc<Scope>,
     plan: Arc<Plan>,
-    charged: round::Charged,
+    charged: round::ChargeTimes,
     /// The limits that were counted in this process, since the store failed.
     local: round::LimitSet,
     /// The member's name in logs and leases, for algorithms that keep members.
@@ -172,7 +172,7 @@ pub struct Grant {
     /// Given back when the grant is dropped.
     _leases: Vec<leases::LeaseGuard>,
     /// What may be given back when it is settled.
-    _holding: Option<Box<held::Holding>>,
+    _holding: Option<Box<held::Hold>>,
 }
 
 /// How a request ended, as far as its limits care.
@@ -346,16 +346,16 @@ impl Limiter {
     /// A handle for draining this limiter after it was replaced: requests in flight settle with the
     /// limiter that charged them.
     #[must_use]
-    pub fn retire(&self) -> Retired {
-        Retired(Arc::downgrade(&self.shared))
+    pub fn retire(&self) -> RetiredLimiter {
+        RetiredLimiter(Arc::downgrade(&self.shared))
     }
 }
 
 /// A limiter that no longer receives new requests.
 #[derive(Clone, Debug)]
-pub struct Retired(Weak<shared::Shared>);
+pub struct RetiredLimiter(Weak<shared::Shared>);
 
-impl Retired {
+impl RetiredLimiter {
     /// Whether no grant of it is held and no call of it is in flight.
     #[must_use]
     pub fn is_over(&self) -> bool {

@@ -3,8 +3,8 @@
 //!
 //! A policy's decision is cached with its plan, so most takes find the digests of their keys, their
 //! spaces and their numbers here. An entry is valid for one limiter and one scope name
-//! ([`Prepared::scope_id`]), because a reload may replace the limiter, and routes with scopes of
-//! their own share a policy's plans.
+//! ([`PreparedPlan::scope_id`]), because a reload may replace the limiter, and routes with scopes
+//! of their own share a policy's plans.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ const ENTRIES_MAX: usize = 4;
 
 /// A plan's limits, prepared for one limiter and scope.
 #[derive(Clone, Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedPlan {
     /// The [`Scope::id`] that it is valid for.
     scope_id: u64,
     /// An enforced limit never passes, so there are no calls.
@@ -82,26 +82,26 @@ pub(super) fn with<T>(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Plan,
-    work: impl FnOnce(&Prepared) -> T,
+    work: impl FnOnce(&PreparedPlan) -> T,
 ) -> T {
     let scope_id = scope.id(shared);
-    plan.slot().with(SmallVec::<[Prepared; 1]>::new, |entries| {
+    plan.slot().with(SmallVec::<[PreparedPlan; 1]>::new, |entries| {
         let at = entries.iter().position(|entry| entry.scope_id == scope_id).unwrap_or_else(|| {
             if entries.len() >= ENTRIES_MAX {
                 entries.remove(0);
             }
-            entries.push(Prepared::new(scope_id, shared, scope, plan));
+            entries.push(PreparedPlan::new(scope_id, shared, scope, plan));
             entries.len() - 1
         });
         match entries.get(at) {
             Some(prepared) => work(prepared),
             // Can't happen: it was found or pushed there.
-            None => work(&Prepared::new(scope_id, shared, scope, plan)),
+            None => work(&PreparedPlan::new(scope_id, shared, scope, plan)),
         }
     })
 }
 
-impl Prepared {
+impl PreparedPlan {
     fn new(scope_id: u64, shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Self {
         let limits = plan.limits();
         let never = |limit: &Limit| limit.algorithm.refuses_all();

@@ -2,8 +2,9 @@
 //! it was refused costs Redis next to nothing.
 //!
 //! A refusal holds as long as it says itself: units come back with time alone, other requests can
-//! only take more. So only limits are remembered whose units nobody gives back (see [`GivenBack`]).
-//! Each worker remembers its own, for at most [`HELD_MAX`]: a counter may also be reset by hand.
+//! only take more. So only limits are remembered whose units nobody gives back (see
+//! [`RefundableLimits`]). Each worker remembers its own, for at most [`HELD_MAX`]: a counter may
+//! also be reset by hand.
 //!
 //! It is the answer to one question: the same limits on the same counters, with the same costs. A
 //! plan with another number, cost or order of limits asks Redis.
@@ -32,9 +33,9 @@ const GIVEN_BACK_MAX: usize = 4_096;
 /// there again a moment later. A process learns of a limit from its first such plan, and forgets
 /// all refusals then.
 #[derive(Debug, Default)]
-pub(super) struct GivenBack(RwLock<HashSet<u128>>);
+pub(super) struct RefundableLimits(RwLock<HashSet<u128>>);
 
-impl GivenBack {
+impl RefundableLimits {
     /// Adds a limit. Returns whether it is new.
     pub(super) fn add(&self, limit: u128) -> bool {
         let mut limits = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +129,7 @@ impl Refusals {
         limits: &[Limit],
         outcome: &Outcome,
         (from, now): (Instant, Instant),
-        (held_max, given_back): (Duration, &GivenBack),
+        (held_max, given_back): (Duration, &RefundableLimits),
     ) {
         let refusing = limits
             .iter()

@@ -18,12 +18,14 @@
 use smallvec::SmallVec;
 use weir_algorithms::Describe;
 
-use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
+use crate::engine::{
+    Cause, Cell, CellReply, Cells, EngineError, Execution, NUMBERS_MAX, TakeReply,
+};
 use crate::plan::{Enforcement, LeakyBucket, Limit, LimitOutcome, OnStoreError};
 
 /// When each limit of a plan was charged, in the plan's order: the store's time in microseconds.
 /// `None` if it was not charged.
-pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
+pub(super) type ChargeTimes = SmallVec<[Option<u64>; 2]>;
 
 /// The numbers with which a limit is counted, by its index in the plan.
 pub(super) trait Numbers {
@@ -36,7 +38,7 @@ pub(super) trait Numbers {
 
 /// Who decides a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum GroupStore {
     /// The store.
     Store,
     /// This process, because the store failed.
@@ -72,13 +74,13 @@ struct Group<'p> {
     needs_look: bool,
     /// It was called again with other numbers, in this phase.
     retried: bool,
-    place: Place,
+    place: GroupStore,
     /// The store's call that failed may have run.
     may_have_run: bool,
     /// Why the store's call failed first.
     failed: Option<Cause>,
     /// The last answer: of a look or of a take.
-    answer: Option<Result<Taken, EngineError>>,
+    answer: Option<Result<TakeReply, EngineError>>,
     /// Whether `answer` is that of a take.
     was_take: bool,
 }
@@ -89,9 +91,9 @@ pub(super) enum Step<'a> {
     /// Look at all of [`Round::looks`] in parallel, then pass each answer to [`Round::looked`].
     Look,
     /// Take these, then pass the answer to [`Round::took`].
-    Take(&'a Cells, Place),
+    Take(&'a Cells, GroupStore),
     /// Give these back. They were taken at this time, in microseconds since 1970.
-    GiveBack(&'a Cells, u64, Place),
+    GiveBack(&'a Cells, u64, GroupStore),
     /// Nothing is left to do.
     Done,
 }
@@ -203,7 +205,7 @@ impl<'p> Round<'p> {
                 on_store_error,
                 needs_look,
                 retried: false,
-                place: Place::Store,
+                place: GroupStore::Store,
                 may_have_run: false,
                 failed: None,
                 answer: None,
@@ -264,7 +266,7 @@ impl<'p> Round<'p> {
     }
 
     /// The groups that have to be looked at now: their indices and cells, and where.
-    pub(super) fn looks(&self) -> SmallVec<[(usize, &Cells, Place); 4]> {
+    pub(super) fn looks(&self) -> SmallVec<[(usize, &Cells, GroupStore); 4]> {
         self.groups
             .iter()
             .enumerate()
@@ -277,7 +279,7 @@ impl<'p> Round<'p> {
     pub(super) fn looked(
         &mut self,
         at: usize,
-        answer: Result<Taken, EngineError>,
+        answer: Result<TakeReply, EngineError>,
         numbers: &impl Numbers,
     ) {
         let Some(group) = self.groups.get_mut(at) else { return };
@@ -312,7 +314,7 @@ impl<'p> Round<'p> {
     /// Records the answer to the last `Take`. If the store's time lies outside the period that the
     /// cells' numbers describe, the group is called once more, with other numbers. If the store
     /// failed for a group that is then counted here, it is called here.
-    pub(super) fn took(&mut self, answer: Result<Taken, EngineError>, numbers: &impl Numbers) {
+    pub(super) fn took(&mut self, answer: Result<TakeReply, EngineError>, numbers: &impl Numbers) {
         let Phase::Taking(at) = self.phase else { return };
         let Some(group) = self.groups.get_mut(at) else { return };
         let Some(answer) = group.accept_or_retry(answer, numbers) else { return };
@@ -343,12 +345,12 @@ impl<'p> Round<'p> {
 
     /// The limits that were counted here.
     pub(super) fn local(&self) -> LimitSet {
-        self.limits_of(|group| group.place == Place::Local)
+        self.limits_of(|group| group.place == GroupStore::Local)
     }
 
     /// The limits that were counted here and certainly not on Redis.
     pub(super) fn owed(&self) -> LimitSet {
-        self.limits_of(|group| group.place == Place::Local && !group.may_have_run)
+        self.limits_of(|group| group.place == GroupStore::Local && !group.may_have_run)
     }
 
     fn limits_of(&self, which: impl Fn(&Group<'_>) -> bool) -> LimitSet {
@@ -361,7 +363,7 @@ impl<'p> Round<'p> {
         &self,
         limits: &[Limit],
         outcomes: &mut [LimitOutcome],
-        charged: &mut Charged,
+        charged: &mut ChargeTimes,
     ) {
         for group in &self.groups {
             for (nth, index) in
@@ -374,8 +376,8 @@ impl<'p> Round<'p> {
                 let reply = group.reply(nth).filter(|_| !group.is_left_out(nth, limit));
                 let Some((taken, reply)) = reply else {
                     let unmeasured = match group.place {
-                        Place::Store => group.on_store_error,
-                        Place::Local => OnStoreError::Allow,
+                        GroupStore::Store => group.on_store_error,
+                        GroupStore::Local => OnStoreError::Allow,
                     };
                     *outcome = LimitOutcome {
                         fits: true,
@@ -421,7 +423,7 @@ impl<'p> Round<'p> {
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
             unmeasured: None,
             held: 0,
-            is_local: group.place == Place::Local,
+            is_local: group.place == GroupStore::Local,
         }
     }
 }
@@ -470,15 +472,16 @@ impl Group<'_> {
     /// once.
     fn accept_or_retry(
         &mut self,
-        answer: Result<Taken, EngineError>,
+        answer: Result<TakeReply, EngineError>,
         numbers: &impl Numbers,
-    ) -> Option<Result<Taken, EngineError>> {
+    ) -> Option<Result<TakeReply, EngineError>> {
         if let Err(error) = &answer {
             self.failed.get_or_insert(error.cause);
         }
-        let counts_here = self.on_store_error == OnStoreError::Local && self.place == Place::Store;
+        let counts_here =
+            self.on_store_error == OnStoreError::Local && self.place == GroupStore::Store;
         if let (Err(error), true) = (&answer, counts_here) {
-            self.may_have_run |= error.ran == Ran::Unknown;
+            self.may_have_run |= error.ran == Execution::Unknown;
             self.count_here(numbers);
             return None;
         }
@@ -488,7 +491,7 @@ impl Group<'_> {
             return Some(answer);
         };
         if std::mem::replace(&mut self.retried, true) {
-            return Some(Err(EngineError { cause: Cause::Script, ran: Ran::No }));
+            return Some(Err(EngineError { cause: Cause::Script, ran: Execution::No }));
         }
         // Only the affected cells: the numbers of others may hold what was decided before, such as
         // that the request must not wait.
@@ -521,13 +524,13 @@ impl Group<'_> {
                 cell.numbers[LeakyBucket::MAY_WAIT] = waits;
             }
         }
-        self.place = Place::Local;
+        self.place = GroupStore::Local;
     }
 
     /// Whether the limit of this cell is neither counted on the store nor here.
     fn is_left_out(&self, nth: usize, limit: &Limit) -> bool {
         let cost = self.cells().get(nth).map_or(0, |cell| cell.cost);
-        self.place == Place::Local && cost == 0 && limit.cost > 0
+        self.place == GroupStore::Local && cost == 0 && limit.cost > 0
     }
 
     /// Reduces `cells` to what was charged, and returns when. `None` if nothing was charged, or if
@@ -544,7 +547,7 @@ impl Group<'_> {
         (!cells.is_empty()).then_some(taken.at_us)
     }
 
-    fn reply(&self, nth: usize) -> Option<(&Taken, &CellReply)> {
+    fn reply(&self, nth: usize) -> Option<(&TakeReply, &CellReply)> {
         let Some(Ok(taken)) = &self.answer else { return None };
         taken.cells.get(nth).map(|reply| (taken, reply))
     }

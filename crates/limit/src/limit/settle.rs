@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 use super::local;
 use super::prepared::{self, CellRequest};
 use super::queue::{Job, Worker};
-use super::round::Place;
+use super::round::GroupStore;
 use super::shared::Shared;
 use super::{Ending, Grant};
-use crate::engine::{Cell, Cells, Charged, Embedded, Engine, EngineError, Taken};
+use crate::engine::{Cell, Cells, ChargeReply, Embedded, Engine, EngineError, TakeReply};
 use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, Refund};
 use crate::telemetry::{Counter, names};
 
@@ -57,8 +57,8 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
     let (worker, jobs) = jobs(grant, &settlements);
     for (place, job) in jobs {
         match place {
-            Place::Store => run(&grant.shared, &worker, job),
-            Place::Local => {
+            GroupStore::Store => run(&grant.shared, &worker, job),
+            GroupStore::Local => {
                 let charged = run_on(grant.shared.standby(), &grant.shared, &job);
                 settle_ledger(&grant.shared, &worker, &job, charged);
             }
@@ -108,14 +108,14 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
 fn run_on(embedded: &Embedded, shared: &Arc<Shared>, job: &Job) -> u64 {
     let result = match job {
         Job::GiveBack { cells, taken_at_us } => {
-            embedded.give_back(cells, *taken_at_us).map(|()| (Settled::Wholly, 0))
+            embedded.give_back(cells, *taken_at_us).map(|()| (SettleResult::Wholly, 0))
         }
         Job::Charge { cells, algorithm, owes } => {
             charge_embedded(shared, embedded, cells, algorithm, *owes)
         }
         Job::Reset(key) => {
             embedded.reset(key);
-            Ok((Settled::Wholly, 0))
+            Ok((SettleResult::Wholly, 0))
         }
     };
     PendingCall::new(shared, job).end(result.map(|(settled, _)| settled));
@@ -124,7 +124,7 @@ fn run_on(embedded: &Embedded, shared: &Arc<Shared>, job: &Job) -> u64 {
 
 /// The result of a settling call that the store answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Settled {
+enum SettleResult {
     /// Nothing was left out.
     Wholly,
     /// A charge that must fit did not, and nothing was charged.
@@ -136,31 +136,31 @@ enum Settled {
 /// The answer to a charge.
 enum Answer {
     /// With the units that were charged.
-    Settled(Settled, u64),
+    Settled(SettleResult, u64),
     /// The store's time lay outside the periods that the cells' numbers name, so nothing was
     /// decided.
     Outside { at_us: u64 },
 }
 
 impl Answer {
-    fn of_take(cells: &Cells, taken: &Taken) -> Self {
+    fn of_take(cells: &Cells, taken: &TakeReply) -> Self {
         if taken.cells.iter().any(|reply| reply.outside) {
             return Self::Outside { at_us: taken.at_us };
         }
         if !taken.admitted {
-            return Self::Settled(Settled::Refused, 0);
+            return Self::Settled(SettleResult::Refused, 0);
         }
-        Self::Settled(Settled::Wholly, cells.iter().map(|cell| cell.cost).sum())
+        Self::Settled(SettleResult::Wholly, cells.iter().map(|cell| cell.cost).sum())
     }
 
-    fn of_charge(cells: &Cells, charged: &Charged) -> Self {
+    fn of_charge(cells: &Cells, charged: &ChargeReply) -> Self {
         if charged.units.contains(&None) {
             return Self::Outside { at_us: charged.at_us };
         }
         let wholly =
             cells.iter().zip(&charged.units).all(|(cell, units)| *units == Some(cell.cost));
         let units = charged.units.iter().flatten().sum();
-        Self::Settled(if wholly { Settled::Wholly } else { Settled::DebtFull }, units)
+        Self::Settled(if wholly { SettleResult::Wholly } else { SettleResult::DebtFull }, units)
     }
 }
 
@@ -170,7 +170,7 @@ fn charge_embedded(
     cells: &Cells,
     algorithm: &Algorithm,
     owes: bool,
-) -> Result<(Settled, u64), EngineError> {
+) -> Result<(SettleResult, u64), EngineError> {
     let call = |cells: &Cells| {
         if owes {
             embedded.charge(cells).map(|charged| Answer::of_charge(cells, &charged))
@@ -189,7 +189,7 @@ async fn charge(
     cells: &Cells,
     algorithm: &Algorithm,
     owes: bool,
-) -> Result<Settled, EngineError> {
+) -> Result<SettleResult, EngineError> {
     let call = async |cells: &Cells| {
         if owes {
             let charged = shared.engine.charge(cells).await?;
@@ -214,10 +214,10 @@ fn cells_at(shared: &Shared, cells: &Cells, algorithm: &Algorithm, at_us: u64) -
 }
 
 /// The second try's result. It can only be outside again if a clock stepped in between.
-fn at_last(answer: Answer) -> (Settled, u64) {
+fn at_last(answer: Answer) -> (SettleResult, u64) {
     match answer {
         Answer::Settled(settled, units) => (settled, units),
-        Answer::Outside { .. } => (Settled::Refused, 0),
+        Answer::Outside { .. } => (SettleResult::Refused, 0),
     }
 }
 
@@ -300,9 +300,9 @@ fn apply(
 /// The calls for `settlements`. Give-backs of one take share a call. Each charge and each reset is
 /// a call of its own, so that a charge which does not fit does not prevent the others. What was
 /// counted in this process is settled there.
-fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(Place, Job)>) {
+fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(GroupStore, Job)>) {
     let Grant { shared, scope, plan, charged, local, member, .. } = grant;
-    let place = |index| if local.contains(index) { Place::Local } else { Place::Store };
+    let place = |index| if local.contains(index) { GroupStore::Local } else { GroupStore::Store };
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let jobs = prepared::with(shared, scope, plan, |prepared| {
         let mut jobs = Vec::new();
@@ -351,8 +351,8 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(Place, 
 }
 
 /// Adds a give-back: to an existing call of the same take and tag if there is one.
-fn give_back(jobs: &mut Vec<(Place, Job)>, place: Place, cell: Cell, taken_at_us: u64) {
-    let same = |job: &&mut (Place, Job)| {
+fn give_back(jobs: &mut Vec<(GroupStore, Job)>, place: GroupStore, cell: Cell, taken_at_us: u64) {
+    let same = |job: &&mut (GroupStore, Job)| {
         matches!(&job.1, Job::GiveBack { cells, taken_at_us: at } if *at == taken_at_us
             && job.0 == place
             && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
@@ -401,13 +401,13 @@ impl Drainer {
                 let result = match &job {
                     Job::GiveBack { cells, taken_at_us } => {
                         let given = self.shared.engine.give_back(cells, *taken_at_us).await;
-                        given.map(|()| Settled::Wholly)
+                        given.map(|()| SettleResult::Wholly)
                     }
                     Job::Charge { cells, algorithm, owes } => {
                         charge(&self.shared, cells, algorithm, *owes).await
                     }
                     Job::Reset(key) => {
-                        self.shared.engine.reset(key).await.map(|()| Settled::Wholly)
+                        self.shared.engine.reset(key).await.map(|()| SettleResult::Wholly)
                     }
                 };
                 pending.end(result);
@@ -443,13 +443,13 @@ impl PendingCall {
         }
     }
 
-    fn end(mut self, result: Result<Settled, EngineError>) {
+    fn end(mut self, result: Result<SettleResult, EngineError>) {
         let Ok(settled) = result else { return };
         self.failed = None;
         match settled {
-            Settled::Wholly => {}
-            Settled::Refused => self.refused.inc(),
-            Settled::DebtFull => self.debt_full.inc(),
+            SettleResult::Wholly => {}
+            SettleResult::Refused => self.refused.inc(),
+            SettleResult::DebtFull => self.debt_full.inc(),
         }
     }
 }

@@ -9,12 +9,12 @@ use tokio::sync::Notify;
 use weir_algorithms::{LEASE_IN_MEMORY, Moment, Shape, ShapeExtra, Share, script_digest_of};
 
 use super::Settings;
-use super::held::Held;
+use super::held::HeldUnits;
 use super::keys::Digests;
 use super::ledger::Ledger;
 use super::local::SCOPES_MAX;
 use super::queue::{ByKind, Worker};
-use super::refusals::{GivenBack, HELD_MAX};
+use super::refusals::{HELD_MAX, RefundableLimits};
 use crate::clock::Clock;
 use crate::engine::{
     self, Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts,
@@ -77,11 +77,11 @@ pub(super) struct Shared {
     /// before is remembered.
     pub(super) resets: AtomicU64,
     /// The limits whose refusals are not remembered.
-    pub(super) given_back: GivenBack,
+    pub(super) given_back: RefundableLimits,
     /// What was counted there and is not yet charged on Redis.
     pub(super) ledger: Ledger,
     /// What requests under way may give back.
-    pub(super) held: Held,
+    pub(super) held: HeldUnits,
     /// A lease's length.
     pub(super) lease: Duration,
     scripts: Scripts,
@@ -161,9 +161,9 @@ impl Shared {
             local_share: settings.local_share,
             refusals_held: settings.refusals_held.min(HELD_MAX),
             resets: AtomicU64::new(0),
-            given_back: GivenBack::default(),
+            given_back: RefundableLimits::default(),
             ledger: Ledger::default(),
-            held: Held::default(),
+            held: HeldUnits::default(),
             lease,
             scripts: settings.scripts,
             waiting_max: settings.waiting_max,

@@ -1,9 +1,10 @@
 //! Runs a plan's round and builds its outcome. Knows both engines, but no algorithm.
 //!
 //! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On
-//! Redis the round is [`Outliving`], so that a call which was sent is always followed up. A request
-//! may be dropped in mid-take, when its client disconnects. The round then runs to completion in a
-//! task, and the unclaimed grant is cancelled, because nothing reached the upstream.
+//! Redis the round is [`DetachOnDrop`], so that a call which was sent is always followed up. A
+//! request may be dropped in mid-take, when its client disconnects. The round then runs to
+//! completion in a task, and the unclaimed grant is cancelled, because nothing reached the
+//! upstream.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,27 +16,27 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::held::Holding;
+use super::held::Hold;
 use super::leases::{self, LeaseGuard};
-use super::prepared::{self, CellRequest, Identities, Prepared, TakeContext};
+use super::prepared::{self, CellRequest, Identities, PreparedPlan, TakeContext};
 use super::queue::{Job, WaitPermit, Worker};
-use super::round::{Charged, LimitSet, Numbers, Place, Round, RoundResult, Step};
+use super::round::{ChargeTimes, GroupStore, LimitSet, Numbers, Round, RoundResult, Step};
 use super::shared::Shared;
 use super::{Grant, Scope, Take, settle};
 use super::{held, ledger, local};
 use crate::clock::monotonic;
-use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Taken};
+use crate::engine::{Cause, Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
 use crate::telemetry::Label as _;
 
 /// Too many takes are in flight on this worker: nothing was sent.
-const OVERLOADED: EngineError = EngineError { cause: Cause::Overload, ran: Ran::No };
+const OVERLOADED: EngineError = EngineError { cause: Cause::Overload, ran: Execution::No };
 
 /// Looks may use at most the decision's deadline divided by this, each time they are made.
 const LOOKS_SHARE: u32 = 2;
 
 /// The answers to looks, each with its group's index.
-type LookAnswers = SmallVec<[(usize, Result<Taken, EngineError>); 4]>;
+type LookAnswers = SmallVec<[(usize, Result<TakeReply, EngineError>); 4]>;
 
 /// Charges all limits of `plan`, or none. `identities` gets what each of them counts under.
 pub(super) async fn take(
@@ -44,7 +45,7 @@ pub(super) async fn take(
     plan: &Arc<Plan>,
     identities: Option<&mut Identities>,
 ) -> Take {
-    let identify = |prepared: &Prepared| {
+    let identify = |prepared: &PreparedPlan| {
         if let Some(identities) = identities {
             *identities = Identities::from_slice(&prepared.identities);
         }
@@ -93,7 +94,7 @@ async fn wait(answer: SettleOnDrop, permit: Option<WaitPermit>) -> Take {
 }
 
 /// The context of a take, with a wait permit if the request may have to wait.
-fn begin(shared: &Arc<Shared>, prepared: &Prepared) -> (TakeContext, Option<WaitPermit>) {
+fn begin(shared: &Arc<Shared>, prepared: &PreparedPlan) -> (TakeContext, Option<WaitPermit>) {
     let mut permit = None;
     let context = prepared.context(shared, || {
         // Acquired before it is known whether the request must wait: many takes may be in flight
@@ -105,12 +106,12 @@ fn begin(shared: &Arc<Shared>, prepared: &Prepared) -> (TakeContext, Option<Wait
 }
 
 /// Computes the numbers of a plan's limits.
-struct NumbersOf<'a> {
+struct PlanNumbers<'a> {
     shared: &'a Shared,
     plan: &'a Plan,
 }
 
-impl Numbers for NumbersOf<'_> {
+impl Numbers for PlanNumbers<'_> {
     fn at(&self, index: usize, at_us: u64) -> Option<[i64; NUMBERS_MAX]> {
         let limit = self.plan.limits().get(index)?;
         Some(self.shared.numbers(&limit.algorithm, at_us as i64))
@@ -122,7 +123,7 @@ impl Numbers for NumbersOf<'_> {
 }
 
 fn run_embedded(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &Plan) {
-    run_at_once(round, embedded, &NumbersOf { shared, plan }, None);
+    run_at_once(round, embedded, &PlanNumbers { shared, plan }, None);
 }
 
 /// Runs a round of which no step waits: on `embedded`, or, if the store has failed with `failure`,
@@ -130,10 +131,10 @@ fn run_embedded(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, pla
 fn run_at_once(
     round: &mut Round<'_>,
     embedded: &Embedded,
-    numbers: &NumbersOf<'_>,
+    numbers: &PlanNumbers<'_>,
     failure: Option<EngineError>,
 ) {
-    let failed = |place| failure.filter(|_| place == Place::Store).map_or(Ok(()), Err);
+    let failed = |place| failure.filter(|_| place == GroupStore::Store).map_or(Ok(()), Err);
     loop {
         match round.next() {
             Step::Look => {
@@ -174,7 +175,7 @@ async fn run_on_redis(
     // More than one group, or one that may have to be called twice.
     let several =
         round.groups() > 1 || plan.limits().iter().any(|limit| limit.algorithm.is_dated());
-    let numbers = &NumbersOf { shared, plan };
+    let numbers = &PlanNumbers { shared, plan };
     loop {
         match round.next() {
             Step::Look => {
@@ -182,8 +183,8 @@ async fn run_on_redis(
                 let left = left(&mut began).min(shared.deadline / LOOKS_SHARE);
                 let looks = round.looks().into_iter().map(async |(at, cells, place)| {
                     let answer = match place {
-                        Place::Store => shared.engine.look(cells, left).await,
-                        Place::Local => shared.standby().look(cells),
+                        GroupStore::Store => shared.engine.look(cells, left).await,
+                        GroupStore::Local => shared.standby().look(cells),
                     };
                     (at, answer)
                 });
@@ -192,38 +193,38 @@ async fn run_on_redis(
             }
             Step::Take(cells, place) => {
                 let answer = match place {
-                    Place::Local => shared.standby().take(cells),
+                    GroupStore::Local => shared.standby().take(cells),
                     // Later groups get the rest of the whole decision's deadline.
-                    Place::Store if several => {
+                    GroupStore::Store if several => {
                         shared.engine.take_within(cells, left(&mut began)).await
                     }
-                    Place::Store => shared.engine.take(cells).await,
+                    GroupStore::Store => shared.engine.take(cells).await,
                 };
                 match answer {
-                    Ok(_) if place == Place::Store => ledger::hand_back(shared),
-                    Err(EngineError { ran: Ran::Unknown, .. }) => {
+                    Ok(_) if place == GroupStore::Store => ledger::hand_back(shared),
+                    Err(EngineError { ran: Execution::Unknown, .. }) => {
                         leases::give_back_unknown(shared, worker, cells);
                     }
                     Ok(_) | Err(_) => {}
                 }
                 round.took(answer, numbers);
             }
-            Step::GiveBack(cells, taken_at_us, Place::Local) => {
+            Step::GiveBack(cells, taken_at_us, GroupStore::Local) => {
                 if shared.standby().give_back(cells, taken_at_us).is_err() {
                     shared.counters.failed.give_back.inc();
                 }
             }
-            Step::GiveBack(cells, taken_at_us, Place::Store) => {
+            Step::GiveBack(cells, taken_at_us, GroupStore::Store) => {
                 match shared.engine.give_back(cells, taken_at_us).await {
                     Ok(()) => {}
                     // It did not run: try once more, later.
-                    Err(EngineError { ran: Ran::No, .. }) => settle::queue(
+                    Err(EngineError { ran: Execution::No, .. }) => settle::queue(
                         shared,
                         worker,
                         Job::GiveBack { cells: cells.clone(), taken_at_us },
                     ),
                     // It may have run. A second give-back could admit too much, so it stays taken.
-                    Err(EngineError { ran: Ran::Unknown, .. }) => {
+                    Err(EngineError { ran: Execution::Unknown, .. }) => {
                         shared.counters.failed.give_back.inc()
                     }
                 }
@@ -238,12 +239,12 @@ fn failed(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Arc<Plan>,
-    prepared: &Prepared,
+    prepared: &PreparedPlan,
     context: TakeContext,
     error: EngineError,
 ) -> Take {
     let mut round = prepared.round(shared, scope, plan.limits(), context);
-    run_at_once(&mut round, shared.standby(), &NumbersOf { shared, plan }, Some(error));
+    run_at_once(&mut round, shared.standby(), &PlanNumbers { shared, plan }, Some(error));
     finish(shared, scope, plan, prepared, &round, context.member)
 }
 
@@ -252,9 +253,9 @@ fn begin_round(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Arc<Plan>,
-    identify: impl FnOnce(&Prepared),
+    identify: impl FnOnce(&PreparedPlan),
 ) -> Result<
-    BegunRound<impl Future<Output = (SettleOnDrop, InFlightTake)> + Send + 'static>,
+    StartedRound<impl Future<Output = (SettleOnDrop, InFlightTake)> + Send + 'static>,
     Box<Take>,
 > {
     // A copy for the round: the plan may be taken again before it ends. A remembered refusal needs
@@ -295,13 +296,13 @@ fn begin_round(
         // Dropped in this order where the request is gone: a drain waits for the settling.
         (SettleOnDrop(Some(answer)), in_flight)
     };
-    Ok((Outliving::new(round), permit))
+    Ok((DetachOnDrop::new(round), permit))
 }
 
 /// The outcome of a plan that was refused a moment ago, and would be refused again.
 fn remembered_refusal(
     shared: &Arc<Shared>,
-    prepared: &Prepared,
+    prepared: &PreparedPlan,
     limits: &[Limit],
 ) -> Option<Outcome> {
     if !prepared.may_hold_refusal {
@@ -317,7 +318,7 @@ fn remembered_refusal(
 
 fn remember_refusal(
     shared: &Arc<Shared>,
-    prepared: &Prepared,
+    prepared: &PreparedPlan,
     limits: &[Limit],
     outcome: &Outcome,
     from: Instant,
@@ -331,19 +332,19 @@ fn remember_refusal(
 }
 
 /// A round that was begun, and the request's wait permit.
-type BegunRound<F> = (Outliving<F>, Option<WaitPermit>);
+type StartedRound<F> = (DetachOnDrop<F>, Option<WaitPermit>);
 
 /// A future that runs to its end even if nobody waits for it any more: dropped before, it goes on
 /// in a task.
-struct Outliving<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+struct DetachOnDrop<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
 
-impl<F: Future<Output: Send> + Send + 'static> Outliving<F> {
+impl<F: Future<Output: Send> + Send + 'static> DetachOnDrop<F> {
     fn new(future: F) -> Self {
         Self(Some(Box::pin(future)))
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Future for Outliving<F> {
+impl<F: Future<Output: Send> + Send + 'static> Future for DetachOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -354,7 +355,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for Outliving<F> {
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Drop for Outliving<F> {
+impl<F: Future<Output: Send> + Send + 'static> Drop for DetachOnDrop<F> {
     fn drop(&mut self) {
         // Without a runtime the process is ending, and its calls with it.
         if let (Some(future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
@@ -406,7 +407,7 @@ fn finish(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Arc<Plan>,
-    prepared: &Prepared,
+    prepared: &PreparedPlan,
     round: &Round<'_>,
     member: u128,
 ) -> Take {
@@ -421,7 +422,7 @@ fn finish(
         limits: vec![LimitOutcome::default(); limits.len()],
         store_failure: round.failure().map(|cause| cause.label()),
     };
-    let mut charged: Charged = SmallVec::from_elem(None, limits.len());
+    let mut charged: ChargeTimes = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
     let key = |index: usize| prepared.calls.cell(index).map(|cell| &cell.key);
     if !outcome.admitted {
@@ -436,7 +437,7 @@ fn finish(
         if !owed.is_empty() {
             owe(shared, limits, prepared, (&charged, owed));
         }
-        let holding = Holding::new(shared, plan, (&outcome.limits, &charged), key);
+        let holding = Hold::new(shared, plan, (&outcome.limits, &charged), key);
         let grant = Grant {
             shared: Arc::clone(shared),
             scope: Arc::clone(scope),
@@ -457,8 +458,8 @@ fn finish(
 fn owe(
     shared: &Shared,
     limits: &[Limit],
-    prepared: &Prepared,
-    (charged, owed): (&Charged, LimitSet),
+    prepared: &PreparedPlan,
+    (charged, owed): (&ChargeTimes, LimitSet),
 ) {
     for (index, (limit, charged)) in limits.iter().zip(charged).enumerate() {
         if charged.is_some()
@@ -475,8 +476,8 @@ fn hold(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Plan,
-    prepared: &Prepared,
-    charged: &Charged,
+    prepared: &PreparedPlan,
+    charged: &ChargeTimes,
     member: u128,
 ) -> Vec<LeaseGuard> {
     if !prepared.keeps_members {

@@ -9,7 +9,7 @@ use super::{AMOUNT_MAX, Algorithm, KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX
 
 /// A field of a plan that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid {
+pub struct PlanError {
     /// The field's path, such as `limits[0].cost`.
     pub field: String,
     /// The value found, shortened if it is long.
@@ -18,17 +18,17 @@ pub struct Invalid {
     pub expected: String,
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for PlanError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: found {}, expected {}", self.field, self.found, self.expected)
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for PlanError {}
 
-pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
+pub(super) fn limits(limits: &[Limit]) -> Result<(), PlanError> {
     if limits.is_empty() || limits.len() > LIMITS_MAX {
-        return Err(Invalid {
+        return Err(PlanError {
             field: "limits".into(),
             found: format!("{} limits", limits.len()),
             expected: "1 to 16 limits".into(),
@@ -37,7 +37,7 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
     let mut names = HashSet::with_capacity(limits.len());
     let mut queues = false;
     for (index, limit) in limits.iter().enumerate() {
-        let at = |field: &str, found: String, expected: &str| Invalid {
+        let at = |field: &str, found: String, expected: &str| PlanError {
             field: format!("limits[{index}].{field}"),
             found,
             expected: expected.into(),

@@ -12,7 +12,7 @@ mod slot;
 mod text;
 
 pub use adjustment::{Adjustment, Change};
-pub use check::Invalid;
+pub use check::PlanError;
 pub use outcome::{LimitOutcome, Outcome};
 pub use reserved::{is_reserved_field, is_token, reserved_fields};
 pub use slot::Slot;
@@ -99,9 +99,9 @@ impl Plan {
     /// Checks all of `limits`.
     ///
     /// # Errors
-    /// The first [`Invalid`] field: no limit or more than [`LIMITS_MAX`], a name twice, a second
+    /// The first [`PlanError`] field: no limit or more than [`LIMITS_MAX`], a name twice, a second
     /// leaky bucket, or a number, name or key outside its range.
-    pub fn new(limits: Vec<Limit>) -> Result<Self, Invalid> {
+    pub fn new(limits: Vec<Limit>) -> Result<Self, PlanError> {
         check::limits(&limits)?;
         Ok(Self { limits, slot: Slot::default(), quiet: false })
     }

@@ -9,11 +9,11 @@ use super::super::testing::{
     ALL, CONCURRENCY, FIXED_WINDOW, GCRA, RATES, SECOND_US, SLIDING_WINDOW_BUCKETS,
     SLIDING_WINDOW_LOG, START_US, cell, cost, one,
 };
-use super::super::{Cause, Cell, Cells, Embedded, EmbeddedSettings, EngineError, Key, Ran};
+use super::super::{Cause, Cell, Cells, Embedded, EmbeddedSettings, EngineError, Execution, Key};
 use crate::clock::{self, Clock};
 use crate::telemetry::{Metrics, names};
 
-const FULL: EngineError = EngineError { cause: Cause::Full, ran: Ran::No };
+const FULL: EngineError = EngineError { cause: Cause::Full, ran: Execution::No };
 
 fn embedded(keys_max: usize) -> (Embedded, Clock, Metrics) {
     let clock = Clock::virtual_at(START_US as i64);

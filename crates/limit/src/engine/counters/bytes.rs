@@ -1,20 +1,20 @@
 //! Counters as bytes, for a snapshot. Numbers are little-endian.
 
-use super::{Members, Ring, Stored};
+use super::{CounterContent, Members, Ring};
 use crate::engine::saved::Bytes;
 
 const NUMBERS: u8 = 0;
 const LOG: u8 = 1;
 const BUCKETS: u8 = 2;
 
-impl Stored {
+impl CounterContent {
     /// Whether a snapshot holds it. Leases are left out: the requests that hold them end with the
     /// process.
     pub(in crate::engine) fn outlives_the_process(&self) -> bool {
         !matches!(self, Self::Leases(_))
     }
 
-    /// Appends the counter, as [`Stored::read`] reads it; leases are nothing.
+    /// Appends the counter, as [`CounterContent::read`] reads it; leases are nothing.
     pub(in crate::engine) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Numbers(numbers) => {

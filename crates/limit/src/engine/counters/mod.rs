@@ -24,14 +24,14 @@ pub(super) const PURGE_EVERY: u64 = 8;
 const BUCKETS_PER_KEY: usize = 8;
 
 /// A counter's content, by kind.
-pub(super) enum Stored {
+pub(super) enum CounterContent {
     Numbers(State),
     Log(Box<Members>),
     Buckets(Box<Ring>),
     Leases(Box<Members>),
 }
 
-impl Stored {
+impl CounterContent {
     /// An empty counter for `cell`.
     pub(super) fn new(cell: &Cell) -> Self {
         match cell.program.kind {
@@ -126,7 +126,7 @@ impl Stored {
 }
 
 /// The three numbers that `cell`'s program sees of a counter at `now`.
-pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
+pub(super) fn read(counter: Option<&CounterContent>, cell: &Cell, now: u64) -> State {
     // Units that must leave before the cost fits or, if the cost leaves nothing, before one more
     // unit fits.
     let lacking = |count: u64| {
@@ -134,8 +134,8 @@ pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
         if wanted == most && cell.cost > 0 { 1 } else { wanted.saturating_sub(most) }
     };
     match (counter, cell.program.kind) {
-        (Some(Stored::Numbers(state)), Kind::Numbers) => *state,
-        (Some(Stored::Log(members)), Kind::Log) => {
+        (Some(CounterContent::Numbers(state)), Kind::Numbers) => *state,
+        (Some(CounterContent::Log(members)), Kind::Log) => {
             let from = now.saturating_sub(number(cell, 1));
             let count = members.between(from, now);
             let lacking = lacking(count);
@@ -143,13 +143,13 @@ pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
                 if lacking > 0 && lacking <= count { members.nth(from, lacking) } else { 0 };
             [count as f64, leaves as f64, 0.0]
         }
-        (Some(Stored::Leases(members)), Kind::Leases) => {
+        (Some(CounterContent::Leases(members)), Kind::Leases) => {
             [members.between(now, now + number(cell, 1) + number(cell, 2)) as f64, 0.0, 0.0]
         }
         (counter, Kind::Buckets) => {
             let (length, this) = (number(cell, 1).max(1), window(cell, now));
             let begins = (this * length) as f64;
-            let Some(Stored::Buckets(ring)) = counter else { return [0.0, 0.0, begins] };
+            let Some(CounterContent::Buckets(ring)) = counter else { return [0.0, 0.0, begins] };
             let count = ring.count(this);
             let lacking = lacking(count);
             let leaves = if lacking > 0 && lacking <= count {
@@ -164,7 +164,7 @@ pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
 }
 
 /// How many more keys the counter may count as after a take of `cell`.
-pub(super) fn growth(counter: Option<&Stored>, cell: &Cell) -> usize {
+pub(super) fn growth(counter: Option<&CounterContent>, cell: &Cell) -> usize {
     match (counter, cell.program.kind) {
         (_, Kind::Log | Kind::Leases) | (None, Kind::Numbers) => 1,
         (None, Kind::Buckets) => ring_weight(number(cell, 2) as usize),

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::driver::Verb;
 use super::super::model::Model;
 use super::super::testing::{ALL, Answer, Event, START_US, cell};
-use super::super::{Cell, Cells, NUMBERS_MAX, Taken};
+use super::super::{Cell, Cells, NUMBERS_MAX, TakeReply};
 
 /// One in this many takes is preceded by a look.
 const TAKES_PER_LOOK: usize = 3;
@@ -404,7 +404,7 @@ struct Run {
     /// The admitted takes and their instants.
     taken: Vec<(u64, Cells)>,
     /// The last answer, and its cells.
-    last: Option<(Taken, Cells)>,
+    last: Option<(TakeReply, Cells)>,
     trace: Trace,
 }
 

@@ -14,7 +14,7 @@ use mlua::chunk::ChunkMode;
 use mlua::debug::Debug;
 use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
 
-use super::{Decision, Returned, State};
+use super::{Decision, GiveBackResult, State};
 use crate::clock::thread_cpu;
 use crate::engine::NUMBERS_MAX;
 
@@ -163,7 +163,7 @@ impl Sandbox {
         units: u64,
         taken_at: f64,
         numbers: Numbers,
-    ) -> Result<Returned, String> {
+    ) -> Result<GiveBackResult, String> {
         let [s1, s2, s3] = state;
         let [n1, n2, n3, n4, n5, n6, _] = numbers.map(|number| number as f64);
         self.usage.reset();
@@ -175,7 +175,7 @@ impl Sandbox {
             "give_back",
             &[("changed", changed, 0.0, 1.0), ("expire", expire, -1.0, WHOLE_MAX)],
         )?;
-        Ok(Returned { state: [x, y, z], changed: changed == 1.0, expire })
+        Ok(GiveBackResult { state: [x, y, z], changed: changed == 1.0, expire })
     }
 }
 

@@ -11,7 +11,7 @@ mod windows;
 
 use std::collections::HashMap;
 
-use super::{Cell, CellReply, Charged, NUMBERS_MAX, Taken};
+use super::{Cell, CellReply, ChargeReply, NUMBERS_MAX, TakeReply};
 
 /// All counters of the model.
 #[derive(Default)]
@@ -113,7 +113,7 @@ fn first(from: i128, holds: impl Fn(i128) -> bool) -> i128 {
 }
 
 impl Model {
-    pub(super) fn take(&mut self, cells: &[Cell], now_us: u64) -> Taken {
+    pub(super) fn take(&mut self, cells: &[Cell], now_us: u64) -> TakeReply {
         let answers: Vec<Answer> = cells.iter().map(|cell| self.decide(cell, now_us)).collect();
         let agrees =
             |(cell, answer): (&Cell, &Answer)| !answer.outside && (cell.shadow || answer.fits);
@@ -127,11 +127,11 @@ impl Model {
                 counter.charge(&query(cell, now_us));
             }
         }
-        Taken { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
+        TakeReply { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
     }
 
     /// Charges each cell as far as its debt allows.
-    pub(super) fn charge(&mut self, cells: &[Cell], now_us: u64) -> Charged {
+    pub(super) fn charge(&mut self, cells: &[Cell], now_us: u64) -> ChargeReply {
         let charge = |cell: &Cell| {
             let counter = self
                 .counters
@@ -144,11 +144,11 @@ impl Model {
             }
             Some(cost.try_into().unwrap())
         };
-        Charged { at_us: now_us, units: cells.iter().map(charge).collect() }
+        ChargeReply { at_us: now_us, units: cells.iter().map(charge).collect() }
     }
 
     /// Decides without writing, and reports what is left now.
-    pub(super) fn look(&self, cells: &[Cell], now_us: u64) -> Taken {
+    pub(super) fn look(&self, cells: &[Cell], now_us: u64) -> TakeReply {
         let answers = cells.iter().map(|cell| {
             let (answer, unchanged) =
                 (self.decide(cell, now_us), self.decide(&Cell { cost: 0, ..cell.clone() }, now_us));
@@ -159,7 +159,7 @@ impl Model {
             .iter()
             .zip(&answers)
             .all(|(cell, answer)| !answer.outside && (cell.shadow || answer.fits));
-        Taken { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
+        TakeReply { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
     }
 
     fn decide(&self, cell: &Cell, now_us: u64) -> Answer {

@@ -9,7 +9,7 @@ use ::redis::Value;
 use slab::Slab;
 
 use super::resp;
-use crate::engine::{Cause, EngineError, Ran};
+use crate::engine::{Cause, EngineError, Execution};
 
 /// Capacity that the output buffer keeps when everything is written.
 const OUT_KEPT_BYTES: usize = 64 << 10;
@@ -187,7 +187,7 @@ impl Calls {
                 .filter(|call| matches!(call.progress, Progress::Waiting(_)) && call.until <= now);
             if let Some(call) = over {
                 count += usize::from(!call.is_short);
-                let late = EngineError { cause: Cause::Timeout, ran: Ran::Unknown };
+                let late = EngineError { cause: Cause::Timeout, ran: Execution::Unknown };
                 self.finish(id, Err(late));
             }
         }
@@ -200,7 +200,7 @@ impl Calls {
         while let Some(id) = self.order.pop_front() {
             let Some(call) = self.calls.get_mut(id) else { continue };
             call.is_open = false;
-            let ran = if call.begins < written { Ran::Unknown } else { Ran::No };
+            let ran = if call.begins < written { Execution::Unknown } else { Execution::No };
             match call.progress {
                 Progress::Waiting(_) => {
                     self.finish(id, Err(EngineError { cause: Cause::Connection, ran }));
@@ -220,7 +220,7 @@ impl Calls {
 }
 
 /// Somebody asked for a call that does not exist: a bug.
-const GONE: EngineError = EngineError { cause: Cause::Script, ran: Ran::Unknown };
+const GONE: EngineError = EngineError { cause: Cause::Script, ran: Execution::Unknown };
 
 #[cfg(test)]
 mod tests {
@@ -231,7 +231,7 @@ mod tests {
 
     const NO_REPLY: Poll<Result<Value, EngineError>> = Poll::Pending;
 
-    fn lost(cause: Cause, ran: Ran) -> Poll<Result<Value, EngineError>> {
+    fn lost(cause: Cause, ran: Execution) -> Poll<Result<Value, EngineError>> {
         Poll::Ready(Err(EngineError { cause, ran }))
     }
 
@@ -292,9 +292,9 @@ mod tests {
         let short = Time { until: rig.now, is_short: true };
         let c = rig.calls.push(short, false, word("c"));
         assert_eq!(rig.expire(49), 0, "of no account");
-        assert_eq!(rig.poll(c), lost(Cause::Timeout, Ran::Unknown));
+        assert_eq!(rig.poll(c), lost(Cause::Timeout, Execution::Unknown));
         assert_eq!((rig.expire(50), rig.expire(50)), (1, 0));
-        assert_eq!(rig.poll(a), lost(Cause::Timeout, Ran::Unknown));
+        assert_eq!(rig.poll(a), lost(Cause::Timeout, Execution::Unknown));
         assert_eq!(rig.calls.answer(Value::Int(1)), Some(false));
         assert_eq!(rig.calls.answer(Value::Int(2)), Some(true));
         assert_eq!(rig.poll(b), Poll::Ready(Ok(Value::Int(2))));
@@ -338,17 +338,17 @@ mod tests {
         let (a, b, c) = (rig.push("aaa", 50), rig.push("bbb", 50), rig.push("ccc", 50));
         rig.calls.wrote(4);
         rig.calls.end();
-        assert_eq!(rig.poll(a), lost(Cause::Connection, Ran::Unknown));
-        assert_eq!(rig.poll(b), lost(Cause::Connection, Ran::Unknown), "a part of it");
-        assert_eq!(rig.poll(c), lost(Cause::Connection, Ran::No));
+        assert_eq!(rig.poll(a), lost(Cause::Connection, Execution::Unknown));
+        assert_eq!(rig.poll(b), lost(Cause::Connection, Execution::Unknown), "a part of it");
+        assert_eq!(rig.poll(c), lost(Cause::Connection, Execution::No));
         assert!(rig.is_empty() && rig.calls.unwritten().is_empty());
         // What was written before is remembered when the buffer is empty.
         let d = rig.push("d", 50);
         rig.calls.wrote(1);
         let e = rig.push("e", 50);
         rig.calls.end();
-        assert_eq!(rig.poll(d), lost(Cause::Connection, Ran::Unknown));
-        assert_eq!(rig.poll(e), lost(Cause::Connection, Ran::No));
+        assert_eq!(rig.poll(d), lost(Cause::Connection, Execution::Unknown));
+        assert_eq!(rig.poll(e), lost(Cause::Connection, Execution::No));
         assert!(rig.is_empty());
     }
 }

@@ -20,7 +20,7 @@ use super::resp::{self, ReplyScan};
 use super::{CHECK, failure};
 use crate::engine::{Cause, RedisMode, RedisSettings, Secret};
 use crate::telemetry::Mistake;
-use weir_tls::{ClientTls, ClientTlsMistake};
+use weir_tls::{ClientTls, ClientTlsError};
 
 /// Time limit for a connection and its handshake.
 const CONNECT_WAIT: Duration = Duration::from_millis(250);
@@ -105,7 +105,7 @@ impl Tls {
     fn build(settings: &ClientTls) -> Result<Self, Mistake> {
         let config = settings.build().map_err(|mistakes| {
             let first = mistakes.into_iter().next();
-            let of = |it: ClientTlsMistake| Mistake::new(it.part, it.found, it.expected);
+            let of = |it: ClientTlsError| Mistake::new(it.part, it.found, it.expected);
             first.map_or_else(|| Mistake::new("", "", ""), of).under("redis.tls")
         })?;
         let server_name = settings.server_name.clone().map(|name| {

@@ -3,11 +3,11 @@
 
 use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::engine::{Cause, EngineError, Ran};
+use crate::engine::{Cause, EngineError, Execution};
 
 /// What to do after an error.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ErrorAction {
     /// The server does not have the script: send its text.
     SendText,
     /// Nothing ran: another node owns the slot now. The host may be empty.
@@ -24,39 +24,41 @@ pub(super) enum Next {
     Fail(EngineError),
 }
 
-pub(super) fn next(error: &RedisError) -> Next {
-    let unclear = Next::Fail(EngineError { cause: Cause::Cluster, ran: Ran::No });
+pub(super) fn next(error: &RedisError) -> ErrorAction {
+    let unclear = ErrorAction::Fail(EngineError { cause: Cause::Cluster, ran: Execution::No });
     let redirect = || {
         let (address, _) = error.redirect_node()?;
         let (host, port) = address.rsplit_once(':')?;
         Some((host.to_owned(), port.to_owned()))
     };
     match error.kind() {
-        ErrorKind::Server(ServerErrorKind::NoScript) => Next::SendText,
+        ErrorKind::Server(ServerErrorKind::NoScript) => ErrorAction::SendText,
         ErrorKind::Server(ServerErrorKind::Moved) => {
-            redirect().map_or(unclear, |(host, port)| Next::Moved { host, port })
+            redirect().map_or(unclear, |(host, port)| ErrorAction::Moved { host, port })
         }
         ErrorKind::Server(ServerErrorKind::Ask) => {
-            redirect().map_or(unclear, |(host, port)| Next::Ask { host, port })
+            redirect().map_or(unclear, |(host, port)| ErrorAction::Ask { host, port })
         }
-        ErrorKind::Server(ServerErrorKind::TryAgain) => Next::WaitForSlot,
+        ErrorKind::Server(ServerErrorKind::TryAgain) => ErrorAction::WaitForSlot,
         // Without an owner of this slot: the node may serve others.
         ErrorKind::Server(ServerErrorKind::ClusterDown)
             if error.detail().is_some_and(|detail| detail.contains("Hash slot not served")) =>
         {
             unclear
         }
-        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Next::Demoted,
-        ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ClusterDown) => {
-            Next::WaitForNode
+        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
+            ErrorAction::Demoted
         }
-        _ => Next::Fail(engine_error(error)),
+        ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ClusterDown) => {
+            ErrorAction::WaitForNode
+        }
+        _ => ErrorAction::Fail(engine_error(error)),
     }
 }
 
 /// The cause of an error that is not retried, and whether the command may have run.
 pub(super) fn engine_error(error: &RedisError) -> EngineError {
-    let not_run = |cause| EngineError { cause, ran: Ran::No };
+    let not_run = |cause| EngineError { cause, ran: Execution::No };
     // Redis checks these before it runs a script that begins with `#!lua`: see
     // `scriptPrepareForRun`.
     match error.code() {
@@ -75,13 +77,13 @@ pub(super) fn engine_error(error: &RedisError) -> EngineError {
         // redis-rs found no node to send the command to.
         ErrorKind::ClusterConnectionNotFound => not_run(Cause::Connection),
         _ if error.is_connection_refusal() => not_run(Cause::Connection),
-        _ if error.is_timeout() => EngineError { cause: Cause::Timeout, ran: Ran::Unknown },
+        _ if error.is_timeout() => EngineError { cause: Cause::Timeout, ran: Execution::Unknown },
         ErrorKind::Io | ErrorKind::Parse => {
-            EngineError { cause: Cause::Connection, ran: Ran::Unknown }
+            EngineError { cause: Cause::Connection, ran: Execution::Unknown }
         }
         _ => {
             tracing::error!(%error, "Redis answered a script with an error");
-            EngineError { cause: Cause::Script, ran: Ran::Unknown }
+            EngineError { cause: Cause::Script, ran: Execution::Unknown }
         }
     }
 }
@@ -97,27 +99,30 @@ mod tests {
     #[test]
     fn answers_that_prove_that_nothing_ran_are_followed() {
         for line in ["-LOADING x\r\n", "-CLUSTERDOWN x\r\n"] {
-            assert_eq!(next(&answer(line)), Next::WaitForNode, "{line}");
+            assert_eq!(next(&answer(line)), ErrorAction::WaitForNode, "{line}");
         }
         for line in ["-READONLY x\r\n", "-MASTERDOWN x\r\n"] {
-            assert_eq!(next(&answer(line)), Next::Demoted, "{line}");
+            assert_eq!(next(&answer(line)), ErrorAction::Demoted, "{line}");
         }
-        assert_eq!(next(&answer("-TRYAGAIN x\r\n")), Next::WaitForSlot);
-        let unserved = EngineError { cause: Cause::Cluster, ran: Ran::No };
+        assert_eq!(next(&answer("-TRYAGAIN x\r\n")), ErrorAction::WaitForSlot);
+        let unserved = EngineError { cause: Cause::Cluster, ran: Execution::No };
         assert_eq!(
             next(&answer("-CLUSTERDOWN Hash slot not served\r\n")),
-            Next::Fail(unserved),
+            ErrorAction::Fail(unserved),
             "the node serves others"
         );
         let to = |host: &str, port: &str| (host.to_owned(), port.to_owned());
         for (address, (host, port)) in
             [("a:1", to("a", "1")), ("::1:2", to("::1", "2")), (":3", to("", "3"))]
         {
-            let moved = Next::Moved { host: host.clone(), port: port.clone() };
+            let moved = ErrorAction::Moved { host: host.clone(), port: port.clone() };
             assert_eq!(next(&answer(&format!("-MOVED 1 {address}\r\n"))), moved);
-            assert_eq!(next(&answer(&format!("-ASK 1 {address}\r\n"))), Next::Ask { host, port });
+            assert_eq!(
+                next(&answer(&format!("-ASK 1 {address}\r\n"))),
+                ErrorAction::Ask { host, port }
+            );
         }
-        assert_eq!(next(&answer("-NOSCRIPT x\r\n")), Next::SendText);
+        assert_eq!(next(&answer("-NOSCRIPT x\r\n")), ErrorAction::SendText);
     }
 
     #[test]
@@ -132,7 +137,7 @@ mod tests {
         ] {
             assert_eq!(
                 next(&answer(line)),
-                Next::Fail(EngineError { cause, ran: Ran::No }),
+                ErrorAction::Fail(EngineError { cause, ran: Execution::No }),
                 "{line}"
             );
         }
@@ -143,16 +148,16 @@ mod tests {
         let cut = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
         assert_eq!(
             next(&cut),
-            Next::Fail(EngineError { cause: Cause::Connection, ran: Ran::Unknown })
+            ErrorAction::Fail(EngineError { cause: Cause::Connection, ran: Execution::Unknown })
         );
         let late = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
         assert_eq!(
             next(&late),
-            Next::Fail(EngineError { cause: Cause::Timeout, ran: Ran::Unknown })
+            ErrorAction::Fail(EngineError { cause: Cause::Timeout, ran: Execution::Unknown })
         );
         assert_eq!(
             next(&answer("-ERR user_script:1: x\r\n")),
-            Next::Fail(EngineError { cause: Cause::Script, ran: Ran::Unknown })
+            ErrorAction::Fail(EngineError { cause: Cause::Script, ran: Execution::Unknown })
         );
     }
 }

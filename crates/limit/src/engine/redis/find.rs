@@ -13,8 +13,8 @@ use ::redis::{Cmd, FromRedisValue, cmd};
 use super::link::Link;
 use super::{Redis, failure};
 use crate::clock;
-use crate::engine::found::{self, FOUND_MAX, Found, MEMBERS_READ_MAX};
-use crate::engine::{Cause, Content, EngineError, Key, Kind, Ran, Space};
+use crate::engine::found::{self, FOUND_MAX, FoundCounter, MEMBERS_READ_MAX};
+use crate::engine::{Cause, Content, EngineError, Execution, Key, Kind, Space};
 
 /// Time limit for one search.
 const FIND_WAIT: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ const PAGE_KEYS: usize = 1_000;
 /// Maximum number of a slot's keys that are listed at once; a slot with more is searched in pages.
 const SLOT_KEYS_MAX: i64 = 50_000;
 
-const MALFORMED: EngineError = EngineError { cause: Cause::Script, ran: Ran::No };
+const MALFORMED: EngineError = EngineError { cause: Cause::Script, ran: Execution::No };
 
 impl Redis {
     /// The counters of `key` whose space begins with `prefix`. `kind` returns what the counters of
@@ -35,10 +35,10 @@ impl Redis {
         key: &Key,
         prefix: &str,
         kind: fn(&str) -> Option<Kind>,
-    ) -> Result<Vec<Found>, EngineError> {
+    ) -> Result<Vec<FoundCounter>, EngineError> {
         let search = Search { link: self.link(), slot: key.slot() };
         let deadline = tokio::time::Instant::from_std(clock::monotonic() + FIND_WAIT);
-        let timed_out = EngineError { cause: Cause::Timeout, ran: Ran::No };
+        let timed_out = EngineError { cause: Cause::Timeout, ran: Execution::No };
         tokio::time::timeout_at(deadline, search.find(&self.key_prefix, key, prefix, kind))
             .await
             .unwrap_or(Err(timed_out))
@@ -58,7 +58,7 @@ impl Search {
         key: &Key,
         space: &str,
         kind: fn(&str) -> Option<Kind>,
-    ) -> Result<Vec<Found>, EngineError> {
+    ) -> Result<Vec<FoundCounter>, EngineError> {
         // The name as `Key::text` writes it, with a placeholder for the space.
         let sample = Key { space: Arc::new(Space { text: "\n".into(), digest: 0 }), ..key.clone() }
             .text(prefix);
@@ -155,7 +155,12 @@ impl Search {
     }
 
     /// Reads a counter; `None` if it no longer exists.
-    async fn read(&self, key: Key, name: String, kind: Kind) -> Result<Option<Found>, EngineError> {
+    async fn read(
+        &self,
+        key: Key,
+        name: String,
+        kind: Kind,
+    ) -> Result<Option<FoundCounter>, EngineError> {
         let of = |verb: &str| {
             let mut command = cmd(verb);
             command.arg(&name);
@@ -195,7 +200,7 @@ impl Search {
         let lives: i64 = self.query(of("PTTL")).await?;
         let (seconds, us): (u64, u64) = self.query(cmd("TIME")).await?;
         // PTTL is -1 without a lifetime.
-        Ok(Some(Found {
+        Ok(Some(FoundCounter {
             key,
             text: Some(name),
             content,

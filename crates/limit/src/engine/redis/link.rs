@@ -13,13 +13,13 @@ use smallvec::SmallVec;
 use tokio::time::sleep;
 
 use super::connector::Connector;
-use super::failure::{self, Next};
+use super::failure::{self, ErrorAction};
 use super::pipeline::Pipeline;
 use super::topology::{Topology, address_of};
 use super::watch::Watch;
 use crate::clock;
 use crate::engine::driver::{Script, Verb};
-use crate::engine::{Cause, Cells, EngineError, Ran};
+use crate::engine::{Cause, Cells, EngineError, Execution};
 
 /// MOVED and ASK that one call follows.
 const REDIRECTS_MAX: usize = 5;
@@ -86,27 +86,27 @@ impl Link {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            let not_run = Err(EngineError { cause: Cause::Cluster, ran: Ran::No });
+            let not_run = Err(EngineError { cause: Cause::Cluster, ran: Execution::No });
             match failure::next(&error) {
-                Next::SendText if with_text => {
-                    return Err(EngineError { cause: Cause::Script, ran: Ran::No });
+                ErrorAction::SendText if with_text => {
+                    return Err(EngineError { cause: Cause::Script, ran: Execution::No });
                 }
-                Next::SendText => with_text = true,
-                Next::Moved { host, port } | Next::Ask { host, port }
+                ErrorAction::SendText => with_text = true,
+                ErrorAction::Moved { host, port } | ErrorAction::Ask { host, port }
                     if redirects == REDIRECTS_MAX || !self.connector.is_cluster() =>
                 {
                     tracing::debug!(slot, host, port, "redirected too often");
                     return not_run;
                 }
-                Next::Moved { host, port } => {
+                ErrorAction::Moved { host, port } => {
                     redirects += 1;
                     self.watch.moved(self, slot, &address_of(&host, &port, &node));
                 }
-                Next::Ask { host, port } => {
+                ErrorAction::Ask { host, port } => {
                     redirects += 1;
                     asks = Some(Arc::from(address_of(&host, &port, &node)));
                 }
-                Next::WaitForSlot => {
+                ErrorAction::WaitForSlot => {
                     if !pause(MOVING_WAIT * 2_u32.saturating_pow(waits), until).await {
                         return not_run;
                     }
@@ -116,21 +116,21 @@ impl Link {
                 }
                 // Its address leads to another server by now, or will soon. The connection would
                 // stay with this one.
-                Next::Demoted if self.connector.is_single() => {
+                ErrorAction::Demoted if self.connector.is_single() => {
                     pipeline.leave(Cause::Cluster);
                     return not_run;
                 }
-                Next::WaitForNode | Next::Demoted if retries < RETRIES_MAX => {
+                ErrorAction::WaitForNode | ErrorAction::Demoted if retries < RETRIES_MAX => {
                     retries += 1;
                     if !pause(NOT_YET_WAIT, until).await {
                         return not_run;
                     }
                 }
-                Next::WaitForNode | Next::Demoted => {
+                ErrorAction::WaitForNode | ErrorAction::Demoted => {
                     pipeline.rest(Cause::Cluster, REST);
                     return not_run;
                 }
-                Next::Fail(error) => return Err(error),
+                ErrorAction::Fail(error) => return Err(error),
             }
         }
     }
@@ -142,7 +142,7 @@ impl Link {
         };
         match topology.owner(slot) {
             Some(owner) => Ok(Arc::clone(&owner.address)),
-            None => Err(EngineError { cause: Cause::Cluster, ran: Ran::No }),
+            None => Err(EngineError { cause: Cause::Cluster, ran: Execution::No }),
         }
     }
 
@@ -153,7 +153,7 @@ impl Link {
             return Ok(Arc::clone(pipeline));
         }
         if state.is_closed {
-            return Err(EngineError { cause: Cause::Connection, ran: Ran::No });
+            return Err(EngineError { cause: Cause::Connection, ran: Execution::No });
         }
         state.retire_unused(&self.watch);
         let pipeline = Arc::new(Pipeline::new(Arc::clone(&self.connector), Arc::clone(address)));

@@ -37,7 +37,8 @@ use self::link::Link;
 use self::watch::Watch;
 use super::driver::{self, Script, Verb};
 use super::{
-    Cause, CellReply, Cells, Charged, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken,
+    Cause, CellReply, Cells, ChargeReply, EngineError, Execution, Key, OUTSIDE, RedisSettings,
+    TakeReply,
 };
 use crate::clock;
 use crate::telemetry::{Counter, CounterSet, Metrics, Mistake, names};
@@ -134,18 +135,26 @@ impl Redis {
         })
     }
 
-    pub(super) async fn take(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+    pub(super) async fn take(
+        &self,
+        cells: &Cells,
+        left: Duration,
+    ) -> Result<TakeReply, EngineError> {
         self.decide(Verb::Take, cells, left).await.inspect_err(|error| {
-            if error.ran == Ran::Unknown {
+            if error.ran == Execution::Unknown {
                 self.unknown.inc();
             }
         })
     }
 
-    pub(super) async fn look(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+    pub(super) async fn look(
+        &self,
+        cells: &Cells,
+        left: Duration,
+    ) -> Result<TakeReply, EngineError> {
         self.decide(Verb::Look, cells, left)
             .await
-            .map_err(|error| EngineError { ran: Ran::No, ..error })
+            .map_err(|error| EngineError { ran: Execution::No, ..error })
     }
 
     async fn decide(
@@ -153,11 +162,11 @@ impl Redis {
         verb: Verb,
         cells: &Cells,
         left: Duration,
-    ) -> Result<Taken, EngineError> {
+    ) -> Result<TakeReply, EngineError> {
         if left == Duration::ZERO {
             // The caller's time ran out before anything was sent, so this says nothing about the
             // shard.
-            let error = EngineError { cause: Cause::Timeout, ran: Ran::No };
+            let error = EngineError { cause: Cause::Timeout, ran: Execution::No };
             self.failures.inc(error.cause);
             return Err(error);
         }
@@ -178,7 +187,7 @@ impl Redis {
         self.call(Verb::GiveBack, cells, taken_at_us, self.deadline).await.map(|_| ())
     }
 
-    pub(super) async fn charge(&self, cells: &Cells) -> Result<Charged, EngineError> {
+    pub(super) async fn charge(&self, cells: &Cells) -> Result<ChargeReply, EngineError> {
         let answer = self.call(Verb::Charge, cells, 0, self.deadline).await?;
         parse_charged(&answer, cells.len())
     }
@@ -243,7 +252,7 @@ impl Redis {
         }
         if failing.len() == masters.len() {
             let cause = failing.first().map_or(Cause::Cluster, |(_, cause)| *cause);
-            return Err(EngineError { cause, ran: Ran::No });
+            return Err(EngineError { cause, ran: Execution::No });
         }
         if lacks_owners {
             failing.push(("slots without a master".into(), Cause::Cluster));
@@ -335,7 +344,7 @@ fn text(value: &Value) -> String {
 }
 
 /// Either the script ran, or the reply is not from one of our scripts.
-const MALFORMED: EngineError = EngineError { cause: Cause::Script, ran: Ran::Unknown };
+const MALFORMED: EngineError = EngineError { cause: Cause::Script, ran: Execution::Unknown };
 
 /// The whole numbers of a reply of packed doubles, one by one.
 fn numbers_of(answer: &Value) -> Result<impl FnMut() -> Result<i64, EngineError>, EngineError> {
@@ -347,15 +356,15 @@ fn numbers_of(answer: &Value) -> Result<impl FnMut() -> Result<i64, EngineError>
 }
 
 /// Parses the reply to a charge.
-pub(super) fn parse_charged(answer: &Value, cells: usize) -> Result<Charged, EngineError> {
+pub(super) fn parse_charged(answer: &Value, cells: usize) -> Result<ChargeReply, EngineError> {
     let mut next = numbers_of(answer)?;
     let at_us = next()? as u64;
     let units = (0..cells).map(|_| next().map(|units| u64::try_from(units).ok()));
-    Ok(Charged { at_us, units: units.collect::<Result<_, _>>()? })
+    Ok(ChargeReply { at_us, units: units.collect::<Result<_, _>>()? })
 }
 
 /// Parses the reply to a take or a look.
-pub(super) fn parse_taken(answer: &Value, cells: usize) -> Result<Taken, EngineError> {
+pub(super) fn parse_taken(answer: &Value, cells: usize) -> Result<TakeReply, EngineError> {
     let mut next = numbers_of(answer)?;
     let at_us = next()? as u64;
     let admitted = next()? == 1;
@@ -370,5 +379,5 @@ pub(super) fn parse_taken(answer: &Value, cells: usize) -> Result<Taken, EngineE
             outside: retry == OUTSIDE,
         });
     }
-    Ok(Taken { at_us, admitted, cells: replies })
+    Ok(TakeReply { at_us, admitted, cells: replies })
 }

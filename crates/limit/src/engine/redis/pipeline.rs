@@ -19,7 +19,7 @@ use super::calls::{Calls, Time};
 use super::connector::{Connector, OpenError, Stream};
 use super::resp::{self, ReplyScan};
 use crate::clock;
-use crate::engine::{Cause, EngineError, Ran};
+use crate::engine::{Cause, EngineError, Execution};
 
 /// Calls that one connection has open, and calls that wait for one, at most each. More are refused.
 const IN_FLIGHT_MAX: usize = 4_096;
@@ -89,7 +89,7 @@ enum End {
 }
 
 /// What became of an attempt to make a call.
-enum Begun {
+enum CallStart {
     Call(usize),
     /// Wait until the stage changes.
     Wait(version::Receiver<u64>),
@@ -114,9 +114,9 @@ impl Pipeline {
     ) -> Result<Value, EngineError> {
         loop {
             match self.begin(until, asking, &write)? {
-                Begun::Call(id) => return Call { pipeline: self, id }.await,
-                Begun::Wait(mut changed) => {
-                    let _waits = Connecting::begin(self)?;
+                CallStart::Call(id) => return Call { pipeline: self, id }.await,
+                CallStart::Wait(mut changed) => {
+                    let _waits = ConnectionWait::begin(self)?;
                     let until = tokio::time::Instant::from_std(until);
                     // The sender lives as long as `self`.
                     if timeout_at(until, changed.changed()).await.is_err() {
@@ -132,7 +132,7 @@ impl Pipeline {
         until: Instant,
         asking: bool,
         write: impl Fn(&mut Vec<u8>),
-    ) -> Result<Begun, EngineError> {
+    ) -> Result<CallStart, EngineError> {
         let mut state = self.lock();
         match state.stage {
             Stage::Open => {
@@ -157,7 +157,7 @@ impl Pipeline {
                 if let Some(driver) = driver {
                     driver.wake();
                 }
-                Ok(Begun::Call(id))
+                Ok(CallStart::Call(id))
             }
             Stage::Away(cause) => {
                 state.asked = Some(clock::monotonic());
@@ -165,13 +165,13 @@ impl Pipeline {
             }
             Stage::Closed => Err(not_run(Cause::Connection)),
             Stage::Idle if state.is_retired => Err(not_run(Cause::Connection)),
-            Stage::Connecting => Ok(Begun::Wait(self.changed.subscribe())),
+            Stage::Connecting => Ok(CallStart::Wait(self.changed.subscribe())),
             Stage::Idle => {
                 state.stage = Stage::Connecting;
                 let changed = self.changed.subscribe();
                 drop(state);
-                tokio::spawn(run(Running(Arc::clone(self))));
-                Ok(Begun::Wait(changed))
+                tokio::spawn(run(PipelineTask(Arc::clone(self))));
+                Ok(CallStart::Wait(changed))
             }
         }
     }
@@ -246,7 +246,7 @@ impl Pipeline {
 }
 
 fn not_run(cause: Cause) -> EngineError {
-    EngineError { cause, ran: Ran::No }
+    EngineError { cause, ran: Execution::No }
 }
 
 /// A call in flight. It is forgotten when it is dropped.
@@ -276,9 +276,9 @@ impl Drop for Call<'_> {
 }
 
 /// A call that waits for the connection, counted.
-struct Connecting<'p>(&'p Pipeline);
+struct ConnectionWait<'p>(&'p Pipeline);
 
-impl<'p> Connecting<'p> {
+impl<'p> ConnectionWait<'p> {
     fn begin(pipeline: &'p Pipeline) -> Result<Self, EngineError> {
         let mut state = pipeline.lock();
         if state.connecting >= IN_FLIGHT_MAX {
@@ -289,23 +289,23 @@ impl<'p> Connecting<'p> {
     }
 }
 
-impl Drop for Connecting<'_> {
+impl Drop for ConnectionWait<'_> {
     fn drop(&mut self) {
         self.0.lock().connecting -= 1;
     }
 }
 
 /// The task of a pipeline. When it ends, in whatever way, so does its connection.
-struct Running(Arc<Pipeline>);
+struct PipelineTask(Arc<Pipeline>);
 
-impl Drop for Running {
+impl Drop for PipelineTask {
     fn drop(&mut self) {
         self.0.set(Stage::Idle);
     }
 }
 
 /// Connects, serves the connection until it ends, and connects again while calls need it.
-async fn run(running: Running) {
+async fn run(running: PipelineTask) {
     let pipeline = &running.0;
     let (mut pause, mut is_probe) = (RETRY_MIN, false);
     loop {

@@ -10,7 +10,7 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 /// What was received is not a reply, or one that is too large.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reply is not valid RESP3, or larger than 64 MiB")]
-pub(super) struct Malformed;
+pub(super) struct MalformedReply;
 
 /// Begins a command of this many words.
 pub(super) fn begin(out: &mut Vec<u8>, words: usize) {
@@ -53,14 +53,14 @@ impl Default for ReplyScan {
 impl ReplyScan {
     /// The length of the reply at the start of `input`, if all of it is there. The next call then
     /// expects another reply, at the start of its own input.
-    pub(super) fn end(&mut self, input: &[u8]) -> Result<Option<usize>, Malformed> {
+    pub(super) fn end(&mut self, input: &[u8]) -> Result<Option<usize>, MalformedReply> {
         while self.values > 0 {
             let Some(rest) = input.get(self.at..) else { return Ok(None) };
             let Some(line_end) = memchr::memchr(b'\n', rest) else {
-                return if input.len() > REPLY_BYTES_MAX { Err(Malformed) } else { Ok(None) };
+                return if input.len() > REPLY_BYTES_MAX { Err(MalformedReply) } else { Ok(None) };
             };
             let (Some(kind), Some(line)) = (rest.first(), rest.get(1..line_end)) else {
-                return Err(Malformed);
+                return Err(MalformedReply);
             };
             let mut next = self.at + line_end + 1;
             let mut inside = 0;
@@ -75,10 +75,10 @@ impl ReplyScan {
                 b'%' => inside = 2 * length(line)?.unwrap_or(0),
                 // Attributes come before the value that they describe.
                 b'|' => inside = 2 * length(line)?.unwrap_or(0) + 1,
-                _ => return Err(Malformed),
+                _ => return Err(MalformedReply),
             }
             if next > REPLY_BYTES_MAX {
-                return Err(Malformed);
+                return Err(MalformedReply);
             }
             // The value's bytes may not be there yet: its line is scanned again then.
             if next > input.len() {
@@ -92,12 +92,13 @@ impl ReplyScan {
 }
 
 /// The number in a line that ends with a carriage return; `None` if it is -1, which stands for nil.
-fn length(line: &[u8]) -> Result<Option<usize>, Malformed> {
-    let digits = line.strip_suffix(b"\r").ok_or(Malformed)?;
-    let number: i64 = str::from_utf8(digits).ok().and_then(|d| d.parse().ok()).ok_or(Malformed)?;
+fn length(line: &[u8]) -> Result<Option<usize>, MalformedReply> {
+    let digits = line.strip_suffix(b"\r").ok_or(MalformedReply)?;
+    let number: i64 =
+        str::from_utf8(digits).ok().and_then(|d| d.parse().ok()).ok_or(MalformedReply)?;
     match usize::try_from(number) {
         Ok(number) if number <= REPLY_BYTES_MAX => Ok(Some(number)),
-        Ok(_) => Err(Malformed),
+        Ok(_) => Err(MalformedReply),
         Err(_) => Ok(None),
     }
 }
@@ -172,9 +173,13 @@ mod tests {
     fn what_is_no_reply_is_refused() {
         for wrong in ["HTTP/1.1 400\r\n", "\r\n", "$x\r\n", "$5\n", "$99999999999\r\n", "*1.5\r\n"]
         {
-            assert_eq!(ReplyScan::default().end(wrong.as_bytes()), Err(Malformed), "{wrong:?}");
+            assert_eq!(
+                ReplyScan::default().end(wrong.as_bytes()),
+                Err(MalformedReply),
+                "{wrong:?}"
+            );
         }
         let endless = vec![b'+'; REPLY_BYTES_MAX + 1];
-        assert_eq!(ReplyScan::default().end(&endless), Err(Malformed));
+        assert_eq!(ReplyScan::default().end(&endless), Err(MalformedReply));
     }
 }

@@ -18,7 +18,7 @@ use super::link::Link;
 use super::topology::Topology;
 use super::{failure, text};
 use crate::clock;
-use crate::engine::{Cause, EngineError, Ran, RedisMode};
+use crate::engine::{Cause, EngineError, Execution, RedisMode};
 
 /// Pause between two readings.
 const READ_EVERY: Duration = Duration::from_millis(100);
@@ -93,7 +93,7 @@ impl Watch {
         link: &Arc<Link>,
         until: Instant,
     ) -> Result<Arc<Topology>, EngineError> {
-        let not_run = |cause| EngineError { cause, ran: Ran::No };
+        let not_run = |cause| EngineError { cause, ran: Execution::No };
         let mut changed = self.changed.subscribe();
         loop {
             if let Some(topology) = self.topology() {
@@ -141,7 +141,7 @@ impl Watch {
         } else if !state.is_closed {
             state.is_running = true;
             drop(state);
-            tokio::spawn(run(Running(Arc::clone(link))));
+            tokio::spawn(run(ReadTask(Arc::clone(link))));
         }
     }
 
@@ -195,15 +195,15 @@ impl Watch {
 }
 
 /// The task that reads. When it ends, in whatever way, the next failure starts another.
-struct Running(Arc<Link>);
+struct ReadTask(Arc<Link>);
 
-impl Drop for Running {
+impl Drop for ReadTask {
     fn drop(&mut self) {
         self.0.watch.lock().is_running = false;
     }
 }
 
-async fn run(running: Running) {
+async fn run(running: ReadTask) {
     let link = &running.0;
     loop {
         link.watch.lock().is_wanted = false;
@@ -262,7 +262,7 @@ async fn ask(link: &Arc<Link>, node: &Arc<str>) -> Result<Topology, EngineError>
     };
     let answer =
         |reply: Value| reply.extract_error().map_err(|error| failure::engine_error(&error));
-    let wrong = EngineError { cause: Cause::Cluster, ran: Ran::No };
+    let wrong = EngineError { cause: Cause::Cluster, ran: Execution::No };
     if let Some(master) = link.connector.sentinels_master() {
         let reply = query(["SENTINEL", "MASTER", master]).await?.extract_error();
         let why = match reply.as_ref().map(Topology::of_sentinel) {

@@ -7,8 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::format::{Kind, Reader, Unreadable};
-use super::{Embedded, Restored};
+use super::format::{FormatError, Kind, Reader};
+use super::{Embedded, RestoreSummary};
 use crate::clock;
 
 /// Files that can't be read are kept under this many names, at most.
@@ -38,7 +38,7 @@ pub enum SaveError {
 
 /// What was saved.
 #[derive(Clone, Copy, Debug)]
-pub struct Saved {
+pub struct SaveSummary {
     /// How many counters.
     pub counters: u64,
     /// The file's length.
@@ -95,7 +95,7 @@ impl Embedded {
                 snapshot = %path.display(),
                 "no snapshot of counters yet: they start at zero"
             ),
-            Ok(Some((at_us, Restored { counters, expired }))) => {
+            Ok(Some((at_us, RestoreSummary { counters, expired }))) => {
                 let age_s = self.now_us().saturating_sub(at_us) / 1_000_000;
                 let took_ms = began.elapsed().as_millis() as u64;
                 tracing::info!(snapshot = %path.display(), counters, expired, age_s, took_ms, "counters restored");
@@ -114,7 +114,7 @@ impl Embedded {
     }
 
     /// Returns when the snapshot was written, and what was restored; `None` without a file.
-    fn restore_from(&self, path: &Path) -> Result<Option<(u64, Restored)>, Unreadable> {
+    fn restore_from(&self, path: &Path) -> Result<Option<(u64, RestoreSummary)>, FormatError> {
         let file = match File::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -128,7 +128,7 @@ impl Embedded {
             }
             let restored = self.read_counters(&mut reader, Kind::End, used)?;
             reader.end()?;
-            Ok::<_, Unreadable>((header.at_us, restored))
+            Ok::<_, FormatError>((header.at_us, restored))
         };
         // First to its end, so that nothing is used of a file that is not whole.
         read(false)?;
@@ -151,7 +151,7 @@ impl Embedded {
     ///
     /// # Errors
     /// See [`SaveError`]. The file is a whole one in any case.
-    pub fn save(&self) -> Result<Option<Saved>, SaveError> {
+    pub fn save(&self) -> Result<Option<SaveSummary>, SaveError> {
         let Some(path) = self.snapshot_path() else {
             *self.snapshot_file() = None;
             return Ok(None);
@@ -164,7 +164,7 @@ impl Embedded {
         self.write_file(&path).inspect_err(|_| self.set_unsaved()).map(Some)
     }
 
-    fn write_file(&self, path: &Path) -> Result<Saved, SaveError> {
+    fn write_file(&self, path: &Path) -> Result<SaveSummary, SaveError> {
         let (began, aside) = (clock::monotonic(), with_suffix(path, ".new"));
         // What a process left that was killed. Made anew, so that it is ours whatever was there.
         match std::fs::remove_file(&aside) {
@@ -184,7 +184,7 @@ impl Embedded {
             // It may be what has filled the disk. After the rename there is none.
             let _ = std::fs::remove_file(&aside);
         })?;
-        Ok(Saved { counters, bytes, took: began.elapsed() })
+        Ok(SaveSummary { counters, bytes, took: began.elapsed() })
     }
 
     fn write_and_rename(

@@ -50,7 +50,7 @@ impl Kind {
 
 /// Why saved counters can't be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum FormatError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("found no snapshot of Weir's, expected one that begins with \"weir snapshot 1\"")]
@@ -116,16 +116,16 @@ pub(super) struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    pub(super) fn new(mut input: R) -> Result<Self, Unreadable> {
+    pub(super) fn new(mut input: R) -> Result<Self, FormatError> {
         let mut magic = [0; MAGIC.len()];
         read_exact(&mut input, &mut magic, 0).map_err(|error| match error {
-            Unreadable::Torn(_) => Unreadable::Foreign,
+            FormatError::Torn(_) => FormatError::Foreign,
             other => other,
         })?;
         match magic {
             _ if magic == *MAGIC => {}
-            _ if magic.starts_with(MAGIC_OF_ANY_VERSION) => return Err(Unreadable::Version),
-            _ => return Err(Unreadable::Foreign),
+            _ if magic.starts_with(MAGIC_OF_ANY_VERSION) => return Err(FormatError::Version),
+            _ => return Err(FormatError::Foreign),
         }
         let at = MAGIC.len() as u64;
         Ok(Self { input, digest: first_digest(), at, peeked: None, payload: Vec::new() })
@@ -137,12 +137,12 @@ impl<R: Read> Reader<R> {
     }
 
     /// The kind of the next block, which may turn out to be wrong when that is read.
-    pub(super) fn peek(&mut self) -> Result<Kind, Unreadable> {
+    pub(super) fn peek(&mut self) -> Result<Kind, FormatError> {
         let byte = self.kind()?;
-        Kind::of(byte).ok_or(Unreadable::Nonsense(self.at()))
+        Kind::of(byte).ok_or(FormatError::Nonsense(self.at()))
     }
 
-    fn kind(&mut self) -> Result<u8, Unreadable> {
+    fn kind(&mut self) -> Result<u8, FormatError> {
         if let Some(byte) = self.peeked {
             return Ok(byte);
         }
@@ -154,16 +154,16 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads the next block, whose digest is right.
-    pub(super) fn block(&mut self) -> Result<(Kind, &[u8]), Unreadable> {
+    pub(super) fn block(&mut self) -> Result<(Kind, &[u8]), FormatError> {
         let begins = self.at();
         let byte = self.kind()?;
         self.peeked = None;
-        let kind = Kind::of(byte).ok_or(Unreadable::Nonsense(begins))?;
+        let kind = Kind::of(byte).ok_or(FormatError::Nonsense(begins))?;
         let mut length = [0; 4];
         self.read(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > BLOCK_BYTES_MAX {
-            return Err(Unreadable::Nonsense(begins));
+            return Err(FormatError::Nonsense(begins));
         }
         let mut payload = std::mem::take(&mut self.payload);
         payload.resize(length, 0);
@@ -173,13 +173,13 @@ impl<R: Read> Reader<R> {
         self.digest = next_digest(&self.digest, byte, &payload);
         self.payload = payload;
         if digest != self.digest {
-            return Err(Unreadable::Digest(begins));
+            return Err(FormatError::Digest(begins));
         }
         Ok((kind, &self.payload))
     }
 
     /// Whether nothing follows. Waits for the next block, or the end.
-    pub(super) fn is_at_the_end(&mut self) -> Result<bool, Unreadable> {
+    pub(super) fn is_at_the_end(&mut self) -> Result<bool, FormatError> {
         if self.peeked.is_some() {
             return Ok(false);
         }
@@ -199,14 +199,14 @@ impl<R: Read> Reader<R> {
     }
 
     /// Checks that nothing follows.
-    pub(super) fn end(mut self) -> Result<(), Unreadable> {
+    pub(super) fn end(mut self) -> Result<(), FormatError> {
         match self.input.read(&mut [0; 1])? {
             0 => Ok(()),
-            _ => Err(Unreadable::Nonsense(self.at)),
+            _ => Err(FormatError::Nonsense(self.at)),
         }
     }
 
-    fn read(&mut self, bytes: &mut [u8]) -> Result<(), Unreadable> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), FormatError> {
         read_exact(&mut self.input, bytes, self.at)?;
         self.at += bytes.len() as u64;
         Ok(())
@@ -214,11 +214,11 @@ impl<R: Read> Reader<R> {
 }
 
 /// Fills `bytes`, which begin at the byte `at` of the input.
-fn read_exact(input: &mut impl Read, bytes: &mut [u8], at: u64) -> Result<(), Unreadable> {
+fn read_exact(input: &mut impl Read, bytes: &mut [u8], at: u64) -> Result<(), FormatError> {
     let mut filled = 0;
     while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         match input.read(rest) {
-            Ok(0) => return Err(Unreadable::Torn(at + filled as u64)),
+            Ok(0) => return Err(FormatError::Torn(at + filled as u64)),
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),
@@ -299,7 +299,7 @@ mod tests {
         writer.out
     }
 
-    fn read(bytes: &[u8]) -> Result<Vec<(Kind, Vec<u8>)>, Unreadable> {
+    fn read(bytes: &[u8]) -> Result<Vec<(Kind, Vec<u8>)>, FormatError> {
         let mut reader = Reader::new(bytes)?;
         let mut all = Vec::new();
         loop {
@@ -326,7 +326,7 @@ mod tests {
         let whole = written();
         for length in 0..whole.len() {
             let error = read(&whole[..length]).unwrap_err();
-            let torn = matches!(error, Unreadable::Torn(at) if at == length as u64);
+            let torn = matches!(error, FormatError::Torn(at) if at == length as u64);
             assert!(torn || length < MAGIC.len(), "{length}: {error}");
         }
         for at in 0..whole.len() {
@@ -337,8 +337,8 @@ mod tests {
             }
         }
         let version = [b"weir snapshot 9\n", &whole[MAGIC.len()..]].concat();
-        assert!(matches!(read(&version), Err(Unreadable::Version)));
-        assert!(matches!(read(b"#!/bin/sh\necho hello, I am a script"), Err(Unreadable::Foreign)));
+        assert!(matches!(read(&version), Err(FormatError::Version)));
+        assert!(matches!(read(b"#!/bin/sh\necho hello, I am a script"), Err(FormatError::Foreign)));
     }
 
     #[test]
@@ -346,6 +346,6 @@ mod tests {
         let (one, block) = (written(), MAGIC.len()..MAGIC.len() + 1 + 4 + 1 + DIGEST_BYTES);
         let twice = [&one[..block.end], &one[block.clone()], &one[block.end..]].concat();
         let error = read(&twice).unwrap_err();
-        assert!(matches!(error, Unreadable::Digest(at) if at == block.end as u64), "{error}");
+        assert!(matches!(error, FormatError::Digest(at) if at == block.end as u64), "{error}");
     }
 }

@@ -15,18 +15,18 @@ mod transfer;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use super::counters::Stored;
+use super::counters::CounterContent;
 use super::embedded::SHARDS;
-use super::shard::{Entry, Place, Which};
+use super::shard::{CopyMode, CopyPosition, Entry};
 use super::{Embedded, Space};
-use format::{Kind, Reader, Unreadable, Writer};
+use format::{FormatError, Kind, Reader, Writer};
 
 pub(super) use file::SnapshotFile;
-pub use file::{SaveError, Saved};
+pub use file::{SaveError, SaveSummary};
 pub(super) use format::Bytes;
-pub use operations::{Followed, ReceivingOperations, SendingOperations};
 pub(super) use operations::{Journal, Operation};
-pub use transfer::{NotReceived, Receiving, Sending};
+pub use operations::{OperationCounts, OperationReceiver, OperationSender};
+pub use transfer::{CounterReceiver, CounterSender, ReceiveError};
 
 /// Bytes of the random salt of keys.
 pub(super) const SALT_BYTES: usize = 32;
@@ -60,7 +60,7 @@ impl Header {
 
 /// What was restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Restored {
+struct RestoreSummary {
     counters: u64,
     /// Counters that had lost their meaning meanwhile.
     expired: u64,
@@ -87,19 +87,19 @@ impl Embedded {
 
     /// Writes counters, those of each shard in blocks that begin with its index (2 bytes); returns
     /// how many. In a hand-over, what was removed comes before what changed.
-    fn write_counters<W: Write>(&self, writer: &mut Writer<W>, which: Which) -> io::Result<u64> {
+    fn write_counters<W: Write>(&self, writer: &mut Writer<W>, which: CopyMode) -> io::Result<u64> {
         let (mut block, mut count) = (Vec::with_capacity(2 * BLOCK_BYTES), 0);
         for index in 0..SHARDS {
             let shard = (index as u16).to_le_bytes();
-            let Some(copying) = Copying::begin(self, index, which) else { continue };
-            if which == Which::SinceFirst {
+            let Some(copying) = ShardCopy::begin(self, index, which) else { continue };
+            if which == CopyMode::SinceFirst {
                 for ids in copying.removed().chunks(BLOCK_BYTES / size_of::<u128>()) {
                     let ids = ids.iter().flat_map(|id| id.to_le_bytes());
                     let block: Vec<u8> = shard.into_iter().chain(ids).collect();
                     writer.block(Kind::Removed, &block)?;
                 }
             }
-            let mut place = Some(Place::FIRST);
+            let mut place = Some(CopyPosition::FIRST);
             while let Some(from) = place {
                 if block.is_empty() {
                     block.extend_from_slice(&shard);
@@ -128,9 +128,9 @@ impl Embedded {
                 for id in shard.take_removed() {
                     removed.last().extend_from_slice(&id.to_le_bytes());
                 }
-                let mut place = Some(Place::FIRST);
+                let mut place = Some(CopyPosition::FIRST);
                 while let Some(from) = place {
-                    place = shard.copy(from, Which::SinceFirst, usize::MAX, |id, entry| {
+                    place = shard.copy(from, CopyMode::SinceFirst, usize::MAX, |id, entry| {
                         count += write_counter(id, entry, counters.last());
                     });
                 }
@@ -145,20 +145,20 @@ impl Embedded {
     /// Writes a whole snapshot; returns the number of counters.
     fn write_snapshot<W: Write>(&self, out: W) -> io::Result<(Writer<W>, u64)> {
         let mut writer = self.write_head(out)?;
-        let count = self.write_counters(&mut writer, Which::All)?;
+        let count = self.write_counters(&mut writer, CopyMode::All)?;
         writer.block(Kind::End, &count.to_le_bytes())?;
         writer.flush()?;
         Ok((writer, count))
     }
 
     /// Reads the header, which must name the secret that is configured.
-    fn read_header<R: Read>(&self, reader: &mut Reader<R>) -> Result<Header, Unreadable> {
+    fn read_header<R: Read>(&self, reader: &mut Reader<R>) -> Result<Header, FormatError> {
         let at = reader.at();
         let header = match reader.block()? {
-            (Kind::Header, payload) => Header::read(payload).ok_or(Unreadable::Nonsense(at))?,
-            _ => return Err(Unreadable::Nonsense(at)),
+            (Kind::Header, payload) => Header::read(payload).ok_or(FormatError::Nonsense(at))?,
+            _ => return Err(FormatError::Nonsense(at)),
         };
-        if header.secret_id == self.secret_id() { Ok(header) } else { Err(Unreadable::Secret) }
+        if header.secret_id == self.secret_id() { Ok(header) } else { Err(FormatError::Secret) }
     }
 
     /// Reads counters up to a block of the kind `until`. Unless they are `used`, they are only
@@ -168,8 +168,8 @@ impl Embedded {
         reader: &mut Reader<R>,
         until: Kind,
         used: bool,
-    ) -> Result<Restored, Unreadable> {
-        let (mut restored, now_us) = (Restored::default(), self.now_us());
+    ) -> Result<RestoreSummary, FormatError> {
+        let (mut restored, now_us) = (RestoreSummary::default(), self.now_us());
         loop {
             let at = reader.at();
             let (kind, payload) = reader.block()?;
@@ -178,15 +178,15 @@ impl Embedded {
                 Kind::End if until == Kind::End => {
                     let count = restored.counters + restored.expired;
                     let whole = bytes.u64() == Some(count) && bytes.is_empty();
-                    return if whole { Ok(restored) } else { Err(Unreadable::Nonsense(at)) };
+                    return if whole { Ok(restored) } else { Err(FormatError::Nonsense(at)) };
                 }
                 _ if kind == until => return Ok(restored),
                 Kind::Spaces => while self.read_space(&mut bytes, used).is_some() {},
                 Kind::Counters | Kind::Removed => {
                     let shard = bytes.u16().map(usize::from).filter(|shard| *shard < SHARDS);
-                    let shard = shard.ok_or(Unreadable::Nonsense(at))?;
+                    let shard = shard.ok_or(FormatError::Nonsense(at))?;
                     while kind == Kind::Removed && !bytes.is_empty() {
-                        let id = bytes.u128().ok_or(Unreadable::Nonsense(at))?;
+                        let id = bytes.u128().ok_or(FormatError::Nonsense(at))?;
                         if used {
                             self.remove(shard, id);
                         }
@@ -203,11 +203,11 @@ impl Embedded {
                     }
                 }
                 Kind::Header | Kind::Pause | Kind::End | Kind::Operations => {
-                    return Err(Unreadable::Nonsense(at));
+                    return Err(FormatError::Nonsense(at));
                 }
             }
             if !bytes.is_empty() {
-                return Err(Unreadable::Nonsense(at));
+                return Err(FormatError::Nonsense(at));
             }
         }
     }
@@ -239,7 +239,7 @@ fn write_counter(id: u128, entry: &Entry, block: &mut Vec<u8>) -> u64 {
 fn read_counter(bytes: &mut Bytes<'_>) -> Option<(u128, Entry)> {
     let mut rest = Bytes(bytes.0);
     let (id, expire_us) = (rest.u128()?, rest.u64()?);
-    let counter = Stored::read(&mut rest)?;
+    let counter = CounterContent::read(&mut rest)?;
     *bytes = rest;
     Some((id, Entry::new(counter, expire_us)))
 }
@@ -282,13 +282,13 @@ impl Blocks {
 }
 
 /// A copy of one shard. While it lives, the shard merges no segments.
-struct Copying<'a> {
+struct ShardCopy<'a> {
     engine: &'a Embedded,
     shard: usize,
 }
 
-impl<'a> Copying<'a> {
-    fn begin(engine: &'a Embedded, shard: usize, which: Which) -> Option<Self> {
+impl<'a> ShardCopy<'a> {
+    fn begin(engine: &'a Embedded, shard: usize, which: CopyMode) -> Option<Self> {
         engine.shard_at(shard)?.begin_copy(which);
         Some(Self { engine, shard })
     }
@@ -299,12 +299,17 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies the next few counters.
-    fn next(&self, from: Place, which: Which, copy: impl FnMut(u128, &Entry)) -> Option<Place> {
+    fn next(
+        &self,
+        from: CopyPosition,
+        which: CopyMode,
+        copy: impl FnMut(u128, &Entry),
+    ) -> Option<CopyPosition> {
         self.engine.shard_at(self.shard)?.copy(from, which, KEYS_PER_LOCK, copy)
     }
 }
 
-impl Drop for Copying<'_> {
+impl Drop for ShardCopy<'_> {
     fn drop(&mut self) {
         if let Some(mut shard) = self.engine.shard_at(self.shard) {
             shard.end_copy();

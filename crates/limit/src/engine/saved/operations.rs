@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
-use super::format::{Bytes, Kind, Reader, Unreadable, Writer};
-use super::{BLOCK_BYTES, Embedded, NotReceived};
+use super::format::{Bytes, FormatError, Kind, Reader, Writer};
+use super::{BLOCK_BYTES, Embedded, ReceiveError};
 use crate::engine::{
-    Cell, Cells, Charged, Engine, Key, Kind as ProgramKind, NUMBERS_MAX, Program, Space, scripts,
+    Cell, Cells, ChargeReply, Engine, Key, Kind as ProgramKind, NUMBERS_MAX, Program, Space,
+    scripts,
 };
 
 /// Operations that wait to be sent, at most. Those beyond it are lost, and counted.
@@ -161,7 +162,7 @@ impl Journal {
 
 /// How many operations followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Followed {
+pub struct OperationCounts {
     /// Those that were sent, or done.
     pub done: u64,
     /// Those that were not: too many at once, no room for the counter, or a program that the new
@@ -170,19 +171,19 @@ pub struct Followed {
 }
 
 /// Sends operations to the new process.
-pub struct SendingOperations<W> {
+pub struct OperationSender<W> {
     writer: Writer<W>,
     receiver: Receiver<Operation>,
     lost: Arc<AtomicU64>,
 }
 
-impl<W> std::fmt::Debug for SendingOperations<W> {
+impl<W> std::fmt::Debug for OperationSender<W> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("SendingOperations")
     }
 }
 
-impl<W: Write> SendingOperations<W> {
+impl<W: Write> OperationSender<W> {
     /// Its journal ends when the last copy of it is dropped.
     pub(super) fn new(writer: Writer<W>) -> (Self, Journal) {
         let (sender, receiver) = sync_channel(WAITING_MAX);
@@ -199,7 +200,7 @@ impl<W: Write> SendingOperations<W> {
     ///
     /// # Errors
     /// The other process is gone.
-    pub fn run(mut self) -> io::Result<Followed> {
+    pub fn run(mut self) -> io::Result<OperationCounts> {
         let (mut block, mut texts, mut done) = (Vec::new(), Texts::default(), 0);
         loop {
             let operation = match self.receiver.try_recv() {
@@ -218,7 +219,7 @@ impl<W: Write> SendingOperations<W> {
             }
         }
         self.flush(&mut block)?;
-        Ok(Followed { done, lost: self.lost.load(Ordering::Relaxed) })
+        Ok(OperationCounts { done, lost: self.lost.load(Ordering::Relaxed) })
     }
 
     fn flush(&mut self, block: &mut Vec<u8>) -> io::Result<()> {
@@ -232,19 +233,19 @@ impl<W: Write> SendingOperations<W> {
 }
 
 /// Receives operations from the old process.
-pub struct ReceivingOperations<R> {
+pub struct OperationReceiver<R> {
     reader: Reader<R>,
     /// Whether its counters are counted here.
     useful: bool,
 }
 
-impl<R> std::fmt::Debug for ReceivingOperations<R> {
+impl<R> std::fmt::Debug for OperationReceiver<R> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("ReceivingOperations")
     }
 }
 
-impl<R: Read> ReceivingOperations<R> {
+impl<R: Read> OperationReceiver<R> {
     pub(super) fn new(reader: Reader<R>, useful: bool) -> Self {
         Self { reader, useful }
     }
@@ -253,18 +254,18 @@ impl<R: Read> ReceivingOperations<R> {
     ///
     /// # Errors
     /// Something else came than operations.
-    pub fn run(mut self, engine: &Engine) -> Result<Followed, NotReceived> {
-        let mut followed = Followed::default();
-        let (mut programs, mut short) = (Programs::default(), Short::default());
+    pub fn run(mut self, engine: &Engine) -> Result<OperationCounts, ReceiveError> {
+        let mut followed = OperationCounts::default();
+        let (mut programs, mut short) = (Programs::default(), Shortfall::default());
         while !self.reader.is_at_the_end()? {
             let at = self.reader.at();
             let (Kind::Operations, payload) = self.reader.block()? else {
-                return Err(Unreadable::Nonsense(at).into());
+                return Err(FormatError::Nonsense(at).into());
             };
             let mut bytes = Bytes(payload);
             while !bytes.is_empty() {
                 let operation = Operation::read(&mut bytes, &mut programs);
-                let operation = operation.ok_or(Unreadable::Nonsense(at))?;
+                let operation = operation.ok_or(FormatError::Nonsense(at))?;
                 let done = match (engine, operation) {
                     (Engine::Embedded(engine), Some(operation)) if self.useful => {
                         engine.repeat(operation, &mut short)
@@ -282,9 +283,9 @@ impl<R: Read> ReceivingOperations<R> {
 /// Units by counter that were spent in the old process and not charged here. They can't be given
 /// back here either.
 #[derive(Default)]
-struct Short(HashMap<u128, u64>);
+struct Shortfall(HashMap<u128, u64>);
 
-impl Short {
+impl Shortfall {
     fn add(&mut self, counter: u128, units: u64) {
         if units > 0 && (self.0.len() < SHORT_MAX || self.0.contains_key(&counter)) {
             let short = self.0.entry(counter).or_default();
@@ -308,7 +309,7 @@ impl Embedded {
     /// Applies an operation of the old process to the same counter, at this process's time; returns
     /// whether all of it could be applied. A spend is charged up to what is left plus the debt that
     /// the limit allows.
-    fn repeat(&self, operation: Operation, short: &mut Short) -> bool {
+    fn repeat(&self, operation: Operation, short: &mut Shortfall) -> bool {
         match operation {
             Operation::Spent(cell) => {
                 let (cost, id) = (cell.cost, cell.key.id());
@@ -334,7 +335,7 @@ impl Embedded {
         let (cost, charges) = (cell.cost, scripts::has_charge(cell.program));
         let cells = Cells::from_iter([cell]);
         if charges {
-            let units = |charged: Charged| charged.units.first().copied().flatten();
+            let units = |charged: ChargeReply| charged.units.first().copied().flatten();
             return self.charge(&cells).ok().and_then(units).unwrap_or(0);
         }
         if self.take(&cells).is_ok_and(|taken| taken.admitted) { cost } else { 0 }
@@ -350,7 +351,7 @@ mod tests {
 
     use super::super::super::testing::{ALL, FIXED_WINDOW, SECOND_US, START_US, cell, cost, one};
     use super::super::super::{CellReply, EmbeddedSettings, Settings};
-    use super::super::{Receiving, Sending};
+    use super::super::{CounterReceiver, CounterSender};
     use super::*;
     use crate::clock::Clock;
     use crate::telemetry::Metrics;
@@ -379,24 +380,24 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Act {
+    enum Action {
         Take { counters: Vec<usize>, cost: u64 },
         Charge { counter: usize, cost: u64 },
         GiveBack { take: prop::sample::Index, cost: u64 },
         Reset { counter: usize },
     }
 
-    fn act() -> impl Strategy<Value = Act> {
+    fn act() -> impl Strategy<Value = Action> {
         let counter = || 0..2 * ALL.len();
         let counters = prop::collection::hash_set(counter(), 1..3);
         prop_oneof![
             6 => (counters, 0..6_u64).prop_map(|(counters, cost)| {
-                Act::Take { counters: counters.into_iter().collect(), cost }
+                Action::Take { counters: counters.into_iter().collect(), cost }
             }),
-            2 => (counter(), 1..9_u64).prop_map(|(counter, cost)| Act::Charge { counter, cost }),
+            2 => (counter(), 1..9_u64).prop_map(|(counter, cost)| Action::Charge { counter, cost }),
             2 => (any::<prop::sample::Index>(), 1..4_u64)
-                .prop_map(|(take, cost)| Act::GiveBack { take, cost }),
-            1 => counter().prop_map(|counter| Act::Reset { counter }),
+                .prop_map(|(take, cost)| Action::GiveBack { take, cost }),
+            1 => counter().prop_map(|counter| Action::Reset { counter }),
         ]
     }
 
@@ -404,9 +405,9 @@ mod tests {
     struct Used<'a>(&'a Embedded, Vec<(Cell, u64)>);
 
     impl Used<'_> {
-        fn act(&mut self, act: &Act, member: u128) {
+        fn act(&mut self, act: &Action, member: u128) {
             match act {
-                Act::Take { counters, cost: units } => {
+                Action::Take { counters, cost: units } => {
                     let cells = counters.iter().map(|nth| Cell { member, ..counter(*nth) });
                     let cells: Cells = cells.map(|cell| cost(&cell, *units)).collect();
                     let taken = self.0.take(&cells).unwrap();
@@ -414,19 +415,19 @@ mod tests {
                         self.1.extend(cells.into_iter().map(|cell| (cell, taken.at_us)));
                     }
                 }
-                Act::Charge { counter: nth, cost: units } => {
+                Action::Charge { counter: nth, cost: units } => {
                     let cell = Cell { member, ..cost(&counter(*nth), *units) };
                     if scripts::has_charge(cell.program) {
                         self.0.charge(&one(&cell)).unwrap();
                     }
                 }
-                Act::GiveBack { take, cost: units } => {
+                Action::GiveBack { take, cost: units } => {
                     if let Some((cell, at_us)) = self.1.get(take.index(self.1.len().max(1))) {
                         let units = (*units).min(cell.cost);
                         self.0.give_back(&one(&cost(cell, units)), *at_us).unwrap();
                     }
                 }
-                Act::Reset { counter: nth } => self.0.reset(&counter(*nth).key),
+                Action::Reset { counter: nth } => self.0.reset(&counter(*nth).key),
             }
         }
 
@@ -453,7 +454,7 @@ mod tests {
             let mut used = Used(embedded(&old), Vec::new());
             let (begins, ends) = (begins.min(acts.len()), begins.max(ends).min(acts.len()));
             let mut acts = acts.iter().zip(1_u128..);
-            let mut both = |acts: &mut dyn Iterator<Item = (&(Act, u64), u128)>, waits: bool| {
+            let mut both = |acts: &mut dyn Iterator<Item = (&(Action, u64), u128)>, waits: bool| {
                 for ((act, wait_us), member) in acts {
                     if waits {
                         clock.step(*wait_us as i64);
@@ -464,14 +465,14 @@ mod tests {
             };
             both(&mut acts.by_ref().take(begins), true);
             let mut bytes = Vec::new();
-            let sending = Sending::begin(&old, &mut bytes).unwrap();
+            let sending = CounterSender::begin(&old, &mut bytes).unwrap();
             both(&mut acts.by_ref().take(ends - begins), true);
             let (_, operations) = sending.finish().unwrap();
             // All at once, as the new process does them later.
             both(&mut acts, false);
             old.end_operations();
             let sent = operations.run().unwrap();
-            let (receiving, _) = Receiving::begin(&new, bytes.as_slice()).unwrap();
+            let (receiving, _) = CounterReceiver::begin(&new, bytes.as_slice()).unwrap();
             let (_, operations) = receiving.finish(&new).unwrap();
             let received = operations.run(&new).unwrap();
             prop_assert_eq!((received.done, sent.lost, received.lost), (sent.done, 0, 0));
@@ -508,12 +509,12 @@ mod tests {
                 })
                 .collect();
             let receiver = scope.spawn(|| {
-                let (receiving, _) = Receiving::begin(&new, &theirs).unwrap();
+                let (receiving, _) = CounterReceiver::begin(&new, &theirs).unwrap();
                 let (_, operations) = receiving.finish(&new).unwrap();
                 stop.store(true, Ordering::Relaxed);
                 operations.run(&new).unwrap()
             });
-            let mut sending = Sending::begin(&old, ours).unwrap();
+            let mut sending = CounterSender::begin(&old, ours).unwrap();
             sending.catch_up().unwrap();
             let (_, operations) = sending.finish().unwrap();
             let sender = scope.spawn(move || operations.run().unwrap());
@@ -533,7 +534,7 @@ mod tests {
         let clock = Clock::virtual_at(START_US as i64);
         let (old, new, mut bytes) = (engine(&clock), engine(&clock), Vec::new());
         let limit = cell(&FIXED_WINDOW, "many", 1_000_000, 60 * SECOND_US, 0);
-        let (_, operations) = Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
+        let (_, operations) = CounterSender::begin(&old, &mut bytes).unwrap().finish().unwrap();
         let take = |_, _| embedded(&old).take(&one(&limit)).unwrap().at_us;
         let at_us = (0..WAITING_MAX + 5).fold(0, take);
         // There is room again, for the give-back of what was lost.
@@ -541,8 +542,8 @@ mod tests {
         embedded(&old).give_back(&one(&limit), at_us).unwrap();
         old.end_operations();
         let sent = operations.run().unwrap();
-        assert_eq!(sent, Followed { done: WAITING_MAX as u64 - 1, lost: 6 });
-        let (receiving, _) = Receiving::begin(&new, bytes.as_slice()).unwrap();
+        assert_eq!(sent, OperationCounts { done: WAITING_MAX as u64 - 1, lost: 6 });
+        let (receiving, _) = CounterReceiver::begin(&new, bytes.as_slice()).unwrap();
         receiving.finish(&new).unwrap().1.run(&new).unwrap();
         let left = embedded(&new).look(&one(&limit)).unwrap().cells[0].remaining;
         assert_eq!(left, 1_000_000 - sent.done);
@@ -555,17 +556,17 @@ mod tests {
             let clock = Clock::virtual_at(START_US as i64);
             let (old, new, mut bytes) = (engine(&clock), engine(&clock), Vec::new());
             let limit = Cell { member: 1, ..cell(program, "short", 10, 60 * SECOND_US, 10) };
-            let (_, operations) = Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
+            let (_, operations) = CounterSender::begin(&old, &mut bytes).unwrap().finish().unwrap();
             let at_us = embedded(&old).take(&one(&cost(&limit, 5))).unwrap().at_us;
             embedded(&old).give_back(&one(&cost(&limit, 5)), at_us).unwrap();
             old.end_operations();
             operations.run().unwrap();
-            let (receiving, _) = Receiving::begin(&new, bytes.as_slice()).unwrap();
+            let (receiving, _) = CounterReceiver::begin(&new, bytes.as_slice()).unwrap();
             let (_, operations) = receiving.finish(&new).unwrap();
             let others = Cell { member: 2, ..cost(&limit, 8) };
             assert!(embedded(&new).take(&one(&others)).unwrap().admitted);
             let followed = operations.run(&new).unwrap();
-            assert_eq!(followed, Followed { done: 1, lost: 1 }, "{}", program.name);
+            assert_eq!(followed, OperationCounts { done: 1, lost: 1 }, "{}", program.name);
             let left = embedded(&new).look(&one(&limit)).unwrap().cells[0].remaining;
             assert_eq!(left, 2, "{}: 8 are used", program.name);
         }
@@ -582,7 +583,7 @@ mod tests {
         };
         let clock = Clock::virtual_at(START_US as i64);
         let (old, new, mut bytes) = (engine(&clock), engine(&clock), Vec::new());
-        let sending = Sending::begin(&old, &mut bytes).unwrap();
+        let sending = CounterSender::begin(&old, &mut bytes).unwrap();
         let (_, operations) = sending.finish().unwrap();
         let limit = cell(&FIXED_WINDOW, "one", 10, 60 * SECOND_US, 0);
         let shard = embedded(&old).shard_at((limit.key.tag as usize) & 0xff).unwrap();
@@ -590,10 +591,10 @@ mod tests {
         drop(shard);
         embedded(&old).take(&one(&limit)).unwrap();
         old.end_operations();
-        assert_eq!(operations.run().unwrap(), Followed { done: 2, lost: 0 });
-        let (receiving, _) = Receiving::begin(&new, bytes.as_slice()).unwrap();
+        assert_eq!(operations.run().unwrap(), OperationCounts { done: 2, lost: 0 });
+        let (receiving, _) = CounterReceiver::begin(&new, bytes.as_slice()).unwrap();
         let (_, operations) = receiving.finish(&new).unwrap();
-        assert_eq!(operations.run(&new).unwrap(), Followed { done: 1, lost: 1 });
+        assert_eq!(operations.run(&new).unwrap(), OperationCounts { done: 1, lost: 1 });
         assert_eq!(embedded(&new).look(&one(&limit)).unwrap().cells[0].remaining, 9);
     }
 }

@@ -4,18 +4,18 @@
 
 use std::io::{self, Read, Write};
 
-use super::format::{Kind, Reader, Unreadable, Writer};
-use super::operations::{ReceivingOperations, SendingOperations};
-use super::{Embedded, Restored, Which};
+use super::format::{FormatError, Kind, Reader, Writer};
+use super::operations::{OperationReceiver, OperationSender};
+use super::{CopyMode, Embedded, RestoreSummary};
 use crate::engine::Engine;
 
 /// Sends the counters of this process.
-pub struct Sending<'a, W> {
+pub struct CounterSender<'a, W> {
     engine: Option<&'a Embedded>,
     writer: Writer<W>,
     /// Counters sent since the first pass.
     total: u64,
-    remembering: Remembering<'a>,
+    remembering: RemovalLog<'a>,
 }
 
 /// Passes over what changed while this process still decides, at most.
@@ -23,7 +23,7 @@ const ROUNDS_MAX: usize = 5;
 /// So few counters are sent within a millisecond or two.
 const FEW: u64 = 5_000;
 
-impl<'a, W: Write> Sending<'a, W> {
+impl<'a, W: Write> CounterSender<'a, W> {
     /// Sends all counters. On Redis there are none to send.
     ///
     /// # Errors
@@ -37,9 +37,9 @@ impl<'a, W: Write> Sending<'a, W> {
             Some(engine) => engine.write_head(out)?,
             None => Writer::new(out)?,
         };
-        let mut sending = Self { engine, writer, total: 0, remembering: Remembering(engine) };
+        let mut sending = Self { engine, writer, total: 0, remembering: RemovalLog(engine) };
         if let Some(engine) = engine {
-            engine.write_counters(&mut sending.writer, Which::First)?;
+            engine.write_counters(&mut sending.writer, CopyMode::First)?;
         }
         sending.writer.block(Kind::Pause, &[])?;
         sending.writer.flush()?;
@@ -47,14 +47,14 @@ impl<'a, W: Write> Sending<'a, W> {
     }
 
     /// Sends what changed since, while this process still decides, and again until that is little:
-    /// so that [`Sending::finish`] is short.
+    /// so that [`CounterSender::finish`] is short.
     ///
     /// # Errors
     /// The other process does not take them.
     pub fn catch_up(&mut self) -> io::Result<()> {
         for _ in 0..ROUNDS_MAX {
             let Some(engine) = self.engine else { break };
-            let count = engine.write_counters(&mut self.writer, Which::SinceFirst)?;
+            let count = engine.write_counters(&mut self.writer, CopyMode::SinceFirst)?;
             self.total += count;
             self.writer.flush()?;
             if count <= FEW {
@@ -69,9 +69,9 @@ impl<'a, W: Write> Sending<'a, W> {
     ///
     /// # Errors
     /// The other process does not take them.
-    pub fn finish(self) -> io::Result<(u64, SendingOperations<W>)> {
+    pub fn finish(self) -> io::Result<(u64, OperationSender<W>)> {
         let Self { engine, writer, total, remembering } = self;
-        let (mut sending, journal) = SendingOperations::new(writer);
+        let (mut sending, journal) = OperationSender::new(writer);
         let mut count = 0;
         if let Some(engine) = engine {
             count = engine.write_last(sending.writer(), &journal)?;
@@ -84,9 +84,9 @@ impl<'a, W: Write> Sending<'a, W> {
 }
 
 /// What is removed is remembered until this is dropped.
-struct Remembering<'a>(Option<&'a Embedded>);
+struct RemovalLog<'a>(Option<&'a Embedded>);
 
-impl Drop for Remembering<'_> {
+impl Drop for RemovalLog<'_> {
     fn drop(&mut self) {
         if let Some(engine) = self.0 {
             engine.forget_removed();
@@ -95,13 +95,13 @@ impl Drop for Remembering<'_> {
 }
 
 /// Receives the counters of the process before this one.
-pub struct Receiving<R> {
+pub struct CounterReceiver<R> {
     reader: Reader<R>,
     /// Whether they can be used here.
     useful: bool,
 }
 
-impl<R> std::fmt::Debug for Receiving<R> {
+impl<R> std::fmt::Debug for CounterReceiver<R> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Receiving {{ useful: {} }}", self.useful)
     }
@@ -110,20 +110,20 @@ impl<R> std::fmt::Debug for Receiving<R> {
 /// Why counters were not received, or not all.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct NotReceived(#[from] Unreadable);
+pub struct ReceiveError(#[from] FormatError);
 
-impl From<io::Error> for NotReceived {
+impl From<io::Error> for ReceiveError {
     fn from(error: io::Error) -> Self {
         Self(error.into())
     }
 }
 
-impl<R: Read> Receiving<R> {
+impl<R: Read> CounterReceiver<R> {
     /// Receives all counters, before any is used; returns how many.
     ///
     /// # Errors
     /// The other process is gone, or sends something else.
-    pub fn begin(engine: &Engine, input: R) -> Result<(Self, u64), NotReceived> {
+    pub fn begin(engine: &Engine, input: R) -> Result<(Self, u64), ReceiveError> {
         let mut receiving = Self { reader: Reader::new(input)?, useful: false };
         let at = receiving.reader.at();
         let count = match (receiving.reader.peek()?, engine) {
@@ -139,7 +139,7 @@ impl<R: Read> Receiving<R> {
                         embedded.set_salt(header.salt);
                         receiving.useful = true;
                     }
-                    Err(error @ Unreadable::Secret) => {
+                    Err(error @ FormatError::Secret) => {
                         tracing::warn!("the counters of the old process can't be used: {error}");
                     }
                     Err(error) => return Err(error.into()),
@@ -150,7 +150,7 @@ impl<R: Read> Receiving<R> {
                 receiving.reader.block()?;
                 receiving.until(engine, Kind::Pause)?.counters
             }
-            _ => return Err(Unreadable::Nonsense(at).into()),
+            _ => return Err(FormatError::Nonsense(at).into()),
         };
         Ok((receiving, count))
     }
@@ -160,19 +160,19 @@ impl<R: Read> Receiving<R> {
     ///
     /// # Errors
     /// The other process is gone, or sends something else.
-    pub fn finish(mut self, engine: &Engine) -> Result<(u64, ReceivingOperations<R>), NotReceived> {
+    pub fn finish(mut self, engine: &Engine) -> Result<(u64, OperationReceiver<R>), ReceiveError> {
         let counters = self.until(engine, Kind::End)?.counters;
-        Ok((counters, ReceivingOperations::new(self.reader, self.useful)))
+        Ok((counters, OperationReceiver::new(self.reader, self.useful)))
     }
 
-    fn until(&mut self, engine: &Engine, last: Kind) -> Result<Restored, Unreadable> {
+    fn until(&mut self, engine: &Engine, last: Kind) -> Result<RestoreSummary, FormatError> {
         match engine {
             Engine::Embedded(embedded) if self.useful => {
                 embedded.read_counters(&mut self.reader, last, true)
             }
             _ => {
                 while self.reader.block()?.0 != last {}
-                Ok(Restored::default())
+                Ok(RestoreSummary::default())
             }
         }
     }
@@ -213,7 +213,7 @@ mod tests {
         }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let sender = std::thread::spawn(move || {
-            let mut sending = Sending::begin(&old, &ours).unwrap();
+            let mut sending = CounterSender::begin(&old, &ours).unwrap();
             assert_eq!((take(&old, 7), take(&old, 2_000)), (98, 99));
             reset(&old, 9);
             sending.catch_up().unwrap();
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(sending.finish().unwrap().0, 3);
             embedded.salt()
         });
-        let (receiving, count) = Receiving::begin(&new, &theirs).unwrap();
+        let (receiving, count) = CounterReceiver::begin(&new, &theirs).unwrap();
         assert_eq!((count, receiving.finish(&new).unwrap().0), (2_000, 2 + 3));
         let Engine::Embedded(embedded) = &new else { panic!() };
         assert_eq!(sender.join().unwrap(), embedded.salt());
@@ -240,8 +240,8 @@ mod tests {
     fn counters_under_another_secret_are_received_and_not_used() {
         let (old, new, mut bytes) = (engine(1), engine(2), Vec::new());
         take(&old, 1);
-        Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
-        let (receiving, count) = Receiving::begin(&new, bytes.as_slice()).unwrap();
+        CounterSender::begin(&old, &mut bytes).unwrap().finish().unwrap();
+        let (receiving, count) = CounterReceiver::begin(&new, bytes.as_slice()).unwrap();
         assert_eq!((count, receiving.finish(&new).unwrap().0, take(&new, 1)), (0, 0, 99));
     }
 
@@ -249,10 +249,10 @@ mod tests {
     fn a_process_that_ends_while_it_sends_is_noticed() {
         let (old, mut bytes) = (engine(1), Vec::new());
         take(&old, 1);
-        Sending::begin(&old, &mut bytes).unwrap().finish().unwrap();
+        CounterSender::begin(&old, &mut bytes).unwrap().finish().unwrap();
         for length in 0..bytes.len() {
             let new = engine(1);
-            let received = Receiving::begin(&new, &bytes[..length])
+            let received = CounterReceiver::begin(&new, &bytes[..length])
                 .and_then(|(receiving, _)| receiving.finish(&new));
             assert!(received.is_err(), "{length}");
         }

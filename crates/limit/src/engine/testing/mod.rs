@@ -9,7 +9,9 @@ use std::sync::Arc;
 pub(crate) use servers::{Cluster, Server, free_port, wait_until};
 
 use super::driver::{self, Script, Verb};
-use super::{Cell, Cells, Charged, Embedded, EmbeddedSettings, Key, Kind, Program, Space, Taken};
+use super::{
+    Cell, Cells, ChargeReply, Embedded, EmbeddedSettings, Key, Kind, Program, Space, TakeReply,
+};
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
 
@@ -125,12 +127,12 @@ impl Event {
 /// A store's answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    Taken(Taken),
-    Charged(Charged),
+    Taken(TakeReply),
+    Charged(ChargeReply),
 }
 
 impl Answer {
-    pub(super) fn taken(&self) -> Option<&Taken> {
+    pub(super) fn taken(&self) -> Option<&TakeReply> {
         if let Self::Taken(taken) = self { Some(taken) } else { None }
     }
 }
@@ -138,12 +140,12 @@ impl Answer {
 /// A store whose time the test controls.
 pub(super) enum Store {
     Embedded(Box<Embedded>, Clock),
-    Redis(Box<OnRedis>),
+    Redis(Box<RedisStore>),
 }
 
 /// A real Redis, under a prefix of its own. It runs the driver's scripts, except for how they read
 /// the time.
-pub(super) struct OnRedis {
+pub(super) struct RedisStore {
     conn: ::redis::Connection,
     prefix: String,
     /// The digests of the scripts loaded so far.
@@ -183,7 +185,7 @@ impl TimedStore {
 
     pub(super) fn on(server: Arc<Server>) -> Self {
         let conn = server.client().get_connection().unwrap();
-        Self::of(Store::Redis(Box::new(OnRedis {
+        Self::of(Store::Redis(Box::new(RedisStore {
             conn,
             prefix: prefix(),
             known: HashMap::new(),
@@ -204,14 +206,14 @@ impl TimedStore {
         self.now_us = self.now_us.checked_add_signed(us).unwrap();
     }
 
-    pub(super) fn take(&mut self, cells: &Cells) -> Taken {
+    pub(super) fn take(&mut self, cells: &Cells) -> TakeReply {
         let mut cells = cells.clone();
         self.takes += 1;
         cells.iter_mut().filter(|cell| cell.member == 0).for_each(|cell| cell.member = self.takes);
         self.apply(Verb::Take, cells, 0).and_then(|answer| answer.taken().cloned()).unwrap()
     }
 
-    pub(super) fn look(&mut self, cells: &Cells) -> Taken {
+    pub(super) fn look(&mut self, cells: &Cells) -> TakeReply {
         let answer = self.apply(Verb::Look, cells.clone(), 0);
         answer.and_then(|answer| answer.taken().cloned()).unwrap()
     }
@@ -266,7 +268,7 @@ impl TimedStore {
         answers.collect()
     }
 
-    pub(super) fn on_redis(&mut self) -> &mut OnRedis {
+    pub(super) fn on_redis(&mut self) -> &mut RedisStore {
         match &mut self.store {
             Store::Redis(redis) => redis,
             _ => panic!("this store is not Redis"),
@@ -293,7 +295,7 @@ fn prefix() -> String {
     format!("t{:x}", fastrand::u64(..))
 }
 
-impl OnRedis {
+impl RedisStore {
     /// Number of scripts loaded before the server is flushed.
     const KNOWN_MAX: usize = 500;
 

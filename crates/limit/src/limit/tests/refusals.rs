@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::prepared;
 use super::super::prepared::Identities;
-use super::super::refusals::{GivenBack, HELD_MAX, Refusals, may_hold};
+use super::super::refusals::{HELD_MAX, RefundableLimits, Refusals, may_hold};
 use super::redis_server::Server;
 use super::settling::algorithms;
 use super::*;
@@ -62,7 +62,7 @@ proptest! {
                 }
                 None if outcome.admitted => {}
                 None => {
-                    let rules = (HELD_MAX, &GivenBack::default());
+                    let rules = (HELD_MAX, &RefundableLimits::default());
                     refusals.add(&identities, &limits, &outcome, (now, now), rules);
                 }
             }
@@ -89,7 +89,7 @@ fn a_refusal_is_forgotten_after_a_second_and_answers_equal_costs_only() {
     let at = |ms| now + Duration::from_millis(ms);
     let of = |cost| [limit(algorithms(10)[0].clone(), cost)];
     let outcome = refused(60_000);
-    let rules = (HELD_MAX, &GivenBack::default());
+    let rules = (HELD_MAX, &RefundableLimits::default());
     refusals.add(&identities(&rig, &of(3)), &of(3), &outcome, (at(0), at(10)), rules);
     let mut found = |cost, ms| refusals.find(&identities(&rig, &of(cost)), &of(cost), at(ms));
     assert_eq!(found(2, 20), None, "two would fit");
@@ -109,7 +109,7 @@ fn before_a_refusal_is_forgotten_one_request_asks_again() {
     let limits = [limit(algorithms(10)[0].clone(), 3)];
     let identities = identities(&rig, &limits);
     let add = |refusals: &mut Refusals, outcome: &Outcome, ms| {
-        let rules = (HELD_MAX, &GivenBack::default());
+        let rules = (HELD_MAX, &RefundableLimits::default());
         refusals.add(&identities, &limits, outcome, (at(ms), at(ms)), rules);
     };
     let mut asking = |from, outcome: &Outcome| {

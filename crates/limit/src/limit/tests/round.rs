@@ -17,7 +17,7 @@ static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, sta
 enum Store {
     Fits,
     Refuses,
-    Fails(Ran),
+    Fails(Execution),
 }
 
 fn on_error(denies: bool) -> OnStoreError {
@@ -28,8 +28,8 @@ fn store() -> impl Strategy<Value = Store> {
     prop_oneof![
         Just(Store::Fits),
         Just(Store::Refuses),
-        Just(Store::Fails(Ran::No)),
-        Just(Store::Fails(Ran::Unknown))
+        Just(Store::Fails(Execution::No)),
+        Just(Store::Fails(Execution::Unknown))
     ]
 }
 
@@ -63,7 +63,7 @@ fn limit(cost: u64) -> Limit {
 
 /// Answers as an engine does. In a refusing group no enforced cell fits. Shadows of odd cost never
 /// fit.
-fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
+fn answer(cells: &Cells, store: Store) -> Result<TakeReply, EngineError> {
     if let Store::Fails(ran) = store {
         return Err(EngineError { cause: Cause::Timeout, ran });
     }
@@ -77,7 +77,7 @@ fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
         outside: false,
     };
     let admitted = cells.iter().all(|cell| cell.shadow || fits(cell));
-    Ok(Taken { at_us: 7, admitted, cells: cells.iter().map(reply).collect() })
+    Ok(TakeReply { at_us: 7, admitted, cells: cells.iter().map(reply).collect() })
 }
 
 proptest! {
@@ -115,10 +115,10 @@ proptest! {
                                 dead |= denies(tag);
                             }
                         }
-                        round.looked(at, answer, &Dated);
+                        round.looked(at, answer, &TaggedNumbers);
                     }
                 }
-                Step::Take(cells, Place::Store) => {
+                Step::Take(cells, GroupStore::Store) => {
                     let tag = cells[0].key.tag;
                     prop_assert!(!refused && !unavailable && !dead && taken.last().is_none_or(|last| *last < tag));
                     prop_assert!(!failed.contains(&tag), "a store that failed in the look is not called again");
@@ -132,9 +132,9 @@ proptest! {
                         Ok(_) => refused = true,
                         Err(_) => unavailable |= denies(tag),
                     }
-                    round.took(answer, &Dated);
+                    round.took(answer, &TaggedNumbers);
                 }
-                Step::GiveBack(cells, at_us, Place::Store) => {
+                Step::GiveBack(cells, at_us, GroupStore::Store) => {
                     prop_assert_eq!(at_us, 7);
                     prop_assert_eq!(held.remove(&cells[0].key.tag), Some(costs(cells).iter().sum()));
                 }
@@ -163,7 +163,7 @@ proptest! {
         }
         let plan: Vec<Limit> = limits.iter().map(|(_, _, _, cost)| limit(*cost)).collect();
         let mut outcomes = vec![LimitOutcome::default(); plan.len()];
-        let mut charged = Charged::from_elem(None, plan.len());
+        let mut charged = ChargeTimes::from_elem(None, plan.len());
         round.report(&plan, &mut outcomes, &mut charged);
         let known: u64 = plan.iter().zip(&charged).filter_map(|(limit, at)| at.map(|_| limit.cost)).sum();
         prop_assert_eq!(known, if result == RoundResult::Admitted { held.values().sum() } else { 0 });
@@ -185,16 +185,16 @@ fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
                     round.looks().into_iter().map(|(at, cells, _)| (at, cells.clone())).collect();
                 for (at, cells) in looks {
                     steps.push(("look", cells[0].key.tag, cells.len()));
-                    round.looked(at, answer(&cells, Store::Fits), &Dated);
+                    round.looked(at, answer(&cells, Store::Fits), &TaggedNumbers);
                 }
             }
-            Step::Take(cells, Place::Store) => {
+            Step::Take(cells, GroupStore::Store) => {
                 steps.push(("take", cells[0].key.tag, cells.len()));
                 let store = if cells[0].key.tag == refuses { Store::Refuses } else { Store::Fits };
                 let answer = answer(cells, store);
-                round.took(answer, &Dated);
+                round.took(answer, &TaggedNumbers);
             }
-            Step::GiveBack(cells, _, Place::Store) => {
+            Step::GiveBack(cells, _, GroupStore::Store) => {
                 steps.push(("give back", cells[0].key.tag, cells.len()))
             }
             Step::Done => return steps,
@@ -204,9 +204,9 @@ fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
 }
 
 /// Numbers that tell where they come from.
-struct Dated;
+struct TaggedNumbers;
 
-impl Numbers for Dated {
+impl Numbers for TaggedNumbers {
     fn at(&self, index: usize, at_us: u64) -> Option<[i64; NUMBERS_MAX]> {
         Some([at_us as i64 + index as i64; NUMBERS_MAX])
     }
@@ -236,21 +236,21 @@ fn a_group_without_its_store_is_counted_here() {
                 for (at, cells, place) in looks {
                     let (tag, number) = (cells[0].key.tag, cells[0].numbers[0]);
                     steps.push(("look", tag, place, number));
-                    let fails = tag == 2 && place == Place::Store;
-                    let store = if fails { Store::Fails(Ran::No) } else { Store::Fits };
-                    round.looked(at, answer(&cells, store), &Dated);
+                    let fails = tag == 2 && place == GroupStore::Store;
+                    let store = if fails { Store::Fails(Execution::No) } else { Store::Fits };
+                    round.looked(at, answer(&cells, store), &TaggedNumbers);
                 }
             }
             Step::Take(cells, place) => {
                 let (tag, number) = (cells[0].key.tag, cells[0].numbers[0]);
                 steps.push(("take", tag, place, number));
                 let store = match (tag, place) {
-                    (1, Place::Store) => Store::Fails(Ran::No),
+                    (1, GroupStore::Store) => Store::Fails(Execution::No),
                     (3, _) => Store::Refuses,
                     _ => Store::Fits,
                 };
                 let answer = answer(cells, store);
-                round.took(answer, &Dated);
+                round.took(answer, &TaggedNumbers);
             }
             Step::GiveBack(cells, _, place) => {
                 steps.push(("give back", cells[0].key.tag, place, cells[0].numbers[0]));
@@ -258,7 +258,7 @@ fn a_group_without_its_store_is_counted_here() {
             Step::Done => break,
         }
     }
-    let (store, local) = (Place::Store, Place::Local);
+    let (store, local) = (GroupStore::Store, GroupStore::Local);
     assert_eq!(
         steps,
         [
@@ -320,7 +320,7 @@ fn a_cell_outside_its_period_is_called_again_once() {
             reset_units: 0,
             outside: index == which,
         };
-        Ok(Taken { at_us: 77, admitted: false, cells: (0..cells.len()).map(reply).collect() })
+        Ok(TakeReply { at_us: 77, admitted: false, cells: (0..cells.len()).map(reply).collect() })
     };
     // A shadow limit that is outside is called again as well, though it never refuses.
     for (shadow, denies) in [(false, true), (true, false)] {
@@ -329,10 +329,10 @@ fn a_cell_outside_its_period_is_called_again_once() {
         calls.add(cell(1, shadow, 1), 1, false);
         let mut round = Round::new(&calls, |_| None, |index| on_error(index == 1 && denies));
         let mut numbers = Vec::new();
-        while let Step::Take(cells, Place::Store) = round.next() {
+        while let Step::Take(cells, GroupStore::Store) = round.next() {
             numbers.push(cells.iter().map(|cell| cell.numbers[0]).collect::<Vec<_>>());
             let answer = outside(cells, 1);
-            round.took(answer, &Dated);
+            round.took(answer, &TaggedNumbers);
         }
         assert_eq!(numbers, [[9, 9], [9, 78]]);
         assert_eq!(
@@ -340,7 +340,7 @@ fn a_cell_outside_its_period_is_called_again_once() {
             if denies { RoundResult::Unavailable } else { RoundResult::Admitted }
         );
         let (mut outcomes, mut charged) =
-            (vec![LimitOutcome::default(); 2], Charged::from_elem(None, 2));
+            (vec![LimitOutcome::default(); 2], ChargeTimes::from_elem(None, 2));
         round.report(&[limit(1), limit(1)], &mut outcomes, &mut charged);
         assert!(
             outcomes.iter().all(|outcome| outcome.unmeasured.is_some())

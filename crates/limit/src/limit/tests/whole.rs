@@ -23,7 +23,7 @@ const LONG_MS: u64 = 30 * 86_400_000;
 
 /// A limit of a plan: its counter, allowance and cost, and what it gives back.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct TestLimit {
     counter: usize,
     amount: u64,
     cost: u64,
@@ -31,9 +31,9 @@ struct Wanted {
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum Action {
     /// A request that ends in this way, if it is admitted.
-    Request(Vec<Wanted>, End),
+    Request(Vec<TestLimit>, End),
     /// The request that has been under way longest ends, and gives back so many units of each
     /// limit.
     Return(u64),
@@ -49,17 +49,17 @@ enum End {
     Later,
 }
 
-fn wanted() -> impl Strategy<Value = Wanted> {
+fn wanted() -> impl Strategy<Value = TestLimit> {
     let refund = prop_oneof![
         6 => Just(Refund::Never),
         1 => Just(Refund::Unsent),
         2 => Just(Refund::BySettle),
     ];
     (0..COUNTERS.len(), prop_oneof![Just(3_u64), Just(5), Just(9)], 0_u64..4, refund)
-        .prop_map(|(counter, amount, cost, refund)| Wanted { counter, amount, cost, refund })
+        .prop_map(|(counter, amount, cost, refund)| TestLimit { counter, amount, cost, refund })
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn act() -> impl Strategy<Value = Action> {
     let plan = prop::collection::vec(wanted(), 1..4).prop_map(|mut limits| {
         // A plan has each counter once.
         let mut seen = Vec::new();
@@ -77,13 +77,13 @@ fn act() -> impl Strategy<Value = Act> {
         2 => Just(End::Later),
     ];
     prop_oneof![
-        6 => (plan, end).prop_map(|(limits, end)| Act::Request(limits, end)),
-        1 => (0_u64..4).prop_map(Act::Return),
+        6 => (plan, end).prop_map(|(limits, end)| Action::Request(limits, end)),
+        1 => (0_u64..4).prop_map(Action::Return),
     ]
 }
 
-fn limit(case: u64, wanted: Wanted) -> Limit {
-    let Wanted { counter, amount, cost, refund } = wanted;
+fn limit(case: u64, wanted: TestLimit) -> Limit {
+    let TestLimit { counter, amount, cost, refund } = wanted;
     let (name, key) = COUNTERS[counter];
     let rate = Rate { amount, per_ms: LONG_MS };
     let algorithm = match counter {
@@ -114,13 +114,13 @@ struct Used {
 type AllUsed = HashMap<usize, Used>;
 
 /// A limit that was taken from, and how often its counter had been reset then.
-type Taken = (Wanted, u64);
+type Taken = (TestLimit, u64);
 
 fn units(used: &AllUsed, counter: usize) -> u64 {
     used.get(&counter).map_or(0, |used| used.units)
 }
 
-fn fits(used: &AllUsed, limit: Wanted) -> bool {
+fn fits(used: &AllUsed, limit: TestLimit) -> bool {
     units(used, limit.counter) + limit.cost.max(1) <= limit.amount
 }
 
@@ -157,13 +157,13 @@ fn end(used: &mut AllUsed, grant: Grant, limits: &[Taken], end: End, units: u64)
     grant.settle(ending, &changes);
 }
 
-async fn run(rig: &Rig, case: u64, acts: &[Act]) -> Result<(), TestCaseError> {
+async fn run(rig: &Rig, case: u64, acts: &[Action]) -> Result<(), TestCaseError> {
     let mut used = AllUsed::new();
     let mut under_way: Vec<(Grant, Vec<Taken>)> = Vec::new();
     for act in acts {
         let (limits, ending) = match act {
-            Act::Request(limits, ending) => (limits, *ending),
-            Act::Return(units) => {
+            Action::Request(limits, ending) => (limits, *ending),
+            Action::Return(units) => {
                 if !under_way.is_empty() {
                     let (grant, limits) = under_way.remove(0);
                     end(&mut used, grant, &limits, End::Completed, *units);

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::super::super::testing::{ALL, Cluster, FIXED_WINDOW, SECOND_US, Server, cell, one};
 use super::{DEADLINE, block_on, engine, left, recovers, settings, slow};
 use crate::clock::Clock;
-use crate::engine::{Cause, Engine, EngineError, Kind, Ran, RedisMode, RedisSettings, Secret};
-use crate::pki::{Issued, Pki};
+use crate::engine::{
+    Cause, Engine, EngineError, Execution, Kind, RedisMode, RedisSettings, Secret,
+};
+use crate::pki::{IssuedCertificate, Pki};
 use crate::telemetry::Metrics;
 use weir_tls::{ClientTls, Identity, Pem};
 
@@ -17,7 +19,7 @@ fn pem(text: &str) -> Pem {
     Pem { path: "test.pem".into(), bytes: text.as_bytes().into() }
 }
 
-fn identity(issued: &Issued) -> Identity {
+fn identity(issued: &IssuedCertificate) -> Identity {
     Identity { certificate: pem(&issued.certificate), key: pem(&issued.key) }
 }
 
@@ -67,7 +69,7 @@ fn with_tls_both_ends_show_a_certificate() {
         take(&ClientTls { server_name: Some("redis.example".into()), ..tls.clone() }),
         Ok(true)
     );
-    let refused = Err(EngineError { cause: Cause::Connection, ran: Ran::No });
+    let refused = Err(EngineError { cause: Cause::Connection, ran: Execution::No });
     let other = Pki::new();
     for wrong in [
         ClientTls { ca: Some(pem(&other.ca)), ..tls.clone() },
@@ -163,7 +165,7 @@ fn the_documented_user_can_do_what_weir_does_and_no_more() {
         everything(&engine).await;
         let key = cell(&FIXED_WINDOW, "access", 10, 3_600 * SECOND_US, 10).key;
         let find = || engine.find(&key, "test/access/fixed_window", |_| Some(Kind::Numbers));
-        let forbidden = EngineError { cause: Cause::NoPermission, ran: Ran::No };
+        let forbidden = EngineError { cause: Cause::NoPermission, ran: Execution::No };
         assert_eq!(find().await.map(|found| found.len()), Err(forbidden));
         acl(1, 2);
         assert_eq!(find().await.map(|found| found.is_empty()), Ok(false));

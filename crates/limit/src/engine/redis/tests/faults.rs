@@ -13,7 +13,7 @@ use super::super::super::testing::{
 use super::{Proxy, TIGHT, block_on, engine, left, recovers, settings, slow, tag_in};
 use crate::clock;
 use crate::engine::{
-    Cause, Cell, Cells, Engine, EngineError, Kind, Ran, RedisMode, RedisSettings, Taken,
+    Cause, Cell, Cells, Engine, EngineError, Execution, Kind, RedisMode, RedisSettings, TakeReply,
 };
 use crate::telemetry::names;
 
@@ -104,7 +104,7 @@ fn a_slot_that_moves_costs_the_other_slots_of_its_node_nothing() {
         for _ in 0..5 {
             assert_eq!(
                 engine.take(&both).await,
-                Err(EngineError { cause: Cause::Cluster, ran: Ran::No })
+                Err(EngineError { cause: Cause::Cluster, ran: Execution::No })
             );
             engine.take(&one(&slow(beside))).await.unwrap();
         }
@@ -193,14 +193,14 @@ fn a_killed_master_fails_its_shard_and_the_others_go_on() {
 
 /// What callers saw of the calls to some counters.
 #[derive(Debug, Default)]
-struct Seen {
+struct CallerView {
     admitted: Vec<u64>,
     failed: Vec<EngineError>,
     slowest: Duration,
 }
 
-impl Seen {
-    fn add(&mut self, at: usize, taken: Result<Taken, EngineError>, took: Duration) {
+impl CallerView {
+    fn add(&mut self, at: usize, taken: Result<TakeReply, EngineError>, took: Duration) {
         self.slowest = self.slowest.max(took);
         match taken {
             Ok(taken) => self.admitted[at] += u64::from(taken.admitted),
@@ -210,8 +210,9 @@ impl Seen {
 }
 
 /// Calls the counters one after another, from several tasks, until `done`.
-async fn traffic(engine: &Engine, counters: &[Cells], done: &AtomicBool) -> Seen {
-    let seen = RefCell::new(Seen { admitted: vec![0; counters.len()], ..Seen::default() });
+async fn traffic(engine: &Engine, counters: &[Cells], done: &AtomicBool) -> CallerView {
+    let seen =
+        RefCell::new(CallerView { admitted: vec![0; counters.len()], ..CallerView::default() });
     let caller = async |from: usize| {
         for at in (from..).map(|turn| turn % counters.len()) {
             if done.load(Ordering::SeqCst) {
@@ -236,7 +237,7 @@ fn large(tag: u128) -> Cell {
 
 /// Runs `fault` on a thread while all counters are called, and checks that each counted what was
 /// admitted.
-fn under(fault: impl FnOnce() + Send, engine: &Engine, counters: &[Cells]) -> Seen {
+fn under(fault: impl FnOnce() + Send, engine: &Engine, counters: &[Cells]) -> CallerView {
     let done = AtomicBool::new(false);
     block_on(async {
         for cells in counters {
@@ -379,7 +380,8 @@ fn a_master_that_falls_silent_holds_up_nobody_elses_calls() {
         let (of_silent, of_others, ()) =
             tokio::join!(traffic(&engine, &silent, &done), traffic(&engine, &others, &done), watch);
         assert_eq!(of_others.failed, [], "slowest {:?}", of_others.slowest);
-        let waited = of_silent.failed.iter().filter(|error| error.ran == Ran::Unknown).count();
+        let waited =
+            of_silent.failed.iter().filter(|error| error.ran == Execution::Unknown).count();
         // Eight callers wait once each. Then all fail at once, and nothing is sent.
         assert!(waited <= 8 && of_silent.failed.len() > 100 * waited, "{waited}");
         assert!(of_silent.slowest < TIGHT * 3, "{:?}", of_silent.slowest);

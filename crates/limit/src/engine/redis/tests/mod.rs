@@ -15,7 +15,7 @@ use super::super::testing::{
     Cluster, FIXED_WINDOW, GCRA, RATES, SECOND_US, Server, cell, cost, one,
 };
 use super::super::{
-    Cause, Cell, Cells, Engine, EngineError, Ran, RedisMode, RedisSettings, Secret,
+    Cause, Cell, Cells, Engine, EngineError, Execution, RedisMode, RedisSettings, Secret,
 };
 use crate::clock::{self, Clock};
 use crate::telemetry::{Metrics, names};
@@ -280,7 +280,7 @@ fn a_connection_that_is_cut_after_the_send_runs_the_script_once() {
             let before = unknown.get();
             proxy.armed.store(true, Ordering::SeqCst);
             let error = engine.take(&one(&slow(1))).await.unwrap_err();
-            assert_eq!(error.ran, Ran::Unknown, "{mode:?}: {error:?}");
+            assert_eq!(error.ran, Execution::Unknown, "{mode:?}: {error:?}");
             assert!(
                 matches!(error.cause, Cause::Connection | Cause::Timeout),
                 "{mode:?}: {error:?}"
@@ -302,7 +302,7 @@ fn a_store_that_can_not_be_reached_fails_at_once_and_is_found_again() {
             let start = clock::monotonic();
             for _ in 0..10 {
                 let error = engine.take(&one(&slow(1))).await.unwrap_err();
-                assert_eq!(error.ran, Ran::No, "{mode:?}: {error:?}");
+                assert_eq!(error.ran, Execution::No, "{mode:?}: {error:?}");
             }
             assert!(start.elapsed() < DEADLINE, "{mode:?}: {:?}", start.elapsed());
             proxy.shut.store(false, Ordering::SeqCst);
@@ -325,7 +325,7 @@ fn a_frozen_server_costs_a_call_its_deadline_and_no_more() {
         let start = clock::monotonic();
         assert_eq!(
             engine.take(&one(&slow(1))).await,
-            Err(EngineError { cause: Cause::Timeout, ran: Ran::Unknown })
+            Err(EngineError { cause: Cause::Timeout, ran: Execution::Unknown })
         );
         assert!((TIGHT..TIGHT * 8).contains(&start.elapsed()), "{:?}", start.elapsed());
         server.signal("-CONT");
@@ -344,7 +344,7 @@ fn a_call_with_less_time_left_ends_then() {
         engine.take(&one(&slow(1))).await.unwrap();
         assert_eq!(
             engine.take_within(&one(&slow(1)), Duration::ZERO).await,
-            Err(EngineError { cause: Cause::Timeout, ran: Ran::No })
+            Err(EngineError { cause: Cause::Timeout, ran: Execution::No })
         );
         assert_eq!(left(&engine, &slow(1)).await, 999, "nothing is sent when no time is left");
         let counted = metrics.counter(names::STORE_ERRORS, &["timeout"]).get();
@@ -353,7 +353,7 @@ fn a_call_with_less_time_left_ends_then() {
         let start = clock::monotonic();
         assert_eq!(
             engine.take_within(&one(&slow(1)), TIGHT).await,
-            Err(EngineError { cause: Cause::Timeout, ran: Ran::Unknown })
+            Err(EngineError { cause: Cause::Timeout, ran: Execution::Unknown })
         );
         assert!((TIGHT..DEADLINE).contains(&start.elapsed()), "{:?}", start.elapsed());
         assert_eq!(metrics.counter(names::STORE_ERRORS, &["timeout"]).get(), counted + 1);
@@ -373,7 +373,7 @@ fn a_server_without_memory_refuses_takes_and_accepts_give_backs() {
         let _: String = server.run("CONFIG SET maxmemory 1").unwrap();
         assert_eq!(
             engine.take(&one(&slow(1))).await,
-            Err(EngineError { cause: Cause::OutOfMemory, ran: Ran::No })
+            Err(EngineError { cause: Cause::OutOfMemory, ran: Execution::No })
         );
         engine.give_back(&one(&cost(&slow(1), 5)), taken.at_us).await.unwrap();
         let _: String = server.run("CONFIG SET maxmemory 0").unwrap();
@@ -394,7 +394,7 @@ fn a_password_is_needed_where_the_server_wants_one() {
         let (engine_without, _) = single(&server);
         assert_eq!(
             engine_without.take(&one(&slow(1))).await,
-            Err(EngineError { cause: Cause::NoPermission, ran: Ran::No })
+            Err(EngineError { cause: Cause::NoPermission, ran: Execution::No })
         );
         let (engine_with, _) = engine(right);
         recovers(&engine_with, &slow(1)).await;

@@ -78,13 +78,13 @@ impl Drop for Sentinel {
 }
 
 /// A master with a replica, and three sentinels.
-struct Watched {
+struct SentinelSetup {
     master: Server,
     replica: Server,
     sentinels: Vec<Sentinel>,
 }
 
-impl Watched {
+impl SentinelSetup {
     fn start() -> Self {
         let master = Server::start(&[]);
         let port = master.port.to_string();
@@ -127,7 +127,7 @@ async fn taken(engine: &Engine) -> Option<u64> {
 
 #[test]
 fn after_a_failover_counters_go_on_at_the_new_master() {
-    let watched = Watched::start();
+    let watched = SentinelSetup::start();
     let (engine, _) = engine(watched.settings());
     block_on(async {
         let first = taken(&engine).await.unwrap();
@@ -158,7 +158,7 @@ fn after_a_failover_counters_go_on_at_the_new_master() {
 
 #[test]
 fn a_master_that_was_replaced_while_it_still_answers_is_left() {
-    let watched = Watched::start();
+    let watched = SentinelSetup::start();
     let (engine, _) = engine(watched.settings());
     block_on(async {
         let mut last = taken(&engine).await.unwrap();
@@ -197,7 +197,7 @@ fn a_master_that_was_replaced_while_it_still_answers_is_left() {
 
 #[test]
 fn a_name_that_the_sentinels_do_not_know_is_no_master() {
-    let watched = Watched::start();
+    let watched = SentinelSetup::start();
     let mut settings = watched.settings();
     settings.sentinel.as_mut().unwrap().master = "another".into();
     let (engine, _) = engine(settings);
@@ -205,7 +205,7 @@ fn a_name_that_the_sentinels_do_not_know_is_no_master() {
         let error = engine.take(&limit()).await.unwrap_err();
         assert_eq!(
             (error.cause, error.ran),
-            (crate::engine::Cause::Cluster, crate::engine::Ran::No)
+            (crate::engine::Cause::Cluster, crate::engine::Execution::No)
         );
         assert!(engine.ping().await.is_err());
     });

@@ -8,25 +8,25 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lets one line through each second, or a few, and counts the others.
 #[derive(Debug)]
-pub struct Seldom {
+pub struct LogThrottle {
     most: u32,
-    since: Mutex<Since>,
+    since: Mutex<Window>,
 }
 
 #[derive(Debug, Default)]
-struct Since {
+struct Window {
     first: Option<Instant>,
     logged: u32,
     held_back: u64,
 }
 
-impl Default for Seldom {
+impl Default for LogThrottle {
     fn default() -> Self {
         Self::at_most(1)
     }
 }
 
-impl Seldom {
+impl LogThrottle {
     /// Lets `most` lines through each second.
     #[must_use]
     pub fn at_most(most: u32) -> Self {
@@ -58,19 +58,19 @@ mod tests {
 
     #[test]
     fn one_a_second_and_the_others_are_counted() {
-        let (seldom, now) = (Seldom::default(), super::super::monotonic());
+        let (throttle, now) = (LogThrottle::default(), super::super::monotonic());
         let later = |ms| now + Duration::from_millis(ms);
         let due: Vec<_> =
-            [0, 1, 999, 1_000, 1_500, 3_000].map(|ms| seldom.due_at(later(ms))).into();
+            [0, 1, 999, 1_000, 1_500, 3_000].map(|ms| throttle.due_at(later(ms))).into();
         assert_eq!(due, [Some(0), None, None, Some(2), None, Some(1)]);
     }
 
     #[test]
     fn a_few_a_second_and_the_others_are_counted() {
-        let (seldom, now) = (Seldom::at_most(2), super::super::monotonic());
+        let (throttle, now) = (LogThrottle::at_most(2), super::super::monotonic());
         let later = |ms| now + Duration::from_millis(ms);
         let due: Vec<_> =
-            [0, 1, 2, 999, 1_000, 1_001, 1_002, 2_000].map(|ms| seldom.due_at(later(ms))).into();
+            [0, 1, 2, 999, 1_000, 1_001, 1_002, 2_000].map(|ms| throttle.due_at(later(ms))).into();
         assert_eq!(due, [Some(0), Some(0), None, None, Some(2), Some(0), None, Some(1)]);
     }
 }
