@@ -2,7 +2,8 @@
 //! file may be. Each finding names file, line, rule and reason.
 //!
 //! `rules` has the tables, which are also in ARCHITECTURE.md. `source` walks Rust with `syn`,
-//! `words` checks text, `references` checks links and paths. `samples` shows that each rule finds a
+//! `words` checks text, `references` checks links and paths, `pages` the pages of
+//! reference. `samples` shows that each rule finds a
 //! bad sample, so that no findings means that the rules are kept.
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +14,7 @@
     reason = "a test's helpers may fail the test"
 )]
 
+mod pages;
 mod references;
 mod rules;
 mod samples;
@@ -80,12 +82,11 @@ fn comments_are_no_wider_than_code() {
 }
 
 #[test]
-fn the_readme_lists_every_metric() {
+fn the_page_of_metrics_lists_every_metric() {
     let names = read("crates/telemetry/src/names.rs").expect("crates/telemetry/src/names.rs");
-    // Without a README there is nothing to check.
-    let readme = read("README.md").unwrap_or_default();
-    assert_none(&words::metrics(&names, &readme));
-    assert_none(&words::metric_texts(&names, &readme));
+    let page = read(words::METRICS_PAGE).expect("the page of metrics");
+    assert_none(&words::metrics(&names, &page));
+    assert_none(&words::metric_texts(&names, &page));
 }
 
 #[test]

@@ -220,11 +220,11 @@ fn a_file_without_a_head_and_one_that_is_too_long_are_found() {
 }
 
 #[test]
-fn a_metric_that_the_readme_describes_in_other_words_is_found() {
+fn a_metric_that_the_page_describes_in_other_words_is_found() {
     let names =
         "Counter A \"weir_a\" [\"b\"] \"What a is\";\nGauge B \"weir_b\" [] \"What b is\";\n";
-    let readme = "| `weir_a_total` | `b` | What a is |\n| `weir_b` |  | What it is |\n";
-    assert_eq!(lines(&words::metric_texts(names, readme)), [(2, "metrics")]);
+    let page = "| `weir_a_total` | `b` | What a is |\n| `weir_b` |  | What it is |\n";
+    assert_eq!(lines(&words::metric_texts(names, page)), [(2, "metrics")]);
 }
 
 #[test]
@@ -239,16 +239,14 @@ fn a_wide_comment_is_found_and_wide_code_in_one_is_not() {
 }
 
 #[test]
-fn a_metric_missing_from_the_readme_and_one_made_up_are_found() {
+fn a_metric_missing_from_the_page_and_one_made_up_are_found() {
     let names =
         "A \"weir_requests\" [\"route\"] \"Requests\";\n// \"weir_old\"\nname: \"weir_open\",\n";
-    let good =
-        "## Metrics\n\n| `weir_requests_total` | x |\n| `weir_open` | x |\n\n## Next\nweir_other\n";
+    let good = "# Metrics\n\n| `weir_requests_total` | x |\n| `weir_open` | x |\n";
     assert_eq!(words::metrics(names, good), []);
-    assert_eq!(words::metrics(names, "# No such section\n"), []);
-    assert_eq!(lines(&words::metrics(names, "# T\n## Metrics\n`weir_open`\n")), [(2, "metrics")]);
+    assert_eq!(lines(&words::metrics(names, "# Metrics\n`weir_open`\n")), [(1, "metrics")]);
     assert_eq!(
-        lines(&words::metrics(names, "## Metrics\nweir_open weir_requests\nweir_wrong\n")),
+        lines(&words::metrics(names, "# Metrics\nweir_open weir_requests\nweir_wrong\n")),
         [(3, "metrics")]
     );
 }

@@ -1,10 +1,13 @@
-//! Rules for text: a file's first line and its length, the width of comments, the README's table of
-//! metrics, and no paths of a developer's machine.
+//! Rules for text: a file's first line and its length, the width of comments, the page of metrics,
+//! and no paths of a developer's machine.
 
 use std::collections::BTreeSet;
 
 use super::rules::{COMMENT_CHARS_MAX, LINES_MAX};
 use super::{File, Finding};
+
+/// Where every metric is described.
+pub const METRICS_PAGE: &str = "docs/metrics.md";
 
 pub fn heads_and_lengths(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -54,19 +57,8 @@ pub fn comments(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The README's `## Metrics` lists exactly the metrics in `names` (the text of
-/// `crates/telemetry/src/names.rs`).
-pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
-    let Some(start) = readme.lines().position(|line| line.trim_end() == "## Metrics") else {
-        return Vec::new();
-    };
-    let section: Vec<(usize, &str)> = readme
-        .lines()
-        .enumerate()
-        .skip(start + 1)
-        .take_while(|(_, line)| !line.starts_with("## "))
-        .map(|(at, line)| (at + 1, line))
-        .collect();
+/// The page lists exactly the metrics in `names` (the text of `crates/telemetry/src/names.rs`).
+pub fn metrics(names: &str, page: &str) -> Vec<Finding> {
     let known: BTreeSet<String> = names
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
@@ -74,7 +66,7 @@ pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
         .collect();
     let mut shown = BTreeSet::new();
     let mut findings = Vec::new();
-    for (line, text) in section {
+    for (line, text) in (1..).zip(page.lines()) {
         for word in metric_words(text) {
             let name = known
                 .get(&word)
@@ -82,7 +74,7 @@ pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
             match name {
                 Some(name) => drop(shown.insert(name.clone())),
                 None => findings.push(Finding {
-                    file: "README.md".into(),
+                    file: METRICS_PAGE.into(),
                     line,
                     rule: "metrics",
                     why: format!("`{word}` is not a metric in crates/telemetry/src/names.rs"),
@@ -92,13 +84,13 @@ pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
     }
     for name in known.difference(&shown) {
         let why = format!("`{name}` is missing from the table of metrics");
-        findings.push(Finding { file: "README.md".into(), line: start + 1, rule: "metrics", why });
+        findings.push(Finding { file: METRICS_PAGE.into(), line: 1, rule: "metrics", why });
     }
     findings
 }
 
-/// The README describes each metric as `/metrics` does.
-pub fn metric_texts(names: &str, readme: &str) -> Vec<Finding> {
+/// The page describes each metric as `/metrics` does.
+pub fn metric_texts(names: &str, page: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, text) in (1..).zip(names.lines()) {
         let strings: Vec<&str> = text.split('"').skip(1).step_by(2).collect();
@@ -107,10 +99,9 @@ pub fn metric_texts(names: &str, readme: &str) -> Vec<Finding> {
             continue;
         }
         let rows = [format!("| `{name}` |"), format!("| `{name}_total` |")];
-        let mut table =
-            readme.lines().filter(|row| rows.iter().any(|start| row.starts_with(start)));
+        let mut table = page.lines().filter(|row| rows.iter().any(|start| row.starts_with(start)));
         if table.any(|row| !row.contains(&format!("| {help} |"))) {
-            let why = format!("README.md describes `{name}` in other words");
+            let why = format!("{METRICS_PAGE} describes `{name}` in other words");
             let file = "crates/telemetry/src/names.rs".into();
             findings.push(Finding { file, line, rule: "metrics", why });
         }

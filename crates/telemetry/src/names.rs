@@ -45,7 +45,7 @@ macro_rules! names {
             };
         )*
         /// All of them. `/metrics` shows each from the start, but for optional gauges and what a
-        /// system does not tell; the README's table is checked against this file.
+        /// system does not tell; the table in docs/metrics.md is checked against this file.
         pub const ALL: &[Name] = &[$($constant),*];
     };
 }

@@ -405,15 +405,23 @@ fn check_says_what_a_change_means_for_counters() {
     );
 }
 
-fn toml_blocks(readme: &str) -> Vec<&str> {
-    readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+fn toml_blocks(page: &str) -> Vec<&str> {
+    page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// Newcomers copy these: each of the README's TOML blocks, completed with what it leaves out.
+/// Newcomers copy these: each TOML block of the README and of the first pages, completed with what
+/// it leaves out.
 #[test]
 fn the_readmes_configurations_have_no_mistakes() {
-    let blocks = toml_blocks(include_str!("../../../README.md"));
-    assert!(blocks.len() >= 5, "{blocks:?}");
+    let pages = [
+        include_str!("../../../README.md"),
+        include_str!("../../../docs/start.md"),
+        include_str!("../../../docs/tls.md"),
+        include_str!("../../../docs/upstreams.md"),
+        include_str!("../../../docs/limits.md"),
+    ];
+    let blocks: Vec<&str> = pages.into_iter().flat_map(toml_blocks).collect();
+    assert!(blocks.len() >= 8, "{blocks:?}");
     let pki = crate::harness::pki::Pki::new();
     for block in blocks {
         let mut text = block.to_owned();

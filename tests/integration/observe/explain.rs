@@ -420,9 +420,9 @@ async fn the_fields_of_explain_are_those_of_the_documentation() {
         members(&explained, "", &["facts", "labels"], &mut written);
     }
     members(&weir.admin_page("/explain").json(), "", &[], &mut written);
-    let page = include_str!("../../../docs/operations.md");
+    let page = include_str!("../../../docs/admin.md");
     let section =
-        page.split("### What `/explain` says").nth(1).unwrap().split("\n## ").next().unwrap();
+        page.split("## What `/explain` says").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let documented: BTreeSet<String> = rows.map(|(name, _)| name.to_owned()).collect();
     assert_eq!(documented, written);
