@@ -70,6 +70,11 @@ fn each_module_is_a_folder_with_a_mod_rs() {
 }
 
 #[test]
+fn unsafe_code_is_where_the_rules_have_it() {
+    assert_none(&words::unsafe_code(&product()));
+}
+
+#[test]
 fn each_file_says_first_what_it_is_and_stays_short() {
     assert_none(&words::heads_and_lengths(&rust_under(SOURCES)));
 }

@@ -1,11 +1,12 @@
-//! The pages of reference in docs/ have every name of the closed sets in the code, and no other. The
-//! table of contents has every page.
+//! Documents and code say the same: the pages of reference in docs/ have every name of the closed
+//! sets in the code, ARCHITECTURE.md has the rules' table of modules, and the contents have every
+//! page.
 
 use std::collections::BTreeSet;
 
 use weir::telemetry::{AccessField, AccessFields, DoubtKind, Label};
 
-use super::{read, tracked};
+use super::{read, rules, tracked};
 
 /// A page of the documentation.
 fn page(name: &str) -> String {
@@ -61,6 +62,77 @@ fn the_page_of_admin_pages_has_each() {
     let page = page("admin.md");
     let rows = rows(&page, "| page |");
     assert_eq!(names(&rows), weir::admin::page_paths().collect());
+}
+
+#[test]
+fn the_page_of_facts_has_each() {
+    let page = page("facts.md");
+    let known = weir::proxy::fact_names();
+    let documented = |header: &str| -> BTreeSet<String> {
+        let part = page.split(header).nth(1).unwrap().split("\n## ").next().unwrap();
+        part.split("| fact | value |")
+            .skip(1)
+            .flat_map(|table| {
+                let rows = table.lines().skip(2).take_while(|row| row.starts_with("| `"));
+                rows.map(|row| row.split('`').nth(1).unwrap())
+            })
+            .map(|name| name.trim_end_matches("NAME").trim_end_matches("POINTER").to_owned())
+            .collect()
+    };
+    for (header, names) in
+        [("## Of a request", known.request), ("## Of a response", known.response)]
+    {
+        let families = names.families.iter().map(|(family, _)| *family);
+        let all: BTreeSet<String> =
+            names.single.iter().copied().chain(families).map(str::to_owned).collect();
+        assert_eq!(documented(header), all, "{header}");
+    }
+}
+
+#[test]
+fn the_architecture_has_the_rules_table_of_modules() {
+    let page = read("ARCHITECTURE.md").unwrap();
+    let table = page.split("| module | responsibility | may use |").nth(1).unwrap();
+    let rows = table.lines().skip(2).take_while(|row| row.starts_with('|'));
+    let written: BTreeSet<(String, BTreeSet<String>)> = rows
+        .map(|row| {
+            let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+            let used = columns[3].split(", ").filter(|module| *module != "nothing");
+            (columns[1].trim_matches('`').to_owned(), used.map(str::to_owned).collect())
+        })
+        .collect();
+    let ruled = rules::MAY_USE.iter().map(|(module, used)| {
+        ((*module).to_owned(), used.iter().map(|&used| used.to_owned()).collect())
+    });
+    assert_eq!(written, ruled.collect());
+}
+
+#[test]
+fn each_dependency_has_its_reason() {
+    let page = page("design/dependencies.md");
+    let manifests = tracked();
+    let manifests = manifests.iter().filter(|file| {
+        file.path == "Cargo.toml"
+            || file.path.starts_with("crates/") && file.path.ends_with("/Cargo.toml")
+            || matches!(file.path.as_str(), "lua/Cargo.toml" | "wasm-sdk/Cargo.toml")
+    });
+    let mut missing = BTreeSet::new();
+    for manifest in manifests {
+        let mut in_dependencies = false;
+        for line in manifest.text.lines() {
+            if let Some(section) = line.strip_prefix('[') {
+                in_dependencies = section.ends_with("dependencies]");
+            } else if let Some((name, _)) = line.split_once([' ', '.']).filter(|_| in_dependencies)
+            {
+                let is_name = name.starts_with(|first: char| first.is_ascii_lowercase());
+                // Our own crates are in ARCHITECTURE.md.
+                if is_name && !name.starts_with("weir-") && !page.contains(name) {
+                    missing.insert(name.to_owned());
+                }
+            }
+        }
+    }
+    assert_eq!(missing, BTreeSet::new(), "docs/design/dependencies.md lacks them");
 }
 
 #[test]

@@ -222,6 +222,13 @@ pub const CRATES: &[Belongs] = &[
     },
 ];
 
+/// The files with `unsafe` code of our own, and what for. ARCHITECTURE.md names them, too.
+pub const UNSAFE: &[(&str, &str)] = &[
+    ("app/memory.rs", "returns memory to the system: `malloc_trim` has no safe wrapper"),
+    ("app/sockets.rs", "takes over the sockets that the process is started with, by number"),
+    ("policy/cache.rs", "loads compiled code, whose digest was checked"),
+];
+
 /// The files that may be next to the modules.
 const TOP_FILES: &[&str] = &["main.rs", "lib.rs"];
 

@@ -252,6 +252,17 @@ fn a_metric_missing_from_the_page_and_one_made_up_are_found() {
 }
 
 #[test]
+fn unsafe_code_elsewhere_is_found() {
+    let allowed = |path: &str| file(&format!("src/{path}"), "//! A.\nlet x = unsafe { y() };\n");
+    let mut files: Vec<File> = rules::UNSAFE.iter().map(|(path, _)| allowed(path)).collect();
+    assert_eq!(words::unsafe_code(&files), []);
+    files.push(file("src/limit/a.rs", "//! No `unsafe {`.\n// unsafe {\nunsafe fn x() {}\n"));
+    assert_eq!(lines(&words::unsafe_code(&files)), [(3, "unsafe")]);
+    files.remove(0);
+    assert_eq!(lines(&words::unsafe_code(&files)), [(3, "unsafe"), (1, "unsafe")]);
+}
+
+#[test]
 fn a_machines_folder_is_found() {
     let bad = |folder: &str| {
         lines(&words::machine_paths(&[file("a.md", &format!("see\n\"/{folder}/me/x\"\n"))]))

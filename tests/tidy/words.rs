@@ -1,9 +1,9 @@
-//! Rules for text: a file's first line and its length, the width of comments, the page of metrics,
-//! and no paths of a developer's machine.
+//! Rules for text: a file's first line and its length, the width of comments, where `unsafe` is,
+//! the page of metrics, and no paths of a developer's machine.
 
 use std::collections::BTreeSet;
 
-use super::rules::{COMMENT_CHARS_MAX, LINES_MAX};
+use super::rules::{COMMENT_CHARS_MAX, LINES_MAX, UNSAFE, place};
 use super::{File, Finding};
 
 /// Where every metric is described.
@@ -106,6 +106,38 @@ pub fn metric_texts(names: &str, page: &str) -> Vec<Finding> {
             findings.push(Finding { file, line, rule: "metrics", why });
         }
     }
+    findings
+}
+
+/// `unsafe` code where the rules don't have it, and rules for files that have none.
+pub fn unsafe_code(files: &[File]) -> Vec<Finding> {
+    let is_unsafe = |line: &str| {
+        let code = line.split('"').next().and_then(|code| code.split("//").next());
+        let code = code.unwrap_or_default();
+        ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"]
+            .iter()
+            .any(|start| code.contains(start))
+    };
+    let finding = |file: &str, line: usize, why: &str| Finding {
+        file: file.to_owned(),
+        line,
+        rule: "unsafe",
+        why: why.to_owned(),
+    };
+    let mut findings = Vec::new();
+    let mut seen = BTreeSet::new();
+    for file in files {
+        let allowed = UNSAFE.iter().find(|(path, _)| *path == place(&file.path));
+        for (line, text) in (1..).zip(file.text.lines()) {
+            match allowed {
+                _ if !is_unsafe(text) => {}
+                Some((path, _)) => drop(seen.insert(*path)),
+                None => findings.push(finding(&file.path, line, "no `unsafe` is allowed here")),
+            }
+        }
+    }
+    let unused = UNSAFE.iter().filter(|(path, _)| !seen.contains(path));
+    findings.extend(unused.map(|(path, _)| finding(path, 1, "it has no `unsafe` any more")));
     findings
 }
 

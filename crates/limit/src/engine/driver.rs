@@ -3,7 +3,7 @@
 //! `lua/driver/`.
 //!
 //! A script is unrolled for the number of cells, without a table per cell, and numbers are packed
-//! as doubles: that costs least inside Redis (measured in ARCHITECTURE.md). A script depends only
+//! as doubles: that costs least inside Redis. A script depends only
 //! on the list of programs. Units, shadows, costs and numbers are arguments, so there are few
 //! scripts and they never overflow Redis' script cache. Must not know what a program computes.
 //!

@@ -6,7 +6,8 @@
 //!
 //! In the order in which a plan passes through them:
 //!
-//! - `take` runs a plan's round: inline in memory, in a task on Redis.
+//! - `take` runs a plan's round. The request polls it; if the request goes away, the rest of a
+//!   round on Redis goes on in a task.
 //! - `round` is a pure state machine: which tag is called next, and what is given back.
 //! - `prepared` caches what all takes of a plan have in common.
 //! - `keys` names counters.
