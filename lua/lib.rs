@@ -5,9 +5,8 @@
 //! The proxy uses all of it. The policies' SDK reads and checks limits with the same tables, so
 //! that a mistake is reported at its line before the proxy sees an answer.
 //!
-//! To add an algorithm: write `NAME.lua` and `NAME.rs`, add its line to [`algorithms!`] below, its
-//! variant to the contract (`wasm-sdk/wit/policy.wit`, and the two conversions that the compiler
-//! then asks for), and its section to `docs/algorithms.md`.
+//! To add an algorithm: write `NAME.lua` and `NAME.rs`, and add its line to [`algorithms!`] below.
+//! CONTRIBUTING.md has the other steps.
 
 mod calendar;
 mod check;
