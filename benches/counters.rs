@@ -128,7 +128,7 @@ impl Calls {
 struct Longest {
     calls: u64,
     longest: Duration,
-    /// By CPU time, which counts no other thread's turn on this core.
+    /// The longest call by CPU time, which counts no other thread's turn on this core.
     longest_cpu: Duration,
     above: u64,
     total: Duration,

@@ -146,7 +146,7 @@ fn embedded(bench: &mut Criterion) {
     group.finish();
 }
 
-/// From facts to a settled grant: the price of a limit for a request.
+/// Measures a request from facts to a settled grant: the price of a limit for a request.
 fn whole(bench: &mut Criterion) {
     let mut group = bench.benchmark_group("decision");
     let scope = Scope::new("bench".into(), "bench".into(), OnStoreError::Deny, false);

@@ -114,7 +114,7 @@ fn jwt() -> (Value, String) {
     (config, token)
 }
 
-/// Without padding, in the alphabet for URLs (RFC 4648, section 5).
+/// Encodes without padding, in the alphabet for URLs (RFC 4648, section 5).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let digits = |three: &[u8]| {

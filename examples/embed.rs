@@ -55,7 +55,7 @@ pub fn run() -> Result<Vec<String>, Box<dyn Error>> {
     }
 }
 
-/// As in `proxy.toml`. Each client address may send `quota` requests a minute.
+/// A configuration as in `proxy.toml`. Each client address may send `quota` requests a minute.
 fn configuration(upstream: SocketAddr, quota: u32) -> String {
     format!(
         r#"

@@ -77,8 +77,8 @@ impl Rate {
         Ticking { amount: self.amount / factor, period: self.period_units() / factor }
     }
 
-    /// In which time `units` come back; `period` is the rate's in some unit of time, and `divide`
-    /// says how to round.
+    /// The time in which `units` come back; `period` is the rate's in some unit of time, and
+    /// `divide` says how to round.
     fn time_for(&self, units: u64, period: u64, divide: fn(u128, u128) -> u128) -> u64 {
         // Below 2^52 x 2^46, so 128 bits are enough for any plan.
         let time = divide(u128::from(units) * u128::from(period), u128::from(self.amount.max(1)));
@@ -95,7 +95,7 @@ impl Rate {
 #[derive(Clone, Copy, Debug)]
 struct Ticking {
     amount: u64,
-    /// In the limit's time unit.
+    /// The period in the limit's time unit.
     period: u64,
 }
 
@@ -117,7 +117,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// For algorithms whose numbers depend on nothing else.
+    /// The moment for algorithms whose numbers depend on nothing else.
     #[cfg(feature = "host")]
     const ANY: Self = Self { lease: Duration::ZERO, now_us: 0 };
 }

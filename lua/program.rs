@@ -14,8 +14,8 @@ pub struct Program {
     pub text: &'static str,
     /// What its counters are made of.
     pub kind: Kind,
-    /// For [`Kind::Numbers`]: how many of the three numbers it uses, from the first. The others are
-    /// always 0, and are not stored on Redis.
+    /// How many of the three numbers a program of [`Kind::Numbers`] uses, from the first. The
+    /// others are always 0, and are not stored on Redis.
     pub state: usize,
     /// How many of a cell's numbers it reads, at most [`NUMBERS_MAX`].
     pub numbers: usize,

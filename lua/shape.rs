@@ -29,7 +29,7 @@ pub enum ShapeExtra {
 /// in milliseconds, and what else the state depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Without amounts.
+    /// The algorithm without amounts.
     algorithm: Algorithm,
     extra: ShapeExtra,
 }

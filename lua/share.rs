@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_rate_has_a_share() {
+    fn algorithms_with_a_rate_have_a_share() {
         let rate = Rate { amount: 10, per_ms: 1_000 };
         let window = FixedWindow { rate, alignment: Alignment::FirstRequest, debt: Debt::None };
         let share = Algorithm::from(window).share(Share::parse("1/3").unwrap()).unwrap();

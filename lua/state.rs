@@ -11,13 +11,13 @@ pub(crate) struct Time {
 }
 
 impl Time {
-    /// For a counter with this period.
+    /// The time for a counter with this period.
     pub(crate) fn of(period_ms: u64, at_us: u64) -> Self {
         let unit_us = if period_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { 1 } else { 1000 };
         Self { unit_us, now: at_us / unit_us }
     }
 
-    /// For a counter in milliseconds.
+    /// The time for a counter in milliseconds.
     pub(crate) fn in_ms(at_us: u64) -> Self {
         Self { unit_us: 1000, now: at_us / 1000 }
     }
@@ -74,7 +74,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// From its program's numbers. `None` for a bucket that never refills.
+    /// Reads it from its program's numbers. `None` for a bucket that never refills.
     pub(crate) fn new(numbers: [i64; NUMBERS_MAX], below_zero: &'static str) -> Option<Self> {
         let [quota, period, burst, ..] = numbers;
         let (unit, back) = (period.into(), quota.into());

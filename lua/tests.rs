@@ -340,7 +340,7 @@ fn of_a_known_limit_it_is_said_how_much_is_used() {
 }
 
 #[test]
-fn what_a_window_owes_is_paid_by_the_ones_after_it() {
+fn a_windows_debt_is_paid_by_the_ones_after_it() {
     let rate = Rate { amount: 3, per_ms: 60_000 };
     for (count, owing, at, expected) in [
         // Above a quota that was edited to less, and owed.

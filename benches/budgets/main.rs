@@ -41,7 +41,7 @@ const BUDGET: u64 = 14_600;
 const MAXIMUM: u64 = 512;
 /// How long clients go on asking. What is under way then is waited for.
 const ASKING: Duration = Duration::from_secs(20);
-/// Of the scenario with windows.
+/// The period of the scenario with windows.
 const WINDOW: Duration = Duration::from_secs(5);
 const WINDOWS: u32 = 20;
 

@@ -10,8 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Bytes of a token, in requests and in replies.
 pub const TOKEN_BYTES: u64 = 4;
-/// Of the logarithm of a reply's tokens: their mean and standard deviation. Half of the replies
-/// have fewer than 150 tokens.
+/// The mean and standard deviation of the logarithm of a reply's tokens. Half of the replies have
+/// fewer than 150 tokens.
 const MEAN: f64 = 5.01;
 const DEVIATION: f64 = 0.7;
 

@@ -29,7 +29,7 @@ pub enum Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     H1,
-    /// Without TLS, by prior knowledge.
+    /// HTTP/2 without TLS, by prior knowledge.
     H2,
     H1Tls,
     H2Tls,

@@ -194,7 +194,7 @@ fn setting<T: FromStr>(name: &str, default: T) -> Result<T, String> {
     }
 }
 
-/// On a signal the benchmark still stops what it started and removes its folder.
+/// Makes the benchmark, on a signal, still stop what it started and removes its folder.
 fn give_up_on_signals() {
     use tokio::signal::unix::{SignalKind, signal};
     std::thread::spawn(|| {

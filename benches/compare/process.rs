@@ -19,10 +19,10 @@ const TRIES: usize = 3;
 /// CPU time since a process began.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
-    /// With a resolution of nanoseconds.
+    /// CPU time, with a resolution of nanoseconds.
     seconds: f64,
-    /// In ticks of 10 ms, classified by where a tick found the process: good for the ratio of the
-    /// two, not for their sum.
+    /// CPU time in ticks of 10 ms, classified by where a tick found the process: good for the ratio
+    /// of the two, not for their sum.
     user_ticks: f64,
     kernel_ticks: f64,
 }

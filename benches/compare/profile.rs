@@ -179,7 +179,7 @@ fn part(function: &str, object: &str) -> &'static str {
     named.unwrap_or(if file == "nginx" || file == "haproxy" { "proxy" } else { "rest" })
 }
 
-/// Without the hash at its end, and at most a line long.
+/// A function's name without the hash at its end, and at most a line long.
 fn short(function: &str, object: &str) -> String {
     let name = function
         .rsplit_once("::h")

@@ -33,9 +33,9 @@ pub struct Settings {
 pub struct Stage {
     settings: Settings,
     upstream: Process,
-    /// For nginx + Lua.
+    /// The store of nginx + Lua.
     redis: Option<Redis>,
-    /// For Weir: three masters.
+    /// Weir's store: three masters.
     cluster: Option<Cluster>,
     folder: TempDir,
 }

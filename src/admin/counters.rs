@@ -23,14 +23,14 @@ pub struct CounterQuery {
 /// How an operator names a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySelector {
-    /// By its text.
+    /// The key's text.
     Key {
-        /// As the policy returns it.
+        /// The key as the policy returns it.
         key: String,
         /// The tag, where the policy returns one.
         tag: Option<String>,
     },
-    /// By its digest, as `/explain`, `/top` and the access log show it.
+    /// The key's digest, as `/explain`, `/top` and the access log show it.
     Digest(String),
 }
 
@@ -58,7 +58,7 @@ impl CounterQuery {
 /// What an operator wants to see of the keys that have most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopQuery {
-    /// Of the limits with this name. None for all.
+    /// Only limits with this name. None for all.
     pub limit: Option<String>,
     /// Keys of each limit, at most.
     pub count: usize,

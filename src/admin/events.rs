@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_read_gets_nothing_more_and_one_that_left_is_told() {
+    fn a_reader_that_does_not_read_gets_nothing_more_and_one_that_left_is_reported() {
         let (events, body) = Events::new();
         let send = || events.send(Bytes::from_static(b"x"));
         let sent: Vec<_> = (0..=WAITING_MAX).map(|_| send()).collect();

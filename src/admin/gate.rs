@@ -73,19 +73,19 @@ impl Settings {
         {
             return Err((
                 StatusCode::FORBIDDEN,
-                "These pages are not for scripts of other origins.".to_owned(),
+                "Scripts of other origins may not read these pages.".to_owned(),
             ));
         }
         let reads = matches!(request.method, Method::GET | Method::HEAD);
         if !reads && is_cross_site(request) {
             return Err((
                 StatusCode::FORBIDDEN,
-                "Nothing is changed here for pages of other sites.".to_owned(),
+                "Pages of other sites may not change anything here.".to_owned(),
             ));
         }
         if !reads && !self.address.ip().is_loopback() {
             let why = format!(
-                "Nothing is changed here without a token: `{0}.token_file` or `{0}.token_env`, since the address is no loopback.",
+                "Changes here need a token: `{0}.token_file` or `{0}.token_env`, since the address is not a loopback address.",
                 self.section
             );
             return Err((StatusCode::FORBIDDEN, why));
@@ -126,7 +126,7 @@ fn is_cross_site(request: &Request) -> bool {
     sites.any(|site| site != b"same-origin" && site != b"none")
 }
 
-/// Without the port.
+/// A host without its port.
 fn name_of(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port))
@@ -153,7 +153,7 @@ impl Token {
         Self(text.into())
     }
 
-    /// For a client of the pages.
+    /// The token's text, for a client of the pages.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

@@ -218,7 +218,7 @@ impl<V: Views> Handler for Admin<V> {
         let page = PAGES.iter().find(|page| page.path == path);
         let admitted = match &*self.settings.load() {
             Some(settings) => settings.admits(&request, page.is_some_and(|page| page.is_open)),
-            None => return no_such_page(),
+            None => return not_found(),
         };
         if let Err((status, sentence)) = admitted {
             let mut refused = reply(status, TEXT, format!("{sentence}\n"));
@@ -232,20 +232,20 @@ impl<V: Views> Handler for Admin<V> {
             Some(page) if page.methods.contains(&request.method) => {
                 self.show(page, &request.method, query).await
             }
-            Some(page) => not_allowed(page.methods),
-            None => no_such_page(),
+            Some(page) => method_not_allowed(page.methods),
+            None => not_found(),
         }
     }
 }
 
-fn not_allowed(methods: &[Method]) -> Response {
+fn method_not_allowed(methods: &[Method]) -> Response {
     let methods = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
     let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("Only {methods}.\n"));
     refused.fields.set(Known::Allow, methods);
     refused
 }
 
-fn no_such_page() -> Response {
+fn not_found() -> Response {
     let mut paths: Vec<&str> = page_paths().collect();
     let last = paths.pop().unwrap_or_default();
     let text = format!("There are {} and {last}.\n", paths.join(", "));

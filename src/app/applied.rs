@@ -84,7 +84,7 @@ impl CurrentConfig {
         self.0.load_full()
     }
 
-    /// From now on, `applied` serves.
+    /// Lets `applied` serve from now on.
     pub(super) fn swap(&self, applied: AppliedConfig) {
         self.0.store(Arc::new(applied));
     }

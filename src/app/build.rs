@@ -49,8 +49,8 @@ pub(super) enum CounterOrigin {
 #[derive(Debug)]
 pub(super) struct ConfigBuild {
     pub(super) listeners: Vec<listen::Settings>,
-    /// Of each listener. Taken over while its certificates stay the same, so that clients can
-    /// resume TLS sessions.
+    /// Each listener's TLS settings. Taken over while its certificates stay the same, so that
+    /// clients can resume TLS sessions.
     pub(super) tls: Vec<Option<Arc<listen::Tls>>>,
     pub(super) admin: Option<admin::Settings>,
     pub(super) insight: insight::Settings,
@@ -169,13 +169,13 @@ impl Builder {
         let doubts: Vec<Doubt> = config.policies.iter().flat_map(doubts_of).collect();
         let guest = |settings: &policy::Settings| {
             Policy::build(&self.runtime, settings, &self.metrics)
-                .map_err(|found| all_under(&setting::policy(&settings.name), found))
+                .map_err(|found| prefix_all(&setting::policy(&settings.name), found))
         };
         let policies =
             build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
         let upstream = |settings: &upstream::Settings| {
             Upstream::build_within(settings, &self.metrics, &self.budget)
-                .map_err(|found| all_under(&setting::upstream(&settings.name), found))
+                .map_err(|found| prefix_all(&setting::upstream(&settings.name), found))
         };
         let upstreams = build_each(
             config.upstreams,
@@ -185,7 +185,7 @@ impl Builder {
             &mut mistakes,
         );
         let scripts = Scripts::load(&config.scripts)
-            .map_err(|found| mistakes.extend(all_under(setting::STORE, found)))
+            .map_err(|found| mistakes.extend(prefix_all(setting::STORE, found)))
             .ok();
         let Some(engine) = engine else { return Err(mistakes) };
         let limiter_settings =
@@ -322,7 +322,7 @@ fn collector(
         return Some(Arc::clone(kept));
     }
     Collector::build(settings)
-        .map_err(|found| mistakes.extend(all_under(setting::OTLP, found)))
+        .map_err(|found| mistakes.extend(prefix_all(setting::OTLP, found)))
         .ok()
         .map(Arc::new)
 }
@@ -340,7 +340,7 @@ fn documents(
         }
         let built = Document::build(settings);
         built
-            .map_err(|found| mistakes.extend(all_under(&settings.setting, found)))
+            .map_err(|found| mistakes.extend(prefix_all(&settings.setting, found)))
             .ok()
             .map(Arc::new)
     };
@@ -373,7 +373,7 @@ fn build_each<S: PartialEq, T>(
     named
 }
 
-fn all_under(section: &str, mistakes: Vec<Mistake>) -> Vec<Mistake> {
+fn prefix_all(section: &str, mistakes: Vec<Mistake>) -> Vec<Mistake> {
     mistakes.into_iter().map(|mistake| mistake.under(section)).collect()
 }
 
@@ -434,7 +434,7 @@ impl ConfigBuild {
         index: usize,
         address: SocketAddr,
     ) -> Option<(&listen::Settings, &Option<Arc<listen::Tls>>)> {
-        let index = at_address(&self.listeners, index, address)?;
+        let index = index_at(&self.listeners, index, address)?;
         Some((self.listeners.get(index)?, self.tls.get(index)?))
     }
 
@@ -489,13 +489,13 @@ fn names_of_listeners(
     };
     let running = before.listeners.iter().enumerate();
     let named = running.map(|(index, running)| {
-        at_address(next, index, running.address).and_then(|index| next.get(index)?.name.clone())
+        index_at(next, index, running.address).and_then(|index| next.get(index)?.name.clone())
     });
     named.collect()
 }
 
 /// The index of the listener with this address, preferably `index`.
-fn at_address(all: &[listen::Settings], index: usize, address: SocketAddr) -> Option<usize> {
+fn index_at(all: &[listen::Settings], index: usize, address: SocketAddr) -> Option<usize> {
     let has = |index: &usize| all.get(*index).is_some_and(|settings| settings.address == address);
     Some(index).filter(has).or_else(|| (0..all.len()).find(has))
 }

@@ -17,7 +17,7 @@ use crate::telemetry::Metrics;
 
 pub use crate::admin::{CounterQuery, KeySelector};
 
-/// For one call to Redis: a person can wait longer than a request.
+/// The time limit on one call to Redis: a person can wait longer than a request.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
@@ -31,7 +31,7 @@ pub enum CounterError {
     Store(String),
     /// Counters are in the memory of a running proxy: its admin listener shows them.
     #[error(
-        "counters in memory are asked of the running proxy: expected an [admin] address in its configuration, or --admin"
+        "counters in memory are read from the running proxy: expected an [admin] address in its configuration, or --admin"
     )]
     InMemory,
 }
@@ -85,7 +85,7 @@ fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> 
 
 /// The error for a limit that the configuration does not list; none where it lists no limits at
 /// all.
-fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<CounterError> {
+fn unknown_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<CounterError> {
     if listed.is_empty() || listed.iter().any(|one| one.name == limit) {
         return None;
     }
@@ -152,7 +152,7 @@ pub(super) async fn look(
     let found = limiter.find_by_digest(&scope, limit, digest).await?;
     // After the search: a limit that was removed from the file is found until its counters expire.
     if found.is_empty()
-        && let Some(unknown) = no_such_limit(&listed, policy, limit)
+        && let Some(unknown) = unknown_limit(&listed, policy, limit)
     {
         return Err(unknown);
     }
@@ -265,7 +265,7 @@ mod tests {
             (amounts("plan", "gold/abc"), amounts("plan", "abc"), amounts("other", "x")),
             (vec![2], vec![1, 2], vec![])
         );
-        let error = |limit: &str| no_such_limit(&listed, "p", limit).map(|error| error.to_string());
+        let error = |limit: &str| unknown_limit(&listed, "p", limit).map(|error| error.to_string());
         assert_eq!(error("plan"), None);
         assert_eq!(
             error("plna").unwrap(),
@@ -273,7 +273,7 @@ mod tests {
         );
         assert!(error("zzzzzzzz").unwrap().ends_with(": more, plan"));
         assert!(
-            no_such_limit(&[], "p", "x").is_none(),
+            unknown_limit(&[], "p", "x").is_none(),
             "what a guest makes itself is not known here"
         );
     }

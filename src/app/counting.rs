@@ -52,10 +52,10 @@ pub(super) struct LimitRecount {
     of: RecountedLimit,
     metrics: Metrics,
     clock: Clock,
-    /// For what a grant's end may start.
+    /// Runs what a grant's end may start.
     runtime: tokio::runtime::Runtime,
     scope: Arc<Scope>,
-    /// Of the quota that is counted now.
+    /// The count with the quota that is tried now.
     now: Option<QuotaCount>,
 }
 
@@ -63,7 +63,7 @@ struct QuotaCount {
     limiter: Limiter,
     quota: u64,
     limit: Limit,
-    /// Of the key that is counted, by cost.
+    /// The plans of the key that is counted, by cost.
     plans: Vec<(u32, Arc<Plan>)>,
     held: HashMap<u64, (Grant, Ending)>,
     ends: BinaryHeap<Reverse<(i64, u64)>>,

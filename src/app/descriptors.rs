@@ -7,12 +7,13 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For the log, watched files, signals, files of the configuration while they are read, and the
-/// thread of the admin pages.
+/// Descriptors for the log, watched files, signals, files of the configuration while they are read,
+/// and the thread of the admin pages.
 const FIXED: usize = 24;
-/// For each worker: its runtime, its connections to Redis, and a name that is being resolved.
+/// Descriptors of each worker: for its runtime, its connections to Redis, and a name that is being
+/// resolved.
 const PER_WORKER: usize = 8;
-/// For the admin pages, where descriptors are scarce.
+/// Connections to the admin pages, where descriptors are scarce.
 const ADMIN_MIN: usize = 8;
 
 /// How many files the process may have open.
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_there_are_enough_all_get_what_they_want() {
+    fn enough_descriptors_satisfy_all_settings() {
         let shares = Descriptors { have: 100_000 }.share(20_000, 256, 2, 1);
         assert_eq!((shares.clients, shares.admin), (20_000, 256));
         assert!(shares.upstreams >= 20_000, "{shares:?}");
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_few_clients_and_upstreams_share_what_is_left() {
+    fn few_descriptors_are_shared_by_clients_and_upstreams() {
         for have in [0, 10, 64, 100, 1_024, 4_096, 40_000] {
             let Shares { clients, upstreams, admin, wanted, .. } =
                 Descriptors { have }.share(20_000, 256, 2, 1);

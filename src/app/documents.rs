@@ -90,15 +90,15 @@ fn unusable(settings: &Settings, expected: String) -> Mistake {
     Mistake::new(format!("{}.file", settings.setting), found, expected)
 }
 
-/// From now on, the documents of the running configuration are fetched again and again. What is new
-/// is tried with the configuration file `path`, and applied by the reload of its own file.
+/// Keeps fetching the documents of the running configuration. What is new is tried with the
+/// configuration file `path`, and applied by the reload of its own file.
 pub(super) fn keep(app: &App, path: &Path) -> std::io::Result<()> {
     let (running, path) = (Arc::downgrade(&app.running), path.to_owned());
     app.running.documents.keep(move |document, bytes| {
         let running = running.upgrade().ok_or_else(|| "this process ends".to_owned())?;
         let given = vec![(document.settings().file.clone(), bytes.to_vec())];
         let tried = Config::load_given(&path, given).and_then(|config| running.try_out(config));
-        tried.map_err(|mistakes| told(&mistakes))
+        tried.map_err(|mistakes| summarize(&mistakes))
     })
 }
 
@@ -117,7 +117,7 @@ impl Instance {
 }
 
 /// Mistakes in one line.
-fn told(mistakes: &Mistakes) -> String {
+fn summarize(mistakes: &Mistakes) -> String {
     let each = mistakes.each.iter().take(TOLD_MAX).map(|mistake| {
         let line = mistake.line.map(|line| format!(":{line}")).unwrap_or_default();
         format!("{}{line}: {}", mistake.file, mistake.text)
@@ -129,7 +129,7 @@ fn told(mistakes: &Mistakes) -> String {
     told
 }
 
-/// For `/status`.
+/// The documents as `/status` shows them.
 pub(super) fn describe(documents: &Documents) -> Vec<Value> {
     let one = |(document, state): (Arc<Document>, fetch::State)| {
         let Settings { policy, member, file, every, .. } = document.settings();

@@ -57,7 +57,7 @@ impl CommandLine {
 
     /// The program as it was named, so that a link or a search path leads to the new one after an
     /// upgrade.
-    pub(super) fn of_this_process() -> Self {
+    pub(super) fn current() -> Self {
         let mut words = std::env::args_os();
         Self { program: words.next().unwrap_or_else(|| "weir".into()), arguments: words.collect() }
     }

@@ -12,7 +12,7 @@ pub(super) fn started() {
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "systemd is not told of this reload"),
+        Err(error) => tracing::debug!(%error, "systemd could not be notified of this reload"),
     }
 }
 
@@ -28,6 +28,6 @@ pub(super) fn stopping() {
 
 fn send(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd can't be told the state");
+        tracing::debug!(%error, "systemd could not be notified of the state");
     }
 }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_and_went_between_two_looks_counts() {
+    fn connections_that_came_and_went_between_two_looks_count() {
         let mut seen = Peak::new(CLOSED_MIN);
         let looks = [(8_000, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
         assert_eq!(
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_gives_nothing_back() {
+    fn short_peaks_give_no_memory_back() {
         assert_eq!(
             given_back(&[8_000, 5_000, 8_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000]),
             [0; 0],

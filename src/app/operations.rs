@@ -30,11 +30,11 @@ impl Operations {
                 tracing::info!(
                     operations = done,
                     lost,
-                    "sent to the new process what was decided here since"
+                    "the decisions made here since the copy were sent to the new process"
                 );
             }
             Err(error) => {
-                tracing::warn!(%error, "the new process does not learn what is still decided here");
+                tracing::warn!(%error, "decisions still made here do not reach the new process");
             }
         })
     }
@@ -52,7 +52,7 @@ impl Operations {
                 tracing::info!(operations = done, lost, "the old process has ended");
             }
             Err(error) => {
-                tracing::warn!(%error, "what the old process decided last is not known here");
+                tracing::warn!(%error, "the last decisions of the old process did not arrive");
             }
         })
     }

@@ -1,8 +1,8 @@
 //! What the system knows of this process: its CPU time, memory, open files and start. Read when
 //! somebody scrapes the metrics, and at no other time. Knows no connection and no request.
 //!
-//! What a system does not tell is left out: without `/proc` (macOS), the memory, the number of open
-//! files and the start.
+//! What a system does not report is left out: without `/proc` (macOS), the memory, the number of
+//! open files and the start.
 
 use std::fs;
 

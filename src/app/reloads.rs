@@ -39,7 +39,7 @@ pub(super) enum ReloadEnd {
     ShuttingDown,
     Refused {
         count: usize,
-        /// For people, as in the log.
+        /// The text for people, as in the log.
         text: String,
         each: Vec<MistakeAt>,
     },
@@ -67,7 +67,7 @@ impl ReloadEnd {
                 "changes": changes.json(),
                 "changes_left_off": changes.left_off(),
             }),
-            Self::ShuttingDown => not_applied(&TriggerError::Ended.to_string()),
+            Self::ShuttingDown => refusal_json(&TriggerError::Ended.to_string()),
             Self::Refused { count, each, .. } => json!({
                 "applied": false,
                 "mistakes": each.iter().map(mistake).collect::<Vec<_>>(),
@@ -81,13 +81,13 @@ fn mistake(at: &MistakeAt) -> Value {
     json!({ "file": at.file, "line": at.line, "text": at.text })
 }
 
-fn not_applied(reason: &str) -> Value {
+fn refusal_json(reason: &str) -> Value {
     json!({ "applied": false, "reason": reason })
 }
 
 impl Record {
-    /// For `/status`. `mistakes` is the text of the log; those who want them one by one ask for a
-    /// reload.
+    /// The reload as `/status` shows it. `mistakes` is the text of the log; those who want them one
+    /// by one ask for a reload.
     fn describe(&self) -> Value {
         let lines = |changes: &Changes| -> Vec<String> {
             changes.shown().map(ToString::to_string).collect()
@@ -131,8 +131,8 @@ impl Reloads {
         last.iter().for_each(see);
     }
 
-    /// From now on, reloads can be asked for.
-    pub(super) fn triggered_by(&self, trigger: Trigger) {
+    /// Makes it possible to ask for reloads.
+    pub(super) fn set_trigger(&self, trigger: Trigger) {
         // One watcher for each process: a second one could only be an embedding program's mistake.
         let _ = self.trigger.set(trigger);
     }
@@ -141,7 +141,7 @@ impl Reloads {
     pub(super) async fn ask(&self) -> (StatusCode, String) {
         let Some(trigger) = self.trigger.get() else {
             let reason = "this proxy was started without a configuration file";
-            return (StatusCode::CONFLICT, not_applied(reason).to_string());
+            return (StatusCode::CONFLICT, refusal_json(reason).to_string());
         };
         match trigger.reload().await {
             Ok(ReloadOutcome { result: ReloadResult::Applied, report }) => (StatusCode::OK, report),
@@ -150,7 +150,7 @@ impl Reloads {
             }
             Ok(ReloadOutcome { report, .. }) if report.is_empty() => {
                 let reason = "the new configuration could not be built: its builder panicked";
-                (StatusCode::INTERNAL_SERVER_ERROR, not_applied(reason).to_string())
+                (StatusCode::INTERNAL_SERVER_ERROR, refusal_json(reason).to_string())
             }
             Ok(ReloadOutcome { result: ReloadResult::Refused, report }) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, report)
@@ -160,7 +160,7 @@ impl Reloads {
                     TriggerError::Busy => StatusCode::SERVICE_UNAVAILABLE,
                     TriggerError::Ended => StatusCode::CONFLICT,
                 };
-                (status, not_applied(&why.to_string()).to_string())
+                (status, refusal_json(&why.to_string()).to_string())
             }
         }
     }

@@ -44,7 +44,7 @@ pub struct ReplayRun {
     pub candidate: Config,
     /// What they go through besides, to be compared.
     pub against: Option<Config>,
-    /// The host of requests whose log does not tell it; empty for `localhost`.
+    /// The host of requests whose log does not record it; empty for `localhost`.
     pub host: String,
     /// The share of keys that are never to be refused, in percent, for suggested quotas.
     pub percent: f64,

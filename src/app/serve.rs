@@ -28,7 +28,7 @@ pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
     let watched = watcher.and_then(|watcher| Ok((watcher, Signals::new()?)));
     let finished = match watched {
         Ok((watcher, mut signals)) => {
-            let why = until_the_end(&mut app, &mut signals);
+            let why = wait_for_exit(&mut app, &mut signals);
             // The service manager may end all its processes while an old one finishes its requests.
             signals.end_at_the_next(matches!(why, ExitCause::HandedOver));
             if let ExitCause::Signal(signal) = why {
@@ -38,13 +38,13 @@ pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
                     tracing::info!(
                         signal,
                         delay_s = delay.as_secs_f64(),
-                        "shutting down soon: /ready says no, and everything is served on"
+                        "shutting down soon: /ready answers 503, and requests are still served"
                     );
                     std::thread::sleep(delay);
                 }
                 tracing::info!(
                     signal,
-                    "shutting down: no new connections, what is under way may finish"
+                    "shutting down: no new connections, requests in flight may finish"
                 );
             }
             // A reload that is under way may take long, and would not be applied any more.
@@ -70,8 +70,8 @@ enum ExitCause {
     HandedOver,
 }
 
-fn until_the_end(app: &mut App, signals: &mut Signals) -> ExitCause {
-    let command_line = CommandLine::of_this_process();
+fn wait_for_exit(app: &mut App, signals: &mut Signals) -> ExitCause {
+    let command_line = CommandLine::current();
     tracing::info!("ready");
     // Before the old process ends: the service manager must know then which one is the main one.
     manager::started();
@@ -84,11 +84,11 @@ fn until_the_end(app: &mut App, signals: &mut Signals) -> ExitCause {
         match hand_over(app, &command_line, signals) {
             (Ok(()), _) => return ExitCause::HandedOver,
             (Err(error), Some(signal)) => {
-                tracing::info!("not handed over, because of a {signal}: {error}");
+                tracing::info!("the hand-over was aborted by a {signal}: {error}");
                 return ExitCause::Signal(signal);
             }
             (Err(error), None) => {
-                tracing::error!("not handed over, so this process serves on: {error}");
+                tracing::error!("the hand-over failed, so this process keeps serving: {error}");
             }
         }
     }
@@ -138,20 +138,20 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
             Ok(files) => BuildReport::applied(files),
             Err(mistakes) => {
                 // A constant message that can be searched for; the details are in its fields.
-                tracing::error!(count = mistakes.count, %mistakes, "the new configuration was refused, the old one serves on");
+                tracing::error!(count = mistakes.count, %mistakes, "the new configuration was refused, the old one stays in use");
                 BuildReport::refused(mistakes.watched)
             }
         };
         BuildReport { report, ..answer }
     })?;
-    reloads.0.reloads.triggered_by(watcher.trigger());
+    reloads.0.reloads.set_trigger(watcher.trigger());
     // After the watcher, which applies what is fetched.
     documents::keep(app, path)?;
     Ok(watcher)
 }
 
-/// From now on, SIGUSR2 and SIGHUP do not end the process. To be called at its start: as the
-/// signals of a running Weir they may reach one that does not serve yet.
+/// Keeps SIGUSR2 and SIGHUP from ending the process. To be called at its start: as the signals of a
+/// running Weir they may reach one that does not serve yet.
 ///
 /// # Errors
 /// The system refuses.
@@ -207,23 +207,26 @@ impl Signals {
         })
     }
 
-    /// From now on, SIGTERM and SIGINT end the process; the first one does not if it is `spared`.
-    /// The handlers stay installed for good, so they must be waited for.
+    /// Lets SIGTERM and SIGINT end the process from now on; the first one does not if it is
+    /// `spared`. The handlers stay installed for good, so they must be waited for.
     fn end_at_the_next(mut self, mut spared: bool) {
         let second = move || {
             let mut signal = self.next();
             while signal == HAND_OVER || spared {
                 if signal == HAND_OVER {
-                    tracing::warn!("this process ends, and can't hand over any more");
+                    tracing::warn!("this process is shutting down and can't hand over any more");
                 } else {
                     spared = false;
-                    tracing::info!(signal, "this process ends already, once its requests have");
+                    tracing::info!(
+                        signal,
+                        "this process is already shutting down: it exits once its requests have ended"
+                    );
                 }
                 signal = self.next();
             }
             tracing::warn!(
                 signal,
-                "a second signal: ending at once, and what is still under way is cut"
+                "a second signal: exiting at once, requests still in flight are cut"
             );
             telemetry::flush();
             std::process::exit(1);

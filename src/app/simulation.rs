@@ -45,8 +45,8 @@ pub struct SimulatedReply {
     pub account: Account,
     /// What each of its limits would answer now: after its end, if it ended at once.
     pub left: Vec<(String, LimitOutcome)>,
-    /// The number under which [`Simulation::send`] and [`Simulation::wait_until`] tell its end, if
-    /// it is still under way.
+    /// The number under which [`Simulation::send`] and [`Simulation::wait_until`] report its end,
+    /// if it is still under way.
     pub under_way: Option<u64>,
 }
 

@@ -73,7 +73,7 @@ pub(super) fn save_last(engine: &Engine) {
             tracing::info!(counters, bytes, "counters saved");
         }
         Ok(None) => {}
-        Err(error) => tracing::error!("what was counted since the last snapshot is lost: {error}"),
+        Err(error) => tracing::error!("counts since the last snapshot are lost: {error}"),
     }
     engine.release_snapshot();
 }
@@ -145,7 +145,7 @@ impl Saver {
                 if self.warned.is_none_or(|warned| warned.elapsed() >= WARN_EVERY) {
                     self.warned = Some(clock::monotonic());
                     tracing::warn!(
-                        "counters can't be saved, so a restart would forget what is counted from now on: {error}"
+                        "counters can't be saved, so a restart would lose what is counted from now on: {error}"
                     );
                 }
                 None

@@ -41,15 +41,15 @@ impl SocketRole {
     }
 
     fn of(label: &str) -> Option<Self> {
-        [Self::Clients, Self::Operators].into_iter().find(|whom| whom.label() == label)
+        [Self::Clients, Self::Operators].into_iter().find(|role| role.label() == label)
     }
 }
 
 /// A listening socket, and what it is for.
 #[derive(Debug)]
 pub(super) struct Socket {
-    pub(super) whom: SocketRole,
-    /// As the configuration says it, so with port 0 where that picks a free one.
+    pub(super) role: SocketRole,
+    /// The address as configured, so with port 0 where that picks a free one.
     pub(super) configured: SocketAddr,
     pub(super) socket: Weak<TcpListener>,
 }
@@ -57,14 +57,14 @@ pub(super) struct Socket {
 impl Socket {
     /// The same, for as long as the answer lives; `None` if nobody accepts on it any more.
     fn held(&self) -> Option<PassedSocket> {
-        let Self { whom, configured, .. } = *self;
-        Some(PassedSocket { whom, configured, socket: self.socket.upgrade()? })
+        let Self { role, configured, .. } = *self;
+        Some(PassedSocket { role, configured, socket: self.socket.upgrade()? })
     }
 }
 
 /// A socket that is passed on.
 struct PassedSocket {
-    whom: SocketRole,
+    role: SocketRole,
     configured: SocketAddr,
     socket: Arc<TcpListener>,
 }
@@ -117,22 +117,22 @@ impl InheritedSockets {
         let predecessor = Some(UnixStream::from(adopt(control)?));
         let mut sockets = Vec::new();
         for word in words {
-            let [whom, address, number] =
+            let [role, address, number] =
                 word.split('=').collect::<Vec<_>>().try_into().map_err(|_| wrong())?;
             let address = address.parse().map_err(|_| wrong())?;
             let socket = listening(number.parse().map_err(|_| wrong())?)?;
-            sockets.push((SocketRole::of(whom), address, socket));
+            sockets.push((SocketRole::of(role), address, socket));
         }
         Ok(Self { sockets, predecessor })
     }
 
     /// Takes the sockets of one listener that is configured at `address`: all that are bound to the
     /// same address. With port 0, several listeners may be configured at one.
-    pub(super) fn take(&mut self, whom: SocketRole, address: SocketAddr) -> Vec<TcpListener> {
+    pub(super) fn take(&mut self, role: SocketRole, address: SocketAddr) -> Vec<TcpListener> {
         let mut bound = None;
         let mut fits = |of: Option<SocketRole>, at: SocketAddr, socket: &TcpListener| {
             let local = socket.local_addr().ok();
-            let fits = of.is_none_or(|of| of == whom) && at == address;
+            let fits = of.is_none_or(|of| of == role) && at == address;
             fits && local.is_some() && *bound.get_or_insert(local) == local
         };
         let all = std::mem::take(&mut self.sockets).into_iter();
@@ -144,7 +144,7 @@ impl InheritedSockets {
     /// Whether the operator's pages were served on one of the sockets.
     #[must_use]
     pub fn has_admin(&self) -> bool {
-        self.sockets.iter().any(|(whom, ..)| *whom == Some(SocketRole::Operators))
+        self.sockets.iter().any(|(role, ..)| *role == Some(SocketRole::Operators))
     }
 
     /// The addresses of the sockets that nothing is configured for.
@@ -175,12 +175,12 @@ pub(super) fn numbered(public: Vec<Vec<Listener>>) -> Vec<Vec<Listener>> {
 
 /// The sockets at `address`: those that were passed on, or new ones.
 pub(super) fn bind_one(
-    whom: SocketRole,
+    role: SocketRole,
     address: SocketAddr,
     inherited: &mut InheritedSockets,
     workers: usize,
 ) -> Result<Vec<Listener>, StartError> {
-    let passed_on = inherited.take(whom, address);
+    let passed_on = inherited.take(role, address);
     if !passed_on.is_empty() {
         return given(passed_on, workers);
     }
@@ -213,8 +213,8 @@ pub(super) fn handles(
     let operators = built.admin.iter().flat_map(|admin| {
         pages.iter().map(|socket| (SocketRole::Operators, admin.address, socket))
     });
-    let handle = |(whom, configured, socket): (SocketRole, SocketAddr, &Listener)| Socket {
-        whom,
+    let handle = |(role, configured, socket): (SocketRole, SocketAddr, &Listener)| Socket {
+        role,
         configured,
         socket: socket.handle(),
     };
@@ -226,14 +226,16 @@ fn listening(number: RawFd) -> io::Result<TcpListener> {
     let socket = TcpListener::from(adopt(number)?);
     match socket2::SockRef::from(&socket).is_listener() {
         Ok(true) => Ok(socket),
-        _ => Err(io::Error::other(format!("descriptor {number} is no listening socket"))),
+        _ => Err(io::Error::other(format!("descriptor {number} is not a listening socket"))),
     }
 }
 
 /// Makes an open descriptor ours. The next process that is started does not get it.
 fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     if number < ACTIVATED_FIRST {
-        return Err(io::Error::other(format!("descriptor {number} is none that could be passed")));
+        return Err(io::Error::other(format!(
+            "descriptor {number} is not a number that could be passed"
+        )));
     }
     #[allow(
         unsafe_code,
@@ -281,8 +283,8 @@ impl<'a> SocketEnvironment<'a> {
 
     pub(super) fn variable(&self) -> (&'static str, String) {
         let mut text = format!("{} {}", std::process::id(), self.control.as_raw_fd());
-        for PassedSocket { whom, configured, socket } in &self.sockets {
-            text += &format!(" {}={configured}={}", whom.label(), socket.as_raw_fd());
+        for PassedSocket { role, configured, socket } in &self.sockets {
+            text += &format!(" {}={configured}={}", role.label(), socket.as_raw_fd());
         }
         (HANDED_OVER, text)
     }

@@ -178,7 +178,7 @@ fn the_operator_can_watch_a_drain() {
 }
 
 #[test]
-fn the_mistakes_of_all_modules_and_of_a_guest_are_told_at_once() {
+fn the_errors_of_all_modules_and_of_a_guest_are_reported_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
     let text = "[server.limits]\nbody_bytes = \"100 elephants\"\n\
@@ -205,7 +205,7 @@ fn the_mistakes_of_all_modules_and_of_a_guest_are_told_at_once() {
 
 /// Also for programs that embed Weir and call `apply` themselves.
 #[test]
-fn what_a_reload_changes_is_seen_at_once_and_its_time_is_shown() {
+fn changes_of_a_reload_apply_at_once_and_its_time_is_shown() {
     use arc_swap::access::Access as _;
 
     let app = app();

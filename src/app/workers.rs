@@ -185,7 +185,7 @@ async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener
 /// All connections, and all replies that are read on after their clients have left.
 async fn all(serving: &mut JoinSet<()>) {
     while serving.join_next().await.is_some() {}
-    wire::nothing_is_read_on().await;
+    wire::wait_for_read_on().await;
 }
 
 /// The least time for settling, also where connections have used up the grace period.

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_one_command_line_again() {
+    fn the_output_is_one_command_line_again() {
         let named = |key: &str| KeyArgs {
             policy: "public".into(),
             limit: "per-minute".into(),

@@ -10,7 +10,7 @@ use crate::app;
 use crate::clock;
 use crate::config::{self, Config};
 
-/// For a request, with its answer.
+/// The time limit on a request and its answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of an answer, at most.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -46,7 +46,7 @@ pub(super) fn configuration(path: Option<&Path>) -> Result<Option<Config>, ExitC
 }
 
 impl<'a> Pages<'a> {
-    /// At `address` if one is given, else where `config` has them. None if it has none.
+    /// The pages at `address` if one is given, else where `config` has them. None if it has none.
     pub(super) fn of(config: Option<&'a Config>, address: Option<SocketAddr>) -> Option<Self> {
         let Some(config) = config else {
             return Some(Self { address: address.unwrap_or(config::ADMIN_DEFAULT), token: None });
@@ -69,7 +69,7 @@ impl<'a> Pages<'a> {
         let answer = answer.map_err(|error| {
             format!("the proxy's admin listener at {address} does not answer: {error}")
         })?;
-        let nonsense = || format!("what answers at {address} is no admin listener of Weir");
+        let nonsense = || format!("the server at {address} is not an admin listener of Weir");
         let answer = String::from_utf8(answer).map_err(|_| nonsense())?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(nonsense)?;
         let sentence = || body.trim_end().to_owned();
@@ -114,7 +114,7 @@ impl<'a> Pages<'a> {
 }
 
 fn too_late() -> std::io::Error {
-    let what = format!("found no whole answer within {} s", TIMEOUT.as_secs());
+    let what = format!("found no complete answer within {} s", TIMEOUT.as_secs());
     std::io::Error::new(ErrorKind::TimedOut, what)
 }
 

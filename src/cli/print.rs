@@ -8,30 +8,30 @@ use std::process;
 /// The command could not be finished.
 const EXIT_FAILED: i32 = 1;
 
-/// As `print!`.
+/// `print!` that ignores a closed pipe.
 macro_rules! out {
     ($($text:tt)*) => { $crate::cli::print::to_stdout(format_args!($($text)*)) };
 }
 
-/// As `println!`.
+/// `println!` that ignores a closed pipe.
 macro_rules! outln {
     () => { $crate::cli::print::to_stdout(format_args!("\n")) };
     ($($text:tt)*) => { $crate::cli::print::to_stdout(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// As `eprint!`.
+/// `eprint!` that ignores a closed pipe.
 macro_rules! err {
     ($($text:tt)*) => { $crate::cli::print::to_stderr(format_args!($($text)*)) };
 }
 
-/// As `eprintln!`.
+/// `eprintln!` that ignores a closed pipe.
 macro_rules! errln {
     ($($text:tt)*) => { $crate::cli::print::to_stderr(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 pub(super) use {err, errln, out, outln};
 
-/// Ends the process if it can't be written: what was to be done is done, or can't be told.
+/// Ends the process if it can't be written: what was to be done is done, or can't be reported.
 pub(super) fn to_stdout(text: fmt::Arguments<'_>) {
     let mut stdout = std::io::stdout().lock();
     if let Err(error) = stdout.write_fmt(text).and_then(|()| stdout.flush()) {

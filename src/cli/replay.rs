@@ -40,7 +40,7 @@ pub(super) struct Replay {
     /// [$time_local] "$request" $status $bytes'
     #[arg(long)]
     pattern: Option<String>,
-    /// The host of requests whose log does not tell it [default: localhost]
+    /// The host of requests whose log does not record it [default: localhost]
     #[arg(long, default_value = "", hide_default_value = true)]
     host: String,
     /// Suggest for each limit the smallest quota at which so many percent of its keys are never
@@ -189,11 +189,11 @@ fn failed(error: &ReplayError) -> ExitCode {
         ReplayError::Mistakes(mistakes) => wrong_config(mistakes),
         ReplayError::Log(unreadable) => wrong(&unreadable.to_string()),
         ReplayError::Nothing(summary) => {
-            errln!("weir: no line of the logs is a request: found {}", summary.lines_told());
+            errln!("weir: no line of the logs is a request: found {}", summary.line_total());
             for one in &summary.broken_shown {
                 errln!("{}:{}: {}", one.file, one.line, one.why);
             }
-            summary.damaged.iter().for_each(|one| errln!("{}", one.told()));
+            summary.damaged.iter().for_each(|one| errln!("{}", one.describe()));
             ExitCode::from(EXIT_WRONG)
         }
     }

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_is_left_alone() {
+    fn closed_brackets_are_left_alone() {
         for text in [
             "",
             "[server\nworkers = 2\n",

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_ends_it() {
+    fn invalid_json_ends_the_walk() {
         let deep = "[".repeat(100_000);
         for text in
             ["", "{", "[1, ?]", "{\"a\" 1}", "\"\\", "{\"a\": 1, b}", "[\"\u{e9}\\\u{e9}", &deep]

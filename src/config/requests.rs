@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_with_its_line() {
+    fn every_error_is_reported_with_its_line() {
         let told = entries(
             "[[requests]]\nrequest = \"GET\"\nexpct = \"refused\"\nat = \"9s\"\n\
              [[requests]]\nrequest = \"GET /\"\nat = \"8s\"\nexpect = \"admited\"\nreply = \"lots\"\n",

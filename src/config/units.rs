@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_reads_back() {
+    fn shown_units_parse_back() {
         for ms in [0, 1, 250, 1_500, 60_000, 90_000, 86_400_000] {
             assert_eq!(
                 duration(&show_duration(Duration::from_millis(ms))),

@@ -59,7 +59,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// As the metric counts it.
+    /// The label under which the metric counts it.
     #[must_use]
     pub fn label(&self) -> FetchResult {
         match self {
@@ -79,7 +79,7 @@ impl Document {
     /// An invalid URL (`url`), certificates that can't be used (`tls.ca`).
     pub fn build(settings: &Settings) -> Result<Self, Vec<Mistake>> {
         let wrong = |expected: &str| {
-            let found = format!("{:?}", without_secrets(&settings.url));
+            let found = format!("{:?}", strip_secrets(&settings.url));
             vec![Mistake::new("url", found, expected)]
         };
         let UrlParts { origin, authority, path, target } = place(&settings.url).map_err(wrong)?;
@@ -224,7 +224,7 @@ fn is_this_machine(host: &str) -> bool {
 }
 
 /// The URL as a message may show it: a query and what is before the host may be secrets.
-fn without_secrets(url: &str) -> String {
+fn strip_secrets(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     match url.rsplit_once('@') {
         Some((before, rest)) => {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_is_none_or_open_to_anybody_is_a_mistake() {
+    fn a_url_that_is_none_or_open_to_anybody_is_an_error() {
         for (url, expected) in [
             ("", EXPECTED),
             ("id.example.org/jwks.json", EXPECTED),

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_while_several_write_sees_a_whole_document() {
+    fn a_reader_sees_a_whole_document_while_several_write() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys.json");
         let documents = [vec![b'a'; 100_000], vec![b'b'; 50_000]];

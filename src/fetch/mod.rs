@@ -103,7 +103,7 @@ pub struct Documents {
 struct Shared {
     metrics: Metrics,
     clock: Clock,
-    /// By the document's setting.
+    /// The states by the document's setting.
     states: Mutex<BTreeMap<String, State>>,
 }
 

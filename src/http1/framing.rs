@@ -11,7 +11,7 @@ use crate::wire::{Fields, Known, KnownSet, Request, Response};
 pub(crate) enum Framing {
     /// After so many bytes. 0 means that there is no body.
     Length(u64),
-    /// With the last chunk.
+    /// The body ends with its last chunk.
     Chunked,
     /// When the connection closes.
     UntilClose,

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_thrown_away_as_far_as_it_has_come() {
+    fn unread_bytes_are_discarded_as_far_as_they_have_come() {
         let put = |reader: &mut Reader, bytes: &str| reader.input.push(bytes.as_bytes());
         let mut reader = Reader::new(Buffer::default(), Framing::Chunked);
         put(&mut reader, "5\r\nhello\r\n3\r\nab");

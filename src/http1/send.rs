@@ -26,7 +26,7 @@ pub(crate) enum Encoding {
     NoBody,
     /// So many bytes.
     Length(u64),
-    /// In chunks.
+    /// The body is sent in chunks.
     Chunked,
     /// Until the connection closes.
     Close,

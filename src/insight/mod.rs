@@ -20,7 +20,7 @@ use recent::Recent;
 
 pub use top::{Happened, LimitName, Top, TopKey, TopKeys, TopOfLimit};
 
-/// For this many refusals, one rejection is remembered besides.
+/// One rejection is remembered for each so many refusals.
 const REJECTIONS_PART: usize = 4;
 
 /// The digests that name a key: of its tag and of itself.
@@ -125,8 +125,8 @@ struct Worker<R> {
 }
 
 impl<R: Entry> Insight<R> {
-    /// For so many workers, and one more slot that all other threads share. Remembers nothing until
-    /// [`apply`](Self::apply).
+    /// Makes slots for so many workers, and one more that all other threads share. Remembers
+    /// nothing until [`apply`](Self::apply).
     #[must_use]
     pub fn new(workers: usize) -> Self {
         let workers = workers.clamp(1, WORKERS_MAX);
@@ -141,13 +141,13 @@ impl<R: Entry> Insight<R> {
 
     /// A clone for this thread alone: what it remembers goes to the worker's own slot.
     #[must_use]
-    pub fn of_this_thread(&self) -> Self {
+    pub fn for_this_thread(&self) -> Self {
         let shared = self.slots.len().saturating_sub(1);
         let mine = telemetry::worker().filter(|worker| *worker < shared).unwrap_or(shared);
         Self { slots: Arc::clone(&self.slots), mine }
     }
 
-    /// From now on, this is remembered. What is more than that is forgotten.
+    /// Sets what is remembered from now on. What is more than that is forgotten.
     pub fn apply(&self, settings: &Settings) {
         let workers = self.slots.len().saturating_sub(1).max(1);
         let share = |whole: usize| whole.div_ceil(workers);

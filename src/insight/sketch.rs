@@ -25,9 +25,9 @@ pub(super) const ENTRIES_MAX: usize = 16_384;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeavyKey {
     pub(super) key: Digest,
-    /// At most this many.
+    /// An upper bound of the units.
     pub(super) units: u64,
-    /// At least `units` less this.
+    /// The units are at least `units` less this.
     pub(super) error: u64,
     /// Empty if no texts are kept.
     pub(super) text: String,
@@ -62,7 +62,7 @@ struct Slot {
     entry: u16,
 }
 
-/// Of a node of the heap: those of one node are on two or three cache lines in a row.
+/// Children of a node of the heap: those of one node are on two or three cache lines in a row.
 const CHILDREN: usize = 8;
 
 impl Slot {

@@ -32,7 +32,7 @@ pub struct LimitName {
 /// What one worker has counted.
 #[derive(Debug)]
 pub struct Top {
-    /// By the digest of the limit's name.
+    /// The limits by the digest of their names.
     limits: HashMap<u128, Limit, BuildHasherDefault<DigestHasher>>,
     /// Where keys stand in sketches.
     seed: u64,
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_of_the_last_minutes() {
+    fn the_page_shows_the_last_minutes() {
         let (worker, start) = (top(8, 10), Instant::now());
         let at = |minute: u64| start + Duration::from_secs(60 * minute);
         let count = |minute: u64, happened| {

@@ -57,8 +57,8 @@ impl std::fmt::Debug for Decoder {
 }
 
 impl Decoder {
-    /// For a body with this coding. Several of them, one in the other, are not undone: each could
-    /// make a thousand bytes of one.
+    /// A decoder for a body with this coding. Several of them, one in the other, are not undone:
+    /// each could make a thousand bytes of one.
     pub(super) fn of(codings: &str) -> Self {
         let names = codings.split(',').map(str::trim);
         let mut names =

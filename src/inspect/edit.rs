@@ -35,7 +35,7 @@ impl Edit {
     pub fn apply(&self, document: &[u8]) -> Option<Vec<u8>> {
         let tokens = self.pointer.tokens();
         let ancestry: Vec<Pointer> = self.pointer.ancestry().collect();
-        let pointers = Arc::new(Pointers::in_any_case(&ancestry));
+        let pointers = Arc::new(Pointers::case_insensitive(&ancestry));
         let mut patches = Vec::new();
         // Where the last value at each level began. A value comes after all that it contains.
         let mut last: Vec<Option<u64>> = vec![None; tokens.len() + 2];

@@ -95,7 +95,7 @@ pub struct Meters {
 }
 
 impl Meters {
-    /// Of these meters.
+    /// Prepares these meters.
     #[must_use]
     pub fn new(list: Vec<Meter>) -> Self {
         let pointers = Arc::new(Pointers::new(list.iter().map(|meter| &meter.pointer)));

@@ -1,5 +1,5 @@
-//! Reads what is inside of bodies: values of JSON documents, and the usage that replies tell, alone
-//! or in server-sent events. Knows no HTTP, no policy and no limit.
+//! Reads what is inside of bodies: values of JSON documents, and the usage that replies report,
+//! alone or in server-sent events. Knows no HTTP, no policy and no limit.
 //!
 //! `scan` reads a document in pieces of any size and finds what `pointer`s lead to. `events` takes
 //! a stream of events apart, `coding` undoes a compression. On these stand `select` and `edit`,

@@ -105,16 +105,16 @@ pub struct Pointers {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// In which a name or an index leads on.
+    /// The nodes to which a name or an index leads.
     children: Vec<(Box<str>, u16)>,
-    /// In which each element of an array leads on.
+    /// The node to which each element of an array leads.
     each: Option<u16>,
     /// The pointers that end here, by their index.
     ends: SmallVec<[u16; 1]>,
 }
 
 impl Pointers {
-    /// Of these pointers. They are told apart by their index.
+    /// The tree of these pointers. They are told apart by their index.
     pub fn new<'p>(pointers: impl IntoIterator<Item = &'p Pointer>) -> Self {
         let mut tree = Self { nodes: vec![Node::default()], any_case: false };
         for (index, pointer) in pointers.into_iter().enumerate() {
@@ -129,7 +129,7 @@ impl Pointers {
     /// The same for a client's document. Go and .NET take `To` for `to`, and other servers don't,
     /// so a member whose name differs in case is found twice, as if it were there twice: only the
     /// upstream knows whether it is.
-    pub fn in_any_case<'p>(pointers: impl IntoIterator<Item = &'p Pointer>) -> Self {
+    pub fn case_insensitive<'p>(pointers: impl IntoIterator<Item = &'p Pointer>) -> Self {
         Self { any_case: true, ..Self::new(pointers) }
     }
 
@@ -210,7 +210,7 @@ fn is_alike(token: &str, name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(|name| folded(name) == folded(token))
 }
 
-/// Without a sign or leading zeros (RFC 6901, 4).
+/// Whether it is an index, without a sign or leading zeros (RFC 6901, 4).
 fn is_index(token: &str) -> bool {
     token == "0" || (!token.starts_with('0') && token.bytes().all(|byte| byte.is_ascii_digit()))
 }

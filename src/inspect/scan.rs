@@ -1,7 +1,7 @@
 //! Finds values in a JSON document (RFC 8259) while it arrives, in pieces of any size.
 //!
 //! Nothing of the document is kept but the numbers and member names that a pointer may lead to, so
-//! a document may be of any size. What is found is told at once, before it is known whether the
+//! a document may be of any size. What is found is reported at once, before it is known whether the
 //! document ends without a mistake.
 
 use std::sync::Arc;
@@ -73,7 +73,7 @@ struct Frame {
     depth: u32,
     places: Places,
     start: u64,
-    /// Of an array: the index of the next element.
+    /// The index of an array's next element.
     index: u64,
 }
 

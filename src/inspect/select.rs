@@ -15,8 +15,8 @@ const VALUES_MAX: usize = 64;
 pub struct Wanted {
     /// Where it stands.
     pub pointer: Pointer,
-    /// As JSON. Otherwise a text is shown without quotes and escapes, and of an array or an object
-    /// its size in bytes.
+    /// Whether it is shown as JSON. Otherwise a text is shown without quotes and escapes, and of an
+    /// array or an object its size in bytes.
     pub as_json: bool,
 }
 
@@ -24,14 +24,14 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Selection {
     wanted: Vec<Wanted>,
-    /// For each value on the way to wanted ones, the indices of these.
+    /// The indices of the wanted values below each value on the way to them.
     ways: Vec<Vec<usize>>,
-    /// To the wanted values, and then to those on the way.
+    /// Pointers to the wanted values, and then to those on the way.
     pointers: Arc<Pointers>,
 }
 
 impl Selection {
-    /// Of these values.
+    /// Prepares the selection of these values.
     #[must_use]
     pub fn new(wanted: Vec<Wanted>) -> Self {
         let mut ways: Vec<(Pointer, Vec<usize>)> = Vec::new();
@@ -47,7 +47,7 @@ impl Selection {
             }
         }
         let own = wanted.iter().map(|wanted| &wanted.pointer);
-        let pointers = Pointers::in_any_case(own.chain(ways.iter().map(|(way, _)| way)));
+        let pointers = Pointers::case_insensitive(own.chain(ways.iter().map(|(way, _)| way)));
         let ways = ways.into_iter().map(|(_, below)| below).collect();
         Self { wanted, ways, pointers: Arc::new(pointers) }
     }

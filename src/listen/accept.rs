@@ -40,7 +40,7 @@ pub(super) async fn serve<H: Handler>(
             let abort = AbortOnDrop(acceptor.connections.clone());
             loop {
                 let accepting = drain.accepting();
-                acceptor.accept_until_told(&listener, &drain).await;
+                acceptor.accept_until_drained(&listener, &drain).await;
                 drop(accepting);
                 if drain.started() {
                     break;
@@ -54,7 +54,7 @@ pub(super) async fn serve<H: Handler>(
             if drain.is_paused() {
                 drop(listener);
             } else {
-                acceptor.accept_the_queued(listener).await;
+                acceptor.accept_queued(listener).await;
             }
             drop(handle);
             acceptor.connections.drain();
@@ -97,16 +97,16 @@ labels! {
 labels! {
     /// Why an idle connection was closed: a metric's label.
     enum ReclaimCause {
-        /// For a new connection, as there may not be more.
+        /// There may be no more, and a new connection came.
         Limit = "limit",
-        /// For its file descriptor.
+        /// Its file descriptor was needed.
         Descriptors = "descriptors",
     }
 }
 
 struct Acceptor<H> {
     handler: H,
-    /// Of the listener.
+    /// The listener's index.
     index: usize,
     config: ConfigSource,
     connections: Connections,
@@ -144,7 +144,7 @@ impl<H: Handler> Acceptor<H> {
     }
 
     /// Accepts until a drain starts or accepting is paused.
-    async fn accept_until_told(&mut self, listener: &TcpListener, drain: &Drain) {
+    async fn accept_until_drained(&mut self, listener: &TcpListener, drain: &Drain) {
         let mut drained = std::pin::pin!(async {
             tokio::select! {
                 () = drain.wait() => {}
@@ -182,7 +182,7 @@ impl<H: Handler> Acceptor<H> {
             let reclaimed = self.connections.permits().reclaim() as u64;
             self.reclaimed.add(ReclaimCause::Descriptors, reclaimed);
         }
-        let wait = after_accept_error(error.kind(), self.failures)?;
+        let wait = accept_backoff(error.kind(), self.failures)?;
         self.failures = self.failures.saturating_add(1);
         tracing::warn!(%error, wait_ms = wait.as_millis(), "accepting failed");
         Some(wait)
@@ -190,7 +190,7 @@ impl<H: Handler> Acceptor<H> {
 
     /// Serves the connections in the kernel's queue, one request each. Closing the listening socket
     /// would reset them.
-    async fn accept_the_queued(&self, listener: TcpListener) {
+    async fn accept_queued(&self, listener: TcpListener) {
         let listener = match listener.into_std() {
             Ok(listener) => listener,
             Err(error) => {
@@ -279,7 +279,7 @@ impl<H: Handler> Acceptor<H> {
 ///
 /// When descriptors or memory run out, the connection stays in the queue and the socket stays
 /// readable. Without a pause the loop would spin.
-fn after_accept_error(kind: io::ErrorKind, failures: u32) -> Option<Duration> {
+fn accept_backoff(kind: io::ErrorKind, failures: u32) -> Option<Duration> {
     use io::ErrorKind as K;
     match kind {
         // accept(2) also reports network errors that are already pending on the new socket.
@@ -309,7 +309,7 @@ mod tests {
             io::ErrorKind::Interrupted,
             io::ErrorKind::ConnectionReset,
         ] {
-            assert_eq!(after_accept_error(kind, 0), None, "{kind}");
+            assert_eq!(accept_backoff(kind, 0), None, "{kind}");
         }
     }
 
@@ -318,13 +318,10 @@ mod tests {
         let out_of_descriptors = io::Error::from_raw_os_error(24).kind();
         let waits: Vec<u128> = (0..10)
             .map(|failures| {
-                after_accept_error(out_of_descriptors, failures).map_or(0, |wait| wait.as_millis())
+                accept_backoff(out_of_descriptors, failures).map_or(0, |wait| wait.as_millis())
             })
             .collect();
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 320, 500, 500, 500]);
-        assert_eq!(
-            after_accept_error(out_of_descriptors, u32::MAX),
-            Some(Duration::from_millis(500))
-        );
+        assert_eq!(accept_backoff(out_of_descriptors, u32::MAX), Some(Duration::from_millis(500)));
     }
 }

@@ -23,8 +23,8 @@ pub(super) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<Listen
     Ok(sockets)
 }
 
-/// With `SO_REUSEPORT`, a second Weir of the same user would bind without an error and silently get
-/// half of the connections.
+/// Refuses an address in use: with `SO_REUSEPORT`, a second Weir of the same user would bind
+/// without an error and silently get half of the connections.
 fn refuse_if_taken(address: SocketAddr) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());

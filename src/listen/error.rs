@@ -170,12 +170,12 @@ impl fmt::Display for ConnectionError {
             }
             Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: timed out"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
-            Self::Http2(error) => with_sources(error, out),
+            Self::Http2(error) => write_with_sources(error, out),
             Self::TlsHello => write!(out, "{}", self.why()),
             Self::HeadTimeout => write!(out, "no request arrived in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),
-            Self::SendTimeout => write!(out, "the client reads nothing of its reply"),
+            Self::SendTimeout => write!(out, "the client does not read its reply"),
             Self::SendSlow => write!(out, "the client reads its reply too slowly"),
             Self::RequestTimeout => write!(out, "the request took longer than its route allows"),
             Self::ReplyCut => write!(out, "the reply ended early"),
@@ -185,7 +185,7 @@ impl fmt::Display for ConnectionError {
 }
 
 /// Prints the source errors too; hyper's `Display` shows only the outermost.
-fn with_sources(error: &(dyn Error + 'static), out: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_with_sources(error: &(dyn Error + 'static), out: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(out, "{error}")?;
     let mut source = error.source();
     while let Some(error) = source {

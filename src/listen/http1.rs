@@ -115,7 +115,7 @@ struct Connection<'a, H> {
     input: Buffer,
     scan: Scan,
     outbox: Outbox,
-    /// For whichever timeout applies in the current state.
+    /// The timer of whichever timeout applies in the current state.
     timer: Timer,
     /// No request has arrived yet.
     is_first: bool,

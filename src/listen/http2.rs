@@ -47,7 +47,7 @@ const FRAME_BYTES_MAX: u32 = 16 << 10;
 /// Beyond these the connection ends with `ENHANCE_YOUR_CALM`.
 const UNSEEN_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
-/// For the client whose field has blanks around its value.
+/// The message to a client whose field has blanks around its value.
 const PADDED: &str = "a header field's value begins or ends with a blank";
 /// How long a client without open streams may take to close after a GOAWAY.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(CLOSE_TIMEOUT_MS);

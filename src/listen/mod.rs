@@ -155,9 +155,9 @@ impl ConnectionSettings {
 /// connection, so that a reload is seen whole.
 #[derive(Clone, Debug, Default)]
 pub struct ListenConfig {
-    /// For connections of all listeners.
+    /// The settings of all listeners' connections.
     pub settings: Arc<ConnectionSettings>,
-    /// Of each listener, by its index; plain where there is none.
+    /// The TLS settings by the listener's index; plain where there are none.
     pub tls: Vec<Option<Arc<Tls>>>,
 }
 
@@ -166,7 +166,7 @@ pub struct ListenConfig {
 pub type ConfigSource = Arc<dyn access::DynAccess<ListenConfig> + Send + Sync>;
 
 impl From<ConnectionSettings> for ListenConfig {
-    /// Without TLS.
+    /// The configuration without TLS.
     fn from(settings: ConnectionSettings) -> Self {
         Self { settings: Arc::new(settings), tls: Vec::new() }
     }

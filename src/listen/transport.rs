@@ -24,7 +24,7 @@ pub(super) enum Transport {
 pub(super) struct TlsTransport {
     /// Boxed: a TLS session is large, and plain connections should not pay for it.
     stream: Box<TlsStream<WriteCounter<TcpStream>>>,
-    /// For what rustls may buffer while the client is waited for.
+    /// The charge for what rustls may buffer while the client is waited for.
     charge: Charge,
 }
 

@@ -18,12 +18,12 @@ pub(super) const BUFFER_BYTES_MAX: usize = 4 << 20;
 /// The share of requests that are traced, where nobody else has decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Of 2^64; the maximum stands for all.
+    /// The share in parts of 2^64; the maximum stands for all.
     below: u64,
 }
 
 impl Sampling {
-    /// For a share from 0 to 1.
+    /// Samples a share from 0 to 1.
     #[must_use]
     pub fn of_share(share: f64) -> Self {
         #[allow(
@@ -77,8 +77,8 @@ struct Buffer {
 }
 
 impl Tracer {
-    /// For so many workers. Traces nothing until [`apply`](Self::apply). Spans that don't fit are
-    /// counted in `dropped`.
+    /// A tracer for so many workers. Traces nothing until [`apply`](Self::apply). Spans that don't
+    /// fit are counted in `dropped`.
     pub(super) fn new(workers: usize, dropped: Counter) -> Self {
         Self::of((0..=workers.clamp(1, WORKERS_MAX)).map(|_| Slot::default()), Some(dropped))
     }
@@ -99,7 +99,7 @@ impl Tracer {
         }))
     }
 
-    /// From now on, this is traced.
+    /// Sets what is traced from now on.
     pub(super) fn apply(&self, sampling: Option<Sampling>) {
         *self.0.sampling.lock().unwrap_or_else(PoisonError::into_inner) = sampling;
         self.0.takes.store(sampling.is_some(), Ordering::Relaxed);

@@ -32,7 +32,7 @@ const EXPECTED: &str = "http://host:port or https://host:port, perhaps with a pa
 #[derive(Debug)]
 pub struct Collector {
     pub(super) settings: Settings,
-    /// As it is logged.
+    /// The endpoint as it is logged.
     pub(super) endpoint: String,
     upstream: Upstream,
     fields: HeaderMap,
@@ -73,7 +73,7 @@ impl Collector {
     pub fn build(settings: &Settings) -> Result<Self, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let place = place(&settings.endpoint).map_err(|expected| {
-            let found = format!("{:?}", without_user_info(&settings.endpoint));
+            let found = format!("{:?}", strip_user_info(&settings.endpoint));
             mistakes.push(Mistake::new("endpoint", found, expected));
         });
         let fields = fields(&settings.headers, &mut mistakes);
@@ -161,7 +161,7 @@ impl Collector {
         request.headers_mut().clone_from(&self.fields);
         let reply = self.upstream.send(Request::from(request)).await.map_err(|error| {
             let why = match error.cause {
-                upstream::Cause::Connect => "nothing answers there".to_owned(),
+                upstream::Cause::Connect => "no server answers there".to_owned(),
                 cause => cause.label().to_owned(),
             };
             ExportError::unreached(why)
@@ -171,7 +171,10 @@ impl Collector {
         if head.status.is_success() {
             return Ok(accepted(&text));
         }
-        Err(ExportError { why: refusal(head.status), again: again(head.status, &head.headers) })
+        Err(ExportError {
+            why: refusal(head.status),
+            again: retry_advice(head.status, &head.headers),
+        })
     }
 }
 
@@ -193,7 +196,7 @@ fn refusal(status: StatusCode) -> String {
 }
 
 /// Whether OTLP calls this status retryable, and how long to wait.
-fn again(status: StatusCode, fields: &HeaderMap) -> RetryAdvice {
+fn retry_advice(status: StatusCode, fields: &HeaderMap) -> RetryAdvice {
     if !matches!(status.as_u16(), 429 | 502 | 503 | 504) {
         return RetryAdvice::No;
     }
@@ -246,7 +249,7 @@ fn place(endpoint: &str) -> Result<(String, String, String), &'static str> {
 }
 
 /// The endpoint as a message may show it.
-fn without_user_info(endpoint: &str) -> String {
+fn strip_user_info(endpoint: &str) -> String {
     match endpoint.rsplit_once('@') {
         Some((before, rest)) => {
             let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_is_none_is_a_mistake() {
+    fn an_endpoint_that_is_none_is_an_error() {
         for endpoint in ["", "127.0.0.1:4318", "grpc://a:4317", "http://a/?x", "http://a:99999"] {
             let found = mistakes(&with(endpoint));
             assert!(found[0].starts_with("endpoint: found "), "{found:?}");
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_cant_be_sent_are_mistakes_and_show_no_value() {
+    fn fields_that_cant_be_sent_are_errors_and_show_no_value() {
         let header = |name: &str, value: &str| Header {
             key: "headers_file",
             name: name.to_owned(),
@@ -348,7 +351,9 @@ mod tests {
     #[test]
     fn only_retryable_statuses_are_retried() {
         let mut fields = HeaderMap::new();
-        let of = |status, fields: &HeaderMap| again(StatusCode::from_u16(status).unwrap(), fields);
+        let of = |status, fields: &HeaderMap| {
+            retry_advice(StatusCode::from_u16(status).unwrap(), fields)
+        };
         for status in [400, 401, 404, 408, 413, 500, 501] {
             assert_eq!(of(status, &fields), RetryAdvice::No, "{status}");
         }
@@ -362,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_collector_rejects_is_read_from_its_reply() {
+    fn a_partial_success_is_read_from_the_collectors_reply() {
         use opentelemetry_proto::tonic::collector::trace::v1 as official;
         let partial = official::ExportTracePartialSuccess {
             rejected_spans: 3,

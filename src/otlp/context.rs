@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_says_nothing() {
+    fn an_invalid_field_is_ignored() {
         for value in [
             "",
             "00",

@@ -61,7 +61,7 @@ fn wall_ns(wall_us: i64) -> u64 {
 }
 
 impl Encoder {
-    /// For a process with these attributes that began to count at `started_us`.
+    /// An encoder for a process with these attributes that began to count at `started_us`.
     pub(super) fn new<'a>(
         attributes: impl Iterator<Item = (&'a str, &'a str)>,
         started_us: i64,

@@ -269,7 +269,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::telemetry::{Metrics, names};
 
-    /// Of two spans.
+    /// A trace of two spans.
     fn trace() -> Trace {
         let now = clock::monotonic();
         let span = Span {

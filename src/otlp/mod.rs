@@ -69,7 +69,7 @@ struct Shared {
     started_us: i64,
     /// Tells this process from others of the same service.
     instance: String,
-    /// By signal.
+    /// Counts of ended exports, by signal.
     ended: Box<[CounterSet<ExportEnd>]>,
     dropped: CounterSet<Signal>,
 }

@@ -96,9 +96,9 @@ pub struct Mark {
 /// One line or area.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// For the legend.
+    /// The name in the legend.
     pub name: String,
-    /// In the order of their first number. A value that is no number leaves a gap.
+    /// Points in the order of their first number. A value that is no number leaves a gap.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_leaves_a_gap() {
+    fn a_value_that_is_not_a_number_leaves_a_gap() {
         let svg = chart(Layout::Lines, &[&[1.0, f64::NAN, 3.0, 4.0]]).svg();
         assert_eq!(svg.matches('M').count(), 2, "{svg}");
         assert!(!svg.contains("NaN"), "{svg}");

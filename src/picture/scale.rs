@@ -156,7 +156,7 @@ pub fn short(value: f64) -> String {
     trimmed(value)
 }
 
-/// Three digits that tell something, without zeros at the end.
+/// Three significant digits, without zeros at the end.
 fn trimmed(value: f64) -> String {
     let places = match value.abs() {
         0.0 => 0,

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_trials_is_bounded() {
+    fn the_facts_kept_for_trials_are_bounded() {
         let breaker = answered();
         for round in ["a", "b", "c"] {
             breaker.want_sample();

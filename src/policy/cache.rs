@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_found_and_nothing_else() {
+    fn stored_decisions_are_found_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let (engine, cache) = cache(&folder.path().join("a/b"), 1 << 20);
         let cache = cache.unwrap();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_to_is_not_used() {
+    fn a_cache_that_others_can_write_to_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let (engine, cache) = cache(folder.path(), 1 << 20);
         let cache = cache.unwrap();
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first() {
+    fn the_least_recently_used_entry_goes_first() {
         let folder = tempfile::tempdir().unwrap();
         let (engine, of_any) = cache(folder.path(), 1 << 30);
         let all = of_any.unwrap();

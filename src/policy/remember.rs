@@ -595,7 +595,7 @@ mod tests {
 
     /// When other facts come into use, the former ones are replaced.
     #[test]
-    fn what_is_in_use_no_more_gives_way() {
+    fn unused_entries_give_way() {
         let mut remembered = Remembered::default();
         for day in ["monday", "tuesday"] {
             let clients: Vec<String> =

@@ -116,9 +116,7 @@ fn method(at: &str, value: &Value, doubts: &mut Vec<Mistake>) {
                 Mistake::new(
                     at,
                     format!("the method {written:?}"),
-                    format!(
-                        "{meant:?}: methods are told apart by case, and this one is never sent"
-                    ),
+                    format!("{meant:?}: methods are case-sensitive, and this one is never sent"),
                 )
             }));
         }
@@ -162,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_quota_in_a_zone_that_nobody_knows_is_a_mistake_at_its_place() {
+    fn each_quota_in_a_zone_that_nobody_knows_is_an_error_at_its_place() {
         let limits = |zone: &str| format!(r#"[{{"algorithm": "quota", "time_zone": "{zone}"}}]"#);
         let text = format!(
             r#"{{"limits": {}, "plans": {{"gold": {}}}}}"#,
@@ -183,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_is_not_there_is_a_mistake_at_its_place() {
+    fn a_script_that_is_not_there_is_an_error_at_its_place() {
         let all = found(
             r#"{"limits": [{"algorithm": "script", "script": "mime"}, {"algorithm": "script", "script": "mine"}, {"script": "x"}]}"#,
         );
@@ -200,7 +198,7 @@ mod tests {
         let doubts: Vec<String> = doubtful("c", config).iter().map(ToString::to_string).collect();
         let told = |at: &str, found: &str, meant: &str| {
             format!(
-                "c.{at}: found the method {found:?}, expected {meant:?}: methods are told apart by case, and this one is never sent"
+                "c.{at}: found the method {found:?}, expected {meant:?}: methods are case-sensitive, and this one is never sent"
             )
         };
         let expected = [

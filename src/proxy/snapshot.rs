@@ -505,7 +505,7 @@ impl RouteHandle {
         Arc::new(Self {
             policy,
             origin: Arc::new(Origin { route: self.name.clone(), scope }),
-            insight: observers.insight.of_this_thread(),
+            insight: observers.insight.for_this_thread(),
             tracer: observers.tracer.clone(),
             cut: Arc::clone(cut),
             interim: Some(interim),

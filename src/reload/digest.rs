@@ -127,7 +127,7 @@ fn names(folder: &Path) -> Option<Content> {
     Some(Content { digest: hasher.finalize(), bytes: 0, ends_in_newline: false })
 }
 
-/// Without a working directory the path stays as it is.
+/// Makes a path absolute. Without a working directory it stays as it is.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

@@ -127,7 +127,7 @@ fn trail(path: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// In reverse order, so that the next one is popped.
+/// The components in reverse order, so that the next one is popped.
 fn components(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|component| component.as_os_str().to_owned()).collect()
 }

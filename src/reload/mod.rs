@@ -79,7 +79,7 @@ pub struct BuildReport {
     /// What to watch from now on. Includes the files that a refused configuration names: the
     /// mistake may be corrected there.
     pub files: Vec<Watch>,
-    /// For those who asked for this reload. Not read here.
+    /// The report for those who asked for this reload. Not read here.
     pub report: String,
 }
 

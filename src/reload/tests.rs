@@ -106,7 +106,7 @@ impl Set {
 }
 
 #[test]
-fn what_looks_unfinished_for_long_is_read_as_it_is() {
+fn a_file_that_looks_unfinished_for_long_is_read_as_it_is() {
     let set = Set::new(
         |folder| fs::write(folder.join("proxy.toml"), "one\ntwo\n").unwrap(),
         "proxy.toml",
@@ -211,7 +211,7 @@ fn touching_a_file_builds_nothing() {
 }
 
 #[test]
-fn what_changed_between_reading_and_watching_is_not_lost() {
+fn a_change_between_reading_and_watching_is_not_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
     let files = vec![Watch::read(&path, b"one")];
@@ -320,7 +320,7 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn whoever_asks_gets_the_report_of_a_build_that_began_later() {
+fn a_caller_gets_the_report_of_a_build_that_began_after_its_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
     fs::write(&path, "one").unwrap();

@@ -19,9 +19,9 @@ pub struct Difference {
     pub newly_stopped: u64,
     /// They would pass now.
     pub newly_passed: u64,
-    /// By client: newly stopped, newly passed.
+    /// Requests newly stopped and newly passed, by client.
     pub clients: HashMap<u32, (u64, u64)>,
-    /// By route under the candidate: newly stopped, newly passed.
+    /// Requests newly stopped and newly passed, by route under the candidate.
     pub routes: HashMap<String, (u64, u64)>,
     /// The first that would be stopped now.
     pub first: Vec<Refusal>,

@@ -103,7 +103,7 @@ impl Format {
 pub(super) struct Reader {
     reading: Reading,
     found: Option<Format>,
-    /// Of common and combined.
+    /// The pattern of common and combined.
     pattern: Option<Pattern>,
     /// Weir leaves out the query where there is none: a line had one, so the log shows them.
     shows_queries: bool,
@@ -197,7 +197,7 @@ fn unknown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A line of each format, and what it tells: target, status, bytes, microseconds.
+    /// A line of each format, and what it says: target, status, bytes, microseconds.
     const LINES: [(&str, &str); 10] = [
         ("common", r#"203.0.113.7 - - [17/May/2015:10:05:03 +0000] "GET /a?b=1 HTTP/1.1" 200 5"#),
         (
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_of_the_format_says_why() {
+    fn a_line_of_another_format_is_refused_with_the_reason() {
         for (name, format) in FORMATS {
             assert_eq!(format.name(), name);
             let mut reader = Reader::new(&Reading::As(format));

@@ -39,7 +39,7 @@ pub(super) fn writer(text: &str) -> Option<Writer> {
 }
 
 fn object(text: &str) -> Result<Object, Cow<'static, str>> {
-    serde_json::from_str(text).map_err(|error| format!("no JSON object: {error}").into())
+    serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}").into())
 }
 
 /// # Errors

@@ -1,4 +1,4 @@
-//! A request as a line of a log tells it, borrowed from that line. Knows no format.
+//! A request as a line of a log records it, borrowed from that line. Knows no format.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 /// The most header fields that are taken from a line.
 pub(super) const HEADERS_MAX: usize = 64;
 
-/// A request of a log. What the line does not tell is `None`, or false.
+/// A request of a log. What the line does not say is `None`, or false.
 #[derive(Debug, Default)]
 pub(super) struct Line<'l> {
     /// Microseconds since 1970, as the line says.
@@ -28,9 +28,9 @@ pub(super) struct Line<'l> {
     /// `http` or `https`.
     pub(super) scheme: Option<Cow<'l, str>>,
     pub(super) status: Option<u16>,
-    /// Of the reply.
+    /// The bytes of the reply.
     pub(super) bytes: Option<u64>,
-    /// Of the request's body.
+    /// The bytes of the request's body.
     pub(super) request_bytes: Option<u64>,
     pub(super) took_us: Option<u64>,
     /// The part of `took_us` for which a limiter held it back.

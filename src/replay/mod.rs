@@ -3,7 +3,7 @@
 //! `app` takes the requests through those.
 //!
 //! In the order of a replay: `read` opens logs and merges them, with `format`, `pattern` (and its
-//! `variable`), `json`, `own` and `time` for their lines; `line` is what a line tells, and `record`
+//! `variable`), `json`, `own` and `time` for their lines; `line` is what a line says, and `record`
 //! what is kept of it. `tally` counts, `difference` compares two configurations, `suggest` looks
 //! for quotas (`quota`). `report` has it all, `text` and `page` show it to people.
 

@@ -30,7 +30,7 @@ const NO_ROUTE: &str = "none";
 /// How Weir answers the latter, whatever its configuration.
 const OF_REJECTED: [u16; 4] = [400, 414, 431, 501];
 
-/// What the fields of a line tell, whether it is text or JSON.
+/// What the fields of a line say, whether it is text or JSON.
 #[derive(Default)]
 pub(super) struct LineFields<'l> {
     line: Line<'l>,

@@ -58,7 +58,7 @@ impl ReplayReport {
             escaped(&counts(&self.candidate.counts))
         );
         for damaged in &self.summary.damaged {
-            let _ = writeln!(out, "<p class=\"damaged\">{}</p>", escaped(&damaged.told()));
+            let _ = writeln!(out, "<p class=\"damaged\">{}</p>", escaped(&damaged.describe()));
         }
     }
 

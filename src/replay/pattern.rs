@@ -74,7 +74,7 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// Where several variables tell the path, only the one that is nearest to what the client sent
+    /// Where several variables hold the path, only the one that is nearest to what the client sent
     /// counts: nginx may have rewritten the others.
     fn prefer(&mut self) {
         let order: [&[Variable]; 3] =
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pattern_lacks_is_told() {
+    fn a_pattern_without_a_needed_variable_is_refused_by_its_name() {
         for (pattern, told) in [
             ("$remote_addr $status", "without $time_local"),
             ("$remote_addr$status", "directly before"),

@@ -163,14 +163,14 @@ struct Source {
     name: String,
     number: u16,
     input: Box<dyn BufRead + Send>,
-    /// Of a compressed file: its bytes that were decompressed.
+    /// The bytes of a compressed file that were decompressed.
     unpacked: Option<Arc<AtomicU64>>,
     reader: Reader,
     line: u64,
     /// A line, kept for its memory.
     buffer: Vec<u8>,
     window: VecDeque<Box<Record>>,
-    /// Of what is in the window.
+    /// The bytes in the window.
     window_bytes: usize,
     latest_us: i64,
     ended: bool,
@@ -479,7 +479,7 @@ mod tests {
         (lines, packed.finish().unwrap())
     }
 
-    /// The targets of the requests that were read, and what is told of the file.
+    /// The targets of the requests that were read, and what is reported of the file.
     fn read(bytes: &[u8]) -> (Vec<String>, Summary) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log.gz");

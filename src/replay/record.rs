@@ -26,7 +26,7 @@ pub struct Record {
     /// When it came, in microseconds since 1970.
     pub at_us: i64,
     /// How long it took, without the time for which a limiter held it back. 0 where the log does
-    /// not tell.
+    /// not record.
     pub took_us: u64,
     /// The number of its client.
     pub client: u32,
@@ -36,9 +36,9 @@ pub struct Record {
     pub bytes: u64,
     /// Bytes of the request's body.
     pub request_bytes: Option<u64>,
-    /// Whether it came over TLS, where the log tells.
+    /// Whether it came over TLS, if the log records it.
     pub https: Option<bool>,
-    /// 10, 11 or 20 for HTTP/1.0, 1.1 and 2, where the log tells.
+    /// 10, 11 or 20 for HTTP/1.0, 1.1 and 2, if the log records it.
     pub version: Option<u8>,
     /// The log says that a limiter refused it.
     pub was_refused: bool,
@@ -52,7 +52,7 @@ pub struct Record {
     ends: SmallVec<[u32; 8]>,
 }
 
-/// What the line tells besides.
+/// What else the line says.
 #[derive(Clone, Copy, Debug)]
 struct LineParts {
     host: bool,
@@ -89,7 +89,7 @@ pub enum FactNeed {
 }
 
 impl FactNeed {
-    /// Of a request, by the fact's name.
+    /// What answers a fact of a request, by its name.
     #[must_use]
     pub fn of_request(fact: &str) -> Self {
         match fact {
@@ -110,7 +110,7 @@ impl FactNeed {
         }
     }
 
-    /// Of a reply, by the fact's name.
+    /// What answers a fact of a reply, by its name.
     #[must_use]
     pub fn of_reply(fact: &str) -> Self {
         match fact {
@@ -171,7 +171,7 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// At most so many.
+    /// A list of at most so many.
     pub(super) fn new(most: usize) -> Self {
         let (addresses, named) = (HashMap::default(), HashMap::default());
         Self { addresses, named, most, new: Vec::new(), names: 0 }
@@ -304,7 +304,7 @@ impl Record {
         self.part(1)
     }
 
-    /// Empty where the log does not tell.
+    /// Empty if the log does not record it.
     #[must_use]
     pub fn host(&self) -> &str {
         self.part(2)
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_line_tells_is_kept() {
+    fn the_fields_of_a_line_are_kept() {
         let mut line = line();
         line.stamp_is_end = true;
         line.took_us = Some(1_500_000);

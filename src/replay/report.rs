@@ -37,7 +37,7 @@ pub struct ReplayReport {
     pub against_config: Option<String>,
     /// What became of them there, and what differs.
     pub against: Option<(Tally, Difference)>,
-    /// For each limit of the candidate what its quota could be; none where it has no quota.
+    /// What the quota of each limit of the candidate could be; none where it has no quota.
     pub quotas: Vec<Option<Quotas>>,
     /// The share of keys for which quotas are suggested, in percent.
     pub percent: f64,
@@ -86,7 +86,7 @@ impl ReplayReport {
         (seen.count(), stopped.count())
     }
 
-    /// What the log does not tell, a sentence each.
+    /// What the log does not record, one sentence each.
     pub(super) fn gaps(&self) -> Vec<String> {
         let Self { candidate, summary, .. } = self;
         let mut gaps = Vec::new();
@@ -98,12 +98,12 @@ impl ReplayReport {
                 let read = format!("policy {} {of} {name}", policy.name);
                 if *missing > 0 {
                     gaps.push(format!(
-                        "{read}: the log does not tell it for {missing} of {all} requests"
+                        "{read}: the log does not record it for {missing} of {all} requests"
                     ));
                 }
                 if *digests > 0 {
                     gaps.push(format!(
-                        "{read}: the log has only its digest for {digests} of {all} requests. That tells values apart, but not which of them a configuration names"
+                        "{read}: the log has only its digest for {digests} of {all} requests. That distinguishes values, but does not say which of them a configuration names"
                     ));
                 }
             }
@@ -119,7 +119,7 @@ impl ReplayReport {
         );
         count(
             if self.has_hosts { candidate.without_host } else { 0 },
-            "requests do not tell the host that they asked for: --host names it",
+            "requests do not say which host they asked for: --host names it",
         );
         count(
             candidate.without_status,
@@ -135,7 +135,7 @@ impl ReplayReport {
         );
         count(
             candidate.other_limits,
-            "questions were put to limits beyond the first 256: those limits are not listed",
+            "limits beyond the first 256 were asked as well: they are not listed",
         );
         if summary.left_out > 0 {
             gaps.push(format!(

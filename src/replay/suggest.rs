@@ -73,7 +73,7 @@ pub struct Search<'t> {
     places: Vec<Range<usize>>,
     /// All keys, those first that need the most.
     order: Vec<u32>,
-    /// Of each key: the largest quota with which it was refused,
+    /// The largest quota with which each key was refused,
     refused_to: Vec<u64>,
     /// and the smallest with which it was not.
     fits_from: Vec<u64>,
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_limit_cannot_have_is_passed_over() {
+    fn quotas_that_the_limit_cannot_have_are_skipped() {
         let mut tally = tally();
         let limit = tally.limits.first_mut().unwrap();
         // A log keeps at most ten thousand units.

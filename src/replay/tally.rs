@@ -59,7 +59,7 @@ impl Verdict {
         matches!(self, Self::Admitted | Self::Bypassed)
     }
 
-    /// In one word.
+    /// The verdict in one word.
     #[must_use]
     pub fn word(self) -> &'static str {
         VERDICTS.iter().find(|(verdict, _)| *verdict == self).map_or("", |(_, word)| word)
@@ -168,7 +168,7 @@ pub struct Row {
     pub counts: Counts,
 }
 
-/// Requests of a policy, and what of them the log does not tell.
+/// Requests of a policy, and what of them the log does not record.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyTally {
     /// Its name.
@@ -179,14 +179,14 @@ pub struct PolicyTally {
     pub facts: Vec<FactTally>,
 }
 
-/// A fact that a policy reads, and for how many requests the log tells it.
+/// A fact that a policy reads, and for how many requests the log records it.
 #[derive(Clone, Debug)]
 pub struct FactTally {
     /// Its name.
     pub name: String,
     /// It is one of replies.
     pub of_reply: bool,
-    /// Requests for which the log does not tell it.
+    /// Requests for which the log does not record it.
     pub missing: u64,
     /// Requests for which the log has a digest of it.
     pub digests: u64,
@@ -229,7 +229,7 @@ pub struct KeyTally {
     pub refused: u64,
     /// Units.
     pub units: u64,
-    /// The most units that it used at once, as its limit told; `u64::MAX` once it was refused.
+    /// The most units that it used at once, as its limit reported; `u64::MAX` once it was refused.
     pub most_used: u64,
     hash: u64,
 }
@@ -258,7 +258,7 @@ pub struct LimitTally {
     pub refused: u64,
     /// When it refused first.
     pub first_refused_us: Option<i64>,
-    /// The longest wait that it told.
+    /// The longest wait that it reported.
     pub longest_wait_us: u64,
     /// Its keys.
     pub keys: Vec<KeyTally>,
@@ -317,13 +317,13 @@ pub struct Timeline {
 pub struct Tally {
     /// All.
     pub counts: Counts,
-    /// By route.
+    /// Requests by route.
     pub routes: Vec<Row>,
-    /// By policy.
+    /// Requests by policy.
     pub policies: Vec<PolicyTally>,
-    /// By limit.
+    /// Requests by limit.
     pub limits: Vec<LimitTally>,
-    /// By client, at its number.
+    /// Requests by client, at its number.
     pub clients: Vec<ClientTally>,
     /// Over time.
     pub timeline: Option<Timeline>,

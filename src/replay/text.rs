@@ -78,7 +78,7 @@ pub(super) fn counts(counts: &Counts) -> String {
 }
 
 impl ReplayReport {
-    /// For a terminal.
+    /// The report for a terminal.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -109,7 +109,7 @@ impl ReplayReport {
             "{} through {}, in virtual time, from fresh counters\n{}",
             names.collect::<Vec<_>>().join(", "),
             self.config,
-            self.summary.lines_told()
+            self.summary.line_total()
         );
         for one in broken_shown.iter().take(ROWS_MAX) {
             line(out, &format!("{}:{}: {}", one.file, one.line, cut(&one.why)));
@@ -118,7 +118,7 @@ impl ReplayReport {
         if more > 0 {
             line(out, &format!("and {more} more"));
         }
-        damaged.iter().for_each(|one| line(out, &one.told()));
+        damaged.iter().for_each(|one| line(out, &one.describe()));
         let (clients, stopped) = self.clients_counted();
         let begin = self.candidate.timeline.as_ref().map_or(0, |line| line.start_us);
         let _ = writeln!(
@@ -223,7 +223,7 @@ impl ReplayReport {
         let _ = writeln!(out, "\nbeside {other}: {}", counts(&against.counts));
         let Difference { newly_stopped, newly_passed, clients, .. } = difference;
         if newly_stopped + newly_passed == 0 {
-            line(out, "nothing changes for any request of the log");
+            line(out, "no request of the log is treated differently");
             return;
         }
         line(
@@ -244,7 +244,7 @@ impl ReplayReport {
 impl Summary {
     /// `9 lines, 2 not about requests, 1 broken`.
     #[must_use]
-    pub fn lines_told(&self) -> String {
+    pub fn line_total(&self) -> String {
         let parts = [
             (self.skipped, "not about requests"),
             (self.rejected, "rejected before a route was found"),
@@ -259,9 +259,9 @@ impl Summary {
 }
 
 impl DamagedFile {
-    /// In a sentence.
+    /// The damage in a sentence.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self { file, bytes, lines, ends } = self;
         let what = match ends {
             true => format!("ends in the middle of its compressed data, at byte {bytes}"),
@@ -276,10 +276,8 @@ impl DamagedFile {
 pub(super) fn suggestion(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
     let Some(Quotas { suggestion, .. }) = quotas else {
         return match limit.free {
-            true => {
-                "no quota is suggested: requests ask nothing of the limit, its policy charges it"
-            }
-            false => "no quota is suggested: the limit has none that could be another",
+            true => "no quota is suggested: requests do not ask this limit, its policy charges it",
+            false => "no quota is suggested: the limit has no quota that could be changed",
         }
         .to_owned();
     };
@@ -339,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_contains_can_do_nothing_to_a_terminal() {
+    fn the_content_of_a_log_cannot_affect_a_terminal() {
         assert_eq!(cut("a\u{1b}[31mb"), "a\u{fffd}[31mb");
         assert_eq!(cut("/gpj.\u{202e}exe\u{200b}\u{feff}"), "/gpj.\u{fffd}exe\u{fffd}\u{fffd}");
         assert_eq!(cut(&"x".repeat(100)).chars().count(), CHARS_MAX);

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn an_invalid_time_is_none() {
         for wrong in ["", "-", "17/Mai/2015:10:05:03 +0000", "17/May/2015:25:05:03 +0000", "x"] {
             assert_eq!(any(wrong), None, "{wrong}");
         }

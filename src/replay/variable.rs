@@ -1,4 +1,4 @@
-//! The variables of a pattern: which there are, and what the value of each tells of a request.
+//! The variables of a pattern: which there are, and what the value of each says of a request.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ const FOUND_CHARS_MAX: usize = 40;
 /// The beginning of a header field's variable.
 const HEADER: &str = "http_";
 
-/// What a variable tells.
+/// What a variable says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Variable {
     Client,
@@ -33,7 +33,7 @@ pub(super) enum Variable {
     Other,
 }
 
-/// What tells something here. `$http_NAME` does, too.
+/// What is used here. `$http_NAME` does, too.
 static KNOWN: [(&str, Variable); 21] = [
     ("remote_addr", Variable::Client),
     ("realip_remote_addr", Variable::Client),
@@ -58,7 +58,7 @@ static KNOWN: [(&str, Variable); 21] = [
     ("scheme", Variable::Scheme),
 ];
 
-/// Variables of nginx, and `$identity` of the common format, that tell nothing here.
+/// Variables of nginx, and `$identity` of the common format, that are not used here.
 const IGNORED: [&str; 47] = [
     "ancient_browser",
     "binary_remote_addr",

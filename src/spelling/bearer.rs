@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_upstreams_split_in_different_ways_has_two_readings() {
+    fn values_that_upstreams_split_differently_have_two_readings() {
         for value in
             [&b"Bearer abc def"[..], b"Bearer\tabc", b"Bearer abc\xA0", b"Bearer abc, Bearer def"]
         {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_upstreams_read_in_two_ways_is_two_values() {
+    fn values_that_upstreams_read_in_two_ways_are_two_values() {
         for value in ["%zz", "%FF", "\"\\141bc\"", "a\"b", "\"abc", "50%"] {
             assert_eq!(values("session", &format!("session={value}")).len(), 2, "{value}");
         }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_an_array_is_told_from_its_neighbours_and_not_from_the_whole() {
+    fn an_entry_of_an_array_is_distinguished_from_its_neighbours_and_not_from_the_whole() {
         assert_eq!(values("user[name]", "user[name]=a&user[mail]=b"), ["a"]);
         assert_eq!(values("user[name]", "user[name]=a&user=b"), ["a", "b"]);
         assert_eq!(

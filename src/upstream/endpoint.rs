@@ -17,7 +17,7 @@ const EXPECTED: &str = "http://host:port or https://host:port, without a path";
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) location: Location,
-    /// As configured.
+    /// The endpoint as configured.
     pub(super) text: String,
     /// The authority of a request without a `Host`.
     pub(super) authority: Authority,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_endpoint_that_is_none_is_told_with_its_place() {
+    fn every_endpoint_that_is_none_is_reported_with_its_place() {
         let wrong = [
             "ftp://a",
             "a:80",

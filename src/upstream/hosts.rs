@@ -105,7 +105,7 @@ impl Hosts {
 
     /// Whether names should be resolved again.
     pub(super) fn is_due(&self, upstream: &Inner) -> bool {
-        self.is_older(upstream, Self::every_ms(upstream))
+        self.is_older(upstream, Self::interval_ms(upstream))
     }
 
     fn is_older(&self, upstream: &Inner, age_ms: u64) -> bool {
@@ -120,7 +120,7 @@ impl Hosts {
     /// none, a failed attempt is repeated sooner. Resolving runs in a task of its own and continues
     /// if the request stops waiting, so a slow resolver is asked once and not once per request.
     pub(super) async fn resolve_now(upstream: &Arc<Inner>) {
-        let every = Self::every_ms(upstream);
+        let every = Self::interval_ms(upstream);
         Self::begin(
             upstream,
             if upstream.hosts.current().is_empty() {
@@ -132,7 +132,7 @@ impl Hosts {
         let _asked = upstream.hosts.resolving.lock().await;
     }
 
-    fn every_ms(upstream: &Inner) -> u64 {
+    fn interval_ms(upstream: &Inner) -> u64 {
         u64::try_from(upstream.settings.resolve_every.as_millis()).unwrap_or(NEVER)
     }
 
@@ -180,7 +180,7 @@ impl Hosts {
 
     /// Starts resolving if it is due and not already under way.
     pub(super) fn resolve_in_background(upstream: &Arc<Inner>) {
-        Self::begin(upstream, Self::every_ms(upstream));
+        Self::begin(upstream, Self::interval_ms(upstream));
     }
 
     /// Resolves soon, because a host takes no connections and may have moved.

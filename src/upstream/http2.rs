@@ -122,7 +122,7 @@ impl Http2Connection {
         let peer = Arc::new(PeerSettings::default());
         let sender = begin(connect(upstream, host, Protocol::H2).await?, upstream, &peer).await?;
         if timeout_at(deadline, peer.wait()).await.is_err() {
-            upstream.warn_unconnected(host, &"it says nothing in HTTP/2");
+            upstream.warn_unconnected(host, &"it sends nothing in HTTP/2");
             return Err(Cause::Timeout);
         }
         if peer.streams_max.load(Ordering::Relaxed) == STREAMS_UNKNOWN {

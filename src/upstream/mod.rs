@@ -117,7 +117,7 @@ pub struct Reached {
     pub address: Option<SocketAddr>,
     /// When it was handed over.
     pub began: Option<Instant>,
-    /// From then to the head of its reply, or to its failure.
+    /// The time from then to the head of its reply, or to its failure.
     pub took: Option<Duration>,
 }
 
@@ -133,10 +133,10 @@ struct Inner {
     hosts: Hosts,
     created: Instant,
     errors: CounterSet<Cause>,
-    /// For each endpoint.
+    /// Counters of ejections, by endpoint.
     ejections: Vec<Counter>,
     retries: CounterSet<RetryResult>,
-    /// From handing over a request to the head of its reply.
+    /// The time from handing over a request to the head of its reply.
     seconds: Histogram,
     /// The upstream itself is gone: connections are no longer kept.
     closed: AtomicBool,

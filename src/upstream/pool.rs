@@ -50,8 +50,8 @@ const CREDIT_MAX: usize = 1_024 * 100;
 /// Once more than one in this many of a worker's requests is under way, further ones are counted by
 /// client.
 const MANY_PART: usize = 2;
-/// From then on each client may have one in this many of the worker's requests, not counting those
-/// that it had before.
+/// The part that each client may have from then on: one in this many of the worker's requests, not
+/// counting those that it had before.
 const CLIENT_PART: usize = 8;
 
 /// Upstream ids are consecutive, so one multiplication mixes them well enough.

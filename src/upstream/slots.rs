@@ -13,7 +13,7 @@ use super::streams::Streams;
 /// The slots of all of an upstream's hosts.
 #[derive(Default)]
 pub(super) struct Slots {
-    /// In the order of the upstream's hosts.
+    /// The slots in the order of the upstream's hosts.
     all: Vec<Slot>,
     idle_total: usize,
     /// The generation of the list of hosts that the slots follow.

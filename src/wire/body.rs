@@ -179,7 +179,7 @@ impl Body {
     }
 
     /// Calls `see` with each piece as it is read. If the reader goes away before the end, the rest
-    /// is read as long as `read_on` says, and shown too. The hooks are called after that, and told
+    /// is read as long as `read_on` says, and shown too. The hooks are called after that, and learn
     /// that the body was dropped, and whether its rest was read to the end.
     #[must_use]
     pub(crate) fn watched(self, see: Observer, read_on: ReadOn) -> Self {

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_counted_until_it_is_given_back() {
+    fn held_bytes_are_counted_until_they_are_released() {
         let before = counted_here();
         let mut charge = Charge::of(1_000);
         assert_eq!(counted_here() - before, 1_000);

@@ -52,7 +52,7 @@ pub(crate) type Observer = Box<dyn FnMut(&[u8]) + Send>;
 struct Watch {
     /// Called with each piece, in order.
     see: Observer,
-    /// For how long the rest is read if the reader goes away. `None` if it has.
+    /// How long the rest is read if the reader goes away. `None` if it has.
     read_on: Option<ReadOn>,
 }
 

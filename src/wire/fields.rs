@@ -57,7 +57,7 @@ pub(crate) struct Span {
 /// A field's line, and the positions of its name and value.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// From the first byte of the name to the start of the next line.
+    /// The line from the first byte of the name to the start of the next line.
     whole: Span,
     value: Span,
     name_bytes: u32,
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_off_is_not_written_and_what_is_added_comes_last() {
+    fn removed_fields_are_not_written_and_added_ones_come_last() {
         let mut fields = arrived();
         assert!(
             fields.remove("x-key") && !fields.remove("x-key") && !fields.remove(Known::Upgrade)

@@ -46,9 +46,10 @@ pub struct Response {
 
 /// What happens with the connections after a 101.
 pub enum Upgrade {
-    /// In an upstream's reply: the upgraded connection.
+    /// The upgraded connection, in an upstream's reply.
     Stream(Box<dyn Stream>),
-    /// In a reply to a client: called with the client's connection once the 101 is written.
+    /// The callback, in a reply to a client: called with the client's connection once the 101 is
+    /// written.
     Callback(Box<dyn FnOnce(Box<dyn Stream>) + Send>),
 }
 

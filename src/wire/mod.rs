@@ -46,7 +46,7 @@ pub use network::Network;
 pub(crate) use pace::Pace;
 pub use pace::Rate;
 pub(crate) use read_on::ReadOn;
-pub use read_on::nothing_is_read_on;
+pub use read_on::wait_for_read_on;
 pub(crate) use timer::Timer;
 pub use trailers::TrailerFilter;
 

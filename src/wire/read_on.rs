@@ -24,7 +24,7 @@ static NONE_LEFT: Notify = Notify::const_new();
 
 /// How long the rest of a body is read, if its reader goes away.
 pub(crate) struct ReadOn {
-    /// At most. Zero: not at all.
+    /// The longest time. Zero: not at all.
     pub(crate) wait: Duration,
     /// Whether it may go on: not any more once a shutdown cuts what is under way.
     pub(crate) may: Box<dyn Fn() -> bool + Send>,
@@ -54,8 +54,9 @@ impl Drop for ReadOnPlace {
     }
 }
 
-/// Waits until no body is read on in this process. For a shutdown: what they tell is settled then.
-pub async fn nothing_is_read_on() {
+/// Waits until no body is read on in this process. For a shutdown: what they report is settled
+/// then.
+pub async fn wait_for_read_on() {
     loop {
         let mut none_left = pin!(NONE_LEFT.notified());
         // From here on a notification is not missed.

@@ -95,7 +95,7 @@ async fn a_declared_length_is_known_and_its_last_byte_ends_the_body() {
 }
 
 #[tokio::test]
-async fn trailers_pass_and_are_told() {
+async fn trailers_pass_and_are_reported() {
     let (mut client, incoming) = incoming(CHUNKED).await;
     client.write_all(b"3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n").await.unwrap();
     let ends = EndRecorder::default();

@@ -33,7 +33,7 @@ pub struct Target {
 /// What a response says about how its limits were counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// On Redis.
+    /// Counters on Redis.
     None,
     /// `Weir-Degraded: store`: not at all.
     Store,

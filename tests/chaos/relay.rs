@@ -91,7 +91,7 @@ impl Relay {
         self.state.target.send_replace(Some(server));
     }
 
-    /// From now on nothing passes, in either direction, but no connection ends. What was sent
+    /// Lets nothing pass from now on, in either direction, but no connection ends. What was sent
     /// meanwhile passes when the silence ends, as TCP would send it again.
     pub fn silence(&self, silent: bool) {
         self.state.silent.send_replace(if silent { Silence::All } else { Silence::None });

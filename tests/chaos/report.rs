@@ -77,7 +77,7 @@ impl Line {
         seen.collect::<Vec<_>>().join("; ")
     }
 
-    /// For a terminal.
+    /// The report for a terminal.
     pub fn text(&self) -> String {
         let verdict = self.verdict().word();
         format!("{verdict}: {} {}: {}", self.number, self.done, self.seen())

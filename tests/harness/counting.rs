@@ -23,7 +23,7 @@ use super::TIMEOUT;
 /// How long a `slow` request takes.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// For one path, or for one path and one tenant.
+/// The count of one path, or of one path and one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub arrived: u64,
@@ -91,7 +91,7 @@ impl Counting {
         format!("http://{}", self.address)
     }
 
-    /// For a path, `PATH`, or for a tenant there, `PATH TENANT`.
+    /// The count of a path, `PATH`, or of a tenant there, `PATH TENANT`.
     pub fn of(&self, name: &str) -> Count {
         lock(&self.book).counts.get(name).copied().unwrap_or_default()
     }

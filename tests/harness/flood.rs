@@ -40,7 +40,7 @@ pub struct Flood {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
     Http1,
-    /// By prior knowledge, or by ALPN.
+    /// HTTP/2 by prior knowledge, or by ALPN.
     Http2,
 }
 

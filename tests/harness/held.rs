@@ -70,7 +70,7 @@ impl HeldCalls {
         Self(build(CALLS))
     }
 
-    /// From now on, opening a file `held.*` does not return.
+    /// Keeps the opening of files `held.*` from returning.
     pub fn hold_files(&self) {
         std::fs::write(self.0.path().join("now"), "").expect("a written file");
     }

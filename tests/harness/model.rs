@@ -105,7 +105,7 @@ impl Reply {
         (0..wanted.min(allowed)).map(token).collect()
     }
 
-    /// For the field `x-reply`: JSON in ASCII.
+    /// The value of the field `x-reply`: JSON in ASCII.
     pub fn field(&self) -> String {
         let json = serde_json::to_string(self).expect("plain values");
         let mut field = String::new();

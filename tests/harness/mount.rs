@@ -13,7 +13,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// In a folder, which need not exist.
+    /// A mount in a folder, which need not exist.
     pub fn new(folder: &Path) -> Self {
         fs::create_dir_all(folder).expect("a folder");
         Self { folder: folder.to_owned(), version: AtomicU32::new(0) }

@@ -26,7 +26,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// On one Redis.
+    /// A node on one Redis.
     pub fn single(address: SocketAddr) -> Self {
         Self::on(&[address], RedisMode::Single)
     }
@@ -41,7 +41,7 @@ impl Node {
         Self::with(&settings.into())
     }
 
-    /// In memory. Its clones share the counters.
+    /// A node in memory. Its clones share the counters.
     pub fn embedded() -> Self {
         Self::with(&weir::engine::Settings::Embedded(EmbeddedSettings::new(1_000_000)))
     }

@@ -31,7 +31,7 @@ pub struct Span {
     pub end_ns: u64,
     pub failed: bool,
     pub attributes: BTreeMap<String, String>,
-    /// Of the process that it comes from.
+    /// The attributes of the process that it comes from.
     pub resource: BTreeMap<String, String>,
 }
 

@@ -31,7 +31,7 @@ impl Redis {
         Self::with(&[])
     }
 
-    /// With further options, as on the command line: `&["--maxmemory", "5mb"]`.
+    /// Starts it with further options, as on the command line: `&["--maxmemory", "5mb"]`.
     pub fn with(options: &[&str]) -> Self {
         Self::within(options, &[])
     }

@@ -19,13 +19,13 @@ impl TestProxy {
         Self::with(toml, &Pki::new())
     }
 
-    /// With the configuration's text as `change` makes it.
+    /// Starts it with the configuration's text as `change` makes it.
     pub fn start_text(toml: &Toml, change: impl Fn(String) -> String) -> Self {
         Self::changed(toml, &Pki::new(), change)
     }
 
-    /// With certificates of this authority, so that it can also sign the upstreams' certificates.
-    /// It is next to the configuration as `ca.pem`.
+    /// Starts it with certificates of this authority, so that it can also sign the upstreams'
+    /// certificates. It is next to the configuration as `ca.pem`.
     pub(crate) fn with(toml: &Toml, pki: &Pki) -> Self {
         Self::changed(toml, pki, |text| text)
     }

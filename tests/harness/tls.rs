@@ -99,12 +99,12 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    /// By prior knowledge.
+    /// Connects by prior knowledge.
     pub async fn plain(address: SocketAddr) -> Result<Self, Failure> {
         Self::on(TcpStream::connect(address).await?, "http").await
     }
 
-    /// By ALPN.
+    /// Connects with ALPN.
     pub async fn secured(address: SocketAddr, ca: &str) -> Result<Self, Failure> {
         Self::on(connect(address, &config(ca, &[b"h2"])).await?, "https").await
     }

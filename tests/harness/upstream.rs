@@ -107,7 +107,7 @@ impl Upstream {
             Answer { status, headers, body: body.into() };
     }
 
-    /// From now on, requests wait for [`Upstream::release`] before they are answered.
+    /// Makes requests wait for [`Upstream::release`] before they are answered.
     pub fn hold(&self) {
         self.hold.send_replace(true);
     }

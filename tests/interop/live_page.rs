@@ -419,7 +419,7 @@ async fn a_shard_that_fails_and_a_certificate_that_expires_are_seen() {
 }
 
 #[tokio::test]
-async fn where_files_are_scarce_those_who_watch_leave_room_for_probes() {
+async fn scarce_files_leave_room_for_probes_beside_viewers() {
     let upstream = Upstream::start();
     let weir = Weir::build(&simple(&upstream.url(), &[LIMIT]).text()).files(512).start();
     let mut viewers = Vec::new();

@@ -95,7 +95,7 @@ fn narrow_uses_reach_only_the_named_items_and_only_cli_uses_app() {
 }
 
 #[test]
-fn what_the_tables_allow_and_nothing_uses_is_found() {
+fn an_unused_permission_in_the_tables_is_found() {
     let unused = |files: &[File]| {
         source::unused(files).into_iter().map(|finding| finding.why).collect::<Vec<_>>()
     };

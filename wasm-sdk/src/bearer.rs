@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_no_token() {
+    fn an_ambiguous_field_holds_no_token() {
         for fields in [
             &[][..],
             &[""],

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_where_they_stand() {
+    fn errors_are_reported_where_they_stand() {
         #[derive(Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
         #[allow(dead_code, reason = "only mistakes matter")]

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_without_mistakes_is_read() {
+    fn a_configuration_without_errors_is_read() {
         let (config, mistakes) = read::<Config>(
             r#"{"prefix": 64, "words": ["a"], "inner": {"kind": "second"}, "needed": true}"#,
         );
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_come_at_once_each_with_its_path() {
+    fn all_errors_come_at_once_each_with_its_path() {
         let found =
             mistakes(r#"{"prefix": "x", "wrods": [], "inner": {"kind": "secnd"}, "needed": true}"#);
         let expected = [
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_list_is_named_with_its_position() {
+    fn elements_of_a_list_are_named_with_their_position() {
         assert_eq!(
             mistakes(r#"{"needed": true, "words": ["a", 7]}"#),
             [pair("words[1]", "found integer `7`, expected a string")]

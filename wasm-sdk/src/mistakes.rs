@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_bounded() {
+    fn errors_are_bounded() {
         let mut mistakes = Mistakes::new();
         (0..MISTAKES_MAX + 5).for_each(|_| mistakes.add("a", 1, 2));
         assert_eq!(mistakes.or(()).unwrap_err().into_vec().len(), MISTAKES_MAX);

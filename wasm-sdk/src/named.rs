@@ -21,12 +21,12 @@ pub(crate) fn of(manifest: &Manifest) -> Vec<String> {
     [manifest.request_facts.as_slice(), &manifest.response_facts].concat()
 }
 
-/// From now on, these may be asked for.
+/// Sets what may be asked for from now on.
 pub(crate) fn set(names: Option<Vec<String>>) {
     NAMED.with(|named| *named.borrow_mut() = names);
 }
 
-/// To be called for a fact that was not found.
+/// Checks the name of a fact that was not found.
 #[cold]
 pub(crate) fn check(name: &str) {
     let unnamed = NAMED.with(|named| {

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_a_policy_may_not_set_is_a_mistake() {
+    fn a_field_that_a_policy_may_not_set_is_an_error() {
         assert_eq!(serde_json::from_str::<FieldName>("\"X-Plan\"").unwrap().as_str(), "x-plan");
         for wrong in [
             "",

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_out_of_its_bounds_is_a_mistake_that_names_them() {
+    fn a_duration_out_of_its_bounds_is_an_error_that_names_them() {
         type Wait = Period<1_000, 600_000>;
         let read = |json: &str| serde_json::from_str::<Wait>(json).map_err(|e| e.to_string());
         assert_eq!(read("\"10m\""), Ok(Wait::from_ms(600_000)));

@@ -114,7 +114,7 @@ impl Taken {
         self.0.iter().map(|(name, units)| (name.as_str(), *units))
     }
 
-    /// As a memo, a line for each limit.
+    /// The memo, a line for each limit.
     #[must_use]
     pub fn memo(&self) -> String {
         let mut memo = String::new();

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_templates_are_mistakes_with_the_nearest_fact() {
+    fn malformed_templates_are_errors_with_the_nearest_fact() {
         for (template, part) in [
             ("{clientip}", "`{client_ip}` is near"),
             ("{headers.x-api-key}", "`{header.x-api-key}` is near"),

@@ -48,13 +48,14 @@ labels! {
         BytesIn = "bytes_in",
         /// Bytes from the client through a tunnel.
         BytesUp = "bytes_up",
-        /// From the request's headers to the end of the response.
+        /// The time from the request's headers to the end of the response.
         Duration = "duration_ms",
         /// How long the request waited in a leaky bucket.
         Delayed = "delayed_ms",
         /// The address that the request was sent to last.
         Upstream = "upstream",
-        /// From handing the request to the upstream to the head of its reply, or to its failure.
+        /// The time from handing the request to the upstream to the head of its reply, or to its
+        /// failure.
         UpstreamTime = "upstream_ms",
         /// What was decided.
         Decision = "decision",
@@ -100,13 +101,13 @@ impl AccessFields {
     pub const OF_SENDING: Self =
         Self::NONE.and(AccessField::Upstream).and(AccessField::UpstreamTime);
 
-    /// With `field`.
+    /// Adds `field`.
     #[must_use]
     pub const fn and(self, field: AccessField) -> Self {
         Self(self.0 | 1 << field as u32)
     }
 
-    /// With the header fields that [`AccessHeaders`] names.
+    /// Adds the header fields that [`AccessHeaders`] names.
     #[must_use]
     pub const fn and_headers(self) -> Self {
         Self(self.0 | HEADERS)
@@ -118,7 +119,7 @@ impl AccessFields {
         self.0 & HEADERS != 0
     }
 
-    /// Without `field`.
+    /// Removes `field`.
     const fn without(self, field: AccessField) -> Self {
         Self(self.0 & !(1 << field as u32))
     }

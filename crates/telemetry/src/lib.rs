@@ -1,4 +1,4 @@
-//! What Weir tells its operator: logs, metrics, mistakes in the configuration.
+//! What Weir reports to its operator: logs, metrics, mistakes in the configuration.
 //!
 //! All metrics are declared in [`names`]. A label's values are a closed set ([`Label`]) or come
 //! from the configuration; they are never a key, a path or a header's value. This module uses no

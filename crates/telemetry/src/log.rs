@@ -36,7 +36,7 @@ pub enum Format {
     /// Text on a terminal, JSON elsewhere.
     #[default]
     Auto,
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON object a line.
     Json,

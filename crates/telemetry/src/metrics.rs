@@ -321,13 +321,13 @@ pub struct Reading<'a> {
 /// What a series says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SeriesValue {
-    /// Of a counter.
+    /// A counter's sum.
     Count(u64),
-    /// Of a gauge.
+    /// A gauge's value.
     Level(i64),
-    /// Of what the system tells.
+    /// A number that the system reports.
     Number(f64),
-    /// Of a histogram.
+    /// A histogram's counts.
     Times(HistogramSnapshot),
 }
 
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_makes_up_labels_leaves_room_for_others() {
+    fn made_up_labels_leave_room_for_others() {
         let metrics = Metrics::new(1);
         for limit in 0..2 * SERIES_MAX {
             metrics.count(names::LIMIT_REFUSALS, &["noisy", &limit.to_string()]);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_is_read_at_each_scrape() {
+    fn numbers_of_the_system_are_read_at_each_scrape() {
         let metrics = Metrics::new(1);
         metrics.inform(names::BUILD, &["0.9", "redis"]);
         metrics.inform(names::BUILD, &["1.0", "embedded"]);

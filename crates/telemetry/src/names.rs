@@ -6,11 +6,11 @@
 pub struct Name {
     /// What it measures.
     pub kind: Kind,
-    /// Without the `_total` that the exposition adds to counters.
+    /// The name, without the `_total` that the exposition adds to counters.
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// In the order in which values are handed in. Gauges have none.
+    /// The labels' names, in the order in which values are passed. Gauges have none.
     pub labels: &'static [&'static str],
 }
 
@@ -23,7 +23,7 @@ pub enum Kind {
     Gauge,
     /// A gauge that is shown only while it has a value.
     OptionalGauge,
-    /// A gauge that is always 1: what it tells is in its labels.
+    /// A gauge that is always 1: what it says is in its labels.
     Info,
     /// What the system counts of this process, if it does. Read when it is asked for.
     MeasuredCounter,
@@ -45,7 +45,7 @@ macro_rules! names {
             };
         )*
         /// All of them. `/metrics` shows each from the start, but for optional gauges and what a
-        /// system does not tell; the table in docs/metrics.md is checked against this file.
+        /// system does not report; the table in docs/metrics.md is checked against this file.
         pub const ALL: &[Name] = &[$($constant),*];
     };
 }
@@ -63,7 +63,7 @@ names! {
     Counter POLICY_REQUESTS "weir_policy_requests" ["policy", "label", "value"] "Requests to which the policy gave this label, for the labels listed under metrics";
     Counter POLICY_AMOUNTS "weir_policy_amounts" ["policy", "amount"] "Units that requests used as the policy reckons them (input-tokens), for the amounts listed under metrics";
     Counter STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
-    Counter REFUSALS_REMEMBERED "weir_refusals_remembered" [] "Requests refused because the same was refused less than a second ago, without asking Redis";
+    Counter REFUSALS_REMEMBERED "weir_refusals_remembered" [] "Requests refused because an equal one was refused less than a second ago, without asking Redis";
     Counter STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
     Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";
     Counter SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped because the queue was full: give_back, charge, reset";

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_and_keys_are_read_and_what_is_none_is_told() {
+    fn chains_and_keys_are_read_and_what_is_none_is_reported() {
         let issued = Pki::new().server(&["api.example"]);
         assert_eq!(pem(&issued.certificate).certificates().unwrap().len(), 1);
         assert_eq!(pem(&format!("{0}{0}", issued.certificate)).certificates().unwrap().len(), 2);

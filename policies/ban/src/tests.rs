@@ -82,7 +82,7 @@ fn each_refusal_is_a_strike_and_the_last_one_a_ban() {
 }
 
 #[test]
-fn what_is_admitted_is_no_strike_unless_its_status_is_named() {
+fn an_admitted_request_is_no_strike_unless_its_status_is_named() {
     for (outcome, status, strikes, expected) in [
         (Outcome::Completed, 200, 1, vec![]),
         (Outcome::Completed, 401, 3, strike()),
@@ -122,7 +122,7 @@ fn a_ban_may_only_be_reported() {
 }
 
 #[test]
-fn who_is_banned_may_be_chosen() {
+fn the_banned_clients_may_be_chosen() {
     let keyed = policy(&with(r#""key": "{header.x-api-key}""#));
     let keys = |facts: &[(&str, &str)]| -> Vec<String> {
         keyed.decide(facts).unwrap().limits().iter().map(|limit| limit.key.clone()).collect()
@@ -146,7 +146,7 @@ fn limits_are_optional_where_statuses_are_strikes() {
 }
 
 #[test]
-fn mistakes_are_told_where_they_stand() {
+fn errors_are_reported_where_they_stand() {
     let limit = r#"{"name": "a", "algorithm": "gcra", "quota": 10, "period": "1s"}"#;
     let many: Vec<String> =
         (0..15).map(|index| limit.replace("\"a\"", &format!("\"a{index}\""))).collect();

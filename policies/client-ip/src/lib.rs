@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_on_the_list_is_never_counted() {
+    fn listed_clients_are_never_counted() {
         let policy = policy(
             r#""bypass": ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::ffff:198.51.100.0/120"],"#,
         );
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_come_at_once() {
+    fn all_errors_come_at_once() {
         let config = r#"{"ipv6_prefix": 129, "bypass": ["10.0.0.0/33", "x"], "bypas": [], "limits": [{"name": "a"}]}"#;
         let mistakes = Instance::<ClientIp>::new(config).unwrap_err();
         let mut paths: Vec<&str> = mistakes.iter().map(|mistake| mistake.path.as_str()).collect();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_no_key_may_be_refused() {
+    fn a_client_without_a_key_may_be_refused() {
         let policy = policy(r#"{"max": 1, "key": "{header.x-api-key}", "missing": {"deny": 401}}"#);
         let decision = policy.decide(&[("client-ip", "192.0.2.1")]).unwrap();
         assert!(matches!(decision.verdict, Verdict::Deny(denial) if denial.status == 401));
@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_on_the_list_is_never_counted() {
+    fn listed_clients_are_never_counted() {
         let policy = policy(r#"{"max": 1, "bypass": ["2001:db8::/32"]}"#);
         assert_eq!(charged(&policy, &[]), []);
     }
 
     #[test]
-    fn mistakes_say_what_was_expected() {
+    fn errors_say_what_was_expected() {
         for (config, expected) in [
             (
                 "{}",

@@ -45,7 +45,7 @@ pub(crate) struct Written<'a> {
     pub(crate) query: Option<&'a RawValue>,
     pub(crate) name: Option<&'a RawValue>,
     pub(crate) variables: BTreeMap<String, Given>,
-    /// Of a persisted query.
+    /// The hash of a persisted query.
     pub(crate) hash: Option<&'a RawValue>,
 }
 

@@ -70,7 +70,7 @@ enum Size {
 /// One operation that is being added up.
 struct Run<'r, 'd, 'a> {
     adder: &'r mut Adder<'d, 'a>,
-    /// Of the operation's variables.
+    /// The defaults of the operation's variables.
     defaults: BTreeMap<&'a str, &'d Value<'a>>,
     /// What each fragment costs, by what is around it; `None` while it is being added up.
     fragments: BTreeMap<(usize, Parent), Option<Sum>>,

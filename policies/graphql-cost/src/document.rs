@@ -36,7 +36,7 @@ pub(crate) struct Document<'a> {
     pub(crate) operations: Vec<Operation<'a>>,
     /// Sorted by name.
     pub(crate) fragments: Vec<Fragment<'a>>,
-    /// In the order of the text: each is followed by those inside it.
+    /// All selections in the order of the text: each is followed by those inside it.
     pub(crate) selections: Vec<Selection<'a>>,
     /// The arguments of all fields.
     pub(crate) arguments: Vec<Argument<'a>>,

@@ -35,8 +35,8 @@ pub(crate) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// At the beginning of a document with at most `left` tokens. `max` is the number that a
-    /// refusal names.
+    /// A lexer at the beginning of a document with at most `left` tokens. `max` is the number that
+    /// a refusal names.
     pub(crate) fn new(source: &'a str, left: u64, max: u64) -> Self {
         Self { source, at: 0, left, max }
     }

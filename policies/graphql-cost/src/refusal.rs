@@ -22,9 +22,9 @@ pub(crate) enum Refusal {
     Bytes { max: usize },
     /// A document is not what the specification allows.
     Syntax {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// From 1, in characters.
+        /// The column, from 1, in characters.
         column: usize,
         expected: &'static str,
         found: String,

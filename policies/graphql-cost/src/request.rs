@@ -38,7 +38,7 @@ pub(crate) struct Requested<'a> {
     /// Which of the document's operations to run.
     pub(crate) name: Option<Cow<'a, str>>,
     pub(crate) variables: BTreeMap<String, Given>,
-    /// Of a persisted query.
+    /// The digest of a persisted query.
     pub(crate) digest: Option<Digest>,
 }
 

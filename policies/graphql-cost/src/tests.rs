@@ -190,7 +190,7 @@ fn an_algorithm_that_stores_each_unit_refuses_more_than_it_can_store() {
 }
 
 #[test]
-fn what_a_limit_denies_is_denied_with_the_costs_label() {
+fn a_limits_denial_has_the_costs_label() {
     let config = format!(
         r#"{{"default_scalar": 0, "limits": [{}]}}"#,
         POINTS.replace('}', r#", "key": "{header.authorization}", "missing": {"deny": 401}}"#)

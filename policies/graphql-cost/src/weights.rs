@@ -33,7 +33,7 @@ pub(crate) struct Written {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum List {
     No,
-    /// As long as the policy's `default_list`.
+    /// A list as long as the policy's `default_list`.
     Usual,
     Of(u64),
 }
@@ -91,9 +91,9 @@ pub(crate) type Parent = Option<usize>;
 /// All weights.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
-    /// By the field's name.
+    /// Rules by the field's name alone.
     anywhere: BTreeMap<String, Rule>,
-    /// By the name of the field or of the root type around it. Sorted.
+    /// Rules by the name of the field or of the root type around it. Sorted.
     inside: Vec<(String, BTreeMap<String, Rule>)>,
     /// The arguments that say the size of any field.
     pub(crate) sizes: Vec<SizeArgument>,

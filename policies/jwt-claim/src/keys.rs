@@ -42,7 +42,7 @@ enum Material {
     Ed25519(Vec<u8>),
 }
 
-/// Without the key: it may be a secret.
+/// Prints no key: it may be a secret.
 impl std::fmt::Debug for Material {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {

@@ -69,7 +69,7 @@ pub struct Config {
     /// Which kinds of tokens are accepted: one of these.
     #[serde(default)]
     typ: Types,
-    /// By how much the issuer's clock may differ from the proxy's.
+    /// How much the issuer's clock may differ from the proxy's.
     #[serde(default = "one_minute")]
     leeway: Leeway,
     /// Whether a token must expire.
@@ -351,7 +351,7 @@ fn shown(claim: &Claim, claims: &Json<'_>) -> String {
     claim.of(claims).filter(plain).unwrap_or_default()
 }
 
-/// As RFC 6750 says, section 3.
+/// The refusal that RFC 6750 describes, section 3.
 fn refused(why: &str, label: &str) -> Denial {
     let challenge = match label {
         "missing" => "Bearer".to_owned(),

@@ -297,7 +297,7 @@ fn a_token_of_another_type_is_refused() {
 }
 
 #[test]
-fn what_is_no_token_is_refused_before_it_costs_anything() {
+fn a_malformed_token_is_refused_before_it_costs_anything() {
     let policy = plain("");
     let good = token(json!({}));
     let (message, signature) = good.rsplit_once('.').unwrap();
@@ -423,7 +423,7 @@ fn mistakes(config: &str) -> Vec<String> {
 }
 
 #[test]
-fn mistakes_in_keys_are_told_and_no_key_is_repeated() {
+fn errors_in_keys_are_reported_and_no_key_is_repeated() {
     let one = |member: &str, value: Value| {
         let mut key = rsa("one", 1);
         key[member] = value;
@@ -459,7 +459,7 @@ fn mistakes_in_keys_are_told_and_no_key_is_repeated() {
 }
 
 #[test]
-fn what_is_missing_or_of_no_use_is_a_mistake() {
+fn missing_and_useless_settings_are_errors() {
     let key = json!({ "keys": [rsa("one", 1)] });
     for (settings, expected) in [
         (String::new(), &[": found no `algorithms`", ": found no `keys`"][..]),

@@ -23,14 +23,14 @@ pub(crate) struct Verified {
     pub(crate) told: Vec<String>,
 }
 
-/// By the whole text of a token: another signature is another token. A tree: its lookups compare a
-/// few texts, where a table would read all of one to hash it.
+/// Verified tokens by their whole text: another signature is another token. A tree: its lookups
+/// compare a few texts, where a table would read all of one to hash it.
 #[derive(Debug, Default)]
 pub(crate) struct VerifiedTokens {
     young: BTreeMap<Box<str>, Rc<Verified>>,
     /// Those that were remembered before. They are forgotten when `young` is full.
     old: BTreeMap<Box<str>, Rc<Verified>>,
-    /// Of the young ones.
+    /// The bytes of the young ones.
     bytes: usize,
 }
 

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_requests_without_a_key_is_said_once_or_for_each_limit() {
+    fn missing_is_set_once_or_for_each_limit() {
         let config = format!(
             r#"{{"key": "{{cookie.session}}", "missing": "skip", "ipv6_prefix": 48, "limits": [{}, {}]}}"#,
             limit("a", ""),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_on_the_list_is_never_counted() {
+    fn listed_clients_are_never_counted() {
         let config = format!(
             r#"{{"key": "{{header.x-api-key}}", "bypass": ["10.0.0.0/8", {{"path": "/health/*", "method": "GET"}}], "limits": [{}]}}"#,
             limit("a", "")
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_without_any_key_is_a_mistake_beside_all_others() {
+    fn a_limit_without_any_key_is_an_error_beside_all_others() {
         let config = format!(
             r#"{{"missing": "skipp", "limits": [{}, {}]}}"#,
             limit("a", ""),

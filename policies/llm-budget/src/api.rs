@@ -59,9 +59,9 @@ enum Dialect {
 /// Where a request names its model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelAt {
-    /// At this pointer in its body.
+    /// A pointer in its body.
     Pointer(String),
-    /// In its path: `/models/NAME:method`.
+    /// Its path: `/models/NAME:method`.
     Path,
     Nowhere,
 }
@@ -118,9 +118,9 @@ impl Call {
 /// Where a request says something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place<'a> {
-    /// At this pointer in its body.
+    /// A pointer in its body.
     Body(&'a str),
-    /// In this parameter of its query.
+    /// A parameter of its query.
     Query(&'a str),
 }
 

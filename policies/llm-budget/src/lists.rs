@@ -93,7 +93,7 @@ impl Item {
         self.0.get(key).filter(|written| *written != default)
     }
 
-    /// As [`Limit::may_refuse`].
+    /// The same as [`Limit::may_refuse`].
     fn may_refuse(&self) -> bool {
         let is =
             |key: &str, value: bool| self.0.get(key).and_then(|it| it.as_bool()) == Some(value);

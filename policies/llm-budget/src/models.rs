@@ -50,7 +50,8 @@ struct Entry {
 /// What is known of the model of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'a> {
-    /// For the access log. One of the table's names, since clients can invent any number of others.
+    /// The label in the access log. One of the table's names, since clients can invent any number
+    /// of others.
     pub(crate) label: &'a str,
     pub(crate) prices: Option<&'a Prices>,
     pub(crate) max_output: Option<u64>,

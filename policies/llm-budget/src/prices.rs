@@ -52,7 +52,7 @@ pub(crate) struct WrittenRates {
 /// The price of each kind of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rates {
-    /// Of input that is neither read from a cache nor written to it.
+    /// The price of input that is neither read from a cache nor written to it.
     pub(crate) input: u64,
     pub(crate) cached_input: u64,
     pub(crate) cache_write: u64,
@@ -80,7 +80,7 @@ pub(crate) struct Prices {
     base: Rates,
     /// Prices for requests with more input than this, the smallest first.
     above: Vec<(u64, Rates)>,
-    /// In percent of these prices, by name.
+    /// Service tiers by name, in percent of these prices.
     tiers: BTreeMap<String, u64>,
 }
 
@@ -271,7 +271,7 @@ impl Tariff {
 }
 
 impl Rates {
-    /// As in the memo, in its order.
+    /// The numbers in the memo's order.
     pub(crate) fn numbers(self) -> [u64; 5] {
         [self.input, self.cached_input, self.cache_write, self.cache_write_1h, self.output]
     }

@@ -106,7 +106,7 @@ impl Counts {
 pub(crate) enum References {
     /// Where the APIs that are known have them.
     Known,
-    /// At these pointers.
+    /// The values at these pointers.
     At(Vec<String>),
 }
 

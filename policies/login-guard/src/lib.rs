@@ -93,7 +93,7 @@ enum Attempt {
 }
 
 impl Attempt {
-    /// For the access log.
+    /// The word in the access log.
     fn word(self) -> &'static str {
         match self {
             Self::Succeeded => "succeeded",
@@ -103,7 +103,7 @@ impl Attempt {
     }
 }
 
-/// In a memo: what a success does with a limit.
+/// What a success does with a limit, in a memo.
 const GIVE_BACK: &str = "give-back";
 const RESET: &str = "reset";
 

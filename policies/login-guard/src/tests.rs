@@ -242,13 +242,13 @@ fn accounts_of_different_tenants_differ() {
 }
 
 #[test]
-fn what_is_on_the_list_is_never_counted() {
+fn listed_clients_are_never_counted() {
     let config = FORM.replacen('{', r#"{"bypass": ["192.0.2.0/24"], "#, 1);
     assert_eq!(decide(&policy(&config), &[("form.username", "ann")]).verdict, Verdict::Bypass);
 }
 
 #[test]
-fn mistakes_are_told_where_they_stand() {
+fn errors_are_reported_where_they_stand() {
     let limit = r#"{"name": "pair", "algorithm": "fixed_window", "quota": 5, "period": "15m"}"#;
     for (config, expected) in [
         (r#"{"account": "{form.user}"}"#, ": found no `success`, expected this setting"),

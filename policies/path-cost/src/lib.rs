@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn two_templates_of_which_none_is_more_specific_are_a_mistake_that_names_both() {
+    fn two_templates_of_which_none_is_more_specific_are_an_error_that_names_both() {
         let costs = r#""costs": [{"path": "/a/{x}", "cost": 1}, {"path": "/b", "cost": 1}, {"path": "/a/{y}", "cost": 2}]"#;
         assert_eq!(
             mistakes(&format!("{{{costs}, {LIMITS}}}")),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_that_could_never_pass_is_a_mistake() {
+    fn a_cost_that_could_never_pass_is_an_error() {
         let costs = r#""default_cost": 101, "costs": [{"path": "/a", "cost": 100}, {"path": "/b", "cost": 200}]"#;
         assert_eq!(
             mistakes(&format!("{{{costs}, {LIMITS}}}")),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn all_other_mistakes_come_at_once() {
+    fn all_other_errors_come_at_once() {
         let config = format!(r#"{{"costs": [], "defalt_cost": 2, "key": "{{x}}", {LIMITS}}}"#);
         let found = mistakes(&config);
         assert_eq!(found.len(), 3, "{found:?}");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_on_the_list_is_never_counted() {
+    fn listed_clients_are_never_counted() {
         let policy = policy(r#""bypass": ["192.0.2.0/24"], "#);
         assert_eq!(policy.decide(&facts("POST", "/reports/7")).unwrap().verdict, Verdict::Bypass);
     }

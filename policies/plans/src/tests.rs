@@ -177,7 +177,7 @@ fn the_plan_header_is_a_field_that_the_proxy_would_send() {
 }
 
 #[test]
-fn all_mistakes_come_at_once() {
+fn all_errors_come_at_once() {
     let text = config(r#", "default_plan": "fre", "plan_header": "Host", "unknown": "denny""#)
         .replace("{header.x-api-key}", "key {header.x-api-key}")
         .replace(r#""quota": 6000"#, r#""quota": "x""#)
@@ -226,7 +226,7 @@ fn somebody_must_be_on_some_plan() {
 }
 
 #[test]
-fn a_table_of_another_kind_is_a_mistake() {
+fn a_table_of_another_kind_is_an_error() {
     let text = config(r#", "default_plan": "free""#);
     let at = text.find("\"assign\": ").unwrap() + 10;
     let end = text[at..].find('}').unwrap() + at + 1;

@@ -210,7 +210,7 @@ fn a_limit_may_have_a_refund_of_its_own_and_requests_are_charged_once() {
 }
 
 #[test]
-fn mistakes_say_what_was_expected() {
+fn errors_say_what_was_expected() {
     let with = |more: &str| mistakes(&format!(r#"{{{more}"limits": [{DAY}]}}"#));
     for (more, expected) in [
         (r#""cost": "a {method}", "#, "cost: found a template of another shape, expected one fact"),

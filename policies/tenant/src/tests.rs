@@ -130,13 +130,13 @@ fn an_address_is_the_client_as_it_is_counted_and_a_long_tenant_is_a_digest() {
 }
 
 #[test]
-fn whoever_is_on_the_list_is_never_counted() {
+fn listed_clients_are_never_counted() {
     let policy = policy(r#""bypass": [{"header.x-tenant": "us"}], "#);
     assert_eq!(decide(&policy, &[("header.x-tenant", "us")]).verdict, Verdict::Bypass);
 }
 
 #[test]
-fn all_mistakes_come_at_once() {
+fn all_errors_come_at_once() {
     let config =
         CONFIG.replace(r#""name": "user""#, r#""name": "tenant", "key": "{client_ip}""#).replacen(
             '{',

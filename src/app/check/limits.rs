@@ -43,7 +43,7 @@ fn delays(
 ) -> Vec<Doubt> {
     let (name, at) = (&limit.name, format!("{at}.max_delay"));
     if built.limiter_settings.waiting_max == 0 {
-        let text = format!("no request ever waits in `{name}`: `waiting_per_worker` is 0");
+        let text = format!("no request will ever wait in `{name}`: `waiting_per_worker` is 0");
         let doubt = Doubt::new(DoubtKind::NoDelay, at, text)
             .beside(setting::WAITING, "nothing may wait")
             .remedy("raise server.limits.waiting_per_worker, or choose gcra, which never delays");

@@ -46,7 +46,7 @@ fn doubt(built: &ConfigBuild, UnreachedRoute { route, why }: UnreachedRoute) -> 
                  longer targets than `uri_bytes` are refused"
             );
             Doubt::new(DoubtKind::HiddenRoute, at, text)
-                .beside(setting::URI_BYTES, "this is the most")
+                .beside(setting::URI_BYTES, "this is the maximum")
                 .remedy("raise server.limits.uri_bytes")
         }
     }

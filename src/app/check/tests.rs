@@ -64,7 +64,7 @@ fn a_route_that_others_hide_is_shown_with_them() {
     );
     let found = warnings(&short);
     assert_eq!(names(&found), ["hidden-route"]);
-    assert!(found[0].picture.contains("this is the most"), "{}", found[0].picture);
+    assert!(found[0].picture.contains("this is the maximum"), "{}", found[0].picture);
 }
 
 /// The warnings about two listeners, of which the first requires certificates.
@@ -90,7 +90,7 @@ fn about_listeners(second: &str, routes: &[&str]) -> Vec<Warning> {
 }
 
 #[test]
-fn a_listener_that_walks_round_the_certificates_of_another_is_told() {
+fn a_listener_that_walks_round_the_certificates_of_another_is_reported() {
     let all = "path = \"/*\"\nupstream = \"api\"";
     for second in
         ["", "SECURED", "SECUREDclient_ca = \"ca.pem\"\nclient_certificates = \"optional\""]
@@ -116,7 +116,7 @@ fn a_listener_that_walks_round_the_certificates_of_another_is_told() {
 }
 
 #[test]
-fn a_key_that_only_the_client_chooses_is_told() {
+fn a_key_that_only_the_client_chooses_is_reported() {
     for (keys, by) in [
         (&["key = \"{header.x-user}\""][..], "`header.x-user`"),
         (&["key = \"{cookie.sid}\"", "key = \"{query.user}\""], "`cookie.sid` and `query.user`"),
@@ -189,7 +189,7 @@ fn policies_of_the_operators_own_are_asked_in_the_same_way() {
 }
 
 #[test]
-fn contradicting_limits_are_told_with_both_lines() {
+fn contradicting_limits_are_reported_with_both_lines() {
     let limits = "use = \"client-ip\"\n[[policies.p.config.limits]]\nname = \"second\"\nalgorithm = \"gcra\"\n\
                   quota = 100\nperiod = \"1s\"\n\n[[policies.p.config.limits]]\nname = \"minute\"\n\
                   algorithm = \"fixed_window\"\nquota = 20\nperiod = \"1m\"";
@@ -204,7 +204,7 @@ fn contradicting_limits_are_told_with_both_lines() {
 }
 
 #[test]
-fn a_delay_that_the_rest_of_the_file_cuts_off_is_told() {
+fn a_delay_that_the_rest_of_the_file_cuts_off_is_reported() {
     let queue = "use = \"client-ip\"\nconfig.limits = [{ name = \"a\", algorithm = \"leaky_bucket\", \
                  quota = 1, period = \"1s\", max_delay = \"5s\" }]";
     let route = |timeout: &str| {
@@ -220,7 +220,7 @@ fn a_delay_that_the_rest_of_the_file_cuts_off_is_told() {
 }
 
 #[test]
-fn more_in_flight_than_there_is_room_for_is_told_where_it_is_certain() {
+fn more_in_flight_than_there_is_room_for_is_reported_where_it_is_certain() {
     let text = |quota: u32, more: &str| {
         format!(
             "{more}[server]\nworkers = 2\n{API}requests_per_worker = 10\n[policies.p]\nuse = \"client-ip\"\n\

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistake_is_drawn_with_its_marks() {
+    fn an_error_is_drawn_with_its_marks() {
         let text = "error: unknown <key>\n --> a.toml:2:1\n  |\n2 | quta = 5\n  | ^^^^ did you mean `quota`?\n\na.toml: 1 mistake";
         let html = drawn(text);
         for line in [

@@ -34,9 +34,9 @@ pub(super) const DECISIONS: [(&str, &[&str]); 4] = [
 /// Metrics at a moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
-    /// By [`REPLIES`].
+    /// Replies, by [`REPLIES`].
     pub(super) replies: [u64; REPLIES.len()],
-    /// By [`DECISIONS`].
+    /// Decisions, by [`DECISIONS`].
     pub(super) decisions: [u64; DECISIONS.len()],
     /// How long Weir took to decide.
     pub(super) deciding: HistogramSnapshot,
@@ -47,7 +47,7 @@ pub(super) struct Totals {
 /// Metrics at a moment, and when that was.
 #[derive(Clone, Debug, Default)]
 struct Sample {
-    /// In seconds since the history began.
+    /// The time in seconds since the history began.
     at_s: f64,
     totals: Totals,
 }
@@ -66,11 +66,11 @@ struct Series {
 /// How some series grew together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sum {
-    /// For each slot, the oldest first.
+    /// The growth in each slot, the oldest first.
     pub(super) slots: Vec<f64>,
-    /// In the whole span.
+    /// The growth in the whole span.
     pub(super) all: u64,
-    /// In the last minute.
+    /// The growth in the last minute.
     pub(super) minute: u64,
 }
 
@@ -81,19 +81,19 @@ pub(super) struct History {
     samples: VecDeque<Sample>,
     /// The number of the current slot.
     slot: u64,
-    /// By route and status code.
+    /// Requests by route and status code.
     pub(super) requests: Growth,
-    /// By route and cause.
+    /// Refusals by route and cause.
     pub(super) route_refusals: Growth,
-    /// By policy and decision.
+    /// Decisions by policy and decision.
     pub(super) decisions: Growth,
-    /// By policy and limit.
+    /// Counts by policy and limit.
     pub(super) limit_refusals: Growth,
-    /// By policy and limit.
+    /// Counts by policy and limit.
     pub(super) would_refuse: Growth,
-    /// By policy and cause.
+    /// Errors by policy and cause.
     pub(super) policy_errors: Growth,
-    /// By upstream and cause.
+    /// Errors by upstream and cause.
     pub(super) upstream_errors: Growth,
     /// The times of each upstream, once for each slot, the oldest first.
     upstreams: VecDeque<BTreeMap<String, HistogramSnapshot>>,
@@ -202,8 +202,8 @@ impl History {
         of(self.upstreams.back()).since(&of(self.upstreams.front()))
     }
 
-    /// For each point of a chart: how long ago it was in seconds (negative), and what
-    /// `value(before, now)` says of the samples at both ends.
+    /// The points of a chart: how long ago it was in seconds (negative), and what `value(before,
+    /// now)` says of the samples at both ends.
     fn points(&self, value: impl Fn(usize, &Sample) -> f64) -> Vec<(f64, f64)> {
         let now_s = self.now_s();
         // The axis begins here, whatever is known of that time.

@@ -114,7 +114,9 @@ impl LivePage {
         state.viewers.retain(|viewer| !viewer.events.is_gone());
         let most = VIEWERS_MAX.min(running.current.load().operators_max() / 2).max(1);
         if state.viewers.len() >= most {
-            return unavailable(format!("{most} watch this page already, which is the most."));
+            return unavailable(format!(
+                "{most} viewers watch this page already, which is the maximum."
+            ));
         }
         let (events, body) = Events::new();
         state.viewers.push(Viewer { events, seen: 0 });

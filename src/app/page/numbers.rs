@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_is_in_the_numbers_and_in_the_charts() {
+    fn traffic_is_in_the_numbers_and_in_the_charts() {
         let (metrics, mut history) = (Metrics::new(1), History::default());
         let empty = now(&history, &metrics);
         assert!(empty.contains("<dt>Requests</dt><dd><b>0</b><i>/s</i>"), "{empty}");

@@ -119,7 +119,7 @@ fn build(folder: &Path) -> Result<BuiltModule, String> {
     let manifest = fs::canonicalize(folder.join("Cargo.toml"))
         .map_err(|error| format!("{}: {error}", folder.display()))?;
     let (name, file) = module_of(&String::from_utf8_lossy(&output.stdout), &manifest).ok_or(
-        "the crate makes no module: its Cargo.toml needs `[lib] crate-type = [\"cdylib\"]`",
+        "the crate builds no module: its Cargo.toml needs `[lib] crate-type = [\"cdylib\"]`",
     )?;
     Ok(BuiltModule { file, module: folder.join(format!("{name}.wasm")) })
 }
@@ -174,7 +174,7 @@ impl Toolchain {
             .stdout(Stdio::null())
             .status();
         let by_hand = format!(
-            "Type: rustup target add {TARGET}. Or with Debian's toolchain (apt-get install rustc-web \
+            "Run: rustup target add {TARGET}. Or with Debian's toolchain (apt-get install rustc-web \
              cargo-web rust-web-src lld): {DEBIAN}=1 weir policy build"
         );
         match added {

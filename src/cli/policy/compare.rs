@@ -12,7 +12,7 @@ use crate::proxy::{Account, TrialVerdict};
 pub(super) struct RequestPlace<'a> {
     pub(super) index: usize,
     pub(super) entry: &'a Entry,
-    /// From 1.
+    /// The request's number, from 1.
     pub(super) nth: u64,
 }
 
@@ -181,7 +181,7 @@ fn no_limit(account: &Account) -> String {
     }
 }
 
-/// As a file writes it. Rounded up, since a shorter wait would be refused.
+/// Milliseconds as a file writes them. Rounded up, since a shorter wait would be refused.
 fn whole_ms(duration: Duration) -> u128 {
     duration.as_micros().div_ceil(1_000)
 }

@@ -102,8 +102,8 @@ pub(super) fn load(named: &str, config: Option<&Path>) -> Result<LoadedPolicy, E
             let config = app::load(path).map_err(|mistakes| wrong_file(&mistakes))?;
             (config, clock::Clock::system().wall_us(), None)
         }
-        (Some(path), _) => of_requests(path, None)?,
-        (None, Some(path)) => of_requests(&path, None)?,
+        (Some(path), _) => read_requests(path, None)?,
+        (None, Some(path)) => read_requests(&path, None)?,
         (None, None) => {
             let config =
                 config::policy_alone(named, is_module).map_err(|mistakes| wrong_file(&mistakes))?;
@@ -120,7 +120,7 @@ pub(super) fn load_built(
     module: &Path,
     built: &Path,
 ) -> Result<LoadedPolicy, ExitCode> {
-    let (config, start_us, example) = of_requests(requests, Some([module, built]))?;
+    let (config, start_us, example) = read_requests(requests, Some([module, built]))?;
     of(config, &module.to_string_lossy(), true, start_us, example)
 }
 
@@ -147,7 +147,7 @@ fn of(
 type ExampleFile = (Config, i64, Option<TrialRequest>);
 
 /// `instead`: a file, and the one that is read in its place.
-fn of_requests(path: &Path, instead: Option<[&Path; 2]>) -> Result<ExampleFile, ExitCode> {
+fn read_requests(path: &Path, instead: Option<[&Path; 2]>) -> Result<ExampleFile, ExitCode> {
     let requests = match instead {
         Some(instead) => Requests::load_instead(path, instead),
         None => Requests::load(path),

@@ -131,7 +131,7 @@ impl FileResult {
         }
     }
 
-    /// Of the requests of one entry, the first that differs is told.
+    /// Reports the first request of an entry that differs.
     fn add(&mut self, found: Vec<Difference>) {
         for difference in found {
             if !self.differences.iter().any(|known| known.setting == difference.setting) {

@@ -90,7 +90,7 @@ fn look(pages: &Pages<'_>, limit: Option<&str>, count: u64) -> Result<TopTable, 
     match pages.ask("GET", &format!("/top?{query}"))? {
         Page::Shown(json) => {
             let table = TopTable::read(&json, count).map_err(|wrong| {
-                format!("what answers at {} is no admin listener of Weir: {wrong}", pages.address)
+                format!("the server at {} is not an admin listener of Weir: {wrong}", pages.address)
             })?;
             Ok(TopTable { only: limit.map(str::to_owned), ..table })
         }

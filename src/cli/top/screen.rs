@@ -29,7 +29,7 @@ const SIGNAL_GRACE: Duration = Duration::from_secs(1);
 /// A shell's exit code for a program that a signal ended is this and the signal's number.
 const EXIT_SIGNAL: u8 = 128;
 
-/// What the loop is told by other threads.
+/// What other threads send to the loop.
 #[derive(Debug)]
 enum Event {
     Answer(Result<TopTable, String>),

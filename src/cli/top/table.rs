@@ -17,7 +17,7 @@ const CUT_BYTES_MIN: usize = 125;
 /// The answer of `/top`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TopTable {
-    /// In seconds, the time that it covers.
+    /// The time that it covers, in seconds.
     pub(super) since_s: u64,
     /// Requests to limits that were too many to watch.
     pub(super) left_out: u64,
@@ -29,8 +29,8 @@ pub(super) struct TopTable {
 /// One limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TopLimit {
-    /// As in `public, per-minute` or `public, search, per-minute`: its policy, the route if the
-    /// counters are its own, its name.
+    /// The name as in `public, per-minute` or `public, search, per-minute`: its policy, the route
+    /// if the counters are its own, its name.
     pub(super) name: String,
     /// Units that all keys used.
     pub(super) units: u64,
@@ -59,7 +59,7 @@ pub(super) struct Count {
     pub(super) most: u64,
 }
 
-/// By what keys are ordered.
+/// What keys are ordered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Units,
@@ -108,7 +108,7 @@ impl TopTable {
         format!("no key was counted{}", of.unwrap_or_default())
     }
 
-    /// For a pipe. The key is the last column, as it may be long.
+    /// The table as text for a pipe. The key is the last column, as it may be long.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}\n", self.title());
         if self.limits.is_empty() {
@@ -269,7 +269,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_listed_is_told_within_bounds() {
+    fn unlisted_keys_are_reported_within_bounds() {
         let counts = |count| -> Vec<String> {
             let top = TopTable::read(ANSWER, count).unwrap();
             let keys = top.limits[0].keys.iter();
@@ -292,7 +292,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn another_answer_is_told() {
+    fn another_answer_is_reported() {
         let key = r#"{"digest": "0", "units": -1, "error": 0}"#;
         let limit = format!(
             r#"{{"since_s": 1, "limits": [{{"units": 1, "refusals": 0, "used": [{key}], "refused": []}}]}}"#

@@ -66,7 +66,7 @@ fn between(base: &str, replaced: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn what_means_the_same_is_no_change() {
+fn equal_settings_are_no_change() {
     for same in [
         ("quota = 100", "quota = 1_00 # a comment"),
         ("[store]", "\n\n[store]"),
@@ -190,7 +190,7 @@ fn routes_are_told_apart_by_their_names_and_say_what_they_charge() {
 }
 
 #[test]
-fn a_secret_a_store_a_script_and_a_lease_are_told_by_what_they_do_to_counters() {
+fn a_secret_a_store_a_script_and_a_lease_are_named_with_what_they_do_to_counters() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let load = || {
@@ -302,7 +302,7 @@ fn proxies_that_decide_alike_have_the_same_number() {
 }
 
 #[test]
-fn files_are_told_by_their_settings_and_modules_by_their_digests() {
+fn files_are_named_by_their_settings_and_modules_by_their_digests() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let load = || {
@@ -352,7 +352,7 @@ fn a_listener_that_gets_another_name_is_the_same_one() {
 }
 
 #[test]
-fn what_needs_a_restart_says_so_and_the_lines_are_bounded() {
+fn changes_that_need_a_restart_say_so_and_the_lines_are_bounded() {
     assert_eq!(
         changes(&[(
             "[store]",

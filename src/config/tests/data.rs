@@ -49,7 +49,7 @@ fn a_files_content_becomes_a_member_of_the_configuration_and_the_file_is_watched
 }
 
 #[test]
-fn what_a_guest_finds_wrong_is_told_with_that_file_and_its_line() {
+fn an_error_that_a_guest_finds_is_reported_with_that_file_and_its_line() {
     let folder =
         Folder::with(&[("customers.toml", "# ours\na = \"gold\"\n\n\"b.c\" = \"silver\"\n")]);
     let config = folder.parse(PLANS).unwrap_or_else(|mistakes| panic!("{mistakes}"));
@@ -137,7 +137,7 @@ fn a_json_file_has_lines_too() {
 }
 
 #[test]
-fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
+fn a_file_that_can_not_be_read_is_an_error_in_it_or_where_it_is_named() {
     for (content, parts) in [
         (
             "a = \"gold\"\nb = = 1\n",
@@ -219,7 +219,7 @@ fn a_file_of_deep_tables_is_refused_and_not_followed() {
 }
 
 #[test]
-fn the_names_of_both_files_are_told_where_both_have_mistakes() {
+fn the_names_of_both_files_are_reported_where_both_have_errors() {
     let folder = Folder::with(&[("customers.toml", "a = nan")]);
     let shown = folder.wrong(&format!("{PLANS}methods = 3\n"));
     assert!(
@@ -257,7 +257,7 @@ fn a_document_that_is_fetched_is_read_from_its_file() {
 }
 
 #[test]
-fn mistakes_in_what_is_fetched_are_told_at_their_setting() {
+fn errors_in_what_is_fetched_are_reported_at_their_setting() {
     let folder = Folder::with(&[("customers.toml", "a = \"gold\"\n")]);
     for (table, expected) in [
         ("{}", &["assign.url: found nothing, expected a URL", "assign.file: found nothing"][..]),

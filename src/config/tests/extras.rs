@@ -124,7 +124,7 @@ fn an_answer_of_its_own_is_read_and_its_file_is_watched() {
 }
 
 #[test]
-fn what_does_nothing_without_an_upstream_is_a_mistake() {
+fn settings_without_effect_on_a_route_without_upstream_are_errors() {
     for line in [
         "request_headers.remove = []",
         "upstream_host = \"a\"",
@@ -143,7 +143,7 @@ fn what_does_nothing_without_an_upstream_is_a_mistake() {
 }
 
 #[test]
-fn what_is_written_wrong_is_told_with_its_place() {
+fn invalid_values_are_reported_with_their_place() {
     let api = |line: &str| format!("upstream = \"api\"\n{line}");
     says(
         &api("request_headers = { sett = {} }"),
@@ -221,7 +221,7 @@ fn cors_and_bodies_of_refusals_written_wrong() {
 }
 
 #[test]
-fn what_a_connection_may_become_is_read() {
+fn upgrade_protocols_are_read() {
     assert_eq!(
         extras("").upgrade,
         Upgrade { protocols: vec!["websocket".into()], idle: Duration::from_secs(300) }

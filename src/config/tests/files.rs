@@ -51,7 +51,7 @@ fn certificates_and_keys_are_read_watched_and_never_shown() {
 }
 
 #[test]
-fn a_secret_in_the_file_itself_is_a_mistake_whose_picture_hides_it() {
+fn a_secret_in_the_file_itself_is_an_error_whose_excerpt_hides_it() {
     for line in ["password = \"hunter2\"", "password = hunter2", "password = '''\nhunter2'''"] {
         let picture = wrong(&format!("{REDIS}{line}"));
         assert!(!picture.contains("hunter2") && picture.contains("password ="), "{picture}");
@@ -76,7 +76,7 @@ fn a_secret_in_the_file_itself_is_a_mistake_whose_picture_hides_it() {
 }
 
 #[test]
-fn a_secret_that_is_not_there_is_a_mistake() {
+fn a_secret_that_is_not_there_is_an_error() {
     assert!(
         wrong(&format!("{REDIS}password_file = \"absent\""))
             .contains("absent (No such file or directory)")

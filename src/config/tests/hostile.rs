@@ -16,7 +16,7 @@ fn a_tree_of_any_depth_is_read_and_dropped() {
 }
 
 #[test]
-fn of_many_mistakes_the_first_are_shown_and_all_are_counted() {
+fn of_many_errors_the_first_are_shown_and_all_are_counted() {
     let text: String = (0..200).map(|number| format!("key{number} = 1\n")).collect();
     let mistakes = parse(&text).unwrap_err();
     assert_eq!(mistakes.count, 201);

@@ -177,7 +177,7 @@ policy = "pubic"
 "#;
 
 #[test]
-fn all_mistakes_are_told_at_once_each_in_its_place() {
+fn all_errors_are_reported_at_once_each_in_its_place() {
     let mistakes = parse(EIGHT).unwrap_err();
     let pictures: Vec<&str> = mistakes.text.split("\n\n").collect();
     let expected: [(&str, &[&str]); 9] = [
@@ -250,7 +250,7 @@ fn all_mistakes_are_told_at_once_each_in_its_place() {
 }
 
 #[test]
-fn several_syntax_mistakes_are_told_at_once_and_nothing_that_follows_from_them() {
+fn several_syntax_errors_are_reported_at_once_and_nothing_that_follows_from_them() {
     let text = parse("[server]\nworkers = = 2\n[log]\nlevel = \"info\nformat = \"auto\"\n")
         .unwrap_err()
         .text;
@@ -266,7 +266,7 @@ fn several_syntax_mistakes_are_told_at_once_and_nothing_that_follows_from_them()
 }
 
 #[test]
-fn other_rooms_mistakes_are_located_also_those_of_missing_keys() {
+fn errors_of_other_modules_are_located_also_those_of_missing_keys() {
     let config = good(&MINIMAL.replace("config.limits", "config.\"x.y\" = 1\nconfig.limits"));
     let at = |setting: &str, place: &str| {
         let located = config.source.locate(&[Mistake::new(setting, "one thing", "another")]);
@@ -301,7 +301,7 @@ fn other_rooms_mistakes_are_located_also_those_of_missing_keys() {
 }
 
 #[test]
-fn what_nobody_names_is_allowed_and_told() {
+fn unused_definitions_are_allowed_and_reported() {
     let config = good(&format!(
         "upstreams.spare.endpoints = [\"http://h:1\"]\npolicies.spare.use = \"client-ip\"\n{}",
         MINIMAL

@@ -7,7 +7,7 @@ fn pictured(config: &Config, mistake: Mistake) -> String {
 }
 
 #[test]
-fn a_mistake_in_a_key_marks_the_key() {
+fn an_error_in_a_key_marks_the_key() {
     let config = good(&MINIMAL.replace("config.limits", "config.bypas = []\nconfig.limits"));
     let unknown =
         Mistake::new("policies.public.config.bypas", "the unknown key `bypas`", "one of `bypass`")
@@ -87,7 +87,7 @@ fn an_interface_is_not_taken_for_a_password() {
 }
 
 #[test]
-fn a_list_that_is_not_closed_is_one_mistake_at_its_bracket() {
+fn a_list_that_is_not_closed_is_one_error_at_its_bracket() {
     for (text, place) in [
         ("[server]\ntrusted_proxies = [\"10.0.0.0/8\"\n", "proxy.toml:2:19"),
         (
@@ -112,7 +112,7 @@ fn a_list_that_is_not_closed_is_one_mistake_at_its_bracket() {
 }
 
 #[test]
-fn a_number_that_the_file_can_not_hold_is_told_with_the_settings_own_range() {
+fn a_number_that_the_file_can_not_hold_is_reported_with_the_settings_own_range() {
     let mistakes =
         parse(&MINIMAL.replace("quota = 100", "quota = 99999999999999999999")).unwrap_err();
     let shown = mistakes.and_those_of(|config, _| {
@@ -132,7 +132,7 @@ fn a_number_that_the_file_can_not_hold_is_told_with_the_settings_own_range() {
 }
 
 #[test]
-fn a_name_with_a_dot_and_without_quotes_is_told_to_be_quoted() {
+fn a_name_with_a_dot_and_without_quotes_gets_the_advice_to_quote_it() {
     let unknown = |setting: &str, key: &str| {
         let found = format!("the unknown key `{key}`");
         let expected = "one of `input`, `output`, `max_output`";

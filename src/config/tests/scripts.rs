@@ -39,7 +39,7 @@ fn the_lua_files_of_a_folder_are_read_and_watched_with_it() {
 }
 
 #[test]
-fn what_can_not_be_a_script_is_a_mistake_that_names_the_file() {
+fn an_invalid_script_is_an_error_that_names_the_file() {
     for (name, text, found, expected) in [
         ("Mine.lua", "x", "the name \"Mine\"", "expected 1 to 64 of a-z 0-9 _"),
         ("my-own.lua", "x", "the name \"my-own\"", "a letter first"),

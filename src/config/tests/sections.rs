@@ -53,7 +53,7 @@ fn each_number_has_its_range() {
 }
 
 #[test]
-fn what_is_exported_is_one_section() {
+fn the_export_is_one_section() {
     let section =
         |lines: &str| format!("[telemetry.otlp]\nendpoint = \"http://127.0.0.1:4318\"\n{lines}");
     let of = |lines: &str| good(&extended(&section(lines))).otlp.unwrap();
@@ -171,7 +171,7 @@ fn an_address_has_a_tenth_of_the_connections_unless_it_is_written() {
 }
 
 #[test]
-fn how_slow_a_client_may_be_and_how_long_a_request() {
+fn min_rates_and_request_timeouts_are_read() {
     let slow = |text: &str| {
         let config = good(&extended(text));
         (config.requests.body_rate, config.connections.send_rate)
@@ -464,7 +464,7 @@ fn caps_of_policies_have_names_and_bounds() {
 }
 
 #[test]
-fn what_policies_share_has_names_and_bounds() {
+fn shared_settings_of_policies_have_names_and_bounds() {
     let shared = |key: &str| format!("[server.policies]\n{key}");
     says(&shared("instances = 0"), &["server.policies.instances: found 0", "to 10000"]);
     says(
@@ -573,7 +573,7 @@ fn a_policys_configuration_becomes_json_as_it_stands() {
 }
 
 #[test]
-fn what_a_policy_says_is_shown_in_metrics_by_name() {
+fn labels_and_amounts_of_a_policy_are_in_metrics_by_name() {
     let policy = |metrics: &str| {
         format!("[policies.p]\nuse = \"client-ip\"\nmetrics = {metrics}\n[policies.p.config]\n")
     };

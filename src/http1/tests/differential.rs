@@ -66,7 +66,7 @@ fn chunks_are_read_as_the_naive_reader_reads_them() {
 }
 
 #[test]
-fn what_is_accepted_is_written_as_one_message() {
+fn an_accepted_request_is_written_as_one_message() {
     each(|random| if random.below(2) == 0 { requests(random) } else { reply(random) }, round_trip);
 }
 

@@ -253,7 +253,7 @@ fn message(start: Start, version: Version, fields: &Fields) -> Message {
     }
 }
 
-/// With names in lower case, in their order.
+/// The fields with names in lower case, in their order.
 pub(crate) fn of_fields(fields: &Fields) -> Pairs {
     fields
         .iter()

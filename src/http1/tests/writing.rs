@@ -461,7 +461,7 @@ fn hyper_reads_a_reply_in_each_encoding() {
 }
 
 #[test]
-fn what_a_head_would_declare_is_left_as_it_came() {
+fn declarations_of_a_head_are_left_as_they_came() {
     let mut fields = Fields::new();
     fields.append(Known::ContentLength, "12");
     let mut out = Vec::new();

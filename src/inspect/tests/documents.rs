@@ -15,7 +15,7 @@ fn select(document: &str, wanted: Vec<Wanted>) -> Option<Vec<(usize, String)>> {
 
 proptest! {
     #[test]
-    fn what_is_selected_is_what_a_whole_parse_finds(
+    fn a_selection_equals_what_a_full_parse_finds(
         document in document(),
         texts in pointers(),
         escape: bool,
@@ -33,7 +33,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_set_is_there_and_nothing_else_has_changed(
+    fn an_edit_sets_its_value_and_changes_nothing_else(
         document in document(),
         name in "[a-c]",
         other in "[a-c]",
@@ -62,7 +62,7 @@ proptest! {
 
     /// A mistake anywhere is no document, and never a panic.
     #[test]
-    fn a_document_with_a_mistake_is_none(
+    fn a_document_with_an_error_is_none(
         document in document(),
         at: prop::sample::Index,
         byte: u8,
@@ -142,7 +142,7 @@ fn a_name_in_another_case_is_found_twice() {
 /// Of two objects with one name some servers take the first, others the last, and others merge
 /// them.
 #[test]
-fn what_is_inside_of_a_repeated_object_is_repeated() {
+fn members_of_a_repeated_object_are_repeated() {
     let shown = |document: &str| {
         let all =
             ["/user/email", "/user", "/user/id", "/other/email"].map(|text| wanted(text, true));
@@ -187,7 +187,7 @@ fn a_document_with_very_many_values_is_none() {
 }
 
 #[test]
-fn what_is_no_document_is_none() {
+fn an_invalid_document_has_no_facts() {
     for text in [
         "",
         " ",

@@ -66,7 +66,7 @@ fn found<'v>(value: &'v Value, tokens: &[String]) -> Vec<&'v Value> {
     }
 }
 
-/// As a writer that escapes all that it may would write it, with white space.
+/// The JSON of a writer that escapes all that it may, with white space.
 fn escaped(value: &Value) -> String {
     match value {
         Value::String(text) => {

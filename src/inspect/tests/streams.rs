@@ -219,7 +219,8 @@ fn deflate(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// As brotli that is stored and not compressed (RFC 7932, 9.2), so that no encoder is needed.
+/// Encodes as brotli that is stored and not compressed (RFC 7932, 9.2), so that no encoder is
+/// needed.
 fn brotli(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     // WBITS = 16 is one bit, 0. Then for each block: ISLAST 0, MNIBBLES 0 (four nibbles), MLEN - 1,

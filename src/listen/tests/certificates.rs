@@ -173,7 +173,7 @@ async fn a_client_sees_a_key_that_it_understands() {
 }
 
 #[tokio::test]
-async fn what_cannot_stand_is_told_with_its_setting() {
+async fn an_invalid_setting_is_reported_by_its_path() {
     let pki = Pki::new();
     let (good, other) = (pki.server(&["api.example"]), pki.server(&["www.example"]));
     let wrong = |certificate: &str, key: &str| {
@@ -224,7 +224,7 @@ async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
 }
 
 #[test]
-fn a_certificate_whose_time_is_over_is_told_and_served() {
+fn a_certificate_whose_time_is_over_is_reported_and_served() {
     let pki = Pki::new();
     let built = tls(&listener(&[pki.server(&["api.example"]), pki.expired(&["www.example"])]));
     let [warning] = built.warnings() else { panic!("{:?}", built.warnings()) };

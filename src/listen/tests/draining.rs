@@ -55,7 +55,7 @@ async fn a_drain_that_began_before_is_obeyed() {
 }
 
 #[tokio::test]
-async fn when_the_grace_is_over_connections_end_with_serve() {
+async fn connections_end_with_serve_after_the_grace_period() {
     let server = start(settings());
     let mut busy = server.connect().await;
     busy.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;

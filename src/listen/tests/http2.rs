@@ -224,7 +224,7 @@ async fn a_drain_says_goodbye_finishes_the_streams_and_closes() {
 }
 
 #[tokio::test]
-async fn when_the_grace_is_over_streams_end_before_serve_returns() {
+async fn streams_end_before_serve_returns_after_the_grace_period() {
     let server = start(settings());
     let (mut sender, _connection) = connect(&server).await;
     let waiting =

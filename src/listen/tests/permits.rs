@@ -73,7 +73,7 @@ async fn a_tls_client_over_the_bound_is_closed_before_its_handshake() {
 }
 
 #[tokio::test]
-async fn where_places_run_out_the_longest_idle_connection_is_closed_first() {
+async fn the_longest_idle_connection_is_closed_first_when_places_run_out() {
     let server = start(ConnectionSettings { connections_max: 3, ..settings() });
     let (mut oldest, mut waiting, mut idle) =
         (server.connect().await, server.connect().await, server.connect().await);

@@ -303,7 +303,7 @@ async fn a_client_that_closes_its_sending_side_gets_its_reply_within_the_time_fo
 }
 
 #[tokio::test]
-async fn what_a_client_sends_ahead_waits_for_its_turn_within_the_bound_of_a_head() {
+async fn pipelined_bytes_wait_for_their_turn_within_the_bound_of_a_head() {
     let server = start(ConnectionSettings { header_bytes_max: 8 << 10, ..settings() });
     let mut client = server.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;

@@ -118,7 +118,7 @@ fn limits_that_each_refuse_something_are_left_alone() {
 }
 
 #[test]
-fn a_burst_that_a_window_never_lets_come_is_told() {
+fn a_burst_that_a_window_never_lets_come_is_reported() {
     let bucket = |burst: &str| {
         format!(r#""name": "bucket", "algorithm": "gcra", "quota": 9, "period": "1s"{burst}"#)
     };
@@ -138,7 +138,7 @@ fn a_burst_that_a_window_never_lets_come_is_told() {
 }
 
 #[test]
-fn what_one_request_reserves_is_compared_with_what_there_is() {
+fn a_requests_reservation_is_compared_with_its_limits() {
     let llm = |config: &str| {
         let found = of_limits(&settings("llm-budget", config));
         found
@@ -194,7 +194,7 @@ fn a_price_of_all_other_models_that_is_lower_than_one_of_them_is_doubtful() {
 }
 
 #[test]
-fn a_cost_that_no_limit_lets_pass_is_told() {
+fn a_cost_that_no_limit_lets_pass_is_reported() {
     let graphql = |max: u64| {
         let config = format!(
             r#"{{"max_cost": {max}, "limits": [{{"name": "a", "algorithm": "fixed_window", "quota": 100, "cost": 2, "period": "1m"}}]}}"#

@@ -241,7 +241,7 @@ fn a_pure_policy_is_remembered_and_a_new_one_is_asked_afresh() {
 
 /// Office hours, for example: at another time the same facts may give another decision.
 #[test]
-fn a_call_that_was_told_the_time_is_not_remembered() {
+fn a_call_that_asked_the_time_is_not_remembered() {
     let decided = |config: &str, queries: [&str; 2]| {
         let policy = build(&settings(misbehaving(), config)).unwrap();
         let asked = |query| policy.decide(&[("query", query)]).unwrap();
@@ -271,7 +271,7 @@ fn a_thread_drops_the_instances_of_policies_that_are_gone() {
 }
 
 #[test]
-fn what_a_guest_logs_is_bounded() {
+fn a_guests_log_lines_are_bounded() {
     let policy = build(&settings(misbehaving(), "{}")).unwrap();
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
@@ -292,7 +292,7 @@ fn what_a_guest_logs_is_bounded() {
 }
 
 #[test]
-fn what_all_calls_of_a_policy_log_together_is_bounded() {
+fn the_log_lines_of_all_calls_of_a_policy_together_are_bounded() {
     let policy = build(&settings(misbehaving(), "{}")).unwrap();
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();

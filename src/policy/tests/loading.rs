@@ -7,7 +7,7 @@ fn mistakes(module: Module, config: &str) -> Vec<Mistake> {
 }
 
 #[test]
-fn a_guests_mistakes_have_the_whole_path_of_their_setting() {
+fn a_guests_errors_have_the_whole_path_of_their_setting() {
     let config = r#"{"ipv6_prefix": 129, "bypass": ["x"], "limits": [{"name": "a", "algorithm": "gcra", "qouta": 1, "quota": 1, "period": "1s"}]}"#;
     let mut found = mistakes(shipped("client-ip"), config);
     found.sort_by(|a, b| a.setting.cmp(&b.setting));
@@ -18,7 +18,7 @@ fn a_guests_mistakes_have_the_whole_path_of_their_setting() {
 }
 
 #[test]
-fn a_time_zone_that_nobody_knows_is_a_mistake_beside_the_guests_own() {
+fn a_time_zone_that_nobody_knows_is_an_error_beside_the_guests_own() {
     let limit = |name: &str, more: &str| {
         format!(
             r#"{{"name": "{name}", "algorithm": "quota", "quota": 1, "calendar": "day", {more}}}"#
@@ -49,7 +49,7 @@ fn a_missing_setting_is_reported_at_the_table_that_lacks_it() {
 }
 
 #[test]
-fn an_unknown_shipped_policy_is_a_mistake_with_the_nearest() {
+fn an_unknown_shipped_policy_is_an_error_with_the_nearest() {
     let found = mistakes(shipped("client_ip"), LIMITS);
     assert_eq!((found.len(), found[0].setting.as_str()), (1, "use"));
     assert!(found[0].expected.contains("nearest is `client-ip`"), "{found:?}");
@@ -89,7 +89,7 @@ fn unknown_facts_refuse_the_configuration() {
 }
 
 #[test]
-fn what_is_no_policy_is_refused() {
+fn a_file_that_is_not_a_policy_is_refused() {
     for (module, part) in [
         (wat("wrong_world.wat"), "weir:policy/handler@1.0.0"),
         (wat("foreign_import.wat"), "other:store/keys@1.0.0"),

@@ -62,7 +62,7 @@ fn each_breach_costs_one_call_and_has_its_cause() {
 }
 
 #[test]
-fn what_failed_is_thrown_away_and_what_returned_an_error_is_kept() {
+fn a_failed_instance_is_discarded_and_one_that_returned_an_error_is_kept() {
     let policy = policy(&Metrics::new(1));
     let ask = |how: &str| policy.decide(&[("query", how)]);
     let calls = || plan(&ask("calls").unwrap()).limits()[0].key.clone();

@@ -23,7 +23,7 @@ fn the_sdk_keeps_nothing_of_a_request_for_the_next_one() {
 }
 
 #[test]
-fn what_a_guest_keeps_in_a_static_is_gone_with_isolation() {
+fn statics_of_a_guest_are_gone_with_isolation() {
     let mut settings = settings(misbehaving(), "{}");
     let ask =
         |policy: &Policy| ["keep-a", "keep-b", "keep-a"].map(|how| key(policy, &[("query", how)]));

@@ -117,7 +117,7 @@ fn settling_goes_on_while_a_policy_is_stopped() {
 }
 
 #[test]
-fn what_is_known_of_a_policy_is_counted() {
+fn a_policys_calls_and_failures_are_counted() {
     let module = std::fs::read(guest::misbehaving()).unwrap();
     let metrics = Metrics::new(2);
     let policy =

@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn where_ambiguous_names_are_kept_a_field_is_found_under_all_that_are_read_as_its_own() {
+    fn ambiguous_names_that_are_kept_are_found_under_all_their_readings() {
         let route = RouteTraits { parameters: &[], underscores: true, rewriting: None };
         let query = FactQuery::new("header.x-key", route).unwrap();
         let FactSource::AnyHeader(name) = query.source else { panic!("{query:?}") };

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_no_request_of_the_route_is_a_mistake() {
+    fn a_rewrite_that_fits_no_request_of_the_route_is_an_error() {
         for (route, strip) in [
             ("/*", "/api"),
             ("/api/*", "/ap"),
@@ -294,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_comes_out_is_a_normal_path_below_where_the_route_sends_it(path in "/api(/([a-c.;~]|%2[fF]|%5C|%40){0,5}){2,6}") {
+        fn a_rewritten_path_is_normal_and_below_the_routes_prefix(path in "/api(/([a-c.;~]|%2[fF]|%5C|%40){0,5}){2,6}") {
             let Ok(normal) = path::normal(&path, WRITTEN) else { return Ok(()) };
             let segments: Vec<&str> = normal.split('/').skip(1).collect();
             // What the trie would match.
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_longer_than_a_target_may_be_is_refused() {
+    fn a_rewritten_target_that_is_too_long_is_refused() {
         let rewriting = build("/{a}", &Rewrite::Template("/{a}".into())).unwrap();
         let long = "a".repeat(usize::from(u16::MAX));
         assert!(matches!(rewriting.apply("/x", None, &[&long]), Err(Refusal::UriTooLong { .. })));

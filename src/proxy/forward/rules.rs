@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_stand_is_told_with_its_place() {
+    fn an_invalid_value_is_reported_with_its_place() {
         let written = HeaderRules {
             set: pairs(&[
                 ("Host", "a"),

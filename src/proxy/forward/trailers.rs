@@ -105,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_announced_is_dropped() {
+    fn unannounced_trailers_are_dropped() {
         assert_eq!(sent(&[], false), (None, vec![]));
         assert_eq!(sent(&["X-Sum"], false), (Some("x-sum".into()), vec!["x-sum".into()]));
     }
 
     #[test]
-    fn what_the_proxy_the_route_or_the_policy_touches_is_dropped() {
+    fn trailers_that_the_proxy_the_route_or_the_policy_changes_are_dropped() {
         let everything = "x-sum, x-user, x_user, x-api-key, x-plan, x.plan, authorization, cookie, \
                           x-forwarded-for, host, x_sum";
         assert_eq!(sent(&[everything], false), (Some("x-sum".into()), vec!["x-sum".into()]));

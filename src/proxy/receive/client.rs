@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_ends_the_walk_at_the_last_trusted_proxy() {
+    fn an_invalid_address_ends_the_walk_at_the_last_trusted_proxy() {
         for wrong in [
             "1.1.1.1, unknown",
             "1.1.1.1,",

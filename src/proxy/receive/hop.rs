@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_connection_can_be_set_by_nobody() {
+    fn fields_of_a_connection_can_be_set_by_nobody() {
         let own = [
             "connection",
             "keep-alive",
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cgi_reads_as_a_name_with_hyphens_is_taken_off_too() {
+    fn names_that_cgi_reads_as_one_with_hyphens_are_removed_too() {
         let said = [
             ("X.Real.IP", "1.1.1.1"),
             ("X.Forwarded-Port", "443"),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_for_another_protocol_is_told_where_it_is_meant_and_clear() {
+    fn a_request_for_another_protocol_is_recognized_where_it_is_meant_and_clear() {
         for (pairs, expected) in [
             (&[("connection", "Upgrade"), ("upgrade", "WebSocket")][..], Some("WebSocket")),
             (&[("connection", "keep-alive, upgrade"), ("upgrade", "x/1")], Some("x/1")),

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_normal_is_left_as_it_is() {
+    fn a_normal_path_is_left_as_it_is() {
         for (asked, expected) in [
             ("/a", true),
             ("/a?//%61", true),
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_servers_could_read_in_two_ways_is_refused() {
+    fn values_that_two_servers_could_read_differently_are_refused() {
         let paths = [
             "",
             "a",

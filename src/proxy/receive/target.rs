@@ -181,7 +181,7 @@ fn only_host(fields: &Fields) -> Result<Option<&[u8]>, Refusal> {
 impl Authority {
     fn read(raw: &[u8], https: bool) -> Result<Self, Refusal> {
         const REFUSED: Refusal =
-            Refusal::BadRequest(Check::Host.wrong("the Host field is no host"));
+            Refusal::BadRequest(Check::Host.wrong("the Host field is not a host"));
         if raw.len() > AUTHORITY_BYTES_MAX {
             return Err(REFUSED);
         }

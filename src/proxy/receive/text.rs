@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_empty_and_not_cut() {
+    fn a_text_that_is_too_long_is_empty_and_not_cut() {
         assert_eq!(Short::<4>::of("12345").as_str(), "");
         assert_eq!(Short::<4>::of("1234").as_str(), "1234");
         assert_eq!(

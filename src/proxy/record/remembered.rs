@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_sends_may_be_a_secret() {
+    fn values_that_clients_send_are_hidden_as_secrets() {
         let fact = |name: &str| ShownFact { name: name.into(), value: "v".into(), cut_from: None };
         let names = crate::proxy::fact_names().request;
         // Each of them was thought about: a new one has to be, too.

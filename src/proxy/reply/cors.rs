@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_origin_is_a_mistake() {
+    fn an_invalid_origin_is_an_error() {
         let mistakes = |written: settings::Cors| {
             let mut mistakes = Vec::new();
             assert!(Cors::build(&written, FieldStyle::Off, "cors", &mut mistakes).is_none());

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_window_names_none() {
+    fn algorithms_without_a_window_name_none() {
         let reported = |algorithm| {
             let headers =
                 fields(FieldStyle::Draft, &[Limit::new("a", "k", algorithm)], &[fits(3, 0)]);

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_is_told_by_its_content_type() {
+    fn grpc_is_recognized_by_its_content_type() {
         for (value, is) in [
             ("application/grpc", true),
             ("application/grpc+proto", true),

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_filled_in_is_a_mistake() {
+    fn an_unknown_placeholder_is_an_error() {
         let first = |content_type, body| build(content_type, body).unwrap_err().remove(0);
         let unknown = first("text/plain", "{retry_aftr}");
         assert!(

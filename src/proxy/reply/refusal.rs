@@ -23,7 +23,7 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const ABOUT_BLANK: &str = "about:blank";
 
 /// To a client whose allowance is not used up, but in use.
-const HELD: &str = "The allowance is reserved by requests that are under way.";
+const HELD: &str = "The allowance is reserved by requests in flight.";
 
 /// Why a request is not answered by its upstream. Further details (limits, a denial) are in the
 /// [`RequestContext`].
@@ -249,18 +249,18 @@ impl Refusal {
                 "The upstream can't be reached, or its answer can't be read.".into(),
             ),
             Self::UpstreamOverloaded => {
-                (StatusCode::SERVICE_UNAVAILABLE, "The upstream has too much to do.".into())
+                (StatusCode::SERVICE_UNAVAILABLE, "The upstream is overloaded.".into())
             }
             Self::ClientOverShare => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "Too many requests of this client are under way.".into(),
+                "This client has too many requests in flight.".into(),
             ),
             Self::OutOfDescriptors => {
                 (StatusCode::SERVICE_UNAVAILABLE, "Too many connections are open already.".into())
             }
             Self::TooMuchBuffered => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "Too much waits to be read by others at the moment.".into(),
+                "Too many bytes are waiting to be read at the moment.".into(),
             ),
             Self::UpstreamTooSlow => {
                 (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into())

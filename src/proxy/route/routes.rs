@@ -259,7 +259,7 @@ fn methods(names: &[String]) -> Result<Methods, (usize, &'static str)> {
         let method =
             Method::from_bytes(name.as_bytes()).map_err(|_| (index, "a method: GET, POST ..."))?;
         if name.bytes().any(|byte| byte.is_ascii_lowercase()) {
-            return Err((index, "a method in upper case: methods are told apart by case"));
+            return Err((index, "a method in upper case: methods are case-sensitive"));
         }
         if crate::proxy::receive::target::unsupported(&method) {
             return Err((index, "a method that is forwarded; CONNECT and TRACE are not"));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_decides_last_and_its_lack_is_told_from_no_route() {
+    fn the_method_decides_last_and_a_wrong_one_is_not_an_unknown_route() {
         let routes = routes(&[
             (None, "/a", &["GET"]),
             (None, "/a", &["POST", "PUT"]),
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_match_nothing_is_a_mistake() {
+    fn a_pattern_that_matches_nothing_is_an_error() {
         let setting = |paths, path| {
             built_with(paths, &[(None, path, &[])]).map(|_| ()).map_err(|mistake| mistake.setting)
         };
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_stand_in_a_route_is_a_mistake_at_its_setting() {
+    fn an_invalid_value_in_a_route_is_an_error_at_its_setting() {
         for path in [
             "", "v1", "/v1*", "/*/a", "/a//b", "//*", "/{}", "/{a}b", "/{a b}", "/{a}/{a}",
             "/a/../b", "/.", "/a?b", "/%", "/a\\",

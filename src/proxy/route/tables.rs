@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn where_no_route_names_listeners_all_have_the_same_routes() {
+    fn all_listeners_have_the_same_routes_if_no_route_names_any() {
         let tables = built(&[Some("public"), None], &[("/*", &[])]).unwrap();
         assert_eq!([0, 1, 7].map(|listener| found(&tables, listener, "/x")), [Some(0); 3]);
     }
 
     #[test]
-    fn two_routes_for_the_same_requests_are_a_mistake_only_on_the_same_listener() {
+    fn two_routes_for_the_same_requests_are_an_error_only_on_the_same_listener() {
         let names = [Some("public"), Some("private")];
         let mistake = built(&names, &[("/a", &["public"]), ("/a", &[])]).unwrap_err();
         assert_eq!(mistake.setting, "routes[1].path");

@@ -147,7 +147,7 @@ async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_t
 }
 
 #[tokio::test]
-async fn each_mistake_in_a_routes_extras_has_its_place() {
+async fn each_error_in_a_routes_extras_has_its_place() {
     let extras = Extras {
         request_headers: HeaderRules { remove: vec!["host".into()], ..HeaderRules::default() },
         response_headers: HeaderRules {
@@ -243,7 +243,7 @@ async fn a_refusals_body_is_the_routes_else_everybodys_else_weirs() {
 }
 
 #[tokio::test]
-async fn a_page_that_can_not_be_filled_in_is_a_mistake_with_its_place() {
+async fn a_page_that_can_not_be_filled_in_is_an_error_with_its_place() {
     let metrics = Metrics::new(1);
     let extras = Extras { refusals: vec![page(429, "text/plain", "{wait}")], ..Extras::default() };
     let settings = Settings { refusals: vec![page(429, "application/json", "{")], ..settings() };

@@ -57,7 +57,7 @@ async fn a_policy_counts_by_the_same_facts_in_both_versions() {
 }
 
 #[tokio::test]
-async fn what_names_no_host_or_is_a_tunnel_is_refused() {
+async fn requests_without_a_host_and_tunnels_are_refused() {
     let handler = TestHandler::new(vec![respond("/*")]);
     handler.ask_h2("GET", "/", &[]).await.problem(400);
     handler.ask_h2("CONNECT", "api.example:443", &[]).await.problem(501);

@@ -123,7 +123,7 @@ async fn a_policys_denial_has_its_own_status_reason_and_fields() {
 }
 
 #[tokio::test]
-async fn a_house_names_all_its_mistakes() {
+async fn a_configuration_names_all_its_errors() {
     let metrics = Metrics::new(1);
     let routes = vec![
         respond("/a"),

@@ -203,7 +203,7 @@ async fn a_client_that_waits_for_100_gets_it_once_its_request_is_admitted() {
 }
 
 #[tokio::test]
-async fn what_could_be_read_in_two_ways_never_reaches_the_upstream() {
+async fn ambiguous_requests_never_reach_the_upstream() {
     let proxy = TestProxy::new(|_| {}).await;
     for request in [
         "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",

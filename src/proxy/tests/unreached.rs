@@ -132,7 +132,7 @@ fn every_path() -> Vec<String> {
 
 proptest! {
     #[test]
-    fn what_is_unreached_is_what_no_path_finds(
+    fn unreached_routes_are_those_that_no_path_finds(
         written in prop::collection::vec(
             (
                 prop::collection::vec(prop::sample::select(vec!["a", "b", "{}"]), 0..3),

@@ -98,7 +98,7 @@ async fn a_reader_that_is_slow_holds_the_upstream_back() {
 }
 
 #[tokio::test]
-async fn a_request_body_that_fails_is_told_as_the_clients_fault() {
+async fn a_request_body_that_fails_is_reported_as_the_clients_fault() {
     for (sent, cut, expected) in [
         ("5\r\nhello\r\n", false, "TooLarge"),
         ("1\r\nh\r\n", false, "Idle"),

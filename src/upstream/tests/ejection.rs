@@ -87,7 +87,7 @@ async fn at_most_a_share_of_the_hosts_is_ejected_and_one_in_any_case() {
 }
 
 #[tokio::test]
-async fn what_was_under_way_when_a_host_was_ejected_says_nothing_of_its_probe() {
+async fn requests_in_flight_when_a_host_is_ejected_do_not_decide_its_probe() {
     let (one, two) = (silent().await, silent().await);
     let metrics = Metrics::new(1);
     let ejection =

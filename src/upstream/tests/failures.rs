@@ -66,7 +66,7 @@ async fn an_upstream_that_does_not_answer_times_out_and_its_connection_is_closed
 }
 
 #[tokio::test]
-async fn a_cut_connection_is_told_as_sent_and_not_tried_again() {
+async fn a_cut_connection_is_reported_as_sent_and_not_tried_again() {
     let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;
     })
@@ -83,7 +83,7 @@ async fn a_cut_connection_is_told_as_sent_and_not_tried_again() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_a_protocol_failure() {
+async fn a_reply_that_is_not_http_is_a_protocol_failure() {
     for garbage in [
         "SSH-2.0-OpenSSH_9.2\r\n\r\n",
         "HTTP/1.1 abc\r\n\r\n",

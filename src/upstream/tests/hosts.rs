@@ -157,7 +157,7 @@ async fn one_that_was_left_alone_is_tried_by_one_request_and_comes_back() {
 }
 
 #[tokio::test]
-async fn where_all_are_left_alone_all_are_tried() {
+async fn all_endpoints_are_tried_if_all_are_ejected() {
     let dead: Vec<SocketAddr> = [nobody().await, nobody().await].into();
     let ejection = Ejection { max_percent: 100, ..Ejection::default() };
     let upstream = build(&Settings { ejection, ..settings(&dead) });
@@ -442,7 +442,7 @@ async fn the_systems_names_are_found() {
 }
 
 #[tokio::test]
-async fn where_there_is_one_host_nothing_is_counted() {
+async fn a_single_host_is_not_counted() {
     let scripted = ScriptedUpstream::answering(OK).await;
     let upstream = upstream(&scripted);
     let pool::Admission::Granted(permit) = pool::admit(&upstream.0, None) else { panic!("full") };

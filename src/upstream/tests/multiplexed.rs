@@ -115,7 +115,7 @@ async fn a_request_is_translated() {
 }
 
 #[tokio::test]
-async fn where_a_connection_takes_no_more_another_is_opened_and_then_a_request_waits() {
+async fn a_full_connection_leads_to_another_and_then_requests_wait() {
     let go = Arc::new(Notify::new());
     let held = Arc::clone(&go);
     let scripted = multiplexing(2, move |request, mut respond, _| {
@@ -162,7 +162,7 @@ async fn where_a_connection_takes_no_more_another_is_opened_and_then_a_request_w
 }
 
 #[tokio::test]
-async fn what_the_upstream_refused_is_sent_again_and_otherwise_told_as_unsent() {
+async fn a_stream_that_the_upstream_refused_is_sent_again_or_reported_as_unsent() {
     let refusals = Arc::new(AtomicUsize::new(2));
     let left = Arc::clone(&refusals);
     let scripted = multiplexing(10, move |_, mut respond, _| {
@@ -219,7 +219,7 @@ async fn a_connection_that_says_goodbye_is_replaced_and_what_it_did_not_count_is
 }
 
 #[tokio::test]
-async fn a_cut_connection_is_told_as_sent() {
+async fn a_cut_connection_is_reported_as_sent() {
     let scripted = ScriptedUpstream::new(|stream, _| async move {
         let mut connection = h2::server::handshake(stream.0).await.unwrap();
         let _request = connection.accept().await;
@@ -230,7 +230,7 @@ async fn a_cut_connection_is_told_as_sent() {
 }
 
 #[tokio::test]
-async fn what_is_not_http2_is_told_and_so_is_nobody() {
+async fn an_endpoint_without_http2_is_reported_and_so_is_one_that_is_down() {
     let scripted =
         ScriptedUpstream::answering("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
     let error = in_time(build(&settings_h2(&scripted)).send(get())).await.unwrap_err();
@@ -307,7 +307,7 @@ async fn silent(
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_any_more_is_reset() {
+async fn streams_without_a_waiting_caller_are_reset() {
     for uploads in [false, true] {
         // While it waits for the head ...
         let (scripted, mut resets) = silent(false).await;
@@ -335,7 +335,7 @@ async fn what_nobody_waits_for_any_more_is_reset() {
 }
 
 #[tokio::test]
-async fn a_request_body_that_fails_resets_its_stream_and_is_told() {
+async fn a_request_body_that_fails_resets_its_stream_and_is_reported() {
     let (scripted, mut resets) = silent(false).await;
     let upstream = build(&settings_h2(&scripted));
     let (mut client, body) = incoming(CHUNKED).await;
@@ -440,7 +440,7 @@ async fn an_unused_connection_is_closed() {
     in_time(was_closed.recv()).await.unwrap();
 }
 
-/// In a thread of its own: answers the first request of each connection, and closes it without a
+/// Starts a thread that answers the first request of each connection, and closes it without a
 /// GOAWAY when told to.
 fn closing(
     close: std::sync::mpsc::Receiver<()>,

@@ -61,7 +61,7 @@ async fn an_idempotent_request_goes_to_a_new_connection_of_the_only_host() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_done_twice_does_not() {
+async fn requests_that_may_not_be_repeated_are_not() {
     let refused = async |method: &str, retry: Retry, said: &'static str| {
         let scripted = closing(OK, said).await;
         let error = second(&scripted, |settings| settings.retry = retry, with(method, get()))

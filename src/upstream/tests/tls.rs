@@ -200,7 +200,7 @@ async fn a_reply_that_is_cut_without_a_goodbye_is_not_whole() {
 }
 
 #[test]
-fn mistakes_name_their_setting() {
+fn errors_name_their_setting() {
     let (pki, other) = (Pki::new(), Pki::new());
     let (client, stranger) = (pki.client("weir"), other.client("weir"));
     let tls = |tls: ClientTls| Settings {

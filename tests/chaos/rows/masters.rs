@@ -20,8 +20,9 @@ const AT_ONCE: Duration = Duration::from_millis(5);
 const ADDED: Duration = Duration::from_millis(5);
 /// The breakers are open this long after the fault: after three calls in a row without an answer.
 const OPEN_AFTER: Duration = Duration::from_secs(1);
-/// In which a master that is cut off stops serving: it asks a node of which it heard nothing for
-/// half of node_timeout, waits node_timeout for the answer, and looks at this now and then.
+/// The time in which a master that is cut off stops serving: it asks a node of which it heard
+/// nothing for half of node_timeout, waits node_timeout for the answer, and looks at this now and
+/// then.
 const NOTICED_WITHIN: Duration = Duration::from_secs(4);
 /// Decisions in a row that show that a shard serves again.
 const SERVES: usize = 20;

@@ -18,7 +18,7 @@ use crate::report::Line;
 pub struct Row {
     /// Its number in the table.
     pub number: &'static str,
-    /// For `--only`.
+    /// The name for `--only`.
     pub name: &'static str,
     pub run: fn(&Run) -> Vec<Line>,
 }

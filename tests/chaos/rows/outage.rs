@@ -12,7 +12,8 @@ use crate::stage::{PROXIES, Route, Setting, Stage};
 const ADDED: Duration = Duration::from_millis(1);
 /// The breakers are open this long after the fault.
 const OPEN_AFTER: Duration = Duration::from_secs(1);
-/// From the moment that the cluster accepts writes until no request notices the outage any more.
+/// The time from the moment that the cluster accepts writes until no request notices the outage any
+/// more.
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 /// The limit that each proxy counts its share of.
 const SHARED: u64 = 60;

@@ -10,11 +10,11 @@ use super::shapes::{Call, Document, Generate, Shape};
 
 /// A reply to write.
 pub(super) struct Answer {
-    /// With its empty line.
+    /// The head with its empty line.
     pub(super) head: String,
     /// One for each event, or one for all.
     pub(super) pieces: Vec<Piece>,
-    /// In chunks, since its length is not known.
+    /// Whether it is sent in chunks, since its length is not known.
     pub(super) streamed: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Piece {
 }
 
 impl Answer {
-    /// To a request with this body and input.
+    /// The answer to a request with this body and input.
     pub(super) fn new(call: Call, body: &Value, input: u64, reply: &Reply) -> Self {
         if let Some(status) = reply.status {
             return Self::error(status, input, reply.error_usage);

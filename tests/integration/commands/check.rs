@@ -21,7 +21,7 @@ fn check_accepts_the_example_that_ships() {
 }
 
 #[test]
-fn check_tells_all_mistakes_at_once_each_with_its_line() {
+fn check_reports_all_errors_at_once_each_with_its_line() {
     let text = r#"[[listeners]]
 address = "nowhere"
 
@@ -87,7 +87,7 @@ fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
 }
 
 #[test]
-fn check_tells_what_a_policy_says_of_its_own_configuration() {
+fn check_reports_what_a_policy_says_of_its_own_configuration() {
     let upstream = Upstream::start();
     let good = simple(
         &upstream.url(),
@@ -412,7 +412,7 @@ fn toml_blocks(page: &str) -> Vec<&str> {
 /// Newcomers copy these: each TOML block of the README and of the first pages, completed with what
 /// it leaves out.
 #[test]
-fn the_readmes_configurations_have_no_mistakes() {
+fn the_readmes_configurations_have_no_errors() {
     let pages = [
         include_str!("../../../README.md"),
         include_str!("../../../docs/start.md"),

@@ -97,7 +97,7 @@ fn a_malformed_request_is_told_which_check_refuses_it() {
         ("get /", 501, "method", "methods are written in capitals"),
         ("GET *", 400, "target", "only OPTIONS may ask for `*`"),
         ("GET / host: a host: b", 400, "host", "there is more than one Host field"),
-        ("GET / host: a/b", 400, "host", "the Host field is no host"),
+        ("GET / host: a/b", 400, "host", "the Host field is not a host"),
         ("GET /a%zz", 400, "path", "the path has a broken escape"),
         ("GET /../a", 400, "path", "the path climbs above the root"),
     ] {
@@ -129,7 +129,7 @@ fn a_malformed_request_is_told_which_check_refuses_it() {
 }
 
 #[test]
-fn a_body_that_is_refused_after_the_limits_is_told() {
+fn a_body_that_is_refused_after_the_limits_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let config = Toml::new()
         .upstream("model", "http://127.0.0.1:9", "")

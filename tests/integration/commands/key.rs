@@ -104,7 +104,7 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
 }
 
 #[tokio::test]
-async fn after_an_edit_each_shape_is_told() {
+async fn after_an_edit_each_shape_is_reported() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
     for config in [
         simple(&upstream.url(), &[DAY]),
@@ -170,7 +170,7 @@ async fn counters_of_a_route_are_asked_by_its_name() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_asked_says_why() {
+async fn an_invalid_question_is_refused_with_the_reason() {
     let upstream = Upstream::start();
     let dead = free_address();
     let config = simple(&upstream.url(), &[DAY]);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// In a folder, with what cargo builds kept for the next run.
+/// Runs a program in a folder, with what cargo builds kept for the next run.
 fn run(program: &str, folder: &Path, arguments: &[&str]) -> (i32, String) {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("policy-command");
     let output = Command::new(program)
@@ -114,7 +114,7 @@ fn a_file_of_requests_passes_if_all_is_as_it_says() {
 }
 
 #[test]
-fn the_usual_mistakes_are_caught_each_where_the_file_says_otherwise() {
+fn the_usual_errors_are_caught_each_unless_the_file_says_otherwise() {
     let cases = [
         // A wrong cost.
         ("cost = 2", "cost = 1", "costs = {", "found 1 (POST /send at 0 s)", "expected 2"),
@@ -151,7 +151,7 @@ fn the_usual_mistakes_are_caught_each_where_the_file_says_otherwise() {
 }
 
 #[test]
-fn a_file_with_mistakes_is_refused_with_all_of_them() {
+fn a_file_with_errors_is_refused_with_all_of_them() {
     let text = COUNTED.replace("expect = \"refused\"", "expct = \"refused\"");
     let text = text.replace("quota = 10", "qouta = 10").replace("status = 502", "status = 9");
     let (code, told) = test(&text, &[]);
@@ -230,7 +230,7 @@ delay = "3s"
 }
 
 #[test]
-fn what_a_reply_tells_is_settled_however_it_ends() {
+fn reported_usage_is_settled_however_the_reply_ends() {
     let asked = r#"
 request = "POST /v1/chat/completions"
 headers = { authorization = "me", content-type = "application/json" }

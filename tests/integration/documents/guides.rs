@@ -104,7 +104,7 @@ fn redis_knows_the_commands_that_the_guides_name() {
 }
 
 #[test]
-fn the_configurations_of_the_guides_have_no_mistakes() {
+fn the_configurations_of_the_guides_have_no_errors() {
     let blocks = blocks("toml");
     assert!(blocks.len() >= 4, "{blocks:?}");
     for block in blocks {

@@ -70,7 +70,7 @@ fn a_body_goes_with_every_method() {
 }
 
 #[tokio::test]
-async fn what_a_proxy_would_say_is_not_believed_of_a_client() {
+async fn forwarding_fields_of_untrusted_clients_are_ignored() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
     let forged = [

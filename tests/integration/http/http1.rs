@@ -83,7 +83,7 @@ async fn replies_without_a_body_do_not_put_the_next_one_out_of_step() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_told_so_and_can_be_found_again() {
+async fn unreadable_lines_are_reported_and_can_be_found_again() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[&day(100)]).text());
     for (text, status) in [

@@ -150,7 +150,7 @@ async fn a_renewal_that_does_not_fit_is_refused_and_the_old_certificate_served_o
 }
 
 #[tokio::test]
-async fn a_certificate_that_expired_is_told_with_its_line_and_stops_nothing_else() {
+async fn a_certificate_that_expired_is_reported_with_its_line_and_stops_nothing_else() {
     let (pki, upstream) = (Pki::new(), Upstream::start());
     let (code, _, told) =
         Weir::check(Weir::build(&secured(&upstream).text()).identity("api", &pki.expired(&[HOST])));

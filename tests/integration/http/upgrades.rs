@@ -19,7 +19,7 @@ use crate::harness::{TIMEOUT, client, eventually};
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
 
-/// With a length, which a 101 must not have.
+/// A reply with a length, which a 101 must not have.
 const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nContent-Length: 3\r\n\r\n";
 
 /// An upstream of raw connections: it records the heads that it receives, answers each with the
@@ -118,7 +118,7 @@ fn logged(config: &Toml) -> String {
 }
 
 #[test]
-fn a_websocket_passes_both_ways_and_is_told_at_its_end() {
+fn a_websocket_passes_both_ways_and_is_reported_at_its_end() {
     let upstream = Raw::echo();
     let weir = Weir::start(&logged(&simple(&upstream.url(), &[MANY])));
     let (mut stream, answer) = ask(weir.http, "websocket");
@@ -272,7 +272,7 @@ fn limits_come_first_and_a_refusal_is_a_plain_429() {
 }
 
 #[test]
-fn what_the_route_does_not_pass_on_is_asked_for_without_it() {
+fn an_upgrade_that_the_route_does_not_pass_on_is_removed_from_the_request() {
     let upstream = Raw::start("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", |_| {});
     let config = simple(&upstream.url(), &[MANY])
         .route("path = \"/chat\"\nupstream = \"api\"\nupgrade.protocols = []");

@@ -21,7 +21,7 @@ use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::Weir;
 
 const CLIENTS: usize = 256;
-/// For all clients together: they share an address.
+/// The limit of all clients together: they share an address.
 const OWN: u64 = 100;
 /// A second limit with the same tag, which is not reached.
 const WIDE: u64 = 1_000;

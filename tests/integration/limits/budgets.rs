@@ -162,7 +162,7 @@ async fn a_client_is_told_whether_the_allowance_is_in_use_or_spent() {
     assert!(in_use.starts_with("HTTP/1.1 429 "), "{in_use}");
     let held = format!("\"tokens\";r=200;t=1;weir-held={}", reserved(OUTPUT));
     assert!(in_use.contains(&held) && in_use.contains("retry-after: 1\r\n"), "{in_use}");
-    assert!(in_use.contains("reserved by requests that are under way"), "{in_use}");
+    assert!(in_use.contains("reserved by requests in flight"), "{in_use}");
     upstream.release();
     let mut reply = String::new();
     first.read_to_string(&mut reply).await.unwrap();

@@ -160,7 +160,7 @@ async fn a_hostile_script_costs_its_own_requests_and_nobody_elses() {
 }
 
 #[test]
-fn a_limit_whose_script_is_not_there_is_a_mistake_at_its_line() {
+fn a_limit_whose_script_is_not_there_is_an_error_at_its_line() {
     let upstream = Upstream::start();
     let config = simple(&upstream.url(), &[&LOGIN.replace("\"lockout\"", "\"lokout\"")]);
     let (code, out, told) = Weir::check(build(&config));

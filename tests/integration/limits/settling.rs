@@ -98,7 +98,7 @@ async fn after_a_drain_no_lease_is_left() {
 }
 
 #[tokio::test]
-async fn what_was_charged_before_a_reload_is_given_back_after_it_and_before_the_end() {
+async fn charges_from_before_a_reload_are_given_back_after_it_and_before_the_end() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
     let config =
         simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
@@ -168,7 +168,7 @@ async fn a_request_that_waits_for_its_turn_says_so_and_survives_a_drain() {
 }
 
 #[tokio::test]
-async fn whoever_goes_away_while_waiting_asks_nothing_of_the_upstream() {
+async fn a_client_that_leaves_while_waiting_costs_the_upstream_nothing() {
     let (redis, upstream) = (Redis::start(), Upstream::start());
     let config = simple(&upstream.url(), &[&TURNS.replace("\"1s\"", "\"20s\"")])
         .redis("single", &[redis.address]);

@@ -45,8 +45,8 @@ const TENANTS: usize = 4;
 const CLIENT_QUOTA: i64 = 120;
 const TENANT_QUOTA: i64 = 40;
 
-/// At most 120 for one client's address, and at most 40 for each of four tenants: the tenants allow
-/// 160, but the client only 120.
+/// Limits of 120 for one client's address, and at most 40 for each of four tenants: the tenants
+/// allow 160, but the client only 120.
 fn two_tags(url: &str) -> Toml {
     let client = format!(
         "name = \"client\", algorithm = \"fixed_window\", quota = {CLIENT_QUOTA}, period = \"1d\", key = \"{{client_ip}}\""

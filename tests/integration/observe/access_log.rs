@@ -92,14 +92,14 @@ fn a_line_has_the_fields_that_were_chosen_and_no_other() {
     }
 }
 
-/// With a header field that is longer than what a line shows.
+/// A request with a header field that is longer than what a line shows.
 fn request(path: &str) -> String {
     let long = "x".repeat(3_000);
     format!("GET {path} HTTP/1.1\r\nHost: a\r\nUser-Agent: {long}\r\nConnection: close\r\n\r\n")
 }
 
 #[tokio::test]
-async fn what_shows_more_of_a_client_is_in_no_line_by_default() {
+async fn fields_that_show_more_of_a_client_are_in_no_line_by_default() {
     let upstream = Upstream::start();
     let text = simple(&upstream.url(), &[LIMIT]).text();
     let weir = Weir::start(&text.replace("access = \"off\"", "access = \"all\""));
@@ -146,7 +146,7 @@ async fn an_upstream_that_failed_is_named() {
 }
 
 #[test]
-fn a_field_that_does_not_exist_is_a_mistake_with_its_line() {
+fn a_field_that_does_not_exist_is_an_error_with_its_line() {
     let toml = simple("http://127.0.0.1:9", &[LIMIT]);
     let text = logging(&toml, &["path", "user-agent"]);
     let line = text.lines().position(|line| line.contains("access_fields")).unwrap() + 1;

@@ -42,7 +42,7 @@ struct Expression {
     text: String,
 }
 
-/// Of each panel, and of what is marked in all of them.
+/// The expressions of each panel, and of what is marked in all of them.
 fn dashboard() -> Vec<Expression> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let expression = |place: &str, written: &Value| Expression {

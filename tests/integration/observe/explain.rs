@@ -335,7 +335,7 @@ async fn on_redis_the_refusal_of_a_users_script_is_explained() {
 }
 
 #[tokio::test]
-async fn what_is_refused_for_itself_is_explained_by_its_check() {
+async fn a_rejected_request_is_explained_by_its_check() {
     let upstream = Upstream::start();
     let config = Toml::new().upstream("api", &upstream.url(), "").policy("public", &[DAY]).route(
         "name = \"api\"\npath = \"/a/*\"\nmethods = [\"GET\"]\nupstream = \"api\"\npolicy = \"public\"",

@@ -339,7 +339,7 @@ async fn a_reload_switches_it_on_and_off() {
 }
 
 #[tokio::test]
-async fn what_waits_is_exported_at_the_end() {
+async fn waiting_spans_are_exported_at_the_end() {
     let (upstream, receiver) = (Upstream::start(), Receiver::start());
     let mut weir = Weir::start(&with(simple(&upstream.url(), &[MANY]), &receiver, ALL).text());
     let id = get(weir.http, "/a", &[]).await.header("x-request-id");
@@ -369,7 +369,7 @@ async fn fields_and_a_path_of_its_own_reach_a_collector() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_lines() {
+fn errors_are_reported_with_their_lines() {
     let wrong = |lines: &str, told: &str| {
         let text = simple("http://127.0.0.1:9", &[MANY])
             .more(&format!("[telemetry.otlp]\n{lines}"))

@@ -303,9 +303,9 @@ async fn weir_top_says_why_it_shows_nothing() {
         ("HTTP/1.1 200 OK\r\n\r\n<html>\x1b[31m", "found \"<html>\\u{1b}[31m\", expected"),
         ("HTTP/1.1 200 OK\r\n\r\n{\"since_s\":1,\"limits\":[{}]}", "expected the keys"),
         ("HTTP/1.1 403 Forbidden\r\n\r\n\x1b[2Jno", "refuses: \\u{1b}[2Jno"),
-        ("SSH-2.0-OpenSSH\r\n", "is no admin listener"),
-        ("HTTP/1.1 404 Not Found\r\n\r\n", "is no admin listener"),
-        ("", "is no admin listener"),
+        ("SSH-2.0-OpenSSH\r\n", "is not an admin listener"),
+        ("HTTP/1.1 404 Not Found\r\n\r\n", "is not an admin listener"),
+        ("", "is not an admin listener"),
     ] {
         let (code, out, err) = ask(&answering(answer).to_string());
         assert!(code == 1 && out.is_empty() && err.contains(why), "{answer:?}: {err:?}");

@@ -53,7 +53,7 @@ async fn ask(weir: &Weir, client: &mut Client, target: &str) -> (u16, Option<u64
 }
 
 #[tokio::test]
-async fn who_is_refused_too_often_is_banned_until_the_ban_ends_and_not_longer() {
+async fn a_client_that_is_refused_too_often_is_banned_until_the_ban_ends_and_not_longer() {
     let redis = Redis::start();
     let upstream = Upstream::start();
     let memory = config(0, &upstream.url(), &SHORT);
@@ -154,7 +154,7 @@ async fn statuses_of_the_upstream_are_strikes_and_other_clients_are_not_banned()
 }
 
 #[tokio::test]
-async fn who_walks_into_a_trap_is_banned_from_everything() {
+async fn a_client_that_walks_into_a_trap_is_banned_from_everything() {
     let upstream = Upstream::start();
     let weir = start(&config(2, &upstream.url(), &[]));
     let mut client = Client::connect(weir.http).await.unwrap();

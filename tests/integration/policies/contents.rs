@@ -63,7 +63,7 @@ fn each_name_in_a_body_has_its_own_allowance_and_bodies_arrive_as_they_were() {
 }
 
 #[test]
-fn what_can_not_be_read_is_no_fact() {
+fn unreadable_values_are_no_facts() {
     let upstream = Upstream::start();
     let weir = Weir::start(&config(&upstream).text());
     let post = |path: &str, fields: &str, body: &str| {

@@ -15,10 +15,11 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
 use crate::reload::changes::ask_for_a_reload_within;
 
-/// Without a longer run.
+/// The rounds without a longer run.
 const ROUNDS: usize = 300;
 const SEED: u64 = 14;
-/// For longer runs: modules that are still valid are compiled on a thread of low priority.
+/// The time limit of longer runs: modules that are still valid are compiled on a thread of low
+/// priority.
 const LONG_RELOAD_MAX: Duration = Duration::from_secs(300);
 const LIMIT: &str =
     "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";

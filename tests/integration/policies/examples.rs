@@ -30,7 +30,7 @@ pub fn whole(block: &str, url: &str) -> Toml {
 }
 
 #[test]
-fn each_example_has_no_mistake() {
+fn each_example_has_no_error() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
     let mut policies = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -67,7 +67,7 @@ fn files(readme: &str) -> Vec<(String, &str)> {
 }
 
 #[test]
-fn what_the_complete_configuration_says_of_plans_has_no_mistake() {
+fn the_plans_of_the_complete_configuration_have_no_errors() {
     let block = include_str!("../../../proxy.toml")
         .split("# [policies.plans]\n")
         .nth(1)
@@ -294,7 +294,7 @@ async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
 }
 
 #[test]
-fn a_field_that_no_policy_may_set_is_a_mistake_of_the_configuration() {
+fn a_field_that_no_policy_may_set_is_an_error_of_the_configuration() {
     let limits = "name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\"";
     for name in include_str!("../../../wasm-sdk/reserved-fields.txt")
         .lines()

@@ -179,7 +179,7 @@ async fn a_policy_can_deny_and_decorate() {
 }
 
 #[tokio::test]
-async fn fields_that_would_break_framing_are_the_policys_mistake() {
+async fn fields_that_would_break_framing_are_the_policys_error() {
     let upstream = Upstream::start();
     let weir = start(&upstream, "");
     for way in ["framing", "host", "smuggle", "header-name"] {

@@ -127,7 +127,7 @@ pub fn config(url: &str, algorithms: &[&str]) -> String {
 }
 
 #[test]
-fn the_example_that_verifies_nothing_has_no_mistake() {
+fn the_example_that_verifies_nothing_has_no_error() {
     let block = example("jwt-claim", 2);
     let route = "path = \"/*\"\nupstream = \"app\"\npolicy = \"behind-gateway\"";
     let config = Toml::new().upstream("app", "http://127.0.0.1:9", "").more(&block).route(route);
@@ -231,7 +231,7 @@ async fn a_verified_claim_chooses_the_plan() {
 }
 
 #[tokio::test]
-async fn what_attackers_make_of_tokens_is_refused() {
+async fn forged_tokens_are_refused() {
     let ours = rsa("RS256", "one", &signature::RSA_PKCS1_SHA256);
     let theirs = rsa("RS256", "one", &signature::RSA_PKCS1_SHA256);
     let upstream = Upstream::start();

@@ -268,7 +268,7 @@ async fn an_account_in_a_document_is_counted_too() {
 }
 
 #[tokio::test]
-async fn who_is_locked_out_may_try_again_when_the_window_ends() {
+async fn a_locked_out_account_may_try_again_when_the_window_ends() {
     let upstream = Upstream::start();
     upstream.answer(401, &[], "");
     let config = config(0, &upstream.url()).text().replace("\"15m\"", "\"2s\"");

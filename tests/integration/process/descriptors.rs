@@ -96,7 +96,7 @@ async fn idle_connections_give_way_and_every_new_client_is_served() {
 }
 
 #[tokio::test]
-async fn where_all_are_busy_no_endpoint_is_blamed_and_the_operator_is_answered() {
+async fn busy_workers_blame_no_endpoint_and_the_operator_is_answered() {
     let (one, other) = (Upstream::start(), Upstream::start());
     let weir = Weir::build(&config(&[&one, &other]).text()).files(FILES).start();
     one.hold();

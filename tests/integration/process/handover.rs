@@ -153,7 +153,10 @@ async fn a_request_under_way_finishes_in_the_old_process() {
     // As a service manager does that stops all processes of a service: the first one says nothing
     // new to a process that ends already.
     weir.signal(Signal::TERM);
-    weir.output().await_events("this process ends already, once its requests have", 1);
+    weir.output().await_events(
+        "this process is already shutting down: it exits once its requests have ended",
+        1,
+    );
     upstream.release();
     assert_eq!(held.await.unwrap().unwrap(), 200);
     assert!(weir.exit().success(), "{}", weir.output().tail(40));
@@ -162,7 +165,7 @@ async fn a_request_under_way_finishes_in_the_old_process() {
 
 /// A reservation that the old process settles after it has handed over.
 #[tokio::test]
-async fn what_the_old_process_gives_back_at_the_end_is_given_back_in_the_new_one() {
+async fn the_old_processs_last_refunds_reach_the_new_one() {
     let upstream = Upstream::start();
     upstream.answer(500, &[], "");
     upstream.hold();
@@ -195,7 +198,7 @@ async fn a_new_process_that_can_not_serve_changes_nothing() {
     replace(&weir.folder().join("proxy.toml"), config.replace("client-ip", "nobody").as_bytes());
     weir.await_reloads("refused", 1);
     weir.signal(Signal::USR2);
-    let failed = "not handed over, so this process serves on: the new process did not take over: it ended with exit status: 78";
+    let failed = "the hand-over failed, so this process keeps serving: the new process did not take over: it ended with exit status: 78";
     weir.output().await_events(failed, 1);
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), QUOTA as i64 - 2);
     assert_eq!(weir.admin_page("/ready").status, 200);

@@ -98,7 +98,7 @@ async fn sigint_finishes_what_is_under_way_and_exits_0() {
 }
 
 #[tokio::test]
-async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process() {
+async fn requests_beyond_the_grace_period_do_not_keep_the_process() {
     let upstream = Upstream::start();
     let mut weir = Weir::start(
         &simple(&upstream.url(), &[LIMIT])

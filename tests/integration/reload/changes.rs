@@ -188,7 +188,7 @@ async fn sighup_reloads_a_file_that_was_written_in_place() {
 }
 
 #[tokio::test]
-async fn a_bad_file_is_told_with_its_line_and_the_old_house_serves_on() {
+async fn a_bad_file_is_reported_with_its_line_and_the_old_configuration_stays_in_use() {
     let upstream = Upstream::start();
     let good = quota(&upstream.url(), 10, "1d").text();
     let weir = Weir::start(&good);
@@ -289,7 +289,7 @@ pub fn ask_for_a_reload_within(weir: &Weir, time: Duration) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_reload_that_is_asked_for_answers_what_it_changed_or_the_mistakes() {
+async fn a_reload_that_is_asked_for_answers_what_it_changed_or_the_errors() {
     let upstream = Upstream::start();
     let good = quota(&upstream.url(), 10, "1d").text();
     let weir = Weir::start(&good);

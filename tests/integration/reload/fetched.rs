@@ -129,7 +129,7 @@ async fn rotated_keys_are_fetched_and_applied_without_a_restart_and_without_losi
 }
 
 #[tokio::test]
-async fn what_cant_be_fetched_or_used_leaves_the_old_keys_in_force_and_in_their_file() {
+async fn a_document_that_cant_be_fetched_or_used_leaves_the_old_keys_in_force_and_in_their_file() {
     let (old, new) = (ours(), theirs());
     let keys = set(&[&old]);
     let (app, issuer) = (Upstream::start(), issuer(&keys));

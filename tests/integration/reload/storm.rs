@@ -28,7 +28,7 @@ const RELOADS: u64 = 40;
 const CLIENTS: usize = 4;
 /// How long a client waits between two requests.
 const PAUSE: Duration = Duration::from_millis(15);
-/// Of each key, so many requests are admitted and so many refused, whatever is reloaded meanwhile.
+/// Requests of each key that are admitted, and as many refused, whatever is reloaded meanwhile.
 const ADMITTED: u64 = 20;
 const REFUSED: u64 = 5;
 /// The daily limit's quota; each edit adds one.

@@ -92,7 +92,7 @@ async fn keys_in_the_log_are_refused_as_by_the_running_proxy() {
         let report = replayed(&folder);
         assert_eq!(refused(&folder), expected(), "{mark}");
         // The one whose key was cut.
-        let told = "reads header.x-api-key: the log does not tell it for 1 of 16 requests";
+        let told = "reads header.x-api-key: the log does not record it for 1 of 16 requests";
         let gaps = gaps(&report);
         assert!(gaps.contains(told) && !gaps.contains("digest"), "{gaps}");
     }
@@ -122,7 +122,7 @@ async fn digests_in_the_log_are_refused_as_the_keys_were() {
     assert_eq!(refused(&folder), refusals);
     let gaps = gaps(&report);
     let told = "reads header.x-api-key: the log has only its digest for 15 of 16 requests";
-    assert!(gaps.contains(told) && !gaps.contains("does not tell it"), "{gaps}");
+    assert!(gaps.contains(told) && !gaps.contains("does not record it"), "{gaps}");
 }
 
 #[tokio::test]

@@ -159,7 +159,7 @@ async fn windows_end_and_buckets_fill_up_as_they_did_when_it_was_logged() {
 }
 
 #[tokio::test]
-async fn what_a_failed_policy_lets_through_passes_in_the_replay_too() {
+async fn requests_that_a_failed_policy_lets_through_pass_in_the_replay_too() {
     let upstream = Upstream::start();
     for (word, status, passes) in [("allow", 200, 1), ("deny", 503, 0)] {
         let toml = Toml::new()

@@ -342,7 +342,7 @@ fn an_old_client_that_expects_100_gets_none_and_a_refused_one_neither() {
 
 /// Each block of docs/routes.md: a complete one with the files that it names, or lines of a route.
 #[test]
-fn the_documentations_examples_have_no_mistakes() {
+fn the_documentations_examples_have_no_errors() {
     let blocks: Vec<&str> = include_str!("../../../docs/routes.md")
         .split("```toml\n")
         .skip(1)

@@ -61,7 +61,7 @@ async fn a_refused_request_is_told_why_and_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn what_waiting_cannot_help_has_no_retry_after() {
+async fn a_refusal_that_waiting_cannot_help_has_no_retry_after() {
     let upstream = Upstream::start();
     for never in [
         "name = \"none\", algorithm = \"fixed_window\", quota = 0, period = \"1m\"",

@@ -135,7 +135,7 @@ async fn over_http2_too() {
 }
 
 #[test]
-fn what_is_forwarded_is_the_path_as_it_came() {
+fn the_path_is_forwarded_as_it_came() {
     let (upstream, weir) = start_login(MANY);
     for (path, forwarded) in [
         ("/API/Login;jsessionid=1/?a;b=%2F", "/API/Login;jsessionid=1/?a;b=%2F"),

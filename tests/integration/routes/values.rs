@@ -134,7 +134,7 @@ async fn a_cookie_is_one_key_with_and_without_quotes_and_escapes() {
 }
 
 #[test]
-fn what_a_route_removes_or_sets_comes_in_no_other_spelling_and_in_no_trailer() {
+fn fields_that_a_route_removes_or_sets_come_in_no_other_spelling_and_in_no_trailer() {
     let rules = "request_headers = { remove = [\"X-Internal\"], set = { X-User = \"weir\" } }";
     let (upstream, weir) = counting_by("{header.x-api-key}", rules);
     let names = ["X.Internal", "X~User", "x_internal", "X.Real.IP", "X.Forwarded-Port"];

@@ -11,7 +11,7 @@ const WARM_UP: u64 = 64 << 20;
 /// How much a transfer may add to the process's peak memory.
 const GROWTH_KIB_MAX: u64 = 20 << 10;
 
-/// With one of curl's ways to Weir, and to an upstream that speaks the same protocol.
+/// Runs with one of curl's ways to Weir, and to an upstream that speaks the same protocol.
 fn a_gigabyte_each_way_leaves_memory_flat(way: &str, speaks: Speaks, secure: bool) {
     let pki = Pki::new();
     let upstream = Flood::with(speaks, secure.then(|| identity(&pki)).as_ref());

@@ -201,7 +201,7 @@ fn ask_all(server: &str, requests: usize) {
 }
 
 #[test]
-fn what_an_upstream_reads_as_one_value_is_one_key_or_refused() {
+fn spellings_that_an_upstream_reads_as_one_value_are_one_key_or_refused() {
     ask_all("", number("WEIR_SPELLINGS", REQUESTS as u64) as usize);
 }
 

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_proxy_would_not_accept_is_denied_and_only_noted_by_a_shadow_limit() {
+    fn keys_that_the_proxy_would_not_accept_are_denied_and_only_noted_by_a_shadow_limit() {
         let facts = Facts::new(&[]);
         let log = r#""algorithm": "sliding_window_log", "quota": 10000, "period": "1m""#;
         let costs = |text: &str, cost| {

@@ -84,7 +84,7 @@ fn everything_else_that_may_be_written_is_read() {
 }
 
 #[test]
-fn a_misspelt_word_is_told_with_the_nearest() {
+fn a_misspelt_word_is_reported_with_the_nearest() {
     for (fields, expected) in [
         (
             r#""algorithm": "leaky_buckt""#,
@@ -112,7 +112,7 @@ fn a_misspelt_word_is_told_with_the_nearest() {
 }
 
 #[test]
-fn a_cost_that_could_never_pass_is_a_mistake() {
+fn a_cost_that_could_never_pass_is_an_error() {
     for (fields, expected) in [
         (
             r#""algorithm": "gcra", "quota": 5, "cost": 6"#,
@@ -222,7 +222,7 @@ fn each_number_out_of_range_is_named() {
 }
 
 #[test]
-fn all_mistakes_of_all_tables_come_at_once() {
+fn all_errors_of_all_tables_come_at_once() {
     let found = mistakes(
         r#"{"other": "x",
             "limits": [{"name": "A!", "algorithm": "gcar", "qouta": 1, "quota": 1, "period": "1s"},
@@ -251,7 +251,7 @@ fn all_mistakes_of_all_tables_come_at_once() {
 }
 
 #[test]
-fn a_table_that_is_no_list_is_a_mistake() {
+fn a_table_that_is_no_list_is_an_error() {
     assert_eq!(mistakes(r#"{"limits": 3}"#), ["limits: found a number, expected a list of limits"]);
     assert_eq!(mistakes(r#"{"limits": []}"#), ["limits: found 0 limits, expected 1 to 16"]);
     assert_eq!(
@@ -280,7 +280,7 @@ fn keys(limits: &Limits, facts: &[(&str, &str)]) -> Result<Vec<String>, u16> {
 const GCRA: &str = r#""algorithm": "gcra", "quota": 1, "period": "1s""#;
 
 #[test]
-fn who_has_no_key_is_charged_as_missing_says() {
+fn a_client_without_a_key_is_charged_as_missing_says() {
     let ip = ("client-ip", "2001:db8::1");
     let own = ("header.k", "v");
     for (missing, absent, repeated) in [
@@ -368,7 +368,7 @@ fn a_limit_is_about_the_requests_that_its_conditions_name() {
 }
 
 #[test]
-fn what_a_limit_does_not_write_is_the_policys() {
+fn settings_that_a_limit_does_not_write_are_the_policys() {
     let limits = read(&format!(
         r#"{{"limits": [{{"name": "a", {GCRA}}}, {{"name": "b", {GCRA}, "key": "{{path}}", "missing": "skip"}}, {{"name": "c", {GCRA}, "key": "{{header.c}}"}}]}}"#
     ));

@@ -127,7 +127,7 @@ impl PathTemplate {
         Ok(Self { text: text.to_owned(), segments, open })
     }
 
-    /// As it was written.
+    /// The template as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_is_said_with_what_is_expected() {
+    fn an_invalid_template_is_refused_with_the_expected_form() {
         for (text, expected) in [
             ("", EXPECTED),
             ("reports", EXPECTED),

@@ -306,7 +306,7 @@ proptest! {
     }
 
     #[test]
-    fn what_passes_a_leaky_bucket_in_its_turn_conforms(
+    fn requests_that_pass_a_leaky_bucket_in_their_turn_conform(
         (quota, period, burst) in numbers(), delay in 0_u64..300, steps in steps()
     ) {
         let mut limit = cell(&LEAKY_BUCKET, "leaky", quota, period, burst);

@@ -67,7 +67,7 @@ pub struct Embedded {
     gauge: Gauge,
     full: Counter,
     failures: CounterSet<Cause>,
-    /// By text. The map holds only digests, so a search has to know the spaces.
+    /// The spaces by text. The map holds only digests, so a search has to know the spaces.
     spaces: Mutex<HashMap<String, Arc<Space>>>,
     /// Keys are digested with it where no secret is configured. Random, and saved with counters.
     salt: OnceLock<[u8; SALT_BYTES]>,
@@ -215,8 +215,8 @@ impl Embedded {
         }
     }
 
-    /// With `writes`, the decision is written if all enforced cells fit. Otherwise nothing is, and
-    /// what is left is reported for the current state.
+    /// Decides. With `writes`, the decision is written if all enforced cells fit. Otherwise nothing
+    /// is, and what is left is reported for the current state.
     fn decide(&self, cells: &Cells, writes: bool) -> Result<TakeReply, EngineError> {
         let Some(tag) = cells.first().map(|cell| cell.key.tag) else {
             return Ok(TakeReply { at_us: self.now_us(), admitted: true, cells: SmallVec::new() });

@@ -64,7 +64,7 @@ impl Decision {
 pub(super) struct GiveBackResult {
     pub(super) state: State,
     pub(super) changed: bool,
-    /// As in [`Decision`].
+    /// When the state may be forgotten, as in [`Decision`].
     pub(super) expire: f64,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct ChargeAnswer {
     pub(super) state: State,
     /// Units charged; [`OUTSIDE`]: nothing was decided.
     pub(super) units: f64,
-    /// As in [`Decision`].
+    /// When the state may be forgotten, as in [`Decision`].
     pub(super) expire: f64,
 }
 
@@ -83,7 +83,7 @@ impl ChargeAnswer {
         (self.units != OUTSIDE as f64).then_some(self.units as u64)
     }
 
-    /// As a take that fits, so that it can be written.
+    /// Converts it into a take that fits, so that it can be written.
     pub(super) fn into_decision(self) -> Decision {
         let Self { state, expire, .. } = self;
         Decision { fits: true, state, remaining: 0.0, retry: -1.0, reset: 0.0, expire }

@@ -131,7 +131,7 @@ const OUTSIDE: i64 = -2;
 pub struct ChargeReply {
     /// The store's time, in microseconds since 1970.
     pub at_us: u64,
-    /// For each cell, in order, the units charged: its cost, or less if its debt has no room for
+    /// The units charged to each cell, in order: its cost, or less if its debt has no room for
     /// more. `None`: the store's time is outside the periods named in the cell's numbers, and
     /// nothing was charged.
     pub units: SmallVec<[Option<u64>; 2]>,
@@ -208,9 +208,9 @@ pub enum Execution {
 /// The part of the `[store]` section that the engine uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settings {
-    /// In memory.
+    /// Counters in memory.
     Embedded(EmbeddedSettings),
-    /// On Redis.
+    /// Counters on Redis.
     Redis(Box<RedisSettings>),
 }
 
@@ -258,8 +258,8 @@ impl EmbeddedSettings {
 pub struct SnapshotSettings {
     /// The file.
     pub path: PathBuf,
-    /// From the beginning of one save to that of the next, where saving takes at most a tenth of
-    /// that; else ten times as long as it takes.
+    /// The time from the beginning of one save to that of the next, where saving takes at most a
+    /// tenth of that; else ten times as long as it takes.
     pub every: Duration,
 }
 
@@ -340,9 +340,9 @@ impl std::fmt::Debug for Secret {
 /// Where counters are stored: a closed set.
 #[derive(Debug)]
 pub enum Engine {
-    /// In this process.
+    /// Counters in this process.
     Embedded(Embedded),
-    /// On Redis.
+    /// Counters on Redis.
     Redis(Redis),
 }
 

@@ -96,7 +96,7 @@ fn the_example_locks_out_in_both_engines() {
 }
 
 #[test]
-fn what_a_script_gives_back_is_back_in_both_engines() {
+fn units_that_a_script_gives_back_are_back_in_both_engines() {
     let script = program("counting", &counting(""));
     for (engine, mut store) in TimedStore::engines() {
         let limit = asked(script, "back", 0);

@@ -69,7 +69,7 @@ type Segment = IndexMap<u128, Entry, DigestHashBuilder>;
 /// The counters whose tags map to one shard.
 pub(super) struct Shard {
     hasher: DigestHashBuilder,
-    /// At least one.
+    /// The segments, at least one.
     segments: Vec<Segment>,
     counters: usize,
     /// Where the next sweep continues: a segment, and a place in it.
@@ -293,12 +293,12 @@ impl Shard {
         self.unsaved = true;
     }
 
-    /// From now on, or no longer, operations on counters are noted.
+    /// Sets where operations on counters are noted from now on, if anywhere.
     pub(super) fn set_journal(&mut self, journal: Option<Journal>) {
         self.journal = journal;
     }
 
-    /// Where an operation on a counter is to be noted.
+    /// Returns where an operation on a counter is to be noted.
     pub(super) fn journal(&self) -> Option<&Journal> {
         self.journal.as_ref()
     }

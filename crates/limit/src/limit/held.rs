@@ -28,7 +28,7 @@ type Table = HashMap<Key, SmallVec<[Units; 1]>>;
 /// Units that can be given back until the same time.
 #[derive(Debug)]
 struct Units {
-    /// In seconds of [`seconds`]: when the whole allowance is back without them.
+    /// The end in seconds of [`seconds`], when the whole allowance is back without them.
     until_s: u64,
     units: u64,
 }
@@ -87,7 +87,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Of a plan that was charged. `None` if it can't give anything back by settling.
+    /// Holds what a plan was charged. `None` if it can't give anything back by settling.
     pub(super) fn new<'k>(
         shared: &Arc<Shared>,
         plan: &Plan,
@@ -129,7 +129,7 @@ fn reserved(plan: &Plan) -> impl Iterator<Item = (usize, u64)> {
 
 /// Tells the limits that refused what of them is held. Where that would be enough, the request may
 /// come again soon.
-pub(super) fn tell<'k>(
+pub(super) fn report<'k>(
     shared: &Shared,
     plan: &Plan,
     outcomes: &mut [LimitOutcome],

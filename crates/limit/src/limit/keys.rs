@@ -46,8 +46,9 @@ impl Digests {
         Self(secret.map(|secret| blake3::derive_key(SECRET_CONTEXT, secret.0.as_bytes())))
     }
 
-    /// For counters that no other process shares. If no secret is configured, they are digested
-    /// with the random `salt`: otherwise anybody could compute keys that all fall into one shard.
+    /// Digests for counters that no other process shares. If no secret is configured, they are
+    /// digested with the random `salt`: otherwise anybody could compute keys that all fall into one
+    /// shard.
     pub(super) fn salted(secret: Option<&Secret>, salt: [u8; blake3::KEY_LEN]) -> Self {
         if secret.is_some() { Self::new(secret) } else { Self(Some(salt)) }
     }
@@ -95,7 +96,7 @@ impl KeyDigest {
         [self.tag, self.key]
     }
 
-    /// From [`parts`](Self::parts).
+    /// The digest with these [`parts`](Self::parts).
     #[must_use]
     #[inline]
     pub fn of_parts([tag, key]: [u128; 2]) -> Self {

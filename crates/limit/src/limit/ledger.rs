@@ -51,7 +51,7 @@ struct State {
 
 #[derive(Debug)]
 struct OwedUnits {
-    /// As on Redis, with all units as its cost.
+    /// The counter as on Redis, with all units as its cost.
     cell: Cell,
     /// The limit's allowance: no more than this is owed.
     most: u64,
@@ -63,7 +63,7 @@ struct OwedUnits {
 /// Units of a counter that were charged on Redis.
 #[derive(Debug)]
 struct HandedUnits {
-    /// As it was charged. Its cost is what has not been given back.
+    /// The counter as it was charged. Its cost is what has not been given back.
     cell: Cell,
     /// The store's time of the charge, in microseconds since 1970.
     at_us: u64,
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_leaves_as_the_limit_refills_and_is_never_more_than_its_allowance() {
+    fn a_debt_shrinks_as_the_limit_refills_and_never_exceeds_its_allowance() {
         let gcra = Gcra { burst: 10, rate: Rate { amount: 10, per_ms: 1_000 }, debt: Debt::None };
         let start = monotonic();
         let at = |ms| start + Duration::from_millis(ms);

@@ -40,7 +40,7 @@ pub(super) struct Local {
     refusals: Refusals,
     /// The limits that this worker has added to [`Shared::given_back`].
     given_back: HashSet<u128, RandomState>,
-    /// By the scope's address. The `Weak` in the value keeps the address from being reused.
+    /// Cached scopes by their address. The `Weak` in the value keeps the address from being reused.
     scopes: HashMap<usize, ScopeCache, Addresses>,
 }
 

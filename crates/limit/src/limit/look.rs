@@ -18,7 +18,7 @@ use crate::plan::Algorithm;
 /// Names the counters of one key of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterName {
-    /// As [`super::Scope::name_of`] makes it.
+    /// The scope, as [`super::Scope::name_of`] writes it.
     pub scope: String,
     /// The limit's name.
     pub limit: String,

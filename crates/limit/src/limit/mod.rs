@@ -363,7 +363,7 @@ impl RetiredLimiter {
         self.0.strong_count() == 0
     }
 
-    /// As [`Limiter::drain`].
+    /// Does the same as [`Limiter::drain`].
     pub async fn drain(&self, grace: Duration) {
         if let Some(shared) = self.0.upgrade() {
             drain(&shared, grace).await;
@@ -410,7 +410,8 @@ impl Grant {
         self.plan.limits()
     }
 
-    /// As [`Grant::settle`]. Tells `each` what every limit came to, in the plan's order.
+    /// Settles like [`Grant::settle`], and reports to `each` what every limit came to, in the
+    /// plan's order.
     pub fn settle_telling(
         self,
         ending: Ending,
@@ -472,7 +473,7 @@ pub struct TakeMore {
 }
 
 impl TakeMore {
-    /// Of the scope of `grant`.
+    /// Takes of `plan` in the scope of `grant`.
     #[must_use]
     pub fn new(grant: &Grant, plan: Plan) -> Self {
         Self {

@@ -142,7 +142,7 @@ impl PreparedPlan {
         prepared
     }
 
-    /// From now on no refusal of these limits is remembered, whichever plan it is of.
+    /// Stops remembering refusals of these limits, whichever plan they are of.
     fn note_given_back(&self, shared: &Arc<Shared>) {
         local::with(shared, |local| {
             for identity in &self.identities {

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_when_a_worker_ends_is_counted_as_dropped() {
+    fn calls_that_wait_when_a_worker_ends_are_counted_as_dropped() {
         let (worker, dropped) = worker();
         worker.push(give_back(1));
         worker.push(charge());

@@ -22,7 +22,7 @@ use crate::plan::{Enforcement, Limit, Outcome, Refund};
 const REFUSALS_MAX: usize = 4_096;
 /// A refusal is remembered at most this long.
 pub(super) const HELD_MAX: Duration = Duration::from_secs(1);
-/// In the last part of that time, one in so many, one request asks again.
+/// The last part of that time, one in so many, in which one request asks again.
 const RENEWED_IN: u32 = 10;
 
 /// Limits known to give units back, at most. When there are more, no refusal is remembered.
@@ -65,8 +65,9 @@ struct Refusal {
     /// Just before Redis was asked.
     from: Instant,
     until: Instant,
-    /// From then on one request asks Redis, so that not every request of a client that sends many
-    /// at once does when this is forgotten. `None` if one has asked, or if units are back by then.
+    /// The time from which one request asks Redis, so that not every request of a client that sends
+    /// many at once does when this is forgotten. `None` if one has asked, or if units are back by
+    /// then.
     renewed_from: Option<Instant>,
 }
 

@@ -29,10 +29,10 @@ pub(super) type ChargeTimes = SmallVec<[Option<u64>; 2]>;
 
 /// The numbers with which a limit is counted, by its index in the plan.
 pub(super) trait Numbers {
-    /// For the store's time, in microseconds since 1970.
+    /// The numbers for the store's time, in microseconds since 1970.
     fn at(&self, index: usize, at_us: u64) -> Option<[i64; NUMBERS_MAX]>;
 
-    /// For this proxy's share of it.
+    /// The numbers for this proxy's share of the limit.
     fn local(&self, index: usize) -> Option<[i64; NUMBERS_MAX]>;
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Call {
     /// Called after all others, because what it takes can't be given back.
     last: bool,
     cells: Cells,
-    /// For each cell, the index of its limit in the plan.
+    /// The index in the plan of each cell's limit.
     indices: SmallVec<[u8; 8]>,
 }
 

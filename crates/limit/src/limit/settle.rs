@@ -135,7 +135,7 @@ enum SettleResult {
 
 /// The answer to a charge.
 enum Answer {
-    /// With the units that were charged.
+    /// The store settled; with the units that were charged.
     Settled(SettleResult, u64),
     /// The store's time lay outside the periods that the cells' numbers name, so nothing was
     /// decided.

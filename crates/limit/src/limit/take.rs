@@ -426,7 +426,7 @@ fn finish(
     round.report(limits, &mut outcome.limits, &mut charged);
     let key = |index: usize| prepared.calls.cell(index).map(|cell| &cell.key);
     if !outcome.admitted {
-        held::tell(shared, plan, &mut outcome.limits, key);
+        held::report(shared, plan, &mut outcome.limits, key);
     }
     if !plan.is_quiet() {
         count(shared, scope, limits, &outcome);

@@ -80,7 +80,7 @@ pub enum Refund {
     Unsent,
     /// When nothing reached the upstream, or it failed (502, 504, or its own 5xx).
     UpstreamError,
-    /// As the policy's `settle` says.
+    /// The policy's `settle` decides.
     BySettle,
 }
 

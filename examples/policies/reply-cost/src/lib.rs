@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_which_none_may_owe_are_a_mistake() {
+    fn limits_of_which_none_may_owe_are_an_error() {
         let config =
             r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1m"}]}"#;
         let mistakes = Instance::<ReplyCost>::new(config).unwrap_err();

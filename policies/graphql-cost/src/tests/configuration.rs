@@ -254,7 +254,7 @@ fn persisted_queries_are_checked() {
 }
 
 #[test]
-fn all_mistakes_come_at_once() {
+fn all_errors_come_at_once() {
     let found = mistakes(
         r#", "max_depth": 0, "max_cost": "x", "fields": {"a.b.c": {}, "d": {"list": -1}},
            "persisted": {"abc": 1}, "size_arguments": ["7"], "introspecton": true"#,
@@ -286,7 +286,7 @@ fn the_readmes_persisted_queries_are_right() {
 
 /// Mistakes of the SDK's own and of this policy, in one list and between lists.
 #[test]
-fn a_mistake_in_a_limit_hides_no_other_and_causes_none() {
+fn an_error_in_a_limit_hides_no_other_and_causes_none() {
     let broken = POINTS.replace("\"points\"", "\"points\", \"burrst\": 3");
     let found = mistakes_of(&format!(r#"{{"limits": [{broken}], "max_depth": 0}}"#));
     let starts = ["limits[0].burrst: ", "max_depth: "];

@@ -98,7 +98,7 @@ const INVALID: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_the_specification_allows_is_read() {
+fn valid_documents_are_read() {
     let policy = unbounded("");
     for text in VALID {
         let decision = post(&policy, &query(text));
@@ -107,7 +107,7 @@ fn what_the_specification_allows_is_read() {
 }
 
 #[test]
-fn what_it_does_not_allow_is_refused_with_its_place() {
+fn invalid_documents_are_refused_with_the_place() {
     let policy = unbounded("");
     for (text, expected) in INVALID.iter().skip(1) {
         assert_eq!(refused(&policy, &query(text)), (400, (*expected).to_owned()), "{text}");

@@ -38,7 +38,7 @@ fn refusal(reason: &str) -> Result<u64, (u16, String)> {
 }
 
 #[test]
-fn what_is_nested_a_hundred_thousand_times_is_refused() {
+fn nesting_of_a_hundred_thousand_levels_is_refused() {
     let nested = refusal("the query is nested more than 200 times");
     for (begin, step) in [
         ("", "{a"),
@@ -70,7 +70,7 @@ fn what_is_nested_a_hundred_thousand_times_is_refused() {
 }
 
 #[test]
-fn what_is_nested_as_far_as_allowed_fits_the_stack() {
+fn the_deepest_allowed_nesting_fits_the_stack() {
     let text = format!("{{...{}a{}", "{...".repeat(198), "}".repeat(199)).replace("...a", "a");
     assert_eq!(soon(largest, query(&text)), Ok(1));
     let text = format!("{{a(b:{}{})}}", "[".repeat(199), "]".repeat(199));

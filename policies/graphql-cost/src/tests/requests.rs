@@ -108,7 +108,7 @@ fn other_members_are_ignored() {
 }
 
 #[test]
-fn what_is_there_twice_is_refused() {
+fn repeated_members_are_refused() {
     let policy = policy("");
     let hash = "0".repeat(64);
     for body in [

@@ -52,7 +52,7 @@ fn a_claim_names_the_plan_and_each_plan_has_counters_of_its_own() {
 }
 
 #[test]
-fn whoever_names_no_plan_may_be_on_the_default_one() {
+fn a_token_without_a_plan_may_be_on_the_default_one() {
     let policy = policy(&with_plans(
         r#""plan_header": "x-plan", "default_plan": "free", "missing": "address", "invalid": "address", "bypass": ["10.0.0.0/8"], "#,
     ));
@@ -73,7 +73,7 @@ fn whoever_names_no_plan_may_be_on_the_default_one() {
 }
 
 #[test]
-fn what_plans_read_is_asked_for() {
+fn facts_that_plans_read_are_in_the_manifest() {
     let own = r#"[{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s", "key": "{header.x-app}", "when": {"method": "POST"}}]"#;
     let config = with_plans(r#""plan": "plan", "#).replacen(&limits(100).to_string(), own, 1);
     assert_eq!(
@@ -83,7 +83,7 @@ fn what_plans_read_is_asked_for() {
 }
 
 #[test]
-fn each_mistake_in_plans_is_told() {
+fn each_error_in_plans_is_reported() {
     let plain = format!(r#"{{"verify": "none", {LIMITS}, "#);
     for (config, expected) in [
         (

@@ -367,7 +367,7 @@ fn a_maximum_is_set_only_where_there_is_one() {
 }
 
 #[test]
-fn all_mistakes_come_at_once() {
+fn all_errors_come_at_once() {
     let config = format!(
         r#"{{"api": "opnai", "partail": true, "hard_cut": 5, "least_output": 0, {}, {}, {}}}"#,
         list("tokens", "a", 5).replace("\"quota\": 5", "\"quota\": \"x\""),
@@ -393,7 +393,7 @@ fn all_mistakes_come_at_once() {
 
 /// Mistakes of the SDK's own and of this policy, in one list and between lists.
 #[test]
-fn a_mistake_in_a_limit_hides_no_other() {
+fn an_error_in_a_limit_hides_no_other() {
     let config = r#"{"api": "openai",
         "tokens": [{"name": "a", "algorithm": "gcra", "quota": "x", "period": "1m"},
                    {"name": "b", "algorithm": "gcra", "quota": 5, "period": "1m", "cost": 7}],

@@ -204,7 +204,7 @@ fn a_deployment_in_the_path_is_the_model() {
 }
 
 #[test]
-fn what_is_called_is_said_by_the_path_that_the_upstream_gets() {
+fn the_rewritten_path_decides_which_call_it_is() {
     let policy = openai(&tokens());
     let [old, new] = [("body.json:/max_tokens", "7"), ("body.json:/max_output_tokens", "9")];
     let to = |upstream| post("/ask", &[old, new, ("upstream-path", upstream)]);

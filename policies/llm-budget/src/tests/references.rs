@@ -45,7 +45,7 @@ fn tool(tool: &str) -> String {
 }
 
 #[test]
-fn what_stands_in_the_body_is_no_reference() {
+fn inline_content_is_no_reference() {
     let inline = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}"#;
     each_is(
         "openai",
@@ -89,7 +89,7 @@ fn what_stands_in_the_body_is_no_reference() {
 }
 
 #[test]
-fn a_picture_by_its_address_or_id_has_a_floor() {
+fn an_image_by_its_address_or_id_has_a_floor() {
     each_is(
         "openai",
         CHAT,
@@ -187,7 +187,7 @@ fn a_file_by_its_address_or_id_has_a_floor() {
 }
 
 #[test]
-fn what_the_provider_has_stored_has_a_floor() {
+fn content_stored_by_the_provider_has_a_floor() {
     each_is(
         "openai",
         RESPONSES,

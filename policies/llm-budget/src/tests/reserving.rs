@@ -226,7 +226,7 @@ fn usage_is_asked_for_in_streams_that_have_none_otherwise() {
 }
 
 #[test]
-fn what_a_path_can_answer_is_read_in_32_meters_at_most() {
+fn a_paths_possible_replies_are_read_in_32_meters_at_most() {
     let pointers = |policy: &Instance<LlmBudget>, path: &str| -> Vec<Meter> {
         let meters = decide(policy, &post(path, &[])).meters;
         assert!((4..=32).contains(&meters.len()), "{path}: {}", meters.len());

@@ -19,7 +19,7 @@ fn of_chat(view: &ResponseView) -> i64 {
 }
 
 #[test]
-fn what_was_not_used_is_given_back_to_each_limit() {
+fn unused_units_are_given_back_to_each_limit() {
     let policy = openai(&format!("{}, {MODELS}", all_lists()));
     let view = completed(&[(PROMPT, "90"), (COMPLETION, "200")]);
     let expected = [
@@ -33,7 +33,7 @@ fn what_was_not_used_is_given_back_to_each_limit() {
 }
 
 #[test]
-fn what_was_used_in_addition_is_owed() {
+fn additional_use_is_owed() {
     let policy = openai(&format!("{}, {MODELS}", all_lists()));
     let view = completed(&[(PROMPT, "150"), (COMPLETION, "1000")]);
     let expected = [("tokens", 50), ("input-tokens", 50), ("money", 125)];
@@ -264,7 +264,7 @@ fn a_request_that_was_answered_with_an_error_gets_everything_back() {
 }
 
 #[test]
-fn what_was_taken_instead_of_the_cost_is_what_is_settled() {
+fn units_taken_instead_of_the_cost_are_settled() {
     let taken = |units: &'static str, more: &[(&'static str, &'static str)]| {
         let mut facts = vec![("usage.taken", units)];
         facts.extend(more);
@@ -290,7 +290,7 @@ fn a_shadow_limit_was_charged_its_cost_whatever_was_taken_of_the_others() {
 }
 
 #[test]
-fn what_was_taken_in_steps_is_settled_with_the_first_step() {
+fn units_taken_in_steps_are_settled_with_the_first_step() {
     let policy = openai(&format!("{}, \"hard_cut\": 64", tokens()));
     let mut streamed = chat();
     streamed.push(("body.json:/stream", "true"));

@@ -13,12 +13,12 @@ use super::super::table::{Order, TopLimit, TopRow};
 use super::State;
 
 const HELP: &str = "q quit   \u{2190}\u{2192} limit   \u{2191}\u{2193} scroll   s sort   d digests";
-/// From this height on there is a list of the limits, on at most this part of the lines.
+/// The height from which on there is a list of the limits, on at most this part of the lines.
 const LIST_HEIGHT_MIN: u16 = 12;
 const LIST_PART: u16 = 3;
-/// From this height on there is a line of help.
+/// The height from which on there is a line of help.
 const HELP_HEIGHT_MIN: u16 = 6;
-/// From this width on there is a column with shares.
+/// The width from which on there is a column with shares.
 const SHARE_WIDTH_MIN: u16 = 60;
 /// Columns between two others.
 const GAP: &str = "  ";

@@ -87,7 +87,7 @@ async fn a_fixed_window_lets_twice_its_quota_through_within_a_second_of_its_bord
 }
 
 #[tokio::test]
-async fn what_passes_in_any_span_of_one_period_is_within_each_sliding_algorithms_bound() {
+async fn every_span_of_one_period_is_within_each_sliding_algorithms_bound() {
     let (time, redis) = held();
     let node = Node::single(redis.address);
     for algorithm in sliding() {

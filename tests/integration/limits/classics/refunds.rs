@@ -171,7 +171,7 @@ async fn of_a_hundred_mails_an_hour_exactly_a_hundred_are_sent_though_sends_fail
 }
 
 #[tokio::test]
-async fn what_fails_after_its_hour_adds_nothing_to_the_next_one() {
+async fn a_failure_after_its_hour_adds_nothing_to_the_next_one() {
     let (time, redis) = held();
     let nodes = Node::several(4, redis.address);
     let plan = mails(&fixed_window(QUOTA, HOUR_MS));

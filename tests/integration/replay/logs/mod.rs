@@ -438,7 +438,7 @@ fn two_configurations_are_compared() {
 }
 
 #[test]
-fn what_the_log_does_not_tell_is_said() {
+fn facts_that_the_log_lacks_are_reported() {
     let config = Toml::new()
         .upstream("api", NOWHERE, "")
         .more("[policies.keys]\nuse = \"keyed\"\n[[policies.keys.config.limits]]\nname = \"a\"\nalgorithm = \"fixed_window\"\nquota = 5\nperiod = \"1m\"\nkey = \"{header.x-api-key}\"")
@@ -447,7 +447,7 @@ fn what_the_log_does_not_tell_is_said() {
     let folder = folder(&[("access.log", &common(&log(300))), ("proxy.toml", &config)]);
     let text = weir(folder.path(), &["replay", "access.log"]).out;
     let told =
-        "policy keys reads header.x-api-key: the log does not tell it for 300 of 300 requests";
+        "policy keys reads header.x-api-key: the log does not record it for 300 of 300 requests";
     assert!(text.contains(told), "{text}");
     assert!(text.contains("clients are names"), "{text}");
 }
@@ -471,7 +471,7 @@ fn the_page_needs_nothing_else() {
 }
 
 #[test]
-fn mistakes_are_told_and_destroy_nothing() {
+fn errors_are_reported_and_destroy_nothing() {
     let config = simple(NOWHERE, &[MINUTE]).text();
     let folder = folder(&[
         ("access.log", &common(&log(5))),

@@ -97,7 +97,7 @@ fn names(json: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_fields_of_its_json_are_in_the_documentation_and_a_rejection_is_told() {
+fn the_fields_of_its_json_are_in_the_documentation_and_a_rejection_is_reported() {
     let mut text = common(&log(1_000));
     text.push_str(
         "203.0.113.9 - - [17/May/2015:23:00:00 +0000] \"GET /%zz HTTP/1.1\" 400 0\nbroken\n",

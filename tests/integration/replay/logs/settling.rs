@@ -5,7 +5,7 @@ use super::*;
 /// A ban is charged by the policy's `settle`, from statuses that the log has. Replies as long as
 /// these are told by no honest log, and must not take the time that they would take to send.
 #[test]
-fn what_a_policy_charges_later_is_counted_and_not_suggested() {
+fn later_charges_of_a_policy_are_counted_and_no_quota_is_suggested() {
     let mut text = String::new();
     for second in 0..40_u64 {
         let (h, m, s) = clock(START_S + second);
@@ -31,7 +31,7 @@ fn what_a_policy_charges_later_is_counted_and_not_suggested() {
 }
 
 #[test]
-fn what_upstreams_answered_is_settled() {
+fn the_upstreams_answer_is_settled() {
     let log = log(2_000);
     let limit = "name = \"a\", algorithm = \"fixed_window\", alignment = \"clock\", quota = 5, period = \"1m\", refund = \"upstream_error\"";
     let config = simple(NOWHERE, &[limit]).text();
@@ -84,7 +84,7 @@ fn sign_in_config(account: &str) -> String {
     Toml::new().upstream("api", NOWHERE, "").more(&policy).route(route).text()
 }
 
-/// By client, of how many the sign-ins were stopped.
+/// How many sign-ins were stopped, by client.
 fn stopped_clients(
     folder: &Path,
     log: &[(&'static str, &str, u16, &str)],
@@ -116,7 +116,8 @@ fn failed_sign_ins_are_known_by_their_status_and_accounts_only_where_the_log_has
     let expected = BTreeMap::from([("203.0.113.1", 1), ("203.0.113.2", 1)]);
     assert_eq!(stopped_clients(by_address.path(), &log), expected, "{report}");
     let told = weir(by_address.path(), &["replay", "access.log"]).out;
-    let gap = "policy sign-in reads form.username: the log does not tell it for 36 of 36 requests";
+    let gap =
+        "policy sign-in reads form.username: the log does not record it for 36 of 36 requests";
     assert!(told.contains(gap), "{told}");
     assert!(!told.contains("reads method"), "{told}");
     // It is in a field that the log has: now pairs are counted, too, and a success forgives.

@@ -16,7 +16,7 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    /// As written in a policy's configuration.
+    /// The rule as written in a policy's configuration.
     pub(super) fn toml(self, name: &str, algorithm: &str) -> String {
         let (quota, period_s, more) = match self {
             Self::Window { quota, period_s } => (quota, period_s, String::new()),

@@ -44,7 +44,7 @@ fn a_reply_is_read_on_for_its_usage() {
 /// OpenAI's library closes its connection when it has read `[DONE]`, whether the reply has ended or
 /// not.
 #[test]
-fn a_client_that_leaves_after_the_last_event_is_charged_what_was_told() {
+fn a_client_that_leaves_after_the_last_event_is_charged_what_was_reported() {
     let budget = Budget::start("openai", &all_lists());
     // One event begins the stream, and one each has the reason, the usage and `[DONE]`.
     let reply = Reply { hold_after: Some(20 + 4), ..Reply::default() };

@@ -77,7 +77,7 @@ fn the_last_message_is_lowered_and_the_next_is_refused() {
 }
 
 #[test]
-fn what_a_model_writes_beyond_its_reservation_is_owed() {
+fn output_beyond_the_reservation_is_owed() {
     let budget = Budget::start("openai", &tokens(400));
     // It names no maximum, so less than this is reserved.
     let reply = Reply { output: 600, ..Reply::default() };

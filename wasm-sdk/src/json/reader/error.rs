@@ -93,7 +93,7 @@ impl de::Error for Error {
     }
 }
 
-/// As serde describes it, but without the digits of a fraction.
+/// The description of serde, but without the digits of a fraction.
 fn described(found: Unexpected<'_>) -> String {
     match found {
         Unexpected::Bool(value) => format!("boolean `{value}`"),

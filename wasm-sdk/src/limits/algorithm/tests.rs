@@ -160,7 +160,7 @@ fn a_script_is_named_with_its_numbers() {
 }
 
 #[test]
-fn what_an_algorithm_needs_is_named() {
+fn missing_settings_of_an_algorithm_are_named() {
     for (fields, expected) in [
         (
             r#""algorithm": "concurrency""#,
@@ -334,7 +334,7 @@ fn a_request_waits_once() {
 }
 
 #[test]
-fn several_mistakes_of_one_limit_come_at_once() {
+fn several_errors_of_one_limit_come_at_once() {
     let found = mistakes(&one(
         r#""algorithm": "quota", "quota": 4503599627370497, "calendar": "month", "time_zone": "", "anchor_day": 40, "period": "1s", "burst": 2"#,
     ));

@@ -215,10 +215,10 @@ fn amounts_of_any_size_are_counted_to_the_unit() {
     }
 }
 
-/// 1,000 tokens a minute, replies that cost 500, told at their end, 64 callers at once. `debt`
+/// 1,000 tokens a minute, replies that cost 500, reported at their end, 64 callers at once. `debt`
 /// covers what may be in flight, so that each reply is charged whole.
 #[test]
-fn replies_whose_cost_is_told_at_their_end_are_charged_whole_and_paid_back() {
+fn replies_whose_cost_is_reported_at_their_end_are_charged_whole_and_paid_back() {
     const QUOTA_TOKENS: i128 = 1_000;
     const REPLY_TOKENS: u64 = 500;
     const CALLERS: u64 = 64;

@@ -86,7 +86,7 @@ fn give_backs_that_cross_make_no_second_burst() {
 }
 
 #[test]
-fn what_is_given_back_whole_leaves_no_key() {
+fn a_counter_that_is_given_back_whole_leaves_no_key() {
     for (engine, mut store) in TimedStore::engines() {
         for program in ALL.into_iter().filter(|program| program.name != "leaky_bucket") {
             let limit = Cell { member: 7, ..cell(program, "whole", 10, SECOND_US, 10) };

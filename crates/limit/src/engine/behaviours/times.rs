@@ -173,7 +173,7 @@ fn a_quota_counts_by_the_period_that_the_clock_shows() {
 /// Periods of a calendar differ in length. If the caller's clock is behind, the end of the period
 /// that pays a debt is not among those that it names.
 #[test]
-fn when_a_debt_of_a_quota_is_paid_is_told_exactly_or_asked_again() {
+fn the_end_of_a_quotas_debt_is_reported_exactly_or_asked_again() {
     for (engine, mut store) in TimedStore::engines() {
         let hour = |number: i64| START_US as i64 / HOUR_US * HOUR_US + number * HOUR_US;
         // The period from 2 to 3 is followed by one that ends at 7.
@@ -244,7 +244,7 @@ fn spend(store: &mut TimedStore, limit: &Cell) {
 }
 
 #[test]
-fn a_lone_client_is_refused_until_the_told_time_and_admitted_at_it() {
+fn a_lone_client_is_refused_until_the_retry_time_and_admitted_at_it() {
     let numbers = [
         (7, SECOND_US, 3, 1),
         (3, 1_000_003, 20, 1),
@@ -311,7 +311,7 @@ fn the_take_of_the_last_unit_tells_when_the_next_is_there() {
 }
 
 #[test]
-fn a_quotas_told_time_is_the_next_periods_beginning() {
+fn a_quotas_retry_time_is_the_next_periods_beginning() {
     for (engine, mut store) in TimedStore::engines() {
         let mut limit = cell(&QUOTA, "told", 10, SECOND_US, 10);
         store.step(123_456);
@@ -438,7 +438,7 @@ fn callers_with_different_numbers_do_not_reset_each_other() {
 
 /// A bucket, or a window in debt, is full again later with a smaller quota.
 #[test]
-fn what_refuses_after_an_edit_to_a_smaller_quota_is_kept_until_the_told_time() {
+fn a_counter_that_refuses_after_an_edit_to_a_smaller_quota_is_kept_until_the_retry_time() {
     let redis = [("redis", TimedStore::redis())];
     for (engine, mut store) in [("embedded", TimedStore::forgetting())].into_iter().chain(redis) {
         for program in [&TOKEN_BUCKET, &GCRA, &FIXED_WINDOW] {

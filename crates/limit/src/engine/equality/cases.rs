@@ -42,13 +42,13 @@ struct Limit {
 enum Move {
     Us(i64),
     Units(i64),
-    /// To the last reported retry time plus this many time units.
+    /// Moves to the last reported retry time plus this many time units.
     Retry(i64),
-    /// To the last reported reset time plus this many time units.
+    /// Moves to the last reported reset time plus this many time units.
     Reset(i64),
-    /// To the start of the n-th next window plus this many time units.
+    /// Moves to the start of the n-th next window plus this many time units.
     Border(i64, i64),
-    /// By eighths of the period plus this many time units.
+    /// Moves by eighths of the period plus this many time units.
     Part(i64, i64),
 }
 

@@ -65,8 +65,7 @@ impl Counter for Gcra {
 
     fn give_back(&mut self, query: &Query, taken_at: i128) {
         let [quota, period, burst, ..] = query.numbers;
-        let (full, level, back) =
-            (burst * period, self.level(query), not_flowed_back(query, taken_at));
+        let (full, level, back) = (burst * period, self.level(query), outstanding(query, taken_at));
         if level < full && back > 0 {
             // A full bucket is equivalent to none.
             let empty = (level + back < full).then(|| Empty::of(query.now, level + back, quota));
@@ -100,7 +99,7 @@ fn room(query: &Query, level: i128) -> i128 {
 
 /// The ticks of a take that have not come back by themselves; none if the take is in the future,
 /// because the clock stepped back.
-fn not_flowed_back(query: &Query, taken_at: i128) -> i128 {
+fn outstanding(query: &Query, taken_at: i128) -> i128 {
     let [quota, period, burst, ..] = query.numbers;
     if taken_at > query.now {
         0
@@ -144,7 +143,7 @@ impl Counter for Tokens {
     fn give_back(&mut self, query: &Query, taken_at: i128) {
         let [quota, period, burst, ..] = query.numbers;
         let full = burst * period;
-        let (level, back) = (self.level(query.now, quota, full), not_flowed_back(query, taken_at));
+        let (level, back) = (self.level(query.now, quota, full), outstanding(query, taken_at));
         if level < full && back > 0 {
             self.0 = (level + back < full).then_some((level + back, query.now));
         }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cluster_that_is_used_as_a_single_server_is_told() {
+    async fn a_cluster_that_is_used_as_a_single_server_is_reported() {
         let cluster = Cluster::start(0);
         let (link, topology) = link(vec![cluster.nodes[0].address()], RedisMode::Single).await;
         let found = warnings_about(&link, &topology).await;

@@ -35,7 +35,7 @@ pub(super) struct Calls {
     order: VecDeque<usize>,
     /// The calls in `order` that somebody still waits for.
     waiting: usize,
-    /// To be woken as soon as no lock is held.
+    /// Wakers to call as soon as no lock is held.
     woken: Vec<Waker>,
 }
 
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_connection_ends_only_what_was_written_may_have_run() {
+    fn only_written_calls_may_have_run_when_the_connection_ends() {
         let mut rig = Rig::new();
         let (a, b, c) = (rig.push("aaa", 50), rig.push("bbb", 50), rig.push("ccc", 50));
         rig.calls.wrote(4);

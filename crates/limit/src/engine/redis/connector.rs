@@ -43,7 +43,7 @@ impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 #[derive(Debug)]
 pub(super) struct OpenError {
     pub(super) cause: Cause,
-    /// For the log; contains no secret.
+    /// The reason for the log; contains no secret.
     pub(super) why: String,
 }
 

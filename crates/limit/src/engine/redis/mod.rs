@@ -282,7 +282,7 @@ impl Redis {
         clock::monotonic() + self.deadline.min(left)
     }
 
-    /// Counts a failure, tells the operator about it, and has the owners of slots watched.
+    /// Counts a failure, reports it to the operator, and has the owners of slots watched.
     fn record<T>(
         &self,
         link: &Arc<Link>,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::engine::Cause;
 use crate::telemetry::Label;
 
-/// An outage is told after this many failed calls in a row: a single one may be a hiccup.
+/// An outage is reported after this many failed calls in a row: a single one may be a hiccup.
 const FAILURES_UNTOLD_MAX: u64 = 2;
 /// Minimum time from the end of a shard's outage to the line about its next one.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ struct Outage {
     since: Instant,
     failed: u64,
     is_told: bool,
-    /// When the last outage that was told ended.
+    /// When the last reported outage ended.
     ended: Option<Instant>,
 }
 
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn single_failures_are_not_told() {
+    fn single_failures_are_not_reported() {
         let (outages, now) = (Outages::default(), monotonic());
         for _ in 0..100 {
             for _ in 0..FAILURES_UNTOLD_MAX {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_comes_and_goes_is_told_every_ten_seconds() {
+    fn a_shard_that_comes_and_goes_is_reported_every_ten_seconds() {
         let (outages, began) = (Outages::default(), monotonic());
         let mut lines = 0;
         for second in 0..60 {

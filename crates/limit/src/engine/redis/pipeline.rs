@@ -176,7 +176,7 @@ impl Pipeline {
         }
     }
 
-    /// For `span`, calls fail at once with `cause`: the node answers that it can't serve.
+    /// Makes calls fail at once with `cause` for `span`: the node answers that it can't serve.
     pub(super) fn rest(&self, cause: Cause, span: Duration) {
         self.lock().rests = Some((clock::monotonic() + span, cause));
     }
@@ -449,7 +449,7 @@ impl Driver {
             let in_time = state
                 .calls
                 .answer(reply)
-                .ok_or_else(|| std::io::Error::other("a reply that nobody asked for"))?;
+                .ok_or_else(|| std::io::Error::other("an unsolicited reply"))?;
             if in_time {
                 state.timeouts = 0;
                 // It was slow for a moment.

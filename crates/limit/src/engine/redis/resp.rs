@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_refused() {
+    fn bytes_that_are_not_a_reply_are_refused() {
         for wrong in ["HTTP/1.1 400\r\n", "\r\n", "$x\r\n", "$5\n", "$99999999999\r\n", "*1.5\r\n"]
         {
             assert_eq!(

@@ -14,7 +14,7 @@ const NOBODY: u16 = u16::MAX;
 #[derive(Clone, Debug)]
 pub(super) struct Topology {
     nodes: Vec<Master>,
-    /// For each slot, the index of its owner in `nodes`.
+    /// The index of each slot's owner in `nodes`.
     slots: Box<[u16]>,
     /// The cluster's epoch when it was reported. A failover begins a new one.
     epoch: u64,
@@ -39,7 +39,7 @@ impl Topology {
 
     /// Parses the reply to SENTINEL MASTER: names and values in turn, or a map. `None` if it is
     /// malformed.
-    pub(super) fn of_sentinel(reply: &Value) -> Option<Self> {
+    pub(super) fn from_sentinel(reply: &Value) -> Option<Self> {
         let fields: BTreeMap<String, String> =
             FromRedisValue::from_redis_value(reply.clone()).ok()?;
         let (host, port) = (fields.get("ip")?, fields.get("port")?);
@@ -72,7 +72,7 @@ impl Topology {
     }
 
     /// The same, but with `slot` owned by the node at `address`; `None` if it already is.
-    pub(super) fn with_moved(&self, slot: u16, address: &str) -> Option<Self> {
+    pub(super) fn move_slot(&self, slot: u16, address: &str) -> Option<Self> {
         if self.owner(slot).is_some_and(|owner| &*owner.address == address) {
             return None;
         }
@@ -180,11 +180,11 @@ mod tests {
     #[test]
     fn a_redirection_moves_one_slot() {
         let known = topology("$1\r\nb\r\n", "ib");
-        assert!(known.with_moved(8192, "b:2").is_none(), "it is there already");
-        let moved = known.with_moved(7, "b:2").unwrap();
+        assert!(known.move_slot(8192, "b:2").is_none(), "it is there already");
+        let moved = known.move_slot(7, "b:2").unwrap();
         assert_eq!((owner(&moved, 6), owner(&moved, 7), owner(&moved, 8)), ("a:1", "b:2", "a:1"));
         assert_eq!(moved.shard(7), moved.shard(8192));
-        let moved = moved.with_moved(7, "new:3").unwrap();
+        let moved = moved.move_slot(7, "new:3").unwrap();
         assert_eq!((owner(&moved, 7), moved.masters().len()), ("new:3", 3));
     }
 }

@@ -118,7 +118,7 @@ impl Watch {
             return;
         }
         // Another worker may change it in the same moment; the next redirection corrects that.
-        if let Some(moved) = self.topology().and_then(|known| known.with_moved(slot, address)) {
+        if let Some(moved) = self.topology().and_then(|known| known.move_slot(slot, address)) {
             self.topology.store(Some(Arc::new(moved)));
             self.read_again(link, |state| state.is_wanted = true);
         }
@@ -265,7 +265,7 @@ async fn ask(link: &Arc<Link>, node: &Arc<str>) -> Result<Topology, EngineError>
     let wrong = EngineError { cause: Cause::Cluster, ran: Execution::No };
     if let Some(master) = link.connector.sentinels_master() {
         let reply = query(["SENTINEL", "MASTER", master]).await?.extract_error();
-        let why = match reply.as_ref().map(Topology::of_sentinel) {
+        let why = match reply.as_ref().map(Topology::from_sentinel) {
             Ok(Some(topology)) => return Ok(topology),
             Ok(None) => "its answer can't be parsed".to_owned(),
             Err(error) => error.to_string(),

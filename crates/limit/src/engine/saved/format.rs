@@ -61,7 +61,7 @@ pub enum FormatError {
     Torn(u64),
     #[error("found bytes that do not match their digest in the block at byte {0}")]
     Digest(u64),
-    #[error("found a block at byte {0} that makes no sense")]
+    #[error("found an invalid block at byte {0}")]
     Nonsense(u64),
     #[error(
         "found counters under another store.key_secret, expected the one that they were counted under"
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_blocks_are_read_back() {
         let all = read(&written()).unwrap();
         let (kinds, payloads): (Vec<Kind>, Vec<Vec<u8>>) = all.into_iter().unzip();
         assert_eq!(kinds, [Kind::Header, Kind::Counters, Kind::End]);

@@ -551,7 +551,7 @@ mod tests {
 
     /// Both processes decide, and the new one has no room for all that the old one spent.
     #[test]
-    fn what_had_no_room_is_not_given_back_either() {
+    fn charges_without_room_are_not_given_back_either() {
         for program in ALL.into_iter().filter(|program| scripts::has_charge(program)) {
             let clock = Clock::virtual_at(START_US as i64);
             let (old, new, mut bytes) = (engine(&clock), engine(&clock), Vec::new());
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_the_new_process_does_not_have_is_told() {
+    fn a_program_that_the_new_process_does_not_have_is_reported() {
         static OTHER: Program = Program {
             name: "other",
             text: "return { take = take, give_back = give_back } -- another",

@@ -105,7 +105,7 @@ fn each_counter_goes_on_after_a_restart_but_leases_are_free() {
 }
 
 #[test]
-fn what_has_lost_its_meaning_while_the_machine_was_off_is_left_out() {
+fn counters_that_expired_while_the_machine_was_off_are_left_out() {
     let place = Place::new();
     let (engine, clock) = place.engine();
     let long = cell(&FIXED_WINDOW, "long", 10, 40 * 3_600 * SECOND_US, 10);
@@ -231,7 +231,7 @@ fn a_file_has_one_writer() {
 }
 
 #[test]
-fn what_could_not_be_saved_is_saved_later() {
+fn a_failed_save_is_made_up_for_later() {
     let place = Place::new();
     let folder = place.0.path().join("later");
     let path = folder.join("weir.snapshot");

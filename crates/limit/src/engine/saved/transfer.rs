@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_while_counters_are_sent_follows() {
+    fn changes_made_while_counters_are_sent_follow() {
         let (old, new) = (engine(1), engine(1));
         for tag in 0..2_000 {
             take(&old, tag);

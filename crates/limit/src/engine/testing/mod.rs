@@ -162,12 +162,13 @@ pub(super) struct TimedStore {
 }
 
 impl TimedStore {
-    /// In memory, without expiry, so that every counter is found again when the clock steps back.
+    /// A store in memory, without expiry, so that every counter is found again when the clock steps
+    /// back.
     pub(super) fn embedded() -> Self {
         Self::in_memory(Embedded::remembering)
     }
 
-    /// In memory, with expiry, as in the proxy.
+    /// A store in memory, with expiry, as in the proxy.
     pub(super) fn forgetting() -> Self {
         Self::in_memory(|embedded| embedded)
     }

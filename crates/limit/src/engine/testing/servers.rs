@@ -136,7 +136,7 @@ impl Cluster {
         Self::with(replicas, &[])
     }
 
-    /// With more arguments for the first node.
+    /// Starts a cluster with more arguments for the first node.
     pub(crate) fn with(replicas: usize, of_first: &[&str]) -> Self {
         let arguments = [
             "--cluster-enabled",

@@ -86,8 +86,8 @@ async fn a_quotas_debt_goes_to_the_stores_period_when_the_proxys_clock_is_off() 
     }
 }
 
-/// 1,000 tokens, replies that cost 500, told at their end, 64 callers at once. A charge that must
-/// fit is dropped at 900 of 1,000, and about a hundred more replies pass; a debt ends that.
+/// 1,000 tokens, replies that cost 500, reported at their end, 64 callers at once. A charge that
+/// must fit is dropped at 900 of 1,000, and about a hundred more replies pass; a debt ends that.
 #[tokio::test]
 async fn replies_are_not_let_through_while_their_callers_are_in_debt() {
     const CALLERS: usize = 64;

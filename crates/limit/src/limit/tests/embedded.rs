@@ -343,7 +343,7 @@ async fn a_full_engine_follows_the_fallback_and_charges_no_other_tag() {
 }
 
 #[tokio::test]
-async fn what_a_worker_remembers_is_bounded_and_a_new_scope_is_not_taken_for_an_old_one() {
+async fn a_workers_cache_is_bounded_and_a_new_scope_is_not_taken_for_an_old_one() {
     let rig = Rig::embedded();
     let space = |scope: &Arc<Scope>, limit: &str| {
         let algorithm = window(1, 1_000);

@@ -1,4 +1,4 @@
-//! What requests under way hold is told to those that are refused.
+//! What requests in flight hold is reported to those that are refused.
 
 use super::super::Ending;
 use super::redis_server::Server;
@@ -6,7 +6,7 @@ use super::settling::algorithms;
 use super::*;
 use crate::plan::LeakyBucket;
 
-/// Of 10 units, reserving `cost`.
+/// A limit of 10 units, reserving `cost`.
 fn reserving(algorithm: Algorithm, cost: u64) -> Limit {
     Limit { cost, refund: Refund::BySettle, ..Limit::new("l", "k", algorithm) }
 }
@@ -54,7 +54,7 @@ async fn a_refusal_tells_units_that_are_reserved_from_units_that_are_spent() {
 }
 
 #[tokio::test]
-async fn what_is_held_of_a_quota_for_ever_is_held_until_it_is_settled() {
+async fn units_of_a_quota_for_ever_are_held_until_they_are_settled() {
     let rig = Rig::embedded();
     let forever = Algorithm::Quota(crate::plan::Quota {
         amount: 10,
@@ -77,7 +77,7 @@ async fn what_is_held_of_a_quota_for_ever_is_held_until_it_is_settled() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_given_back_is_not_held() {
+async fn units_that_cannot_be_given_back_are_not_held() {
     let rig = Rig::embedded();
     for refund in [Refund::Never, Refund::Unsent, Refund::UpstreamError] {
         let limit = Limit { refund, ..reserving(algorithms(10)[0].clone(), 6) };

@@ -62,7 +62,7 @@ async fn a_proxy_whose_clock_is_off_decides_by_the_stores_time() {
 }
 
 #[tokio::test]
-async fn what_is_charged_later_is_charged_by_the_stores_time_too() {
+async fn later_charges_use_the_stores_time_too() {
     let server = Server::start();
     for off_us in OFF_US {
         for rig in Rig::both_at(&server, [START_US + off_us; 2]) {

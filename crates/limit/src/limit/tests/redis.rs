@@ -356,7 +356,7 @@ async fn a_dead_store_is_nothing_to_a_shadow() {
 }
 
 #[tokio::test]
-async fn what_a_dead_store_does_not_settle_is_counted() {
+async fn settling_calls_that_a_dead_store_loses_are_counted() {
     let mut server = Server::start();
     let rig = Rig::redis(server.port);
     let limit = refunded(daily("l", "k", 5), Refund::Unsent);

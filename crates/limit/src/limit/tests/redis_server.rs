@@ -70,7 +70,7 @@ impl Server {
         String::from_utf8(text).unwrap().trim_end().to_owned()
     }
 
-    /// From now on, every command that may write waits.
+    /// Makes every command that may write wait.
     pub(super) fn hold(&mut self) {
         self.command(&["CLIENT", "PAUSE", "600000", "WRITE"]);
     }

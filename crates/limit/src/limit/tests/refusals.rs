@@ -42,7 +42,7 @@ fn quick(which: usize) -> Algorithm {
 
 proptest! {
     #[test]
-    fn what_is_remembered_is_what_the_store_would_answer(
+    fn a_remembered_refusal_is_the_stores_answer(
         which in 0_usize..6,
         steps in prop::collection::vec((0_i64..400, 1_u64..4), 1..60),
     ) {

@@ -53,7 +53,7 @@ async fn an_edited_script_starts_afresh_and_edited_numbers_do_not() {
 }
 
 #[tokio::test]
-async fn what_a_script_took_is_given_back_and_its_retry_is_reported() {
+async fn units_that_a_script_took_are_given_back_and_its_retry_is_reported() {
     let settings = EngineSettings::Embedded(EmbeddedSettings::new(10_000));
     let engine =
         Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());

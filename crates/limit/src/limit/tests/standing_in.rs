@@ -105,7 +105,7 @@ async fn a_few_units_are_handed_back_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_after_it_was_handed_back_is_given_back_on_redis() {
+async fn units_given_back_after_they_were_handed_back_reach_redis() {
     let mut server = Server::start();
     let rig = with_share(&server, "1/1");
     // A log's units have names, which they lose when they are handed back.
@@ -198,7 +198,7 @@ async fn limits_that_refuse_nobody_keep_none_from_being_counted() {
 }
 
 #[tokio::test]
-async fn what_no_proxy_can_count_alone_is_denied() {
+async fn limits_that_no_proxy_can_count_alone_are_denied() {
     let mut server = Server::start();
     let rig = with_share(&server, "1/2");
     let alone = algorithms(30).into_iter().filter(|it| it.share(Share::WHOLE).is_none());

@@ -15,7 +15,7 @@ use crate::plan::{Calendar, Quota, SlidingWindowLog};
 
 /// The counters, each with the key that is its tag.
 const COUNTERS: [(&str, &str); 4] = [("a", "k"), ("b", "k"), ("c", "l"), ("d", "m")];
-/// Of these, the quota and the log. The others are windows.
+/// The indices of the quota and the log. The others are windows.
 const QUOTA: usize = 0;
 const LOG: usize = 3;
 /// Nothing comes back by itself while a case runs.
@@ -110,7 +110,7 @@ struct Used {
     resets: u64,
 }
 
-/// By counter.
+/// What is used, by counter.
 type AllUsed = HashMap<usize, Used>;
 
 /// A limit that was taken from, and how often its counter had been reset then.

@@ -93,7 +93,7 @@ fn a_take_counts_by_redis_own_time_and_is_given_back_and_reset() {
 }
 
 #[test]
-fn what_is_written_is_bounded_in_time_and_named_by_tag_and_key() {
+fn keys_on_redis_expire_and_are_named_by_tag_and_key() {
     let server = Server::start(&[]);
     let (engine, _) = single(&server);
     let limit = cell(&GCRA, "ttl", 10, 10 * SECOND_US, 10);
