@@ -17,7 +17,8 @@
 //!    access log.
 //!
 //! `plan`, `limit` and `engine` are the crate `weir-limit` in `crates/limit`, which knows no HTTP.
-//! `clock`, `telemetry` and TLS material are crates beside it. They are named here as if they were
+//! `listen`, `upstream`, `wire` and the HTTP/1.1 of both sides are `weir-http`, which knows no limit.
+//! `clock`, `telemetry` and TLS material are crates beside them. They are named here as if they were
 //! modules.
 //!
 //! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
@@ -42,7 +43,6 @@ pub mod cli;
 pub mod config;
 pub mod reload;
 
-pub mod listen;
 pub mod proxy;
 
 pub mod insight;
@@ -53,15 +53,13 @@ pub mod admin;
 pub mod fetch;
 pub mod otlp;
 pub mod replay;
-pub mod upstream;
 
-pub(crate) mod http1;
 pub mod spelling;
-pub mod wire;
 
 pub mod picture;
 
 pub use weir_clock as clock;
+pub use weir_http::{listen, upstream, wire};
 pub use weir_limit::{engine, limit, plan};
 pub use weir_telemetry as telemetry;
 

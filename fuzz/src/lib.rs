@@ -3,19 +3,19 @@
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "part of a larger crate")]
 
-#[path = "../../src/http1/mod.rs"]
+#[path = "../../crates/http/src/http1/mod.rs"]
 mod http1;
 mod wire;
 
-#[path = "../../src/http1/tests/check.rs"]
+#[path = "../../crates/http/src/http1/tests/check.rs"]
 mod check;
-#[path = "../../src/http1/tests/drive.rs"]
+#[path = "../../crates/http/src/http1/tests/drive.rs"]
 mod drive;
-#[path = "../../src/http1/tests/naive.rs"]
+#[path = "../../crates/http/src/http1/tests/naive.rs"]
 mod naive;
-#[path = "../../src/http1/tests/reference.rs"]
+#[path = "../../crates/http/src/http1/tests/reference.rs"]
 mod reference;
-#[path = "../../src/http1/tests/send.rs"]
+#[path = "../../crates/http/src/http1/tests/send.rs"]
 mod send;
 
 use weir_clock as clock;

@@ -1,32 +1,32 @@
 //! The part of Weir's `wire` that `http1` needs.
 
-#[path = "../../src/wire/body.rs"]
+#[path = "../../crates/http/src/wire/body.rs"]
 mod body;
-#[path = "../../src/wire/budget.rs"]
+#[path = "../../crates/http/src/wire/budget.rs"]
 mod budget;
-#[path = "../../src/wire/buffer.rs"]
+#[path = "../../crates/http/src/wire/buffer.rs"]
 mod buffer;
-#[path = "../../src/wire/content.rs"]
+#[path = "../../crates/http/src/wire/content.rs"]
 mod content;
-#[path = "../../src/wire/end.rs"]
+#[path = "../../crates/http/src/wire/end.rs"]
 mod end;
-#[path = "../../src/wire/fields.rs"]
+#[path = "../../crates/http/src/wire/fields.rs"]
 mod fields;
-#[path = "../../src/wire/known.rs"]
+#[path = "../../crates/http/src/wire/known.rs"]
 mod known;
-#[path = "../../src/wire/linger.rs"]
+#[path = "../../crates/http/src/wire/linger.rs"]
 mod linger;
-#[path = "../../src/wire/message.rs"]
+#[path = "../../crates/http/src/wire/message.rs"]
 mod message;
-#[path = "../../src/wire/pace.rs"]
+#[path = "../../crates/http/src/wire/pace.rs"]
 mod pace;
-#[path = "../../src/wire/read_on.rs"]
+#[path = "../../crates/http/src/wire/read_on.rs"]
 mod read_on;
-#[path = "../../src/wire/timeouts.rs"]
+#[path = "../../crates/http/src/wire/timeouts.rs"]
 mod timeouts;
-#[path = "../../src/wire/timer.rs"]
+#[path = "../../crates/http/src/wire/timer.rs"]
 mod timer;
-#[path = "../../src/wire/trailers.rs"]
+#[path = "../../crates/http/src/wire/trailers.rs"]
 mod trailers;
 
 pub use body::{Body, BodyError, Source};

@@ -123,7 +123,7 @@ fn assert_none(findings: &[Finding]) {
 }
 
 fn top() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// The files of all modules.

@@ -14,6 +14,7 @@ pub const COMMENT_CHARS_MAX: usize = 100;
 pub const OURS: &[(&str, &str)] = &[
     ("src/", ""),
     ("crates/limit/src/", ""),
+    ("crates/http/src/", ""),
     ("crates/clock/src/", "clock"),
     ("crates/telemetry/src/", "telemetry"),
     ("crates/tls/src/", "tls"),

@@ -373,7 +373,6 @@ impl<'h, H: Iterator<Item = (&'h str, &'h str)>> OneOfMany<'_, H> {
             .filter(|_| is_path)
             .ok_or_else(|| Unusable::of("target", self.target, "a path and perhaps a query"))?;
         let mut fields = Fields::new();
-        let target = fields.keep(target.as_str().as_bytes());
         fields.append(Known::Host, if self.host.is_empty() { HOST } else { self.host });
         for (name, value) in self.headers {
             let sent = !value.is_empty() && !name.eq_ignore_ascii_case("host");
@@ -390,7 +389,7 @@ impl<'h, H: Iterator<Item = (&'h str, &'h str)>> OneOfMany<'_, H> {
             20 | 30 => Version::HTTP_2,
             _ => Version::HTTP_11,
         };
-        Ok(Request::new(method, version, fields, target, None))
+        Ok(Request::for_target(method, version, fields, target.as_str()))
     }
 }
 

@@ -47,7 +47,7 @@ async fn a_drain_lets_it_go_on_until_the_grace_is_over() {
 
 #[tokio::test]
 async fn it_works_behind_tls_and_a_half_that_is_closed_leaves_the_other() {
-    let pki = crate::wire::pki::Pki::new();
+    let pki = crate::pki::Pki::new();
     let listener = super::certificates::listener(&[pki.server(&["api.example"])]);
     let server = start_tls(settings(), Some(super::certificates::tls(&listener)));
     let mut client = super::tls::Client::connect(&server, &pki.ca, "api.example").await.0;

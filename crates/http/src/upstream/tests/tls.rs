@@ -7,7 +7,7 @@ use rustls::server::WebPkiClientVerifier;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::wire::pki::{IssuedCertificate, Pki};
+use crate::pki::{IssuedCertificate, Pki};
 use weir_tls::{ClientTls, Identity, Pem, provider};
 
 fn pem(text: &str) -> Pem {

@@ -23,11 +23,11 @@ static READ_ON: AtomicUsize = AtomicUsize::new(0);
 static NONE_LEFT: Notify = Notify::const_new();
 
 /// How long the rest of a body is read, if its reader goes away.
-pub(crate) struct ReadOn {
+pub struct ReadOn {
     /// The longest time. Zero: not at all.
-    pub(crate) wait: Duration,
+    pub wait: Duration,
     /// Whether it may go on: not any more once a shutdown cuts what is under way.
-    pub(crate) may: Box<dyn Fn() -> bool + Send>,
+    pub may: Box<dyn Fn() -> bool + Send>,
 }
 
 impl ReadOn {

@@ -92,6 +92,13 @@ impl Request {
         }
     }
 
+    /// A request for a path and query, or for `*`.
+    #[must_use]
+    pub fn for_target(method: Method, version: Version, mut fields: Fields, target: &str) -> Self {
+        let target = fields.keep(target.as_bytes());
+        Self::new(method, version, fields, target, None)
+    }
+
     /// The path and query, or `*`. Empty if the target is only an authority.
     #[must_use]
     pub fn target(&self) -> &str {

@@ -46,7 +46,7 @@ pub(super) struct Content {
 }
 
 /// Is shown a body's content, piece by piece.
-pub(crate) type Observer = Box<dyn FnMut(&[u8]) + Send>;
+pub type Observer = Box<dyn FnMut(&[u8]) + Send>;
 
 /// What is done beside the reader with what it reads.
 struct Watch {

@@ -57,7 +57,7 @@ async fn a_trusted_proxys_connections_are_many_clients() {
 
 #[tokio::test]
 async fn a_tls_client_over_the_bound_is_closed_before_its_handshake() {
-    let pki = crate::wire::pki::Pki::new();
+    let pki = crate::pki::Pki::new();
     let server = start_tls(
         ConnectionSettings { connections_per_address_max: 1, ..settings() },
         Some(tls::api(&pki)),
@@ -122,7 +122,7 @@ async fn a_client_that_has_sent_nothing_yet_gives_way_too() {
 
 #[tokio::test]
 async fn a_tls_client_that_has_not_begun_its_handshake_gives_way_too() {
-    let pki = crate::wire::pki::Pki::new();
+    let pki = crate::pki::Pki::new();
     let server =
         start_tls(ConnectionSettings { connections_max: 1, ..settings() }, Some(tls::api(&pki)));
     let mut silent = server.connect().await;

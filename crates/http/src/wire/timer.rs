@@ -16,7 +16,7 @@ use tokio::time::{self, Sleep, sleep_until};
 
 /// A deadline, and the runtime's timer once one was needed.
 #[derive(Debug, Default)]
-pub(crate) struct Timer {
+pub struct Timer {
     sleep: Option<Pin<Box<CachedSleep>>>,
     deadline: Option<Instant>,
 }
@@ -56,22 +56,23 @@ impl CachedSleep {
 
 impl Timer {
     /// Sets the deadline. It does not wake the task, which must poll afterwards.
-    pub(crate) fn arm(&mut self, deadline: Instant) {
+    pub fn arm(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
 
     /// Removes the deadline. The task may still be woken once for nothing.
-    pub(crate) fn disarm(&mut self) {
+    pub fn disarm(&mut self) {
         self.deadline = None;
     }
 
     /// Whether there is a deadline.
-    pub(crate) fn is_armed(&self) -> bool {
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
         self.deadline.is_some()
     }
 
     /// Ready once when the deadline has passed. Pending without a deadline.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(deadline) = self.deadline.map(time::Instant::from_std) else {
             return Poll::Pending;
         };

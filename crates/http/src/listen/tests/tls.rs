@@ -4,7 +4,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::certificates::{client, handshake, listener, pem, tls};
 use super::*;
-use crate::wire::pki::Pki;
+use crate::pki::Pki;
 
 /// A client over TLS and HTTP/1.1.
 pub(super) struct Client(pub(super) TlsStream<TcpStream>);
@@ -197,7 +197,7 @@ async fn a_client_whose_certificate_expires_can_not_resume_its_session() {
 /// A client that shows this certificate.
 fn with_certificate(
     pki: &Pki,
-    issued: &crate::wire::pki::IssuedCertificate,
+    issued: &crate::pki::IssuedCertificate,
 ) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(pem("ca.pem", &pki.ca).certificates().unwrap()[0].clone()).unwrap();
@@ -214,7 +214,7 @@ fn with_certificate(
 #[tokio::test]
 async fn a_clients_certificate_is_asked_for_verified_and_named() {
     let (pki, stranger) = (Pki::new(), Pki::new());
-    let with = |issued: &crate::wire::pki::IssuedCertificate| with_certificate(&pki, issued);
+    let with = |issued: &crate::pki::IssuedCertificate| with_certificate(&pki, issued);
     for required in [true, false] {
         let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required };
         let server = start_tls(

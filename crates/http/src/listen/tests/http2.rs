@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use super::certificates::{client, handshake, listener, tls};
 use super::*;
 use crate::clock;
-use crate::wire::pki::Pki;
+use crate::pki::Pki;
 
 #[derive(Clone)]
 struct LocalExecutor;

@@ -182,7 +182,7 @@ impl Body {
     /// is read as long as `read_on` says, and shown too. The hooks are called after that, and learn
     /// that the body was dropped, and whether its rest was read to the end.
     #[must_use]
-    pub(crate) fn watched(self, see: Observer, read_on: ReadOn) -> Self {
+    pub fn watched(self, see: Observer, read_on: ReadOn) -> Self {
         self.with(|content| content.watched(see, read_on))
     }
 

@@ -19,9 +19,6 @@ mod linger;
 mod message;
 mod network;
 mod pace;
-#[cfg(test)]
-#[path = "../../crates/tls/src/pki.rs"]
-pub(crate) mod pki;
 mod read_on;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -30,11 +27,11 @@ mod timer;
 mod trailers;
 
 pub use body::{Body, BodyError, Source};
-pub use budget::buffered_bytes;
-pub(crate) use budget::{Charge, counted};
+pub use budget::{Charge, buffered_bytes, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
+pub use content::Observer;
 pub(crate) use delegate::{DisconnectedStream, delegate_write};
 pub use descriptors::is_out_of_descriptors;
 pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
@@ -45,9 +42,8 @@ pub use message::{InterimFilter, InterimSender, Request, Response, Stream, Upgra
 pub use network::Network;
 pub(crate) use pace::Pace;
 pub use pace::Rate;
-pub(crate) use read_on::ReadOn;
-pub use read_on::wait_for_read_on;
-pub(crate) use timer::Timer;
+pub use read_on::{ReadOn, wait_for_read_on};
+pub use timer::Timer;
 pub use trailers::TrailerFilter;
 
 /// A body that is complete in memory.

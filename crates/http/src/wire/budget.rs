@@ -62,22 +62,24 @@ fn count(bytes: isize) {
 
 /// A number of bytes that is counted until it is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Charge(usize);
+pub struct Charge(usize);
 
 impl Charge {
     /// A charge of no bytes.
-    pub(crate) const fn nothing() -> Self {
+    #[must_use]
+    pub const fn nothing() -> Self {
         Self(0)
     }
 
     /// A charge of so many bytes.
-    pub(crate) fn of(bytes: usize) -> Self {
+    #[must_use]
+    pub fn of(bytes: usize) -> Self {
         hold(bytes);
         Self(bytes)
     }
 
     /// Changes the charge.
-    pub(crate) fn set(&mut self, bytes: usize) {
+    pub fn set(&mut self, bytes: usize) {
         if bytes != self.0 {
             count(signed(bytes) - signed(std::mem::replace(&mut self.0, bytes)));
         }
@@ -93,7 +95,8 @@ impl Drop for Charge {
 }
 
 /// The same bytes, counted until the last slice of them is dropped.
-pub(crate) fn counted(bytes: Bytes) -> Bytes {
+#[must_use]
+pub fn counted(bytes: Bytes) -> Bytes {
     if bytes.len() < PIECE_BYTES_MIN {
         return bytes;
     }

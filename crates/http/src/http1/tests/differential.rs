@@ -86,7 +86,7 @@ fn every_case_is_read_as_hyper_reads_it() {
 /// Inputs that the fuzz targets found.
 #[test]
 fn the_corpus_holds() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let check = |target: &str, check: &dyn Fn(&[u8])| {
         let mut files: Vec<_> = std::fs::read_dir(corpus.join(target))
             .unwrap()
