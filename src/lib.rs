@@ -17,9 +17,9 @@
 //!    access log.
 //!
 //! `plan`, `limit` and `engine` are the crate `weir-limit` in `crates/limit`, which knows no HTTP.
-//! `listen`, `upstream`, `wire` and the HTTP/1.1 of both sides are `weir-http`, which knows no limit.
-//! `clock`, `telemetry` and TLS material are crates beside them. They are named here as if they were
-//! modules.
+//! `listen`, `upstream`, `wire` and the HTTP/1.1 of both sides are `weir-http`, which knows no
+//! limit. `clock`, `telemetry` and TLS material are crates beside them. They are named here as if
+//! they were modules.
 //!
 //! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
 //! tell while they stream. [`insight`] remembers for the operator what was decided.
