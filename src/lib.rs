@@ -46,25 +46,19 @@ pub mod reload;
 pub mod proxy;
 
 pub mod insight;
-pub mod inspect;
-pub mod policy;
 
 pub mod admin;
 pub mod fetch;
 pub mod otlp;
-pub mod replay;
 
 pub mod spelling;
 
-pub mod picture;
-
 pub use weir_clock as clock;
+pub use weir_host::{inspect, policy};
 pub use weir_http::{listen, upstream, wire};
-pub use weir_limit::{engine, limit, plan};
+pub use weir_limit::{engine, limit};
+pub use weir_plan as plan;
+pub use weir_replay::{picture, replay};
 pub use weir_telemetry as telemetry;
 
 pub use app::App;
-
-/// What the tests include from `fuzz/` names the crate as another one would.
-#[cfg(test)]
-extern crate self as weir;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-#[path = "../../build/guest.rs"]
+#[path = "../../crates/host/build/guest.rs"]
 mod build;
 
 /// `examples/policies/api-key`, as the module that an operator would name in `wasm = "..."`.
@@ -21,7 +21,9 @@ pub(crate) fn reply_cost() -> PathBuf {
 
 /// The module of one of the workspace's policies, built in a target directory of its own.
 fn module(package: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Of the workspace, from whichever of its packages this is included in.
+    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = above.filter(|folder| folder.join("wasm-sdk").is_dir()).next().expect("the workspace");
     let target_dir = Path::new(env!("OUT_DIR")).join("guests");
     let modules =
         build::build(root, &[package], &target_dir).unwrap_or_else(|error| panic!("{error}"));

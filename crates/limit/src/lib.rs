@@ -8,11 +8,12 @@
 
 pub mod engine;
 pub mod limit;
-pub mod plan;
 
 #[cfg(test)]
 #[path = "../../tls/src/pki.rs"]
 mod pki;
+
+pub use weir_plan as plan;
 
 use weir_clock as clock;
 use weir_telemetry as telemetry;

@@ -135,7 +135,7 @@ fn told(message: &str) {
 }
 
 fn manifest(manifest: &wit::Manifest) {
-    match facts(&weir::proxy::fact_names(), manifest) {
+    match facts(&weir::policy::fuzzing::known_facts(), manifest) {
         Ok([request, response]) => {
             for all in [&request, &response] {
                 let mut once = all.clone();

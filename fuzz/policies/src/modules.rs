@@ -20,7 +20,7 @@ fn runtime() -> &'static Arc<Runtime> {
     RUNTIME.get_or_init(|| {
         let settings =
             RuntimeSettings { instances: 4, cache: CacheFolder::Off, ..RuntimeSettings::default() };
-        Runtime::with(&settings, weir::proxy::fact_names()).expect("a runtime")
+        Runtime::with(&settings, weir::policy::fuzzing::known_facts()).expect("a runtime")
     })
 }
 

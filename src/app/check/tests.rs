@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use super::*;
-use crate::policy::tests::guest;
+
+#[path = "../../../tests/harness/guest.rs"]
+mod guest;
 
 const API: &str = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n";
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";

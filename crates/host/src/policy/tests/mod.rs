@@ -18,23 +18,23 @@ mod worst;
 use super::*;
 use crate::telemetry::{Label as _, names};
 
-#[path = "../../../fuzz/policies/src/answers.rs"]
+#[path = "../../../../../fuzz/policies/src/answers.rs"]
 #[expect(unreachable_pub, reason = "for the crate that has it outside the tests")]
 mod any_answer;
-#[path = "../../../fuzz/policies/src/modules.rs"]
+#[path = "../../../../../fuzz/policies/src/modules.rs"]
 #[expect(unreachable_pub, reason = "for the crate that has it outside the tests")]
 mod any_module;
-#[path = "../../../tests/harness/damage.rs"]
+#[path = "../../../../../tests/harness/damage.rs"]
 mod damage;
-#[path = "../../../tests/harness/guest.rs"]
-pub(crate) mod guest;
+#[path = "../../../../../tests/harness/guest.rs"]
+mod guest;
 
 const LIMITS: &str = r#"{"limits": [{"name": "per-minute", "algorithm": "fixed_window", "quota": 100, "period": "1m"},
     {"name": "burst", "algorithm": "gcra", "quota": 10, "period": "1s", "burst": 20}]}"#;
 
 /// The inputs of a fuzz target, with their names.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     let all: Vec<_> =
         files.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect();
@@ -45,7 +45,7 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
 /// One for all tests: an engine reserves address space for a thousand instances.
 fn runtime() -> Arc<Runtime> {
     static RUNTIME: std::sync::OnceLock<Arc<Runtime>> = std::sync::OnceLock::new();
-    RUNTIME.get_or_init(|| Runtime::new(crate::proxy::fact_names()).unwrap()).clone()
+    RUNTIME.get_or_init(|| Runtime::new(fuzzing::known_facts()).unwrap()).clone()
 }
 
 fn settings(module: Module, config: &str) -> Settings {
@@ -77,7 +77,7 @@ fn bytes(bytes: Vec<u8>) -> Module {
 fn wat(name: &str) -> Module {
     bytes(
         wat::parse_file(
-            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name),
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests").join(name),
         )
         .unwrap(),
     )

@@ -64,7 +64,7 @@ fn the_log_is_as_long_as_the_settings_allow() {
 #[test]
 fn a_full_pool_names_its_setting_and_is_overload() {
     let pool = RuntimeSettings { instances: 2, ..RuntimeSettings::default() };
-    let runtime = Runtime::with(&pool, crate::proxy::fact_names()).unwrap();
+    let runtime = Runtime::with(&pool, fuzzing::known_facts()).unwrap();
     let metrics = Metrics::new(1);
     let policy = Policy::build(&runtime, &settings(misbehaving(), "{}"), &metrics).unwrap();
     let start = || Instance::start(&policy.pre, &policy.bounds, "{}").map(|(instance, _)| instance);
@@ -88,7 +88,7 @@ fn a_guest_that_is_too_large_for_the_pool_is_told_the_caps() {
         cache: CacheFolder::Off,
         ..RuntimeSettings::default()
     };
-    let runtime = Runtime::with(&pool, crate::proxy::fact_names()).unwrap();
+    let runtime = Runtime::with(&pool, fuzzing::known_facts()).unwrap();
     for (cap, text) in [
         (
             "`core_instances` (2)",
@@ -121,7 +121,7 @@ fn a_guest_that_is_too_large_for_the_pool_is_told_the_caps() {
 fn a_larger_stack_is_used() {
     let of = |stack_bytes| {
         let pool = RuntimeSettings { instances: 2, stack_bytes, ..RuntimeSettings::default() };
-        let runtime = Runtime::with(&pool, crate::proxy::fact_names()).unwrap();
+        let runtime = Runtime::with(&pool, fuzzing::known_facts()).unwrap();
         Policy::build(&runtime, &settings(misbehaving(), "{}"), &Metrics::new(1)).unwrap()
     };
     let (small, large) = (of(64 << 10), of(1 << 20));

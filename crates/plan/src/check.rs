@@ -123,7 +123,7 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::super::{Alignment, Calendar, PERIOD_MS_MAX, Plan, Rate};
     use super::*;
-    use crate::plan::{
+    use crate::{
         Concurrency, Debt, FixedWindow, Gcra, LeakyBucket, Quota, Script, SlidingWindowBuckets,
         SlidingWindowCounter, SlidingWindowLog,
     };

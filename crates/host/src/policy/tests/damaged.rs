@@ -30,7 +30,7 @@ fn damaged_modules_and_components_cost_at_most_their_loading() {
     // Nothing of this belongs into the cache.
     let off =
         RuntimeSettings { instances: 2, cache: CacheFolder::Off, ..RuntimeSettings::default() };
-    let runtime = Runtime::with(&off, crate::proxy::fact_names()).unwrap();
+    let runtime = Runtime::with(&off, fuzzing::known_facts()).unwrap();
     let (originals, mut random) = (originals(), fastrand::Rng::with_seed(SEED));
     let (mut refused, mut failed) = (0, 0);
     for round in 0..rounds {

@@ -17,7 +17,7 @@
 
 wasmtime::component::bindgen!({
     world: "policy",
-    path: "wasm-sdk/wit",
+    path: "../../wasm-sdk/wit",
     imports: { "weir:policy/host.verify": trappable },
 });
 
@@ -26,7 +26,7 @@ pub(super) use self::weir::policy::{host, types};
 use wasmtime::component::TypedFunc;
 
 /// The contract's text, with which a plain module is made into a component.
-pub(super) const WIT: &str = include_str!("../../wasm-sdk/wit/policy.wit");
+pub(super) const WIT: &str = include_str!("../../../../wasm-sdk/wit/policy.wit");
 /// The interface that a guest exports.
 pub(super) const HANDLER: &str = "weir:policy/handler@1.0.0";
 /// The interfaces that a guest may import.

@@ -1,8 +1,8 @@
 //! The types that policy, limiter and proxy share: what a policy asks for ([`Plan`]) and the result
 //! ([`Outcome`]).
 //!
-//! Plain data that is checked on construction: a [`Plan`] keeps every range below. This module
-//! depends on no other module, and knows neither HTTP nor Wasm nor Redis.
+//! Plain data that is checked on construction: a [`Plan`] keeps every range below. It knows neither
+//! HTTP nor Wasm nor Redis.
 
 mod adjustment;
 mod check;
@@ -157,3 +157,8 @@ impl Limit {
         self.tag.as_deref().unwrap_or(&self.key)
     }
 }
+
+/// The README's example runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

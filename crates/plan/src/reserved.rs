@@ -2,7 +2,7 @@
 //! no HTTP, only names. The list is in the SDK, which refuses these fields when a policy is
 //! configured.
 
-const LIST: &str = include_str!("../../../../wasm-sdk/reserved-fields.txt");
+const LIST: &str = include_str!("../../../wasm-sdk/reserved-fields.txt");
 
 /// Whether `text` is a token (RFC 9110, section 5.6.2): what a field's name, or a cookie's, may be.
 #[must_use]

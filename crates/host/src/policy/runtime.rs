@@ -259,7 +259,7 @@ mod tests {
         let of_all = RuntimeSettings::default();
         let decide = |config: &Config| {
             let policy = Policy::build(
-                &Runtime::of(config, &of_all, crate::proxy::fact_names(), Clock::system()).unwrap(),
+                &Runtime::of(config, &of_all, crate::policy::fuzzing::known_facts(), Clock::system()).unwrap(),
                 &settings,
                 &Metrics::new(1),
             )
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn while_requests_are_served_policies_are_built_at_low_priority() {
         let few = RuntimeSettings { instances: 1, ..RuntimeSettings::default() };
-        let runtime = Runtime::with(&few, crate::proxy::fact_names()).unwrap();
+        let runtime = Runtime::with(&few, crate::policy::fuzzing::known_facts()).unwrap();
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let threads = |runtime: &Runtime| {
             runtime.aside(|| {

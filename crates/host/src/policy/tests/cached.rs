@@ -28,7 +28,7 @@ fn a_start_with_ten_cached_policies_is_quick() {
     };
     let started = |settings: &RuntimeSettings| {
         let began: Instant = monotonic();
-        let runtime = Runtime::with(settings, crate::proxy::fact_names()).unwrap();
+        let runtime = Runtime::with(settings, fuzzing::known_facts()).unwrap();
         for nth in 0..POLICIES {
             // Some refuse this configuration, once they are loaded, instantiated and called.
             let built = Policy::build(&runtime, &settings_of(module(nth)), &Metrics::new(1));
@@ -59,7 +59,7 @@ fn cached_code_decides_as_compiled_code_does() {
         ..RuntimeSettings::default()
     };
     let decide = || {
-        let runtime = Runtime::with(&cached, crate::proxy::fact_names()).unwrap();
+        let runtime = Runtime::with(&cached, fuzzing::known_facts()).unwrap();
         let settings = settings(shipped("client-ip"), LIMITS);
         let policy = Policy::build(&runtime, &settings, &Metrics::new(1)).unwrap();
         policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()

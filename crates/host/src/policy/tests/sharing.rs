@@ -41,7 +41,7 @@ fn with_isolation_nothing_is_left_in_the_memory_of_an_instance() {
     let mut settings = settings(misbehaving(), "{}");
     settings.isolated = true;
     let pool = RuntimeSettings { instances: 1, ..RuntimeSettings::default() };
-    let runtime = Runtime::with(&pool, crate::proxy::fact_names()).unwrap();
+    let runtime = Runtime::with(&pool, fuzzing::known_facts()).unwrap();
     let policy = Policy::build(&runtime, &settings, &Metrics::new(1)).unwrap();
     for _ in 0..20 {
         assert_eq!(key(&policy, &[("query", "keep-a")]), "before: ");

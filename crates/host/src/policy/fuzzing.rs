@@ -1,0 +1,75 @@
+//! For the fuzz targets of `fuzz/policies`: answers as a guest gives them, and what becomes of
+//! them. Not part of any build but theirs and that of the tests.
+
+use super::{Decision, FactNames, KnownFacts, Member, Settlement, answer};
+
+pub use super::abi::weir::policy::types;
+
+/// Checks and converts what `decide` answered.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decision(answer: types::Decision, scripts: &[String]) -> Result<Decision, String> {
+    answer::decision(answer, scripts)
+}
+
+/// Checks and converts what `settle` answered.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn settlement(answer: types::Settlement) -> Result<Settlement, String> {
+    answer::settlement(answer)
+}
+
+/// Checks the facts that a manifest names: those of requests, then those of replies.
+///
+/// # Errors
+/// For each unknown name, what was found and what was expected.
+pub fn facts(
+    known: &KnownFacts,
+    manifest: &types::Manifest,
+) -> Result<[Vec<String>; 2], Vec<(String, String)>> {
+    let request = known.of_request(&manifest.request_facts)?;
+    let response = known.of_response(&manifest.response_facts)?;
+    Ok([request, response])
+}
+
+/// The facts that a shipped policy or one of the tests names. In Weir the proxy says which there
+/// are.
+#[must_use]
+pub fn known_facts() -> KnownFacts {
+    KnownFacts {
+        request: FactNames {
+            single: vec![
+                "method",
+                "scheme",
+                "authority",
+                "path",
+                "query",
+                "client-ip",
+                "route",
+                "request.length",
+                "http.version",
+                "tls.sni",
+                "tls.client.subject",
+                "body.type",
+                "body.bytes",
+                "bearer",
+                "upstream-path",
+            ],
+            families: vec![
+                ("header.", Member::Token),
+                ("cookie.", Member::Token),
+                ("query.", Member::Text),
+                ("path.", Member::Text),
+                ("form.", Member::Text),
+                ("body:", Member::Pointer),
+                ("body.json:", Member::Pointer),
+            ],
+        },
+        response: FactNames {
+            single: vec!["request.bytes", "response.bytes", "duration-ms", "reply.source"],
+            families: vec![("header.", Member::Token), ("trailer.", Member::Token)],
+        },
+    }
+}
