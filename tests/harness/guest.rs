@@ -23,7 +23,8 @@ pub(crate) fn reply_cost() -> PathBuf {
 fn module(package: &str) -> PathBuf {
     // Of the workspace, from whichever of its packages this is included in.
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    let root = above.filter(|folder| folder.join("wasm-sdk").is_dir()).next().expect("the workspace");
+    let root =
+        above.filter(|folder| folder.join("wasm-sdk").is_dir()).next().expect("the workspace");
     let target_dir = Path::new(env!("OUT_DIR")).join("guests");
     let modules =
         build::build(root, &[package], &target_dir).unwrap_or_else(|error| panic!("{error}"));

@@ -118,7 +118,15 @@ fn link_targets(line: &str) -> Vec<&str> {
 /// Where a path in backticks may start: at `folder`, at each folder above it, or where modules are.
 fn bases(folder: &str) -> impl Iterator<Item = &str> {
     let above = folder.match_indices('/').map(|(at, _)| &folder[..at]);
-    above.chain([folder, "", "src", "crates/limit/src", "crates/http/src", "crates/host/src", "crates/replay/src"])
+    above.chain([
+        folder,
+        "",
+        "src",
+        "crates/limit/src",
+        "crates/http/src",
+        "crates/host/src",
+        "crates/replay/src",
+    ])
 }
 
 /// `path` as seen from `folder`, with `..` resolved.

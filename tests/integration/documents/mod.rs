@@ -4,3 +4,4 @@
 mod bench;
 mod examples;
 mod guides;
+mod pages;

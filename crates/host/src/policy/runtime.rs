@@ -259,7 +259,13 @@ mod tests {
         let of_all = RuntimeSettings::default();
         let decide = |config: &Config| {
             let policy = Policy::build(
-                &Runtime::of(config, &of_all, crate::policy::fuzzing::known_facts(), Clock::system()).unwrap(),
+                &Runtime::of(
+                    config,
+                    &of_all,
+                    crate::policy::fuzzing::known_facts(),
+                    Clock::system(),
+                )
+                .unwrap(),
                 &settings,
                 &Metrics::new(1),
             )

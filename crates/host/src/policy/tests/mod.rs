@@ -34,7 +34,8 @@ const LIMITS: &str = r#"{"limits": [{"name": "per-minute", "algorithm": "fixed_w
 
 /// The inputs of a fuzz target, with their names.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let folder =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     let all: Vec<_> =
         files.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect();

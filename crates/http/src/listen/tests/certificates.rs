@@ -7,8 +7,8 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::clock::Clock;
-use crate::telemetry::Mistake;
 use crate::pki::{IssuedCertificate, Pki};
+use crate::telemetry::Mistake;
 use weir_tls::{Identity, Pem};
 
 pub(super) fn pem(path: &str, text: &str) -> Pem {

@@ -195,10 +195,7 @@ async fn a_client_whose_certificate_expires_can_not_resume_its_session() {
 }
 
 /// A client that shows this certificate.
-fn with_certificate(
-    pki: &Pki,
-    issued: &crate::pki::IssuedCertificate,
-) -> rustls::ClientConfig {
+fn with_certificate(pki: &Pki, issued: &crate::pki::IssuedCertificate) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(pem("ca.pem", &pki.ca).certificates().unwrap()[0].clone()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(weir_tls::provider())
