@@ -57,6 +57,24 @@ fn each_dependency_has_its_reason() {
 }
 
 #[test]
+fn a_decision_has_a_date_its_context_and_what_was_decided() {
+    let mut seen = 0;
+    for file in tracked() {
+        let Some(name) = file.path.strip_prefix("docs/design/") else { continue };
+        if name == "README.md" {
+            continue;
+        }
+        for part in ["\nDate: 20", "\n## Context\n", "\n## Decision\n"] {
+            assert!(file.text.contains(part), "{name} has no {part:?}");
+        }
+        let index = page("design/README.md");
+        assert!(index.contains(&format!("]({name})")), "docs/design/README.md lacks {name}");
+        seen += 1;
+    }
+    assert!(seen > 20, "{seen}");
+}
+
+#[test]
 fn the_contents_and_the_index_have_every_page() {
     let is_page = |path: &str| {
         path.strip_prefix("docs/").filter(|rest| rest.ends_with(".md")).map(str::to_owned)
