@@ -1,7 +1,7 @@
 # The entry points. `make` alone lists them. Anything longer than a line is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long chaos lint check bench setup
+.PHONY: help run test test-all test-long chaos lint check bench setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -9,8 +9,11 @@ help: ## List the targets
 run: ## Install what a build needs, build, and start the demo on 127.0.0.1:8080
 	@scripts/run.sh
 
-test: ## Install what the tests need, then run all checks and tests
+test: ## Formatting and the tests that need Rust and Redis alone
 	@scripts/test.sh
+
+test-all: ## What CI runs: lint, all tests, other people's programs, faults, instructions per request
+	@scripts/test-all.sh
 
 test-long: ## The random tests of the algorithms with two million decisions on a real Redis
 	@scripts/test-long.sh
@@ -18,7 +21,7 @@ test-long: ## The random tests of the algorithms with two million decisions on a
 chaos: ## Break Redis under load in every way that Weir must survive, and write docs/chaos.md (twelve minutes plus the build)
 	@scripts/chaos.sh
 
-lint: ## Formatting, clippy and luacheck only
+lint: ## Formatting, clippy, luacheck, cargo-deny, and whether the fuzz targets compile
 	@scripts/lint.sh
 
 check: ## Check proxy.toml
@@ -27,5 +30,5 @@ check: ## Check proxy.toml
 bench: ## Compare Weir with nginx, HAProxy and nginx + Lua + Redis: CPU microseconds per request (nine minutes plus the build)
 	@benches/compare.sh
 
-setup: ## Install everything that run and test need, and do nothing else
-	@scripts/setup.sh build test
+setup: ## Install everything that run and test-all need, and do nothing else
+	@scripts/setup.sh build test lint interop

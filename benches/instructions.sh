@@ -9,7 +9,7 @@
 # Also sends large heads of many kinds, each within the limits, and fails if one costs more than
 # a few times what an ordinary head of its size costs: nobody may keep a core busy with few bytes.
 #
-# A count does not depend on the machine's load, so this is part of `make test`. It counts our own
+# A count does not depend on the machine's load, so this is part of `make test-all`. It counts our own
 # code at opt-level 3 on top of the tests' dependencies (see Cargo.toml; no LTO), so that only our
 # own crate has to be built. The shipped binary needs fewer instructions, but what becomes more
 # expensive here becomes more expensive there. See benches/README.md.

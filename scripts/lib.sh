@@ -62,3 +62,14 @@ has_browser() {
     done
     return 1
 }
+
+# more_threads: most tests wait for a socket, a server or a process, so more of them than there are
+# cores run at once.
+more_threads() {
+    local cores
+    cores=$(nproc 2> /dev/null || sysctl -n hw.ncpu 2> /dev/null || echo 2)
+    export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * cores))}"
+}
+
+# Where setup.sh installs the tools that cargo builds, out of the way of those of other projects.
+TOOLS=${CARGO_TARGET_DIR:-target}/tools

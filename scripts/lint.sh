@@ -6,6 +6,11 @@ scripts/setup.sh build lint
 export_wasm_choice
 say "Formatting"
 cargo fmt --all --check
+say "Licences, sources and duplicates of dependencies"
+# Not `advisories`: their database is on GitHub, which a build may not reach, and a new advisory
+# would fail a commit that has nothing to do with it. deny.toml says how to check them.
+"$TOOLS/bin/cargo-deny" --locked --workspace check --hide-inclusion-graph \
+    --deny unmatched-skip --deny unnecessary-skip bans licenses sources
 say "Lua"
 luacheck lua benches examples/scripts
 say "Clippy, warnings denied"

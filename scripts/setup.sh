@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the named parts need: `build` (no root needed with rustup), `lint`, `test`, `bench`.
-# Prints what it does, and what to type if it can't.
+# Installs what the named parts need: `build` (no root needed with rustup), `test` (Redis), `lint`,
+# `interop` (other people's programs), `bench`. Prints what it does, and what to type if it can't.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # ---- Packages ------------------------------------------------------------------------------------
@@ -102,10 +102,6 @@ component() { # NAME PROBE
     rustup component add "$1"
 }
 
-components() {
-    component rustfmt fmt
-    component clippy clippy
-}
 
 # Whether C can be compiled for WebAssembly.
 has_wasm_clang() {
@@ -117,46 +113,62 @@ has_wasm_clang() {
     return $found
 }
 
-# packages_for lint|test: installs the missing packages with one command, in case it has to be typed
+# add_missing PART: adds the packages of a part that are missing to `missing`.
+add_missing() {
+    local mac=no
+    [[ $(uname -s) != Darwin ]] || mac=yes
+    case $1 in
+        test)
+            if ! have redis-server || ! have redis-cli; then
+                if [[ $mac == yes ]]; then missing+=(redis); else missing+=(redis-server); fi
+            fi
+            ;;
+        lint)
+            if ! have luacheck; then
+                if [[ $mac == yes ]]; then missing+=(luacheck); else missing+=(lua-check); fi
+            fi
+            ;;
+        interop)
+            # The tests of skewed clocks are built on Linux only.
+            if [[ $mac == no ]] && ! compgen -G '/usr/lib/*/faketime/libfaketime.so.1' > /dev/null; then missing+=(faketime); fi
+            # For benches/instructions.sh; it does not exist for macOS.
+            if [[ $mac == no ]] && ! have valgrind; then missing+=(valgrind); fi
+            # Real clients and upstreams for both sides of Weir. Debian's nginx is in a folder that
+            # is rarely on the PATH.
+            have curl || missing+=(curl)
+            if ! have nginx && [[ ! -x /usr/sbin/nginx ]]; then
+                if [[ $mac == yes ]]; then missing+=(nginx); else missing+=(nginx-light); fi
+            fi
+            if ! some_python > /dev/null; then
+                if [[ $mac == yes ]]; then missing+=(python3); else missing+=(python3-venv); fi
+            fi
+            # Loads docs/prometheus and asks what docs/grafana asks.
+            have promtool || missing+=(prometheus)
+            # Upstreams for the tests of spellings. lighttpd is in a folder that is rarely on the
+            # PATH.
+            if ! have php; then
+                if [[ $mac == yes ]]; then missing+=(php); else missing+=(php-cli); fi
+            fi
+            have lighttpd || [[ -x /usr/sbin/lighttpd ]] || missing+=(lighttpd)
+            have perl || missing+=(perl)
+            # npm, which installs the Node.js of the tests.
+            if ! have node || ! have npm; then
+                if [[ $mac == yes ]]; then missing+=(node); else missing+=(nodejs npm); fi
+            fi
+            # Apple's clang has no such target: the policy in C is tested on Linux only.
+            if [[ $mac == no ]] && ! has_wasm_clang; then missing+=(clang lld wasi-libc libclang-rt-dev-wasm32); fi
+            # A browser for the tests of the live page, and a font, since the page has none of its
+            # own. Homebrew has it as a cask; see browser().
+            if [[ $mac == no && -z ${WEIR_NO_BROWSER:-} ]] && ! has_browser; then missing+=(chromium fonts-liberation); fi
+            ;;
+    esac
+}
+
+# packages_for PART ...: installs the missing packages with one command, in case it has to be typed
 # by hand.
 packages_for() {
-    local missing=() mac=no
-    [[ $(uname -s) != Darwin ]] || mac=yes
-    if ! have luacheck; then
-        if [[ $mac == yes ]]; then missing+=(luacheck); else missing+=(lua-check); fi
-    fi
-    if [[ $1 == test ]]; then
-        if ! have redis-server || ! have redis-cli; then
-            if [[ $mac == yes ]]; then missing+=(redis); else missing+=(redis-server); fi
-        fi
-        # The tests of skewed clocks are built on Linux only.
-        if [[ $mac == no ]] && ! compgen -G '/usr/lib/*/faketime/libfaketime.so.1' > /dev/null; then missing+=(faketime); fi
-        # For benches/instructions.sh; it does not exist for macOS.
-        if [[ $mac == no ]] && ! have valgrind; then missing+=(valgrind); fi
-        # Real clients and upstreams for both sides of Weir. Debian's nginx is in a folder that is
-        # rarely on the PATH.
-        have curl || missing+=(curl)
-        if ! have nginx && [[ ! -x /usr/sbin/nginx ]]; then
-            if [[ $mac == yes ]]; then missing+=(nginx); else missing+=(nginx-light); fi
-        fi
-        if ! some_python > /dev/null; then
-            if [[ $mac == yes ]]; then missing+=(python3); else missing+=(python3-venv); fi
-        fi
-        # Loads docs/prometheus and asks what docs/grafana asks.
-        have promtool || missing+=(prometheus)
-        # Upstreams for the tests of spellings. lighttpd is in a folder that is rarely on the PATH.
-        if ! have php; then
-            if [[ $mac == yes ]]; then missing+=(php); else missing+=(php-cli); fi
-        fi
-        have lighttpd || [[ -x /usr/sbin/lighttpd ]] || missing+=(lighttpd)
-        have perl || missing+=(perl)
-        # npm, which installs the Node.js of the tests.
-        if ! have node || ! have npm; then
-            if [[ $mac == yes ]]; then missing+=(node); else missing+=(nodejs npm); fi
-        fi
-        # Apple's clang has no such target: the policy in C is tested on Linux only.
-        if [[ $mac == no ]] && ! has_wasm_clang; then missing+=(clang lld wasi-libc libclang-rt-dev-wasm32); fi
-    fi
+    local missing=() part
+    for part in "$@"; do add_missing "$part"; done
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 
@@ -174,16 +186,22 @@ packages_for_bench() {
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 
-# A browser for the tests of the live page. Without one these tests fail, unless WEIR_NO_BROWSER=1
-# leaves them out.
+# There must be a browser, unless WEIR_NO_BROWSER=1 leaves out the tests that need one.
 browser() {
-    if has_browser; then return; fi
-    if [[ $(uname -s) == Darwin ]]; then
-        say "There is no browser: brew install --cask chromium, or WEIR_NO_BROWSER=1 to test without one"
-        return
-    fi
-    # With a font, since the page has none of its own. In a shell of its own: a failure is no end.
-    (install chromium fonts-liberation) || say "There is no browser: install one, or WEIR_NO_BROWSER=1 to test without one"
+    if [[ -n ${WEIR_NO_BROWSER:-} ]] || has_browser; then return; fi
+    die "there is no browser for the tests of the live page" \
+        "Debian, Ubuntu: sudo apt-get install chromium fonts-liberation" \
+        "macOS: brew install --cask chromium" \
+        "To leave these tests out: WEIR_NO_BROWSER=1 make test-all"
+}
+
+# The version of cargo-deny that deny.toml is written for, built by cargo: a few minutes, once.
+deny_version=0.20.2
+deny_tool() {
+    if [[ $("$TOOLS/bin/cargo-deny" --version 2> /dev/null) == "cargo-deny $deny_version" ]]; then return; fi
+    say "Installing cargo-deny into $TOOLS (two minutes on two cores)"
+    cargo install cargo-deny --quiet --locked --version "$deny_version" --root "$TOOLS" ||
+        die "cargo could not install cargo-deny" "It needs crates.io, or a registry in its place (.cargo/config.toml)."
 }
 
 redis_version() {
@@ -251,21 +269,33 @@ node_packages() {
     fi
 }
 
+packages=()
 for part in "$@"; do
     case $part in
         build)
             toolchain
             wasm
             ;;
-        lint)
-            components
-            packages_for lint
-            ;;
+        test | lint | interop) packages+=("$part") ;;
+        bench) ;;
+        *) die "setup.sh knows build, test, lint, interop and bench, not $part" ;;
+    esac
+done
+# All packages at once, in case root has to type the command.
+((${#packages[@]} == 0)) || packages_for "${packages[@]}"
+for part in "$@"; do
+    case $part in
         test)
-            components
-            packages_for test
-            browser
+            component rustfmt fmt
             redis_version
+            ;;
+        lint)
+            component rustfmt fmt
+            component clippy clippy
+            deny_tool
+            ;;
+        interop)
+            browser
             curl_version
             python_packages
             node_packages
@@ -274,6 +304,5 @@ for part in "$@"; do
             packages_for_bench
             redis_version
             ;;
-        *) die "setup.sh knows build, lint, test and bench, not $part" ;;
     esac
 done

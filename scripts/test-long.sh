@@ -7,7 +7,7 @@
 # to proptest-regressions/; commit it.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-scripts/setup.sh build test
+scripts/setup.sh build test interop
 export_wasm_choice
 export WEIR_DECISIONS="${WEIR_DECISIONS:-2000000}" PROPTEST_CASES="${PROPTEST_CASES:-10000}"
 say "$WEIR_DECISIONS decisions, $PROPTEST_CASES histories of each algorithm"

@@ -167,6 +167,8 @@ fn arguments(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--only" => all.only.push(value()?),
             "--page" => all.page = Some(value()?.into()),
             "--weir" => all.run.weir = Some(program(&value()?)?),
+            // `cargo bench` of everything: nothing of this is a benchmark.
+            "--bench" => all.only.push(word),
             "--skip" | "--test-threads" | "--format" | "--color" => drop(value()?),
             option if option.starts_with('-') => {}
             name => all.only.push(name.to_owned()),

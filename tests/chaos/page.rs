@@ -23,7 +23,7 @@ page is written by `make chaos`. Of ALL lines, MISSED missed what is required, a
     scripts/chaos.sh --only 4        one row, by number or name, without writing the page
     cargo test --test chaos -- 4     the short form of a row
 
-A short form of the same rows is part of `make test`: each fault once and briefly, with long
+A short form of the same rows is part of `make test-all`: each fault once and briefly, with long
 deadlines, judged by counts alone.
 
 Each row but the last starts a Redis Cluster of three masters, where a row needs them with one

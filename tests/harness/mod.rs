@@ -5,10 +5,12 @@
 pub mod browser;
 pub mod client;
 pub mod cluster;
+pub mod contents;
 pub mod counting;
 pub mod curl;
 pub mod cut;
 pub mod damage;
+pub mod dashboards;
 pub mod flood;
 pub mod guest;
 #[cfg(target_os = "linux")]

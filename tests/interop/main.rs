@@ -15,7 +15,15 @@
 mod harness;
 
 mod clients;
-mod endurance;
+mod curl;
+mod guides;
 mod languages;
 mod live_page;
+mod new_policy;
 mod oracle;
+mod prometheus;
+mod traces;
+// libfaketime works elsewhere, but only on Linux does it reliably leave the monotonic clock alone.
+#[cfg(target_os = "linux")]
+mod clocks;
+mod endurance;

@@ -3,5 +3,4 @@
 #[allow(dead_code, reason = "parts of the benchmark that only measuring needs")]
 mod bench;
 mod examples;
-mod guides;
 mod pages;

@@ -112,7 +112,10 @@ fn an_upload_that_its_upstream_has_answered_and_takes_no_more_of_is_let_go() {
     let mut sender = client.try_clone().unwrap();
     let sending = std::thread::spawn(move || {
         let piece = [b'x'; 64 << 10];
-        while sender.write_all(&piece).is_ok() {}
+        // As long as it is read. A pause, so that this does not occupy two cores until then.
+        while sender.write_all(&piece).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     });
     let mut answer = Vec::new();
     let _ = client.read_to_end(&mut answer);

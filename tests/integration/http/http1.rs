@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::harness::client::{raw, statuses};
-use crate::harness::curl::curl;
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
@@ -12,30 +11,6 @@ const SILENCE: Duration = Duration::from_millis(700);
 
 fn day(quota: u32) -> String {
     format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"")
-}
-
-#[tokio::test]
-async fn an_upload_that_waits_for_100_gets_it_when_admitted_and_only_then() {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&simple(&upstream.url(), &[&day(1)]).text());
-    let ask = b"POST /up HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n";
-    let body = vec![b'z'; 2 << 20];
-    let path = weir.folder().join("body");
-    std::fs::write(&path, body).unwrap();
-    let data = format!("@{}", path.display());
-    let admitted = curl(
-        weir.http,
-        "http://api.example/up",
-        &["-H", "Expect: 100-continue", "--data-binary", &data],
-    )
-    .await;
-    assert_eq!((admitted.exit, admitted.status), (0, 200), "{admitted:?}");
-    assert!(admitted.text.starts_with("HTTP/1.1 100 Continue"), "{admitted:?}");
-    assert_eq!(upstream.last().body.len(), 2 << 20);
-    // Refused: the client is told at once, and is never asked for its body.
-    let refused = raw(weir.http, ask, SILENCE);
-    assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
-    assert_eq!(upstream.count(), 1);
 }
 
 #[tokio::test]

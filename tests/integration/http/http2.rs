@@ -4,7 +4,6 @@ use bytes::Bytes;
 use rustix::process::Signal;
 
 use crate::harness::client::Tally;
-use crate::harness::curl::curl;
 use crate::harness::pki::Pki;
 use crate::harness::tls::{HOST, Http2};
 use crate::harness::toml::simple;
@@ -14,36 +13,6 @@ use crate::harness::{TIMEOUT, eventually_async};
 
 fn day(quota: u32) -> String {
     format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"")
-}
-
-#[tokio::test]
-async fn curl_is_served_by_prior_knowledge_and_told_of_its_limits() {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&simple(&upstream.url(), &[&day(2)]).text());
-    for expected in [200, 200, 429] {
-        let reply = curl(
-            weir.http,
-            "http://api.example/x",
-            &["--http2-prior-knowledge", "-H", "X-Tea: earl grey"],
-        )
-        .await;
-        assert_eq!(
-            (reply.exit, reply.status, reply.version.as_str()),
-            (0, expected, "2"),
-            "{reply:?}"
-        );
-        assert!(
-            reply.text.contains("ratelimit: \"day\";r=") && reply.text.contains("x-request-id: "),
-            "{reply:?}"
-        );
-    }
-    let seen = upstream.last();
-    assert_eq!(seen.header("x-tea").as_deref(), Some("earl grey"));
-    assert!(seen.header("host").is_some_and(|host| host.starts_with(HOST)), "{seen:?}");
-    // HTTP/2 is not spoken after an HTTP/1.1 upgrade, which RFC 9113 has withdrawn: the request is
-    // served as HTTP/1.1.
-    let upgrade = curl(weir.http, "http://api.example/x", &["--http2"]).await;
-    assert_eq!((upgrade.status, upgrade.version.as_str()), (429, "1.1"), "{upgrade:?}");
 }
 
 #[tokio::test]

@@ -10,6 +10,3 @@ mod windows;
 // They control Redis' clock.
 #[cfg(target_os = "linux")]
 mod classics;
-// libfaketime works elsewhere, but only on Linux does it reliably leave the monotonic clock alone.
-#[cfg(target_os = "linux")]
-mod clocks;

@@ -4,7 +4,6 @@ use serde_json::Value;
 
 use crate::harness::client::{get, raw};
 use crate::harness::eventually;
-use crate::harness::test_proxy::TestProxy;
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::{Upstream, listener};
 use crate::harness::weir::Weir;
@@ -112,25 +111,6 @@ async fn fields_that_show_more_of_a_client_are_in_no_line_by_default() {
     }
     for present in ["timestamp", "request_id", "client", "method", "route", "duration_ms"] {
         assert!(!line[present].is_null(), "{present}: {line}");
-    }
-}
-
-#[test]
-fn the_connection_of_a_client_is_named() {
-    let upstream = Upstream::start();
-    let toml = simple(&upstream.url(), &[LIMIT]);
-    let fields = ["path", "host", "protocol", "tls_version"];
-    let chosen = format!("access = \"all\"\naccess_fields = {fields:?}");
-    let proxy = TestProxy::start_text(&toml, |text| text.replace("access = \"off\"", &chosen));
-    let protocols = ["HTTP/1.1", "HTTP/2", "HTTP/1.1", "HTTP/2"];
-    for (index, (way, protocol)) in proxy.ways().iter().zip(protocols).enumerate() {
-        let path = format!("/{index}");
-        way.curl(&path, &[]);
-        let line = line_of(&proxy.weir, &path);
-        assert_eq!(line["protocol"], protocol, "{}", way.name);
-        let tls = if index < 2 { Value::Null } else { "TLSv1.3".into() };
-        assert_eq!(line["tls_version"], tls, "{}", way.name);
-        assert!(way.url.ends_with(line["host"].as_str().unwrap()), "{}: {line}", way.name);
     }
 }
 

@@ -6,6 +6,7 @@ mod curl;
 mod grpc;
 mod httpx;
 mod llm;
+mod nginx;
 mod sse;
 mod websockets;
 

@@ -11,15 +11,15 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, binary};
 
 const PAGES: [&str; 9] = [
-    include_str!("../../../docs/redis.md"),
-    include_str!("../../../docs/operations.md"),
-    include_str!("../../../docs/reloads.md"),
-    include_str!("../../../docs/upgrades.md"),
-    include_str!("../../../docs/documents.md"),
-    include_str!("../../../docs/admin.md"),
-    include_str!("../../../docs/tracing.md"),
-    include_str!("../../../docs/access-log.md"),
-    include_str!("../../../docs/warnings.md"),
+    include_str!("../../docs/redis.md"),
+    include_str!("../../docs/operations.md"),
+    include_str!("../../docs/reloads.md"),
+    include_str!("../../docs/upgrades.md"),
+    include_str!("../../docs/documents.md"),
+    include_str!("../../docs/admin.md"),
+    include_str!("../../docs/tracing.md"),
+    include_str!("../../docs/access-log.md"),
+    include_str!("../../docs/warnings.md"),
 ];
 
 /// The blocks of a language in these pages.
@@ -139,7 +139,7 @@ fn the_configurations_of_the_guides_have_no_errors() {
 /// docs/metrics.md has all metrics; `tests/tidy` holds it to the code.
 #[test]
 fn the_metrics_that_the_guides_name_exist() {
-    let listed: BTreeSet<&str> = include_str!("../../../docs/metrics.md")
+    let listed: BTreeSet<&str> = include_str!("../../docs/metrics.md")
         .lines()
         .filter_map(|line| line.strip_prefix("| `weir_")?.split('`').next())
         .collect();

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# `make test-all`: setup, all checks, all tests. The same on a fresh machine, on a developer's
+# machine and in CI. What is missing and can't be installed is an error.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+scripts/setup.sh build test lint interop
+scripts/lint.sh
+export_wasm_choice
+# As many cases as take some seconds. `make test` tries fewer, `make test-long` many more.
+export WEIR_DAMAGED_MODULES="${WEIR_DAMAGED_MODULES:-400}"
+say "Tests"
+more_threads
+cargo test --workspace
+say "Other people's programs, and faults of Redis"
+cargo test --workspace --test interop --test chaos
+# Callgrind runs on Linux only.
+if [[ $(uname -s) == Linux ]]; then
+    say "Instructions per request"
+    benches/instructions.sh
+fi
