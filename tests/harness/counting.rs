@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::TIMEOUT;
+use super::server::Server;
 
 /// How long a `slow` request takes.
 const SLOW: Duration = Duration::from_millis(20);
@@ -58,33 +58,18 @@ pub struct Counting {
     pub address: SocketAddr,
     book: Shared,
     hold: watch::Sender<bool>,
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    _server: Server,
 }
 
 impl Counting {
     pub fn start() -> Self {
-        let listener = super::upstream::listener();
-        listener.set_nonblocking(true).expect("a socket that doesn't block");
-        let address = listener.local_addr().expect("an address");
         let (hold, held) = watch::channel(true);
-        let (stop, mut stopped) = watch::channel(false);
         let book = Shared::default();
         let serving = Arc::clone(&book);
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-                tokio::select! {
-                    () = serve(listener, serving, held) => {}
-                    _ = stopped.wait_for(|stopped| *stopped) => {}
-                }
-            });
+        let server = Server::start(super::upstream::listener(), move |stream| {
+            serve(stream, Arc::clone(&serving), held.clone())
         });
-        Self { address, book, hold, stop, thread: Some(thread) }
+        Self { address: server.address, book, hold, _server: server }
     }
 
     pub fn url(&self) -> String {
@@ -110,32 +95,15 @@ impl Counting {
     }
 }
 
-impl Drop for Counting {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 fn lock(book: &Shared) -> MutexGuard<'_, Book> {
     book.lock().expect("no panic while it is held")
 }
 
-async fn serve(listener: tokio::net::TcpListener, book: Shared, held: watch::Receiver<bool>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let _ = stream.set_nodelay(true);
-        let (book, held) = (Arc::clone(&book), held.clone());
-        tokio::spawn(async move {
-            let service =
-                service_fn(move |request| reply(request, Arc::clone(&book), held.clone()));
-            // A proxy whose client goes away closes in the middle of a request, and the response's
-            // future is dropped.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-        });
-    }
+async fn serve(stream: TcpStream, book: Shared, held: watch::Receiver<bool>) {
+    let service = service_fn(move |request| reply(request, Arc::clone(&book), held.clone()));
+    // A proxy whose client goes away closes in the middle of a request, and the response's future
+    // is dropped.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
 /// A request in flight, until it is answered or its proxy is gone.

@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -19,10 +18,11 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::pki::IssuedCertificate;
+use super::server::Server;
 
 const PIECE: &[u8] = &[0; 64 << 10];
 
@@ -32,8 +32,7 @@ pub struct Flood {
     pub address: SocketAddr,
     scheme: &'static str,
     sent: Arc<AtomicU64>,
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    _server: Server,
 }
 
 /// The protocol; with TLS if it is given a certificate.
@@ -52,26 +51,12 @@ impl Flood {
     pub(crate) fn with(speaks: Speaks, identity: Option<&IssuedCertificate>) -> Self {
         let tls = identity.map(|identity| acceptor(speaks, identity));
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let listener = super::upstream::listener();
-        listener.set_nonblocking(true).expect("a socket that doesn't block");
-        let address = listener.local_addr().expect("an address");
-        let (stop, mut stopped) = watch::channel(false);
         let sent = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&sent);
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-                tokio::select! {
-                    () = serve(listener, speaks, tls, counter) => {}
-                    _ = stopped.wait_for(|stopped| *stopped) => {}
-                }
-            });
+        let server = Server::start(super::upstream::listener(), move |stream| {
+            serve(stream, speaks, tls.clone(), Arc::clone(&counter))
         });
-        Self { address, scheme, sent, stop, thread: Some(thread) }
+        Self { address: server.address, scheme, sent, _server: server }
     }
 
     pub fn url(&self) -> String {
@@ -81,15 +66,6 @@ impl Flood {
     /// Bytes that its connections have accepted so far, for all bodies.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Flood {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -111,26 +87,14 @@ pub(crate) fn acceptor(speaks: Speaks, identity: &IssuedCertificate) -> TlsAccep
     TlsAcceptor::from(Arc::new(config))
 }
 
-async fn serve(
-    listener: tokio::net::TcpListener,
-    speaks: Speaks,
-    tls: Option<TlsAcceptor>,
-    sent: Arc<AtomicU64>,
-) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let _ = stream.set_nodelay(true);
-        let (sent, tls) = (Arc::clone(&sent), tls.clone());
-        tokio::spawn(async move {
-            match tls {
-                Some(tls) => {
-                    if let Ok(stream) = tls.accept(stream).await {
-                        talk(stream, speaks, sent).await;
-                    }
-                }
-                None => talk(stream, speaks, sent).await,
+async fn serve(stream: TcpStream, speaks: Speaks, tls: Option<TlsAcceptor>, sent: Arc<AtomicU64>) {
+    match tls {
+        Some(tls) => {
+            if let Ok(stream) = tls.accept(stream).await {
+                talk(stream, speaks, sent).await;
             }
-        });
+        }
+        None => talk(stream, speaks, sent).await,
     }
 }
 

@@ -26,6 +26,7 @@ pub mod pki;
 pub mod process;
 pub mod python;
 pub mod redis;
+pub mod server;
 #[cfg(target_os = "linux")]
 pub mod terminal;
 pub mod test_proxy;

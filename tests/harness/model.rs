@@ -10,7 +10,6 @@ mod shapes;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -19,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use super::server::Server;
 use frames::Piece;
 use shapes::Call;
 
@@ -161,34 +161,19 @@ pub struct Model {
     pub address: SocketAddr,
     state: Arc<State>,
     release: watch::Sender<bool>,
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    _server: Server,
 }
 
 impl Model {
     pub fn start() -> Self {
-        let listener = super::upstream::listener();
-        listener.set_nonblocking(true).expect("a socket that doesn't block");
-        let address = listener.local_addr().expect("an address");
         let (release, released) = watch::channel(false);
-        let (stop, mut stopped) = watch::channel(false);
         let (reply, truths) = (Mutex::default(), Mutex::default());
         let state = Arc::new(State { reply, truths, released });
         let serving = Arc::clone(&state);
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-                tokio::select! {
-                    () = accept(listener, serving) => {}
-                    _ = stopped.wait_for(|stopped| *stopped) => {}
-                }
-            });
+        let server = Server::start(super::upstream::listener(), move |stream| {
+            serve(stream, Arc::clone(&serving))
         });
-        Self { address, state, release, stop, thread: Some(thread) }
+        Self { address: server.address, state, release, _server: server }
     }
 
     pub fn url(&self) -> String {
@@ -217,25 +202,9 @@ impl Model {
     }
 }
 
-impl Drop for Model {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-async fn accept(listener: tokio::net::TcpListener, state: Arc<State>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let _ = stream.set_nodelay(true);
-        let state = Arc::clone(&state);
-        tokio::spawn(async move {
-            let mut connection = Connection { stream, read: Vec::new(), state };
-            while connection.exchange().await.is_some() {}
-        });
-    }
+async fn serve(stream: TcpStream, state: Arc<State>) {
+    let mut connection = Connection { stream, read: Vec::new(), state };
+    while connection.exchange().await.is_some() {}
 }
 
 /// A connection of a client.

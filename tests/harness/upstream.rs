@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -11,6 +10,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
+
+use super::server::Server;
 
 /// Requests that are recorded, at most.
 const SEEN_MAX: usize = 10_000;
@@ -58,8 +59,7 @@ pub struct Upstream {
     pub address: SocketAddr,
     state: Arc<State>,
     hold: watch::Sender<bool>,
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    _server: Server,
 }
 
 impl Upstream {
@@ -70,10 +70,7 @@ impl Upstream {
 
     /// The same on a socket of the test's own.
     pub fn on(listener: std::net::TcpListener) -> Self {
-        listener.set_nonblocking(true).expect("a socket that doesn't block");
-        let address = listener.local_addr().expect("an address");
         let (hold, held) = watch::channel(false);
-        let (stop, mut stopped) = watch::channel(false);
         let answer = Answer {
             status: 200,
             headers: Vec::new(),
@@ -81,20 +78,8 @@ impl Upstream {
         };
         let state = Arc::new(State { answer: Mutex::new(answer), book: Mutex::default(), held });
         let serving = Arc::clone(&state);
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-                tokio::select! {
-                    () = serve(listener, serving) => {}
-                    _ = stopped.wait_for(|stopped| *stopped) => {}
-                }
-            });
-        });
-        Self { address, state, hold, stop, thread: Some(thread) }
+        let server = Server::start(listener, move |stream| serve(stream, Arc::clone(&serving)));
+        Self { address: server.address, state, hold, _server: server }
     }
 
     pub fn url(&self) -> String {
@@ -153,30 +138,14 @@ pub fn listener() -> std::net::TcpListener {
     socket.into()
 }
 
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-async fn serve(listener: tokio::net::TcpListener, state: Arc<State>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let _ = stream.set_nodelay(true);
-        let state = Arc::clone(&state);
-        state.book.lock().expect("no panic while it is held").connections += 1;
-        tokio::spawn(async move {
-            let service = service_fn(move |request| reply(request, Arc::clone(&state)));
-            // In some tests, a proxy that goes away in the middle of a request is the point.
-            let _ = http1::Builder::new()
-                .max_buf_size(1 << 20)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-        });
-    }
+async fn serve(stream: tokio::net::TcpStream, state: Arc<State>) {
+    state.book.lock().expect("no panic while it is held").connections += 1;
+    let service = service_fn(move |request| reply(request, Arc::clone(&state)));
+    // In some tests, a proxy that goes away in the middle of a request is the point.
+    let _ = http1::Builder::new()
+        .max_buf_size(1 << 20)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
 async fn reply(
