@@ -58,7 +58,7 @@ pub use weir_host::{inspect, policy};
 pub use weir_http::{listen, upstream, wire};
 pub use weir_limit::{engine, limit};
 pub use weir_plan as plan;
-pub use weir_replay::{picture, replay};
+pub use weir_replay::{chart, replay};
 pub use weir_telemetry as telemetry;
 
 pub use app::App;

@@ -22,9 +22,8 @@ pub(crate) fn reply_cost() -> PathBuf {
 /// The module of one of the workspace's policies, built in a target directory of its own.
 fn module(package: &str) -> PathBuf {
     // Of the workspace, from whichever of its packages this is included in.
-    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    let root =
-        above.filter(|folder| folder.join("wasm-sdk").is_dir()).next().expect("the workspace");
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = above.find(|folder| folder.join("wasm-sdk").is_dir()).expect("the workspace");
     let target_dir = Path::new(env!("OUT_DIR")).join("guests");
     let modules =
         build::build(root, &[package], &target_dir).unwrap_or_else(|error| panic!("{error}"));

@@ -60,7 +60,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "otlp",
             "fetch",
             "admin",
-            "picture",
+            "chart",
             "replay",
             "wire",
             "clock",
@@ -122,8 +122,8 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("telemetry", &[]),
     ("tls", &[]),
-    ("replay", &["picture", "plan"]),
-    ("picture", &[]),
+    ("replay", &["chart", "plan"]),
+    ("chart", &[]),
 ];
 
 /// Modules that may use only a few items of another: user, used, items.

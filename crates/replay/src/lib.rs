@@ -6,7 +6,7 @@
 //!
 //! Knows no policy and no engine: whoever uses it decides each request.
 
-pub mod picture;
+pub mod chart;
 pub mod replay;
 
 use weir_plan as plan;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::html::{Severity, badge, moment};
 use crate::app::reloads::{Record, ReloadEnd};
-use crate::picture::escaped;
+use crate::chart::escaped;
 use crate::reload::Reason;
 
 /// One reload as an item of a list.

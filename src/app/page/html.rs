@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::picture::{Unit, escaped};
+use crate::chart::{Unit, escaped};
 
 /// A table with a caption, which a screen reader says first.
 pub(super) struct Table {
@@ -125,7 +125,7 @@ fn class(kind: Kind) -> &'static str {
         Kind::Name => " class=\"name\"",
         Kind::Text => "",
         Kind::Number => " class=\"number\"",
-        Kind::Picture => " class=\"picture-cell\"",
+        Kind::Picture => " class=\"chart-cell\"",
         Kind::Detail => " class=\"detail\"",
     }
 }

@@ -23,9 +23,9 @@ use tokio::time::MissedTickBehavior;
 
 use super::Instance;
 use crate::admin::{Events, SendOutcome, event, page_paths};
+use crate::chart::escaped;
 use crate::clock;
 use crate::engine::{EngineError, Settings};
-use crate::picture::escaped;
 use crate::telemetry::{Label as _, names};
 use crate::wire::Body;
 use history::History;

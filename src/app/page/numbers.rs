@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::history::{DECISIONS, History, REPLIES, Totals};
 use super::html::{NOTHING, rate, thousands, time};
-use crate::picture::{AxisScale, Chart, Layout, Series, Unit, escaped};
+use crate::chart::{AxisScale, Chart, Layout, Series, Unit, escaped};
 use crate::telemetry::{HistogramSnapshot, Metrics, names};
 
 /// Seconds over which the rates of now are taken.

@@ -6,8 +6,8 @@ use super::Store;
 use super::history::{Growth, History, Sum};
 use super::html::{Cell, Column, Kind, NOTHING, Severity, Table, badge, moment, span, thousands};
 use crate::app::build::ConfigBuild;
+use crate::chart::{escaped, spark};
 use crate::engine::{Settings, SnapshotSettings};
-use crate::picture::{escaped, spark};
 use crate::policy::Module;
 use crate::telemetry::{Metrics, names};
 

@@ -8,11 +8,11 @@ use super::suggest::Point;
 use super::tally::{Counts, LimitTally, VERDICTS};
 use super::text::{are, counts, cut, many, percent, suggestion};
 use super::time::shown;
-use crate::picture::{AxisScale, Bars, Chart, Layout, Mark, Series, Unit, escaped};
+use crate::chart::{AxisScale, Bars, Chart, Layout, Mark, Series, Unit, escaped};
 use crate::plan::algorithm_text;
 
 const STYLE: &str = include_str!("page.css");
-/// Bars of a picture, at most.
+/// Bars of a chart, at most.
 const BARS_MAX: usize = 12;
 /// The factor between the largest and the smallest quota of a curve up to which its axis is linear.
 /// On a longer one, what small quotas do would be a line at its left end.
@@ -202,7 +202,7 @@ impl ReplayReport {
     }
 }
 
-/// The picture of what other quotas would refuse; empty where they were not counted.
+/// The chart of what other quotas would refuse; empty where they were not counted.
 fn curve(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
     let Some((curve, suggestion)) =
         quotas.and_then(|quotas| Some((quotas.curve.as_deref()?, &quotas.suggestion)))
@@ -221,7 +221,7 @@ fn curve(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
             now.into_iter().chain(other.map(|other| ("suggested quota", other))).collect()
         }
     };
-    // For readers who can't see the picture: its values at the marks.
+    // For readers who can't see the chart: its values at the marks.
     let mut description = format!("{}.", capital(&super::text::suggestion(limit, quotas, share)));
     for (name, quota) in &marks {
         if let Some(Point { requests, keys, .. }) = curve.iter().find(|it| it.quota == *quota) {

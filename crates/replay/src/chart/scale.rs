@@ -17,7 +17,7 @@ pub enum Unit {
     Share,
 }
 
-/// Values of an axis to places in a picture.
+/// Values of an axis to places in a chart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     from: (f64, f64),

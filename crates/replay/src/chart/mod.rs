@@ -1,6 +1,6 @@
 //! Small pictures as SVG: values over time or over another number, and values side by side.
 //!
-//! A picture is a text to put into a page. Its colours are classes, so the page chooses them for
+//! A chart is a text to put into a page. Its colours are classes, so the page chooses them for
 //! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label`,
 //! `mark` and `mark-label`. Its title and description are what a screen reader says.
 
@@ -12,7 +12,7 @@ pub use scale::{Unit, short};
 
 use scale::{Scale, log_ticks, ticks};
 
-/// Width of a picture in its own units. A page scales it.
+/// Width of a chart in its own units. A page scales it.
 const WIDTH: f64 = 640.0;
 /// Height of a chart.
 const HEIGHT: f64 = 206.0;
@@ -114,7 +114,7 @@ pub struct Bars {
 }
 
 impl Chart {
-    /// The picture, with a legend if there are several series.
+    /// The chart, with a legend if there are several series.
     #[must_use]
     pub fn svg(&self) -> String {
         let series = self.laid_out();
@@ -254,7 +254,7 @@ impl Chart {
 }
 
 impl Bars {
-    /// The picture.
+    /// The chart.
     #[must_use]
     pub fn svg(&self) -> String {
         let rows = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
