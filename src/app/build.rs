@@ -16,7 +16,7 @@ use crate::insight;
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::otlp::Collector;
-use crate::policy::{self, CacheFolder, Policy, Runtime, RuntimeSettings};
+use crate::policy::{self, Policy, Runtime, RuntimeSettings};
 use crate::proxy::{self, Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
 use crate::reload::Watch;
 use crate::telemetry::{self, Doubt, DoubtKind, Metrics, Mistake};
@@ -451,30 +451,6 @@ impl ConfigBuild {
     /// Applies changed settings to an engine that is taken over.
     pub(super) fn resize_engine(&self) {
         self.engine.resize(&self.engine_settings);
-    }
-
-    /// Settings that `next` changes and a running process can't change.
-    pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
-        let addresses = |built: &Self| {
-            built.listeners.iter().map(|settings| settings.address).collect::<Vec<_>>()
-        };
-        let address = |built: &Self| built.admin.as_ref().map(|admin| admin.address);
-        let cache =
-            |built: &Self| (built.policy_runtime.cache.clone(), built.policy_runtime.cache_bytes);
-        let pool = |built: &Self| RuntimeSettings {
-            cache: CacheFolder::Off,
-            cache_bytes: 0,
-            ..built.policy_runtime.clone()
-        };
-        let changed = [
-            (setting::LISTENERS, addresses(self) != addresses(next)),
-            (setting::ADMIN_ADDRESS, address(self) != address(next)),
-            (setting::WORKERS, self.workers != next.workers),
-            (setting::POLICY_RUNTIME, pool(self) != pool(next)),
-            (setting::CACHE_FOLDER, cache(self) != cache(next)),
-            (setting::SHUTDOWN_GRACE, self.shutdown_grace != next.shutdown_grace),
-        ];
-        changed.into_iter().filter_map(|(setting, changed)| changed.then_some(setting)).collect()
     }
 }
 

@@ -551,9 +551,6 @@ impl Reloader {
         telemetry::apply(&built.log);
         built.warn(Some(current));
         built.prepare();
-        for setting in current.needs_restart(&built) {
-            tracing::warn!(setting, "this setting changed, but is applied only at a restart");
-        }
         let changes = Changes::between(&current.outline, &built.outline);
         reloads::log(&changes);
         let built = built.started_as(current);

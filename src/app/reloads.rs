@@ -173,6 +173,10 @@ pub(super) fn log(changes: &Changes) {
             Some(Effect::Fresh | Effect::AllFresh | Effect::Left) => {
                 tracing::warn!(%change, "this reload resets counters");
             }
+            Some(Effect::Restart) => {
+                let setting = &change.setting;
+                tracing::warn!(setting, "this setting changed, but is applied only at a restart");
+            }
             _ => tracing::info!(%change, "this reload changes"),
         }
     }

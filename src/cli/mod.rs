@@ -26,7 +26,7 @@ mod top;
 mod words;
 
 use crate::app::{self, App, InheritedSockets, StartError};
-use crate::cli::print::{err, errln};
+use crate::cli::print::{err, errln, out};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
@@ -68,6 +68,8 @@ enum Command {
     /// Write, build, test and look into policies of your own
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Print all settings of proxy.toml, with their ranges and defaults, in Markdown
+    Settings,
     /// Run the proxy with a small upstream of its own, to see it work
     Demo {
         /// The configuration file
@@ -102,6 +104,10 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => run.start(),
         Command::Check(check) => check.run(),
+        Command::Settings => {
+            out!("{}", config::reference());
+            ExitCode::SUCCESS
+        }
         Command::Demo { config } => demo::run(&config),
         Command::Key(key) => key::run(key),
         Command::Explain(explain) => explain.run(),

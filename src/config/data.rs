@@ -10,14 +10,13 @@ use toml::de::{DeTable, DeValue};
 use super::documents;
 use super::policies::{JSON_DEPTH_MAX, JSON_WHOLE_MAX, json};
 use super::reader::{Finding, Item, Mark, Notes, Table, join};
+use super::settings::policies::policy as rows;
 use super::source::Data;
 use super::{drop_flat, syntax_mistakes};
 use crate::telemetry::Mistake;
 
 /// One file, at most: some 180,000 customers.
 pub(super) const DATA_BYTES_MAX: u64 = 16 << 20;
-/// Files of one policy, at most.
-const FILES_MAX: usize = 16;
 
 /// The members that are in files of their own; `None` where one of them could not be read, which is
 /// noted. They belong to `policy`. `config` is the setting that they are members of, `inline` its
@@ -29,10 +28,8 @@ pub(super) fn files(
     table: &mut Table<'_>,
     inline: Option<&Value>,
 ) -> Option<Vec<(String, Value)>> {
-    let table = table.section("config_files");
-    let named = table.named();
-    if named.len() > FILES_MAX {
-        table.found(format!("{} files", named.len()), format!("at most {FILES_MAX}"));
+    let named = table.entries(&rows::CONFIG_FILES, "files");
+    if table.below(rows::CONFIG_FILES.key).len() > named.len() {
         return None;
     }
     let read = |(member, item): (String, Item<'_>)| {

@@ -5,13 +5,11 @@ use std::path::Path;
 
 use super::data::DATA_BYTES_MAX;
 use super::reader::{Finding, Item, Notes};
+use super::settings::policies::document;
 use super::tls;
-use crate::fetch::{EVERY, EVERY_DEFAULT, Settings};
+use crate::fetch::Settings;
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
-
-const URL: &str = "a URL such as \"https://id.example.org/jwks.json\"";
-const FILE: &str = "the path of a file that keeps the document, such as \"jwks.json\"";
 
 /// Reads the table of `member`, a member of the configuration of `policy`. Returns the setting that
 /// names the file in which the document is kept.
@@ -22,14 +20,13 @@ pub(super) fn document<'a>(
     item: &Item<'a>,
 ) -> Option<Item<'a>> {
     let mut table = item.table()?;
-    let url = table.need("url", URL).and_then(|item| item.text(URL));
-    let file = table.need("file", FILE);
-    let mut every = EVERY_DEFAULT;
-    table.duration("every", EVERY, &mut every);
+    let url = table.required(&document::URL).and_then(|item| item.text(document::URL.expected()));
+    let file = table.required(&document::FILE);
+    let every = table.read(&document::EVERY);
     let tls = tls::client(table.section("tls"));
     table.finish();
     let (url, file) = (url?, file?);
-    let path = notes.folder.join(file.text(FILE)?);
+    let path = notes.folder.join(file.text(document::FILE.expected())?);
     let mut documents = notes.documents.borrow_mut();
     if let Some(other) = documents.iter().find(|other| other.file == path) {
         file.found(

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::reader::{Item, Notes, Table};
+use super::settings::{Else, Setting, Text};
 use super::units;
 use crate::engine::Secret;
 use crate::reload::Watch;
@@ -89,12 +90,13 @@ impl Item<'_> {
 /// message.
 pub(super) fn secret(
     table: &mut Table<'_>,
-    file_key: &'static str,
-    env_key: &'static str,
+    in_file: &Setting<Else<Text>>,
+    in_env: &Setting<Else<Text>>,
 ) -> Option<Secret> {
-    let (file, env) = (table.take(file_key), table.take(env_key));
+    let (file, env) = (table.item(in_file), table.item(in_env));
     if let (Some(_), Some(env)) = (&file, &env) {
-        env.found_key(format!("both `{file_key}` and `{env_key}`"), "one of the two", None);
+        let both = format!("both `{}` and `{}`", in_file.key, in_env.key);
+        env.found_key(both, "one of the two", None);
         return None;
     }
     match (file, env) {

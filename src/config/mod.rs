@@ -24,6 +24,7 @@ mod routes;
 mod scripts;
 mod server;
 pub mod setting;
+mod settings;
 mod source;
 mod store;
 #[cfg(test)]
@@ -51,6 +52,7 @@ pub use changes::{CHANGES_SHOWN_MAX, Change, Changes, Effect, Outline};
 pub use quick::quick;
 pub use requests::{Entry, Expected, ReplySoon, Requests, policy_alone};
 pub use server::ADMIN_DEFAULT;
+pub use settings::reference;
 
 /// How often a configuration is read, at most, because its files changed meanwhile.
 const READS_MAX: usize = 5;
@@ -430,7 +432,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         listeners: listeners.iter().filter_map(|listener| listener.name.clone()).collect(),
         on_store_error: store.on_store_error,
         body_bytes_max: server.body_bytes_max,
-        inspect: server.inspect,
+        inspect_bytes_max: server.inspect_bytes_max,
     };
     let routes = routes::routes(&mut root, &above);
     let refusals = extras::refusals(&mut root);

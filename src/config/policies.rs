@@ -1,27 +1,19 @@
 //! `[policies.*]`: a module, its bounds, and its own configuration. That goes to the guest
 //! unchanged, as JSON: from this file, and from files of data whose contents become members of it.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Map, Number, Value};
 use toml::de::DeValue;
 
 use super::data;
 use super::reader::{Item, Notes, Table, integer};
+use super::settings::policies as rows;
 use super::{NAMED_MAX, check_name};
 use crate::engine::ScriptFile;
 use crate::plan::NAME_BYTES_MAX;
 use crate::policy::{self, Caps, Measured, Module};
 
-const CPU_TIME_DEFAULT: Duration = Duration::from_millis(10);
-const CPU_TIME: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
-/// Enough for `plans` with 100,000 customers. An instance has only what it asks for.
-pub(super) const MEMORY_BYTES_DEFAULT: usize = 32 << 20;
-const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 30;
-/// Labels of one policy in the metrics, and amounts, at most.
-const MEASURED_MAX: usize = 16;
 const NAME_EXPECTED: &str =
     "the name of a label or amount, such as \"plan\": 1 to 64 of a-z 0-9 . _ -";
 /// Whole numbers that every guest reads exactly from JSON (policy.wit).
@@ -68,15 +60,14 @@ pub(super) fn settings(
     path: &str,
     scripts: &Arc<[String]>,
 ) -> Option<policy::Settings> {
-    let (mut cpu_time, mut memory_bytes, mut isolated) =
-        (CPU_TIME_DEFAULT, MEMORY_BYTES_DEFAULT, false);
-    table.duration("cpu_time", CPU_TIME, &mut cpu_time);
-    table.size("memory", MEMORY_BYTES, &mut memory_bytes);
-    table.choice("isolation", &[("reuse", false), ("request", true)], &mut isolated);
+    // All settings are read before the first return: what is not read counts as unknown.
+    let cpu_time = table.read(&rows::policy::CPU_TIME);
+    let memory_bytes = table.read(&rows::policy::MEMORY);
+    let isolated = table.read(&rows::policy::ISOLATION);
     let measured = measured(table);
     let caps = super::caps::caps(table);
     let module = module(notes, table, &caps);
-    let config = match table.take("config") {
+    let config = match table.item(&rows::policy::CONFIG) {
         Some(item) => item.table().and_then(|_| json(&item, 0)),
         None => Some(Value::Object(Map::new())),
     };
@@ -99,12 +90,13 @@ pub(super) fn settings(
 /// `metrics = { labels = ["plan"], amounts = ["input-tokens"] }`.
 fn measured(table: &mut Table<'_>) -> Measured {
     let mut table = table.section("metrics");
-    let mut names = |key| {
-        let items = table.list(key, MEASURED_MAX);
+    let mut names = |setting| {
+        let items = table.items(setting);
         let read = items.iter().filter_map(|item| item.parsed(NAME_EXPECTED, name_of_label));
         read.collect()
     };
-    let measured = Measured { labels: names("labels"), amounts: names("amounts") };
+    let measured =
+        Measured { labels: names(&rows::metrics::LABELS), amounts: names(&rows::metrics::AMOUNTS) };
     table.finish();
     measured
 }
@@ -125,7 +117,7 @@ fn whole(mut config: Value, files: Vec<(String, Value)>) -> Value {
 }
 
 fn module(notes: &Notes, table: &mut Table<'_>, caps: &Caps) -> Option<Module> {
-    match (table.take("use"), table.take("wasm")) {
+    match (table.item(&rows::policy::USE), table.item(&rows::policy::WASM)) {
         (Some(shipped), None) => {
             let words: Vec<(&str, String)> =
                 policy::shipped().iter().map(|name| (*name, (*name).to_owned())).collect();

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+use super::settings::{Choice, Else, Is, Kind, List, Setting, Size, Time, Whole};
 use super::source::Data;
-use super::units;
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
 
@@ -141,6 +141,52 @@ impl<'a> Table<'a> {
         Some(Item { notes: self.notes, path: join(&self.path, key), value })
     }
 
+    /// A setting as written, for those that the table of settings alone can't read.
+    pub(super) fn item<K>(&mut self, setting: &Setting<K>) -> Option<Item<'a>> {
+        self.take(setting.key)
+    }
+
+    /// A setting's value. Its default where it is missing or wrong, which is noted.
+    pub(super) fn read<K: Kind>(&mut self, setting: &Setting<Is<K>>) -> K::Value {
+        let Is { kind, default } = &setting.kind;
+        self.item(setting).and_then(|item| kind.read(&item)).unwrap_or_else(|| default.clone())
+    }
+
+    /// The value of a setting without a default.
+    pub(super) fn read_if_any<K: Kind>(&mut self, setting: &Setting<Else<K>>) -> Option<K::Value> {
+        self.item(setting).and_then(|item| setting.kind.kind.read(&item))
+    }
+
+    /// A setting that must be there.
+    pub(super) fn required<K: Kind>(&mut self, setting: &Setting<Else<K>>) -> Option<Item<'a>> {
+        self.need(setting.key, &setting.kind.kind.expected())
+    }
+
+    /// The elements of an array; none where it is missing.
+    pub(super) fn items(&mut self, setting: &Setting<List>) -> Vec<Item<'a>> {
+        self.list(setting.key, setting.kind.max)
+    }
+
+    /// An array that must be there.
+    pub(super) fn required_list(&mut self, setting: &Setting<List>) -> Option<Item<'a>> {
+        self.need(setting.key, &setting.kind.expected())
+    }
+
+    /// The entries of a table whose keys the operator chooses. `what` they are called together.
+    pub(super) fn entries(
+        &mut self,
+        setting: &Setting<List>,
+        what: &str,
+    ) -> Vec<(String, Item<'a>)> {
+        let table = self.section(setting.key);
+        let (mut entries, max) = (table.named(), setting.kind.max);
+        if entries.len() > max {
+            table.found(format!("{} {what}", entries.len()), format!("at most {max}"));
+            entries.truncate(max);
+        }
+        entries
+    }
+
     /// Whether the key is present, valid or not.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.get(key).is_some())
@@ -189,53 +235,6 @@ impl<'a> Table<'a> {
     /// The elements of an array; none where it is missing.
     pub(super) fn list(&mut self, key: &'static str, count_max: usize) -> Vec<Item<'a>> {
         self.take(key).map(|item| item.list(count_max)).unwrap_or_default()
-    }
-
-    /// Reads a whole number into `value`, which holds the default.
-    pub(super) fn number<T: TryFrom<u64>>(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<u64>,
-        value: &mut T,
-    ) {
-        let read = self.take(key).and_then(|item| item.whole(range));
-        set(value, read.and_then(|number| T::try_from(number).ok()));
-    }
-
-    /// Reads a duration into `value`, which holds the default.
-    pub(super) fn duration(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<Duration>,
-        value: &mut Duration,
-    ) {
-        set(value, self.take(key).and_then(|item| item.duration(range)));
-    }
-
-    /// Reads a size into `value`, which holds the default.
-    pub(super) fn size<T: TryFrom<u64>>(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<u64>,
-        value: &mut T,
-    ) {
-        let read = self.take(key).and_then(|item| item.size(range));
-        set(value, read.and_then(|size| T::try_from(size).ok()));
-    }
-
-    /// Reads one of a closed set of words into `value`, which holds the default.
-    pub(super) fn choice<T: Clone>(
-        &mut self,
-        key: &'static str,
-        words: &[(&str, T)],
-        value: &mut T,
-    ) {
-        set(value, self.take(key).and_then(|item| item.choice(words)));
-    }
-
-    /// Reads `true` or `false` into `value`, which holds the default.
-    pub(super) fn flag(&mut self, key: &'static str, value: &mut bool) {
-        set(value, self.take(key).and_then(|item| item.flag()));
     }
 
     /// All entries of this table as (name, item), for tables whose keys are names that the operator
@@ -381,73 +380,21 @@ impl<'a> Item<'a> {
         parsed
     }
 
-    pub(super) fn flag(&self) -> Option<bool> {
-        let flag = self.value.as_bool();
-        if flag.is_none() {
-            self.wrong("true or false");
-        }
-        flag
-    }
-
     pub(super) fn whole(&self, range: RangeInclusive<u64>) -> Option<u64> {
-        let number = integer(self.value)
-            .and_then(|number| u64::try_from(number).ok())
-            .filter(|number| range.contains(number));
-        if number.is_none() {
-            self.wrong(format!("a whole number from {} to {}", range.start(), range.end()));
-        }
-        number
+        Whole(range).read(self)
     }
 
     pub(super) fn duration(&self, range: RangeInclusive<Duration>) -> Option<Duration> {
-        let (low, high) =
-            (units::show_duration(*range.start()), units::show_duration(*range.end()));
-        let duration = self
-            .value
-            .as_str()
-            .and_then(units::duration)
-            .filter(|duration| range.contains(duration));
-        if duration.is_none() {
-            let unit = integer(self.value)
-                .filter(|n| *n >= 0)
-                .map(|n| format!("a duration has a unit: \"{n}s\" or \"{n}ms\""));
-            self.wrong_with(
-                format!(
-                    "a duration from \"{low}\" to \"{high}\" in ms, s, m, h or d, such as \"10s\""
-                ),
-                unit,
-            );
-        }
-        duration
+        Time(range).read(self)
     }
 
     pub(super) fn size(&self, range: RangeInclusive<u64>) -> Option<u64> {
-        let (low, high) = (units::show_size(*range.start()), units::show_size(*range.end()));
-        let size = self.value.as_str().and_then(units::size).filter(|size| range.contains(size));
-        if size.is_none() {
-            let unit = integer(self.value)
-                .filter(|n| *n >= 0)
-                .map(|n| format!("a size has a unit: \"{n}B\" or \"{n}KiB\""));
-            self.wrong_with(format!("a size from \"{low}\" to \"{high}\" in B, KiB, MiB, GiB or TiB, such as \"16KiB\""), unit);
-        }
-        size
+        Size(range).read(self)
     }
 
     /// One of a closed set of words.
-    pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)]) -> Option<T> {
-        let text = self.value.as_str();
-        let chosen =
-            words.iter().find(|(word, _)| Some(*word) == text).map(|(_, value)| value.clone());
-        if chosen.is_none() {
-            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let near = text.and_then(|text| nearest(text, &known));
-            let help = near.map(|word| format!("the nearest is \"{word}\""));
-            self.wrong_with(
-                known.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or "),
-                help,
-            );
-        }
-        chosen
+    pub(super) fn choice<T: Clone + PartialEq + Sync>(&self, words: &[(&str, T)]) -> Option<T> {
+        Choice(words).read(self)
     }
 
     /// Like [`choice`](Self::choice), of more words than a message can list. `what` says what they
@@ -473,12 +420,6 @@ impl<'a> Item<'a> {
             Some(hint(name, known, "name")),
         );
         None
-    }
-}
-
-fn set<T>(value: &mut T, read: Option<T>) {
-    if let Some(read) = read {
-        *value = read;
     }
 }
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 use super::reader::{Item, Notes, Table};
-use super::server::INSPECT_BYTES;
+use super::settings::server::INSPECT_BYTES;
+use super::settings::{Kind as _, Whole};
 use super::{Config, Mistakes, Source, drop_flat, files, is_name, policies, syntax_mistakes};
 use crate::proxy::{Ended, TrialReply, TrialRequest, TrialVerdict};
 use crate::reload::Watch;
@@ -299,8 +300,7 @@ fn entry(item: &Item<'_>, at: &mut Duration) -> Option<Entry> {
     let listener = table.take("listener").map(|item| item.text("the name of a listener"));
     let headers = pairs(&mut table, "headers", "a text, or an array of them");
     let body = table.take("body").map(|item| item.text("a text")).unwrap_or(Some(""));
-    let mut times = 1;
-    table.number("times", TIMES, &mut times);
+    let times = table.take("times").and_then(|item| item.whole(TIMES)).unwrap_or(1);
     let reply = reply(&mut table);
     let expected = expected(&mut table, times);
     table.finish();
@@ -399,7 +399,9 @@ fn reply(table: &mut Table<'_>) -> ReplySoon {
         return ReplySoon { reply, after };
     }
     let Some(mut table) = item.table() else { return ReplySoon { reply: empty, after } };
-    table.duration("after", AFTER, &mut after);
+    if let Some(written) = table.take("after").and_then(|item| item.duration(AFTER)) {
+        after = written;
+    }
     let mut failure = None;
     if let Some(item) = table.take("failure") {
         failure = item.choice(&FAILURES);
@@ -407,11 +409,15 @@ fn reply(table: &mut Table<'_>) -> ReplySoon {
             table.useless(key, "nothing: a reply that fails has none");
         }
     }
-    table.number("status", 200..=599, &mut status);
+    if let Some(written) = table.take("status").and_then(|item| Whole(200..=599).read(&item)) {
+        status = written;
+    }
     let headers = pairs(&mut table, "headers", "a text, or an array of them");
     let body = table.take("body").and_then(|item| item.text("a text")).unwrap_or_default();
     let words = [("whole", Ended::Whole), ("cut", Ended::Cut), ("client-gone", Ended::ClientGone)];
-    table.choice("ended", &words, &mut ended);
+    if let Some(written) = table.take("ended").and_then(|item| item.choice(&words)) {
+        ended = written;
+    }
     table.finish();
     let answer = TrialReply::Answer { status, headers, body: body.as_bytes().to_vec(), ended };
     ReplySoon { reply: failure.unwrap_or(answer), after }
@@ -432,25 +438,9 @@ fn instant(item: &Item<'_>) -> Option<i64> {
 }
 
 fn micros(datetime: &toml::value::Datetime) -> Option<i64> {
-    let (date, time) = (datetime.date?, datetime.time?);
-    let offset_min = match datetime.offset? {
-        toml::value::Offset::Z => 0,
-        toml::value::Offset::Custom { minutes } => i64::from(minutes),
-    };
-    let seconds = i64::from(time.hour) * 3_600
-        + i64::from(time.minute) * 60
-        + i64::from(time.second.unwrap_or(0));
-    let days = days(i64::from(date.year), i64::from(date.month), i64::from(date.day));
-    let unix_s = days * 86_400 + seconds - offset_min * 60;
-    (unix_s >= 0).then(|| unix_s * 1_000_000 + i64::from(time.nanosecond.unwrap_or(0)) / 1_000)
-}
-
-/// Days since 1970 of a date of the Gregorian calendar: years that begin in March, so that a leap
-/// day is the last of its year.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468
+    // With date, time and offset it is an instant of RFC 3339.
+    let instant: jiff::Timestamp = datetime.to_string().parse().ok()?;
+    Some(instant.as_microsecond()).filter(|us| *us >= 0)
 }
 
 #[cfg(test)]

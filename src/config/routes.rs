@@ -2,24 +2,17 @@
 //! decided by the module that routes.
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::extras::{extras, respond};
 use super::reader::{Item, Mark, Table};
-use super::server::{BODY_BYTES, INSPECT_BYTES, LISTENERS_MAX};
-use super::store::FALLBACKS;
+use super::settings::routes::{route, route_timeouts};
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
-use crate::proxy::{FieldStyle, Inspect, Oversized};
+use crate::proxy::Inspect;
 use crate::telemetry::Mistake;
 
 const ROUTES_MAX: usize = 10_000;
-const METHODS_MAX: usize = 32;
-/// For a whole request: a download may take hours.
-const REQUEST: RangeInclusive<Duration> =
-    Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
-
 /// What a route may refer to, and what it inherits.
 #[derive(Debug)]
 pub(super) struct Above {
@@ -29,7 +22,7 @@ pub(super) struct Above {
     pub(super) listeners: Vec<String>,
     pub(super) on_store_error: OnStoreError,
     pub(super) body_bytes_max: u64,
-    pub(super) inspect: Inspect,
+    pub(super) inspect_bytes_max: u64,
 }
 
 pub(super) fn routes(root: &mut Table<'_>, above: &Above) -> Vec<Route> {
@@ -56,13 +49,11 @@ type Names = HashMap<String, (String, Requests)>;
 
 fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     let mut table = item.table()?;
-    let path_item = table.need("path", "a path such as \"/*\" or \"/v1/users/{id}\"");
-    let path = path_item.as_ref().and_then(|item| item.text("a path such as \"/*\""));
-    let host = table.take("host").and_then(|item| {
-        item.text("a host such as \"api.example.com\" or \"*.example.com\"").map(str::to_owned)
-    });
-    let methods = table.list("methods", METHODS_MAX);
-    let methods: Vec<String> = methods
+    let path_item = table.required(&route::PATH);
+    let path = path_item.as_ref().and_then(|item| item.text(route::PATH.expected()));
+    let host = table.read_if_any(&route::HOST);
+    let methods: Vec<String> = table
+        .items(&route::METHODS)
         .iter()
         .filter_map(|item| item.text("a method such as \"GET\"").map(str::to_owned))
         .collect();
@@ -75,27 +66,17 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     };
     let name = name(&mut table, path_item.as_ref(), requests, names);
     let action = action(&mut table, above);
-    let policy = table.take("policy").and_then(|item| item.reference(&above.policies, "a policy"));
-    let mut allow_on_policy_error = false;
-    let on_policy_error = [("deny", false), ("allow", true)];
-    table.choice("on_policy_error", &on_policy_error, &mut allow_on_policy_error);
-    let (on_store_error, limit_decides) = on_store_error(&mut table, above.on_store_error);
-    let mut scope_is_route = false;
-    table.choice("limit_scope", &[("policy", false), ("route", true)], &mut scope_is_route);
-    let styles = [
-        ("draft", FieldStyle::Draft),
-        ("legacy", FieldStyle::Legacy),
-        ("both", FieldStyle::Both),
-        ("off", FieldStyle::Off),
-    ];
-    let mut fields = FieldStyle::default();
-    table.choice("ratelimit_fields", &styles, &mut fields);
-    let mut body_bytes_max = above.body_bytes_max;
-    table.size("body_bytes", BODY_BYTES, &mut body_bytes_max);
-    let mut inspect = above.inspect;
-    table.size("inspect_bytes", INSPECT_BYTES, &mut inspect.bytes_max);
-    let oversized = [("refuse", Oversized::Refuse), ("pass", Oversized::Pass)];
-    table.choice("inspect_oversized", &oversized, &mut inspect.oversized);
+    let policy =
+        table.item(&route::POLICY).and_then(|item| item.reference(&above.policies, "a policy"));
+    let on_store_error = table.read_if_any(&route::ON_STORE_ERROR);
+    let inspect = Inspect {
+        bytes_max: table.read_if_any(&route::INSPECT_BYTES).unwrap_or(above.inspect_bytes_max),
+        oversized: table.read(&route::INSPECT_OVERSIZED),
+    };
+    let body_bytes_max = table.read_if_any(&route::BODY_BYTES).unwrap_or(above.body_bytes_max);
+    let allow_on_policy_error = table.read(&route::ON_POLICY_ERROR);
+    let scope_is_route = table.read(&route::LIMIT_SCOPE);
+    let fields = table.read(&route::RATELIMIT_FIELDS);
     let request_timeout = request_timeout(&mut table);
     let extras = extras(&mut table);
     if matches!(action, Some(RouteAction::Respond(_))) {
@@ -111,8 +92,8 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         action: action?,
         policy,
         allow_on_policy_error,
-        on_store_error,
-        limit_decides,
+        on_store_error: on_store_error.flatten().unwrap_or(above.on_store_error),
+        limit_decides: on_store_error == Some(None),
         scope_is_route,
         fields,
         body_bytes_max,
@@ -130,7 +111,7 @@ fn name(
     requests: Requests,
     names: &mut Names,
 ) -> String {
-    let written = table.take("name");
+    let written = table.item(&route::NAME);
     let text = written.as_ref().and_then(|item| item.text("a name").map(|name| (name, item)));
     if let Some((name, item)) = text {
         check_name(name, item);
@@ -175,8 +156,8 @@ fn name_of(path: &str) -> String {
 
 /// The listeners that it is on; all where none are written.
 fn listeners(table: &mut Table<'_>, known: &[String]) -> Vec<String> {
-    let Some(written) = table.take("listeners") else { return Vec::new() };
-    let items = written.list(LISTENERS_MAX);
+    let Some(written) = table.item(&route::LISTENERS) else { return Vec::new() };
+    let items = written.list(route::LISTENERS.kind.max);
     if items.is_empty() && written.value.is_array() {
         written.found(
             "no listener",
@@ -196,7 +177,7 @@ fn listeners(table: &mut Table<'_>, known: &[String]) -> Vec<String> {
 }
 
 fn action(table: &mut Table<'_>, above: &Above) -> Option<RouteAction> {
-    match (table.take("upstream"), table.take("respond")) {
+    match (table.item(&route::UPSTREAM), table.take("respond")) {
         (Some(upstream), None) => {
             upstream.reference(&above.upstreams, "an upstream").map(RouteAction::Upstream)
         }
@@ -218,7 +199,7 @@ fn action(table: &mut Table<'_>, above: &Above) -> Option<RouteAction> {
 /// Time for a whole request; unbounded where none is written.
 fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
     let mut timeouts = table.section("timeouts");
-    let request = timeouts.take("request").and_then(|item| item.duration(REQUEST));
+    let request = timeouts.read_if_any(&route_timeouts::REQUEST);
     timeouts.finish();
     request
 }
@@ -229,12 +210,4 @@ fn of_upstreams_only(table: &Table<'_>) {
     for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {
         table.useless(key, "a route with an `upstream`");
     }
-}
-
-/// The store's setting, unless the route has its own; and whether a limit may be looser than that.
-fn on_store_error(table: &mut Table<'_>, store: OnStoreError) -> (OnStoreError, bool) {
-    let Some(item) = table.take("on_store_error") else { return (store, false) };
-    let mut words = FALLBACKS.map(|(word, fallback)| (word, (fallback, false))).to_vec();
-    words.push(("policy", (store, true)));
-    item.choice(&words).unwrap_or((store, false))
 }

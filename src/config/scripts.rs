@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::reader::{Item, Notes, Table};
+use super::settings::store::store as rows;
 use super::{files, units};
 use crate::engine::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, is_script_name};
 use crate::limit;
@@ -16,9 +17,8 @@ const ENTRIES_MAX: usize = 10_000;
 /// The folder's `.lua` files, in the order of their names. Hidden ones are skipped: editors make
 /// them.
 pub(super) fn scripts(notes: &Notes, store: &mut Table<'_>) -> Vec<ScriptFile> {
-    let Some(item) = store.take("scripts") else { return Vec::new() };
-    let Some(folder) =
-        item.text("the path of a folder with Lua files").map(|path| notes.folder.join(path))
+    let Some(item) = store.item(&rows::SCRIPTS) else { return Vec::new() };
+    let Some(folder) = item.text(rows::SCRIPTS.expected()).map(|path| notes.folder.join(path))
     else {
         return Vec::new();
     };
@@ -27,11 +27,7 @@ pub(super) fn scripts(notes: &Notes, store: &mut Table<'_>) -> Vec<ScriptFile> {
     let names = match names(&folder) {
         Ok(names) => names,
         Err(cause) => {
-            item.found(
-                format!("{} ({cause})", folder.display()),
-                "the path of a folder with Lua files",
-                None,
-            );
+            item.found(format!("{} ({cause})", folder.display()), rows::SCRIPTS.expected(), None);
             return Vec::new();
         }
     };

@@ -11,24 +11,12 @@ pub const ROUTES: &str = "routes";
 pub const LISTENERS: &str = "listeners";
 /// `[store] key_secret_file` and `key_secret_env`.
 pub const KEY_SECRET: &str = "store.key_secret";
-/// The address of the operator's pages.
-pub const ADMIN_ADDRESS: &str = "admin.address";
 /// What is remembered of requests for the operator.
 pub const EXPLAIN: &str = "admin.explain";
 /// What is exported to an OpenTelemetry collector.
 pub const OTLP: &str = "telemetry.otlp";
-/// Worker threads.
-pub const WORKERS: &str = "server.workers";
-/// Time to finish what is under way.
-pub const SHUTDOWN_GRACE: &str = "server.shutdown_grace";
 /// Connections of clients.
 pub const CONNECTIONS: &str = "server.limits.connections";
-/// What all policies share.
-pub const POLICY_RUNTIME: &str = "server.policies";
-/// Where compiled policies are cached.
-pub const CACHE_FOLDER: &str = "server.cache_folder";
-/// How much of them.
-pub const CACHE_BYTES: &str = "server.cache_bytes";
 /// The length of a request's target.
 pub const URI_BYTES: &str = "server.limits.uri_bytes";
 /// Requests that wait for their turn in a leaky bucket.

@@ -1,11 +1,11 @@
 //! `[store]`: where counters live, and what happens when they can't be reached.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
 use super::reader::{Item, Notes, Table};
+use super::settings::store::{Engine, embedded, redis as rows, store};
 use super::{files, scripts, tls};
 use crate::engine::{
     self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile, SentinelSettings,
@@ -14,26 +14,8 @@ use crate::engine::{
 use crate::limit::{self, Share};
 use crate::plan::OnStoreError;
 
-/// For one whole decision.
-const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
-/// How long a request in flight stays counted on Redis if its proxy falls silent. Renewed three
-/// times within it.
-const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
-/// How long a refusal is answered again without asking Redis.
-const REFUSALS_HELD: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(1);
-const KEYS_DEFAULT: usize = 1_000_000;
-const KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
-/// How often counters in memory are saved.
-const SNAPSHOT_EVERY: RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
-const SNAPSHOT_EVERY_DEFAULT: Duration = Duration::from_secs(5);
-const NODES_MAX: usize = 256;
 const KEY_PREFIX_DEFAULT: &str = "weir";
 const KEY_PREFIX_BYTES_MAX: usize = 64;
-
-/// What happens to a request when the store fails.
-pub(super) const FALLBACKS: [(&str, OnStoreError); 3] =
-    [("allow", OnStoreError::Allow), ("local", OnStoreError::Local), ("deny", OnStoreError::Deny)];
 
 /// `[store]`.
 #[derive(Debug)]
@@ -44,12 +26,6 @@ pub(super) struct Store {
     pub(super) on_store_error: OnStoreError,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Embedded,
-    Redis,
-}
-
 /// Whether anybody can compute the digests of keys. In memory each process makes its own secret.
 pub(super) fn has_open_digests(engine: &engine::Settings, limiter: &limit::Settings) -> bool {
     matches!(engine, engine::Settings::Redis(_)) && limiter.key_secret.is_none()
@@ -58,50 +34,45 @@ pub(super) fn has_open_digests(engine: &engine::Settings, limiter: &limit::Setti
 /// `waiting_max` is read from `[server.limits]`, where the other bounds of a worker are.
 pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> Store {
     let mut table = root.section("store");
-    let mut limiter = limit::Settings { waiting_max, ..limit::Settings::default() };
-    let kinds = [("embedded", Kind::Embedded), ("redis", Kind::Redis)];
-    let mut kind = Kind::Embedded;
-    table.choice("engine", &kinds, &mut kind);
-    let on_store_error = match table.take("on_store_error") {
-        Some(item) => item.choice(&FALLBACKS),
-        None if kind == Kind::Redis => {
-            // Failing open, or failing closed on every network hiccup: either must be a conscious
-            // decision.
-            table.missing(
-                "on_store_error",
-                "\"allow\" (let requests through uncounted), \"local\" (count this proxy's share of each limit) or \"deny\" (503): with \"redis\" it must be written",
-            );
-            None
-        }
-        None => None,
+    let kind = table.read(&store::ENGINE);
+    if kind == Engine::Redis && !table.has(store::ON_STORE_ERROR.key) {
+        // Failing open, or failing closed on every network hiccup: either must be a conscious
+        // decision.
+        table.missing(
+            store::ON_STORE_ERROR.key,
+            "\"allow\" (let requests through uncounted), \"local\" (count this proxy's share of each limit) or \"deny\" (503): with \"redis\" it must be written",
+        );
+    }
+    let on_store_error = table.read_if_any(&store::ON_STORE_ERROR);
+    let local_share = table.item(&store::LOCAL_SHARE);
+    let local_share =
+        local_share.and_then(|item| item.parsed(store::LOCAL_SHARE.expected(), Share::parse));
+    let limiter = limit::Settings {
+        deadline: table.read(&store::DEADLINE),
+        lease: table.read(&store::LEASE),
+        waiting_max,
+        key_secret: files::secret(&mut table, &store::KEY_SECRET_FILE, &store::KEY_SECRET_ENV),
+        local_share: local_share.unwrap_or(Share::WHOLE),
+        refusals_held: table.read(&store::REMEMBER_REFUSALS),
+        ..limit::Settings::default()
     };
-    table.duration("deadline", DEADLINE, &mut limiter.deadline);
-    table.duration("lease", LEASE, &mut limiter.lease);
-    table.duration("remember_refusals", REFUSALS_HELD, &mut limiter.refusals_held);
-    limiter.key_secret = files::secret(&mut table, "key_secret_file", "key_secret_env");
-
     let scripts = scripts::scripts(notes, &mut table);
 
     let mut embedded = table.section("embedded");
-    let mut keys_max = KEYS_DEFAULT;
-    embedded.number("max_keys", KEYS, &mut keys_max);
+    let keys_max = embedded.read(&embedded::MAX_KEYS);
     let snapshot = snapshot(notes, &mut embedded);
     embedded.finish();
 
     // Read even when it is not in use, so that mistakes show before the switch.
-    let redis = redis(&mut table, limiter.deadline, kind == Kind::Redis);
-    if let Some(item) = table.take("local_share") {
-        let expected = "a fraction above 0 and at most 1, such as \"1/4\" for one of four proxies";
-        limiter.local_share = item.parsed(expected, Share::parse).unwrap_or(Share::WHOLE);
-    }
+    let redis = redis(&mut table, limiter.deadline, kind == Engine::Redis);
     table.finish();
     Store {
         engine: match kind {
-            Kind::Embedded => {
+            Engine::Embedded => {
                 let secret_id = limit::secret_id(limiter.key_secret.as_ref());
                 engine::Settings::Embedded(EmbeddedSettings { keys_max, snapshot, secret_id })
             }
-            Kind::Redis => redis.into(),
+            Engine::Redis => redis.into(),
         },
         limiter,
         scripts,
@@ -111,9 +82,8 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
 
 /// Its folder must exist. The file itself appears when counters are first saved.
 fn snapshot(notes: &Notes, table: &mut Table<'_>) -> Option<SnapshotSettings> {
-    let expected = "the path of a file in a folder that exists, such as \"weir.snapshot\"";
-    let mut every = SNAPSHOT_EVERY_DEFAULT;
-    let path = table.take("snapshot").and_then(|item| {
+    let expected = embedded::SNAPSHOT.expected();
+    let path = table.item(&embedded::SNAPSHOT).and_then(|item| {
         let path = notes.folder.join(item.text(expected)?);
         // A file beside a configuration that is named without a folder has none, either.
         let here = |folder: &Path| folder.as_os_str().is_empty() || folder.is_dir();
@@ -124,33 +94,24 @@ fn snapshot(notes: &Notes, table: &mut Table<'_>) -> Option<SnapshotSettings> {
         }
         Some(path)
     });
-    if let Some(item) = table.take("snapshot_every") {
-        match (&path, item.duration(SNAPSHOT_EVERY)) {
-            (None, _) if !table.has("snapshot") => {
-                item.found_key("snapshot_every without `snapshot`", "a `snapshot` to write", None);
-            }
-            (_, duration) => every = duration.unwrap_or(every),
-        }
+    let every = table.read(&embedded::SNAPSHOT_EVERY);
+    if let Some(item) =
+        table.item(&embedded::SNAPSHOT_EVERY).filter(|_| !table.has(embedded::SNAPSHOT.key))
+    {
+        item.found_key("snapshot_every without `snapshot`", "a `snapshot` to write", None);
     }
     path.map(|path| SnapshotSettings { path, every })
 }
 
 fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings {
     let mut table = store.section("redis");
-    let modes = [
-        ("cluster", RedisMode::Cluster),
-        ("single", RedisMode::Single),
-        ("sentinel", RedisMode::Sentinel),
-    ];
-    let mut mode = RedisMode::Cluster;
-    table.choice("mode", &modes, &mut mode);
+    let mode = table.read(&rows::MODE);
     let nodes = if used || table.is_present() { nodes(&mut table, mode) } else { Vec::new() };
     let sentinel = sentinel(&mut table, mode, used);
-    let username =
-        table.take("username").and_then(|item| item.text("an ACL user's name").map(str::to_owned));
-    let password = files::secret(&mut table, "password_file", "password_env");
+    let username = table.read_if_any(&rows::USERNAME);
+    let password = files::secret(&mut table, &rows::PASSWORD_FILE, &rows::PASSWORD_ENV);
     let key_prefix = table
-        .take("key_prefix")
+        .item(&rows::KEY_PREFIX)
         .and_then(|item| key_prefix(&item))
         .unwrap_or_else(|| KEY_PREFIX_DEFAULT.into());
     let tls = table.section("tls");
@@ -173,29 +134,28 @@ fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings
 }
 
 fn sentinel(table: &mut Table<'_>, mode: RedisMode, used: bool) -> Option<SentinelSettings> {
-    const KEYS: [&str; 4] =
-        ["master", "sentinel_username", "sentinel_password_file", "sentinel_password_env"];
+    let (in_file, in_env) = (&rows::SENTINEL_PASSWORD_FILE, &rows::SENTINEL_PASSWORD_ENV);
     if mode != RedisMode::Sentinel {
-        for key in KEYS {
-            let _ = table.take(key);
-            table.useless(key, "this key only with mode = \"sentinel\"");
+        for setting in [&rows::MASTER, &rows::SENTINEL_USERNAME, in_file, in_env] {
+            let _ = table.item(setting);
+            table.useless(setting.key, "this key only with mode = \"sentinel\"");
         }
         return None;
     }
-    let expected = "the name under which the sentinels watch the master, such as \"mymaster\"";
-    let master = if used || table.is_present() { table.need("master", expected) } else { None };
-    let master = master
-        .and_then(|item| item.parsed(expected, |name| (!name.is_empty()).then(|| name.to_owned())));
-    let username = table.take("sentinel_username");
-    let username = username.and_then(|item| item.text("an ACL user's name").map(str::to_owned));
-    let password = files::secret(table, "sentinel_password_file", "sentinel_password_env");
+    let master = if used || table.is_present() { table.required(&rows::MASTER) } else { None };
+    let master = master.and_then(|item| {
+        let name = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+        item.parsed(rows::MASTER.expected(), name)
+    });
+    let username = table.read_if_any(&rows::SENTINEL_USERNAME);
+    let password = files::secret(table, in_file, in_env);
     Some(SentinelSettings { master: master.unwrap_or_default(), username, password })
 }
 
 /// The keys are addresses, and not finished as a table of known keys would be.
 fn addresses(table: &mut Table<'_>) -> BTreeMap<String, String> {
     let mut addresses = BTreeMap::new();
-    let Some(written) = table.take("addresses").and_then(|item| item.table()) else {
+    let Some(written) = table.item(&rows::ADDRESSES).and_then(|item| item.table()) else {
         return addresses;
     };
     for (announced, item) in written.named() {
@@ -210,11 +170,10 @@ fn addresses(table: &mut Table<'_>) -> BTreeMap<String, String> {
 }
 
 fn nodes(table: &mut Table<'_>, mode: RedisMode) -> Vec<String> {
-    let expected = "an array of \"host:port\", such as [\"10.0.0.1:6379\"]";
-    let Some(written) = table.need("nodes", expected) else { return Vec::new() };
-    let items = written.list(NODES_MAX);
+    let Some(written) = table.required_list(&rows::NODES) else { return Vec::new() };
+    let items = written.list(rows::NODES.kind.max);
     if items.is_empty() && written.value.is_array() {
-        written.found("no node", expected, None);
+        written.found("no node", rows::NODES.kind.expected(), None);
     }
     if items.len() > 1 && mode == RedisMode::Single {
         written.found(format!("{} nodes", items.len()), "one node with mode = \"single\"", None);
@@ -239,9 +198,7 @@ fn host_and_port(text: &str) -> Option<String> {
 
 /// Without braces: they would put all keys on one slot, or let a client choose the slot.
 fn key_prefix(item: &Item<'_>) -> Option<String> {
-    let expected =
-        format!("1 to {KEY_PREFIX_BYTES_MAX} visible ASCII characters without {{ and }}");
-    item.parsed(&expected, |text| {
+    item.parsed(rows::KEY_PREFIX.expected(), |text| {
         let visible =
             text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'{' && byte != b'}');
         (visible && (1..=KEY_PREFIX_BYTES_MAX).contains(&text.len())).then(|| text.to_owned())

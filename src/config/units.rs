@@ -37,7 +37,7 @@ pub(super) fn show_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     let unit =
         DURATION_UNITS.into_iter().find(|(_, unit_ms)| ms > 0 && ms.is_multiple_of(*unit_ms));
-    unit.map_or_else(|| format!("{ms}ms"), |(unit, unit_ms)| format!("{}{unit}", ms / unit_ms))
+    unit.map_or_else(|| "0s".to_owned(), |(unit, unit_ms)| format!("{}{unit}", ms / unit_ms))
 }
 
 /// In the largest unit that leaves no remainder.

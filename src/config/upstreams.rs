@@ -1,29 +1,10 @@
 //! `[upstreams.*]`. Endpoints are checked by the module that connects to them.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use super::reader::{Item, Table};
-use super::{NAMED_MAX, check_name, tls, units};
-use crate::upstream::{Ejection, Http2Settings, Protocol, Retry, Settings};
-
-const ENDPOINTS_MAX: usize = 256;
-const TIMEOUT: RangeInclusive<Duration> =
-    Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
-const POOL_IDLE: RangeInclusive<u64> = 0..=10_000;
-const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
-const PERCENT: RangeInclusive<u64> = 0..=100;
-const FAILURES: RangeInclusive<u64> = 0..=1_000;
-const EJECTED: RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(24 * 3_600);
-/// Not 0: `failures = 0` turns ejection off.
-const EJECTED_PERCENT: RangeInclusive<u64> = 1..=100;
-const RESOLVE_EVERY: RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
-const CONNECTIONS: RangeInclusive<u64> = 1..=1_000;
-const STREAMS: RangeInclusive<u64> = 1..=10_000;
-const PING_INTERVAL: RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
+use super::settings::upstreams::{ejection, http2, upstream, upstream_timeouts};
+use super::settings::{Is, Kind as _};
+use super::{NAMED_MAX, check_name, tls};
+use crate::upstream::{Ejection, Http2Settings, Settings};
 
 pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<Settings> {
     let table = root.section("upstreams");
@@ -37,47 +18,54 @@ pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<Settings> {
 fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
     check_name(&name, item);
     let mut table = item.table()?;
-    let endpoints = table
-        .need("endpoints", "an array of URLs, such as [\"http://127.0.0.1:9000\"]")
-        .map(|item| endpoints(&item));
-    let mut settings = Settings::new(name, endpoints.unwrap_or_default());
-    table.choice("protocol", &[("h1", Protocol::H1), ("h2", Protocol::H2)], &mut settings.protocol);
-    settings.tls = tls::client(table.section("tls"));
-    http2(&mut table, &mut settings.http2);
+    let endpoints =
+        table.required_list(&upstream::ENDPOINTS).map_or_else(Vec::new, |item| endpoints(&item));
     let mut timeouts = table.section("timeouts");
-    timeouts.duration("connect", TIMEOUT, &mut settings.connect);
-    timeouts.duration("response_header", TIMEOUT, &mut settings.response_header);
-    timeouts.duration("idle", TIMEOUT, &mut settings.idle);
+    let settings = Settings {
+        name,
+        endpoints,
+        protocol: table.read(&upstream::PROTOCOL),
+        tls: tls::client(table.section("tls")),
+        http2: http2(table.section("http2")),
+        connect: timeouts.read(&upstream_timeouts::CONNECT),
+        response_header: timeouts.read(&upstream_timeouts::RESPONSE_HEADER),
+        idle: timeouts.read(&upstream_timeouts::IDLE),
+        pool_idle_per_worker: table.read(&upstream::POOL_IDLE_PER_WORKER),
+        requests_per_worker: table.read(&upstream::REQUESTS_PER_WORKER),
+        resolve_every: table.read(&upstream::RESOLVE_EVERY),
+        retry: table.read(&upstream::RETRY),
+        retry_percent: table.read(&upstream::RETRY_PERCENT),
+        ejection: ejection(table.section("ejection")),
+        logs_failures: true,
+    };
     timeouts.finish();
-    table.number("pool_idle_per_worker", POOL_IDLE, &mut settings.pool_idle_per_worker);
-    table.number("requests_per_worker", REQUESTS, &mut settings.requests_per_worker);
-    table.duration("resolve_every", RESOLVE_EVERY, &mut settings.resolve_every);
-    let words = [("idempotent", Retry::Idempotent), ("unsent", Retry::Unsent), ("off", Retry::Off)];
-    table.choice("retry", &words, &mut settings.retry);
-    table.number("retry_percent", PERCENT, &mut settings.retry_percent);
-    ejection(&mut table, &mut settings.ejection);
     table.finish();
     Some(settings)
 }
 
-fn ejection(table: &mut Table<'_>, ejection: &mut Ejection) {
-    let mut table = table.section("ejection");
-    table.number("failures", FAILURES, &mut ejection.failures);
-    table.duration("time", EJECTED, &mut ejection.time);
-    ejection.time_max = ejection.time_max.max(ejection.time);
-    table.duration("time_max", EJECTED, &mut ejection.time_max);
-    if ejection.time_max < ejection.time {
+fn ejection(mut table: Table<'_>) -> Ejection {
+    let time = table.read(&ejection::TIME);
+    let written = table.item(&ejection::TIME_MAX);
+    let Is { kind, default } = &ejection::TIME_MAX.kind;
+    let time_max = written.and_then(|item| kind.read(&item)).unwrap_or(time.max(*default));
+    if time_max < time {
         table.found(
             "a `time_max` that is shorter than `time`",
             "a `time_max` that is `time` or longer",
         );
     }
-    table.number("max_percent", EJECTED_PERCENT, &mut ejection.max_percent);
+    let settings = Ejection {
+        failures: table.read(&ejection::FAILURES),
+        time,
+        time_max,
+        max_percent: table.read(&ejection::MAX_PERCENT),
+    };
     table.finish();
+    settings
 }
 
 fn endpoints(written: &Item<'_>) -> Vec<String> {
-    let items = written.list(ENDPOINTS_MAX);
+    let items = written.list(upstream::ENDPOINTS.kind.max);
     if items.is_empty() && written.value.is_array() {
         written.found("no endpoint", "one URL or more, such as [\"http://127.0.0.1:9000\"]", None);
     }
@@ -89,19 +77,13 @@ fn endpoints(written: &Item<'_>) -> Vec<String> {
         .collect()
 }
 
-fn http2(table: &mut Table<'_>, http2: &mut Http2Settings) {
-    let mut table = table.section("http2");
-    table.number("connections_per_worker", CONNECTIONS, &mut http2.connections_per_worker);
-    table.number("streams_per_connection", STREAMS, &mut http2.streams_per_connection);
-    http2.ping_interval = table.take("ping_interval").and_then(|item| ping_interval(&item));
-    table.duration("ping_timeout", TIMEOUT, &mut http2.ping_timeout);
-    table.finish();
-}
-
-fn ping_interval(item: &Item<'_>) -> Option<Duration> {
-    let read = |text: &str| match text {
-        "off" => Some(None),
-        text => units::duration(text).filter(|interval| PING_INTERVAL.contains(interval)).map(Some),
+fn http2(mut table: Table<'_>) -> Http2Settings {
+    let settings = Http2Settings {
+        connections_per_worker: table.read(&http2::CONNECTIONS_PER_WORKER),
+        streams_per_connection: table.read(&http2::STREAMS_PER_CONNECTION),
+        ping_interval: table.read(&http2::PING_INTERVAL),
+        ping_timeout: table.read(&http2::PING_TIMEOUT),
     };
-    item.parsed("\"off\" or a duration from \"1s\" to \"1d\"", read).flatten()
+    table.finish();
+    settings
 }

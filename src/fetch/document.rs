@@ -247,7 +247,7 @@ mod tests {
             url: url.to_owned(),
             tls: weir_tls::ClientTls::default(),
             file: PathBuf::from("keys.json"),
-            every: super::super::EVERY_DEFAULT,
+            every: std::time::Duration::from_secs(600),
             bytes_max: 1 << 10,
         }
     }

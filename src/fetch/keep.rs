@@ -1,7 +1,6 @@
 //! When documents are fetched, and what becomes of what was fetched. Each document has a task of
 //! its own, so that a server that hangs does not hold up the others.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +13,6 @@ use crate::telemetry::Label as _;
 
 /// Between two fetches of a document pass this many seconds, at least.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// How often a document may be fetched.
-pub const EVERY: RangeInclusive<Duration> = PAUSE_MIN..=Duration::from_secs(86_400);
-/// How often it is fetched unless the configuration says.
-pub const EVERY_DEFAULT: Duration = Duration::from_secs(600);
 /// The wait before a fetch that failed is repeated the first time. It doubles each time.
 const RETRY_FIRST: Duration = Duration::from_secs(2);
 /// Maximum of that wait, and so how late a server that is back is noticed. Where a document is

@@ -26,7 +26,6 @@ use weir_tls::ClientTls;
 
 pub use document::{Document, FetchError};
 pub use file::replace;
-pub use keep::{EVERY, EVERY_DEFAULT};
 
 /// The time for one fetch, from connecting to the end of the document.
 pub const FETCH_TIME_MAX: Duration = Duration::from_secs(10);

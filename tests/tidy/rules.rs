@@ -133,7 +133,7 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     // It reports which files it read, it does not watch them.
     ("config", "reload", &["Watch"]),
     // It says what is to be fetched, and fetches nothing.
-    ("config", "fetch", &["Settings", "EVERY", "EVERY_DEFAULT"]),
+    ("config", "fetch", &["Settings"]),
     // It reads TLS material without judging it, and it configures how slow a client may be.
     ("config", "tls", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX"]),
     ("config", "wire", &["Rate"]),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use toml::de::{DeTable, DeValue};
 
 use super::super::reader::{integer, join};
-use super::super::setting;
+use super::super::{setting, settings};
 use super::{ADDED, CHANGED, Change, Effect, REMOVED, add_text};
 use crate::reload::Watch;
 
@@ -20,15 +20,6 @@ const IDENTITIES: [&str; 2] = ["name", "address"];
 const OF_POLICIES: [&str; 3] = ["config", "use", "wasm"];
 /// Sections that are the same on all proxies that count together.
 const OF_ALL_PROXIES: [&str; 3] = [setting::POLICIES, setting::ROUTES, setting::STORE];
-/// Settings that a running process can't change.
-const AT_RESTART: [&str; 5] = [
-    setting::ADMIN_ADDRESS,
-    setting::WORKERS,
-    setting::SHUTDOWN_GRACE,
-    setting::CACHE_FOLDER,
-    setting::CACHE_BYTES,
-];
-
 /// All sections of a file.
 #[derive(Clone)]
 pub(super) struct Tree(Node);
@@ -241,10 +232,5 @@ fn one_sided(at: &str, node: &Node, what: &str, found: &mut Vec<Change>) {
 }
 
 fn change(at: &str, what: &str) -> Change {
-    let of_runtime = at
-        .strip_prefix(setting::POLICY_RUNTIME)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    let moved = at.strip_prefix(setting::LISTENERS).is_some_and(|rest| rest.ends_with(']'));
-    let at_restart = AT_RESTART.contains(&at) || of_runtime || moved && what != CHANGED;
-    Change::new(at, what, at_restart.then_some(Effect::Restart))
+    Change::new(at, what, settings::needs_restart(at).then_some(Effect::Restart))
 }

@@ -8,6 +8,7 @@ mod hostile;
 mod pictures;
 mod scripts;
 mod sections;
+mod settings;
 
 use std::path::Path;
 

@@ -1,0 +1,172 @@
+//! `[[routes]]` and `[[refusals]]`.
+
+use super::server::{BODY_BYTES, INSPECT_BYTES};
+use super::*;
+use crate::plan::OnStoreError;
+use crate::proxy::{FieldStyle, Oversized, Preflight};
+
+/// Names in one set of header rules, at most.
+const RULES_MAX: usize = 64;
+/// Bytes of an answer in the configuration file, at most.
+pub(in crate::config) const BODY_TEXT_BYTES_MAX: usize = 64 << 10;
+const DAY: std::time::Duration = s(24 * 3_600);
+
+const MEDIA_TYPE: &str = "a media type such as \"application/json\"";
+
+section! {
+    route = ["[[routes]]"],
+        "Which requests go where, under which policy. The most specific route wins, in any order; \
+         a tie is an error.";
+    NAME "name": Else<Text> = text("a name of 1 to 64 of A-Z a-z 0-9 . _ -", "made from the path"),
+        "The name in metrics and logs.";
+    PATH "path": Else<Text> = text("a path such as \"/*\" or \"/v1/users/{id}\"", "required"),
+        "Which paths.";
+    HOST "host": Else<Text> =
+        text("a host such as \"api.example.com\" or \"*.example.com\"", "all"),
+        "Which hosts.";
+    METHODS "methods": List = list("array of methods such as \"GET\"", 32, "all"),
+        "Which methods.";
+    LISTENERS "listeners": List = list("array of the names of listeners", LISTENERS_MAX, "all"),
+        "Which listeners.";
+    UPSTREAM "upstream": Else<Text> =
+        text("the name of an upstream", "one of `upstream` and `respond` is required"),
+        "Where the requests are forwarded.";
+    POLICY "policy": Else<Text> = text("the name of a policy", "none: nothing is limited"),
+        "The policy that decides.";
+    ON_POLICY_ERROR "on_policy_error": Is<Words<bool>> =
+        words(&[("deny", false), ("allow", true)], false),
+        "Whether requests pass when the policy itself fails, but not over a body that it read.";
+    ON_STORE_ERROR "on_store_error": Else<Words<Option<OnStoreError>>> = Else { kind: Choice(&[
+        ("allow", Some(OnStoreError::Allow)), ("local", Some(OnStoreError::Local)),
+        ("deny", Some(OnStoreError::Deny)), ("policy", None),
+    ]), default: "the store's" },
+        "What happens to a request whose counter can't be reached or stored; `\"policy\"` is as \
+         each limit says.";
+    LIMIT_SCOPE "limit_scope": Is<Words<bool>> =
+        words(&[("policy", false), ("route", true)], false),
+        "Whether the route shares the counters of its policy, or has its own.";
+    RATELIMIT_FIELDS "ratelimit_fields": Is<Words<FieldStyle>> = words(&[
+        ("draft", FieldStyle::Draft), ("legacy", FieldStyle::Legacy), ("both", FieldStyle::Both),
+        ("off", FieldStyle::Off),
+    ], FieldStyle::Draft),
+        "Which fields tell clients of their limits: `RateLimit` and `RateLimit-Policy`, \
+         `X-RateLimit-*`, both, or none.";
+    BODY_BYTES "body_bytes": Else<Size<u64>> =
+        Else { kind: Size(super::BODY_BYTES), default: "that of `[server.limits]`" },
+        "Size of the body of a request; a larger one is answered with 413.";
+    INSPECT_BYTES "inspect_bytes": Else<Size<u64>> =
+        Else { kind: Size(super::INSPECT_BYTES), default: "that of `[server.limits]`" },
+        "Bytes of a body that are read before the decision where the policy asks for facts of it.";
+    INSPECT_OVERSIZED "inspect_oversized": Is<Words<Oversized>> =
+        words(&[("refuse", Oversized::Refuse), ("pass", Oversized::Pass)], Oversized::Refuse),
+        "Whether a longer one is answered with 413, or decided without these facts and forwarded \
+         unread.";
+    UPSTREAM_HOST "upstream_host": Else<Text> =
+        text("a host such as \"api.internal\"", "the client's own"),
+        "The `Host` that is sent to the upstream.";
+    REWRITE "rewrite": Else<Text> = text(
+        "a path such as \"/v2/users/{id}\", or { strip_prefix = \"/api\", add_prefix = \"/v1\" }",
+        "the client's own",
+    ),
+        "The path that is sent to the upstream.";
+}
+
+section! {
+    route_timeouts = ["[[routes]] timeouts"], "How long a request may take.";
+    // A download may take hours.
+    REQUEST "request": Else<Time> = Else { kind: Time(ms(1)..=DAY), default: "no limit" },
+        "For a whole request, to the last byte of the response; then 504, or 408 while its body \
+         is still arriving.";
+}
+
+section! {
+    rewrite = ["[[routes]] rewrite"], "Other prefixes for the upstream; at least one.";
+    STRIP_PREFIX "strip_prefix": Else<Text> = text("a path such as \"/api\"", "none"),
+        "What is taken off the path.";
+    ADD_PREFIX "add_prefix": Else<Text> = text("a path such as \"/v1\"", "none"),
+        "What is put before it.";
+}
+
+section! {
+    rules = ["[[routes]] request_headers", "[[routes]] response_headers"],
+        "Changes to the header of the request to the upstream, and of every response to the \
+         client.";
+    SET "set": List = list("table of header fields", RULES_MAX, "{}"),
+        "Fields that replace those of the same name.";
+    SET_FILE "set_file": List =
+        list("table of header fields, each with the file that holds its value", RULES_MAX, "{}"),
+        "The same, with values that are never shown.";
+    SET_ENV "set_env": List = list(
+        "table of header fields, each with the environment variable that holds its value",
+        RULES_MAX,
+        "{}",
+    ),
+        "The same, from the environment.";
+    ADD "add": List =
+        list("table of header fields, each with a value or an array of values", RULES_MAX, "{}"),
+        "Fields that are added to those of the same name.";
+    ADD_FILE "add_file": List =
+        list("table of header fields, each with the file that holds its value", RULES_MAX, "{}"),
+        "The same, with values that are never shown.";
+    ADD_ENV "add_env": List = list(
+        "table of header fields, each with the environment variable that holds its value",
+        RULES_MAX,
+        "{}",
+    ),
+        "The same, from the environment.";
+    REMOVE "remove": List = list("array of the names of header fields", RULES_MAX, "[]"),
+        "Fields that are removed.";
+}
+
+section! {
+    upgrade = ["[[routes]] upgrade"], "Connections that become tunnels.";
+    PROTOCOLS "protocols": List =
+        list("array of protocols such as \"websocket\"", 16, "[\"websocket\"]"),
+        "Protocols to which connections may be upgraded.";
+    IDLE "idle": Is<Time> = time(ms(1)..=DAY, s(300)),
+        "How long both sides may be silent then.";
+}
+
+section! {
+    cors = ["[[routes]] cors"], "Browsers' scripts of other origins.";
+    ORIGINS "origins": List =
+        list("array of origins, such as [\"https://app.example.com\"]", 256, "required"),
+        "The origins whose scripts may read Weir's own responses.";
+    CREDENTIALS "credentials": Is<Flag> = flag(false),
+        "Whether these scripts may send cookies.";
+    PREFLIGHT "preflight": Is<Words<Preflight>> =
+        words(&[("bypass", Preflight::Bypass), ("limit", Preflight::Limit)], Preflight::Bypass),
+        "Whether preflights pass uncounted, or are decided as any request.";
+}
+
+section! {
+    respond = ["[[routes]] respond"], "A response of Weir's own instead of an upstream's.";
+    STATUS "status": Is<Whole<u16>> = whole(200..=599, 200),
+        "Its status.";
+    BODY "body": Else<Text> = text("a text of at most 65536 bytes", "none"),
+        "Its body.";
+    BODY_FILE "body_file": Else<Text> = text("a file with the answer's body", "none"),
+        "The file that holds its body instead, of at most 1 MiB.";
+    CONTENT_TYPE "content_type": Else<Text> = text(MEDIA_TYPE, "\"text/plain\" if there is a body"),
+        "Its `Content-Type`.";
+    HEADERS "headers": List =
+        list("table of header fields, each with a value or an array of values", RULES_MAX, "{}"),
+        "More header fields.";
+}
+
+section! {
+    refusals = ["[[refusals]]", "[[routes]] refusals"],
+        "Bodies for refusals, on every route or on one, whose own are preferred. Without them \
+         Weir answers with problem documents.";
+    STATUS "status": Else<Whole<u16>> = Else { kind: Whole(400..=599), default: "required" },
+        "The status that the body is for, or several in an array.";
+    BODY "body": Else<Text> =
+        text("a text of at most 65536 bytes", "one of `body` and `body_file` is required"),
+        "The body; it may have the placeholders {status} {title} {detail} {request_id} \
+         {retry_after} {limit} {route}.";
+    BODY_FILE "body_file": Else<Text> =
+        text("a file with the answer's body", "one of `body` and `body_file` is required"),
+        "The file that holds it instead, of at most 1 MiB.";
+    CONTENT_TYPE "content_type": Else<Text> = text(MEDIA_TYPE, "none"),
+        "Its `Content-Type`.";
+}

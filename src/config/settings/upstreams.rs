@@ -1,0 +1,93 @@
+//! `[upstreams.NAME]`, and `tls` of all servers that Weir connects to.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::*;
+use crate::upstream::{Protocol, Retry};
+
+const DAY: Duration = s(24 * 3_600);
+const STEP: RangeInclusive<Duration> = ms(1)..=DAY;
+/// A file that is expected.
+pub(in crate::config) const PEM: &str = "a PEM file";
+
+section! {
+    upstream = ["[upstreams.NAME]"], "Servers that requests are forwarded to.";
+    ENDPOINTS "endpoints": List =
+        list("array of URLs, such as [\"http://127.0.0.1:9000\"]", 256, "required"),
+        "The servers, all `http://` or all `https://`; of several, or of several addresses of a \
+         name, each request goes to the less busy of two.";
+    PROTOCOL "protocol": Is<Words<Protocol>> =
+        words(&[("h1", Protocol::H1), ("h2", Protocol::H2)], Protocol::H1),
+        "HTTP/1.1, or HTTP/2 as gRPC needs it: by ALPN with TLS, by prior knowledge without.";
+    RESOLVE_EVERY "resolve_every": Is<Time> = time(s(1)..=DAY, s(5)),
+        "How often names are resolved while there are requests.";
+    RETRY "retry": Is<Words<Retry>> = words(&[
+        ("idempotent", Retry::Idempotent), ("unsent", Retry::Unsent), ("off", Retry::Off),
+    ], Retry::Idempotent),
+        "Which requests are sent a second time: also idempotent ones without a body that lost \
+         their connection before the response; only those of which nothing was sent; none.";
+    RETRY_PERCENT "retry_percent": Is<Whole<usize>> = whole(0..=100, 20),
+        "How many of a hundred requests may be sent twice.";
+    POOL_IDLE_PER_WORKER "pool_idle_per_worker": Is<Whole<usize>> = whole(0..=10_000, 64),
+        "Idle connections that each worker keeps.";
+    REQUESTS_PER_WORKER "requests_per_worker": Is<Whole<usize>> = whole(1..=1_000_000, 16_384),
+        "Requests that each worker has there at once; beyond it, further ones are answered with \
+         503.";
+}
+
+section! {
+    upstream_timeouts = ["[upstreams.NAME] timeouts"], "How long an upstream may take.";
+    CONNECT "connect": Is<Time> = time(STEP, s(1)),
+        "To connect, including TLS.";
+    RESPONSE_HEADER "response_header": Is<Time> = time(STEP, s(30)),
+        "From the end of the request to the head of the response.";
+    IDLE "idle": Is<Time> = time(STEP, s(60)),
+        "Between two pieces of a body; also how long an unused connection is kept.";
+}
+
+section! {
+    // Not 0 percent: `failures = 0` turns ejection off.
+    ejection = ["[upstreams.NAME] ejection"],
+        "When an endpoint that fails is left out, where there are several.";
+    FAILURES "failures": Is<Whole<u32>> = whole(0..=1_000, 3),
+        "Failures in a row that eject an endpoint; 0 for never.";
+    TIME "time": Is<Time> = time(ms(100)..=DAY, s(10)),
+        "How long it is ejected first; this doubles each time.";
+    TIME_MAX "time_max": Is<Time> = time(ms(100)..=DAY, s(300)),
+        "How long it is ejected at most; not shorter than `time`.";
+    MAX_PERCENT "max_percent": Is<Whole<usize>> = whole(1..=100, 50),
+        "How many of a hundred addresses are ejected at once; one always may be.";
+}
+
+section! {
+    http2 = ["[upstreams.NAME.http2]"], "HTTP/2, with `protocol = \"h2\"`.";
+    CONNECTIONS_PER_WORKER "connections_per_worker": Is<Whole<usize>> = whole(1..=1_000, 8),
+        "Connections of each worker to each endpoint; another one is opened when the others are \
+         full.";
+    STREAMS_PER_CONNECTION "streams_per_connection": Is<Whole<usize>> = whole(1..=10_000, 100),
+        "Requests at once on one of them; the upstream may allow fewer.";
+    PING_INTERVAL "ping_interval": Is<WordOr<Time>> = word_or("off", Time(s(1)..=DAY)),
+        "A connection with requests on it that was silent for so long is pinged; many gRPC \
+         servers take pings more often than every 5m for an attack.";
+    PING_TIMEOUT "ping_timeout": Is<Time> = time(STEP, s(10)),
+        "How long the upstream may take to answer a ping.";
+}
+
+section! {
+    tls = [
+        "[upstreams.NAME.tls]",
+        "[store.redis.tls]",
+        "[telemetry.otlp] tls",
+        "[policies.NAME] config_files.MEMBER.tls"
+    ],
+        "TLS to a server that Weir connects to: 1.2 and 1.3. The files are watched.";
+    CA "ca": Else<Text> = text(PEM, "the system's authorities"),
+        "The authorities that the server's certificate must come from.";
+    CERTIFICATE "certificate": Else<Text> = text(PEM, "none"),
+        "The certificate to show to servers that ask for one.";
+    KEY "key": Else<Text> = text(PEM, "none"),
+        "The key of this certificate.";
+    SERVER_NAME "server_name": Else<Text> = text("a host name", "the host that is connected to"),
+        "The name that is sent as SNI and verified.";
+}
