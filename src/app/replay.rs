@@ -17,8 +17,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::policy;
 use crate::proxy::{
-    ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, TrialVerdict,
-    Unusable,
+    self, ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, Unusable,
 };
 use crate::replay::{
     Batch, Client, DecidedRequest, Decider, Difference, LogError, Logs, Progress, QuotaCounter,
@@ -303,9 +302,7 @@ fn unrouted<'a>(verdict: Verdict, rejection: Option<Rejection<&'a str>>) -> Deci
 fn decider(decided: &ManyDecided) -> Option<Decider<'_>> {
     let (policy, scope) = (decided.policy()?, decided.scope()?);
     // What a route without a policy's answer was refused for was not shown to a policy.
-    if decided.verdict == TrialVerdict::Rejected {
-        return None;
-    }
+    decided.verdict?;
     Some(Decider {
         name: decided.policy_name()?,
         scope: &scope.name,
@@ -317,14 +314,7 @@ fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> DecidedReq
     let (limits, outcomes) = decided.limits();
     let passes_in = decided.retry_after();
     DecidedRequest {
-        verdict: match decided.verdict {
-            TrialVerdict::Admitted | TrialVerdict::Uncounted => Verdict::Admitted,
-            TrialVerdict::Bypassed => Verdict::Bypassed,
-            TrialVerdict::Refused => Verdict::Refused,
-            TrialVerdict::Denied => Verdict::Denied,
-            TrialVerdict::Error => Verdict::Failed,
-            TrialVerdict::Rejected => Verdict::Rejected,
-        },
+        verdict: decided.verdict.map_or(Verdict::Rejected, verdict),
         route: decided.route(),
         policy,
         limits,
@@ -336,6 +326,20 @@ fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> DecidedReq
             found: it.found.as_ref(),
             expected: it.expected,
         }),
+    }
+}
+
+/// A verdict, as the report counts it.
+fn verdict(verdict: proxy::Verdict) -> Verdict {
+    match verdict {
+        proxy::Verdict::Admitted
+        | proxy::Verdict::Uncounted
+        | proxy::Verdict::Degraded
+        | proxy::Verdict::Local => Verdict::Admitted,
+        proxy::Verdict::Bypassed => Verdict::Bypassed,
+        proxy::Verdict::Refused | proxy::Verdict::Unavailable => Verdict::Refused,
+        proxy::Verdict::Denied => Verdict::Denied,
+        proxy::Verdict::Failed => Verdict::Failed,
     }
 }
 

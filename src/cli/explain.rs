@@ -14,7 +14,7 @@ use crate::cli::print::{out, outln};
 use crate::clock::Clock;
 use crate::plan::{Enforcement, LimitOutcome};
 use crate::policy::Verdict;
-use crate::proxy::{LimitAccount, TrialReply, TrialRequest, TrialVerdict};
+use crate::proxy::{LimitAccount, TrialReply, TrialRequest};
 
 /// The first requests of `--times` that are shown, beside those where the verdict changes, and the
 /// last.
@@ -130,7 +130,7 @@ impl Explain {
             let passes = account.retry_after.map(words::wait);
             let passes = passes.map(|wait| format!(", passes in {wait}")).unwrap_or_default();
             let then = match (&account.rejection, account.status) {
-                (Some(_), Some(status)) if account.verdict != TrialVerdict::Rejected => {
+                (Some(_), Some(status)) if account.verdict.is_some() => {
                     format!(", then refused with {status}")
                 }
                 _ => String::new(),

@@ -8,21 +8,13 @@ use crate::plan::{Enforcement, Limit, LimitOutcome};
 pub(super) use crate::plan::{
     algorithm_text as algorithm, duration_text as time, wait_text as wait,
 };
-use crate::policy::Verdict;
-use crate::proxy::{Account, LimitAccount, TrialRequest, TrialVerdict};
+use crate::policy;
+use crate::proxy::{Account, LimitAccount, TrialRequest, Verdict};
 
 /// `admitted`, `denied 403`.
-pub(super) fn verdict(verdict: TrialVerdict, status: Option<u16>) -> String {
-    let word = match verdict {
-        TrialVerdict::Admitted => "admitted",
-        TrialVerdict::Refused => "refused",
-        TrialVerdict::Bypassed => "bypassed",
-        TrialVerdict::Denied => "denied",
-        TrialVerdict::Error => "error",
-        TrialVerdict::Uncounted => "uncounted",
-        TrialVerdict::Rejected => "rejected",
-    };
-    let tells = matches!(verdict, TrialVerdict::Denied | TrialVerdict::Rejected);
+pub(super) fn verdict(verdict: Option<Verdict>, status: Option<u16>) -> String {
+    let word = verdict.map_or("rejected", Verdict::word);
+    let tells = matches!(verdict, Some(Verdict::Denied) | None);
     match status.filter(|_| tells) {
         Some(status) => format!("{word} {status}"),
         None => word.to_owned(),
@@ -46,15 +38,15 @@ pub(super) fn reason(account: &Account) -> String {
         return limits.join("; ");
     }
     match (account.verdict, account.decision.as_ref().map(|decision| &decision.verdict)) {
-        (TrialVerdict::Denied, Some(Verdict::Deny(denial))) => {
+        (Some(Verdict::Denied), Some(policy::Verdict::Deny(denial))) => {
             format!("the policy denied it: {}", quoted(&denial.reason))
         }
-        (TrialVerdict::Error, _) => "the policy failed, see the log line above".to_owned(),
-        (TrialVerdict::Uncounted, _) => {
+        (Some(Verdict::Failed), _) => "the policy failed, see the log line above".to_owned(),
+        (Some(Verdict::Uncounted), _) => {
             "the policy failed, see the log line above, and on_policy_error let it through"
                 .to_owned()
         }
-        (TrialVerdict::Rejected, _) => rejected(account),
+        (None, _) => rejected(account),
         _ if account.route.is_none() => "Weir answers it itself".to_owned(),
         _ if account.policy.is_none() => "the route has no policy".to_owned(),
         _ => "the policy asked no limit".to_owned(),
@@ -65,8 +57,8 @@ pub(super) fn reason(account: &Account) -> String {
 fn rejected(account: &Account) -> String {
     let status = account.status.map(|status| format!(" with {status}"));
     let when = match account.verdict {
-        TrialVerdict::Rejected => "before the policy was asked",
-        _ => "after its limits",
+        None => "before the policy was asked",
+        Some(_) => "after its limits",
     };
     let mut text = format!("refused{} {when}", status.unwrap_or_default());
     if let Some(rejection) = &account.rejection {
@@ -110,14 +102,14 @@ pub(super) fn account(account: &Account, left: &[(String, LimitOutcome)]) -> Str
     match (&account.policy, &account.route) {
         (Some(policy), Some(route)) => lines.push(format!("policy {policy}, route {route}")),
         (None, Some(route)) => lines.push(format!("route {route}, which has no policy")),
-        (_, None) if account.verdict == TrialVerdict::Admitted => lines.push(reason(account)),
+        (_, None) if account.verdict == Some(Verdict::Admitted) => lines.push(reason(account)),
         (_, None) => {}
     }
     if !account.facts.is_empty() {
         let facts = account.facts.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
         lines.push(format!("sees {}", facts.collect::<Vec<_>>().join(", ")));
     }
-    let is_uncounted = account.policy.is_none() && account.verdict == TrialVerdict::Admitted;
+    let is_uncounted = account.policy.is_none() && account.verdict == Some(Verdict::Admitted);
     if account.limits.is_empty() && !is_uncounted {
         lines.push(reason(account));
     }
@@ -128,7 +120,7 @@ pub(super) fn account(account: &Account, left: &[(String, LimitOutcome)]) -> Str
     if !account.delay.is_zero() {
         lines.push(format!("waits {}", time(account.delay)));
     }
-    if account.rejection.is_some() && account.verdict != TrialVerdict::Rejected {
+    if account.rejection.is_some() && account.verdict.is_some() {
         lines.push(rejected(account));
     }
     let decision = account.decision.as_deref();

@@ -13,8 +13,9 @@ use super::reader::{Item, Notes, Table};
 use super::settings::server::INSPECT_BYTES;
 use super::settings::{Kind as _, Whole};
 use super::{Config, Mistakes, Source, drop_flat, files, is_name, policies, syntax_mistakes};
-use crate::proxy::{Ended, TrialReply, TrialRequest, TrialVerdict};
+use crate::proxy::{Ended, TrialReply, TrialRequest, Verdict};
 use crate::reload::Watch;
+use crate::telemetry::Label as _;
 
 /// Entries of a file, at most.
 const ENTRIES_MAX: usize = 10_000;
@@ -80,7 +81,7 @@ pub struct ReplySoon {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// The verdict, and the status of a denial or rejection.
-    pub verdict: Option<(TrialVerdict, Option<u16>)>,
+    pub verdict: Option<(Option<Verdict>, Option<u16>)>,
     /// Of the entry's requests, how many are admitted. The others are refused.
     pub admitted: Option<u64>,
     /// The status that the client sees.
@@ -344,24 +345,18 @@ fn expected(table: &mut Table<'_>, times: u64) -> Option<Expected> {
     })
 }
 
-const VERDICTS: &str = "\"admitted\", \"refused\", \"bypassed\", \"denied\", \"denied 403\", \"error\", \"uncounted\" or \"rejected\"";
+const VERDICTS: &str = "\"admitted\", \"refused\", \"bypassed\", \"denied\", \"denied 403\", \"failed\", \"uncounted\" or \"rejected\"";
 
-fn verdict(text: &str) -> Option<(TrialVerdict, Option<u16>)> {
+fn verdict(text: &str) -> Option<(Option<Verdict>, Option<u16>)> {
     let (word, status) = match text.split_once(' ') {
         Some((word, status)) => (word, Some(status.parse().ok()?)),
         None => (text, None),
     };
     let verdict = match word {
-        "admitted" => TrialVerdict::Admitted,
-        "refused" => TrialVerdict::Refused,
-        "bypassed" => TrialVerdict::Bypassed,
-        "denied" => TrialVerdict::Denied,
-        "error" => TrialVerdict::Error,
-        "uncounted" => TrialVerdict::Uncounted,
-        "rejected" => TrialVerdict::Rejected,
-        _ => return None,
+        "rejected" => None,
+        _ => Some(Verdict::ALL.iter().copied().find(|verdict| verdict.label() == word)?),
     };
-    let may_say = matches!(verdict, TrialVerdict::Denied | TrialVerdict::Rejected);
+    let may_say = matches!(verdict, Some(Verdict::Denied) | None);
     (status.is_none() || may_say).then_some((verdict, status))
 }
 
@@ -465,7 +460,7 @@ mod tests {
         .unwrap();
         let second = &read[1];
         assert_eq!((second.at, second.times), (Duration::from_secs(5), 1));
-        assert_eq!(second.expected.verdict, Some((TrialVerdict::Denied, Some(403))));
+        assert_eq!(second.expected.verdict, Some((Some(Verdict::Denied), Some(403))));
         let headers = vec![("a".to_owned(), "1".to_owned()), ("a".to_owned(), "2".to_owned())];
         assert_eq!((second.request.headers.clone(), &*second.request.method), (headers, "POST"));
     }

@@ -16,7 +16,7 @@ use crate::clock;
 use crate::limit::{Ending, Grant, KeyDigest, Limiter};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
-use crate::policy::{Decision, Verdict};
+use crate::policy::{self, Decision};
 use crate::proxy::decide::content::ReadBody;
 use crate::proxy::decide::facts::RequestView;
 use crate::proxy::decide::settle;
@@ -28,17 +28,16 @@ use crate::proxy::receive::client::Client;
 use crate::proxy::receive::hop;
 use crate::proxy::receive::id::Id;
 use crate::proxy::receive::target::Target;
-use crate::proxy::record::account::Rejection;
 use crate::proxy::record::kept::Kept;
 use crate::proxy::record::remembered::{self, PackedFacts};
-use crate::proxy::record::tally::Decided;
 use crate::proxy::record::trace::{self, TraceState};
 use crate::proxy::record::{access, measure};
 use crate::proxy::reply;
 use crate::proxy::reply::cors::{self, Cors};
 use crate::proxy::reply::grpc;
-use crate::proxy::reply::refusal::{CLIENT_GONE, Refusal, RefusalCause, SHUTDOWN};
+use crate::proxy::reply::refusal::{CLIENT_GONE, Refusal, SHUTDOWN};
 use crate::proxy::snapshot::{Route, RouteHandle, Snapshot};
+use crate::proxy::verdict::{Cause, Rejection, Verdict};
 use crate::telemetry::{Access, AccessField, Label as _};
 use crate::upstream::UpstreamError;
 use crate::wire::{self, Body, BodyEnd, Fields, Known, OnEnd, Request, Response, TrailerFilter};
@@ -54,7 +53,7 @@ pub(super) struct RequestContext {
     /// if it has none.
     pub(super) path: SmallVec<[u8; 64]>,
     pub(super) route: Arc<RouteHandle>,
-    pub(super) decided: Option<Decided>,
+    pub(super) verdict: Option<Verdict>,
     /// When the policy and the limits had decided, after the wait in a leaky bucket.
     pub(super) decided_at: Option<Instant>,
     /// The check that was skipped to let it through: `Weir-Degraded`.
@@ -99,7 +98,7 @@ pub(super) struct RequestContext {
     /// The digests of the keys of the limits that refused it, for the access log and the trace.
     pub(super) refused_keys: SmallVec<[KeyDigest; 1]>,
     /// Why it was refused, for what is remembered of it.
-    pub(super) cause: Option<RefusalCause>,
+    pub(super) cause: Option<Cause>,
     /// What is wrong with the request itself, if it was rejected for that.
     pub(super) rejection: Option<Box<Rejection>>,
     /// It is remembered even if it is not refused.
@@ -173,7 +172,7 @@ impl RequestContext {
             method,
             path: SmallVec::new(),
             route: Arc::clone(local.no_route()),
-            decided: None,
+            verdict: None,
             decided_at: None,
             degraded: None,
             decision: None,
@@ -287,9 +286,9 @@ impl RequestContext {
     }
 
     /// Records what the policy and its limits decided.
-    pub(super) fn decided(&mut self, decided: Decided) {
-        self.route.tally.decided(decided);
-        self.decided = Some(decided);
+    pub(super) fn decided(&mut self, verdict: Verdict) {
+        self.route.tally.decided(verdict);
+        self.verdict = Some(verdict);
     }
 
     /// Called before the request is sent: from here on the upstream may have received it. The
@@ -416,13 +415,10 @@ impl RequestContext {
     /// once.
     pub(super) fn refuse(mut self: Box<Self>, refusal: &Refusal) -> Response {
         self.refused = true;
-        match self.decided {
-            // With `on_policy_error = "allow"` it was let through, and refused for something else.
-            Some(Decided::Failed) if self.degraded.is_some() => {}
-            Some(decided) => self.route.tally.refused(decided),
-            None => {}
-        }
         self.cause = refusal.cause();
+        if let Some(cause) = self.cause {
+            self.route.tally.refused(cause);
+        }
         if self.route.insight.remembers() {
             self.note_rejection(refusal);
         }
@@ -442,8 +438,8 @@ impl RequestContext {
     /// The limits that were checked, and their outcome.
     pub(super) fn limits(&self) -> Option<(&[Limit], &Outcome)> {
         match &self.decision.as_ref()?.verdict {
-            Verdict::Check(plan) => Some((plan.limits(), self.outcome.as_ref()?)),
-            Verdict::Bypass | Verdict::Deny(_) => None,
+            policy::Verdict::Check(plan) => Some((plan.limits(), self.outcome.as_ref()?)),
+            policy::Verdict::Bypass | policy::Verdict::Deny(_) => None,
         }
     }
 

@@ -24,6 +24,7 @@ mod live;
 mod settings;
 mod snapshot;
 mod trial;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +51,7 @@ use route::trie::Match;
 use snapshot::{Action, DirectResponse, Route};
 
 pub use live::{Live, Observers, SnapshotSource};
-pub use record::account::{Account, LimitAccount, Rejection, TrialVerdict};
+pub use record::account::{Account, LimitAccount};
 pub use record::remembered::{Explained, Insight, Remembered, ShownFact};
 pub use route::trie::{Unreached, UnreachedRoute};
 pub use settings::{
@@ -63,6 +64,7 @@ pub use trial::{
     Ended, ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, TrialReply,
     TrialRequest, UnderWay, Unusable,
 };
+pub use verdict::{Cause, Rejection, Verdict};
 
 /// The facts that a policy may ask to see, of a request and of its response.
 #[must_use]

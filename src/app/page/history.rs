@@ -28,7 +28,7 @@ pub(super) const DECISIONS: [(&str, &[&str]); 4] = [
     ("admitted", &["admitted", "bypassed"]),
     ("refused", &["refused"]),
     ("denied", &["denied"]),
-    ("without counters", &["degraded", "local", "unavailable", "failed"]),
+    ("without counters", &["degraded", "local", "unavailable", "failed", "uncounted"]),
 ];
 
 /// Metrics at a moment.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::words;
 use crate::config::{Difference, Entry};
 use crate::plan::{Limit, LimitOutcome};
-use crate::proxy::{Account, TrialVerdict};
+use crate::proxy::{Account, Verdict};
 
 /// An entry of a file, and one of its requests.
 #[derive(Clone, Copy)]
@@ -75,7 +75,7 @@ pub(super) fn decided(
         && account.retry_after.map(whole_ms) != Some(wait.as_millis())
     {
         let is = match (account.verdict, account.retry_after) {
-            (TrialVerdict::Refused | TrialVerdict::Denied, None) => {
+            (Some(Verdict::Refused | Verdict::Denied), None) => {
                 "no time after which it passes".to_owned()
             }
             (_, None) => words::verdict(account.verdict, account.status),

@@ -12,7 +12,7 @@ use crate::cli::print::{out, outln};
 use crate::clock;
 use crate::config::{self, Config, Requests};
 use crate::policy::{self, Policy, Settings};
-use crate::proxy::{Account, TrialReply, TrialRequest, TrialVerdict};
+use crate::proxy::{Account, TrialReply, TrialRequest, Verdict};
 
 /// How long each way of a call is measured.
 const TIME: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ pub(super) fn run(inspect: &Inspect) -> ExitCode {
                 words::verdict(ran.account.verdict, ran.account.status)
             );
             out!("{}", words::account(&ran.account, &ran.left));
-            if matches!(ran.account.verdict, TrialVerdict::Error | TrialVerdict::Uncounted) {
+            if matches!(ran.account.verdict, Some(Verdict::Failed | Verdict::Uncounted)) {
                 // The log has the cause. Times of calls that fail say nothing.
                 ExitCode::from(EXIT_DIFFERENT)
             } else {

@@ -10,7 +10,7 @@ use super::{EXIT_DIFFERENT, EXIT_WRONG, REQUESTS, words, wrong_file};
 use crate::app::{self, SimulatedReply, Simulation};
 use crate::cli::print::{err, errln, out, outln};
 use crate::config::{Difference, Entry, Requests};
-use crate::proxy::{Account, TrialVerdict};
+use crate::proxy::{Account, Verdict};
 
 /// Requests that `--explain` explains of one entry, at most, beside those where the verdict
 /// changes and the last one.
@@ -98,7 +98,7 @@ fn run_all(
                 .map_err(|unusable| format!("requests[{index}]: {unusable}"))?;
             tested.requests += 1;
             let verdict = ran.account.verdict;
-            admitted += u64::from(verdict == TrialVerdict::Admitted);
+            admitted += u64::from(verdict == Some(Verdict::Admitted));
             if explain {
                 explained.add(place, &ran);
             }
@@ -147,7 +147,7 @@ struct ExplanationPrinter {
     /// The explanation that was printed last, without the request's number.
     printed: Option<[String; 2]>,
     blocks: u64,
-    verdict: Option<TrialVerdict>,
+    verdict: Option<Option<Verdict>>,
     /// The last request that is explained alike.
     alike: Option<u64>,
     /// Requests that were not explained since.
@@ -197,7 +197,7 @@ fn verdict(ran: &SimulatedReply) -> String {
     }
     if let Some(status) = account
         .status
-        .filter(|status| account.verdict == TrialVerdict::Admitted && *status != STATUS)
+        .filter(|status| account.verdict == Some(Verdict::Admitted) && *status != STATUS)
     {
         said = format!("{said}, status {status}");
     }

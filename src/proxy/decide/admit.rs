@@ -13,14 +13,14 @@ use crate::clock;
 use crate::limit::{Identities, Identity, KeyDigest, Limiter, Scope, Take};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome, Plan};
-use crate::policy::{Cause, Decision, Verdict};
+use crate::policy::{self, Cause, Decision};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forward::exchange::Exchange;
 use crate::proxy::forward::{self, PolicyFields};
 use crate::proxy::receive::target::Target;
-use crate::proxy::record::tally::Decided;
 use crate::proxy::reply::refusal::{Check, Refusal};
 use crate::proxy::snapshot::{Decider, Route};
+use crate::proxy::verdict::Verdict;
 use crate::telemetry::{Access, Counter};
 use crate::wire::Request;
 
@@ -90,7 +90,7 @@ impl<'a> Admission<'a> {
             Ok(asked) => asked,
             Err(failed) => return on_policy_error(decider, failed, self.context),
         };
-        self.context.decided(Decided::Bypassed);
+        self.context.decided(Verdict::Bypassed);
         Ok(upstream_fields)
     }
 
@@ -155,7 +155,7 @@ type Fields = Result<(PolicyFields, PolicyFields), String>;
 /// The fields of a decision. They are parsed once and kept with it.
 fn fields(decision: &Decision) -> Fields {
     let Decision { verdict, upstream_headers, response_headers, .. } = decision;
-    let denies = matches!(verdict, Verdict::Deny(denial) if !denial.headers.is_empty());
+    let denies = matches!(verdict, policy::Verdict::Deny(denial) if !denial.headers.is_empty());
     if !denies && upstream_headers.is_empty() && response_headers.is_empty() {
         return Ok((PolicyFields::new(), PolicyFields::new()));
     }
@@ -178,8 +178,11 @@ impl Derived {
     }
 
     fn fields(&mut self, decision: &Decision) -> Fields {
-        let denied: &[_] =
-            if let Verdict::Deny(denial) = &decision.verdict { &denial.headers } else { &[] };
+        let denied: &[_] = if let policy::Verdict::Deny(denial) = &decision.verdict {
+            &denial.headers
+        } else {
+            &[]
+        };
         let parse = || -> Result<_, &str> {
             forward::policy_fields(denied)?;
             Ok((
@@ -226,15 +229,18 @@ fn on_policy_error(
     undecided: Undecided,
     context: &mut RequestContext,
 ) -> Result<PolicyFields, Refusal> {
-    if !matches!(undecided, Undecided::TooManyValues) {
-        context.decided(Decided::Failed);
+    let lets_through = matches!(undecided, Undecided::Failed) && decider.allow_on_error;
+    match undecided {
+        Undecided::TooManyValues => {}
+        _ if lets_through => context.decided(Verdict::Uncounted),
+        _ => context.decided(Verdict::Failed),
     }
     match undecided {
         Undecided::TooManyValues => {
             Err(Refusal::BadRequest(Check::Facts.wrong("one of them comes more often")))
         }
         Undecided::Overload => Err(Refusal::PolicyOverloaded),
-        Undecided::Failed if decider.allow_on_error => {
+        Undecided::Failed if lets_through => {
             context.degraded = Some("policy");
             Ok(PolicyFields::new())
         }
@@ -251,13 +257,13 @@ pub(in crate::proxy) async fn charge(
     // The context keeps the decision in any case. The take needs it alive.
     context.decision = Some(Arc::clone(&decision));
     let plan = match &decision.verdict {
-        Verdict::Check(plan) => plan,
-        Verdict::Bypass => {
-            context.decided(Decided::Bypassed);
+        policy::Verdict::Check(plan) => plan,
+        policy::Verdict::Bypass => {
+            context.decided(Verdict::Bypassed);
             return Ok(());
         }
-        Verdict::Deny(_) => {
-            context.decided(Decided::Denied);
+        policy::Verdict::Deny(_) => {
+            context.decided(Verdict::Denied);
             return Err(Refusal::Denied);
         }
     };
@@ -274,19 +280,19 @@ pub(in crate::proxy) async fn charge(
     }
     match taken {
         Take::Granted(outcome, grant) => {
-            let decided = if outcome.is_uncounted(plan.limits()) {
+            let verdict = if outcome.is_uncounted(plan.limits()) {
                 context.degraded = Some("store");
-                Decided::Degraded
+                Verdict::Degraded
             } else if outcome.is_local(plan.limits()) {
                 context.degraded = Some("local");
-                Decided::Local
+                Verdict::Local
             } else {
-                Decided::Admitted
+                Verdict::Admitted
             };
             context.store_failure = outcome.store_failure;
             context.outcome = Some(outcome);
             context.grant = Some(grant);
-            context.decided(decided);
+            context.decided(verdict);
             Ok(())
         }
         Take::Refused(outcome) => {
@@ -302,12 +308,12 @@ pub(in crate::proxy) async fn charge(
             }
             context.store_failure = outcome.store_failure;
             context.outcome = Some(outcome);
-            context.decided(Decided::Refused);
+            context.decided(Verdict::Refused);
             Err(Refusal::TooMany)
         }
         Take::Unavailable(cause) => {
             context.store_failure = Some(cause);
-            context.decided(Decided::Unavailable);
+            context.decided(Verdict::Unavailable);
             Err(Refusal::StoreUnavailable)
         }
     }

@@ -15,7 +15,7 @@ use super::keys::{self, Counted};
 use crate::limit::Ending;
 use crate::policy::{FactNames, Member, Policy, ResponseOutcome, ResponseView, Settlement};
 use crate::proxy::context::{BYTES_UNKNOWN, RequestContext};
-use crate::proxy::record::tally::Decided;
+use crate::proxy::verdict::Verdict;
 use crate::wire::Fields;
 
 /// What is known of a request at its end.
@@ -141,7 +141,7 @@ pub(in crate::proxy) fn settle(
 
 /// The policy and the memo to return to it, if its `settle` is to be called.
 fn memo(context: &RequestContext) -> Option<(&Policy, &str)> {
-    if context.grant.is_none() && context.decided != Some(Decided::Bypassed) {
+    if context.grant.is_none() && context.verdict != Some(Verdict::Bypassed) {
         return None;
     }
     let memo = context.decision.as_ref()?.settle_with.as_deref()?;
@@ -195,6 +195,6 @@ pub(in crate::proxy) fn view(
         Ending::ClientGone => ResponseOutcome::ClientGone,
     };
     let outcome =
-        if context.decided == Some(Decided::Refused) { ResponseOutcome::Refused } else { outcome };
+        if context.verdict == Some(Verdict::Refused) { ResponseOutcome::Refused } else { outcome };
     ResponseView { outcome, status: context.status, facts, limits: limits.unwrap_or_default() }
 }

@@ -77,8 +77,8 @@ pub(in crate::proxy) fn line(
     if let Some(reached) = kept.map(|kept| kept.reached) {
         line.reached(reached);
     }
-    if let Some(decided) = context.decided {
-        line.text(AccessField::Decision, decided.label());
+    if let Some(verdict) = context.verdict {
+        line.text(AccessField::Decision, verdict.label());
     }
     if let Some(policy) = context.route.policy_name() {
         line.text(AccessField::Policy, policy);

@@ -2,44 +2,25 @@
 //! (`trial`).
 //! Knows no connection.
 
-use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::tally::{Decided, NO_ROUTE};
+use super::tally::NO_ROUTE;
 use crate::insight::LimitName;
 use crate::limit::Scope;
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
-use crate::policy::{Decision, Verdict};
+use crate::policy::{self, Decision};
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts;
+use crate::proxy::verdict::{Rejection, Verdict};
 use crate::wire::Response;
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrialVerdict {
-    /// All limits fitted, or the route has no policy.
-    Admitted,
-    /// A limit refused.
-    Refused,
-    /// The policy lets it through and counts nothing.
-    Bypassed,
-    /// The policy refused without asking a limit.
-    Denied,
-    /// The policy failed, and the request was refused for it.
-    Error,
-    /// The policy failed, and `on_policy_error = "allow"` let the request through.
-    Uncounted,
-    /// Refused before the policy was asked: no route, an invalid path, a body that is too large.
-    Rejected,
-}
 
 /// How a request was decided.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// What became of it.
-    pub verdict: TrialVerdict,
+    /// What was decided about it; admitted on a route without a policy. `None` if it was rejected
+    /// before it could be decided on.
+    pub verdict: Option<Verdict>,
     /// The status that the client sees. `None` while the request is under way, or if the client was
     /// gone.
     pub status: Option<u16>,
@@ -62,24 +43,6 @@ pub struct Account {
     /// What is wrong with it, if it was rejected for that.
     pub rejection: Option<Rejection>,
     pub(in crate::proxy) scope: Option<Arc<Scope>>,
-}
-
-/// Why the request itself was rejected, whatever a policy answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// What of it was looked at: its head, method, target, host, path, route or body.
-    pub check: &'static str,
-    /// What was found.
-    pub found: Cow<'static, str>,
-    /// What was expected.
-    pub expected: &'static str,
-}
-
-impl fmt::Display for Rejection {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { check, found, expected } = self;
-        write!(out, "by the check of its {check}: {found}; expected {expected}")
-    }
 }
 
 /// A limit's part in a decision.
@@ -119,20 +82,19 @@ pub(in crate::proxy) struct Parts<'a> {
     /// None where no route was found.
     pub(in crate::proxy) route: Option<&'a str>,
     pub(in crate::proxy) scope: Option<&'a Arc<Scope>>,
-    pub(in crate::proxy) decided: Option<Decided>,
+    /// None if no policy was asked.
+    pub(in crate::proxy) verdict: Option<Verdict>,
     pub(in crate::proxy) decision: Option<&'a Arc<Decision>>,
     pub(in crate::proxy) outcome: Option<&'a Outcome>,
     /// Units that were taken of some limits instead of their cost.
     pub(in crate::proxy) less: Option<u64>,
-    /// It went on to its upstream although something that decides had failed.
-    pub(in crate::proxy) let_through: bool,
     pub(in crate::proxy) rejection: Option<&'a Rejection>,
 }
 
 impl Account {
     pub(in crate::proxy) fn rejected() -> Self {
         Self {
-            verdict: TrialVerdict::Rejected,
+            verdict: None,
             status: None,
             route: None,
             policy: None,
@@ -174,7 +136,7 @@ impl Account {
 
     /// The enforced limits that refused.
     pub fn refusing(&self) -> impl Iterator<Item = &LimitAccount> {
-        let refused = self.verdict == TrialVerdict::Refused;
+        let refused = self.verdict == Some(Verdict::Refused);
         self.limits.iter().filter(move |limit| {
             refused && limit.limit.enforcement == Enforcement::Enforce && !limit.outcome.fits
         })
@@ -195,43 +157,35 @@ impl<'a> Parts<'a> {
         Self {
             route: Some(origin.route.as_str()).filter(|name| *name != NO_ROUTE),
             scope: origin.scope.as_ref(),
-            decided: context.decided,
+            verdict: context.verdict,
             decision: context.decision.as_ref(),
             outcome: context.outcome.as_ref(),
             less: context.usage.as_ref().and_then(|usage| usage.taken),
-            let_through: context.degraded.is_some(),
             rejection: context.rejection.as_deref(),
         }
     }
 
-    pub(in crate::proxy) fn verdict(&self) -> TrialVerdict {
-        match self.decided {
-            Some(Decided::Admitted | Decided::Degraded | Decided::Local) => TrialVerdict::Admitted,
-            Some(Decided::Refused | Decided::Unavailable) => TrialVerdict::Refused,
-            Some(Decided::Bypassed) => TrialVerdict::Bypassed,
-            Some(Decided::Denied) => TrialVerdict::Denied,
-            Some(Decided::Failed) if self.let_through => TrialVerdict::Uncounted,
-            Some(Decided::Failed) => TrialVerdict::Error,
-            None if self.rejection.is_some() => TrialVerdict::Rejected,
-            // No policy was to be asked: of a route without one, or for `OPTIONS *`.
-            None if self.scope.is_none() => TrialVerdict::Admitted,
-            None => TrialVerdict::Rejected,
-        }
+    pub(in crate::proxy) fn verdict(&self) -> Option<Verdict> {
+        // No policy was to be asked: of a route without one, or for `OPTIONS *`.
+        let admits = self.rejection.is_none() && self.scope.is_none();
+        self.verdict.or(admits.then_some(Verdict::Admitted))
     }
 
     fn plan(&self) -> Option<&'a Plan> {
         match &self.decision?.verdict {
-            Verdict::Check(plan) => Some(plan),
-            Verdict::Bypass | Verdict::Deny(_) => None,
+            policy::Verdict::Check(plan) => Some(plan),
+            policy::Verdict::Bypass | policy::Verdict::Deny(_) => None,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
         match (self.outcome, &self.decision?.verdict) {
-            (Some(outcome), Verdict::Check(plan)) => {
+            (Some(outcome), policy::Verdict::Check(plan)) => {
                 outcome.retry_after_us(plan.limits()).map(Duration::from_micros)
             }
-            (None, Verdict::Deny(denial)) => denial.retry_after_ms.map(Duration::from_millis),
+            (None, policy::Verdict::Deny(denial)) => {
+                denial.retry_after_ms.map(Duration::from_millis)
+            }
             _ => None,
         }
     }

@@ -1,17 +1,18 @@
 //! Counts what policies say of requests, their labels and amounts, where the configuration lists
 //! them under `metrics`.
 
-use super::tally::Decided;
 use crate::policy::Decision;
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::admit::Derived;
+use crate::proxy::verdict::Verdict;
 use crate::telemetry::{Counter, names};
 
 /// Counts a request's labels and amounts at its end.
 pub(in crate::proxy) fn count(context: &RequestContext) {
     let Some(policy) = &context.route.policy else { return };
     let measured = policy.policy.measured();
-    if measured.is_empty() || context.decided == Some(Decided::Failed) {
+    if measured.is_empty() || matches!(context.verdict, Some(Verdict::Failed | Verdict::Uncounted))
+    {
         return;
     }
     let (name, metrics) = (&policy.scope.policy, context.route.tally.metrics());

@@ -9,18 +9,18 @@ use http::Method;
 use smallvec::SmallVec;
 
 use super::access;
-use super::account::{Account, Origin, Parts, Rejection};
-use super::tally::{Decided, NO_ROUTE};
+use super::account::{Account, Origin, Parts};
+use super::tally::NO_ROUTE;
 use crate::insight::{self, Kind};
 use crate::plan::{Limit, LimitOutcome, Outcome};
-use crate::policy::{Decision, Verdict};
+use crate::policy::{self, Decision};
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts::Facts;
 use crate::proxy::receive::id::Id;
 use crate::proxy::receive::text::AddressText;
-use crate::proxy::reply::refusal::RefusalCause;
+use crate::proxy::verdict::{Cause, Rejection, Verdict};
 use crate::spelling;
-use crate::telemetry::{Label as _, is_credentials_header, names_credentials};
+use crate::telemetry::{Label, is_credentials_header, names_credentials};
 
 /// Bytes of one fact that are remembered, at most.
 const FACT_BYTES_MAX: usize = 512;
@@ -46,8 +46,8 @@ pub struct Remembered {
     path: SmallVec<[u8; 64]>,
     origin: Arc<Origin>,
     status: u16,
-    decided: Option<Decided>,
-    cause: Option<RefusalCause>,
+    verdict: Option<Verdict>,
+    cause: Option<Cause>,
     facts: Option<PackedFacts>,
     decision: Option<Arc<Decision>>,
     outcome: Option<Outcome>,
@@ -195,8 +195,8 @@ pub(in crate::proxy) fn remember(context: &mut RequestContext, took: Duration) {
     let remembers = context.route.insight.remembers();
     let kind = match context.cause {
         // As part of the sample it is kept even if no refusals are.
-        Some(RefusalCause::Request) if context.sampled => Kind::Sample,
-        Some(RefusalCause::Request) if remembers => Kind::Rejection,
+        Some(Cause::Request) if context.sampled => Kind::Sample,
+        Some(Cause::Request) if remembers => Kind::Rejection,
         Some(_) if remembers => Kind::Refusal,
         _ if context.sampled => Kind::Sample,
         _ => return,
@@ -211,7 +211,7 @@ pub(in crate::proxy) fn remember(context: &mut RequestContext, took: Duration) {
         path: std::mem::take(&mut context.path),
         origin: Arc::clone(&context.route.origin),
         status: context.status,
-        decided: context.decided,
+        verdict: context.verdict,
         cause: context.cause,
         facts: context.facts.take(),
         decision: context.decision.take(),
@@ -251,11 +251,10 @@ impl Remembered {
         let parts = Parts {
             route: Some(self.origin.route.as_str()).filter(|name| *name != NO_ROUTE),
             scope: self.origin.scope.as_ref(),
-            decided: self.decided,
+            verdict: self.verdict,
             decision: self.decision.as_ref(),
             outcome: self.outcome.as_ref(),
             less: self.less,
-            let_through: self.cause.is_none(),
             rejection: self.rejection.as_deref(),
         };
         let account = Account { status: Some(self.status), ..Account::of(&parts, Vec::new()) };
@@ -266,8 +265,8 @@ impl Remembered {
             client: self.client.as_str().to_owned(),
             method: access::cut_method(self.method.as_str()).to_owned(),
             path: String::from_utf8_lossy(&self.path).into_owned(),
-            decision: self.decided.map(|decided| decided.label()),
-            cause: self.cause.map(|cause| cause.label()),
+            decision: self.verdict.map(Label::label),
+            cause: self.cause.map(Label::label),
             failure: self.failure,
             store_failure: self.store_failure,
             facts: self.facts.as_ref().map(PackedFacts::unpacked).unwrap_or_default(),
@@ -296,9 +295,9 @@ fn decision_bytes(decision: &Decision) -> usize {
         pairs.iter().map(|(name, value)| name.len() + value.len() + PAIR_BYTES).sum()
     };
     let verdict = match &decision.verdict {
-        Verdict::Bypass => 0,
-        Verdict::Check(plan) => plan.limits().iter().map(limit_bytes).sum(),
-        Verdict::Deny(denial) => {
+        policy::Verdict::Bypass => 0,
+        policy::Verdict::Check(plan) => plan.limits().iter().map(limit_bytes).sum(),
+        policy::Verdict::Deny(denial) => {
             let body = denial.body.as_ref().map_or(0, |(kind, text)| kind.len() + text.len());
             denial.reason.len() + pairs(&denial.headers) + body
         }

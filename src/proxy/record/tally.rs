@@ -5,47 +5,18 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::clock::LogThrottle;
-use crate::policy::Cause;
-use crate::telemetry::{Counter, CounterSet, Histogram, Label as _, Metrics, labels, names};
+use crate::policy;
+use crate::proxy::verdict::{Cause, Verdict};
+use crate::telemetry::{Counter, CounterSet, Histogram, Label as _, Metrics, names};
 
 /// Maximum log lines per second about a route's failing policy.
 const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
 /// The label of requests that match no route.
 pub(in crate::proxy) const NO_ROUTE: &str = "none";
 
-labels! {
-    /// What became of a request under a policy: a metric's label and a word in the access log.
-    pub(in crate::proxy) enum Decided {
-        /// All limits fitted.
-        Admitted = "admitted",
-        /// A limit refused.
-        Refused = "refused",
-        /// The policy counts nothing for it.
-        Bypassed = "bypassed",
-        /// The policy refused without asking a limit.
-        Denied = "denied",
-        /// Let through uncounted, because a counter could not be reached.
-        Degraded = "degraded",
-        /// Admitted by this proxy's share of a limit, because its counter could not be reached.
-        Local = "local",
-        /// Refused, because a counter could not be reached.
-        Unavailable = "unavailable",
-        /// The policy itself failed.
-        Failed = "failed",
-    }
-}
-
-labels! {
-    /// Why a request was refused: a metric's label.
-    enum RefusedFor {
-        Limit = "limit",
-        Policy = "policy",
-        Store = "store",
-        Failure = "failure",
-    }
-}
-
 type Codes = Box<[OnceLock<Counter>]>;
+/// By cause, of those that are counted.
+type Refusals = Box<[Option<Counter>]>;
 
 /// One route's counters, shared by all workers.
 #[derive(Clone)]
@@ -57,9 +28,9 @@ struct Inner {
     /// By the status' first digit, then by the other two: a route uses few of the 500.
     classes: [OnceLock<Codes>; 5],
     /// None without a policy.
-    decisions: Option<CounterSet<Decided>>,
+    decisions: Option<CounterSet<Verdict>>,
     /// None without a policy.
-    refusals: Option<CounterSet<RefusedFor>>,
+    refusals: Option<Refusals>,
     request_seconds: Histogram,
     decision_seconds: Histogram,
     failures: LogThrottle,
@@ -72,7 +43,7 @@ impl Tally {
             metrics: metrics.clone(),
             classes: Default::default(),
             decisions: policy.map(|policy| metrics.counters(names::DECISIONS, &[policy])),
-            refusals: policy.map(|_| metrics.counters(names::ROUTE_REFUSALS, &[route])),
+            refusals: policy.map(|_| refusals(metrics, route)),
             request_seconds: metrics.times_of(names::REQUEST_SECONDS, &[route]),
             decision_seconds: metrics.histogram(names::DECISION_SECONDS),
             failures: LogThrottle::at_most(FAILURE_LINES_PER_SECOND_MAX),
@@ -99,30 +70,24 @@ impl Tally {
     }
 
     /// Counts a decision.
-    pub(in crate::proxy) fn decided(&self, decided: Decided) {
+    pub(in crate::proxy) fn decided(&self, verdict: Verdict) {
         if let Some(decisions) = &self.0.decisions {
-            decisions.inc(decided);
+            decisions.inc(verdict);
         }
     }
 
-    /// Counts a request that was refused after this decision, if it was refused for it.
-    pub(in crate::proxy) fn refused(&self, decided: Decided) {
-        let cause = match decided {
-            Decided::Refused => RefusedFor::Limit,
-            Decided::Denied => RefusedFor::Policy,
-            Decided::Unavailable => RefusedFor::Store,
-            Decided::Failed => RefusedFor::Failure,
-            Decided::Admitted | Decided::Bypassed | Decided::Degraded | Decided::Local => return,
-        };
-        if let Some(refusals) = &self.0.refusals {
-            refusals.inc(cause);
+    /// Counts a request that was refused for this, if Weir refused it.
+    pub(in crate::proxy) fn refused(&self, cause: Cause) {
+        let counters = self.0.refusals.as_deref().unwrap_or_default();
+        if let Some(Some(counter)) = counters.get(cause.index()) {
+            counter.inc();
         }
     }
 
     /// Counts an invalid answer of a policy that only this module could detect.
     #[cold]
     pub(in crate::proxy) fn policy_error(&self, policy: &str) {
-        self.0.metrics.count(names::POLICY_ERRORS, &[policy, Cause::Answer.label()]);
+        self.0.metrics.count(names::POLICY_ERRORS, &[policy, policy::Cause::Answer.label()]);
     }
 
     /// Times of whole requests.
@@ -138,6 +103,11 @@ impl Tally {
     pub(in crate::proxy) fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }
+}
+
+fn refusals(metrics: &Metrics, route: &str) -> Refusals {
+    let counter = |cause: &Cause| metrics.counter(names::ROUTE_REFUSALS, &[route, cause.label()]);
+    Cause::ALL.iter().map(|cause| cause.is_of_weir().then(|| counter(cause))).collect()
 }
 
 impl fmt::Debug for Tally {
@@ -157,9 +127,9 @@ mod tests {
         for status in [200, 200, 429, 599, 100, 600, 999] {
             tally.answered(status);
         }
-        Decided::ALL.iter().for_each(|decided| tally.decided(*decided));
-        tally.decided(Decided::Failed);
-        Decided::ALL.iter().for_each(|decided| tally.refused(*decided));
+        Verdict::ALL.iter().for_each(|verdict| tally.decided(*verdict));
+        tally.decided(Verdict::Failed);
+        Cause::ALL.iter().for_each(|cause| tally.refused(*cause));
         let text = metrics.encode();
         for (code, count) in [("200", 2), ("429", 1), ("599", 1), ("100", 1), ("other", 2)] {
             assert!(
@@ -169,11 +139,13 @@ mod tests {
                 "{code}: {text}"
             );
         }
-        for cause in ["limit", "policy", "store", "failure"] {
+        for cause in ["limit", "denial", "store", "policy_error", "overload"] {
             let series =
                 format!("weir_route_refusals_total{{route=\"api\",cause=\"{cause}\"}} 1\n");
             assert!(text.contains(&series), "{text}");
         }
+        // What no proxy could have served is no refusal of Weir's.
+        assert!(!text.contains("cause=\"upstream\"") && !text.contains("cause=\"request\""));
         for (decision, count) in
             [("admitted", 1), ("refused", 1), ("unavailable", 1), ("failed", 2)]
         {

@@ -181,8 +181,8 @@ fn of_request(context: &RequestContext, state: &TraceState, end: Instant) -> Spa
 /// What its policy and the limits decided, with the wait in a leaky bucket.
 fn of_decision(context: &RequestContext, state: &TraceState, start: Instant, end: Instant) -> Span {
     let mut attributes: Attributes = Vec::new();
-    if let Some(decided) = context.decided {
-        attributes.push(("weir.decision", decided.label().into()));
+    if let Some(verdict) = context.verdict {
+        attributes.push(("weir.decision", verdict.label().into()));
     }
     if let Some(policy) = context.route.policy_name() {
         attributes.push(("weir.policy", policy.to_owned().into()));

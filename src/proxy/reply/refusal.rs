@@ -11,10 +11,10 @@ use super::{fields, json};
 use crate::policy::{Denial, Verdict};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forward;
-use crate::proxy::record::account::Rejection;
 use crate::proxy::route::routes::Unrouted;
+use crate::proxy::verdict::{Cause, Rejection};
 use crate::telemetry::{Label as _, labels};
-use crate::upstream::{Cause, UpstreamError};
+use crate::upstream::{self, UpstreamError};
 use crate::wire::{BodyError, Fields, Known, Response};
 
 /// The draft's problem type for a used-up quota.
@@ -73,26 +73,6 @@ pub(in crate::proxy) enum Refusal {
     /// 499, for logs and metrics: the client went away during its body, so the response reaches
     /// nobody.
     ClientGone,
-}
-
-labels! {
-    /// Why a request was refused, for those refusals that are remembered.
-    pub(in crate::proxy) enum RefusalCause {
-        /// A limit refused.
-        Limit = "limit",
-        /// The policy refused.
-        Denial = "denial",
-        /// A counter could not be reached.
-        Store = "store",
-        /// The policy failed.
-        Policy = "policy",
-        /// This process, or the client at one of its upstreams, has as much under way as it may.
-        Overload = "overload",
-        /// The upstream failed.
-        Upstream = "upstream",
-        /// The request itself: it is malformed or too large, or nothing is served there.
-        Request = "request",
-    }
 }
 
 labels! {
@@ -161,19 +141,19 @@ pub(in crate::proxy) const CLIENT_GONE: u16 = 499;
 pub(in crate::proxy) const SHUTDOWN: u16 = 503;
 
 impl Refusal {
-    /// Why it is remembered. `None` if it is not: nobody was refused, or nobody is left to ask.
-    pub(in crate::proxy) fn cause(&self) -> Option<RefusalCause> {
+    /// Why it is refused. `None` if nobody is refused, or nobody is left to ask.
+    pub(in crate::proxy) fn cause(&self) -> Option<Cause> {
         match self {
-            Self::TooMany => Some(RefusalCause::Limit),
-            Self::Denied => Some(RefusalCause::Denial),
-            Self::StoreUnavailable => Some(RefusalCause::Store),
-            Self::PolicyFailed => Some(RefusalCause::Policy),
+            Self::TooMany => Some(Cause::Limit),
+            Self::Denied => Some(Cause::Denial),
+            Self::StoreUnavailable => Some(Cause::Store),
+            Self::PolicyFailed => Some(Cause::PolicyError),
             Self::PolicyOverloaded
             | Self::UpstreamOverloaded
             | Self::ClientOverShare
             | Self::OutOfDescriptors
-            | Self::TooMuchBuffered => Some(RefusalCause::Overload),
-            Self::UpstreamFailed | Self::UpstreamTooSlow => Some(RefusalCause::Upstream),
+            | Self::TooMuchBuffered => Some(Cause::Overload),
+            Self::UpstreamFailed | Self::UpstreamTooSlow => Some(Cause::Upstream),
             Self::BadRequest(_)
             | Self::Unreadable(..)
             | Self::NotImplemented(_)
@@ -181,7 +161,7 @@ impl Refusal {
             | Self::MethodNotAllowed(_)
             | Self::BodyTooSlow
             | Self::BodyTooLarge { .. }
-            | Self::UriTooLong { .. } => Some(RefusalCause::Request),
+            | Self::UriTooLong { .. } => Some(Cause::Request),
             Self::ServerOptions | Self::ClientGone => None,
         }
     }
@@ -460,12 +440,15 @@ impl From<&UpstreamError> for Refusal {
             return Self::from(error);
         }
         match error.cause {
-            Cause::Body => Self::ClientGone,
-            Cause::Connect | Cause::Tls | Cause::Cut | Cause::Protocol => Self::UpstreamFailed,
-            Cause::Overload => Self::UpstreamOverloaded,
-            Cause::Share => Self::ClientOverShare,
-            Cause::Descriptors => Self::OutOfDescriptors,
-            Cause::Timeout => Self::UpstreamTooSlow,
+            upstream::Cause::Body => Self::ClientGone,
+            upstream::Cause::Connect
+            | upstream::Cause::Tls
+            | upstream::Cause::Cut
+            | upstream::Cause::Protocol => Self::UpstreamFailed,
+            upstream::Cause::Overload => Self::UpstreamOverloaded,
+            upstream::Cause::Share => Self::ClientOverShare,
+            upstream::Cause::Descriptors => Self::OutOfDescriptors,
+            upstream::Cause::Timeout => Self::UpstreamTooSlow,
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::proxy::decide::settle;
 use crate::proxy::forward::tunnel;
 use crate::proxy::receive::hop;
 use crate::proxy::record::access;
-use crate::proxy::record::tally::Decided;
+use crate::proxy::verdict;
 use crate::telemetry::{AccessField, AccessHeaders};
 use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{self, Fields};
@@ -36,7 +36,10 @@ async fn is_back(handler: &TestHandler) -> bool {
     let mut context = handler.context(0);
     let admitted =
         admit::charge(&handler.limiter, refunded(Refund::Unsent), &mut context).await.is_ok();
-    assert_eq!(context.decided, Some(if admitted { Decided::Admitted } else { Decided::Refused }));
+    assert_eq!(
+        context.verdict,
+        Some(if admitted { verdict::Verdict::Admitted } else { verdict::Verdict::Refused })
+    );
     admitted
 }
 

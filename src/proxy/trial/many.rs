@@ -17,11 +17,12 @@ use super::{HOST, PORT, Run, Trial, Unusable, Watching, drain, handle, poll_once
 use crate::limit::Scope;
 use crate::listen::Peer;
 use crate::plan::{Limit, LimitOutcome, Outcome, Refund, is_token};
-use crate::policy::{Decision, Policy, Verdict};
+use crate::policy::{self, Decision, Policy};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forward::exchange::Exchange;
-use crate::proxy::record::account::{Parts, Rejection, TrialVerdict};
+use crate::proxy::record::account::Parts;
 use crate::proxy::snapshot::RouteHandle;
+use crate::proxy::verdict::{Rejection, Verdict};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
 
@@ -92,8 +93,8 @@ pub enum ManyReply {
 /// How one of many was decided.
 #[derive(Debug)]
 pub struct ManyDecided {
-    /// What became of it.
-    pub verdict: TrialVerdict,
+    /// As in [`Account`](crate::proxy::Account).
+    pub verdict: Option<Verdict>,
     /// How long it waited in a leaky bucket.
     pub delay: Duration,
     /// The policy's `settle` is called at its end.
@@ -121,7 +122,7 @@ impl ManyDecided {
             Some(Decision { settle_with, verdict, .. }) => {
                 let settles = settle_with.is_some();
                 let limits = match verdict {
-                    Verdict::Check(plan) => plan.limits(),
+                    policy::Verdict::Check(plan) => plan.limits(),
                     _ => &[],
                 };
                 let ends = settles || context.usage.is_some() || limits.iter().any(gives_back);
@@ -176,7 +177,7 @@ impl ManyDecided {
     #[must_use]
     pub fn limits(&self) -> (&[Limit], &[LimitOutcome]) {
         match (self.decision.as_deref().map(|decision| &decision.verdict), &self.outcome) {
-            (Some(Verdict::Check(plan)), Some(outcome)) => (plan.limits(), &outcome.limits),
+            (Some(policy::Verdict::Check(plan)), Some(outcome)) => (plan.limits(), &outcome.limits),
             _ => (&[], &[]),
         }
     }

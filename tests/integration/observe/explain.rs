@@ -156,7 +156,10 @@ async fn a_denial_and_a_failing_policy_are_explained() {
     let failed = get(weir.http, "/?panic", &[]).await;
     assert_eq!(failed.status, 503);
     let explained = agreed(&weir, &failed);
-    assert_eq!((&explained["cause"], &explained["decision"]), (&"policy".into(), &"failed".into()));
+    assert_eq!(
+        (&explained["cause"], &explained["decision"]),
+        (&"policy_error".into(), &"failed".into())
+    );
     assert!(explained["facts"]["query"].as_str().unwrap().starts_with("digest:"), "{explained}");
 }
 
