@@ -93,7 +93,12 @@ impl std::hash::Hash for TimeZone {
 }
 
 #[cfg(feature = "host")]
+mod local;
+#[cfg(feature = "host")]
 mod periods;
+
+#[cfg(feature = "host")]
+pub use local::LocalTime;
 
 impl Calendar {
     /// The zone in which its periods start; `None` if there is only one period.

@@ -28,9 +28,9 @@ mod state;
 mod token_bucket;
 mod written;
 
-#[cfg(feature = "host")]
-pub use calendar::utc_text;
 pub use calendar::{Calendar, TimeZone};
+#[cfg(feature = "host")]
+pub use calendar::{LocalTime, utc_text};
 pub use check::{
     AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, BUCKETS_MAX, BURST_PERIOD_MAX, Breach, MEMBERS_MAX,
     PERIOD_MS_MAX, PERIOD_MS_MAX_FOR_MICROSECONDS,

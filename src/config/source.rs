@@ -533,7 +533,7 @@ fn user_infos(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Whether the word is an interface of a component, such as `weir:policy/handler@1.0.0`. What
+/// Whether the word is an interface of a component, such as `weir:policy/handler@0.9.0`. What
 /// follows its `@` is a version of three numbers, which can't be a host.
 fn is_interface(name: &str, version: &str) -> bool {
     let word = |word: &str| {

@@ -83,6 +83,8 @@ pub(super) struct RequestContext {
     pub(super) tunnelled_up: Option<u64>,
     /// Facts of the reply's head that the policy's `settle` reads.
     pub(super) reply_facts: Vec<(String, String)>,
+    /// Whether the reply is an upstream's.
+    pub(super) by_upstream: bool,
     /// What its policy said of it when it had ended, if anything.
     pub(super) settled: Option<Box<settle::Settled>>,
     /// What it uses, if its policy wants to know.
@@ -189,6 +191,7 @@ impl RequestContext {
             failure: None,
             store_failure: None,
             reply_facts: Vec::new(),
+            by_upstream: false,
             settled: None,
             usage: None,
             request_bytes: None,
@@ -494,7 +497,7 @@ impl OnEnd for RequestContext {
             }
             wire::BodyOutcome::Complete => Ending::UpstreamFailed,
             wire::BodyOutcome::Failed(wire::BodyFailure::Overdue) => {
-                self.failure = Some("request-timeout");
+                self.failure = Some(settle::REQUEST_TIMEOUT);
                 // No refund, or a client could get one by making its request last.
                 Ending::ClientGone
             }

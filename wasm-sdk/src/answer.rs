@@ -1,18 +1,17 @@
 //! Builders for what a policy answers. The types are the contract's own; whatever is not set here
-//! has the contract's default.
+//! has the contract's default. A source that uses them, and no literals of these types, still
+//! compiles when a later contract has more fields.
 
 use std::time::Duration;
 
 use weir_algorithms::AMOUNT_MAX;
 
 use crate::bindings::weir::policy::types::{
-    Body, BodyChange, Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
+    Body, BodyChange, Bucket, FixedWindow, LeakyBucket, Named, Script, SlidingBuckets,
 };
-use crate::named;
 use crate::{
     Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
-    Fallback, Gather, HardCut, Limit, Manifest, Meter, Outcome, Partial, Quota, Rate, Refund,
-    ResponseView, Settlement, Verdict,
+    Fallback, Limit, Manifest, Quota, Rate, Refund, Settlement, Value, Verdict,
 };
 
 impl Decision {
@@ -25,10 +24,9 @@ impl Decision {
             settle_with: None,
             settle_on_refusal: false,
             body_changes: Vec::new(),
-            meters: Vec::new(),
-            read_on_ms: 0,
-            partial: None,
-            hard_cut: None,
+            metering: None,
+            valid_until_ms: None,
+            options: Vec::new(),
         }
     }
 
@@ -96,31 +94,19 @@ impl Decision {
         self
     }
 
-    /// Reads a number from the reply's body. [`ResponseView::usage`] has what was read.
+    /// Says until when this decision is right, in milliseconds since 1970. If the manifest says
+    /// [`pure`](Manifest::pure), the proxy may remember it until then, also if it depends on the
+    /// time. [`LocalTime::next`](crate::LocalTime::next) is when clocks show an hour next.
     #[must_use]
-    pub fn meter(mut self, pointer: impl Into<String>, gather: Gather) -> Self {
-        self.meters.push(Meter { pointer: pointer.into(), gather });
+    pub fn valid_until_ms(mut self, unix_ms: u64) -> Self {
+        self.valid_until_ms = Some(unix_ms);
         self
     }
 
-    /// If the client leaves, reads the reply's rest for so long, to learn its usage.
+    /// Sets an option of the contract by its name. The proxy refuses one that it does not know.
     #[must_use]
-    pub fn read_on(mut self, wait: Duration) -> Self {
-        self.read_on_ms = u32::try_from(milliseconds(wait)).unwrap_or(u32::MAX);
-        self
-    }
-
-    /// Takes what is left, if that is less than the limits' cost.
-    #[must_use]
-    pub fn partial(mut self, partial: Partial) -> Self {
-        self.partial = Some(partial);
-        self
-    }
-
-    /// Ends a reply that uses more than can be taken for it.
-    #[must_use]
-    pub fn hard_cut(mut self, cut: HardCut) -> Self {
-        self.hard_cut = Some(cut);
+    pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.push((name.into(), value.into()));
         self
     }
 
@@ -131,60 +117,6 @@ impl Decision {
             Verdict::Check(limits) => limits,
             Verdict::Bypass | Verdict::Deny(_) => &[],
         }
-    }
-}
-
-impl ResponseView {
-    /// What the meter with this pointer and this way to gather has read; `None` if it found
-    /// nothing.
-    #[must_use]
-    pub fn usage(&self, pointer: &str, gather: Gather) -> Option<u64> {
-        let name = gather.fact(pointer);
-        self.fact(&name)?.parse().ok()
-    }
-
-    /// Units that were taken instead of the cost, if [`Decision::partial`] took fewer.
-    #[must_use]
-    pub fn taken(&self) -> Option<u64> {
-        self.fact("usage.taken").and_then(|units| units.parse().ok())
-    }
-
-    /// Units that were taken by [`Decision::hard_cut`] in addition.
-    #[must_use]
-    pub fn extended(&self) -> u64 {
-        self.fact("usage.extended").and_then(|units| units.parse().ok()).unwrap_or(0)
-    }
-
-    /// Whether the meters have read the whole reply: it is complete, or its client left and the
-    /// rest was [read on](Decision::read_on) to its end.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.outcome == Outcome::Completed || self.fact("usage.whole") == Some("true")
-    }
-
-    /// The first value of a response fact.
-    #[must_use]
-    pub fn fact(&self, name: &str) -> Option<&str> {
-        let found = self.facts.iter().find(|(fact, _)| fact == name);
-        if found.is_none() {
-            named::check(name);
-        }
-        found.map(|(_, value)| value.as_str())
-    }
-}
-
-impl Gather {
-    /// The name of the fact that tells what was read at `pointer`.
-    #[must_use]
-    pub fn fact(self, pointer: &str) -> String {
-        let word = match self {
-            Self::Last => "last",
-            Self::Max => "max",
-            Self::Sum => "sum",
-            Self::Bytes => "bytes",
-            Self::Count => "count",
-        };
-        format!("usage.{word}:{pointer}")
     }
 }
 
@@ -238,7 +170,15 @@ impl Limit {
             refund: Refund::Never,
             debt: None,
             on_store_error: Fallback::RouteDefault,
+            options: Vec::new(),
         }
+    }
+
+    /// Sets an option of the contract by its name. The proxy refuses one that it does not know.
+    #[must_use]
+    pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.push((name.into(), value.into()));
+        self
     }
 
     /// Sets the tag: limits with the same tag are decided in one atomic script.
@@ -310,7 +250,12 @@ impl Settlement {
     /// Changes nothing.
     #[must_use]
     pub fn nothing() -> Self {
-        Self { adjustments: Vec::new(), labels: Vec::new(), amounts: Vec::new() }
+        Self {
+            adjustments: Vec::new(),
+            labels: Vec::new(),
+            amounts: Vec::new(),
+            options: Vec::new(),
+        }
     }
 
     /// Changes what one limit took.
@@ -424,16 +369,68 @@ impl Algorithm {
     }
 
     /// At most `quota` in each period of a calendar, in UTC, with months from their first day. Use
-    /// [`Quota`] directly for other zones and days.
+    /// [`Quota::new`] for other zones and days.
     #[must_use]
     pub fn quota(quota: u64, calendar: Calendar) -> Self {
-        Self::Quota(Quota {
-            amount: quota,
-            calendar,
-            time_zone: "UTC".to_owned(),
-            anchor_day: 1,
-            conditional: true,
-        })
+        Self::Quota(Quota::new(quota, calendar))
+    }
+
+    /// An algorithm by its name, with its arguments by theirs, for one that this SDK has no
+    /// function for: `named("gcra", [("quota", 10.into()), ("period-ms", 1_000.into())])`.
+    #[must_use]
+    pub fn named<'a>(
+        name: impl Into<String>,
+        arguments: impl IntoIterator<Item = (&'a str, Value)>,
+    ) -> Self {
+        let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value));
+        Self::Named(Named { name: name.into(), arguments: arguments.collect() })
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl Quota {
+    /// At most `amount` in each period, in UTC, with months from their first day.
+    #[must_use]
+    pub fn new(amount: u64, calendar: Calendar) -> Self {
+        Self { amount, calendar, time_zone: "UTC".to_owned(), anchor_day: 1, conditional: true }
+    }
+
+    /// Periods begin in this zone of the IANA database, such as `Europe/Berlin`.
+    #[must_use]
+    pub fn time_zone(mut self, name: impl Into<String>) -> Self {
+        self.time_zone = name.into();
+        self
+    }
+
+    /// Months begin on this day, 1 to 31.
+    #[must_use]
+    pub fn anchor_day(mut self, day: u8) -> Self {
+        self.anchor_day = day;
+        self
+    }
+
+    /// Counts and shows what is left, and refuses nothing.
+    #[must_use]
+    pub fn unconditional(mut self) -> Self {
+        self.conditional = false;
+        self
+    }
+}
+
+impl From<Quota> for Algorithm {
+    fn from(quota: Quota) -> Self {
+        Self::Quota(quota)
     }
 }
 
@@ -441,7 +438,15 @@ impl Manifest {
     /// A policy that reads these facts.
     #[must_use]
     pub fn reads<S: Into<String>>(facts: impl IntoIterator<Item = S>) -> Self {
-        Self { request_facts: Vec::new(), response_facts: Vec::new(), pure: false }.and(facts)
+        Self {
+            request_facts: Vec::new(),
+            response_facts: Vec::new(),
+            pure: false,
+            limits: Vec::new(),
+            warnings: Vec::new(),
+            options: Vec::new(),
+        }
+        .and(facts)
     }
 
     /// Adds these facts. A fact that is read already is added only once. Names of header fields are
@@ -466,8 +471,9 @@ impl Manifest {
         self
     }
 
-    /// Promises the same decision for the same facts: the proxy may remember it, unless the call
-    /// asked for the time ([`now_ms`](crate::now_ms)).
+    /// Promises the same decision for the same facts: the proxy may remember it. If the call asked
+    /// for the time ([`now_ms`](crate::now_ms)), it may only if the decision says until when
+    /// ([`Decision::valid_until_ms`]).
     #[must_use]
     pub fn pure(mut self) -> Self {
         self.pure = true;
@@ -479,7 +485,7 @@ fn rate(amount: u64, period: Duration) -> Rate {
     Rate { amount, per_ms: milliseconds(period) }
 }
 
-fn milliseconds(duration: Duration) -> u64 {
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

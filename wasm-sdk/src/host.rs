@@ -1,6 +1,8 @@
 //! What the proxy offers a policy: its log, the time, and checks of signatures. On the host, where
 //! tests run, stand-ins.
 
+use crate::LocalTime;
+
 pub use crate::bindings::weir::policy::host::{RsaKey, VerifyingKey};
 
 /// The level of a line in the log.
@@ -41,6 +43,19 @@ pub fn now_ms() -> u64 {
     return crate::bindings::weir::policy::host::now_ms();
     #[cfg(not(target_arch = "wasm32"))]
     return crate::testing::now_ms();
+}
+
+/// What clocks show in a time zone of the IANA database, such as `Europe/Berlin`, at [`now_ms`].
+/// `None` if there is no such zone.
+///
+/// On the host it is what [`testing::set_local_time`](crate::testing::set_local_time) has set, or
+/// `None`.
+#[must_use]
+pub fn local_time(zone: &str) -> Option<LocalTime> {
+    #[cfg(target_arch = "wasm32")]
+    return crate::bindings::weir::policy::host::local_time(zone);
+    #[cfg(not(target_arch = "wasm32"))]
+    return crate::testing::local_time(zone);
 }
 
 /// Whether `signature` is the key's signature of `message`. A malformed key or signature is a wrong

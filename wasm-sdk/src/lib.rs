@@ -58,6 +58,7 @@ pub mod guest;
 mod host;
 mod json;
 mod limits;
+mod metering;
 mod mistakes;
 mod named;
 mod names;
@@ -68,20 +69,26 @@ mod policy;
 mod refund;
 mod repeated;
 mod request;
+mod response;
 mod template;
 pub mod testing;
+mod time;
 
 pub use bearer::{AUTHORIZATION, bearer};
+pub use bindings::weir::policy::host::DateTime as LocalTime;
 pub use bindings::weir::policy::types::{
-    Adjustment, Algorithm, Alignment, Body, BodyChange, Calendar, Change, Debt, Decision, Denial,
-    Enforcement, Estimate, Fallback, Gather, HardCut, Limit, LimitResult, Manifest, Meter, Mistake,
-    Outcome, Partial, Quota, Rate, Refund, ResponseView, Settlement, Term, Verdict,
+    Adjustment, Algorithm, Alignment, Body, BodyChange, Calendar, Change, Debt, Decision,
+    DeclaredLimit, Denial, Enforcement, Fallback, Limit, LimitResult, Manifest, Mistake, Origin,
+    Outcome, Quota, Rate, Refund, ResponseView, Settlement, Value, Verdict, Warning,
+};
+pub use bindings::weir::policy::usage::{
+    Estimate, Gather, HardCut, Meter, Metering, Partial, Term,
 };
 pub use client::{Client, Ipv6Prefix};
 pub use conditions::Conditions;
 pub use digest::{DIGEST_EXPECTED, Digest};
 pub use facts::Facts;
-pub use host::{Level, RsaKey, VerifyingKey, log, now_ms, verify};
+pub use host::{Level, RsaKey, VerifyingKey, local_time, log, now_ms, verify};
 pub use json::Json;
 pub use limits::{Limits, Missing, PlanTable, bounded_key};
 pub use mistakes::Mistakes;

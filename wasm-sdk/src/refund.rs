@@ -38,13 +38,13 @@ impl Statuses {
         self.0.is_empty()
     }
 
-    /// Whether a response ended with one of them. If the client left first, it did not, whatever
-    /// the status: otherwise clients could choose to be given back what they used. Nor did it if a
-    /// limit refused the request.
+    /// Whether a response ended with one of them. If the client left first, or made the request
+    /// last, it did not, whatever the status: otherwise clients could choose to be given back what
+    /// they used. Nor did it if a limit refused the request.
     #[must_use]
     pub fn ended(&self, response: &ResponseView) -> bool {
-        let answered = matches!(response.outcome, Outcome::Completed | Outcome::UpstreamFailed);
-        answered && self.contain(response.status)
+        let refused = response.outcome == Outcome::Refused;
+        !refused && !response.is_by_client() && self.contain(response.status)
     }
 }
 
@@ -181,12 +181,10 @@ mod tests {
     #[test]
     fn a_client_that_left_is_given_nothing_back() {
         let statuses: Statuses = serde_json::from_str("[\"4xx\"]").unwrap();
-        let ended = |outcome, status| {
-            statuses.ended(&ResponseView { outcome, status, facts: Vec::new(), limits: Vec::new() })
-        };
+        let ended = |outcome, status| statuses.ended(&ResponseView::new(outcome, status));
         assert!(ended(Outcome::Completed, 404) && !ended(Outcome::Completed, 200));
         assert!(!ended(Outcome::ClientGone, 499) && !ended(Outcome::ClientGone, 404));
-        assert!(!ended(Outcome::Refused, 429));
+        assert!(!ended(Outcome::Overdue, 404) && !ended(Outcome::Refused, 429));
     }
 
     #[test]

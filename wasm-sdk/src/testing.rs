@@ -25,8 +25,8 @@ use std::cell::Cell;
 use std::fmt;
 
 use crate::{
-    Decision, Facts, Manifest, Mistake, Policy, ResponseView, Settlement, VerifyingKey, guest,
-    named, repeated,
+    Decision, Facts, LocalTime, Manifest, Mistake, Policy, ResponseView, Settlement, VerifyingKey,
+    guest, named, repeated,
 };
 
 /// Stands in for the host's [`verify`](crate::verify).
@@ -35,6 +35,7 @@ pub type Verifier = fn(&VerifyingKey, &[u8], &[u8]) -> bool;
 thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
     static VERIFIER: Cell<Verifier> = const { Cell::new(|_, _, _| false) };
+    static LOCAL_TIME: Cell<Option<LocalTime>> = const { Cell::new(None) };
 }
 
 /// Sets what [`verify`](crate::verify) calls from now on, in this thread. Without it, no signature
@@ -56,6 +57,17 @@ pub fn set_now_ms(now_ms: u64) {
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn now_ms() -> u64 {
     NOW_MS.with(Cell::get)
+}
+
+/// Sets what [`local_time`](crate::local_time) returns from now on, in this thread, in any zone.
+/// [`LocalTime::utc`](crate::LocalTime::utc) makes one.
+pub fn set_local_time(time: LocalTime) {
+    LOCAL_TIME.with(|known| known.set(Some(time)));
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn local_time(_zone: &str) -> Option<LocalTime> {
+    LOCAL_TIME.with(Cell::get)
 }
 
 /// A policy as the proxy would hold it, configured from JSON.

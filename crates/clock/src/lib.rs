@@ -68,6 +68,19 @@ impl Clock {
         }
     }
 
+    /// Microseconds on a clock that never steps: the monotonic clock's since the machine started,
+    /// or the virtual one's. Only differences mean anything.
+    #[must_use]
+    #[inline]
+    pub fn steady_us(&self) -> i64 {
+        match &self.0 {
+            Source::System => clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |since| {
+                i64::try_from(Duration::from(since).as_micros()).unwrap_or(i64::MAX)
+            }),
+            Source::Virtual { now, .. } => now.load(Ordering::SeqCst),
+        }
+    }
+
     /// Moves a virtual clock to `unix_us`. The system's clock is left alone.
     pub fn set(&self, unix_us: i64) {
         if let Source::Virtual { now, .. } = &self.0 {

@@ -36,13 +36,32 @@ function mistakesIn({ plans, keys = {}, fallback, free_statuses = [], ...unknown
   return mistakes;
 }
 
+function algorithm(quota) {
+  const rate = { amount: quota, perMs: MINUTE_MS };
+  return { tag: "fixed-window", val: { rate, alignment: "first-request" } };
+}
+
 export const handler = {
   configure(text) {
     config = JSON.parse(text);
     const mistakes = mistakesIn(config);
     // What is thrown is the error of the function's `result`.
     if (mistakes.length > 0) throw mistakes;
-    return { requestFacts: ["header.x-api-key", "client-ip"], responseFacts: [], pure: true };
+    return {
+      requestFacts: ["header.x-api-key", "client-ip"],
+      responseFacts: [],
+      pure: true,
+      limits: Object.entries(config.plans).map(([plan, quota]) => ({
+        name: plan,
+        at: `plans.${plan}`,
+        algorithm: algorithm(quota),
+        keyFacts: ["header.x-api-key", "client-ip"],
+        keyPrefix: "",
+        options: [],
+      })),
+      warnings: [],
+      options: [],
+    };
   },
 
   decide(facts) {
@@ -50,19 +69,16 @@ export const handler = {
     const apiKey = known.get("header.x-api-key");
     const customer = apiKey !== undefined && Object.hasOwn(config.keys ?? {}, apiKey);
     const plan = customer ? config.keys[apiKey] : config.fallback;
-    const quota = config.plans[plan];
     const limit = {
       name: plan,
       // An unknown key is counted by address: else each invented one would have its own allowance.
       key: customer ? `key:${apiKey}` : `ip:${known.get("client-ip")}`,
-      algorithm: {
-        tag: "fixed-window",
-        val: { rate: { amount: quota, perMs: MINUTE_MS }, alignment: "first-request" },
-      },
+      algorithm: algorithm(config.plans[plan]),
       cost: 1,
       enforcement: "enforce",
       refund: "by-settle",
       onStoreError: "route-default",
+      options: [],
     };
     return {
       verdict: { tag: "check", val: [limit] },
@@ -73,14 +89,13 @@ export const handler = {
       settleWith: plan,
       settleOnRefusal: false,
       bodyChanges: [],
-      meters: [],
-      readOnMs: 0,
+      options: [],
     };
   },
 
   settle(plan, response) {
     const isFree = (config.free_statuses ?? []).includes(response.status);
     const giveBack = { limit: plan, change: { tag: "units", val: -1 } };
-    return { adjustments: isFree ? [giveBack] : [], labels: [], amounts: [] };
+    return { adjustments: isFree ? [giveBack] : [], labels: [], amounts: [], options: [] };
   },
 };

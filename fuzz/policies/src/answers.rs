@@ -14,6 +14,7 @@ use weir::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
 use weir::limit::{Ending, Limiter, Scope, Settings, Take};
 use weir::plan::{Adjustment, Limit, OnStoreError, is_reserved_field};
 use weir::policy::fuzzing::types::{self as wit, Algorithm};
+use weir::policy::fuzzing::usage;
 use weir::policy::fuzzing::{decision, facts, settlement};
 use weir::policy::{Bodies, Decision, Settlement, Verdict};
 use weir::telemetry::Metrics;
@@ -94,10 +95,13 @@ pub fn answers(bytes: &[u8]) -> Answer {
 fn answer(bytes: &mut Unstructured<'_>) -> Result<Answer> {
     match bytes.int_in_range(0..=3)? {
         0 => {
-            manifest(&wit::Manifest {
+            manifest(wit::Manifest {
                 request_facts: list(bytes, text)?,
                 response_facts: list(bytes, text)?,
                 pure: bool::arbitrary(bytes)?,
+                limits: rarely(bytes, declared)?,
+                warnings: rarely(bytes, warning)?,
+                options: options(bytes)?,
             });
             Ok(Answer::Manifest)
         }
@@ -134,8 +138,8 @@ fn told(message: &str) {
     assert!(!message.is_empty() && message.len() < MESSAGE_BYTES_MAX && one_line, "{message}");
 }
 
-fn manifest(manifest: &wit::Manifest) {
-    match facts(&weir::policy::fuzzing::known_facts(), manifest) {
+fn manifest(mut manifest: wit::Manifest) {
+    match facts(&weir::policy::fuzzing::known_facts(), &mut manifest) {
         Ok([request, response]) => {
             for all in [&request, &response] {
                 let mut once = all.clone();
@@ -339,7 +343,18 @@ fn bucket(bytes: &mut Unstructured<'_>) -> Result<wit::Bucket> {
 }
 
 fn algorithm(bytes: &mut Unstructured<'_>) -> Result<Algorithm> {
-    Ok(match bytes.int_in_range(0..=9)? {
+    Ok(match bytes.int_in_range(0..=10)? {
+        10 => Algorithm::Named(wit::Named {
+            name: usual(bytes, &["gcra", "fixed-window", "quota"])?,
+            arguments: list(bytes, |bytes| {
+                let names = ["quota", "period-ms", "calendar", "time-zone", "conditional"];
+                let value = match bytes.int_in_range(0..=2)? {
+                    0 => wit::Value::Text(usual(bytes, &["day", "UTC", "true"])?),
+                    _ => wit::Value::Number(amount(bytes)?.cast_signed()),
+                };
+                Ok((usual(bytes, &names)?, value))
+            })?,
+        }),
         0 => Algorithm::FixedWindow(wit::FixedWindow {
             rate: rate(bytes)?,
             alignment: *bytes.choose(&[wit::Alignment::FirstRequest, wit::Alignment::Clock])?,
@@ -406,6 +421,36 @@ fn limit(bytes: &mut Unstructured<'_>) -> Result<wit::Limit> {
             wit::Fallback::Local,
             wit::Fallback::Deny,
         ])?,
+        options: options(bytes)?,
+    })
+}
+
+/// None are known: an answer with one is refused.
+fn options(bytes: &mut Unstructured<'_>) -> Result<Vec<(String, String)>> {
+    if bytes.ratio(1, 100)? { list(bytes, label) } else { Ok(Vec::new()) }
+}
+
+fn declared(bytes: &mut Unstructured<'_>) -> Result<wit::DeclaredLimit> {
+    Ok(wit::DeclaredLimit {
+        name: name(bytes)?,
+        at: text(bytes)?,
+        algorithm: algorithm(bytes)?,
+        debt: None,
+        key_facts: list(bytes, name)?,
+        key_prefix: text(bytes)?,
+        together: maybe(bytes, text)?,
+        cost_max: maybe(bytes, amount)?,
+        options: options(bytes)?,
+    })
+}
+
+fn warning(bytes: &mut Unstructured<'_>) -> Result<wit::Warning> {
+    Ok(wit::Warning {
+        kind: name(bytes)?,
+        path: text(bytes)?,
+        message: text(bytes)?,
+        beside: list(bytes, label)?,
+        remedy: maybe(bytes, text)?,
     })
 }
 
@@ -437,12 +482,20 @@ fn any_decision(bytes: &mut Unstructured<'_>) -> Result<wit::Decision> {
             let json = usual(bytes, &["1", "null", "{\"a\":[1]}"])?;
             Ok(wit::BodyChange { pointer: pointer(bytes)?, json })
         })?,
-        meters: rarely(bytes, |bytes| {
-            Ok(wit::Meter { pointer: pointer(bytes)?, gather: gather(bytes)? })
+        metering: maybe(bytes, metering)?,
+        valid_until_ms: maybe(bytes, |bytes| u64::arbitrary(bytes))?,
+        options: options(bytes)?,
+    })
+}
+
+fn metering(bytes: &mut Unstructured<'_>) -> Result<usage::Metering> {
+    Ok(usage::Metering {
+        meters: list(bytes, |bytes| {
+            Ok(usage::Meter { pointer: pointer(bytes)?, gather: gather(bytes)? })
         })?,
         read_on_ms: if bytes.ratio(1, 8)? { u32::arbitrary(bytes)? } else { 0 },
         partial: maybe(bytes, |bytes| {
-            Ok(wit::Partial {
+            Ok(usage::Partial {
                 limits: list(bytes, name)?,
                 least: amount(bytes)?,
                 tell: list(bytes, pointer)?,
@@ -450,28 +503,28 @@ fn any_decision(bytes: &mut Unstructured<'_>) -> Result<wit::Decision> {
             })
         })?,
         hard_cut: maybe(bytes, |bytes| {
-            Ok(wit::HardCut {
+            Ok(usage::HardCut {
                 limits: list(bytes, name)?,
                 taken: amount(bytes)?,
                 step: amount(bytes)?,
-                used: wit::Estimate { base: amount(bytes)?, terms: list(bytes, term)? },
+                used: usage::Estimate { base: amount(bytes)?, terms: list(bytes, term)? },
             })
         })?,
     })
 }
 
-fn gather(bytes: &mut Unstructured<'_>) -> Result<wit::Gather> {
+fn gather(bytes: &mut Unstructured<'_>) -> Result<usage::Gather> {
     Ok(*bytes.choose(&[
-        wit::Gather::Last,
-        wit::Gather::Max,
-        wit::Gather::Sum,
-        wit::Gather::Bytes,
-        wit::Gather::Count,
+        usage::Gather::Last,
+        usage::Gather::Max,
+        usage::Gather::Sum,
+        usage::Gather::Bytes,
+        usage::Gather::Count,
     ])?)
 }
 
-fn term(bytes: &mut Unstructured<'_>) -> Result<wit::Term> {
-    Ok(wit::Term {
+fn term(bytes: &mut Unstructured<'_>) -> Result<usage::Term> {
+    Ok(usage::Term {
         group: u32::arbitrary(bytes)?,
         meter: bytes.int_in_range(0..=40)?,
         units: amount(bytes)?,
@@ -492,5 +545,6 @@ fn any_settlement(bytes: &mut Unstructured<'_>) -> Result<wit::Settlement> {
         })?,
         labels: rarely(bytes, label)?,
         amounts: list(bytes, |bytes| Ok((name(bytes)?, amount(bytes)?)))?,
+        options: options(bytes)?,
     })
 }

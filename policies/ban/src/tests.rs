@@ -22,12 +22,8 @@ fn settled(
     status: u16,
     limits: &[(&str, bool, u64)],
 ) -> Settlement {
-    let limits = limits.iter().map(|(name, fits, remaining)| LimitResult {
-        name: (*name).to_owned(),
-        fits: *fits,
-        remaining: *remaining,
-    });
-    let view = ResponseView { outcome, status, facts: Vec::new(), limits: limits.collect() };
+    let results = limits.iter().map(|(name, fits, left)| LimitResult::new(*name, *fits, *left));
+    let view = results.fold(ResponseView::new(outcome, status), ResponseView::with_limit);
     policy(config).settle("", &view).unwrap()
 }
 

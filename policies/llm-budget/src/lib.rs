@@ -91,7 +91,6 @@ impl Policy for LlmBudget {
             .and(body)
             .and(self.bypass.facts())
             .and(limits.flat_map(Limits::facts))
-            .and_of_response([settle::SOURCE])
             .pure()
     }
 

@@ -6,9 +6,7 @@
 
 use std::time::Duration;
 
-use weir_policy::{
-    Algorithm, Decision, Denial, Estimate, Facts, HardCut, Limit, Meter, Partial, Term,
-};
+use weir_policy::{Algorithm, Decision, Denial, Facts, HardCut, Limit, Meter, Partial, Term};
 
 use crate::api::Role;
 use crate::asked::{self, Asked};
@@ -235,21 +233,19 @@ impl<'a> Reservation<'a> {
             .read_on(Duration::from_millis(self.settings.read_on_ms));
         let input = self.asked.input;
         let taken = self.shared().map(|limit| limit.cost).min().unwrap_or(0);
+        let names = self.shared().map(|limit| limit.name.as_str());
         decision = match self.mode {
             Mode::Whole => decision,
-            Mode::Partial => decision.partial(Partial {
-                limits: self.shared().map(|limit| limit.name.clone()).collect(),
-                least: input.saturating_add(self.settings.least_output),
-                tell: self.tell.iter().map(|pointer| (*pointer).to_owned()).collect(),
-                base: input,
-            }),
-            Mode::Steps(first) => decision.hard_cut(HardCut {
-                limits: self.shared().map(|limit| limit.name.clone()).collect(),
-                taken,
-                step: self.settings.hard_cut,
+            Mode::Partial => {
+                let least = input.saturating_add(self.settings.least_output);
+                let partial = Partial::new(names, least);
+                decision.partial(partial.tell(self.tell.iter().copied(), input))
+            }
+            Mode::Steps(first) => {
                 // What was taken for the input, and not more: the first step is for the output.
-                used: Estimate { base: taken.saturating_sub(first), terms: self.terms(&meters) },
-            }),
+                let (step, base) = (self.settings.hard_cut, taken.saturating_sub(first));
+                decision.hard_cut(HardCut::new(names, taken, step, base, self.terms(&meters)))
+            }
         };
         for (_, meter) in meters {
             decision = decision.meter(meter.pointer, meter.gather);

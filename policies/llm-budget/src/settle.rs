@@ -2,7 +2,7 @@
 //!
 //! Nothing is given back for nothing known: a reply that can't be read keeps its reservation.
 
-use weir_policy::{Adjustment, Outcome, ResponseView, Settlement};
+use weir_policy::{Adjustment, ResponseView, Settlement};
 
 use crate::AMOUNT_MAX;
 use crate::api::Reply;
@@ -12,11 +12,6 @@ use crate::prices::Usage;
 /// What the proxy notes where there was no reply yet: the client left, the proxy shuts down, the
 /// request took longer than it may. And nothing at all.
 const NO_REPLY: [u16; 4] = [0, 499, 503, 504];
-
-/// The fact that tells whose the reply is, and its value where the upstream got the request and
-/// sent no reply: it may have worked all the same.
-pub(crate) const SOURCE: &str = "reply.source";
-const WITHOUT_REPLY: &str = "none";
 
 /// What a request has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +44,13 @@ pub(crate) fn settlement(
 }
 
 fn used(memo: &Memo, reply: &Reply, response: &ResponseView, estimates: bool) -> Used {
-    let gone = response.outcome == Outcome::ClientGone;
+    let gone = response.is_by_client();
     // The upstream may have worked for a client that did not wait for the head of the reply.
     let unseen = gone && NO_REPLY.contains(&response.status);
     let failed = response.status >= 400 || response.status == 0;
     if failed && !unseen && !reply.tells() {
         // A status of the proxy's own says nothing about what the model did.
-        let told = response.fact(SOURCE) != Some(WITHOUT_REPLY);
-        return if told { Used::Nothing } else { Used::Unknown };
+        return if response.is_unanswered() { Used::Unknown } else { Used::Nothing };
     }
     if !reply.tells() && reply.text.is_none() {
         return Used::Unknown;

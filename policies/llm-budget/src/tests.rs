@@ -9,7 +9,7 @@ mod reserving;
 mod settling;
 
 use weir_policy::testing::Instance;
-use weir_policy::{Change, Decision, Outcome, ResponseView, Verdict};
+use weir_policy::{Change, Decision, HardCut, Meter, Outcome, Partial, ResponseView, Verdict};
 
 use crate::LlmBudget;
 
@@ -96,6 +96,22 @@ fn changes(decision: &Decision) -> Vec<(&str, &str)> {
     changes.map(|change| (change.pointer.as_str(), change.json.as_str())).collect()
 }
 
+fn meters(decision: &Decision) -> Vec<Meter> {
+    decision.metering.as_ref().map_or_else(Vec::new, |metering| metering.meters.clone())
+}
+
+fn partial(decision: &Decision) -> Option<Partial> {
+    decision.metering.as_ref()?.partial.clone()
+}
+
+fn hard_cut(decision: &Decision) -> Option<HardCut> {
+    decision.metering.as_ref()?.hard_cut.clone()
+}
+
+fn read_on_ms(decision: &Decision) -> u32 {
+    decision.metering.as_ref().map_or(0, |metering| metering.read_on_ms)
+}
+
 fn label(decision: &Decision) -> &str {
     assert_eq!(decision.labels.len(), 1);
     assert_eq!(decision.labels[0].0, "model");
@@ -103,8 +119,8 @@ fn label(decision: &Decision) -> &str {
 }
 
 fn ended(outcome: Outcome, status: u16, facts: &[(&str, &str)]) -> ResponseView {
-    let facts = facts.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    ResponseView { outcome, status, facts, limits: Vec::new() }
+    let view = ResponseView::new(outcome, status);
+    facts.iter().fold(view, |view, (name, value)| view.with_fact(*name, *value))
 }
 
 fn completed(facts: &[(&str, &str)]) -> ResponseView {

@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use weir_policy::{
     Adjustment, Client, Conditions, Decision, Denial, Facts, Ipv6Prefix, Limit, Manifest, Mistakes,
-    Outcome, Policy, Refund, ResponseView, Settlement, Template,
+    Policy, Refund, ResponseView, Settlement, Template,
 };
 
 use account::{Account, Case, Places};
@@ -173,7 +173,7 @@ impl Policy for LoginGuard {
     }
 
     fn settle(&self, memo: &str, response: &ResponseView) -> Result<Settlement, String> {
-        let attempt = self.attempt(response.status, response.outcome);
+        let attempt = self.attempt(response);
         let adjustment = |line: &str| {
             let mut parts = line.split(' ');
             let (name, cost, then) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
@@ -235,7 +235,8 @@ impl LoginGuard {
         Ok(all)
     }
 
-    fn attempt(&self, status: u16, outcome: Outcome) -> Attempt {
+    fn attempt(&self, response: &ResponseView) -> Attempt {
+        let status = response.status;
         let Config { success, failure, .. } = &self.0;
         let is_failure = match failure {
             Some(failure) => failure.has(status),
@@ -243,7 +244,7 @@ impl LoginGuard {
         };
         if success.has(status) {
             Attempt::Succeeded
-        } else if is_failure || outcome == Outcome::ClientGone {
+        } else if is_failure || response.is_by_client() {
             // A client that leaves before the reply has made a guess all the same.
             Attempt::Failed
         } else {

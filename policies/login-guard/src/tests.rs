@@ -2,7 +2,7 @@
 //! what each reply gives back or resets.
 
 use weir_policy::testing::Instance;
-use weir_policy::{Change, Verdict};
+use weir_policy::{Change, Outcome, Verdict};
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn account(config: &str, facts: &[(&str, &str)]) -> Result<String, String> {
 fn settled(config: &str, status: u16, outcome: Outcome) -> Vec<(String, Change)> {
     let policy = policy(config);
     let memo = decide(&policy, &[("form.username", "ann")]).settle_with.unwrap();
-    let view = ResponseView { outcome, status, facts: Vec::new(), limits: Vec::new() };
+    let view = ResponseView::new(outcome, status);
     let settlement = policy.settle(&memo, &view).unwrap();
     let failed = settlement.adjustments.is_empty();
     assert_eq!(settlement.labels[0].1 == "failed", failed, "{settlement:?}");

@@ -59,7 +59,8 @@ impl Rule {
 
     /// Whether a request's units are given back at its end.
     pub(crate) fn gives_back(&self, response: &ResponseView) -> bool {
-        let failed = response.outcome == Outcome::UpstreamFailed;
+        use Outcome::{TimedOut, Unsent, UpstreamFailed};
+        let failed = matches!(response.outcome, Unsent | TimedOut | UpstreamFailed);
         (failed && self.failed == Failed::UpstreamError) || self.statuses.ended(response)
     }
 }

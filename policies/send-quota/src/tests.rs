@@ -140,7 +140,7 @@ fn back(policy: &Instance<SendQuota>, outcome: Outcome, status: u16) -> (Refund,
     let decision = decide(policy, &[("query.n", "7")]);
     let refund = decision.limits()[0].refund;
     let Some(memo) = decision.settle_with else { return (refund, Vec::new()) };
-    let view = ResponseView { outcome, status, facts: Vec::new(), limits: Vec::new() };
+    let view = ResponseView::new(outcome, status);
     let back = policy.settle(&memo, &view).unwrap().adjustments;
     assert!(back.iter().all(|one| one.limit == "day"));
     (refund, back.into_iter().map(|one| one.change).collect())

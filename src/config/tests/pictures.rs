@@ -67,9 +67,9 @@ fn an_interface_is_not_taken_for_a_password() {
     let found =
         |found: &str| pictured(&config, Mistake::new("policies.public.use", found, "a guest"));
     for name in [
-        "weir:policy/handler@1.0.0",
+        "weir:policy/handler@0.9.0",
         "`wasi:io/streams@0.2.3`",
-        "no export `weir:policy/handler@1.0.0#decide`:",
+        "no export `weir:policy/handler@0.9.0#decide`:",
         "(a:b/c@1.2.3)",
     ] {
         assert!(found(name).contains(name), "{}", found(name));

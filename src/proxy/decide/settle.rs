@@ -13,9 +13,13 @@ use http::HeaderMap;
 use super::facts;
 use super::keys::{self, Counted};
 use crate::limit::Ending;
-use crate::policy::{FactNames, Member, Policy, ResponseOutcome, ResponseView, Settlement};
+use crate::policy::{
+    FactNames, LimitResult, Member, Policy, ResponseOutcome, ResponseView, Settlement,
+};
 use crate::proxy::context::{BYTES_UNKNOWN, RequestContext};
 use crate::proxy::verdict::Verdict;
+use crate::telemetry::Label as _;
+use crate::upstream::Cause;
 use crate::wire::Fields;
 
 /// What is known of a request at its end.
@@ -47,17 +51,11 @@ const AT_THE_END: &[(&str, Find)] = &[
     ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
 ];
 
-/// Whose reply the client got: a status alone does not say whether it is the upstream's.
-const SOURCE: &str = "reply.source";
-/// The upstream answered.
-const FROM_UPSTREAM: &str = "upstream";
-/// Nothing of the request reached an upstream.
-const UNSENT: &str = "unsent";
-/// The upstream got the request, or a part of it, and no reply came: it may be working on it.
-const NO_REPLY: &str = "none";
-
 /// Counted only where it is asked for.
 pub(in crate::proxy) const REQUEST_BYTES: &str = "request.bytes";
+
+/// The failure of a request whose time was over before its reply was whole.
+pub(in crate::proxy) const REQUEST_TIMEOUT: &str = "request-timeout";
 
 /// How the names of facts begin: fields of a reply's head, and of its trailers.
 const HEADER: &str = "header.";
@@ -66,7 +64,7 @@ const TRAILER: &str = "trailer.";
 /// The names of all facts of a response.
 pub(in crate::proxy) fn names() -> FactNames {
     FactNames {
-        single: AT_THE_END.iter().map(|(name, _)| *name).chain([SOURCE]).collect(),
+        single: AT_THE_END.iter().map(|(name, _)| *name).collect(),
         families: vec![(HEADER, Member::Token), (TRAILER, Member::Token)],
     }
 }
@@ -78,13 +76,9 @@ pub(in crate::proxy) fn wants(context: &RequestContext, name: &str) -> bool {
 
 /// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
 pub(in crate::proxy) fn note_reply(context: &mut RequestContext, fields: &Fields) {
+    context.by_upstream = true;
     let Some((policy, _)) = memo(context) else { return };
-    let names = policy.response_facts();
-    let mut facts = of_fields(names, HEADER, fields);
-    if names.iter().any(|name| name == SOURCE) {
-        facts.push((SOURCE.to_owned(), FROM_UPSTREAM.to_owned()));
-    }
-    context.reply_facts = facts;
+    context.reply_facts = of_fields(policy.response_facts(), HEADER, fields);
 }
 
 /// The same of its trailers.
@@ -176,25 +170,41 @@ pub(in crate::proxy) fn view(
         let value = known.and_then(|(_, find)| find(&end));
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
     }
-    let is_known = facts.iter().any(|(name, _)| name == SOURCE);
-    if !is_known && names.iter().any(|name| name == SOURCE) {
-        let source = if ending == Ending::Unsent { UNSENT } else { NO_REPLY };
-        facts.push((SOURCE.to_owned(), source.to_owned()));
-    }
     facts.extend(context.usage.iter().flat_map(|usage| usage.facts()));
     let limits = context.limits().map(|(limits, outcome)| {
         limits
             .iter()
             .zip(&outcome.limits)
-            .map(|(limit, outcome)| (limit.name.clone(), outcome.fits, outcome.remaining))
+            .map(|(limit, outcome)| LimitResult {
+                name: limit.name.clone(),
+                fits: outcome.fits,
+                remaining: outcome.remaining,
+                resets_ms: outcome.unmeasured.is_none().then(|| outcome.reset_us.div_ceil(1_000)),
+            })
             .collect()
     });
-    let outcome = match ending {
+    ResponseView {
+        outcome: outcome(context, ending),
+        status: context.status,
+        by_upstream: context.by_upstream,
+        facts,
+        limits: limits.unwrap_or_default(),
+    }
+}
+
+/// What became of the request, in the words of the contract.
+fn outcome(context: &RequestContext, ending: Ending) -> ResponseOutcome {
+    if context.verdict == Some(Verdict::Refused) {
+        return ResponseOutcome::Refused;
+    }
+    let late = [Cause::Timeout.label(), REQUEST_TIMEOUT];
+    let is_late = context.failure.is_some_and(|failure| late.contains(&failure));
+    match ending {
         Ending::Completed => ResponseOutcome::Completed,
-        Ending::Unsent | Ending::UpstreamFailed => ResponseOutcome::UpstreamFailed,
+        Ending::Unsent => ResponseOutcome::Unsent,
+        Ending::UpstreamFailed if is_late => ResponseOutcome::TimedOut,
+        Ending::UpstreamFailed => ResponseOutcome::UpstreamFailed,
+        Ending::ClientGone if is_late => ResponseOutcome::Overdue,
         Ending::ClientGone => ResponseOutcome::ClientGone,
-    };
-    let outcome =
-        if context.verdict == Some(Verdict::Refused) { ResponseOutcome::Refused } else { outcome };
-    ResponseView { outcome, status: context.status, facts, limits: limits.unwrap_or_default() }
+    }
 }

@@ -199,7 +199,37 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
         ]
     );
     assert_eq!((view.status, view.outcome), (201, crate::policy::ResponseOutcome::Completed));
-    assert_eq!(view.limits, [("a".to_owned(), true, 8), ("b".to_owned(), true, 8)]);
+    let limits: Vec<_> = view.limits.iter().map(|it| (&*it.name, it.fits, it.remaining)).collect();
+    assert_eq!(limits, [("a", true, 8), ("b", true, 8)]);
+    assert!(view.limits.iter().all(|limit| limit.resets_ms.is_some()), "{:?}", view.limits);
+}
+
+/// A client that makes its request last is told apart from an upstream that is too slow.
+#[tokio::test]
+async fn a_policy_is_told_what_became_of_a_request_and_whose_the_status_is() {
+    use crate::limit::Ending;
+    use crate::policy::ResponseOutcome as Outcome;
+    let handler = handler();
+    let mut context = handler.context(0);
+    let asked =
+        Decision { settle_with: Some("memo".into()), ..(*check(vec![window("a", 9)])).clone() };
+    admit::charge(&handler.limiter, Arc::new(asked), &mut context).await.unwrap();
+    for (ending, failure, outcome) in [
+        (Ending::Completed, None, Outcome::Completed),
+        (Ending::Unsent, Some("timeout"), Outcome::Unsent),
+        (Ending::UpstreamFailed, Some("cut"), Outcome::UpstreamFailed),
+        (Ending::UpstreamFailed, Some("timeout"), Outcome::TimedOut),
+        (Ending::ClientGone, Some("timeout"), Outcome::Overdue),
+        (Ending::ClientGone, Some("request-timeout"), Outcome::Overdue),
+        (Ending::ClientGone, Some("client-gone"), Outcome::ClientGone),
+        (Ending::ClientGone, Some("body"), Outcome::ClientGone),
+    ] {
+        context.failure = failure;
+        let view = settle::view(&context, &[], ending, 0, Duration::ZERO);
+        assert_eq!((view.outcome, view.by_upstream), (outcome, false), "{ending:?} {failure:?}");
+    }
+    settle::note_reply(&mut context, &Fields::new());
+    assert!(settle::view(&context, &[], Ending::Completed, 0, Duration::ZERO).by_upstream);
 }
 
 #[tokio::test]

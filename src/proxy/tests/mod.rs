@@ -222,6 +222,7 @@ fn decision(verdict: Verdict) -> Decision {
         settle_with: None,
         settle_on_refusal: false,
         bodies: None,
+        valid_until_ms: None,
         slot: Slot::default(),
     }
 }

@@ -302,7 +302,7 @@ fn check_names_what_a_guest_lacks() {
     // The smallest component: it has no exports.
     let (code, out, err) = Weir::check(Weir::build(&text).file("empty.wasm", b"\0asm\x0d\0\x01\0"));
     assert!(
-        code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@1.0.0`"),
+        code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@0.9.0`"),
         "{out}{err}"
     );
 }

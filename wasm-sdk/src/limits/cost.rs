@@ -86,7 +86,8 @@ impl Limits {
 
 impl Limit {
     /// The most units that it can ever let through at once: its burst or its quota. A request that
-    /// costs more is always refused. 2^52, if the algorithm sets no such bound.
+    /// costs more is always refused. 2^52, if the algorithm sets no such bound, or is known by its
+    /// name alone.
     #[must_use]
     pub fn cost_max(&self) -> u64 {
         let most = match &self.algorithm {
@@ -103,7 +104,7 @@ impl Limit {
             }
             Algorithm::Concurrency(amount) => *amount,
             Algorithm::Quota(quota) if quota.conditional => quota.amount,
-            Algorithm::Quota(_) | Algorithm::Script(_) => AMOUNT_MAX,
+            Algorithm::Quota(_) | Algorithm::Script(_) | Algorithm::Named(_) => AMOUNT_MAX,
         };
         most.min(units_max(&self.algorithm))
     }
@@ -119,8 +120,12 @@ impl Limit {
     /// scripts can't.
     #[must_use]
     pub fn may_settle(&self) -> bool {
-        use Algorithm::{Concurrency, LeakyBucket, Script};
-        !matches!(&self.algorithm, LeakyBucket(_) | Concurrency(_) | Script(_))
+        use Algorithm::{Concurrency, LeakyBucket, Named, Script};
+        match &self.algorithm {
+            LeakyBucket(_) | Concurrency(_) | Script(_) => false,
+            Named(it) => !matches!(it.name.as_str(), "leaky-bucket" | "concurrency"),
+            _ => true,
+        }
     }
 }
 

@@ -297,6 +297,7 @@ impl Written {
             refund: self.refund.unwrap_or(types::Refund::Never),
             debt,
             on_store_error: self.on_store_error.unwrap_or(types::Fallback::RouteDefault),
+            options: Vec::new(),
         };
         Some((limit, Selector { key: self.key, missing: self.missing, when: self.when }))
     }

@@ -2,6 +2,8 @@
 //! is an error that names the field.
 
 mod bodies;
+mod manifest;
+mod named;
 
 use std::sync::Arc;
 
@@ -28,6 +30,8 @@ const MEMO_BYTES_MAX: usize = 4_096;
 const REASON_BYTES_MAX: usize = 1_024;
 const RETRY_AFTER_MS_MAX: u64 = plan::PERIOD_MS_MAX;
 
+pub(super) use manifest::declared;
+
 type Pairs = Vec<(String, String)>;
 
 /// Converts a guest's decision. `scripts` are the names of the configured scripts.
@@ -39,16 +43,8 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
     };
     bounded("settle-with", answer.settle_with.as_deref(), MEMO_BYTES_MAX)?;
-    let bodies = bodies::of(
-        bodies::Answered {
-            changes: answer.body_changes,
-            meters: answer.meters,
-            read_on_ms: answer.read_on_ms,
-            partial: answer.partial,
-            hard_cut: answer.hard_cut,
-        },
-        &verdict,
-    )?;
+    options("decision", &answer.options)?;
+    let bodies = bodies::of(answer.body_changes, answer.metering, &verdict)?;
     Ok(Decision {
         verdict,
         upstream_headers: headers("upstream-headers", answer.upstream_headers)?,
@@ -57,12 +53,14 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         settle_with: answer.settle_with,
         settle_on_refusal: answer.settle_on_refusal,
         bodies: bodies.map(Box::new),
+        valid_until_ms: answer.valid_until_ms,
         slot: Slot::default(),
     })
 }
 
 /// Converts what `settle` answered.
 pub(super) fn settlement(answer: types::Settlement) -> Result<Settlement, String> {
+    options("settlement", &answer.options)?;
     if answer.amounts.len() > AMOUNTS_MAX {
         return Err(format!("amounts: {} of them, at most {AMOUNTS_MAX}", answer.amounts.len()));
     }
@@ -118,19 +116,13 @@ fn plan(limits: Vec<types::Limit>, scripts: &[String]) -> Result<Plan, String> {
 }
 
 fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Limit, String> {
-    let mut algorithm = algorithm(answered.algorithm, scripts)
-        .map_err(|what| format!("limits[{index}].algorithm{what}"))?;
-    if let Some(debt) = answered.debt {
-        let name = algorithm.name().to_owned();
-        let debt = match debt {
-            types::Debt::Allowance => Debt::Allowance,
-            types::Debt::Units(units) => Debt::Units(units),
-            types::Debt::Window => Debt::Window,
-        };
-        algorithm = algorithm.with_debt(debt).ok_or_else(|| {
-            format!("limits[{index}].debt: found one, expected none: {name} can't have a debt")
-        })?;
+    if !answered.options.is_empty() {
+        options(&format!("limits[{index}]"), &answered.options)?;
     }
+    let algorithm = algorithm(answered.algorithm, scripts)
+        .map_err(|what| format!("limits[{index}].algorithm{what}"))?;
+    let algorithm =
+        debt_of(algorithm, answered.debt).map_err(|what| format!("limits[{index}]{what}"))?;
     if answered.unit.as_deref().is_some_and(|unit| !unit.is_empty() && !is_name(unit)) {
         return Err(format!("limits[{index}].unit: not at most {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
     }
@@ -158,6 +150,26 @@ fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Lim
             types::Fallback::Deny => Some(plan::OnStoreError::Deny),
         },
     })
+}
+
+/// Refuses options: none are known yet. Whoever set one wants something done, so it is not ignored.
+fn options(at: &str, options: &Pairs) -> Result<(), String> {
+    let Some((name, _)) = options.first() else { return Ok(()) };
+    let name = shortened(name);
+    Err(format!("{at}.options: found {name:?}, expected none: this Weir knows no options here"))
+}
+
+/// The algorithm with this debt. The error continues the path of the limit.
+fn debt_of(algorithm: Algorithm, debt: Option<types::Debt>) -> Result<Algorithm, String> {
+    let Some(debt) = debt else { return Ok(algorithm) };
+    let name = algorithm.name().to_owned();
+    let debt = match debt {
+        types::Debt::Allowance => Debt::Allowance,
+        types::Debt::Units(units) => Debt::Units(units),
+        types::Debt::Window => Debt::Window,
+    };
+    let expected = || format!(".debt: found one, expected none: {name} can't have a debt");
+    algorithm.with_debt(debt).ok_or_else(expected)
 }
 
 /// Converts an algorithm. The error continues the path of the algorithm's field.
@@ -214,16 +226,22 @@ fn algorithm(answered: types::Algorithm, scripts: &[String]) -> Result<Algorithm
             }
             Script { name: script.name.into(), arguments: script.arguments.into() }.into()
         }
+        types::Algorithm::Named(named) => match named::algorithm(&named)? {
+            Algorithm::Quota(quota) => quota.located().map_err(|zone| unknown_zone(&zone))?.into(),
+            other => other,
+        },
     })
 }
 
+fn unknown_zone(name: &str) -> String {
+    format!(
+        ".time-zone: found {:?}, expected a name of the IANA database, such as \"Europe/Berlin\"",
+        shortened(name)
+    )
+}
+
 fn calendar(quota: &types::Quota) -> Result<Calendar, String> {
-    let zone = || {
-        let known = TimeZone::named(&quota.time_zone);
-        known.ok_or_else(|| {
-            format!(".time-zone: found {:?}, expected a name of the IANA database, such as \"Europe/Berlin\"", shortened(&quota.time_zone))
-        })
-    };
+    let zone = || TimeZone::named(&quota.time_zone).ok_or_else(|| unknown_zone(&quota.time_zone));
     Ok(match quota.calendar {
         types::Calendar::Hour => Calendar::Hour(zone()?),
         types::Calendar::Day => Calendar::Day(zone()?),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::abi::types;
+use super::answer;
 use super::breaker::Breaker;
 use super::component;
 use super::error::{Cause, During, mistake_line, one_line};
@@ -62,7 +63,7 @@ pub(super) fn here(
         )]);
     }
     let unfit = |(found, expected): (String, String)| Mistake::new(source, found, expected);
-    let component::Loaded { pre, digest } = component::load(runtime, &settings.caps, bytes)
+    let component::Loaded { pre, label, digest } = component::load(runtime, &settings.caps, bytes)
         .map_err(|unfit| {
             let setting = unfit.setting.unwrap_or(source);
             vec![Mistake::new(setting, unfit.found, unfit.expected)]
@@ -70,31 +71,15 @@ pub(super) fn here(
     let bounds = bounds(runtime, settings);
     let unknown = written::unknown("config", &settings.config_json, &settings.scripts);
     let started = thread_cpu();
-    let (instance, manifest) =
-        Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
-            // What both found wrong is reported once.
-            Unready::Refused(mistakes) => {
-                let refused = refused("config", &mistakes);
-                let more = unknown
-                    .iter()
-                    .filter(|ours| !refused.iter().any(|theirs| theirs.setting == ours.setting))
-                    .cloned();
-                refused.iter().cloned().chain(more).collect()
-            }
-            Unready::Failed(failure) => {
-                let setting = if failure.cause == Cause::Memory { "memory" } else { source };
-                let failure = failure.naming(&bounds, During::Start);
-                let found = format!(
-                    "a guest that failed when it was configured ({}: {})",
-                    failure.cause.label(),
-                    failure.message
-                );
-                vec![Mistake::new(setting, found, "one that starts and answers within its bounds")]
-            }
-        })?;
+    let (instance, mut manifest) = Instance::start(&pre, &label, &bounds, &settings.config_json)
+        .map_err(|unready| not_started(unready, &unknown, source, &bounds))?;
     if !unknown.is_empty() {
         return Err(unknown);
     }
+    let declared = answer::declared(&mut manifest, &settings.scripts);
+    let (limits, warnings) = declared.map_err(|wrong| {
+        vec![Mistake::new(source, one_line(&wrong), "a manifest as the contract has it")]
+    })?;
     let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;
     let facts = |unknown: Vec<fact::Unknown>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
     let request_facts = runtime.facts().of_request(&manifest.request_facts);
@@ -111,12 +96,15 @@ pub(super) fn here(
         runtime: runtime.clone(),
         token: Token::new(),
         pre,
+        label,
         bounds,
         config_json: Arc::clone(&settings.config_json),
         scripts: Arc::clone(&settings.scripts),
         measured: settings.measured.clone(),
         isolated: settings.isolated,
         remembers: manifest.pure && !settings.isolated,
+        limits,
+        warnings,
         request_facts,
         response_facts,
         health,
@@ -126,6 +114,34 @@ pub(super) fn here(
             slow,
         }),
     })
+}
+
+/// Why the first instance did not start, besides the `unknown` names in its configuration.
+fn not_started(
+    unready: Unready,
+    unknown: &[Mistake],
+    source: &str,
+    bounds: &Bounds,
+) -> Vec<Mistake> {
+    match unready {
+        // What both found wrong is reported once.
+        Unready::Refused(mistakes) => {
+            let refused = refused("config", &mistakes);
+            let is_news = |ours: &&Mistake| !refused.iter().any(|it| it.setting == ours.setting);
+            let more = unknown.iter().filter(is_news).cloned();
+            refused.iter().cloned().chain(more).collect()
+        }
+        Unready::Failed(failure) => {
+            let setting = if failure.cause == Cause::Memory { "memory" } else { source };
+            let failure = failure.naming(bounds, During::Start);
+            let found = format!(
+                "a guest that failed when it was configured ({}: {})",
+                failure.cause.label(),
+                failure.message
+            );
+            vec![Mistake::new(setting, found, "one that starts and answers within its bounds")]
+        }
+    }
 }
 
 /// The module that ships under this name.

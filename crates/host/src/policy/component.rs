@@ -7,7 +7,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
-use super::abi::{HANDLER, IMPORTS, WIT};
+use super::abi::{Label, PACKAGE};
 use super::caps::{Caps, RuntimeSettings, shown_bytes};
 use super::error::one_line;
 use super::instance::State;
@@ -34,6 +34,8 @@ impl From<(String, String)> for Unfit {
 /// A guest that is ready to be started.
 pub(super) struct Loaded {
     pub(super) pre: InstancePre<State>,
+    /// The version of the contract that it was built for.
+    pub(super) label: Label,
     /// Of the module's bytes.
     pub(super) digest: blake3::Hash,
 }
@@ -49,14 +51,14 @@ pub(super) fn load(runtime: &Runtime, caps: &Caps, bytes: &[u8]) -> Result<Loade
     }
     let digest = blake3::hash(bytes);
     let component = component(runtime, bytes, &digest)?;
-    let pre = link(runtime.engine(), runtime.linker(), &component)?;
-    Ok(Loaded { pre, digest })
+    let (pre, label) = link(runtime.engine(), runtime.linker(), &component)?;
+    Ok(Loaded { pre, label, digest })
 }
 
 /// From the cache, or compiled. What is in the cache was validated before it was compiled.
 fn component(runtime: &Runtime, bytes: &[u8], digest: &blake3::Hash) -> Result<Component, Unfit> {
     let Some(cache) = runtime.cache() else { return compile(runtime, bytes) };
-    let key = cache.key(digest, WIT);
+    let key = cache.key(digest, &super::abi::wits());
     if let Some(component) = cache.load(runtime.engine(), &key) {
         return Ok(component);
     }
@@ -84,15 +86,28 @@ pub(super) fn validated(bytes: &[u8]) -> Result<Option<Vec<u8>>, Unfit> {
     if Parser::is_component(bytes) {
         return Ok(None);
     }
-    let encoded = encode(bytes).map_err(|error| {
+    let label = Label::of(exports(bytes).iter().map(String::as_str))?;
+    let encoded = encode(bytes, &label).map_err(|error| {
         (
             one_line(&error),
             format!(
-                "a module that exports `{HANDLER}` (in Rust: `weir_policy::export!(YourPolicy)`)"
+                "a module that exports `{}` (in Rust: `weir_policy::export!(YourPolicy)`)",
+                label.handler()
             ),
         )
     })?;
     Ok(Some(encoded))
+}
+
+/// The names that a valid module exports.
+fn exports(module: &[u8]) -> Vec<String> {
+    let payloads = Parser::new(0).parse_all(module).map_while(Result::ok);
+    let sections = payloads.filter_map(|payload| match payload {
+        Payload::ExportSection(section) => Some(section),
+        _ => None,
+    });
+    let exports = sections.flat_map(|section| section.into_iter().map_while(Result::ok));
+    exports.map(|export| export.name.to_owned()).collect()
 }
 
 /// What a valid component is refused for is a cap of the pool that its instances come from.
@@ -107,9 +122,9 @@ fn expected_of_pool(pool: &RuntimeSettings) -> String {
 ///
 /// The module also describes its types, in custom sections. A damaged one can send its parser into
 /// endless recursion, which nothing can catch. So all custom sections are dropped unread.
-pub(super) fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
+pub(super) fn encode(module: &[u8], label: &Label) -> Result<Vec<u8>, String> {
     let plain = without_custom_sections(module).map_err(|error| error.to_string())?;
-    componentize(plain)
+    componentize(plain, label)
 }
 
 fn without_custom_sections(module: &[u8]) -> wasmparser::Result<Vec<u8>> {
@@ -127,10 +142,10 @@ fn without_custom_sections(module: &[u8]) -> wasmparser::Result<Vec<u8>> {
     Ok(plain)
 }
 
-fn componentize(mut module: Vec<u8>) -> Result<Vec<u8>, String> {
+fn componentize(mut module: Vec<u8>, label: &Label) -> Result<Vec<u8>, String> {
     let text = |error| format!("{error:#}");
     let mut resolve = Resolve::default();
-    let package = resolve.push_source("policy.wit", WIT).map_err(text)?;
+    let package = resolve.push_source("policy.wit", &label.wit()).map_err(text)?;
     let world = resolve.select_world(&[package], Some("policy")).map_err(text)?;
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).map_err(text)?;
     ComponentEncoder::default()
@@ -143,30 +158,26 @@ fn link(
     engine: &Engine,
     linker: &Linker<State>,
     component: &Component,
-) -> Result<InstancePre<State>, Unfit> {
+) -> Result<(InstancePre<State>, Label), Unfit> {
+    let kind = component.component_type();
+    let label = Label::of(kind.exports(engine).map(|(name, _)| name));
     let mut wasi = false;
-    for (name, _) in component.component_type().imports(engine) {
+    for (name, _) in kind.imports(engine) {
         wasi |= name.starts_with(WASI);
-        if !name.starts_with(WASI) && !IMPORTS.contains(&name) {
-            return Err((
-                format!("an import of `{}`", one_line(name)),
-                format!("imports of `{}` alone", IMPORTS.join("`, `")),
-            )
-                .into());
+        let ours = label.as_ref().map_or(name.starts_with(PACKAGE), |label| label.has_import(name));
+        if !name.starts_with(WASI) && !ours {
+            let expected = label.as_ref().map_or(PACKAGE.to_owned(), Label::imports);
+            let found = format!("an import of `{}`", one_line(name));
+            return Err((found, format!("imports of {expected} alone")).into());
         }
     }
-    if component.get_export_index(None, HANDLER).is_none() {
-        return Err((
-            format!("no export `{HANDLER}`"),
-            "a guest of the world `weir:policy/policy@1.0.0`".to_owned(),
-        )
-            .into());
-    }
+    let label = label?;
     let mut linker = linker.clone();
     if wasi {
         linker.define_unknown_imports_as_traps(component).map_err(|error| mismatch(&error))?;
     }
-    linker.instantiate_pre(component).map_err(|error| mismatch(&error))
+    let pre = linker.instantiate_pre(component).map_err(|error| mismatch(&error))?;
+    Ok((pre, label))
 }
 
 fn mismatch(error: &wasmtime::Error) -> Unfit {

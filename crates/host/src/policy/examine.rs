@@ -117,14 +117,16 @@ impl Policy {
     /// # Errors
     /// See [`Cause`].
     pub fn decide_fresh(&self, facts: &[(&str, &str)]) -> Result<Fresh, PolicyError> {
-        let (mut instance, _) = Instance::start(&self.pre, &self.bounds, &self.config_json)
-            .map_err(|unready| match unready {
-                Unready::Failed(failure) => self.failed(failure, During::Start),
-                Unready::Refused(_) => {
-                    let text = "the guest refused the configuration that it accepted before";
-                    self.failed(Failure::new(Cause::Guest, text), During::Start)
-                }
-            })?;
+        let (mut instance, _) =
+            Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json).map_err(
+                |unready| match unready {
+                    Unready::Failed(failure) => self.failed(failure, During::Start),
+                    Unready::Refused(_) => {
+                        let text = "the guest refused the configuration that it accepted before";
+                        self.failed(Failure::new(Cause::Guest, text), During::Start)
+                    }
+                },
+            )?;
         let decided = instance.decide(facts, None).and_then(|answer| {
             answer::decision(answer, &self.scripts)
                 .map_err(|message| Failure::new(Cause::Answer, &message))

@@ -3,7 +3,7 @@
 
 use super::{Decision, FactNames, KnownFacts, Member, Settlement, answer};
 
-pub use super::abi::weir::policy::types;
+pub use super::abi::v0_9::{types, usage};
 
 /// Checks and converts what `decide` answered.
 ///
@@ -27,8 +27,10 @@ pub fn settlement(answer: types::Settlement) -> Result<Settlement, String> {
 /// For each unknown name, what was found and what was expected.
 pub fn facts(
     known: &KnownFacts,
-    manifest: &types::Manifest,
+    manifest: &mut types::Manifest,
 ) -> Result<[Vec<String>; 2], Vec<(String, String)>> {
+    let declared = answer::declared(manifest, &[]);
+    declared.map_err(|wrong| vec![(wrong, "a manifest as the contract has it".to_owned())])?;
     let request = known.of_request(&manifest.request_facts)?;
     let response = known.of_response(&manifest.response_facts)?;
     Ok([request, response])
@@ -68,7 +70,7 @@ pub fn known_facts() -> KnownFacts {
             ],
         },
         response: FactNames {
-            single: vec!["request.bytes", "response.bytes", "duration-ms", "reply.source"],
+            single: vec!["request.bytes", "response.bytes", "duration-ms"],
             families: vec![("header.", Member::Token), ("trailer.", Member::Token)],
         },
     }

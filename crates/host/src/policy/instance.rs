@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use wasmtime::component::{Instance as Running, InstancePre};
+use wasmtime::component::InstancePre;
 use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 
-use super::abi::{Configure, Decide, HANDLER, Settle, host, types};
+use super::abi::{Exports, Label, host, types, usage};
 use super::caps::{Caps, RuntimeSettings};
 use super::error::{Cap, Cause, Failure, OverLimit, bounded};
 use super::ticker::Ticker;
 use super::verify;
 use crate::clock::{Clock, LogThrottle, thread_cpu};
+use crate::plan::TimeZone;
 
 /// Signatures that a guest may have verified in one call, and bytes of a message: in the contract.
 const VERIFICATIONS_MAX: u32 = 16;
@@ -58,8 +59,7 @@ pub(super) struct State {
 /// A configured guest.
 pub(super) struct Instance {
     store: Store<State>,
-    decide: Decide,
-    settle: Settle,
+    exports: Exports,
     /// Its memory when it had been configured.
     configured_bytes: usize,
     /// Whether it asked for the time when it was configured.
@@ -84,6 +84,7 @@ impl Instance {
     /// Starts a guest and configures it.
     pub(super) fn start(
         pre: &InstancePre<State>,
+        label: &Label,
         bounds: &Bounds,
         config: &str,
     ) -> Result<(Self, types::Manifest), Unready> {
@@ -106,14 +107,12 @@ impl Instance {
         let budget = bounds.caps.start_cpu_time;
         begin(&mut store, budget);
         let running = pre.instantiate(&mut store)?;
-        let configure: Configure = typed(&running, &mut store, "configure")?;
-        let decide: Decide = typed(&running, &mut store, "decide")?;
-        let settle: Settle = typed(&running, &mut store, "settle")?;
-        let answer = call(&mut store, budget, None, |store| configure.call(store, (config,)))?;
-        let manifest = answer.0.map_err(Unready::Refused)?;
+        let exports = Exports::of(label, &running, &mut store)?;
+        let answer = call(&mut store, budget, None, |store| exports.configure(store, config))?;
+        let manifest = answer.map_err(Unready::Refused)?;
         let configured_bytes = store.data().memory_bytes;
         let configured_by_time = store.data().now_ms.is_some();
-        Ok((Self { store, decide, settle, configured_bytes, configured_by_time }, manifest))
+        Ok((Self { store, exports, configured_bytes, configured_by_time }, manifest))
     }
 
     /// Whether its calls have used up most of the memory that its configuration had left. Some
@@ -144,8 +143,8 @@ impl Instance {
         id: Option<&[u8]>,
     ) -> Result<types::Decision, Failure> {
         let budget = self.store.data().bounds.cpu_time;
-        let decide = &self.decide;
-        let (answer,) = call(&mut self.store, budget, id, |store| decide.call(store, (facts,)))?;
+        let exports = &self.exports;
+        let answer = call(&mut self.store, budget, id, |store| exports.decide(store, facts))?;
         answer.map_err(|error| Failure::new(Cause::Guest, &error))
     }
 
@@ -158,27 +157,10 @@ impl Instance {
         id: Option<&[u8]>,
     ) -> Result<types::Settlement, Failure> {
         let budget = self.store.data().bounds.cpu_time;
-        let settle = &self.settle;
-        let (answer,) =
-            call(&mut self.store, budget, id, |store| settle.call(store, (memo, view)))?;
+        let exports = &self.exports;
+        let answer = call(&mut self.store, budget, id, |store| exports.settle(store, memo, view))?;
         answer.map_err(|error| Failure::new(Cause::Guest, &error))
     }
-}
-
-fn typed<P, R>(
-    running: &Running,
-    store: &mut Store<State>,
-    name: &str,
-) -> Result<wasmtime::component::TypedFunc<P, R>, Failure>
-where
-    P: wasmtime::component::ComponentNamedList + wasmtime::component::Lower,
-    R: wasmtime::component::ComponentNamedList + wasmtime::component::Lift,
-{
-    let missing = || Failure::new(Cause::Answer, &format!("no export `{HANDLER}` `{name}`"));
-    let (_, handler) = running.get_export(&mut *store, None, HANDLER).ok_or_else(missing)?;
-    let (_, function) =
-        running.get_export(&mut *store, Some(&handler), name).ok_or_else(missing)?;
-    Ok(running.get_typed_func(store, function)?)
 }
 
 fn begin(store: &mut Store<State>, budget: Duration) {
@@ -308,6 +290,8 @@ impl ResourceLimiter for State {
 
 impl types::Host for State {}
 
+impl usage::Host for State {}
+
 impl host::Host for State {
     fn log(&mut self, level: host::Level, message: String) {
         self.lines = self.lines.saturating_add(1);
@@ -334,6 +318,22 @@ impl host::Host for State {
             return Err(OverLimit { what: "verified signatures", cap: None }.into());
         }
         Ok(verify::is_signature(&key, &message, &signature))
+    }
+
+    fn local_time(&mut self, zone: String) -> Option<host::DateTime> {
+        let unix_ms = i64::try_from(self.now_ms()).ok()?;
+        let at = TimeZone::named(&zone)?.local_time(unix_ms)?;
+        Some(host::DateTime {
+            year: at.year,
+            month: at.month,
+            day: at.day,
+            weekday: at.weekday,
+            hour: at.hour,
+            minute: at.minute,
+            second: at.second,
+            offset_s: at.offset_s,
+            offset_until_ms: at.offset_until_ms.and_then(|ms| u64::try_from(ms).ok()),
+        })
     }
 
     fn now_ms(&mut self) -> u64 {

@@ -14,6 +14,7 @@ mod build;
 mod cache;
 mod caps;
 mod component;
+mod declared;
 mod doubts;
 mod error;
 mod examine;
@@ -44,11 +45,13 @@ use breaker::{Breaker, Turn};
 use error::{During, Failure};
 use health::{Called, Health};
 use instance::{Bounds, Instance, State, Unready};
+use remember::Expiry;
 use workers::Token;
 pub use workers::{set_cache_bytes_max, share_cache};
 
 pub use build::shipped;
 pub use caps::{BreakerSettings, CacheFolder, Caps, RuntimeSettings};
+pub use declared::{DeclaredLimit, Warning};
 pub use doubts::PlacedLimit;
 pub use error::{Cause, PolicyError};
 pub use examine::{Examined, Fresh, examine, load};
@@ -57,6 +60,10 @@ pub use health::PolicyStats;
 pub use listed::ListedLimit;
 pub use runtime::Runtime;
 pub use stopping::PolicyState;
+
+/// A decision that is valid for some time is remembered for so long at most. Within that time a
+/// step of the wall clock has no effect on it.
+const REMEMBERED_MS_MAX: u64 = 60_000;
 
 /// One `[policies.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,12 +170,15 @@ pub struct Policy {
     runtime: Arc<Runtime>,
     token: Arc<Token>,
     pre: InstancePre<State>,
+    label: abi::Label,
     bounds: Bounds,
     config_json: Arc<str>,
     scripts: Arc<[String]>,
     measured: Measured,
     isolated: bool,
     remembers: bool,
+    limits: Vec<DeclaredLimit>,
+    warnings: Vec<Warning>,
     request_facts: Vec<String>,
     response_facts: Vec<String>,
     health: Health,
@@ -203,6 +213,8 @@ pub struct Decision {
     pub settle_on_refusal: bool,
     /// What is done with the bodies of the request and of the reply, if anything.
     pub bodies: Option<Box<Bodies>>,
+    /// Until when it is right, in milliseconds since 1970, if the policy says so.
+    pub valid_until_ms: Option<u64>,
     /// Where consumers of the decision keep what they derive from it.
     pub slot: Slot,
 }
@@ -307,10 +319,26 @@ pub struct ResponseView {
     pub outcome: ResponseOutcome,
     /// The reply's status.
     pub status: u16,
+    /// Whether the status is the upstream's, and not of the proxy's own.
+    pub by_upstream: bool,
     /// The response facts that the manifest named.
     pub facts: Vec<(String, String)>,
-    /// The result of each limit: name, whether it fitted, what remained.
-    pub limits: Vec<(String, bool, u64)>,
+    /// The result of each limit.
+    pub limits: Vec<LimitResult>,
+}
+
+/// What became of a limit, for `settle`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitResult {
+    /// Its name.
+    pub name: String,
+    /// Whether the cost fitted.
+    pub fits: bool,
+    /// What remained.
+    pub remaining: u64,
+    /// When the whole allowance was back, in milliseconds from the decision; `None` if the counter
+    /// could not be reached.
+    pub resets_ms: Option<u64>,
 }
 
 /// How a request ended.
@@ -318,8 +346,11 @@ pub struct ResponseView {
 #[allow(missing_docs, reason = "each variant is the word in policy.wit")]
 pub enum ResponseOutcome {
     Completed,
+    Unsent,
+    TimedOut,
     UpstreamFailed,
     ClientGone,
+    Overdue,
     Refused,
 }
 
@@ -354,7 +385,7 @@ impl Policy {
         let starts = || {
             while instances.len() < workers
                 && let Ok((instance, _)) =
-                    Instance::start(&self.pre, &self.bounds, &self.config_json)
+                    Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json)
             {
                 instances.push(instance);
             }
@@ -368,6 +399,18 @@ impl Policy {
     #[must_use]
     pub fn measured(&self) -> &Measured {
         &self.measured
+    }
+
+    /// The limits that its decisions may have, as far as it says.
+    #[must_use]
+    pub fn limits(&self) -> &[DeclaredLimit] {
+        &self.limits
+    }
+
+    /// What it finds in its configuration that is allowed and probably not meant.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
     }
 
     /// The names of the request facts that the guest reads, each once. Only these are shown to it,
@@ -403,15 +446,30 @@ impl Policy {
         facts: &[(&str, &str)],
     ) -> Result<Arc<Decision>, PolicyError> {
         if self.remembers
-            && let Some(decision) = workers::recall(&self.token, facts)
+            && let Some(decision) = workers::recall(&self.token, facts, self.runtime.clock())
         {
             return Ok(decision);
         }
         let (decision, told_time) = self.ask(request_id, facts)?;
-        if self.remembers && !told_time {
-            workers::remember(&self.token, facts, &decision);
+        if self.remembers
+            && let Some(expiry) = self.expiry(&decision, told_time)
+        {
+            workers::remember(&self.token, facts, &decision, expiry);
         }
         Ok(decision)
+    }
+
+    /// Until when a decision may be remembered; `None` if it may not be at all. One that depends on
+    /// the time may be as long as the policy says.
+    fn expiry(&self, decision: &Decision, told_time: bool) -> Option<Expiry> {
+        let Some(until_ms) = decision.valid_until_ms else {
+            return (!told_time).then_some(Expiry::NEVER);
+        };
+        let clock = self.runtime.clock();
+        let now_ms = u64::try_from(clock.wall_us() / 1_000).unwrap_or(0);
+        let ahead_ms = until_ms.checked_sub(now_ms)?.min(REMEMBERED_MS_MAX);
+        let ahead_us = i64::try_from(ahead_ms * 1_000).unwrap_or(i64::MAX);
+        (ahead_ms > 0).then(|| Expiry::at(clock.steady_us().saturating_add(ahead_us)))
     }
 
     /// Calls the guest, whatever is remembered. Also returns whether it was told the time, so that
@@ -512,7 +570,7 @@ impl Policy {
             return Ok(instance);
         }
         let start = || {
-            Instance::start(&self.pre, &self.bounds, &self.config_json)
+            Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json)
                 .map(|(instance, _)| instance)
         };
         let started = match start() {
@@ -548,21 +606,31 @@ fn view_of(view: &ResponseView) -> abi::types::ResponseView {
     types::ResponseView {
         outcome: match view.outcome {
             ResponseOutcome::Completed => types::Outcome::Completed,
+            ResponseOutcome::Unsent => types::Outcome::Unsent,
+            ResponseOutcome::TimedOut => types::Outcome::TimedOut,
             ResponseOutcome::UpstreamFailed => types::Outcome::UpstreamFailed,
             ResponseOutcome::ClientGone => types::Outcome::ClientGone,
+            ResponseOutcome::Overdue => types::Outcome::Overdue,
             ResponseOutcome::Refused => types::Outcome::Refused,
         },
         status: view.status,
+        status_from: match view.by_upstream {
+            true => types::Origin::Upstream,
+            false => types::Origin::Proxy,
+        },
         facts: view.facts.clone(),
         limits: view
             .limits
             .iter()
-            .map(|(name, fits, remaining)| types::LimitResult {
-                name: name.clone(),
-                fits: *fits,
-                remaining: *remaining,
+            .map(|limit| types::LimitResult {
+                name: limit.name.clone(),
+                fits: limit.fits,
+                remaining: limit.remaining,
+                resets_ms: limit.resets_ms,
+                options: Vec::new(),
             })
             .collect(),
+        options: Vec::new(),
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 
 use super::{Decision, Verdict};
+use crate::clock::Clock;
 use crate::plan::Limit;
 
 /// Entries in a set.
@@ -77,10 +78,28 @@ struct Entry {
     /// As [`packed`] writes them.
     facts: Box<[u8]>,
     decision: Arc<Decision>,
+    expiry: Expiry,
+}
+
+/// Until when a decision may be used, by [`Clock::steady_us`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Expiry(i64);
+
+impl Expiry {
+    pub(super) const NEVER: Self = Self(i64::MAX);
+
+    pub(super) fn at(steady_us: i64) -> Self {
+        Self(steady_us)
+    }
+
+    /// Whether it has passed. The clock is only read if it ever does.
+    fn has_passed(self, clock: &Clock) -> bool {
+        self != Self::NEVER && clock.steady_us() >= self.0
+    }
 }
 
 impl Remembered {
-    pub(super) fn get(&mut self, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
+    pub(super) fn get(&mut self, facts: &[(&str, &str)], clock: &Clock) -> Option<Arc<Decision>> {
         if self.sets.is_empty() {
             return None;
         }
@@ -89,9 +108,17 @@ impl Remembered {
             self.next_set()?.age();
         }
         let hash = self.hash(facts);
-        places(hash, self.sets.len())
-            .into_iter()
-            .find_map(|place| self.sets.get_mut(place)?.find(hash, facts))
+        for place in places(hash, self.sets.len()) {
+            match self.sets.get_mut(place)?.find(hash, facts, clock) {
+                Found::Nothing => {}
+                Found::Decision(decision) => return Some(decision),
+                Found::Expired(entry) => {
+                    self.bytes -= entry.bytes();
+                    return None;
+                }
+            }
+        }
+        None
     }
 
     /// Caches a decision on facts that [`Remembered::get`] has not found, if the table is small or
@@ -100,16 +127,23 @@ impl Remembered {
         &mut self,
         facts: &[(&str, &str)],
         decision: &Arc<Decision>,
+        expiry: Expiry,
         bytes_max: usize,
     ) {
         if self.bytes < SEEN_AGAIN_FROM_BYTES || self.comes_again(self.hash(facts)) {
-            self.put(facts, decision, bytes_max);
+            self.put(facts, decision, expiry, bytes_max);
         }
     }
 
     /// Caches a decision on facts that [`Remembered::get`] has not found, unless it is too large or
     /// both of its sets are full of entries in use. The table holds at most `bytes_max` bytes.
-    fn put(&mut self, facts: &[(&str, &str)], decision: &Arc<Decision>, bytes_max: usize) {
+    fn put(
+        &mut self,
+        facts: &[(&str, &str)],
+        decision: &Arc<Decision>,
+        expiry: Expiry,
+        bytes_max: usize,
+    ) {
         let (facts_bytes, decision_bytes) = (packed_bytes(facts), weight(decision));
         if facts_bytes > FACTS_BYTES_MAX || decision_bytes > DECISION_BYTES_MAX {
             return;
@@ -122,7 +156,8 @@ impl Remembered {
         if let Some((place, way)) = self.place_for(hash, sets_max(bytes_max))
             && let Some(set) = self.sets.get_mut(place)
         {
-            let entry = Entry { facts: packed(facts, facts_bytes), decision: Arc::clone(decision) };
+            let facts = packed(facts, facts_bytes);
+            let entry = Entry { facts, decision: Arc::clone(decision), expiry };
             let replaced = set.put(way, hash, entry);
             self.bytes = self.bytes + bytes - replaced.map_or(0, |replaced| replaced.bytes());
         }
@@ -227,6 +262,14 @@ impl Remembered {
     }
 }
 
+/// What a set has for some facts.
+enum Found {
+    Nothing,
+    Decision(Arc<Decision>),
+    /// One that may not be used any more. It has been taken out.
+    Expired(Entry),
+}
+
 /// How many sets a table of so many bytes may have, a power of two.
 fn sets_max(bytes_max: usize) -> usize {
     let sets = (bytes_max / BYTES_PER_SET).max(1);
@@ -240,17 +283,20 @@ fn places(hash: u64, sets: usize) -> [usize; 2] {
 }
 
 impl Set {
-    fn find(&mut self, hash: u64, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
-        for (way, (known, entry)) in self.hashes.iter().zip(&self.entries).enumerate() {
+    fn find(&mut self, hash: u64, facts: &[(&str, &str)], clock: &Clock) -> Found {
+        for (way, (known, place)) in self.hashes.iter().zip(&mut self.entries).enumerate() {
             if *known == hash
-                && let Some(entry) = entry
+                && let Some(entry) = place
                 && same(facts, &entry.facts)
             {
+                if entry.expiry.has_passed(clock) {
+                    return place.take().map_or(Found::Nothing, Found::Expired);
+                }
                 self.used |= 1 << way;
-                return Some(Arc::clone(&entry.decision));
+                return Found::Decision(Arc::clone(&entry.decision));
             }
         }
-        None
+        Found::Nothing
     }
 
     /// How many entries are free, and the index of the first.
@@ -381,230 +427,4 @@ fn weight(decision: &Decision) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::Slot;
-
-    const UNBOUNDED: usize = THREAD_BYTES_MAX;
-
-    fn decision(label: &str) -> Arc<Decision> {
-        let labels = vec![("l".to_owned(), label.to_owned())];
-        Arc::new(Decision {
-            verdict: Verdict::Bypass,
-            upstream_headers: vec![],
-            response_headers: vec![],
-            labels,
-            settle_with: None,
-            settle_on_refusal: false,
-            bodies: None,
-            slot: Slot::default(),
-        })
-    }
-
-    impl Remembered {
-        /// Looks up the decision on one client, and caches it if it is missing. Returns whether it
-        /// was cached before.
-        fn knows(&mut self, client: &str) -> bool {
-            self.knows_within(client, UNBOUNDED)
-        }
-
-        fn knows_within(&mut self, client: &str, bytes_max: usize) -> bool {
-            let facts = [("client-ip", client)];
-            let known = self.get(&facts);
-            if known.is_none() {
-                self.put(&facts, &decision(client), bytes_max);
-            }
-            known.is_some_and(|known| known == decision(client))
-        }
-
-        fn assert_bounded(&self, bytes_max: usize) {
-            let entries = self.sets.iter().flat_map(|set| &set.entries).flatten();
-            assert_eq!(self.bytes, entries.map(Entry::bytes).sum::<usize>());
-            assert!(
-                self.bytes <= bytes_max && self.sets.len() <= sets_max(bytes_max),
-                "{} bytes, {} sets",
-                self.bytes,
-                self.sets.len()
-            );
-        }
-    }
-
-    #[test]
-    fn the_same_facts_give_the_same_decision_and_no_others_do() {
-        let mut remembered = Remembered::default();
-        let facts = [("client-ip", "192.0.2.1"), ("path", "/")];
-        assert!(remembered.get(&facts).is_none());
-        remembered.put(&facts, &decision("a"), UNBOUNDED);
-        assert_eq!(remembered.get(&facts), Some(decision("a")));
-        assert!(remembered.get(&[("client-ip", "192.0.2.1")]).is_none());
-        assert!(same(&[("a", "bc")], &[1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c']));
-        assert!(!same(&[("ab", "c")], &[1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c']));
-        assert!(!same(&[("a", "b")], &[1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c']));
-    }
-
-    /// Facts with the same hash are still distinguished, and those that find no free entry are not
-    /// cached.
-    #[test]
-    fn chosen_collisions_are_harmless() {
-        let mut set = Set::default();
-        let clients: Vec<String> = (0..WAYS).map(|client| client.to_string()).collect();
-        for (way, client) in clients.iter().enumerate() {
-            let facts = [("client-ip", client.as_str())];
-            set.put(
-                way,
-                7,
-                Entry { facts: packed(&facts, packed_bytes(&facts)), decision: decision(client) },
-            );
-        }
-        for client in &clients {
-            assert_eq!(set.find(7, &[("client-ip", client)]), Some(decision(client)));
-        }
-        assert!(set.find(7, &[("client-ip", "x")]).is_none());
-        assert!(set.unused().is_none());
-        set.age();
-        assert!(set.unused().is_none(), "all were used a short time ago");
-        set.age();
-        assert!(set.unused().is_some());
-    }
-
-    #[test]
-    fn with_more_bytes_it_holds_more() {
-        let mut remembered = Remembered::default();
-        let clients = 2 * SETS_MAX * WAYS;
-        let known = |remembered: &mut Remembered, bytes_max: usize| {
-            let known = |client: &usize| remembered.knows_within(&client.to_string(), bytes_max);
-            (0..clients).filter(known).count()
-        };
-        assert_eq!(known(&mut remembered, THREAD_BYTES_MAX), 0);
-        let usual = known(&mut remembered, THREAD_BYTES_MAX);
-        assert!((1..=SETS_MAX * WAYS).contains(&usual), "{usual}");
-        known(&mut remembered, 4 * THREAD_BYTES_MAX);
-        assert_eq!(known(&mut remembered, 4 * THREAD_BYTES_MAX), clients);
-        remembered.assert_bounded(4 * THREAD_BYTES_MAX);
-    }
-
-    #[test]
-    fn it_stays_within_its_bounds() {
-        let mut remembered = Remembered::default();
-        for client in 0..3 * SETS_MAX * WAYS {
-            remembered.put(&[("client-ip", &client.to_string())], &decision("a"), UNBOUNDED);
-        }
-        assert_eq!(remembered.sets.len(), SETS_MAX);
-        remembered.assert_bounded(UNBOUNDED);
-        let long = "x".repeat(FACTS_BYTES_MAX);
-        remembered.put(&[("path", &long)], &decision("a"), UNBOUNDED);
-        assert!(remembered.get(&[("path", &long)]).is_none());
-        remembered.put(
-            &[("path", "/heavy")],
-            &decision(&"x".repeat(DECISION_BYTES_MAX)),
-            UNBOUNDED,
-        );
-        assert!(remembered.get(&[("path", "/heavy")]).is_none());
-    }
-
-    #[test]
-    fn heavy_decisions_stay_within_the_bytes_and_a_smaller_share_is_kept_to() {
-        let mut remembered = Remembered::default();
-        let heavy = decision(&"x".repeat(DECISION_BYTES_MAX / 2));
-        let put = |remembered: &mut Remembered, clients: std::ops::Range<usize>, bytes_max| {
-            for client in clients {
-                remembered.put(&[("client-ip", &client.to_string())], &heavy, bytes_max);
-                // All of them are in use, so that only a second look frees any.
-                remembered.get(&[("client-ip", &client.to_string())]);
-            }
-        };
-        put(&mut remembered, 0..5_000, 1 << 20);
-        remembered.assert_bounded(1 << 20);
-        assert!(remembered.bytes > 1 << 19, "{} bytes", remembered.bytes);
-        put(&mut remembered, 5_000..10_000, 1 << 18);
-        remembered.assert_bounded(1 << 18);
-        assert!(remembered.bytes > 1 << 17, "{} bytes", remembered.bytes);
-    }
-
-    #[test]
-    fn facts_in_use_are_all_remembered_from_their_second_round_on() {
-        for count in [1_usize, 1_000, 10_000] {
-            let mut remembered = Remembered::default();
-            let clients: Vec<String> = (0..count)
-                .map(|client| format!("10.0.{}.{}", client / 256, client % 256))
-                .collect();
-            assert!(clients.iter().all(|client| !remembered.knows(client)));
-            assert!(clients.iter().all(|client| remembered.knows(client)), "{count} clients");
-            assert!(
-                remembered.sets.len() * WAYS
-                    <= (2 * count).next_power_of_two().max(SETS_MIN * WAYS),
-                "{count} clients, {} sets",
-                remembered.sets.len()
-            );
-        }
-    }
-
-    #[test]
-    fn facts_that_come_once_fill_no_memory_and_those_that_come_again_are_cached() {
-        let mut remembered = Remembered::default();
-        let mut offer = |client: &str| {
-            let facts = [("client-ip", client)];
-            let known = remembered.get(&facts).is_some();
-            if !known {
-                remembered.offer(&facts, &decision(client), UNBOUNDED);
-            }
-            (known, remembered.bytes)
-        };
-        for stranger in 0..100_000 {
-            let (_, bytes) = offer(&format!("stranger {stranger}"));
-            assert!(bytes < SEEN_AGAIN_FROM_BYTES + 4_096, "{bytes} bytes");
-        }
-        let clients: Vec<String> = (0..10_000).map(|client| client.to_string()).collect();
-        let mut known = 0;
-        // Half of those that are not noted yet are noted in each round.
-        for _ in 0..30 {
-            known = clients.iter().filter(|client| offer(client).0).count();
-        }
-        assert!(known > 9_990, "{known}");
-    }
-
-    #[test]
-    fn facts_that_come_once_displace_only_each_other() {
-        let mut remembered = Remembered::default();
-        let clients: Vec<String> = (0..10_000).map(|client| client.to_string()).collect();
-        for _ in 0..2 {
-            for client in &clients {
-                remembered.knows(client);
-            }
-        }
-        for (round, client) in clients.iter().cycle().take(5 * clients.len()).enumerate() {
-            for stranger in 0..5 {
-                remembered.knows(&format!("stranger {round} {stranger}"));
-            }
-            assert!(remembered.knows(client), "after {round} rounds");
-        }
-    }
-
-    /// More facts than there is room for, in a cycle: with LRU each look-up would miss.
-    #[test]
-    fn too_many_facts_in_use_are_remembered_in_part() {
-        let mut remembered = Remembered::default();
-        let clients: Vec<String> =
-            (0..2 * SETS_MAX * WAYS).map(|client| client.to_string()).collect();
-        let found = |remembered: &mut Remembered| {
-            clients.iter().filter(|client| remembered.knows(client)).count()
-        };
-        let found = (0..4).map(|_| found(&mut remembered)).last().unwrap();
-        assert!(found > clients.len() / 8, "{found}");
-    }
-
-    /// When other facts come into use, the former ones are replaced.
-    #[test]
-    fn unused_entries_give_way() {
-        let mut remembered = Remembered::default();
-        for day in ["monday", "tuesday"] {
-            let clients: Vec<String> =
-                (0..10_000).map(|client| format!("{day} {client}")).collect();
-            let found = |remembered: &mut Remembered| {
-                clients.iter().filter(|client| remembered.knows(client)).count()
-            };
-            let found = (0..30).map(|_| found(&mut remembered)).last().unwrap();
-            assert!(found > clients.len() * 9 / 10, "{day}: {found}");
-        }
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use wasmtime::component::{HasSelf, Linker};
+use wasmtime::component::Linker;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::abi;
@@ -99,7 +99,7 @@ impl Runtime {
     ) -> wasmtime::Result<Arc<Self>> {
         let engine = Engine::new(config)?;
         let mut linker = Linker::new(&engine);
-        abi::Policy::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
+        abi::add_to_linker(&mut linker)?;
         let ticker = Ticker::start(engine.weak())?;
         let cache = Cache::open(&settings.cache, settings.cache_bytes, &engine);
         Ok(Arc::new(Self {

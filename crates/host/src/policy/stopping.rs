@@ -77,7 +77,7 @@ impl Policy {
     }
 
     fn tried_with(&self, facts: &[(&str, &str)]) -> Result<(), Failure> {
-        let started = Instance::start(&self.pre, &self.bounds, &self.config_json);
+        let started = Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json);
         let (mut instance, _) = started.map_err(|unready| match unready {
             Unready::Failed(failure) => failure,
             Unready::Refused(_) => Failure::new(Cause::Trap, "it refused its configuration"),

@@ -10,7 +10,8 @@ use std::sync::{Arc, Weak};
 
 use super::Decision;
 use super::instance::Instance;
-use super::remember::{Remembered, THREAD_BYTES_MAX};
+use super::remember::{Expiry, Remembered, THREAD_BYTES_MAX};
+use crate::clock::Clock;
 
 /// Policies that one thread keeps an instance of, at most; the oldest one is replaced.
 const POLICIES_PER_THREAD_MAX: usize = 64;
@@ -123,15 +124,24 @@ pub fn share_cache(workers: usize) {
 }
 
 /// This thread's cached decision for the same facts.
-pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
-    with(|worker| worker.slot(token)?.remembered.get(facts))
+pub(super) fn recall(
+    token: &Arc<Token>,
+    facts: &[(&str, &str)],
+    clock: &Clock,
+) -> Option<Arc<Decision>> {
+    with(|worker| worker.slot(token)?.remembered.get(facts, clock))
 }
 
 /// Caches a pure policy's decision.
-pub(super) fn remember(token: &Arc<Token>, facts: &[(&str, &str)], decision: &Arc<Decision>) {
+pub(super) fn remember(
+    token: &Arc<Token>,
+    facts: &[(&str, &str)],
+    decision: &Arc<Decision>,
+    expiry: Expiry,
+) {
     with(|worker| {
         let share = worker.cache_bytes_max / worker.slots.len().max(1);
-        worker.slot(token)?.remembered.offer(facts, decision, share);
+        worker.slot(token)?.remembered.offer(facts, decision, expiry, share);
         Some(())
     });
 }

@@ -104,9 +104,8 @@ mod tests {
             {"name": "day", "algorithm": "quota", "quota": 9000, "calendar": "day", "cost": 10, "debt": "allowance"}]}"#;
         let policy = Instance::<ReplyCost>::new(config).unwrap();
         let memo = policy.decide(&[("client-ip", "192.0.2.1")]).unwrap().settle_with.unwrap();
-        let facts = cost.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        let view =
-            ResponseView { outcome: Outcome::Completed, status: 200, facts, limits: Vec::new() };
+        let view = ResponseView::new(Outcome::Completed, 200);
+        let view = cost.iter().fold(view, |view, (name, value)| view.with_fact(*name, *value));
         let adjustments = policy.settle(&memo, &view).unwrap().adjustments;
         adjustments.into_iter().map(|adjustment| (adjustment.limit, adjustment.change)).collect()
     }

@@ -1,6 +1,6 @@
 //! Which replies are cut, what is taken for them at first, and how their output is estimated.
 
-use weir_policy::{Gather, HardCut, Meter, Term};
+use weir_policy::{Gather, Term};
 
 use super::*;
 use crate::api::{Api, Named};
@@ -24,9 +24,9 @@ fn streamed<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 #[track_caller]
 fn in_steps(policy: &Instance<LlmBudget>, facts: &[(&str, &str)]) -> bool {
     let decision = decide(policy, facts);
-    let steps = decision.hard_cut.is_some();
+    let steps = hard_cut(&decision).is_some();
     assert_eq!(costs(&decision), [("all", if steps { 164 } else { 4_196 })]);
-    assert_eq!(decision.partial.is_some(), !steps, "as without `hard_cut`");
+    assert_eq!(partial(&decision).is_some(), !steps, "as without `hard_cut`");
     steps
 }
 
@@ -35,12 +35,12 @@ fn output_is_taken_in_steps_where_it_is_cut() {
     let policy = openai(&format!("{}, {CUT}, \"bytes_per_token\": 5", tokens()));
     let decision = decide(&policy, &streamed(&[("body.json:/max_tokens", "1000")]));
     assert_eq!(costs(&decision), [("all", 124)]);
-    assert!(decision.partial.is_none());
-    let HardCut { limits, taken, step, used } = decision.hard_cut.unwrap();
+    assert!(partial(&decision).is_none());
+    let HardCut { limits, taken, step, used } = hard_cut(&decision).unwrap();
     assert_eq!((limits, taken, step, used.base), (vec!["all".to_owned()], 124, 64, 60));
     // Each number of output has a term of its own, and input has none.
     let told = |Term { group, meter, units, per }: &Term| {
-        let Meter { pointer, gather } = &decision.meters[*meter as usize];
+        let Meter { pointer, gather } = &meters(&decision)[*meter as usize];
         (pointer.clone(), *gather, *group, *units, *per)
     };
     let terms: Vec<_> = used.terms.iter().map(told).collect();
@@ -50,15 +50,15 @@ fn output_is_taken_in_steps_where_it_is_cut() {
         assert!(terms.contains(&(text.to_owned(), Gather::Count, 0, 1, 1)));
         assert!(terms.contains(&(text.to_owned(), Gather::Bytes, 1, 1, 5)));
     }
-    assert_eq!(terms.len(), decision.meters.len() - 1, "all but the input");
+    assert_eq!(terms.len(), meters(&decision).len() - 1, "all but the input");
     assert!(!terms.iter().any(|(pointer, ..)| pointer == "/usage/prompt_tokens"));
     // A request for less than a step takes no more than that.
     let little = decide(&policy, &streamed(&[("body.json:/max_tokens", "5")]));
     assert_eq!(costs(&little), [("all", 65)]);
-    let cut = little.hard_cut.unwrap();
+    let cut = hard_cut(&little).unwrap();
     assert_eq!((cut.taken, cut.used.base), (65, 60));
     let embeddings = post("/v1/embeddings", &[STREAM]);
-    assert!(decide(&policy, &embeddings).hard_cut.is_none());
+    assert!(hard_cut(&decide(&policy, &embeddings)).is_none());
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn only_limits_that_refuse_are_taken_in_steps() {
     let small = list("tokens", "all", 170);
     let decision = decide(&openai(&format!("{small}, {shadow}, {CUT}")), &streamed(&[]));
     assert_eq!(costs(&decision), [("all", 164), ("seen", 4_096)]);
-    let cut = decision.hard_cut.unwrap();
+    let cut = hard_cut(&decision).unwrap();
     assert_eq!((cut.limits, cut.taken), (vec!["all".to_owned()], 164));
 }
 
@@ -134,22 +134,22 @@ fn of_an_api_of_ones_own_what_asks_for_a_stream_is_taken_in_steps() {
 fn an_input_that_leaves_no_step_is_reserved_whole() {
     // The input is 100, and a step is 64.
     let fits = decide(&cutting("openai", 164), &streamed(&[]));
-    let cut = fits.hard_cut.as_ref().unwrap();
+    let cut = hard_cut(&fits).unwrap();
     assert_eq!((costs(&fits), cut.taken, cut.used.base), (vec![("all", 164)], 164, 100));
     // With less, it gets what is left, as without steps.
     let left = decide(&cutting("openai", 163), &streamed(&[]));
-    assert!(left.hard_cut.is_none());
+    assert!(hard_cut(&left).is_none());
     assert_eq!(costs(&left), [("all", 163)]);
     assert_eq!(changes(&left)[0], ("/max_completion_tokens", "63"));
-    assert_eq!(left.partial.unwrap().least, 116);
+    assert_eq!(partial(&left).unwrap().least, 116);
     for quota in [0, 50, 100, 110] {
         let whole = decide(&cutting("openai", quota), &streamed(&[]));
-        assert!(whole.hard_cut.is_none() && whole.partial.is_none(), "{quota}");
+        assert!(hard_cut(&whole).is_none() && partial(&whole).is_none(), "{quota}");
         assert_eq!(costs(&whole), [("all", quota.max(1))]);
     }
     // Where less is asked for, a smaller step is enough.
     let little = decide(&cutting("openai", 110), &streamed(&[("body.json:/max_tokens", "5")]));
-    assert_eq!(little.hard_cut.unwrap().used.base, 100);
+    assert_eq!(hard_cut(&little).unwrap().used.base, 100);
     // The smallest of several limits counts, and a bucket's burst is what it can let through.
     let bucket = |burst: u64| {
         let algorithm = format!("\"algorithm\": \"token_bucket\", \"burst\": {burst}");
@@ -157,16 +157,16 @@ fn an_input_that_leaves_no_step_is_reserved_whole() {
     };
     for (burst, steps) in [(163, false), (164, true)] {
         let two = format!("\"tokens\": [{}, {}], {CUT}", limit("a", 9_000), bucket(burst));
-        assert_eq!(decide(&openai(&two), &streamed(&[])).hard_cut.is_some(), steps, "{burst}");
+        assert_eq!(hard_cut(&decide(&openai(&two), &streamed(&[]))).is_some(), steps, "{burst}");
     }
 }
 
 /// The output that the proxy estimates from these facts while a reply streams.
 fn estimate(decision: &Decision, facts: &[(&str, &str)]) -> u64 {
-    let cut = decision.hard_cut.as_ref().unwrap();
+    let cut = hard_cut(&decision).unwrap();
     let mut groups = [0; 8];
     for term in &cut.used.terms {
-        let Meter { pointer, gather } = &decision.meters[term.meter as usize];
+        let Meter { pointer, gather } = &meters(&decision)[term.meter as usize];
         let name = gather.fact(pointer);
         let read = facts.iter().find(|(fact, _)| *fact == name);
         let read: u64 = read.map_or(0, |(_, value)| value.parse().unwrap());

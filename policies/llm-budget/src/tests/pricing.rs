@@ -88,7 +88,7 @@ fn tokens_that_are_written_to_a_cache_are_reserved_and_charged_at_their_price() 
 #[test]
 fn parts_of_the_input_are_read_only_where_they_have_a_price() {
     let reads = |policy: &Instance<LlmBudget>, path: &str| {
-        let meters = decide(policy, &asked(path, &[])).meters;
+        let meters = meters(&decide(policy, &asked(path, &[])));
         meters.iter().any(|meter| meter.pointer.ends_with("cached_tokens"))
     };
     let cached = r#"{"input": 2, "output": 8, "cached_input": 1}"#;
@@ -98,9 +98,10 @@ fn parts_of_the_input_are_read_only_where_they_have_a_price() {
     assert!(!reads(&openai(&tokens), CHAT));
     // Of a call that is not known so much is read that there is no room.
     let other = decide(&priced("openai", cached), &asked("/v1/other", &[]));
-    assert_eq!(other.meters.len(), 32);
+    assert_eq!(meters(&other).len(), 32);
     let anthropic = decide(&priced("anthropic", cached), &asked(MESSAGES, &[]));
-    let mut pointers: Vec<_> = anthropic.meters.iter().map(|it| (&it.pointer, it.gather)).collect();
+    let meters = meters(&anthropic);
+    let mut pointers: Vec<_> = meters.iter().map(|it| (&it.pointer, it.gather)).collect();
     let all = pointers.len();
     pointers.dedup();
     assert_eq!(pointers.len(), all, "each is read once: {pointers:?}");

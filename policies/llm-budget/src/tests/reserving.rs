@@ -1,6 +1,6 @@
 //! What a request is charged when it comes, and what is asked of its reply.
 
-use weir_policy::{Debt, Gather, Meter, Partial, Refund};
+use weir_policy::{Debt, Gather, Refund};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn input_is_estimated_and_the_maximum_of_output_is_reserved() {
         [("tokens", 1_100), ("input-tokens", 100), ("output-tokens", 1_000), ("money", 10_250)];
     assert_eq!(costs(&decision), expected);
     assert_eq!(label(&decision), "gpt-4o");
-    assert_eq!(decision.read_on_ms, 30_000);
+    assert_eq!(read_on_ms(&decision), 30_000);
     let units = ["tokens", "input-tokens", "output-tokens", "micro-dollars"];
     for (limit, unit) in decision.limits().iter().zip(units) {
         assert_eq!(limit.unit.as_deref(), Some(unit));
@@ -56,7 +56,7 @@ fn only_posts_are_charged_for_tokens() {
     let facts = [("method", "GET"), ("path", "/v1/models"), ("client-ip", "192.0.2.1")];
     let decision = decide(&policy, &facts);
     assert_eq!(costs(&decision), [("flight", 1)]);
-    assert!(decision.settle_with.is_none() && decision.meters.is_empty());
+    assert!(decision.settle_with.is_none() && meters(&decision).is_empty());
     assert_eq!(decide(&openai(&tokens()), &facts).verdict, Verdict::Bypass);
     assert_eq!(costs(&decide(&policy, &post(CHAT, &[]))), [("all", 4_196), ("flight", 1)]);
     // In whatever case a server takes the method.
@@ -228,7 +228,7 @@ fn usage_is_asked_for_in_streams_that_have_none_otherwise() {
 #[test]
 fn a_paths_possible_replies_are_read_in_32_meters_at_most() {
     let pointers = |policy: &Instance<LlmBudget>, path: &str| -> Vec<Meter> {
-        let meters = decide(policy, &post(path, &[])).meters;
+        let meters = meters(&decide(policy, &post(path, &[])));
         assert!((4..=32).contains(&meters.len()), "{path}: {}", meters.len());
         for (index, meter) in meters.iter().enumerate() {
             assert!(!meters[..index].contains(meter), "{meter:?} a second time");
@@ -247,7 +247,7 @@ fn a_paths_possible_replies_are_read_in_32_meters_at_most() {
     assert!(!has(&responses, "/choices/*/text"));
     let other = pointers(&policy, "/v1/other");
     assert!(has(&other, "/delta") && has(&other, "/choices/*/text"));
-    let embeddings = decide(&policy, &post("/v1/embeddings", &[])).meters;
+    let embeddings = meters(&decide(&policy, &post("/v1/embeddings", &[])));
     assert!(has(&embeddings, "/usage/prompt_tokens") && !has(&embeddings, "/delta"));
     pointers(&of("anthropic", &tokens()), MESSAGES);
     pointers(&of("gemini", &tokens()), GENERATE);
@@ -261,7 +261,7 @@ fn calls_without_output_reserve_their_input_alone() {
     let decision = decide(&policy, &facts);
     // An output budget that is used up does not refuse it.
     assert_eq!(costs(&decision), [("tokens", 100), ("input-tokens", 100), ("money", 250)]);
-    assert!(decision.partial.is_none() && decision.body_changes.is_empty());
+    assert!(partial(&decision).is_none() && decision.body_changes.is_empty());
     assert_eq!(cost(&of("anthropic", &tokens()), &post("/v1/messages/count_tokens", &[])), 100);
     for method in ["embedContent", "batchEmbedContents", "countTokens"] {
         let path = format!("/v1beta/models/text:{method}");
@@ -329,10 +329,10 @@ fn near_the_end_of_a_budget_a_request_gets_what_is_left() {
         tell: vec!["/max_tokens".to_owned()],
         base: 100,
     };
-    assert_eq!(decision.partial, Some(expected));
+    assert_eq!(partial(&decision), Some(expected));
     assert!(decision.body_changes.is_empty());
     let tell = |path: &str, more: &[(&str, &str)]| {
-        decide(&openai(&two), &post(path, more)).partial.unwrap().tell
+        partial(&decide(&openai(&two), &post(path, more))).unwrap().tell
     };
     assert_eq!(tell(CHAT, &[]), ["/max_completion_tokens"]);
     assert_eq!(tell("/v1/completions", &[]), ["/max_tokens"]);
@@ -346,7 +346,7 @@ fn nothing_is_lowered_that_one_number_cannot_lower() {
     let none = |more: &str, facts: &[(&str, &str)]| {
         let decision = decide(&openai(more), &post(CHAT, facts));
         assert!(!decision.limits().is_empty());
-        decision.partial.is_none() && decision.body_changes.is_empty()
+        partial(&decision).is_none() && decision.body_changes.is_empty()
     };
     assert!(!none(&tokens(), &[]));
     assert!(none(&format!("{}, \"partial\": false", tokens()), &[]));
@@ -370,7 +370,7 @@ fn nothing_is_lowered_that_one_number_cannot_lower() {
     );
     let decision = decide(&openai(&both), &post(CHAT, &[]));
     assert_eq!(costs(&decision), [("a", 4_196), ("b", 200)]);
-    assert_eq!(decision.partial.unwrap().limits, ["a"]);
+    assert_eq!(partial(&decision).unwrap().limits, ["a"]);
 }
 
 #[test]
@@ -379,17 +379,17 @@ fn a_request_for_more_than_a_whole_budget_is_lowered_to_it() {
     let decision = decide(&openai(&small), &post(CHAT, &[("body.json:/max_tokens", "5000")]));
     assert_eq!(costs(&decision), [("all", 1_000)]);
     assert_eq!(changes(&decision), [("/max_tokens", "900")]);
-    assert_eq!(decision.partial.unwrap().least, 116);
+    assert_eq!(partial(&decision).unwrap().least, 116);
     let decision = decide(&openai(&format!("{small}, \"set_maximum\": true")), &post(CHAT, &[]));
     assert_eq!(changes(&decision), [("/max_completion_tokens", "900")], "once, and the lower");
     let least = decide(&openai(&list("tokens", "all", 116)), &post(CHAT, &[]));
     assert_eq!(changes(&least), [("/max_completion_tokens", "16")]);
-    assert!(least.partial.is_none(), "there is nothing less");
+    assert!(partial(&least).is_none(), "there is nothing less");
     // Without `partial`, or where the input alone takes it all, it takes the whole budget.
     let whole = format!("{small}, \"partial\": false");
     for (config, cost) in [(whole, 1_000), (list("tokens", "all", 110), 110)] {
         let decision = decide(&openai(&config), &post(CHAT, &[("body.json:/max_tokens", "5000")]));
-        assert!(decision.body_changes.is_empty() && decision.partial.is_none());
+        assert!(decision.body_changes.is_empty() && partial(&decision).is_none());
         assert_eq!(costs(&decision), [("all", cost)]);
     }
 }
@@ -428,12 +428,12 @@ fn an_api_of_ones_own_is_read_by_its_pointers() {
     let decision = decide(&policy, &request);
     assert_eq!((costs(&decision), label(&decision)), (vec![("all", 600)], "gpt-4o"));
     assert_eq!(changes(&decision), [("/report", "true")]);
-    let meters: Vec<_> = decision.meters.iter().map(|it| it.gather.fact(&it.pointer)).collect();
+    let meters: Vec<_> = meters(&decision).iter().map(|it| it.gather.fact(&it.pointer)).collect();
     let expected =
         ["last:/tokens/in", "sum:/tokens/out", "count:/parts/*/text", "bytes:/parts/*/text"];
     assert_eq!(meters, expected.map(|name| format!("usage.{name}")));
-    assert_eq!(decision.partial.as_ref().unwrap().tell, ["/cap"]);
-    assert_eq!(decide(&policy, &post("/ask", &[])).partial.unwrap().tell, ["/limit"]);
+    assert_eq!(partial(&decision).unwrap().tell, ["/cap"]);
+    assert_eq!(partial(&decide(&policy, &post("/ask", &[]))).unwrap().tell, ["/limit"]);
     let told = completed(&[("usage.last:/tokens/in", "90"), ("usage.sum:/tokens/out", "10")]);
     assert_eq!(change(&policy, &request, &told), -500);
 }

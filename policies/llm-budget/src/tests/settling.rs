@@ -232,10 +232,14 @@ fn a_reply_without_its_end_keeps_the_reservation_of_its_output_until_usage_comes
 #[test]
 fn a_request_that_may_be_worked_on_without_a_reply_keeps_its_reservation() {
     for status in [502, 504, 0] {
-        let view = |source| ended(Outcome::UpstreamFailed, status, &[("reply.source", source)]);
-        assert_eq!(of_chat(&view("none")), 0, "{status}: the model may be at work");
-        assert_eq!(of_chat(&view("unsent")), -1_100, "{status}");
-        assert_eq!(of_chat(&view("upstream")), -1_100, "{status}: it says so itself");
+        for outcome in [Outcome::UpstreamFailed, Outcome::TimedOut, Outcome::Overdue] {
+            let view = ended(outcome, status, &[]).by_proxy();
+            assert_eq!(of_chat(&view), 0, "{status}: the model may be at work");
+        }
+        let view = |outcome| ended(outcome, status, &[]);
+        assert_eq!(of_chat(&view(Outcome::Unsent).by_proxy()), -1_100, "{status}");
+        let answered = view(Outcome::UpstreamFailed);
+        assert_eq!(of_chat(&answered), -1_100, "{status}: it says so itself");
     }
 }
 
@@ -347,7 +351,7 @@ fn a_memo_is_read_as_it_was_written_and_is_never_too_long() {
 
 #[test]
 fn clients_that_leave_are_read_on_for_unless_it_is_off() {
-    let wait = |more: &str| decide(&openai(&format!("{}{more}", tokens())), &chat()).read_on_ms;
+    let wait = |more: &str| read_on_ms(&decide(&openai(&format!("{}{more}", tokens())), &chat()));
     assert_eq!(wait(""), 30_000);
     assert_eq!(wait(r#", "read_on": "1m30s""#), 90_000);
     assert_eq!(wait(r#", "read_on": "0s""#), 0);

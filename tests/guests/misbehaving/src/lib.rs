@@ -180,15 +180,8 @@ fn longer(query: &str) -> Option<Decision> {
     let one = |name: &str, key: &str| Decision::check([limit(name, key)]);
     Some(match query {
         "no-zone" => {
-            let zone = "Europe/Atlantis".to_owned();
-            let quota = Quota {
-                amount: 1,
-                calendar: Calendar::Day,
-                time_zone: zone,
-                anchor_day: 1,
-                conditional: true,
-            };
-            Decision::check([Limit::new("a", "k", Algorithm::Quota(quota))])
+            let quota = Quota::new(1, Calendar::Day).time_zone("Europe/Atlantis");
+            Decision::check([Limit::new("a", "k", quota.into())])
         }
         // What the last request asked to be kept.
         "keep-a" | "keep-b" => one("a", &format!("before: {}", KEPT.replace(query.to_owned()))),

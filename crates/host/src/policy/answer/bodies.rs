@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::abi::types;
+use super::super::abi::{types, usage};
 use super::super::{Bodies, HardCut, Partial, Term, Verdict};
 use super::shortened;
 use crate::inspect::{Edit, Gather, Meter, Meters, Pointer};
@@ -18,18 +18,16 @@ const METERS_MAX: usize = 32;
 /// How long a reply may be read after its client has left.
 const READ_ON_MS_MAX: u32 = 600_000;
 
-/// The fields of the answer that concern bodies.
-pub(super) struct Answered {
-    pub(super) changes: Vec<types::BodyChange>,
-    pub(super) meters: Vec<types::Meter>,
-    pub(super) read_on_ms: u32,
-    pub(super) partial: Option<types::Partial>,
-    pub(super) hard_cut: Option<types::HardCut>,
-}
-
-/// Converts them. `None` if nothing is to be done with bodies.
-pub(super) fn of(answered: Answered, verdict: &Verdict) -> Result<Option<Bodies>, String> {
-    let Answered { changes, meters, read_on_ms, partial, hard_cut } = answered;
+/// Converts the fields of the answer that concern bodies. `None` if nothing is to be done with
+/// them.
+pub(super) fn of(
+    changes: Vec<types::BodyChange>,
+    metering: Option<usage::Metering>,
+    verdict: &Verdict,
+) -> Result<Option<Bodies>, String> {
+    let nothing =
+        usage::Metering { meters: Vec::new(), read_on_ms: 0, partial: None, hard_cut: None };
+    let usage::Metering { meters, read_on_ms, partial, hard_cut } = metering.unwrap_or(nothing);
     let nothing =
         changes.is_empty() && meters.is_empty() && partial.is_none() && hard_cut.is_none();
     if nothing {
@@ -99,17 +97,17 @@ fn edit((index, change): (usize, types::BodyChange)) -> Result<Edit, String> {
     Ok(Edit { pointer, json: change.json.into() })
 }
 
-fn gather(gather: types::Gather) -> Gather {
+fn gather(gather: usage::Gather) -> Gather {
     match gather {
-        types::Gather::Last => Gather::Last,
-        types::Gather::Max => Gather::Max,
-        types::Gather::Sum => Gather::Sum,
-        types::Gather::Bytes => Gather::Bytes,
-        types::Gather::Count => Gather::Count,
+        usage::Gather::Last => Gather::Last,
+        usage::Gather::Max => Gather::Max,
+        usage::Gather::Sum => Gather::Sum,
+        usage::Gather::Bytes => Gather::Bytes,
+        usage::Gather::Count => Gather::Count,
     }
 }
 
-fn partial(answered: types::Partial, limits: &[Limit]) -> Result<Partial, String> {
+fn partial(answered: usage::Partial, limits: &[Limit]) -> Result<Partial, String> {
     known("partial", &answered.limits, limits)?;
     let tell = answered.tell.iter().map(|text| place("partial.tell", text));
     let tell = tell.collect::<Result<Vec<_>, _>>()?;
@@ -123,14 +121,14 @@ fn partial(answered: types::Partial, limits: &[Limit]) -> Result<Partial, String
     Ok(Partial { limits: answered.limits, least: answered.least, tell, base: answered.base })
 }
 
-fn hard_cut(answered: types::HardCut, limits: &[Limit], meters: usize) -> Result<HardCut, String> {
+fn hard_cut(answered: usage::HardCut, limits: &[Limit], meters: usize) -> Result<HardCut, String> {
     known("hard-cut", &answered.limits, limits)?;
-    let types::HardCut { limits, taken, step, used } = answered;
+    let usage::HardCut { limits, taken, step, used } = answered;
     if !(1..=AMOUNT_MAX).contains(&step) {
         return Err(format!("hard-cut.step: {step}, expected 1 to 2^52"));
     }
     at_most("hard-cut.used.terms", used.terms.len(), METERS_MAX)?;
-    let term = |(index, term): (usize, types::Term)| {
+    let term = |(index, term): (usize, usage::Term)| {
         let meter = usize::try_from(term.meter).unwrap_or(usize::MAX);
         if meter >= meters || term.per == 0 {
             return Err(format!(

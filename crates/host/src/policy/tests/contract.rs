@@ -88,7 +88,7 @@ fn a_component_is_accepted_as_it_is() {
     // What a plain module becomes inside is a component: handed in from outside, it must serve the
     // same.
     let module = std::fs::read(guest::api_key()).unwrap();
-    let component = super::super::component::encode(&module).unwrap();
+    let component = super::super::component::validated(&module).unwrap().unwrap();
     let policy = build(&settings(bytes(component), LIMITS)).unwrap();
     assert_eq!(
         plan(&policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()).limits()[0].key,
@@ -146,11 +146,14 @@ fn settle_gets_its_memo_and_adjusts() {
     ))
     .unwrap();
     assert_eq!(policy.response_facts(), ["header.x-cost", "response.bytes"]);
+    let tokens =
+        LimitResult { name: "tokens".into(), fits: true, remaining: 3, resets_ms: Some(5) };
     let view = ResponseView {
         outcome: ResponseOutcome::Completed,
         status: 201,
+        by_upstream: true,
         facts: vec![],
-        limits: vec![("tokens".into(), true, 3)],
+        limits: vec![tokens],
     };
     let adjusts = |memo: &str| policy.settle(memo, &view).unwrap().adjustments;
     assert_eq!(adjusts("memo"), [adjustment(Change::Units(5))]);

@@ -17,8 +17,10 @@ fn originals() -> Vec<Vec<u8>> {
         .map(|path| std::fs::read(path).unwrap())
         .collect();
     all.extend(crate::policy::build::modules().map(<[u8]>::to_vec));
-    let components: Vec<Vec<u8>> =
-        all.iter().map(|module| crate::policy::component::encode(module).unwrap()).collect();
+    let components: Vec<Vec<u8>> = all
+        .iter()
+        .map(|module| crate::policy::component::validated(module).unwrap().unwrap())
+        .collect();
     all.extend(components);
     all
 }

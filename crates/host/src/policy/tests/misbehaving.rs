@@ -129,7 +129,7 @@ fn a_full_pool_is_overload_and_passes() {
     let policy = policy(&Metrics::new(1));
     let mut held = Vec::new();
     let full = loop {
-        match Instance::start(&policy.pre, &policy.bounds, "{}") {
+        match Instance::start(&policy.pre, &policy.label, &policy.bounds, "{}") {
             Ok((instance, _)) => held.push(instance),
             Err(unready) => break unready,
         }

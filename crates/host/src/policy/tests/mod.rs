@@ -6,6 +6,7 @@ mod cached;
 mod caps;
 mod contract;
 mod damaged;
+mod kept;
 mod listed;
 mod loading;
 mod misbehaving;

@@ -110,8 +110,9 @@ fn settling_goes_on_while_a_policy_is_stopped() {
     let view = ResponseView {
         outcome: ResponseOutcome::Completed,
         status: 200,
+        by_upstream: true,
         facts: Vec::new(),
-        limits: vec![("a".into(), true, 1)],
+        limits: vec![LimitResult { name: "a".into(), fits: true, remaining: 1, resets_ms: None }],
     };
     assert!(policy.settle("memo", &view).is_ok());
 }
