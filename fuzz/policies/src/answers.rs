@@ -483,7 +483,7 @@ fn any_decision(bytes: &mut Unstructured<'_>) -> Result<wit::Decision> {
             Ok(wit::BodyChange { pointer: pointer(bytes)?, json })
         })?,
         metering: maybe(bytes, metering)?,
-        valid_until_ms: maybe(bytes, |bytes| u64::arbitrary(bytes))?,
+        valid_until_ms: maybe(bytes, |bytes| bytes.arbitrary())?,
         options: options(bytes)?,
     })
 }

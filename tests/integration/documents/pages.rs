@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use weir::proxy::{Cause, Verdict};
 use weir::telemetry::{AccessField, AccessFields, DoubtKind, Label};
 
 /// A page of the documentation.
@@ -54,6 +55,13 @@ fn the_page_of_the_access_log_has_each_field_and_says_which_are_the_default() {
         let expected = if AccessFields::default().has(*field) { "yes" } else { "" };
         assert_eq!(written, expected, "{}", field.label());
     }
+}
+
+#[test]
+fn the_page_of_the_access_log_has_each_verdict_and_each_cause() {
+    let page = page("access-log.md");
+    assert_eq!(names(&rows(&page, "| decision |")), labels::<Verdict>());
+    assert_eq!(names(&rows(&page, "| cause |")), labels::<Cause>());
 }
 
 #[test]

@@ -163,10 +163,10 @@ fn an_input_that_leaves_no_step_is_reserved_whole() {
 
 /// The output that the proxy estimates from these facts while a reply streams.
 fn estimate(decision: &Decision, facts: &[(&str, &str)]) -> u64 {
-    let cut = hard_cut(&decision).unwrap();
+    let cut = hard_cut(decision).unwrap();
     let mut groups = [0; 8];
     for term in &cut.used.terms {
-        let Meter { pointer, gather } = &meters(&decision)[term.meter as usize];
+        let Meter { pointer, gather } = &meters(decision)[term.meter as usize];
         let name = gather.fact(pointer);
         let read = facts.iter().find(|(fact, _)| *fact == name);
         let read: u64 = read.map_or(0, |(_, value)| value.parse().unwrap());

@@ -146,7 +146,7 @@ mod tests {
             ("gcar", &[quota.clone()][..], ".name: found \"gcar\", expected one of fixed-window, "),
             ("fixed_window", &[], ".name: found \"fixed_window\""),
             ("script", &[], ".name: found \"script\""),
-            ("gcra", &[quota.clone()], ".arguments: found no `period-ms`, expected it"),
+            ("gcra", std::slice::from_ref(&quota), ".arguments: found no `period-ms`, expected it"),
             ("gcra", &[quota.clone(), quota.clone()], ".arguments: found `quota` a second time"),
             (
                 "gcra",
