@@ -369,7 +369,7 @@ async fn those_who_watch_are_bounded_and_leave_with_the_process() {
     }
     let reply = weir.admin_page("/events");
     assert_eq!(reply.status, 503, "{}", reply.text());
-    assert!(reply.text().contains("32 watch this page already"), "{}", reply.text());
+    assert!(reply.text().contains("32 viewers watch this page already"), "{}", reply.text());
     let (_, first) = &viewers[0];
     assert!(first.contains("content-type: text/event-stream\r\n"), "{first}");
     assert!(first.contains("event: routes\ndata: <table>"), "{first}");
