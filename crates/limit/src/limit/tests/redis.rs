@@ -8,9 +8,10 @@ use std::task::{Context, Waker};
 
 use super::super::keys::PlanDigests;
 use super::super::{Ending, local, queue};
-use super::redis_server::{Server, free_port};
+use super::redis_server::Server;
 use super::*;
 use crate::clock::monotonic;
+use crate::engine::testing::free_port;
 
 /// Polls a take until its call waits in Redis, and returns the unfinished future.
 pub(super) async fn in_mid_take<'a>(

@@ -1,55 +1,24 @@
-//! One real redis-server on a free port, stopped by Drop. It has a plain connection of its own, for
-//! commands that bypass the limiter.
+//! A real redis-server with a plain connection of the test's own, for commands that bypass the
+//! limiter.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-use tempfile::TempDir;
+use std::net::TcpStream;
 
 use super::TEST_TIMEOUT;
-use crate::clock::monotonic;
+use crate::engine::testing;
 
 pub(super) struct Server {
-    child: Child,
     pub(super) port: u16,
     control: BufReader<TcpStream>,
-    _folder: TempDir,
+    _server: testing::Server,
 }
 
 impl Server {
     pub(super) fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let port = free_port();
-        let child = Command::new("redis-server")
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--dir",
-            ])
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let began = monotonic();
-        let control = loop {
-            match TcpStream::connect(("127.0.0.1", port)) {
-                Ok(stream) => break BufReader::new(stream),
-                Err(error) => {
-                    assert!(began.elapsed() < TEST_TIMEOUT, "redis-server does not answer: {error}")
-                }
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        control.get_ref().set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-        Self { child, port, control, _folder: folder }
+        let server = testing::Server::start(&[]);
+        let control = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        control.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        Self { port: server.port, control: BufReader::new(control), _server: server }
     }
 
     /// Sends a command and returns its reply (a status, a number or a text) without the type
@@ -93,17 +62,4 @@ impl Server {
             self.command(&["EVAL", "return table.concat(redis.call('KEYS', '*'), '\\n')", "0"]);
         text.lines().map(str::to_owned).collect()
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Killed, because its data is not needed. Waited for, because its folder is deleted next.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A port on which nothing listens now.
-pub(super) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
