@@ -46,6 +46,7 @@ pub trait Source: Send {
     fn is_end(&self) -> bool;
 
     /// Takes the trailers. They are available after the end of the body.
+    #[inline]
     fn take_trailers(&mut self) -> Option<HeaderMap> {
         None
     }
@@ -90,6 +91,7 @@ pub enum BodyError {
 impl BodyError {
     /// The kind of error, without its details.
     #[must_use]
+    #[inline]
     pub fn failure(&self) -> BodyFailure {
         match self {
             // Metrics count all three as a body that broke off.
@@ -104,12 +106,14 @@ impl BodyError {
 impl Body {
     /// No body.
     #[must_use]
+    #[inline]
     pub fn empty() -> Self {
         Self(None)
     }
 
     /// A complete body.
     #[must_use]
+    #[inline]
     pub fn full(bytes: Bytes) -> Self {
         if bytes.is_empty() { Self(None) } else { Self::of(Content::full(bytes)) }
     }
@@ -117,6 +121,7 @@ impl Body {
     /// A stream of HTTP/2 from a peer. It has no limits until [`limit`](Self::limit) and
     /// [`idle_timeout`](Self::idle_timeout) set them.
     #[must_use]
+    #[inline]
     pub fn incoming(incoming: Incoming) -> Self {
         if http_body::Body::is_end_stream(&incoming) {
             Self(None)
@@ -127,10 +132,12 @@ impl Body {
 
     /// A stream out of a connection's buffer, without limits as above.
     #[must_use]
+    #[inline]
     pub fn source(source: Box<dyn Source>) -> Self {
         Self::of(Content::source(source))
     }
 
+    #[inline]
     fn of(content: Content) -> Self {
         Self(Some(Box::new(content)))
     }
@@ -138,6 +145,7 @@ impl Body {
     /// Fails with [`BodyError::TooLarge`] when more than `bytes_max` bytes arrive, or at once if a
     /// larger length is declared.
     #[must_use]
+    #[inline]
     pub fn limit(self, bytes_max: u64) -> Self {
         self.with(|content| content.limit(bytes_max))
     }
@@ -145,6 +153,7 @@ impl Body {
     /// Fails with [`BodyError::Idle`] when its reader waits longer than `idle` for the next piece.
     /// Time in which the reader does not wait is not counted: it is not the peer's fault.
     #[must_use]
+    #[inline]
     pub fn idle_timeout(self, idle: Duration) -> Self {
         self.with(|content| content.idle_timeout(idle))
     }
@@ -152,6 +161,7 @@ impl Body {
     /// Fails with [`BodyError::Slow`] when its reader has waited so long that the peer is below
     /// `rate`. [`idle_timeout`](Self::idle_timeout) bounds how much credit a fast start earns.
     #[must_use]
+    #[inline]
     pub fn min_rate(self, rate: Option<Rate>) -> Self {
         self.with(|content| content.min_rate(rate))
     }
@@ -159,12 +169,14 @@ impl Body {
     /// Fails with [`BodyError::Overdue`] when its reader still waits for it at `deadline`. A reader
     /// that waits for something else must check [`deadline`](Self::deadline) itself.
     #[must_use]
+    #[inline]
     pub fn with_deadline(self, deadline: Instant) -> Self {
         self.with(|content| content.with_deadline(deadline))
     }
 
     /// When the body must have ended, if it has a deadline.
     #[must_use]
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.0.as_ref().and_then(|content| content.deadline())
     }
@@ -174,6 +186,7 @@ impl Body {
     /// still sending, or have sent everything but the final empty frame, treat the reset as a
     /// failure and lose the reply.
     #[must_use]
+    #[inline]
     pub fn lingering(self) -> Self {
         self.with(Content::lingering)
     }
@@ -182,6 +195,7 @@ impl Body {
     /// is read as long as `read_on` says, and shown too. The hooks are called after that, and learn
     /// that the body was dropped, and whether its rest was read to the end.
     #[must_use]
+    #[inline]
     pub fn watched(self, see: Observer, read_on: ReadOn) -> Self {
         self.with(|content| content.watched(see, read_on))
     }
@@ -189,12 +203,14 @@ impl Body {
     /// Counts a stream as `window_bytes` of [buffered bytes](super::buffered_bytes) while its
     /// reader does not wait for it: over HTTP/2 the peer may send this much ahead.
     #[must_use]
+    #[inline]
     pub fn window(self, window_bytes: usize) -> Self {
         self.with(|content| content.window(window_bytes))
     }
 
     /// Filters the trailers before they are passed on.
     #[must_use]
+    #[inline]
     pub fn filter_trailers(self, filter: TrailerFilter) -> Self {
         self.with(|content| content.filter_trailers(filter))
     }
@@ -209,6 +225,7 @@ impl Body {
     /// Calls `hook` once when the body ends: when its last byte is read, when it fails, or when it
     /// is dropped. Several hooks are called in the order in which they were added.
     #[must_use]
+    #[inline]
     pub fn on_end(self, hook: impl OnEnd + 'static) -> Self {
         self.on_end_boxed(Box::new(hook))
     }
@@ -222,6 +239,7 @@ impl Body {
 
     /// Whether it arrives from a peer, and so may be late or fail.
     #[must_use]
+    #[inline]
     pub fn is_streaming(&self) -> bool {
         self.0.as_ref().is_some_and(|content| content.is_streaming())
     }
@@ -229,30 +247,35 @@ impl Body {
     /// Whether it is a [`Source`]: then its connection makes progress only while the body is
     /// polled.
     #[must_use]
+    #[inline]
     pub fn is_source(&self) -> bool {
         self.0.as_ref().is_some_and(|content| content.is_source())
     }
 
     /// Whether there is no body and no hook waits for its end.
     #[must_use]
+    #[inline]
     pub fn is_nothing(&self) -> bool {
         self.0.as_ref().is_none_or(|content| content.is_nothing())
     }
 
     /// Whether the peer declared a length above the limit, so that it can be refused unread.
     #[must_use]
+    #[inline]
     pub fn is_declared_too_large(&self) -> bool {
         self.0.as_ref().is_some_and(|content| content.is_declared_too_large())
     }
 
     /// Its length, if known.
     #[must_use]
+    #[inline]
     pub fn length(&self) -> Option<u64> {
         self.0.as_ref().map_or(Some(0), |content| content.length())
     }
 
     /// Ready when there is [data](Self::data), or with `None` at the end. Then the trailers can be
     /// [taken](Self::take_trailers).
+    #[inline]
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(), BodyError>>> {
         self.0.as_mut().map_or(Poll::Ready(None), |content| content.poll_fill(cx))
     }
@@ -260,6 +283,7 @@ impl Body {
     /// The bytes that were read and not consumed. Empty unless [`poll_fill`](Self::poll_fill) was
     /// ready.
     #[must_use]
+    #[inline]
     pub fn data(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |content| content.data())
     }
@@ -280,6 +304,7 @@ impl Body {
     }
 
     /// Takes the trailers. They are available after the end of the body.
+    #[inline]
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.0.as_mut()?.take_trailers()
     }
@@ -296,6 +321,7 @@ impl http_body::Body for Body {
     type Data = Bytes;
     type Error = BodyError;
 
+    #[inline]
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -303,16 +329,19 @@ impl http_body::Body for Body {
         self.0.as_mut().map_or(Poll::Ready(None), |content| Pin::new(&mut **content).poll_frame(cx))
     }
 
+    #[inline]
     fn is_end_stream(&self) -> bool {
         self.0.as_ref().is_none_or(|content| content.is_end_stream())
     }
 
+    #[inline]
     fn size_hint(&self) -> SizeHint {
         self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |content| content.size_hint())
     }
 }
 
 impl fmt::Debug for Body {
+    #[inline]
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Body")
             .field("length", &self.length())

@@ -29,6 +29,7 @@ thread_local! {
 /// Bytes that are buffered now, over all workers. Those counted by a worker since its last step are
 /// missing.
 #[must_use]
+#[inline]
 pub fn buffered_bytes() -> usize {
     usize::try_from(TOTAL.0.load(Ordering::Relaxed)).unwrap_or(0)
 }
@@ -67,6 +68,7 @@ pub struct Charge(usize);
 impl Charge {
     /// A charge of no bytes.
     #[must_use]
+    #[inline]
     pub const fn nothing() -> Self {
         Self(0)
     }
@@ -109,6 +111,7 @@ struct CountedBytes {
 }
 
 impl AsRef<[u8]> for CountedBytes {
+    #[inline]
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

@@ -43,14 +43,17 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     /// The bytes in the buffer.
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         self.space.get(self.start..self.end).unwrap_or_default()
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.end - self.start
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.start == self.end
     }

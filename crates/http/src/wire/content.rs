@@ -82,22 +82,27 @@ impl Watch {
 
 impl Content {
     /// No body, for hooks that wait for its end.
+    #[inline]
     pub(super) fn nothing() -> Self {
         Self::of(Kind::Empty)
     }
 
+    #[inline]
     pub(super) fn full(bytes: Bytes) -> Self {
         Self::of(Kind::Full(bytes))
     }
 
+    #[inline]
     pub(super) fn incoming(incoming: Incoming) -> Self {
         Self::of(Kind::Stream(incoming))
     }
 
+    #[inline]
     pub(super) fn source(source: Box<dyn Source>) -> Self {
         Self::of(Kind::Source(source))
     }
 
+    #[inline]
     fn of(kind: Kind) -> Self {
         Self {
             kind,
@@ -130,6 +135,7 @@ impl Content {
         self.timeouts.deadline = Some(deadline);
     }
 
+    #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.timeouts.deadline
     }
@@ -166,23 +172,28 @@ impl Content {
         self.on_end.push(hook);
     }
 
+    #[inline]
     pub(super) fn is_streaming(&self) -> bool {
         matches!(self.kind, Kind::Stream(_) | Kind::Source(_))
     }
 
+    #[inline]
     pub(super) fn is_source(&self) -> bool {
         matches!(self.kind, Kind::Source(_))
     }
 
+    #[inline]
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self.kind, Kind::Empty) && self.on_end.is_empty()
     }
 
+    #[inline]
     pub(super) fn is_declared_too_large(&self) -> bool {
         self.declared().saturating_add(self.bytes) > self.bytes_max
     }
 
     /// The bytes that the peer has declared and not sent yet.
+    #[inline]
     fn declared(&self) -> u64 {
         match &self.kind {
             Kind::Stream(incoming) => incoming.size_hint().lower(),
@@ -191,6 +202,7 @@ impl Content {
         }
     }
 
+    #[inline]
     pub(super) fn length(&self) -> Option<u64> {
         match &self.kind {
             Kind::Source(source) => source.remaining(),
@@ -257,6 +269,7 @@ impl Content {
         Poll::Ready(Some(Err(error)))
     }
 
+    #[inline]
     pub(super) fn data(&self) -> &[u8] {
         match &self.kind {
             Kind::Source(source) => source.data(),
@@ -286,6 +299,7 @@ impl Content {
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
 
+    #[inline]
     pub(super) fn end_if_read(&mut self) {
         match &self.kind {
             Kind::Source(source) if source.is_end() => self.end_source(),
@@ -294,6 +308,7 @@ impl Content {
         }
     }
 
+    #[inline]
     pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.unread.as_mut()?.trailers.take()
     }
@@ -325,6 +340,7 @@ impl Content {
         self.notify(end.outcome, end.trailers);
     }
 
+    #[inline]
     fn too_large(&self) -> BodyError {
         BodyError::TooLarge { limit_bytes: self.bytes_max }
     }
@@ -530,6 +546,7 @@ impl http_body::Body for Content {
         }
     }
 
+    #[inline]
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Empty => self
@@ -542,6 +559,7 @@ impl http_body::Body for Content {
         }
     }
 
+    #[inline]
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Empty | Kind::Failed => SizeHint::with_exact(0),

@@ -72,6 +72,7 @@ impl Span {
         Self { start: at(range.start), end: at(range.end) }
     }
 
+    #[inline]
     pub(crate) fn of(self, text: &[u8]) -> &[u8] {
         text.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
@@ -80,14 +81,17 @@ impl Span {
 impl Fields {
     /// No fields.
     #[must_use]
+    #[inline]
     pub const fn new() -> Self {
         Self(None)
     }
 
+    #[inline]
     fn block(&self) -> &Block {
         self.0.as_deref().unwrap_or(&EMPTY)
     }
 
+    #[inline]
     fn block_mut(&mut self) -> &mut Block {
         self.0.get_or_insert_with(Block::spare)
     }
@@ -118,12 +122,14 @@ impl Fields {
     }
 
     /// A text that was stored, or a part of the head.
+    #[inline]
     pub(crate) fn kept(&self, span: Span) -> &[u8] {
         span.of(&self.block().text)
     }
 
     /// The known names among the fields.
     #[must_use]
+    #[inline]
     pub fn present(&self) -> KnownSet {
         self.block().present
     }
@@ -136,6 +142,7 @@ impl Fields {
 
     /// The value of the first field with this name.
     #[must_use]
+    #[inline]
     pub fn get<'n>(&self, name: impl Into<Name<'n>>) -> Option<&[u8]> {
         self.get_all(name).next()
     }
@@ -162,6 +169,7 @@ impl Fields {
 
     /// Whether there are no fields.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.lines().next().is_none()
     }
@@ -295,6 +303,7 @@ impl Fields {
         map
     }
 
+    #[inline]
     fn lines(&self) -> impl Iterator<Item = &Line> {
         self.block().lines.iter().filter(|line| !line.dropped)
     }
@@ -338,10 +347,12 @@ impl Block {
 }
 
 impl Line {
+    #[inline]
     fn name<'t>(&self, text: &'t [u8]) -> &'t [u8] {
         Span { end: self.whole.start + self.name_bytes, ..self.whole }.of(text)
     }
 
+    #[inline]
     fn is(&self, name: Name<'_>, text: &[u8]) -> bool {
         !self.dropped
             && self.known == name.known
@@ -408,6 +419,7 @@ impl Drop for Fields {
 
 impl fmt::Debug for Fields {
     /// Shows names only: values may be secrets.
+    #[inline]
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_list()
             .entries(self.iter().map(|(name, _)| String::from_utf8_lossy(name)))

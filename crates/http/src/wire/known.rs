@@ -88,12 +88,14 @@ impl KnownSet {
 
     /// Whether it contains `name`.
     #[must_use]
+    #[inline]
     pub const fn has(self, name: Known) -> bool {
         self.0 & (1 << name as u8) != 0
     }
 
     /// Whether the sets have a name in common.
     #[must_use]
+    #[inline]
     pub const fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -119,12 +121,14 @@ impl Known {
 
     /// How a line with this name begins: the name in lower case, a colon and a blank. Empty for
     /// [`Known::Other`].
+    #[inline]
     fn prefix(self) -> &'static [u8] {
         PREFIXES.get(self as usize).map_or(b"", |text| text.as_bytes())
     }
 
     /// The name in lower case; empty for [`Known::Other`].
     #[must_use]
+    #[inline]
     pub fn text(self) -> &'static str {
         ALL.get(self as usize).map_or("", |(_, text)| text)
     }
@@ -140,18 +144,21 @@ pub struct Name<'a> {
 }
 
 impl From<Known> for Name<'_> {
+    #[inline]
     fn from(known: Known) -> Self {
         Self { known, text: known.text().as_bytes(), prefix: Some(known.prefix()) }
     }
 }
 
 impl<'a> From<&'a str> for Name<'a> {
+    #[inline]
     fn from(text: &'a str) -> Self {
         Self { known: Known::of(text.as_bytes()), text: text.as_bytes(), prefix: None }
     }
 }
 
 impl<'a> From<&'a HeaderName> for Name<'a> {
+    #[inline]
     fn from(name: &'a HeaderName) -> Self {
         name.as_str().into()
     }

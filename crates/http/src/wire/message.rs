@@ -101,18 +101,21 @@ impl Request {
 
     /// The path and query, or `*`. Empty if the target is only an authority.
     #[must_use]
+    #[inline]
     pub fn target(&self) -> &str {
         std::str::from_utf8(self.fields.kept(self.target)).unwrap_or_default()
     }
 
     /// [`target`](Self::target) as bytes, which saves the check for UTF-8.
     #[must_use]
+    #[inline]
     pub fn target_bytes(&self) -> &[u8] {
         self.fields.kept(self.target)
     }
 
     /// The authority, if the target itself contains one.
     #[must_use]
+    #[inline]
     pub fn authority(&self) -> Option<&str> {
         self.authority
             .map(|authority| std::str::from_utf8(self.fields.kept(authority)).unwrap_or_default())
@@ -138,6 +141,7 @@ impl Request {
 impl Response {
     /// A reply without header fields.
     #[must_use]
+    #[inline]
     pub fn new(status: StatusCode, body: Body) -> Self {
         Self { status, reason: None, fields: Fields::new(), body, upgrade: None }
     }

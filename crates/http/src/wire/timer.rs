@@ -67,6 +67,7 @@ impl Timer {
 
     /// Whether there is a deadline.
     #[must_use]
+    #[inline]
     pub fn is_armed(&self) -> bool {
         self.deadline.is_some()
     }
