@@ -75,12 +75,12 @@ fn client_ip(limits: usize) -> Policy {
         memory_bytes: 16 << 20,
         isolated: false,
         config_json: format!(r#"{{"limits": [{}]}}"#, limits.join(", ")).into(),
-        measured: weir::policy::Measured::default(),
+        measured: weir::policy::MeasuredNames::default(),
         scripts: Arc::default(),
         caps: policy::Caps::default(),
     };
     Policy::build(&Runtime::new(weir::proxy::fact_names()).unwrap(), &settings, &Metrics::new(1))
-        .unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
+        .unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
 fn addresses() -> Vec<String> {

@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use weir::insight::{Digest, Entry, Happened, Insight, Kind, LimitName, Settings};
+use weir::insight::{Digest, Entry, Insight, KeyEvent, Kind, LimitName, Settings};
 
 const KEYS: usize = 100_000;
 /// Enough requests that none is measured from a warm cache alone.
@@ -65,7 +65,7 @@ fn counted(bench: &mut Criterion) {
             bencher.iter(|| {
                 let (key, text) = requests.next().unwrap();
                 insight.count(now, |top| {
-                    top.count(black_box(1), name, (*key, text), Happened::Used(1));
+                    top.count(black_box(1), name, (*key, text), KeyEvent::Used(1));
                 });
             });
         });
@@ -75,7 +75,7 @@ fn counted(bench: &mut Criterion) {
     group.bench_function("counted, one key", |bencher| {
         bencher.iter(|| {
             insight.count(now, |top| {
-                top.count(black_box(1), name, (*one, ""), Happened::Used(1));
+                top.count(black_box(1), name, (*one, ""), KeyEvent::Used(1));
             });
         });
     });
@@ -85,7 +85,7 @@ fn counted(bench: &mut Criterion) {
         bencher.iter(|| {
             number += 1;
             insight.count(now, |top| {
-                top.count(black_box(1), name, (digest(number), ""), Happened::Used(1));
+                top.count(black_box(1), name, (digest(number), ""), KeyEvent::Used(1));
             });
         });
     });

@@ -20,7 +20,7 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::{Value, json};
-use weir::policy::{self, Caps, Measured, Module, Policy, Runtime, Verdict};
+use weir::policy::{self, Caps, MeasuredNames, Module, Policy, Runtime, Verdict};
 use weir::telemetry::Metrics;
 
 /// A policy that ships, with the first configuration of its README, and the facts of a request.
@@ -135,7 +135,7 @@ fn settings(name: &str, config: &Value) -> policy::Settings {
         isolated: false,
         config_json: config.to_string().into(),
         scripts: Arc::default(),
-        measured: Measured::default(),
+        measured: MeasuredNames::default(),
         caps: Caps::default(),
     }
 }
@@ -154,7 +154,7 @@ fn decisions(bench: &mut Criterion) {
 fn decision(bench: &mut Criterion, name: &str, config: &Value, known: &[(&str, &str)]) {
     let runtime = Runtime::new(weir::proxy::fact_names()).unwrap();
     let policy = Policy::build(&runtime, &settings(name, config), &Metrics::new(1))
-        .unwrap_or_else(|mistakes| panic!("{name}: {mistakes:?}"));
+        .unwrap_or_else(|errors| panic!("{name}: {errors:?}"));
     let wanted = policy.request_facts().iter();
     let facts: Vec<(&str, &str)> = wanted
         .filter_map(|wanted| known.iter().find(|(known, _)| known == wanted).copied())

@@ -3,7 +3,7 @@
 //! operator.
 //!
 //! The proxy uses all of it. The policies' SDK reads and checks limits with the same tables, so
-//! that a mistake is reported at its line before the proxy sees an answer.
+//! that an error is reported at its line before the proxy sees an answer.
 //!
 //! To add an algorithm: write `NAME.lua` and `NAME.rs`, and add its line to [`algorithms!`] below.
 //! CONTRIBUTING.md has the other steps.

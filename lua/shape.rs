@@ -11,7 +11,7 @@ use crate::Content;
 use crate::{Algorithm, Kind};
 
 /// Hexadecimal characters of a script's digest in a counter's name: 64 bits, enough against
-/// mistakes but not against attackers.
+/// errors but not against attackers.
 const SCRIPT_DIGEST_CHARS: usize = 16;
 
 /// What a shape depends on in addition to the algorithm's own settings.

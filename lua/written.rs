@@ -35,7 +35,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// All settings, in the order in which mistakes are listed.
+    /// All settings, in the order in which errors are listed.
     pub const ALL: [Self; 13] = [
         Self::Quota,
         Self::Period,

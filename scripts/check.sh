@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make check`: reports all mistakes in proxy.toml, each with its line.
+# `make check`: reports all errors in proxy.toml, each with its line.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts/setup.sh build

@@ -22,7 +22,7 @@
 //! they were modules.
 //!
 //! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
-//! tell while they stream. [`insight`] remembers for the operator what was decided.
+//! report while they stream. [`insight`] remembers for the operator what was decided.
 //!
 //! Around this path: [`cli`] is the command line. [`app`] wires the modules together and runs the
 //! workers. [`config`] reads and checks `proxy.toml`. [`reload`] watches the files and has a new

@@ -180,12 +180,12 @@ impl<V: Views> Admin<V> {
             PageKind::Counters => self.counters(query, method == Method::DELETE).await,
             PageKind::Explain => shown(
                 counters::parameters(query, ["request_id"])
-                    .map_err(|mistake| (StatusCode::BAD_REQUEST, mistake))
+                    .map_err(|error| (StatusCode::BAD_REQUEST, error))
                     .and_then(|[request_id]| self.views.explain(request_id)),
             ),
             PageKind::Top => shown(
                 TopQuery::parse(query)
-                    .map_err(|mistake| (StatusCode::BAD_REQUEST, mistake))
+                    .map_err(|error| (StatusCode::BAD_REQUEST, error))
                     .map(|query| self.views.top(query)),
             ),
             PageKind::Reload => {
@@ -198,7 +198,7 @@ impl<V: Views> Admin<V> {
     async fn counters(&self, query: &str, forget: bool) -> Response {
         shown(match CounterQuery::parse(query) {
             Ok(query) => self.views.counters(query, forget).await,
-            Err(mistake) => Err((StatusCode::BAD_REQUEST, mistake)),
+            Err(error) => Err((StatusCode::BAD_REQUEST, error)),
         })
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::handover::Predecessor;
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::{self, Config, Mistakes, Outline, Route, Warning, setting};
+use crate::config::{self, Config, ConfigErrors, Outline, Route, Warning, setting};
 use crate::engine::{self, Engine, Scripts};
 use crate::fetch::Document;
 use crate::insight;
@@ -19,7 +19,7 @@ use crate::otlp::Collector;
 use crate::policy::{self, Policy, Runtime, RuntimeSettings};
 use crate::proxy::{self, Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
 use crate::reload::Watch;
-use crate::telemetry::{self, Doubt, DoubtKind, Metrics, Mistake};
+use crate::telemetry::{self, Lint, LintKind, Metrics, SettingError};
 use crate::upstream::{self, Budget, Upstream};
 
 /// What outlives every configuration.
@@ -78,20 +78,20 @@ pub(super) struct ConfigBuild {
     pub(super) warnings: Vec<Warning>,
 }
 
-/// What is doubtful about a policy's settings, each at its own.
-fn doubts_of(settings: &policy::Settings) -> impl Iterator<Item = Doubt> {
+/// What is suspicious about a policy's settings, each at its own.
+fn lints_of(settings: &policy::Settings) -> impl Iterator<Item = Lint> {
     let section = setting::policy(&settings.name);
-    settings.doubts().into_iter().map(move |doubt| doubt.under(&section))
+    settings.lints().into_iter().map(move |lint| lint.under(&section))
 }
 
 /// Facts that a route's policy reads but the route never has.
-fn missing_facts(snapshot: &Snapshot, routes: &[Route]) -> Vec<Doubt> {
-    let doubt = |(route, fact): (usize, &str)| {
+fn missing_facts(snapshot: &Snapshot, routes: &[Route]) -> Vec<Lint> {
+    let lint = |(route, fact): (usize, &str)| {
         let name = routes.get(route).map_or("", |route| route.name.as_str());
         let text = missing_fact(fact, name);
-        Doubt::new(DoubtKind::MissingFact, setting::route_policy(route), text).in_key()
+        Lint::new(LintKind::MissingFact, setting::route_policy(route), text).in_key()
     };
-    snapshot.missing_facts().map(doubt).collect()
+    snapshot.missing_facts().map(lint).collect()
 }
 
 /// Why a policy never sees a fact that it reads on the route `name`.
@@ -110,9 +110,9 @@ impl Builder {
         metrics: Metrics,
         clock: Clock,
         settings: &RuntimeSettings,
-    ) -> Result<Self, Mistake> {
+    ) -> Result<Self, SettingError> {
         let runtime = Runtime::timed(settings, fact_names(), clock.clone())
-            .map_err(|mistake| mistake.under(setting::POLICIES))?;
+            .map_err(|error| error.under(setting::POLICIES))?;
         Ok(Self {
             metrics,
             clock,
@@ -136,21 +136,25 @@ impl Builder {
         self.runtime.serve();
     }
 
-    /// Adds the mistakes that modules find in what could be read of a mistaken configuration.
-    pub(super) fn complete(&self, mistakes: Mistakes, before: Option<&ConfigBuild>) -> Mistakes {
-        mistakes.and_those_of(|config, routes_stand| {
+    /// Adds the errors that modules find in what could be read of an invalid configuration.
+    pub(super) fn complete(
+        &self,
+        errors: ConfigErrors,
+        before: Option<&ConfigBuild>,
+    ) -> ConfigErrors {
+        errors.and_those_of(|config, routes_stand| {
             self.build_all(config, before, routes_stand).err().unwrap_or_default()
         })
     }
 
-    /// Builds everything that `config` names, and reports all mistakes of all modules at once.
+    /// Builds everything that `config` names, and reports all errors of all modules at once.
     pub(super) fn build(
         &self,
         config: Config,
         before: Option<&ConfigBuild>,
-    ) -> Result<(ConfigBuild, Snapshot), Mistakes> {
+    ) -> Result<(ConfigBuild, Snapshot), ConfigErrors> {
         let source = Arc::clone(&config.source);
-        self.build_all(config, before, true).map_err(|mistakes| source.locate(&mistakes))
+        self.build_all(config, before, true).map_err(|errors| source.locate(&errors))
     }
 
     fn build_all(
@@ -158,21 +162,21 @@ impl Builder {
         config: Config,
         before: Option<&ConfigBuild>,
         routes_stand: bool,
-    ) -> Result<(ConfigBuild, Snapshot), Vec<Mistake>> {
-        let mut mistakes = Vec::new();
-        let tls = self.tls(&config.listeners, before, &mut mistakes);
-        let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
-        let collector = collector(&config, before, &mut mistakes);
-        let documents = documents(&config, before, &mut mistakes);
+    ) -> Result<(ConfigBuild, Snapshot), Vec<SettingError>> {
+        let mut errors = Vec::new();
+        let tls = self.tls(&config.listeners, before, &mut errors);
+        let engine = self.engine(&config, before).map_err(|error| errors.push(error)).ok();
+        let collector = collector(&config, before, &mut errors);
+        let documents = documents(&config, before, &mut errors);
         let (policies, upstreams) =
             (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
-        let doubts: Vec<Doubt> = config.policies.iter().flat_map(doubts_of).collect();
+        let lints: Vec<Lint> = config.policies.iter().flat_map(lints_of).collect();
         let guest = |settings: &policy::Settings| {
             Policy::build(&self.runtime, settings, &self.metrics)
                 .map_err(|found| prefix_all(&setting::policy(&settings.name), found))
         };
         let policies =
-            build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
+            build_each(config.policies, |settings| &settings.name, policies, guest, &mut errors);
         let upstream = |settings: &upstream::Settings| {
             Upstream::build_within(settings, &self.metrics, &self.budget)
                 .map_err(|found| prefix_all(&setting::upstream(&settings.name), found))
@@ -182,17 +186,17 @@ impl Builder {
             |settings| &settings.name,
             upstreams,
             upstream,
-            &mut mistakes,
+            &mut errors,
         );
         let scripts = Scripts::load(&config.scripts)
-            .map_err(|found| mistakes.extend(prefix_all(setting::STORE, found)))
+            .map_err(|found| errors.extend(prefix_all(setting::STORE, found)))
             .ok();
-        let Some(engine) = engine else { return Err(mistakes) };
+        let Some(engine) = engine else { return Err(errors) };
         let limiter_settings =
             limit::Settings { scripts: scripts.unwrap_or_default(), ..config.limiter };
 
         let limiter = self.limiter(&limiter_settings, &engine, before);
-        // Also where a policy or an upstream failed: the routes are then built for their mistakes
+        // Also where a policy or an upstream failed: the routes are then built for their errors
         // alone.
         let routes = config
             .routes
@@ -205,16 +209,16 @@ impl Builder {
             ..config.requests
         };
         let snapshot = Snapshot::build(requests, routes, Arc::clone(&limiter), &self.metrics);
-        let snapshot = snapshot.map_err(|found| mistakes.extend(found)).ok();
-        let Some(snapshot) = snapshot.filter(|_| mistakes.is_empty()) else {
-            return Err(mistakes);
+        let snapshot = snapshot.map_err(|found| errors.extend(found)).ok();
+        let Some(snapshot) = snapshot.filter(|_| errors.is_empty()) else {
+            return Err(errors);
         };
         let mut warnings = config.warnings;
         let missing = missing_facts(&snapshot, &config.routes);
         let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
-        let certificates = certificates.map(|doubt| Doubt::of(DoubtKind::Certificate, doubt));
-        let doubts = missing.into_iter().chain(doubts).chain(certificates);
-        warnings.extend(doubts.map(|doubt| config.source.warn(&doubt)));
+        let certificates = certificates.map(|lint| Lint::of(LintKind::Certificate, lint));
+        let lints = missing.into_iter().chain(lints).chain(certificates);
+        warnings.extend(lints.map(|lint| config.source.warn(&lint)));
         let built = ConfigBuild {
             listeners: config.listeners,
             tls,
@@ -246,7 +250,7 @@ impl Builder {
         &self,
         all: &[listen::Settings],
         before: Option<&ConfigBuild>,
-        mistakes: &mut Vec<Mistake>,
+        errors: &mut Vec<SettingError>,
     ) -> Vec<Option<Arc<listen::Tls>>> {
         let each = all.iter().map(|settings| {
             let kept = before.and_then(|before| {
@@ -257,7 +261,7 @@ impl Builder {
                 |(_, tls)| Ok(tls.clone()),
             );
             built.unwrap_or_else(|found| {
-                mistakes.extend(found);
+                errors.extend(found);
                 None
             })
         });
@@ -269,14 +273,14 @@ impl Builder {
         &self,
         config: &Config,
         before: Option<&ConfigBuild>,
-    ) -> Result<Arc<Engine>, Mistake> {
+    ) -> Result<Arc<Engine>, SettingError> {
         if let Some(before) =
             before.filter(|before| config.engine.keeps_counters_of(&before.engine_settings))
         {
             return Ok(Arc::clone(&before.engine));
         }
         let engine = Engine::build(&config.engine, self.clock.clone(), &self.metrics)
-            .map_err(|mistake| mistake.under(setting::STORE))?;
+            .map_err(|error| error.under(setting::STORE))?;
         match &self.counters {
             CounterOrigin::Nowhere => {}
             CounterOrigin::Predecessor(predecessor) if before.is_none() => {
@@ -314,7 +318,7 @@ impl Builder {
 fn collector(
     config: &Config,
     before: Option<&ConfigBuild>,
-    mistakes: &mut Vec<Mistake>,
+    errors: &mut Vec<SettingError>,
 ) -> Option<Arc<Collector>> {
     let settings = config.otlp.as_ref()?;
     let kept = before.and_then(|before| before.collector.as_ref());
@@ -322,7 +326,7 @@ fn collector(
         return Some(Arc::clone(kept));
     }
     Collector::build(settings)
-        .map_err(|found| mistakes.extend(prefix_all(setting::OTLP, found)))
+        .map_err(|found| errors.extend(prefix_all(setting::OTLP, found)))
         .ok()
         .map(Arc::new)
 }
@@ -331,7 +335,7 @@ fn collector(
 fn documents(
     config: &Config,
     before: Option<&ConfigBuild>,
-    mistakes: &mut Vec<Mistake>,
+    errors: &mut Vec<SettingError>,
 ) -> Vec<Arc<Document>> {
     let kept = before.map_or(&[][..], |before| &before.documents);
     let mut document = |settings| {
@@ -340,7 +344,7 @@ fn documents(
         }
         let built = Document::build(settings);
         built
-            .map_err(|found| mistakes.extend(prefix_all(&settings.setting, found)))
+            .map_err(|found| errors.extend(prefix_all(&settings.setting, found)))
             .ok()
             .map(Arc::new)
     };
@@ -356,8 +360,8 @@ fn build_each<S: PartialEq, T>(
     all: Vec<S>,
     name: impl Fn(&S) -> &str,
     before: Option<&NamedBuilds<S, T>>,
-    build: impl Fn(&S) -> Result<T, Vec<Mistake>>,
-    mistakes: &mut Vec<Mistake>,
+    build: impl Fn(&S) -> Result<T, Vec<SettingError>>,
+    errors: &mut Vec<SettingError>,
 ) -> NamedBuilds<S, T> {
     let mut named = NamedBuilds::with_capacity(all.len());
     for settings in all {
@@ -367,14 +371,14 @@ fn build_each<S: PartialEq, T>(
         match kept.map_or_else(|| build(&settings).map(Arc::new), |(_, kept)| Ok(Arc::clone(kept)))
         {
             Ok(built) => drop(named.insert(name(&settings).to_owned(), (settings, built))),
-            Err(found) => mistakes.extend(found),
+            Err(found) => errors.extend(found),
         }
     }
     named
 }
 
-fn prefix_all(section: &str, mistakes: Vec<Mistake>) -> Vec<Mistake> {
-    mistakes.into_iter().map(|mistake| mistake.under(section)).collect()
+fn prefix_all(section: &str, errors: Vec<SettingError>) -> Vec<SettingError> {
+    errors.into_iter().map(|error| error.under(section)).collect()
 }
 
 impl ConfigBuild {
@@ -477,7 +481,7 @@ fn index_at(all: &[listen::Settings], index: usize, address: SocketAddr) -> Opti
 }
 
 /// Replaces names by what was built under them. `config` has checked the names: where one is
-/// missing, building it failed, and its mistakes prevent this snapshot from ever serving.
+/// missing, building it failed, and its errors prevent this snapshot from ever serving.
 fn settings_of(
     route: &Route,
     policies: &NamedBuilds<policy::Settings, Policy>,

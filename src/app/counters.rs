@@ -118,7 +118,7 @@ pub fn counters(
     settings.deadline = DEADLINE;
     let metrics = Metrics::new(1);
     let engine = Engine::build(&Settings::Redis(settings), Clock::system(), &metrics)
-        .map_err(|mistake| CounterError::Store(mistake.found))?;
+        .map_err(|setting_error| CounterError::Store(setting_error.found))?;
     let limiter = Limiter::new(config.limiter.clone(), Arc::new(engine), Clock::system(), metrics);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CounterError::Store(error.to_string()))?;

@@ -9,23 +9,23 @@ use serde_json::{Value, json};
 use super::build::Builder;
 use super::{App, Instance};
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes};
+use crate::config::{Config, ConfigErrors};
 use crate::fetch::{self, Document, Documents, Settings};
-use crate::telemetry::{Metrics, Mistake};
+use crate::telemetry::{Metrics, SettingError};
 
-/// Mistakes in a document that a message repeats, at most.
+/// Errors in a document that a message repeats, at most.
 const TOLD_MAX: usize = 3;
 
 /// Reads a configuration for a process that is to serve by it, as [`load`](super::load) does. Where
 /// the file of a document is not there yet, the document is fetched first, within
-/// [`FETCH_TIME_MAX`](fetch::FETCH_TIME_MAX), and kept if the configuration has no mistake with it.
+/// [`FETCH_TIME_MAX`](fetch::FETCH_TIME_MAX), and kept if the configuration has no error with it.
 ///
 /// # Errors
-/// All mistakes, and what could not be fetched.
-pub fn load_to_serve(path: &Path) -> Result<Config, Mistakes> {
+/// All errors, and what could not be fetched.
+pub fn load_to_serve(path: &Path) -> Result<Config, ConfigErrors> {
     let accept = |config: Config| {
         let builder = Builder::new(Metrics::new(1), Clock::system(), &config.policy_runtime)
-            .map_err(|mistake| config.source.locate(&[mistake]))?;
+            .map_err(|error| config.source.locate(&[error]))?;
         builder.build(config, None).map(drop)
     };
     load(path, &accept).map_err(super::complete_alone)
@@ -35,22 +35,22 @@ pub fn load_to_serve(path: &Path) -> Result<Config, Mistakes> {
 /// the configuration with them.
 pub(super) fn load(
     path: &Path,
-    accept: &dyn Fn(Config) -> Result<(), Mistakes>,
-) -> Result<Config, Mistakes> {
-    let mistakes = match Config::load(path) {
+    accept: &dyn Fn(Config) -> Result<(), ConfigErrors>,
+) -> Result<Config, ConfigErrors> {
+    let errors = match Config::load(path) {
         Ok(config) => return Ok(config),
-        Err(mistakes) => mistakes,
+        Err(errors) => errors,
     };
-    let missing = mistakes.unfetched();
+    let missing = errors.unfetched();
     if missing.is_empty() {
-        return Err(mistakes);
+        return Err(errors);
     }
-    // What is wrong with the documents' settings is found together with all other mistakes.
-    let Ok(fetched) = fetch::now(&missing) else { return Err(mistakes) };
-    let is_alone = mistakes.count == missing.len();
-    let may_pass = |mut mistakes: Mistakes| {
-        mistakes.may_pass = is_alone;
-        mistakes
+    // What is wrong with the documents' settings is found together with all other errors.
+    let Ok(fetched) = fetch::now(&missing) else { return Err(errors) };
+    let is_alone = errors.count == missing.len();
+    let may_pass = |mut errors: ConfigErrors| {
+        errors.may_pass = is_alone;
+        errors
     };
     let (mut given, mut failed, mut urls) = (Vec::new(), Vec::new(), Vec::new());
     for (document, result) in fetched {
@@ -66,7 +66,7 @@ pub(super) fn load(
         }
     }
     if !failed.is_empty() {
-        return Err(may_pass(mistakes.and_those_of(|_, _| failed)));
+        return Err(may_pass(errors.and_those_of(|_, _| failed)));
     }
     Config::load_given(path, given.clone()).and_then(accept).map_err(|mut refused| {
         let urls = urls.join(" and ");
@@ -78,16 +78,16 @@ pub(super) fn load(
             let settings = missing.iter().find(|settings| settings.file == *file);
             let expected = format!("a file that can be written: {error}");
             let failed = settings.map(|settings| unusable(settings, expected));
-            return Err(mistakes.and_those_of(|_, _| failed.into_iter().collect()));
+            return Err(errors.and_those_of(|_, _| failed.into_iter().collect()));
         }
     }
     Config::load(path)
 }
 
 /// What was expected instead of a file that is not there.
-fn unusable(settings: &Settings, expected: String) -> Mistake {
+fn unusable(settings: &Settings, expected: String) -> SettingError {
     let found = format!("{} (it does not exist yet)", settings.file.display());
-    Mistake::new(format!("{}.file", settings.setting), found, expected)
+    SettingError::new(format!("{}.file", settings.setting), found, expected)
 }
 
 /// Keeps fetching the documents of the running configuration. What is new is tried with the
@@ -98,33 +98,33 @@ pub(super) fn keep(app: &App, path: &Path) -> std::io::Result<()> {
         let running = running.upgrade().ok_or_else(|| "this process ends".to_owned())?;
         let given = vec![(document.settings().file.clone(), bytes.to_vec())];
         let tried = Config::load_given(&path, given).and_then(|config| running.try_out(config));
-        tried.map_err(|mistakes| summarize(&mistakes))
+        tried.map_err(|errors| summarize(&errors))
     })
 }
 
 impl Instance {
     /// Builds a configuration as a reload does, and drops it again.
-    pub(super) fn try_out(&self, config: Config) -> Result<(), Mistakes> {
+    pub(super) fn try_out(&self, config: Config) -> Result<(), ConfigErrors> {
         let built = &self.current.load().built;
         if !config.engine.keeps_counters_of(&built.engine_settings) {
             let expected =
                 "the store that is in use: change the store and the documents one after the other";
-            let mistake = Mistake::new(crate::config::setting::STORE, "another store", expected);
-            return Err(config.source.locate(&[mistake]));
+            let error = SettingError::new(crate::config::setting::STORE, "another store", expected);
+            return Err(config.source.locate(&[error]));
         }
         self.builder.build(config, Some(built)).map(drop)
     }
 }
 
-/// Mistakes in one line.
-fn summarize(mistakes: &Mistakes) -> String {
-    let each = mistakes.each.iter().take(TOLD_MAX).map(|mistake| {
-        let line = mistake.line.map(|line| format!(":{line}")).unwrap_or_default();
-        format!("{}{line}: {}", mistake.file, mistake.text)
+/// Errors in one line.
+fn summarize(errors: &ConfigErrors) -> String {
+    let each = errors.each.iter().take(TOLD_MAX).map(|error| {
+        let line = error.line.map(|line| format!(":{line}")).unwrap_or_default();
+        format!("{}{line}: {}", error.file, error.text)
     });
     let mut told = each.collect::<Vec<_>>().join("; ");
-    if mistakes.count > TOLD_MAX {
-        told.push_str(&format!("; and {} more mistakes", mistakes.count - TOLD_MAX));
+    if errors.count > TOLD_MAX {
+        told.push_str(&format!("; and {} more errors", errors.count - TOLD_MAX));
     }
     told
 }

@@ -16,7 +16,7 @@ use crate::insight::{Counts, Kind, Settings};
 use crate::limit::Limiter;
 use crate::plan::Enforcement;
 use crate::policy::Verdict;
-use crate::proxy::{Explained, LimitAccount, Rejection, ShownFact};
+use crate::proxy::{ExplainedRequest, LimitAccount, Rejection, ShownFact};
 
 /// Refusals that are listed, at most.
 const LISTED_MAX: usize = 100;
@@ -88,7 +88,7 @@ fn newest(running: &Instance) -> Value {
     json!({ "refusals": listed.collect::<Vec<_>>() })
 }
 
-fn one(request: &Explained, limiter: &Limiter, show_keys: bool) -> Value {
+fn one(request: &ExplainedRequest, limiter: &Limiter, show_keys: bool) -> Value {
     let account = &request.account;
     let limits = account.limits.iter().map(|of| limit(of, limiter, show_keys));
     let labels = account.decision.iter().flat_map(|decision| &decision.labels);

@@ -48,7 +48,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{self, Clock};
-use crate::config::{Changes, Config, Mistakes};
+use crate::config::{Changes, Config, ConfigErrors};
 use crate::engine::{Engine, ReceiveError};
 use crate::fetch::Documents;
 use crate::limit::{Limiter, RetiredLimiter};
@@ -223,7 +223,7 @@ fn observing(
 pub enum StartError {
     /// The configuration is wrong; nothing was bound.
     #[error("{0}")]
-    Mistakes(#[from] Mistakes),
+    Mistakes(#[from] ConfigErrors),
     /// An address could not be bound.
     #[error("can't listen on {address}: {source}")]
     Bind {
@@ -288,7 +288,7 @@ impl App {
             .as_ref()
             .map_or(CounterOrigin::Snapshot, |one| CounterOrigin::Predecessor(Arc::clone(one)));
         let builder = Builder::new(metrics.clone(), clock.clone(), &config.policy_runtime)
-            .map_err(|mistake| config.source.locate(&[mistake]))?
+            .map_err(|error| config.source.locate(&[error]))?
             .serving(counters);
         let (built, snapshot) = builder.build(config, None)?;
         built.warn(None);
@@ -492,8 +492,8 @@ impl Reloader {
     /// configuration serves on.
     ///
     /// # Errors
-    /// All mistakes; nothing has changed then.
-    pub fn reload(&self, path: &Path) -> Result<Vec<Watch>, Mistakes> {
+    /// All errors; nothing has changed then.
+    pub fn reload(&self, path: &Path) -> Result<Vec<Watch>, ConfigErrors> {
         self.reload_for(path, None).0
     }
 
@@ -502,16 +502,16 @@ impl Reloader {
         &self,
         path: &Path,
         reason: Option<Reason>,
-    ) -> (Result<Vec<Watch>, Mistakes>, String) {
+    ) -> (Result<Vec<Watch>, ConfigErrors>, String) {
         let outcome = documents::load(path, &|config| self.0.try_out(config))
-            .map_err(|mistakes| self.complete(mistakes))
+            .map_err(|errors| self.complete(errors))
             .and_then(|config| self.replace(config));
         let (outcome, ended) = match outcome {
             Ok((watched, Some(changes))) => (Ok(watched), ReloadEnd::Applied(changes)),
             Ok((watched, None)) => (Ok(watched), ReloadEnd::ShuttingDown),
-            Err(mistakes) => {
-                let ended = ReloadEnd::refused(&mistakes);
-                (Err(mistakes), ended)
+            Err(errors) => {
+                let ended = ReloadEnd::refused(&errors);
+                (Err(errors), ended)
             }
         };
         let report = ended.report().to_string();
@@ -520,8 +520,8 @@ impl Reloader {
         (outcome, report)
     }
 
-    fn complete(&self, mistakes: Mistakes) -> Mistakes {
-        self.0.builder.complete(mistakes, Some(&self.0.current.load().built))
+    fn complete(&self, errors: ConfigErrors) -> ConfigErrors {
+        self.0.builder.complete(errors, Some(&self.0.current.load().built))
     }
 
     /// Applies a configuration that is read already. Returns the files to watch from now on.
@@ -529,13 +529,13 @@ impl Reloader {
     /// Once a shutdown has begun, nothing changes.
     ///
     /// # Errors
-    /// The mistakes that showed when it was built; nothing has changed then.
-    pub fn apply(&self, config: Config) -> Result<Vec<Watch>, Mistakes> {
+    /// The errors that showed when it was built; nothing has changed then.
+    pub fn apply(&self, config: Config) -> Result<Vec<Watch>, ConfigErrors> {
         self.replace(config).map(|(watched, _)| watched)
     }
 
     /// The files to watch, and what changed; none once a shutdown has begun.
-    fn replace(&self, config: Config) -> Result<(Vec<Watch>, Option<Changes>), Mistakes> {
+    fn replace(&self, config: Config) -> Result<(Vec<Watch>, Option<Changes>), ConfigErrors> {
         let running = &self.0;
         // One reload at a time: a second one waits here, and then compares with what the first one
         // has built.
@@ -592,22 +592,22 @@ impl Reloader {
     }
 }
 
-/// Reads a configuration. If it has mistakes, what could be read of it is built all the same and
-/// dropped again, so that all mistakes are reported at once, including those of modules and guests.
+/// Reads a configuration. If it has errors, what could be read of it is built all the same and
+/// dropped again, so that all errors are reported at once, including those of modules and guests.
 ///
 /// # Errors
-/// All mistakes.
-pub fn load(path: &Path) -> Result<Config, Mistakes> {
+/// All errors.
+pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     Config::load(path).map_err(complete_alone)
 }
 
-/// Adds the mistakes that modules find, where nothing runs yet.
-fn complete_alone(mistakes: Mistakes) -> Mistakes {
-    let runtime = mistakes.policy_runtime();
+/// Adds the errors that modules find, where nothing runs yet.
+fn complete_alone(errors: ConfigErrors) -> ConfigErrors {
+    let runtime = errors.policy_runtime();
     match Builder::new(Metrics::new(1), Clock::system(), &runtime) {
-        Ok(builder) => builder.complete(mistakes, None),
+        Ok(builder) => builder.complete(errors, None),
         // This machine can't run guests: starting will report that.
-        Err(_) => mistakes,
+        Err(_) => errors,
     }
 }
 

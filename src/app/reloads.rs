@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::config::{Changes, Effect, MistakeAt, Mistakes};
+use crate::config::{Changes, ConfigErrors, Effect, ErrorAt};
 use crate::reload::{Reason, ReloadOutcome, ReloadResult, Trigger, TriggerError};
 use crate::telemetry::Label as _;
 
@@ -41,13 +41,13 @@ pub(super) enum ReloadEnd {
         count: usize,
         /// The text for people, as in the log.
         text: String,
-        each: Vec<MistakeAt>,
+        each: Vec<ErrorAt>,
     },
 }
 
 impl ReloadEnd {
-    pub(super) fn refused(mistakes: &Mistakes) -> Self {
-        let Mistakes { count, text, each, .. } = mistakes;
+    pub(super) fn refused(errors: &ConfigErrors) -> Self {
+        let ConfigErrors { count, text, each, .. } = errors;
         Self::Refused { count: *count, text: text.clone(), each: each.clone() }
     }
 
@@ -70,14 +70,14 @@ impl ReloadEnd {
             Self::ShuttingDown => refusal_json(&TriggerError::Ended.to_string()),
             Self::Refused { count, each, .. } => json!({
                 "applied": false,
-                "mistakes": each.iter().map(mistake).collect::<Vec<_>>(),
-                "mistakes_left_off": count.saturating_sub(each.len()),
+                "errors": each.iter().map(error).collect::<Vec<_>>(),
+                "errors_left_off": count.saturating_sub(each.len()),
             }),
         }
     }
 }
 
-fn mistake(at: &MistakeAt) -> Value {
+fn error(at: &ErrorAt) -> Value {
     json!({ "file": at.file, "line": at.line, "text": at.text })
 }
 
@@ -86,7 +86,7 @@ fn refusal_json(reason: &str) -> Value {
 }
 
 impl Record {
-    /// The reload as `/status` shows it. `mistakes` is the text of the log; those who want them one
+    /// The reload as `/status` shows it. `errors` is the text of the log; those who want them one
     /// by one ask for a reload.
     fn describe(&self) -> Value {
         let lines = |changes: &Changes| -> Vec<String> {
@@ -103,7 +103,7 @@ impl Record {
                 ("changes_left_off", changes.left_off().into()),
             ],
             ReloadEnd::ShuttingDown => Vec::new(),
-            ReloadEnd::Refused { text, .. } => vec![("mistakes", text.as_str().into())],
+            ReloadEnd::Refused { text, .. } => vec![("errors", text.as_str().into())],
         };
         if let Some(value) = value.as_object_mut() {
             value.extend(more.into_iter().map(|(key, value): (_, Value)| (key.to_owned(), value)));
@@ -133,7 +133,7 @@ impl Reloads {
 
     /// Makes it possible to ask for reloads.
     pub(super) fn set_trigger(&self, trigger: Trigger) {
-        // One watcher for each process: a second one could only be an embedding program's mistake.
+        // One watcher for each process: a second one could only be an embedding program's error.
         let _ = self.trigger.set(trigger);
     }
 

@@ -14,10 +14,11 @@ use std::time::Duration;
 use super::counting::{LimitRecount, RecountedLimit};
 use super::simulation::in_virtual_time;
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes};
+use crate::config::{Config, ConfigErrors};
 use crate::policy;
 use crate::proxy::{
-    self, ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, Unusable,
+    self, DecidedReplay, InvalidRequest, PendingReplay, ReplayDecision, ReplayReply, ReplayRequest,
+    Trial, TrialClient,
 };
 use crate::replay::{
     Batch, Client, DecidedRequest, Decider, Difference, LogError, Logs, Progress, QuotaCounter,
@@ -54,9 +55,9 @@ pub struct ReplayRun {
 /// Why a replay was not finished.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A configuration has mistakes.
+    /// A configuration has errors.
     #[error("{0}")]
-    Mistakes(#[from] Mistakes),
+    Mistakes(#[from] ConfigErrors),
     /// A log can't be read.
     #[error("{0}")]
     Log(#[from] LogError),
@@ -77,7 +78,7 @@ pub trait ReplayObserver {
 /// Replays logs.
 ///
 /// # Errors
-/// A configuration has mistakes, a log can't be read, or nothing in it is a request.
+/// A configuration has errors, a log can't be read, or nothing in it is a request.
 pub fn replay(
     asked: ReplayRun,
     read: &Progress,
@@ -111,7 +112,7 @@ fn decide(
     host: &str,
     read: &Progress,
     watch: &mut dyn ReplayObserver,
-) -> Result<Option<ReplayReport>, Mistakes> {
+) -> Result<Option<ReplayReport>, ConfigErrors> {
     let Some(first) = batches.iter().find(|batch| !batch.records.is_empty()) else {
         return Ok(None);
     };
@@ -195,13 +196,13 @@ struct Lane {
 struct WaitingRequest {
     due_us: i64,
     number: u64,
-    rest: ManyRest,
-    reply: ManyReply,
+    rest: PendingReplay,
+    reply: ReplayReply,
     took: Duration,
 }
 
 impl Lane {
-    fn build(mut config: Config, start_us: i64) -> Result<Self, Mistakes> {
+    fn build(mut config: Config, start_us: i64) -> Result<Self, ConfigErrors> {
         // A stopped policy runs again after some real time, in which hours of a log pass.
         config.policies.iter_mut().for_each(|policy| policy.caps.breaker.failures = 0);
         let (trial, clock, _) = in_virtual_time(config, start_us)?;
@@ -237,7 +238,7 @@ impl Lane {
             self.trial.sweep();
         }
         let passing = self.clients.get_mut(record.client as usize).map(|client| {
-            let request = OneOfMany {
+            let request = ReplayRequest {
                 method: record.method(),
                 target: record.target(),
                 host: if record.host().is_empty() { host } else { record.host() },
@@ -261,12 +262,12 @@ impl Lane {
     }
 
     /// Has its upstream reply as the log says.
-    fn send(&mut self, mut passing: Passing, record: &Record) {
+    fn send(&mut self, mut passing: DecidedReplay, record: &Record) {
         let Some(rest) = passing.take_rest() else { return };
         let reply = match record.status {
-            Some(status) if CLIENT_GONE.contains(&status) => ManyReply::ClientGone,
-            Some(status @ 200..=599) => ManyReply::Answer(status, record.bytes),
-            _ => ManyReply::Answer(200, record.bytes),
+            Some(status) if CLIENT_GONE.contains(&status) => ReplayReply::ClientGone,
+            Some(status @ 200..=599) => ReplayReply::Answer(status, record.bytes),
+            _ => ReplayReply::Answer(200, record.bytes),
         };
         let took = Duration::from_micros(record.took_us) + passing.decided.delay;
         if took.is_zero() {
@@ -281,8 +282,8 @@ impl Lane {
 }
 
 /// What can't be read is answered 400 before it has a route.
-fn unreadable(unusable: &Unusable) -> DecidedRequest<'_> {
-    let Unusable { found, expected } = unusable;
+fn unreadable(unusable: &InvalidRequest) -> DecidedRequest<'_> {
+    let InvalidRequest { found, expected } = unusable;
     unrouted(Verdict::Rejected, Some(Rejection { check: unusable.check(), found, expected }))
 }
 
@@ -299,7 +300,7 @@ fn unrouted<'a>(verdict: Verdict, rejection: Option<Rejection<&'a str>>) -> Deci
     }
 }
 
-fn decider(decided: &ManyDecided) -> Option<Decider<'_>> {
+fn decider(decided: &ReplayDecision) -> Option<Decider<'_>> {
     let (policy, scope) = (decided.policy()?, decided.scope()?);
     // What a route without a policy's answer was refused for was not shown to a policy.
     decided.verdict?;
@@ -310,7 +311,7 @@ fn decider(decided: &ManyDecided) -> Option<Decider<'_>> {
     })
 }
 
-fn seen<'a>(decided: &'a ManyDecided, policy: Option<Decider<'a>>) -> DecidedRequest<'a> {
+fn seen<'a>(decided: &'a ReplayDecision, policy: Option<Decider<'a>>) -> DecidedRequest<'a> {
     let (limits, outcomes) = decided.limits();
     let passes_in = decided.retry_after();
     DecidedRequest {

@@ -136,10 +136,10 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
                 BuildReport { result: ReloadResult::Unchanged, ..BuildReport::applied(files) }
             }
             Ok(files) => BuildReport::applied(files),
-            Err(mistakes) => {
+            Err(errors) => {
                 // A constant message that can be searched for; the details are in its fields.
-                tracing::error!(count = mistakes.count, %mistakes, "the new configuration was refused, the old one stays in use");
-                BuildReport::refused(mistakes.watched)
+                tracing::error!(count = errors.count, %errors, "the new configuration was refused, the old one stays in use");
+                BuildReport::refused(errors.watched)
             }
         };
         BuildReport { report, ..answer }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::build::{Builder, ConfigBuild};
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes, Warning};
+use crate::config::{Config, ConfigErrors, Warning};
 use crate::engine::{self, EmbeddedSettings};
 use crate::plan::LimitOutcome;
 use crate::policy::Policy;
-use crate::proxy::{Account, Trial, TrialReply, TrialRequest, UnderWay, Unusable};
-use crate::telemetry::{Access, Metrics, Mistake};
+use crate::proxy::{Account, AdmittedRequest, InvalidRequest, Trial, TrialReply, TrialRequest};
+use crate::telemetry::{Access, Metrics, SettingError};
 
 /// Counters, at most.
 const KEYS_MAX: usize = 10_000_000;
@@ -33,7 +33,7 @@ pub struct Simulation {
 
 #[derive(Debug)]
 struct PendingReply {
-    request: UnderWay,
+    request: AdmittedRequest,
     reply: TrialReply,
     took: Duration,
 }
@@ -55,8 +55,8 @@ impl Simulation {
     /// begins at `start_us`, in microseconds since 1970.
     ///
     /// # Errors
-    /// All mistakes of all modules.
-    pub fn build(config: Config, start_us: i64) -> Result<Self, Mistakes> {
+    /// All errors of all modules.
+    pub fn build(config: Config, start_us: i64) -> Result<Self, ConfigErrors> {
         let (trial, clock, built) = in_virtual_time(config, start_us)?;
         Ok(Self {
             trial,
@@ -115,7 +115,7 @@ impl Simulation {
         request: &TrialRequest,
         reply: TrialReply,
         after: Duration,
-    ) -> Result<SimulatedReply, Unusable> {
+    ) -> Result<SimulatedReply, InvalidRequest> {
         let (account, under_way) = self.run(request, reply, after)?;
         let left = self.trial.look(&account);
         Ok(SimulatedReply { account, left, under_way })
@@ -131,7 +131,7 @@ impl Simulation {
         request: &TrialRequest,
         reply: TrialReply,
         after: Duration,
-    ) -> Result<(Account, Option<u64>), Unusable> {
+    ) -> Result<(Account, Option<u64>), InvalidRequest> {
         let begun = self.trial.begin(request)?;
         let took = begun.account().delay + after;
         if !begun.is_sent() || took.is_zero() {
@@ -155,17 +155,17 @@ impl Simulation {
 pub(super) fn in_virtual_time(
     mut config: Config,
     start_us: i64,
-) -> Result<(Trial, Clock, ConfigBuild), Mistakes> {
+) -> Result<(Trial, Clock, ConfigBuild), ConfigErrors> {
     let source = Arc::clone(&config.source);
     let clock = Clock::simulated_at(start_us);
-    let general = |mistake: Mistake| source.locate(&[mistake]);
+    let general = |setting_error: SettingError| source.locate(&[setting_error]);
     config.engine = engine::Settings::Embedded(EmbeddedSettings::new(KEYS_MAX));
     config.requests.access = Access::Off;
     let builder =
         Builder::new(Metrics::new(1), clock.clone(), &config.policy_runtime).map_err(general)?;
     let (built, snapshot) = builder.build(config, None)?;
     let trial = Trial::new(Arc::new(snapshot)).map_err(|error| {
-        general(Mistake::new("", error.to_string(), "a machine that can run a timer"))
+        general(SettingError::new("", error.to_string(), "a machine that can run a timer"))
     })?;
     Ok((trial, clock, built))
 }

@@ -188,16 +188,16 @@ fn the_errors_of_all_modules_and_of_a_guest_are_reported_at_once() {
                 [[routes]]\npath = \"/x/{a}\"\nupstream = \"api\"\npolicy = \"p\"\n\
                 [[routes]]\npath = \"/x/{b}\"\nupstream = \"api\"\n";
     std::fs::write(&path, text).unwrap();
-    let mistakes = load(&path).unwrap_err();
+    let errors = load(&path).unwrap_err();
     for setting in [
         "server.limits.body_bytes",
         "upstreams.api.endpoints[0]",
         "policies.p.config.limits[0].algorithm",
         "routes[1].path",
     ] {
-        assert!(mistakes.text.contains(setting), "{setting} is missing:\n{mistakes}");
+        assert!(errors.text.contains(setting), "{setting} is missing:\n{errors}");
     }
-    assert_eq!(mistakes.count, 4, "{mistakes}");
+    assert_eq!(errors.count, 4, "{errors}");
     let app = app();
     assert_eq!(app.reloader().reload(&path).unwrap_err().count, 4);
     assert!(app.shutdown());

@@ -1,7 +1,7 @@
-//! `weir check`: reports all mistakes of a configuration, warns of what is allowed but probably not
+//! `weir check`: reports all errors of a configuration, warns of what is allowed but probably not
 //! meant, and says what a change would mean.
 //!
-//! Mistakes and warnings go to standard error, results to standard output, with `--json` all of it
+//! Errors and warnings go to standard error, results to standard output, with `--json` all of it
 //! to standard output. Warnings don't change the exit code, except with `--strict`.
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{CONFIG_DEFAULT, EXIT_CONFIG, wrong_config};
 use crate::app::{self, ReachResult};
 use crate::cli::print::{errln, outln};
-use crate::config::{Changes, Config, Mistakes, Outline, Warning};
+use crate::config::{Changes, Config, ConfigErrors, Outline, Warning};
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
@@ -28,7 +28,7 @@ pub(super) struct Check {
     /// counters; files that OLD names are looked up next to it
     #[arg(long, value_name = "OLD")]
     against: Option<PathBuf>,
-    /// Fail on warnings as on mistakes, with exit code 78
+    /// Fail on warnings as on errors, with exit code 78
     #[arg(long)]
     strict: bool,
     /// Leave out warnings of this kind, the name in brackets after each; may be repeated
@@ -39,7 +39,7 @@ pub(super) struct Check {
     json: bool,
 }
 
-/// What was found in a configuration without mistakes.
+/// What was found in a configuration without errors.
 #[derive(Debug)]
 struct CheckReport {
     warnings: Vec<Warning>,
@@ -52,19 +52,19 @@ impl Check {
         match self.check() {
             Ok(checked) if self.json => self.report_json(&checked),
             Ok(checked) => self.report(&checked),
-            Err(mistakes) if self.json => {
-                let each = mistakes.each.iter().map(|mistake| {
-                    json!({ "file": mistake.file, "line": mistake.line, "text": mistake.text })
-                });
+            Err(errors) if self.json => {
+                let each = errors.each.iter().map(
+                    |error| json!({ "file": error.file, "line": error.line, "text": error.text }),
+                );
                 let each: Vec<Value> = each.collect();
-                outln!("{}", json!({ "mistakes": each, "count": mistakes.count }));
+                outln!("{}", json!({ "errors": each, "count": errors.count }));
                 ExitCode::from(EXIT_CONFIG)
             }
-            Err(mistakes) => wrong_config(&mistakes),
+            Err(errors) => wrong_config(&errors),
         }
     }
 
-    fn check(&self) -> Result<CheckReport, Mistakes> {
+    fn check(&self) -> Result<CheckReport, ConfigErrors> {
         let config = app::load(&self.config)?;
         let before = self.against.as_deref().map(Config::load).transpose()?;
         let change = |before: Config, after: &Outline| Changes::between(&before.outline, after);
@@ -80,13 +80,13 @@ impl Check {
 
     fn report(&self, checked: &CheckReport) -> ExitCode {
         let CheckReport { warnings, changes, reached } = checked;
-        warnings.iter().for_each(|warning| errln!("{}\n", warning.picture));
+        warnings.iter().for_each(|warning| errln!("{}\n", warning.rendering));
         let counted = match warnings.len() {
             0 => String::new(),
             1 => ", 1 warning".to_owned(),
             many => format!(", {many} warnings"),
         };
-        outln!("{}: no mistakes{counted}", self.config.display());
+        outln!("{}: no errors{counted}", self.config.display());
         if let (Some(changes), Some(old)) = (changes, &self.against) {
             if changes.is_empty() {
                 outln!("{} says the same", old.display());
@@ -111,7 +111,7 @@ impl Check {
             .iter()
             .map(|ReachResult { what, problem }| json!({ "what": what, "problem": problem }));
         let mut all = json!({
-            "mistakes": [],
+            "errors": [],
             "warnings": warnings.collect::<Vec<Value>>(),
             "reached": reached.collect::<Vec<Value>>(),
         });

@@ -12,7 +12,7 @@ use crate::config::Config;
 pub(super) fn run(path: &Path) -> ExitCode {
     let config = match app::load_to_serve(path) {
         Ok(config) => config,
-        Err(mistakes) => return wrong_config(&mistakes),
+        Err(errors) => return wrong_config(&errors),
     };
     app::start_log(&config);
     let mut upstreams = Vec::new();

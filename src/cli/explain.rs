@@ -79,7 +79,7 @@ impl Explain {
             app::load(&self.config).and_then(|config| Simulation::build(config, start_us));
         let mut simulation = match simulation {
             Ok(simulation) => simulation,
-            Err(mistakes) => return wrong_config(&mistakes),
+            Err(errors) => return wrong_config(&errors),
         };
         let shown = match self.send(&mut simulation, &asked) {
             Ok(shown) => shown,

@@ -3,7 +3,7 @@
 //! decisions into text, and `shell` quotes what is to be pasted.
 //!
 //! Exit codes: 0 success, 1 it could not start or not finish, 2 the command line was wrong, 78 the
-//! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell a mistake,
+//! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell an error,
 //! which a restart can't fix, from a failure.
 
 use std::net::SocketAddr;
@@ -53,7 +53,7 @@ struct Cli {
 enum Command {
     /// Run the proxy: from a file, or without one by --to and --limit
     Run(Run),
-    /// Check a configuration, policies included, and report all its mistakes
+    /// Check a configuration, policies included, and report all its errors
     Check(check::Check),
     /// Show or reset what is counted for one key
     #[command(subcommand)]
@@ -171,8 +171,8 @@ impl Run {
         let config = match config {
             Ok(config) => config,
             // Without a file, what is wrong stands on the command line.
-            Err(mistakes) if watch.is_none() => return wrong_file(&mistakes),
-            Err(mistakes) => return wrong_config(&mistakes),
+            Err(errors) if watch.is_none() => return wrong_file(&errors),
+            Err(errors) => return wrong_config(&errors),
         };
         app::start_log(&config);
         if self.to.is_some() && config.admin.is_none() && self.admin.is_none() {
@@ -190,7 +190,7 @@ impl Run {
 
 fn failed(error: &StartError) -> ExitCode {
     match error {
-        StartError::Mistakes(mistakes) => wrong_config(mistakes),
+        StartError::Mistakes(errors) => wrong_config(errors),
         StartError::Bind { .. } | StartError::Worker(_) | StartError::Predecessor(_) => {
             errln!("weir: {error}");
             ExitCode::FAILURE
@@ -198,10 +198,10 @@ fn failed(error: &StartError) -> ExitCode {
     }
 }
 
-fn wrong_config(mistakes: &config::Mistakes) -> ExitCode {
-    errln!("{mistakes}");
-    // A service manager tries again after a failure, and not after a mistake.
-    if mistakes.may_pass { ExitCode::FAILURE } else { ExitCode::from(EXIT_CONFIG) }
+fn wrong_config(errors: &config::ConfigErrors) -> ExitCode {
+    errln!("{errors}");
+    // A service manager tries again after a failure, and not after an error.
+    if errors.may_pass { ExitCode::FAILURE } else { ExitCode::from(EXIT_CONFIG) }
 }
 
 fn wrong(message: &str) -> ExitCode {
@@ -209,8 +209,8 @@ fn wrong(message: &str) -> ExitCode {
     ExitCode::from(EXIT_WRONG)
 }
 
-fn wrong_file(mistakes: &config::Mistakes) -> ExitCode {
-    errln!("{mistakes}");
+fn wrong_file(errors: &config::ConfigErrors) -> ExitCode {
+    errln!("{errors}");
     ExitCode::from(EXIT_WRONG)
 }
 

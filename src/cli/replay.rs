@@ -101,9 +101,9 @@ impl Replay {
                 self.logs.len()
             )));
         }
-        let candidate = app::load(&self.config).map_err(|mistakes| wrong_config(&mistakes))?;
+        let candidate = app::load(&self.config).map_err(|errors| wrong_config(&errors))?;
         let against = self.against.as_deref().map(app::load).transpose();
-        let against = against.map_err(|mistakes| wrong_config(&mistakes))?;
+        let against = against.map_err(|errors| wrong_config(&errors))?;
         let paths: Vec<&Path> = self.logs.iter().map(PathBuf::as_path).collect();
         let read = Progress::default();
         let logs = Logs::open(&paths, &reading, &read);
@@ -186,7 +186,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 fn failed(error: &ReplayError) -> ExitCode {
     match error {
-        ReplayError::Mistakes(mistakes) => wrong_config(mistakes),
+        ReplayError::Mistakes(errors) => wrong_config(errors),
         ReplayError::Log(unreadable) => wrong(&unreadable.to_string()),
         ReplayError::Nothing(summary) => {
             errln!("weir: no line of the logs is a request: found {}", summary.line_total());

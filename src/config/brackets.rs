@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// A value that is opened and not closed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unclosed {
+pub(super) struct UnclosedBracket {
     /// The opening delimiter.
     pub(super) at: Range<usize>,
     /// What would close it.
@@ -16,7 +16,7 @@ pub(super) struct Unclosed {
 }
 
 /// The first value of `text` that runs into a later setting, or to the end of the text.
-pub(super) fn unclosed(text: &str) -> Option<Unclosed> {
+pub(super) fn unclosed(text: &str) -> Option<UnclosedBracket> {
     let mut open: Vec<(usize, u8)> = Vec::new();
     let mut at = 0;
     let mut line_begins = true;
@@ -43,7 +43,9 @@ pub(super) fn unclosed(text: &str) -> Option<Unclosed> {
                     at += bytes;
                     continue;
                 }
-                Err(closing) => return Some(Unclosed { at: at..at + closing.len(), closing }),
+                Err(closing) => {
+                    return Some(UnclosedBracket { at: at..at + closing.len(), closing });
+                }
             },
             Some(bracket @ (b'[' | b'{')) => open.push((at, *bracket)),
             Some(b']') if open.last().is_some_and(|(_, bracket)| *bracket == b'[') => {
@@ -59,8 +61,8 @@ pub(super) fn unclosed(text: &str) -> Option<Unclosed> {
     open.last().map(|(start, bracket)| bracket_at(*start, *bracket))
 }
 
-fn bracket_at(start: usize, bracket: u8) -> Unclosed {
-    Unclosed { at: start..start + 1, closing: if bracket == b'[' { "]" } else { "}" } }
+fn bracket_at(start: usize, bracket: u8) -> UnclosedBracket {
+    UnclosedBracket { at: start..start + 1, closing: if bracket == b'[' { "]" } else { "}" } }
 }
 
 /// The length of the rest of the line, with its end.

@@ -39,12 +39,12 @@ const VALUE_CHARS_MAX: usize = 60;
 pub struct Outline {
     written: Tree,
     policies: BTreeMap<String, PolicyOutline>,
-    counting: Counting,
+    counting: CounterIdentity,
 }
 
 /// What the names and the meaning of counters depend on, besides policies' own configurations.
 #[derive(Clone)]
-struct Counting {
+struct CounterIdentity {
     engine: engine::Settings,
     limiter: limit::Settings,
     /// The operator's algorithms, by name.
@@ -70,7 +70,7 @@ labels! {
 }
 
 impl Effect {
-    /// As a message ends with it.
+    /// The end of a message about it.
     fn text(self) -> &'static str {
         match self {
             Self::Kept => "existing counters keep their counts",
@@ -105,7 +105,7 @@ impl Outline {
     /// with what was read there.
     pub(super) fn new(root: &DeTable<'_>, config: &Config, files: Vec<(String, Watch)>) -> Self {
         let routes = config.routes.iter();
-        let counting = Counting {
+        let counting = CounterIdentity {
             engine: config.engine.clone(),
             limiter: config.limiter.clone(),
             scripts: config
@@ -151,15 +151,15 @@ impl Outline {
     }
 }
 
-/// With its length, so that different lists of texts differ.
+/// Adds a text with its length, so that different lists of texts differ.
 fn add_text(hasher: &mut blake3::Hasher, text: &str) {
     hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
 }
 
 impl Default for Outline {
-    /// Of an empty file.
+    /// The outline of an empty file.
     fn default() -> Self {
-        let counting = Counting {
+        let counting = CounterIdentity {
             engine: engine::Settings::Embedded(engine::EmbeddedSettings::new(0)),
             limiter: limit::Settings::default(),
             scripts: BTreeMap::new(),
@@ -175,7 +175,7 @@ impl fmt::Debug for Outline {
     }
 }
 
-impl Counting {
+impl CounterIdentity {
     /// Whether no counter of `before` is found any more.
     fn all_fresh(&self, before: &Self) -> bool {
         !self.engine.keeps_counters_of(&before.engine)
@@ -244,7 +244,7 @@ impl Change {
         self.effect.is_some_and(|effect| effect != Effect::Kept)
     }
 
-    /// For the admin pages.
+    /// The change as the admin pages show it.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({
@@ -288,7 +288,7 @@ impl Changes {
         self.shown.is_empty()
     }
 
-    /// At most [`CHANGES_SHOWN_MAX`] of them.
+    /// The changes that are shown, at most [`CHANGES_SHOWN_MAX`].
     pub fn shown(&self) -> impl Iterator<Item = &Change> {
         self.shown.iter()
     }
@@ -299,7 +299,7 @@ impl Changes {
         self.left_off
     }
 
-    /// For the admin pages: those that are shown.
+    /// The changes as the admin pages show them.
     #[must_use]
     pub fn json(&self) -> Value {
         self.shown.iter().map(Change::json).collect()

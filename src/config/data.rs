@@ -1,7 +1,7 @@
 //! Files of data: `config_files = { assign = "customers.toml" }` makes a file's content a member of
 //! a policy's configuration, as if it stood there.
 //!
-//! They are TOML, or JSON where the name ends in `.json`. Some are fetched by URL. Mistakes in
+//! They are TOML, or JSON where the name ends in `.json`. Some are fetched by URL. Errors in
 //! them, including those that a guest reports, are shown with that file and its line.
 
 use serde_json::Value;
@@ -12,8 +12,8 @@ use super::policies::{JSON_DEPTH_MAX, JSON_WHOLE_MAX, json};
 use super::reader::{Finding, Item, Mark, Notes, Table, join};
 use super::settings::policies::policy as rows;
 use super::source::Data;
-use super::{drop_flat, syntax_mistakes};
-use crate::telemetry::Mistake;
+use super::{drop_flat, syntax_errors};
+use crate::telemetry::SettingError;
 
 /// One file, at most: some 180,000 customers.
 pub(super) const DATA_BYTES_MAX: u64 = 16 << 20;
@@ -48,7 +48,7 @@ pub(super) fn files(
         };
         content(notes, setting, &file).map(|value| (member, value))
     };
-    // Reads all of them, so that all mistakes are noted.
+    // Reads all of them, so that all errors are noted.
     let members: Vec<_> = named.into_iter().map(read).collect();
     members.into_iter().collect()
 }
@@ -76,7 +76,7 @@ fn content(notes: &Notes, setting: String, item: &Item<'_>) -> Option<Value> {
 
 fn from_toml(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
     let (root, errors) = DeTable::parse_recoverable(text);
-    syntax_mistakes(setting, text, &errors).into_iter().for_each(|finding| notes.note(finding));
+    syntax_errors(setting, text, &errors).into_iter().for_each(|finding| notes.note(finding));
     let root = DeValue::Table(root.into_inner());
     let value = if errors.is_empty() {
         json(&Item { notes, path: setting.to_owned(), value: &root }, 1)
@@ -98,22 +98,26 @@ fn from_json(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
             // Without the position at the end of the message, which is marked in the text.
             let text = error.to_string();
             let found = format!("JSON: {}", text.split(" at line ").next().unwrap_or(&text));
-            notes.note(Finding::new(Mistake::new(setting, found, ""), Mark::At(at..at + 1), None));
+            notes.note(Finding::new(
+                SettingError::new(setting, found, ""),
+                Mark::At(at..at + 1),
+                None,
+            ));
         })
         .ok()?;
     match unfit(&value, setting.to_owned(), 1) {
         None => Some(value),
-        Some(mistake) => {
-            notes.note(Finding::elsewhere(mistake));
+        Some(setting_error) => {
+            notes.note(Finding::elsewhere(setting_error));
             None
         }
     }
 }
 
 /// The first value that guests need not be able to read. The bounds are the same as for TOML.
-fn unfit(value: &Value, setting: String, depth: usize) -> Option<Mistake> {
+fn unfit(value: &Value, setting: String, depth: usize) -> Option<SettingError> {
     if depth > JSON_DEPTH_MAX {
-        return Some(Mistake::new(
+        return Some(SettingError::new(
             setting,
             "a deeper level",
             format!("at most {JSON_DEPTH_MAX} levels in a policy's config"),
@@ -125,7 +129,7 @@ fn unfit(value: &Value, setting: String, depth: usize) -> Option<Mistake> {
                 .as_i128()
                 .is_some_and(|number| (-JSON_WHOLE_MAX..=JSON_WHOLE_MAX).contains(&number));
             (!exact).then(|| {
-                Mistake::new(setting, number.to_string(), "a whole number from -2^53 to 2^53")
+                SettingError::new(setting, number.to_string(), "a whole number from -2^53 to 2^53")
             })
         }
         Value::Array(elements) => {

@@ -9,7 +9,7 @@ use super::settings::policies::document;
 use super::tls;
 use crate::fetch::Settings;
 use crate::reload::Watch;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// Reads the table of `member`, a member of the configuration of `policy`. Returns the setting that
 /// names the file in which the document is kept.
@@ -65,8 +65,8 @@ pub(super) fn is_missing(notes: &Notes, file: &Item<'_>) -> bool {
     let expected = "a file with the document, which `weir run` fetches before it serves, and \
                     nothing else does";
     // Whoever tries to fetch it says more.
-    let mistake = Mistake::new(file.path.clone(), found, expected);
-    notes.note(Finding { general: true, ..Finding::elsewhere(mistake) });
+    let error = SettingError::new(file.path.clone(), found, expected);
+    notes.note(Finding { general: true, ..Finding::elsewhere(error) });
     true
 }
 

@@ -1,5 +1,5 @@
-//! Finds the position of each setting in a JSON text, for mistakes: serde_json tells positions only
-//! of what it can't parse.
+//! Finds the position of each setting in a JSON text, for errors: serde_json reports positions
+//! only of what it can't parse.
 //!
 //! Checks nothing. Where the text is not JSON, what comes after that has no position.
 

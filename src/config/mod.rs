@@ -2,8 +2,8 @@
 //! that knows TOML and the position of a setting in the file.
 //!
 //! [`Config::load`] reads the text, and `toml` parses it into a tree with spans. The files named
-//! after sections walk that tree with the help of `reader`, which notes every mistake and goes on.
-//! `source` renders all mistakes into one text. Mistakes that show only when something is built (an
+//! after sections walk that tree with the help of `reader`, which notes every error and goes on.
+//! `source` renders all errors into one text. Errors that show only when something is built (an
 //! invalid path, a limit that a guest refuses) come back to [`Source::locate`] and are rendered the
 //! same way.
 
@@ -44,13 +44,13 @@ use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
 use crate::proxy::{Extras, FieldStyle, Inspect, Respond};
 use crate::reload::Watch;
-use crate::telemetry::{Doubt, DoubtKind, Label as _, Mistake};
+use crate::telemetry::{Label as _, Lint, LintKind, SettingError};
 use crate::{admin, engine, insight, limit, listen, policy, proxy, telemetry, upstream};
-use reader::{Finding, Given, Item, Mark, Notes, Table};
+use reader::{Finding, GivenFiles, Item, Mark, Notes, Table};
 
 pub use changes::{CHANGES_SHOWN_MAX, Change, Changes, Effect, Outline};
 pub use quick::quick;
-pub use requests::{Entry, Expected, ReplySoon, Requests, policy_alone};
+pub use requests::{Entry, Expectation, Requests, ScheduledReply, policy_alone};
 pub use server::ADMIN_DEFAULT;
 pub use settings::reference;
 
@@ -61,7 +61,7 @@ const DUPLICATE: &str = "duplicate key";
 /// The most upstreams, and the most policies.
 const NAMED_MAX: usize = 1_024;
 
-/// A configuration without mistakes, as far as this module can tell.
+/// A configuration without errors, as far as this module can tell.
 #[derive(Debug)]
 pub struct Config {
     /// `[[listeners]]`.
@@ -114,7 +114,7 @@ pub struct Config {
 /// One `[[routes]]` as written, its names checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// For metrics and logs.
+    /// The name in metrics and logs.
     pub name: String,
     /// Exact, or `*.host`.
     pub host: Option<String>,
@@ -188,28 +188,28 @@ pub struct Difference {
     pub help: Option<String>,
 }
 
-/// All mistakes of a file, as one text in which they are marked.
+/// All errors of a file, as one text in which they are marked.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub struct Mistakes {
+pub struct ConfigErrors {
     /// How many.
     pub count: usize,
-    /// For people: each mistake with file, line, the text marked, what was expected, and the
-    /// nearest known key.
+    /// The text for people: each error with file, line, the text marked, what was expected, and
+    /// the nearest known key.
     pub text: String,
     /// The same one by one, without the text that is marked, in the same order. As many as are
     /// shown.
-    pub each: Vec<MistakeAt>,
+    pub each: Vec<ErrorAt>,
     /// The files that were read: the watcher goes on watching them.
     pub watched: Vec<Watch>,
     /// They may pass without a change of the configuration: a document could not be fetched.
     pub may_pass: bool,
-    rest: Option<Box<Rest>>,
+    rest: Option<Box<PartialConfig>>,
 }
 
-/// One mistake of a file.
+/// One error of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MistakeAt {
+pub struct ErrorAt {
     /// The file.
     pub file: String,
     /// The line in it, from 1, where it is known.
@@ -218,34 +218,34 @@ pub struct MistakeAt {
     pub text: String,
 }
 
-/// What could be read of a file with mistakes. Other modules may find more mistakes in it.
+/// What could be read of a file with errors. Other modules may find more errors in it.
 #[derive(Debug)]
-struct Rest {
-    /// With a default in place of each mistaken setting.
+struct PartialConfig {
+    /// The configuration, with a default in place of each invalid setting.
     config: Config,
     findings: Vec<Finding>,
 }
 
 /// What is allowed but probably not meant. Shown as one line for the log: `file:line:column`, what
-/// is doubtful, and what to do about it.
+/// is suspicious, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// Its kind, as `weir check --allow` takes it.
     pub name: &'static str,
     /// `file:line:column`, or only the file.
     pub place: String,
-    /// What is doubtful.
+    /// What is suspicious.
     pub text: String,
     /// What to do about it.
     pub remedy: Option<String>,
-    /// For people: with the lines of the file, the setting marked.
-    pub picture: String,
+    /// The text for people, with the lines of the file and the setting marked.
+    pub rendering: String,
 }
 
 impl Warning {
     /// The names of all kinds.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        DoubtKind::ALL.iter().map(|kind| kind.label())
+        LintKind::ALL.iter().map(|kind| kind.label())
     }
 }
 
@@ -256,12 +256,12 @@ impl fmt::Display for Warning {
     }
 }
 
-impl Mistakes {
-    /// The only mistake that can be told of a file: nothing in it could be read.
+impl ConfigErrors {
+    /// The only error that can be reported of a file: nothing in it could be read.
     fn single(file: &str, line: Option<usize>, found: &str, watched: Vec<Watch>) -> Self {
         let at = line.map_or_else(|| file.to_owned(), |line| format!("{file}:{line}"));
         let text = if at.is_empty() { found.to_owned() } else { format!("{at}: {found}") };
-        let each = vec![MistakeAt { file: file.to_owned(), line, text: found.to_owned() }];
+        let each = vec![ErrorAt { file: file.to_owned(), line, text: found.to_owned() }];
         Self {
             count: 1,
             text: format!("error: {text}"),
@@ -286,29 +286,30 @@ impl Mistakes {
         all.filter(|document| !document.file.exists()).cloned().collect()
     }
 
-    /// Adds the mistakes that `look` finds in what could be read, so that all are reported at once.
+    /// Adds the errors that `look` finds in what could be read, so that all are reported at once.
     /// `look` gets whether the routes can be checked: with a default in place of a mistaken path,
     /// two routes might seem to conflict.
     #[must_use]
-    pub fn and_those_of(mut self, look: impl FnOnce(Config, bool) -> Vec<Mistake>) -> Self {
-        let Some(Rest { config, mut findings }) = self.rest.take().map(|rest| *rest) else {
+    pub fn and_those_of(mut self, look: impl FnOnce(Config, bool) -> Vec<SettingError>) -> Self {
+        let Some(PartialConfig { config, mut findings }) = self.rest.take().map(|rest| *rest)
+        else {
             return self;
         };
         let source = Arc::clone(&config.source);
         let routes_stand =
-            !findings.iter().any(|finding| finding.mistake.setting.starts_with("routes"));
+            !findings.iter().any(|finding| finding.error.setting.starts_with("routes"));
         let more = look(config, routes_stand);
         if more.is_empty() {
             // With what was said of them as a whole.
             return self;
         }
-        for mistake in more {
+        for error in more {
             let known = findings
                 .iter_mut()
-                .find(|finding| finding.general && finding.mistake.setting == mistake.setting);
+                .find(|finding| finding.general && finding.error.setting == error.setting);
             match known {
-                Some(finding) => finding.mistake.expected = mistake.expected,
-                None => findings.push(Finding::elsewhere(mistake)),
+                Some(finding) => finding.error.expected = error.expected,
+                None => findings.push(Finding::elsewhere(error)),
             }
         }
         source.report(findings)
@@ -321,14 +322,14 @@ impl Config {
     /// otherwise be partly old and partly new, which nobody wrote.
     ///
     /// # Errors
-    /// All mistakes at once.
-    pub fn load(path: &Path) -> Result<Self, Mistakes> {
+    /// All errors at once.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         let mut reads = 1;
         loop {
             let loaded = Self::read(path, Vec::new());
             let watched = match &loaded {
                 Ok(config) => &config.watched,
-                Err(mistakes) => &mistakes.watched,
+                Err(errors) => &errors.watched,
             };
             // Files that change all the time are left to the watcher.
             if reads == READS_MAX || !files::is_plain(path) || !watched.iter().any(Watch::is_stale)
@@ -343,16 +344,16 @@ impl Config {
     /// content is given.
     ///
     /// # Errors
-    /// All mistakes at once.
-    pub fn load_given(path: &Path, given: Vec<(PathBuf, Vec<u8>)>) -> Result<Self, Mistakes> {
+    /// All errors at once.
+    pub fn load_given(path: &Path, given: Vec<(PathBuf, Vec<u8>)>) -> Result<Self, ConfigErrors> {
         Self::read(path, given)
     }
 
-    fn read(path: &Path, given: Vec<Given>) -> Result<Self, Mistakes> {
+    fn read(path: &Path, given: Vec<GivenFiles>) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
         let unread = |cause: String| {
             let found = format!("cannot be read: {cause}");
-            Mistakes::single(&file, None, &found, vec![Watch::absent(path)])
+            ConfigErrors::single(&file, None, &found, vec![Watch::absent(path)])
         };
         let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
         // A pipe can't be watched: what was read from it is gone.
@@ -364,7 +365,7 @@ impl Config {
                     bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count()
                         + 1;
                 let found = "found bytes that are not UTF-8, expected TOML";
-                Err(Mistakes::single(&file, Some(line), found, watch.into_iter().collect()))
+                Err(ConfigErrors::single(&file, Some(line), found, watch.into_iter().collect()))
             }
         }
     }
@@ -372,8 +373,8 @@ impl Config {
     /// Checks a text as if it were the file `path`.
     ///
     /// # Errors
-    /// All mistakes at once.
-    pub fn parse(text: &str, path: &Path) -> Result<Self, Mistakes> {
+    /// All errors at once.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigErrors> {
         read(text, path, Some(Watch::read(path, text.as_bytes())), Vec::new())
     }
 }
@@ -382,8 +383,8 @@ fn read(
     text: &str,
     path: &Path,
     watch: Option<Watch>,
-    given: Vec<Given>,
-) -> Result<Config, Mistakes> {
+    given: Vec<GivenFiles>,
+) -> Result<Config, ConfigErrors> {
     let (root, errors) = DeTable::parse_recoverable(text);
     let source = Source::new(path, text, root.get_ref());
     let mut notes = Notes::new(path.parent().unwrap_or(Path::new("")), watch);
@@ -393,24 +394,24 @@ fn read(
     drop_flat(root.into_inner());
     let (mut findings, data, watched) = notes.into_parts();
     let source = source.with(data, watched.clone());
-    // After most syntax errors the tree lacks some of the text, so mistakes found in it may be
+    // After most syntax errors the tree lacks some of the text, so errors found in it may be
     // false.
     let torn = errors.iter().any(|error| error.message() != DUPLICATE);
     if torn {
         findings.clear();
     }
-    findings.extend(syntax_mistakes("", text, &errors));
+    findings.extend(syntax_errors("", text, &errors));
     let source = Arc::new(source);
     if findings.is_empty() {
         let warnings = warnings(&config, &source);
         return Ok(Config { watched, warnings, source, outline, ..config });
     }
-    let mut mistakes = source.report(findings.clone());
+    let mut setting_errors = source.report(findings.clone());
     if !torn {
         let config = Config { source, ..config };
-        mistakes.rest = Some(Box::new(Rest { config, findings }));
+        setting_errors.rest = Some(Box::new(PartialConfig { config, findings }));
     }
-    Err(mistakes)
+    Err(setting_errors)
 }
 
 /// Reads each section, after those that it depends on. What was wrong is in `notes`, with a default
@@ -426,7 +427,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     server::digests_of_headers(notes, &log, &store);
     let upstreams = upstreams::upstreams(&mut root);
     let policies = policies::policies(notes, &mut root, &store.scripts);
-    let above = routes::Above {
+    let above = routes::RouteDefaults {
         upstreams: names_in(&root, "upstreams"),
         policies: names_in(&root, "policies"),
         listeners: listeners.iter().filter_map(|listener| listener.name.clone()).collect(),
@@ -470,7 +471,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     }
 }
 
-/// Includes entries with mistakes: a route that names one of them is not wrong.
+/// Includes entries with errors: a route that names one of them is not wrong.
 fn names_in(root: &Table<'_>, key: &str) -> Vec<String> {
     root.below(key).into_iter().map(|(name, _)| name).collect()
 }
@@ -484,11 +485,11 @@ fn syntax(setting: &str, error: &toml::de::Error) -> Finding {
         "a dot in a key begins a table: write a name with a dot in quotes, as in `\"path.id\" = 5`"
             .to_owned()
     });
-    Finding::new(Mistake::new(setting, format!("TOML: {found}"), expected), mark, help)
+    Finding::new(SettingError::new(setting, format!("TOML: {found}"), expected), mark, help)
 }
 
 /// The syntax errors of `text`, without those that only follow from an unclosed value.
-fn syntax_mistakes(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec<Finding> {
+fn syntax_errors(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec<Finding> {
     let torn = errors.iter().any(|error| error.message() != DUPLICATE);
     let unclosed = if torn { brackets::unclosed(text) } else { None };
     let before = |error: &&toml::de::Error| {
@@ -499,14 +500,14 @@ fn syntax_mistakes(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec
     };
     let mut findings: Vec<Finding> =
         errors.iter().filter(before).map(|error| syntax(setting, error)).collect();
-    findings.extend(unclosed.map(|brackets::Unclosed { at, closing }| {
+    findings.extend(unclosed.map(|brackets::UnclosedBracket { at, closing }| {
         let opening = text.get(at.clone()).unwrap_or_default();
-        let mistake = Mistake::new(
+        let setting_error = SettingError::new(
             setting,
             format!("TOML: `{opening}` is not closed"),
             format!("`{closing}` before the next setting"),
         );
-        Finding::new(mistake, Mark::At(at), None)
+        Finding::new(setting_error, Mark::At(at), None)
     }));
     findings
 }
@@ -527,19 +528,19 @@ fn warnings(config: &Config, source: &Source) -> Vec<Warning> {
     let unused = |(section, name): (&str, &String)| {
         let setting = format!("{section}.{name}");
         let text = format!("no route names {setting}");
-        Doubt::new(DoubtKind::Unused, setting, text).in_key()
+        Lint::new(LintKind::Unused, setting, text).in_key()
     };
-    let doubts = upstreams.chain(policies).map(unused).chain(without_key_secret(config));
-    doubts.map(|doubt| source.warn(&doubt)).collect()
+    let lints = upstreams.chain(policies).map(unused).chain(without_key_secret(config));
+    lints.map(|lint| source.warn(&lint)).collect()
 }
 
 /// On Redis all proxies need the same secret.
-fn without_key_secret(config: &Config) -> Option<Doubt> {
+fn without_key_secret(config: &Config) -> Option<Lint> {
     let open = store::has_open_digests(&config.engine, &config.limiter);
     let text = "no `key_secret_file` or `key_secret_env`: without a secret anybody can compute which clients' keys fall into one slot of the \
                 cluster, and so overload one server";
     let remedy = "write the same secret on all proxies (their counters start afresh)";
-    open.then(|| Doubt::new(DoubtKind::NoKeySecret, "store", text).in_key().remedy(remedy))
+    open.then(|| Lint::new(LintKind::NoKeySecret, "store", text).in_key().remedy(remedy))
 }
 
 /// Whether this may name an upstream, a policy or a route: safe in metrics, logs and keys.

@@ -32,7 +32,7 @@ pub(super) fn otlp(root: &mut Table<'_>) -> Option<Settings> {
         settings.service = service;
     }
     table.finish();
-    // Without one, the mistake has been noted.
+    // Without one, the error has been noted.
     endpoint.map(|endpoint| Settings { endpoint, ..settings })
 }
 

@@ -12,7 +12,7 @@ use super::settings::policies as rows;
 use super::{NAMED_MAX, check_name};
 use crate::engine::ScriptFile;
 use crate::plan::NAME_BYTES_MAX;
-use crate::policy::{self, Caps, Measured, Module};
+use crate::policy::{self, Caps, MeasuredNames, Module};
 
 const NAME_EXPECTED: &str =
     "the name of a label or amount, such as \"plan\": 1 to 64 of a-z 0-9 . _ -";
@@ -72,7 +72,7 @@ pub(super) fn settings(
         None => Some(Value::Object(Map::new())),
     };
     let files = data::files(notes, &name, &format!("{path}.config"), table, config.as_ref());
-    // Without what could not be read, the policy would report mistakes that are none.
+    // Without what could not be read, the policy would report errors that are none.
     let config_json = whole(config?, files?).to_string().into();
     Some(policy::Settings {
         name,
@@ -88,15 +88,17 @@ pub(super) fn settings(
 }
 
 /// `metrics = { labels = ["plan"], amounts = ["input-tokens"] }`.
-fn measured(table: &mut Table<'_>) -> Measured {
+fn measured(table: &mut Table<'_>) -> MeasuredNames {
     let mut table = table.section("metrics");
     let mut names = |setting| {
         let items = table.items(setting);
         let read = items.iter().filter_map(|item| item.parsed(NAME_EXPECTED, name_of_label));
         read.collect()
     };
-    let measured =
-        Measured { labels: names(&rows::metrics::LABELS), amounts: names(&rows::metrics::AMOUNTS) };
+    let measured = MeasuredNames {
+        labels: names(&rows::metrics::LABELS),
+        amounts: names(&rows::metrics::AMOUNTS),
+    };
     table.finish();
     measured
 }
@@ -140,7 +142,7 @@ fn module(notes: &Notes, table: &mut Table<'_>, caps: &Caps) -> Option<Module> {
     }
 }
 
-/// The value as JSON. What JSON can't hold exactly is a mistake; all such mistakes are noted.
+/// The value as JSON. What JSON can't hold exactly is an error; all such errors are noted.
 pub(super) fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
     if depth > JSON_DEPTH_MAX {
         item.found(

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::{Config, Mistakes, units};
+use super::{Config, ConfigErrors, units};
 use crate::plan::{AMOUNT_MAX, PERIOD_MS_MAX};
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// The name that messages use in place of a file's.
 const NAME: &str = "<command line>";
@@ -21,13 +21,13 @@ pub fn quick(
     limit: &str,
     listen: Option<SocketAddr>,
     admin: Option<SocketAddr>,
-) -> Result<Config, Mistakes> {
+) -> Result<Config, ConfigErrors> {
     let (quota, period) = rate(limit).ok_or_else(|| {
         let expected = format!(
             "a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s"
         );
-        let mistake = Mistake::new("--limit", super::reader::quoted(limit), expected);
-        Mistakes::single("", None, &mistake.to_string(), Vec::new())
+        let error = SettingError::new("--limit", super::reader::quoted(limit), expected);
+        ConfigErrors::single("", None, &error.to_string(), Vec::new())
     })?;
     let url = if to.contains("://") { to.to_owned() } else { format!("http://{to}") };
     // As a TOML string, so that any text of the shell's stays one value.

@@ -1,4 +1,4 @@
-//! Walks the TOML tree: takes known keys, turns values into types, and notes every mistake instead
+//! Walks the TOML tree: takes known keys, turns values into types, and notes every error instead
 //! of stopping at the first.
 //!
 //! Knows no section: those are in the files next to this one. Here a setting is its path, such as
@@ -14,17 +14,17 @@ use toml::de::{DeTable, DeValue};
 use super::settings::{Choice, Else, Is, Kind, List, Setting, Size, Time, Whole};
 use super::source::Data;
 use crate::reload::Watch;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// Characters of a found text that a message repeats, at most.
 const FOUND_CHARS_MAX: usize = 60;
 /// Known keys or names that a message lists, at most.
 const LISTED_MAX: usize = 16;
 
-/// A mistake, and how to show it.
+/// An error, and how to show it.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
-    pub(super) mistake: Mistake,
+    pub(super) error: SettingError,
     pub(super) mark: Mark,
     pub(super) help: Option<String>,
     /// The expected range is only that of all numbers in the file. The module that uses the setting
@@ -33,14 +33,14 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(mistake: Mistake, mark: Mark, help: Option<String>) -> Self {
-        Self { mistake, mark, help, general: false }
+    pub(super) fn new(error: SettingError, mark: Mark, help: Option<String>) -> Self {
+        Self { error, mark, help, general: false }
     }
 
     /// One that another module, or a guest, has found.
-    pub(super) fn elsewhere(mistake: Mistake) -> Self {
-        let mark = if mistake.in_key { Mark::Key } else { Mark::Value };
-        Self::new(mistake, mark, None)
+    pub(super) fn elsewhere(error: SettingError) -> Self {
+        let mark = if error.in_key { Mark::Key } else { Mark::Value };
+        Self::new(error, mark, None)
     }
 }
 
@@ -68,13 +68,13 @@ pub(super) struct Notes {
     /// A file that settings name, and the one that is read in its place.
     pub(super) instead: Option<[PathBuf; 2]>,
     /// Files that settings name, with the contents to use instead of what is there.
-    pub(super) given: Vec<Given>,
+    pub(super) given: Vec<GivenFiles>,
     /// Documents that are fetched.
     pub(super) documents: RefCell<Vec<crate::fetch::Settings>>,
 }
 
 /// A file's path, and a content for it.
-pub(super) type Given = (PathBuf, Vec<u8>);
+pub(super) type GivenFiles = (PathBuf, Vec<u8>);
 
 /// A value and its path.
 #[derive(Clone, Debug)]
@@ -109,8 +109,8 @@ impl Notes {
         }
     }
 
-    pub(super) fn add(&self, mistake: Mistake, mark: Mark, help: Option<String>) {
-        self.note(Finding::new(mistake, mark, help));
+    pub(super) fn add(&self, error: SettingError, mark: Mark, help: Option<String>) {
+        self.note(Finding::new(error, mark, help));
     }
 
     pub(super) fn note(&self, finding: Finding) {
@@ -202,19 +202,23 @@ impl<'a> Table<'a> {
     }
 
     pub(super) fn missing(&self, key: &str, expected: &str) {
-        self.notes.add(Mistake::new(join(&self.path, key), "nothing", expected), Mark::Value, None);
+        self.notes.add(
+            SettingError::new(join(&self.path, key), "nothing", expected),
+            Mark::Value,
+            None,
+        );
     }
 
-    /// A mistake in the table as a whole.
+    /// An error in the table as a whole.
     pub(super) fn found(&self, found: impl Into<String>, expected: impl Into<String>) {
-        self.notes.add(Mistake::new(self.path.clone(), found, expected), Mark::Value, None);
+        self.notes.add(SettingError::new(self.path.clone(), found, expected), Mark::Value, None);
     }
 
     /// A key that was taken and has no effect here.
     pub(super) fn useless(&self, key: &str, expected: &str) {
         if self.has(key) {
             self.notes.add(
-                Mistake::new(
+                SettingError::new(
                     join(&self.path, key),
                     format!("the key `{key}`, which does nothing here"),
                     expected,
@@ -257,7 +261,7 @@ impl<'a> Table<'a> {
         Table::new(self.notes, join(&self.path, key), table).named()
     }
 
-    /// Keys that were not taken are unknown, and mistakes: a misspelt limit would be no limit.
+    /// Keys that were not taken are unknown, and errors: a misspelt limit would be no limit.
     pub(super) fn finish(self) {
         let unknown = self
             .table
@@ -271,13 +275,13 @@ impl<'a> Table<'a> {
             } else {
                 format!("a key of `{}`", self.path)
             };
-            let mistake = Mistake::new(
+            let error = SettingError::new(
                 join(&self.path, key),
                 format!("the unknown key {}", quoted(key)),
                 place,
             );
             let help = self.dotted_name(key).unwrap_or_else(|| hint(key, &self.taken, "key"));
-            self.notes.add(mistake, Mark::Key, Some(help));
+            self.notes.add(error, Mark::Key, Some(help));
         }
     }
 }
@@ -306,21 +310,21 @@ impl<'a> Item<'a> {
 
     /// A value that no setting can have. The module that uses this one may know a narrower range.
     pub(super) fn wrong_in_general(&self, expected: impl Into<String>) {
-        let mistake = Mistake::new(self.path.clone(), describe(self.value), expected);
-        self.notes.note(Finding { general: true, ..Finding::new(mistake, Mark::Value, None) });
+        let error = SettingError::new(self.path.clone(), describe(self.value), expected);
+        self.notes.note(Finding { general: true, ..Finding::new(error, Mark::Value, None) });
     }
 
-    /// A mistake with a text of its own for what was found.
+    /// An error with a text of its own for what was found.
     pub(super) fn found(
         &self,
         found: impl Into<String>,
         expected: impl Into<String>,
         help: Option<String>,
     ) {
-        self.notes.add(Mistake::new(self.path.clone(), found, expected), Mark::Value, help);
+        self.notes.add(SettingError::new(self.path.clone(), found, expected), Mark::Value, help);
     }
 
-    /// A mistake in the key rather than in its value.
+    /// An error in the key rather than in its value.
     pub(super) fn wrong_key(&self, found: &str, expected: impl Into<String>) {
         self.found_key(quoted(found), expected, None);
     }
@@ -332,7 +336,7 @@ impl<'a> Item<'a> {
         expected: impl Into<String>,
         help: Option<String>,
     ) {
-        self.notes.add(Mistake::new(self.path.clone(), found, expected), Mark::Key, help);
+        self.notes.add(SettingError::new(self.path.clone(), found, expected), Mark::Key, help);
     }
 
     pub(super) fn table(&self) -> Option<Table<'a>> {

@@ -12,8 +12,8 @@ use toml::de::{DeTable, DeValue};
 use super::reader::{Item, Notes, Table};
 use super::settings::server::INSPECT_BYTES;
 use super::settings::{Kind as _, Whole};
-use super::{Config, Mistakes, Source, drop_flat, files, is_name, policies, syntax_mistakes};
-use crate::proxy::{Ended, TrialReply, TrialRequest, Verdict};
+use super::{Config, ConfigErrors, Source, drop_flat, files, is_name, policies, syntax_errors};
+use crate::proxy::{BodyEnding, TrialReply, TrialRequest, Verdict};
 use crate::reload::Watch;
 use crate::telemetry::Label as _;
 
@@ -43,7 +43,7 @@ pub struct Requests {
     pub config: Config,
     /// When time begins, in microseconds since 1970.
     pub start_us: i64,
-    /// In the file's order, with times that never decrease.
+    /// The entries in the file's order, with times that never decrease.
     pub entries: Vec<Entry>,
     /// The position of each setting of the file.
     pub source: Arc<Source>,
@@ -63,14 +63,14 @@ pub struct Entry {
     /// How often it is sent.
     pub times: u64,
     /// What the upstream does.
-    pub reply: ReplySoon,
+    pub reply: ScheduledReply,
     /// What should become of it.
-    pub expected: Expected,
+    pub expected: Expectation,
 }
 
 /// A reply, and when it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplySoon {
+pub struct ScheduledReply {
     /// The reply.
     pub reply: TrialReply,
     /// After the request was sent.
@@ -79,10 +79,10 @@ pub struct ReplySoon {
 
 /// What should become of a request. What is `None` or empty is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expected {
+pub struct Expectation {
     /// The verdict, and the status of a denial or rejection.
     pub verdict: Option<(Option<Verdict>, Option<u16>)>,
-    /// Of the entry's requests, how many are admitted. The others are refused.
+    /// How many of the entry's requests are admitted. The others are refused.
     pub admitted: Option<u64>,
     /// The status that the client sees.
     pub status: Option<u16>,
@@ -110,23 +110,23 @@ impl Requests {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// All mistakes at once.
-    pub fn load(path: &Path) -> Result<Self, Mistakes> {
+    /// All errors at once.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         Self::load_with(path, None)
     }
 
     /// The same, but where a setting names the first of these files, the second is read.
     ///
     /// # Errors
-    /// All mistakes at once.
-    pub fn load_instead(path: &Path, files: [&Path; 2]) -> Result<Self, Mistakes> {
+    /// All errors at once.
+    pub fn load_instead(path: &Path, files: [&Path; 2]) -> Result<Self, ConfigErrors> {
         Self::load_with(path, Some(files.map(Path::to_path_buf)))
     }
 
-    fn load_with(path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Self, Mistakes> {
+    fn load_with(path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Self, ConfigErrors> {
         let unread = |cause: String| {
             let (file, found) = (path.display().to_string(), format!("cannot be read: {cause}"));
-            Mistakes::single(&file, None, &found, Vec::new())
+            ConfigErrors::single(&file, None, &found, Vec::new())
         };
         let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| unread("it is not UTF-8".into()))?;
@@ -139,13 +139,13 @@ impl Requests {
 ///
 /// # Errors
 /// There is no such module.
-pub fn policy_alone(named: &str, is_module: bool) -> Result<Config, Mistakes> {
+pub fn policy_alone(named: &str, is_module: bool) -> Result<Config, ConfigErrors> {
     let key = if is_module { "wasm" } else { "use" };
     let text = format!("{key} = {}\nrequests = []\n", toml::Value::from(named));
     read(&text, Path::new("<command line>"), None).map(|requests| requests.config)
 }
 
-fn read(text: &str, path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Requests, Mistakes> {
+fn read(text: &str, path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Requests, ConfigErrors> {
     let (root, errors) = DeTable::parse_recoverable(text);
     let name = policy_name(root.get_ref());
     let section = super::setting::policy(&name);
@@ -161,14 +161,15 @@ fn read(text: &str, path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Reques
         // What follows from a torn text may be wrong.
         findings.clear();
     }
-    findings.extend(syntax_mistakes("", text, &errors));
+    findings.extend(syntax_errors("", text, &errors));
     let source = Arc::new(source);
-    let Some(Walked { through, start_us, entries }) = walked.filter(|_| findings.is_empty()) else {
+    let Some(WalkedEntries { through, start_us, entries }) = walked.filter(|_| findings.is_empty())
+    else {
         return Err(source.report(findings));
     };
     let (config, policy, module) = match through {
-        Through::Proxy(path) => (Config::load(&path)?, None, None),
-        Through::Policy { settings, route } => {
+        RequestTarget::Proxy(path) => (Config::load(&path)?, None, None),
+        RequestTarget::Policy { settings, route } => {
             let module = match &settings.module {
                 crate::policy::Module::File { path, .. } => Some(path.clone()),
                 crate::policy::Module::Shipped(_) => None,
@@ -184,7 +185,7 @@ fn read(text: &str, path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Reques
 }
 
 /// What the requests are sent through.
-enum Through {
+enum RequestTarget {
     Proxy(PathBuf),
     Policy { settings: Box<crate::policy::Settings>, route: Route },
 }
@@ -196,14 +197,14 @@ struct Route {
     inspect_bytes: Option<u64>,
 }
 
-struct Walked {
-    through: Through,
+struct WalkedEntries {
+    through: RequestTarget,
     start_us: i64,
     entries: Vec<Entry>,
 }
 
 /// A configuration with one route and without its policy.
-fn around(route: &Route) -> Result<Config, Mistakes> {
+fn around(route: &Route) -> Result<Config, ConfigErrors> {
     let path = toml::Value::from(route.path.as_str());
     let text = format!(
         "[admin]\naddress = \"off\"\n[upstreams.upstream]\nendpoints = [\"http://127.0.0.1:9\"]\n\
@@ -225,7 +226,7 @@ fn policy_name(root: &DeTable<'_>) -> String {
     name.unwrap_or(POLICY).to_owned()
 }
 
-fn walk(notes: &Notes, root: &DeTable<'_>, name: &str, section: &str) -> Option<Walked> {
+fn walk(notes: &Notes, root: &DeTable<'_>, name: &str, section: &str) -> Option<WalkedEntries> {
     let mut root = Table::new(notes, "", Some(root));
     let start = root.take("start");
     let start_us = start.map_or(Some(START_US), |item| instant(&item));
@@ -237,15 +238,16 @@ fn walk(notes: &Notes, root: &DeTable<'_>, name: &str, section: &str) -> Option<
                 // So that it is not unknown, too.
                 root.take(key);
             }
-            path.map(|path| Through::Proxy(notes.folder.join(path)))
+            path.map(|path| RequestTarget::Proxy(notes.folder.join(path)))
         }
         None => {
             let scripts = Arc::default();
             let settings = policies::settings(notes, name.to_owned(), &mut root, section, &scripts);
             let route = route(&mut root, name);
-            settings
-                .zip(route)
-                .map(|(settings, route)| Through::Policy { settings: Box::new(settings), route })
+            settings.zip(route).map(|(settings, route)| RequestTarget::Policy {
+                settings: Box::new(settings),
+                route,
+            })
         }
     };
     let items = root.list("requests", ENTRIES_MAX);
@@ -256,7 +258,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>, name: &str, section: &str) -> Option<
     }
     root.finish();
     let entries = entries.into_iter().collect::<Option<Vec<_>>>();
-    Some(Walked { through: through?, start_us: start_us?, entries: entries? })
+    Some(WalkedEntries { through: through?, start_us: start_us?, entries: entries? })
 }
 
 fn route(root: &mut Table<'_>, name: &str) -> Option<Route> {
@@ -315,7 +317,7 @@ fn entry(item: &Item<'_>, at: &mut Duration) -> Option<Entry> {
     Some(Entry { at: *at, request, times, reply, expected: expected? })
 }
 
-fn expected(table: &mut Table<'_>, times: u64) -> Option<Expected> {
+fn expected(table: &mut Table<'_>, times: u64) -> Option<Expectation> {
     let verdict = table.take("expect").map(|item| item.parsed(VERDICTS, verdict));
     let mut admitted = None;
     if let Some(item) = table.take("admitted") {
@@ -326,7 +328,7 @@ fn expected(table: &mut Table<'_>, times: u64) -> Option<Expected> {
     let wait = |item: Item<'_>| item.duration(AFTER);
     let retry_after = table.take("retry_after").and_then(wait);
     let delay = table.take("delay").and_then(wait);
-    Some(Expected {
+    Some(Expectation {
         verdict: match verdict {
             None => None,
             Some(read) => Some(read?),
@@ -384,16 +386,16 @@ const FAILURES: [(&str, TrialReply); 3] = [
 ];
 
 /// `reply`: a word for a failure, or a table.
-fn reply(table: &mut Table<'_>) -> ReplySoon {
+fn reply(table: &mut Table<'_>) -> ScheduledReply {
     let mut after = Duration::ZERO;
-    let (mut status, mut ended) = (200_u16, Ended::Whole);
+    let (mut status, mut ended) = (200_u16, BodyEnding::Whole);
     let empty = TrialReply::Answer { status, headers: Vec::new(), body: Vec::new(), ended };
-    let Some(item) = table.take("reply") else { return ReplySoon { reply: empty, after } };
+    let Some(item) = table.take("reply") else { return ScheduledReply { reply: empty, after } };
     if item.value.is_str() {
         let reply = item.choice(&FAILURES).unwrap_or(empty);
-        return ReplySoon { reply, after };
+        return ScheduledReply { reply, after };
     }
-    let Some(mut table) = item.table() else { return ReplySoon { reply: empty, after } };
+    let Some(mut table) = item.table() else { return ScheduledReply { reply: empty, after } };
     if let Some(written) = table.take("after").and_then(|item| item.duration(AFTER)) {
         after = written;
     }
@@ -409,13 +411,17 @@ fn reply(table: &mut Table<'_>) -> ReplySoon {
     }
     let headers = pairs(&mut table, "headers", "a text, or an array of them");
     let body = table.take("body").and_then(|item| item.text("a text")).unwrap_or_default();
-    let words = [("whole", Ended::Whole), ("cut", Ended::Cut), ("client-gone", Ended::ClientGone)];
+    let words = [
+        ("whole", BodyEnding::Whole),
+        ("cut", BodyEnding::Cut),
+        ("client-gone", BodyEnding::ClientGone),
+    ];
     if let Some(written) = table.take("ended").and_then(|item| item.choice(&words)) {
         ended = written;
     }
     table.finish();
     let answer = TrialReply::Answer { status, headers, body: body.as_bytes().to_vec(), ended };
-    ReplySoon { reply: failure.unwrap_or(answer), after }
+    ScheduledReply { reply: failure.unwrap_or(answer), after }
 }
 
 /// A date and time with an offset, in microseconds since 1970.
@@ -448,7 +454,7 @@ mod tests {
         let text = format!("{HEAD}{text}");
         read(&text, Path::new("requests.toml"), None)
             .map(|requests| requests.entries)
-            .map_err(|mistakes| mistakes.text)
+            .map_err(|errors| errors.text)
     }
 
     #[test]
@@ -472,7 +478,7 @@ mod tests {
             let text = format!("{text}[[requests]]\nrequest = \"GET /\"\n");
             read(&text, Path::new("requests.toml"), None)
                 .map(|requests| requests.start_us)
-                .map_err(|mistakes| mistakes.text)
+                .map_err(|errors| errors.text)
         };
         let instant = start("2026-03-31T23:59:00Z");
         assert!(instant == Ok(1_775_001_540_000_000), "{instant:?}");

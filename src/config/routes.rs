@@ -10,12 +10,12 @@ use super::settings::routes::{route, route_timeouts};
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
 use crate::proxy::Inspect;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 const ROUTES_MAX: usize = 10_000;
 /// What a route may refer to, and what it inherits.
 #[derive(Debug)]
-pub(super) struct Above {
+pub(super) struct RouteDefaults {
     pub(super) upstreams: Vec<String>,
     pub(super) policies: Vec<String>,
     /// The names of the listeners that have one.
@@ -25,7 +25,7 @@ pub(super) struct Above {
     pub(super) inspect_bytes_max: u64,
 }
 
-pub(super) fn routes(root: &mut Table<'_>, above: &Above) -> Vec<Route> {
+pub(super) fn routes(root: &mut Table<'_>, above: &RouteDefaults) -> Vec<Route> {
     let Some(written) = root.need("routes", "one `[[routes]]` or more") else { return Vec::new() };
     let items = written.list(ROUTES_MAX);
     if items.is_empty() && written.value.is_array() {
@@ -47,7 +47,7 @@ struct Requests {
 /// The names so far, each with the setting that it comes from and the route's requests.
 type Names = HashMap<String, (String, Requests)>;
 
-fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
+fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Route> {
     let mut table = item.table()?;
     let path_item = table.required(&route::PATH);
     let path = path_item.as_ref().and_then(|item| item.text(route::PATH.expected()));
@@ -132,9 +132,9 @@ fn name(
         };
         let route = other.rsplit_once('.').map_or(other.as_str(), |(route, _)| route);
         let found = format!("the name \"{name}\", which {route} has");
-        let mistake = Mistake::new(item.path.clone(), found, "a name that no other route has")
+        let error = SettingError::new(item.path.clone(), found, "a name that no other route has")
             .beside(other.clone(), format!("{route} is here"));
-        item.notes.add(mistake, Mark::Value, help);
+        item.notes.add(error, Mark::Value, help);
     }
     name
 }
@@ -176,7 +176,7 @@ fn listeners(table: &mut Table<'_>, known: &[String]) -> Vec<String> {
     names
 }
 
-fn action(table: &mut Table<'_>, above: &Above) -> Option<RouteAction> {
+fn action(table: &mut Table<'_>, above: &RouteDefaults) -> Option<RouteAction> {
     match (table.item(&route::UPSTREAM), table.take("respond")) {
         (Some(upstream), None) => {
             upstream.reference(&above.upstreams, "an upstream").map(RouteAction::Upstream)
@@ -204,7 +204,7 @@ fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
     request
 }
 
-/// Settings without an effect on a route that has no upstream are mistakes: they were written to
+/// Settings without an effect on a route that has no upstream are errors: they were written to
 /// have one.
 fn of_upstreams_only(table: &Table<'_>) {
     for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {

@@ -16,7 +16,7 @@ use super::store::{self, Store};
 use super::{caps, check_name, files};
 use crate::admin::{Settings as AdminSettings, Token};
 use crate::telemetry::{
-    ACCESS_HEADER, AccessField, AccessFields, AccessHeaders, Label as _, Mistake, WORKERS_MAX,
+    ACCESS_HEADER, AccessField, AccessFields, AccessHeaders, Label as _, SettingError, WORKERS_MAX,
 };
 use crate::wire::Rate;
 use crate::{insight, listen, plan, policy, proxy, telemetry};
@@ -124,7 +124,7 @@ fn certificates(written: &Item<'_>) -> Vec<Identity> {
 }
 
 /// Whether clients show certificates. A file of authorities that no client is checked against would
-/// look like protection, so it is a mistake.
+/// look like protection, so it is an error.
 fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertificates> {
     let (ca, required) =
         (table.item(&listeners::CLIENT_CA), table.item(&listeners::CLIENT_CERTIFICATES));
@@ -230,7 +230,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(WORKERS_MAX)
 }
 
-/// `10.0.0.0/8`, or one address. Bits after the prefix are a mistake: another network was probably
+/// `10.0.0.0/8`, or one address. Bits after the prefix are an error: another network was probably
 /// meant.
 pub(super) fn network(item: &Item<'_>) -> Option<IpNet> {
     let expected = "a network such as \"10.0.0.0/8\", or one address";
@@ -384,12 +384,12 @@ fn is_access_header(item: &Item<'_>, name: &str) -> bool {
 pub(super) fn digests_of_headers(notes: &Notes, log: &telemetry::Settings, store: &Store) {
     let are_shown = log.access_fields.has_headers() && !log.access_headers.as_text;
     if are_shown && store::has_open_digests(&store.engine, &store.limiter) {
-        let mistake = Mistake::new(
+        let error = SettingError::new(
             "log.access_fields",
             "header fields, which are shown as digests, and no secret for digests on Redis",
             "`key_secret_file` or `key_secret_env` in [store]",
         );
         let help = "[admin] show_keys = true shows what clients sent as text";
-        notes.add(mistake, Mark::Value, Some(help.into()));
+        notes.add(error, Mark::Value, Some(help.into()));
     }
 }

@@ -1,7 +1,7 @@
-//! The position of each setting in the file, and how mistakes are shown: file, line, the text
+//! The position of each setting in the file, and how errors are shown: file, line, the text
 //! marked, and what was expected.
 //!
-//! Keeps the file's text for mistakes that show later (those of other modules and of guests), with
+//! Keeps the file's text for errors that show later (those of other modules and of guests), with
 //! anything that looks like a secret replaced by stars. Also keeps the texts of the data files that
 //! it names; each is the value of one setting. Their keys and values may be customers' keys, and
 //! one of them may stand where its digest belongs. So nothing of such a file is shown but its
@@ -17,11 +17,11 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
 use super::reader::{Finding, Mark, join};
-use super::{Difference, MistakeAt, Mistakes, Source, Warning, drop_flat, json};
+use super::{ConfigErrors, Difference, ErrorAt, Source, Warning, drop_flat, json};
 use crate::reload::Watch;
-use crate::telemetry::{Doubt, Label as _, Mistake};
+use crate::telemetry::{Label as _, Lint, SettingError};
 
-/// Mistakes that are shown, at most; the rest is counted.
+/// Errors that are shown, at most; the rest is counted.
 const SHOWN_MAX: usize = 50;
 /// Characters of one part of a message, at most: a guest's message may be long.
 const MESSAGE_CHARS_MAX: usize = 300;
@@ -37,7 +37,7 @@ const SECRET_KEYS: [&str; 4] = ["password", "key_secret", "secret", "token"];
 const DIGESTS_IN: &str = ".config.assign";
 const DIGEST_KEYS: &str = ".config.assign.";
 const DIGEST_BEGIN: &str = "sha256:";
-/// In place of a text that may be a secret.
+/// Shown in place of a text that may be a secret.
 const NOT_SHOWN: &str = "a text that is not shown, as it may be a secret";
 
 /// The position of a setting, in bytes of the file.
@@ -52,7 +52,7 @@ pub(super) struct Span {
 pub(super) struct Page {
     /// The file's path.
     name: String,
-    /// With secrets replaced by stars.
+    /// The text, with secrets replaced by stars.
     text: String,
     spans: HashMap<String, Span>,
 }
@@ -64,7 +64,7 @@ pub(super) struct Data {
     name: String,
     text: String,
     is_json: bool,
-    /// Made only when a mistake needs it, since such a file may be large.
+    /// Made only when an error needs it, since such a file may be large.
     page: OnceLock<Page>,
 }
 
@@ -121,33 +121,33 @@ impl Source {
     /// What differs from what the file says, each drawn where it is said.
     #[must_use]
     pub fn differences(&self, all: &[Difference]) -> String {
-        let picture = |difference: &Difference| {
+        let excerpt = |difference: &Difference| {
             let Difference { setting, found, expected, help } = difference;
-            let mistake = Mistake::new(setting, found, expected);
-            let finding = Finding::new(mistake, Mark::Value, help.clone());
+            let error = SettingError::new(setting, found, expected);
+            let finding = Finding::new(error, Mark::Value, help.clone());
             let (_, page) = self.page_of(setting);
             let place = page.place(&finding);
-            page.picture(place, &self.shown(finding))
+            page.render(place, &self.shown(finding))
         };
         let mut text: String =
-            all.iter().take(SHOWN_MAX).map(|one| picture(one) + "\n\n").collect();
+            all.iter().take(SHOWN_MAX).map(|one| excerpt(one) + "\n\n").collect();
         if all.len() > SHOWN_MAX {
             text.push_str(&format!("... and {} more\n", all.len() - SHOWN_MAX));
         }
         text
     }
 
-    /// Mistakes that other modules found, with file and line.
+    /// Errors that other modules found, with file and line.
     #[must_use]
-    pub fn locate(&self, mistakes: &[Mistake]) -> Mistakes {
-        self.report(mistakes.iter().cloned().map(Finding::elsewhere).collect())
+    pub fn locate(&self, errors: &[SettingError]) -> ConfigErrors {
+        self.report(errors.iter().cloned().map(Finding::elsewhere).collect())
     }
 
     /// All findings as one text, in the order of the files. Findings without a position come last.
-    pub(super) fn report(&self, findings: Vec<Finding>) -> Mistakes {
+    pub(super) fn report(&self, findings: Vec<Finding>) -> ConfigErrors {
         let count = findings.len();
         let placed = |finding: Finding| {
-            let (number, page) = self.page_of(&finding.mistake.setting);
+            let (number, page) = self.page_of(&finding.error.setting);
             let place = page.place(&finding);
             let order = (place.is_none(), number, place.as_ref().map(|place| place.start));
             (order, page, place, self.shown(finding))
@@ -157,9 +157,9 @@ impl Source {
         let mut text = String::new();
         let mut each = Vec::with_capacity(count.min(SHOWN_MAX));
         for (_, page, place, finding) in placed.iter().take(SHOWN_MAX) {
-            text.push_str(&page.picture(place.clone(), finding));
+            text.push_str(&page.render(place.clone(), finding));
             text.push_str("\n\n");
-            each.push(MistakeAt {
+            each.push(ErrorAt {
                 file: page.name.clone(),
                 line: place.as_ref().map(|place| page.line_at(place.start)),
                 text: finding.sentence(),
@@ -169,17 +169,17 @@ impl Source {
             text.push_str(&format!("... and {} more\n", count - SHOWN_MAX));
         }
         text.push_str(&format!(
-            "{}: {count} mistake{}",
+            "{}: {count} error{}",
             self.page.name,
             if count == 1 { "" } else { "s" }
         ));
         let watched = self.watched.clone();
-        Mistakes { count, text, each, watched, may_pass: false, rest: None }
+        ConfigErrors { count, text, each, watched, may_pass: false, rest: None }
     }
 
     /// A finding without what may be a secret: below a setting whose keys and values may be.
     fn shown(&self, finding: Finding) -> Finding {
-        let setting = &finding.mistake.setting;
+        let setting = &finding.error.setting;
         let data = self.data.iter().find(|data| data.holds(setting));
         let of_data = data.map(|data| data.setting.clone());
         let of_digests = || {
@@ -194,16 +194,16 @@ impl Source {
         }
     }
 
-    /// A doubt as a warning, with file and line.
+    /// A lint as a warning, with file and line.
     #[must_use]
-    pub fn warn(&self, doubt: &Doubt) -> Warning {
-        let (_, page) = self.page_of(&doubt.setting);
+    pub fn warn(&self, lint: &Lint) -> Warning {
+        let (_, page) = self.page_of(&lint.setting);
         Warning {
-            name: doubt.kind.label(),
-            place: page.line_of(&doubt.setting, doubt.in_key),
-            text: plain(&doubt.text),
-            remedy: doubt.remedy.as_deref().map(plain),
-            picture: page.picture_of_doubt(doubt),
+            name: lint.kind.label(),
+            place: page.line_of(&lint.setting, lint.in_key),
+            text: plain(&lint.text),
+            remedy: lint.remedy.as_deref().map(plain),
+            rendering: page.render_lint(lint),
         }
     }
 
@@ -256,10 +256,8 @@ impl Page {
     fn place(&self, finding: &Finding) -> Option<Range<usize>> {
         match &finding.mark {
             Mark::At(range) => Some(range.clone()),
-            Mark::Key => self.nearest_span(&finding.mistake.setting).map(|span| span.key.clone()),
-            Mark::Value => {
-                self.nearest_span(&finding.mistake.setting).map(|span| span.value.clone())
-            }
+            Mark::Key => self.nearest_span(&finding.error.setting).map(|span| span.key.clone()),
+            Mark::Value => self.nearest_span(&finding.error.setting).map(|span| span.value.clone()),
         }
     }
 
@@ -275,8 +273,8 @@ impl Page {
         }
     }
 
-    fn picture(&self, place: Option<Range<usize>>, finding: &Finding) -> String {
-        let other = &finding.mistake.other;
+    fn render(&self, place: Option<Range<usize>>, finding: &Finding) -> String {
+        let other = &finding.error.other;
         let (mut title, expected) = finding.parts();
         let mut group = match place {
             Some(place) => {
@@ -314,7 +312,7 @@ impl Page {
     /// }` is read as a table `gpt-4` with a table `1` in it. That was meant if the inner table has
     /// one of the keys that are expected in the outer one.
     fn dotted_name(&self, finding: &Finding) -> Option<String> {
-        let Mistake { setting, expected, .. } = &finding.mistake;
+        let SettingError { setting, expected, .. } = &finding.error;
         let above = setting.rsplit_once('.').filter(|_| matches!(finding.mark, Mark::Key))?.0;
         let (outer, inner) = (self.spans.get(above)?, self.spans.get(setting)?);
         // Nothing but a dot is between the two keys.
@@ -337,15 +335,15 @@ impl Page {
         })
     }
 
-    /// A doubt's sentence, with its setting and those beside it marked.
-    fn picture_of_doubt(&self, doubt: &Doubt) -> String {
+    /// A lint's sentence, with its setting and those beside it marked.
+    fn render_lint(&self, lint: &Lint) -> String {
         let level = Level::WARNING;
-        let title = format!("{} [{}]", plain(&doubt.text), doubt.kind.label());
-        let span = self.nearest_span(&doubt.setting);
-        let place = span.map(|span| if doubt.in_key { &span.key } else { &span.value });
+        let title = format!("{} [{}]", plain(&lint.text), lint.kind.label());
+        let span = self.nearest_span(&lint.setting);
+        let place = span.map(|span| if lint.in_key { &span.key } else { &span.value });
         let mut group = match place {
             Some(place) => {
-                let others = doubt.beside.iter().filter_map(|(setting, label)| {
+                let others = lint.beside.iter().filter_map(|(setting, label)| {
                     Some((self.spans.get(setting)?.value.clone(), plain(label)))
                 });
                 let others: Vec<_> = others.collect();
@@ -363,7 +361,7 @@ impl Page {
             }
             None => level.primary_title(title).element(Origin::path(self.name.as_str())),
         };
-        if let Some(remedy) = &doubt.remedy {
+        if let Some(remedy) = &lint.remedy {
             group = group.element(Level::HELP.message(plain(remedy)));
         }
         Renderer::plain().render(&[group])
@@ -421,19 +419,19 @@ impl Finding {
     /// The same, named by a setting above it, and without texts that may be from the file: what is
     /// quoted, and single words.
     fn below(mut self, setting: String) -> Self {
-        let found = &self.mistake.found;
+        let found = &self.error.found;
         let end = found.find(['"', '\'', '`']).unwrap_or(found.len());
         let words = found.get(..end).unwrap_or_default().trim_end();
-        self.mistake.found =
+        self.error.found =
             if words.contains(' ') { words.to_owned() } else { NOT_SHOWN.to_owned() };
-        self.mistake.setting = setting;
+        self.error.setting = setting;
         self.help = None;
         self
     }
 
     /// What was found where, and what was expected, if that is known.
     fn parts(&self) -> (String, String) {
-        let Mistake { setting, found, expected, .. } = &self.mistake;
+        let SettingError { setting, found, expected, .. } = &self.error;
         // Without `expected`, `found` is a whole sentence, of the TOML parser or of a guest.
         let syntax = matches!(self.mark, Mark::At(_));
         let sentence = syntax || setting.is_empty() || expected.is_empty() || found.is_empty();

@@ -63,7 +63,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     let snapshot = snapshot(notes, &mut embedded);
     embedded.finish();
 
-    // Read even when it is not in use, so that mistakes show before the switch.
+    // Read even when it is not in use, so that errors show before the switch.
     let redis = redis(&mut table, limiter.deadline, kind == Engine::Redis);
     table.finish();
     Store {
@@ -196,7 +196,8 @@ fn host_and_port(text: &str) -> Option<String> {
     (numbered && named).then(|| text.to_owned())
 }
 
-/// Without braces: they would put all keys on one slot, or let a client choose the slot.
+/// Reads a prefix without braces: they would put all keys on one slot, or let a client choose the
+/// slot.
 fn key_prefix(item: &Item<'_>) -> Option<String> {
     item.parsed(rows::KEY_PREFIX.expected(), |text| {
         let visible =

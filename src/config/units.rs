@@ -32,7 +32,7 @@ fn one_number_one_unit(text: &str, units: &[&str]) -> bool {
     unit.len() < text.len() && units.contains(&unit)
 }
 
-/// In the largest unit that leaves no remainder.
+/// Writes it in the largest unit that leaves no remainder.
 pub(super) fn show_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     let unit =
@@ -40,7 +40,7 @@ pub(super) fn show_duration(duration: Duration) -> String {
     unit.map_or_else(|| "0s".to_owned(), |(unit, unit_ms)| format!("{}{unit}", ms / unit_ms))
 }
 
-/// In the largest unit that leaves no remainder.
+/// Writes it in the largest unit that leaves no remainder.
 pub(super) fn show_size(bytes: u64) -> String {
     let unit = SIZE_UNITS
         .into_iter()

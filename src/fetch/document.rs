@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode, Uri};
 use http_body::Body as _;
 
 use super::{FETCH_TIME_MAX, FetchResult, Reply, Settings};
-use crate::telemetry::{Label as _, Metrics, Mistake};
+use crate::telemetry::{Label as _, Metrics, SettingError};
 use crate::upstream::{self, Cause, Ejection, Retry, Upstream};
 use crate::wire::{Body, BodyError, Request};
 
@@ -77,10 +77,10 @@ impl Document {
     ///
     /// # Errors
     /// An invalid URL (`url`), certificates that can't be used (`tls.ca`).
-    pub fn build(settings: &Settings) -> Result<Self, Vec<Mistake>> {
+    pub fn build(settings: &Settings) -> Result<Self, Vec<SettingError>> {
         let wrong = |expected: &str| {
             let found = format!("{:?}", strip_secrets(&settings.url));
-            vec![Mistake::new("url", found, expected)]
+            vec![SettingError::new("url", found, expected)]
         };
         let UrlParts { origin, authority, path, target } = place(&settings.url).map_err(wrong)?;
         let to = upstream::Settings {
@@ -96,9 +96,9 @@ impl Document {
         };
         // Its upstream metrics are discarded: fetches are counted instead.
         let upstream = Upstream::build(&to, &Metrics::new(1)).map_err(|found| {
-            let at_url = |mistake: Mistake| match mistake.setting.as_str() {
-                "endpoints[0]" => Mistake { setting: "url".to_owned(), ..mistake },
-                _ => mistake,
+            let at_url = |error: SettingError| match error.setting.as_str() {
+                "endpoints[0]" => SettingError { setting: "url".to_owned(), ..error },
+                _ => error,
             };
             found.into_iter().map(at_url).collect::<Vec<_>>()
         })?;
@@ -282,7 +282,7 @@ mod tests {
             ("https://me:secret@id.example.org/k", EXPECTED_OPEN),
         ] {
             let found = Document::build(&with(url)).unwrap_err();
-            let [Mistake { setting, expected: told, found, .. }] = &found[..] else {
+            let [SettingError { setting, expected: told, found, .. }] = &found[..] else {
                 panic!("{found:?}")
             };
             assert_eq!((setting.as_str(), told.as_str()), ("url", expected), "{url}");

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::telemetry::{CounterSet, Metrics, Mistake, labels, names};
+use crate::telemetry::{CounterSet, Metrics, SettingError, labels, names};
 use weir_tls::ClientTls;
 
 pub use document::{Document, FetchError};
@@ -216,17 +216,17 @@ impl fmt::Debug for Documents {
 /// [`FETCH_TIME_MAX`] at most.
 ///
 /// # Errors
-/// Mistakes in the settings; nothing is fetched then.
-pub fn now(all: &[Settings]) -> Result<Vec<(Document, Reply)>, Vec<Mistake>> {
-    let (mut documents, mut mistakes) = (Vec::new(), Vec::new());
+/// Errors in the settings; nothing is fetched then.
+pub fn now(all: &[Settings]) -> Result<Vec<(Document, Reply)>, Vec<SettingError>> {
+    let (mut documents, mut errors) = (Vec::new(), Vec::new());
     for settings in all {
         match Document::build(settings) {
             Ok(document) => documents.push(document),
-            Err(found) => mistakes.extend(found),
+            Err(found) => errors.extend(found),
         }
     }
-    if !mistakes.is_empty() {
-        return Err(mistakes);
+    if !errors.is_empty() {
+        return Err(errors);
     }
     let fetch = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::telemetry::{self, WORKERS_MAX};
 use recent::Recent;
 
-pub use top::{Happened, LimitName, Top, TopKey, TopKeys, TopOfLimit};
+pub use top::{KeyEvent, LimitName, Top, TopKey, TopKeys, TopOfLimit};
 
 /// One rejection is remembered for each so many refusals.
 const REJECTIONS_PART: usize = 4;

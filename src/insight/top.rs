@@ -68,7 +68,7 @@ struct Window {
 
 /// What happened to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened {
+pub enum KeyEvent {
     /// So many units were taken.
     Used(u64),
     /// It was refused once.
@@ -196,7 +196,7 @@ impl Top {
         limit: u128,
         name: impl FnOnce() -> LimitName,
         (key, text): (Digest, &str),
-        happened: Happened,
+        happened: KeyEvent,
     ) {
         let counted = (key, if self.keeps_texts { text } else { "" });
         let bounds = (self.keys_max, self.entries < WORKER_ENTRIES_MAX);
@@ -226,14 +226,14 @@ impl Limit {
     fn add(
         &mut self,
         (key, text): (Digest, &str),
-        happened: Happened,
+        happened: KeyEvent,
         (most, room): (usize, bool),
         seed: u64,
     ) -> usize {
         let [window, _] = &mut self.windows;
         let (sketch, units) = match happened {
-            Happened::Used(units) => (&mut window.used, units),
-            Happened::Refused => (&mut window.refused, 1),
+            KeyEvent::Used(units) => (&mut window.used, units),
+            KeyEvent::Refused => (&mut window.refused, 1),
         };
         let before = sketch.len();
         // A sketch that is empty gets an entry in any case, or its limit would not be seen.
@@ -457,7 +457,7 @@ mod tests {
             for worker in [&alone[0], &several[turn % WORKERS]] {
                 let mut top = worker.lock().unwrap();
                 top.turn(now);
-                top.count(1, || name("l"), (digest(key), &text), Happened::Used(1));
+                top.count(1, || name("l"), (digest(key), &text), KeyEvent::Used(1));
             }
         }
         is_right(&merged(&alone.each_ref(), now, None, 40), &truth);
@@ -481,15 +481,15 @@ mod tests {
             let of = found.limits.first().map(|of| (units(&of.used), units(&of.refused)));
             (found.since.as_secs() / 60, of)
         };
-        count(0, Happened::Used(3));
-        count(1, Happened::Refused);
+        count(0, KeyEvent::Used(3));
+        count(1, KeyEvent::Refused);
         assert_eq!(shown(4), (4, Some((3, 1))));
-        count(6, Happened::Used(4));
+        count(6, KeyEvent::Used(4));
         assert_eq!(shown(9), (9, Some((7, 1))), "two windows");
         assert_eq!(shown(11), (6, Some((4, 0))), "the first is over");
         assert_eq!(shown(30), (0, None), "nothing for long");
-        count(31, Happened::Used(3));
-        count(39, Happened::Used(4));
+        count(31, KeyEvent::Used(3));
+        count(39, KeyEvent::Used(4));
         assert_eq!(shown(39), (9, Some((7, 0))), "idle for almost two windows");
         assert_eq!(shown(43), (8, Some((4, 0))), "and the first of them is over");
         assert_eq!(shown(60), (0, None));
@@ -504,7 +504,7 @@ mod tests {
         for limit in 0..LIMITS_MAX + 10 {
             for key in 0..200 {
                 let name = || name(&limit.to_string());
-                all.count(limit as u128, name, (digest(key), ""), Happened::Used(1));
+                all.count(limit as u128, name, (digest(key), ""), KeyEvent::Used(1));
             }
         }
         assert_eq!((all.limits.len(), all.left_out), (LIMITS_MAX, 2_000));

@@ -15,7 +15,7 @@ use prost::Message as _;
 use super::buffer::Sampling;
 use super::schema::Exported;
 use super::settings::{Header, Settings};
-use crate::telemetry::{Label as _, Metrics, Mistake};
+use crate::telemetry::{Label as _, Metrics, SettingError};
 use crate::upstream::{self, Ejection, Retry, Upstream};
 use crate::wire::{Body, Request};
 
@@ -70,14 +70,14 @@ impl Collector {
     /// # Errors
     /// An invalid endpoint (`endpoint`), fields that can't be sent (`headers.NAME`,
     /// `headers_file.NAME`, `headers_env.NAME`), certificates that can't be used (`tls.key`).
-    pub fn build(settings: &Settings) -> Result<Self, Vec<Mistake>> {
-        let mut mistakes = Vec::new();
+    pub fn build(settings: &Settings) -> Result<Self, Vec<SettingError>> {
+        let mut errors = Vec::new();
         let place = place(&settings.endpoint).map_err(|expected| {
             let found = format!("{:?}", strip_user_info(&settings.endpoint));
-            mistakes.push(Mistake::new("endpoint", found, expected));
+            errors.push(SettingError::new("endpoint", found, expected));
         });
-        let fields = fields(&settings.headers, &mut mistakes);
-        let Ok((origin, authority, path)) = place else { return Err(mistakes) };
+        let fields = fields(&settings.headers, &mut errors);
+        let Ok((origin, authority, path)) = place else { return Err(errors) };
         let to = upstream::Settings {
             tls: settings.tls.clone(),
             connect: settings.timeout,
@@ -90,16 +90,16 @@ impl Collector {
         };
         // Its upstream metrics are discarded: exports are counted instead.
         let upstream = Upstream::build(&to, &Metrics::new(1)).map_err(|found| {
-            let at_endpoint = |mistake: Mistake| match mistake.setting.as_str() {
-                "endpoints[0]" => Mistake { setting: "endpoint".to_owned(), ..mistake },
-                _ => mistake,
+            let at_endpoint = |error: SettingError| match error.setting.as_str() {
+                "endpoints[0]" => SettingError { setting: "endpoint".to_owned(), ..error },
+                _ => error,
             };
-            mistakes.extend(found.into_iter().map(at_endpoint));
+            errors.extend(found.into_iter().map(at_endpoint));
         });
         let (Ok(upstream), Ok(host), true) =
-            (upstream, HeaderValue::try_from(authority), mistakes.is_empty())
+            (upstream, HeaderValue::try_from(authority), errors.is_empty())
         else {
-            return Err(mistakes);
+            return Err(errors);
         };
         let mut all = HeaderMap::from_iter([
             (HOST, host),
@@ -259,12 +259,12 @@ fn strip_user_info(endpoint: &str) -> String {
     }
 }
 
-fn fields(headers: &[Header], mistakes: &mut Vec<Mistake>) -> Vec<(HeaderName, HeaderValue)> {
+fn fields(headers: &[Header], errors: &mut Vec<SettingError>) -> Vec<(HeaderName, HeaderValue)> {
     let mut fields: Vec<(HeaderName, HeaderValue)> = Vec::new();
     for Header { key, name, value } in headers {
         let mut wrong = |found: String, expected: &str| {
-            let mistake = Mistake::new(format!("{key}.{name}"), found, expected);
-            mistakes.push(mistake.in_key());
+            let error = SettingError::new(format!("{key}.{name}"), found, expected);
+            errors.push(error.in_key());
         };
         let Ok(field) = HeaderName::try_from(name.as_str()) else {
             wrong(format!("the name {name:?}"), "the name of a header field");
@@ -297,7 +297,7 @@ mod tests {
         Settings { endpoint: endpoint.to_owned(), ..Settings::default() }
     }
 
-    fn mistakes(settings: &Settings) -> Vec<String> {
+    fn errors(settings: &Settings) -> Vec<String> {
         let found = Collector::build(settings).unwrap_err();
         found.iter().map(ToString::to_string).collect()
     }
@@ -318,12 +318,12 @@ mod tests {
     #[test]
     fn an_endpoint_that_is_none_is_an_error() {
         for endpoint in ["", "127.0.0.1:4318", "grpc://a:4317", "http://a/?x", "http://a:99999"] {
-            let found = mistakes(&with(endpoint));
+            let found = errors(&with(endpoint));
             assert!(found[0].starts_with("endpoint: found "), "{found:?}");
         }
-        let found = mistakes(&with("http://me:secret@a:4318"));
+        let found = errors(&with("http://me:secret@a:4318"));
         assert!(found[0].contains("***@a:4318") && !found[0].contains("secret"), "{found:?}");
-        let found = mistakes(&with("http://a:4318/v1/traces"));
+        let found = errors(&with("http://a:4318/v1/traces"));
         assert!(found[0].contains("which are appended"), "{found:?}");
     }
 
@@ -342,9 +342,9 @@ mod tests {
             header("X-B", "hidden"),
         ];
         let settings = Settings { headers, ..with("http://127.0.0.1:4318") };
-        let found = mistakes(&settings);
+        let found = errors(&settings);
         assert_eq!(found.len(), 4, "{found:?}");
-        assert!(found.iter().all(|mistake| mistake.starts_with("headers_file.")), "{found:?}");
+        assert!(found.iter().all(|error| error.starts_with("headers_file.")), "{found:?}");
         assert!(!format!("{found:?} {settings:?}").contains("hidden"));
     }
 

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use crate::clock;
 use crate::limit::{Ending, Grant, KeyDigest, Limiter};
 use crate::listen::Peer;
-use crate::plan::{Limit, Outcome};
+use crate::plan::{Limit, PlanOutcome};
 use crate::policy::{self, Decision};
 use crate::proxy::decide::content::ReadBody;
 use crate::proxy::decide::facts::RequestView;
@@ -28,7 +28,7 @@ use crate::proxy::receive::client::Client;
 use crate::proxy::receive::hop;
 use crate::proxy::receive::id::Id;
 use crate::proxy::receive::target::Target;
-use crate::proxy::record::kept::Kept;
+use crate::proxy::record::kept::KeptHead;
 use crate::proxy::record::remembered::{self, PackedFacts};
 use crate::proxy::record::trace::{self, TraceState};
 use crate::proxy::record::{access, measure};
@@ -59,7 +59,7 @@ pub(super) struct RequestContext {
     /// The check that was skipped to let it through: `Weir-Degraded`.
     pub(super) degraded: Option<&'static str>,
     pub(super) decision: Option<Arc<Decision>>,
-    pub(super) outcome: Option<Outcome>,
+    pub(super) outcome: Option<PlanOutcome>,
     pub(super) grant: Option<Grant>,
     /// The fields that the policy sets on the reply.
     pub(super) response_fields: PolicyFields,
@@ -86,7 +86,7 @@ pub(super) struct RequestContext {
     /// Whether the reply is an upstream's.
     pub(super) by_upstream: bool,
     /// What its policy said of it when it had ended, if anything.
-    pub(super) settled: Option<Box<settle::Settled>>,
+    pub(super) settled: Option<Box<settle::SettlementReport>>,
     /// What it uses, if its policy wants to know.
     pub(super) usage: Option<Box<Usage>>,
     /// Bytes of the request's body once it has ended. Only counted if something reads it.
@@ -94,7 +94,7 @@ pub(super) struct RequestContext {
     /// Set if the route limits the time for the whole request.
     pub(super) timeout: Option<Box<RequestTimeout>>,
     /// What the access line shows of its head and of its sending. The trace uses the latter.
-    pub(super) kept: Option<Box<Kept>>,
+    pub(super) kept: Option<Box<KeptHead>>,
     /// What its trace needs, if it is traced.
     pub(super) trace: Option<Box<TraceState>>,
     /// The digests of the keys of the limits that refused it, for the access log and the trace.
@@ -129,7 +129,7 @@ impl RequestTimeout {
 pub(super) const BYTES_UNKNOWN: u64 = u64::MAX;
 
 impl RequestContext {
-    /// For a request that has arrived.
+    /// The context of a request that has arrived.
     pub(super) fn begin(local: &LocalSnapshot, request: &Request, peer: &Peer) -> Box<Self> {
         let client = Client::of(&request.fields, peer, &local.snapshot().settings.trusted_proxies);
         let id = Id::of(&request.fields, client.trusted);
@@ -137,7 +137,7 @@ impl RequestContext {
         context.grpc = grpc::is_request(request);
         // All routes have the same settings of the access log.
         if context.route.access != Access::Off {
-            context.kept = Kept::of(local, request, peer);
+            context.kept = KeptHead::of(local, request, peer);
         }
         if let Some(sampling) = local.sampling() {
             trace::begin(&mut context, sampling, request);
@@ -155,7 +155,7 @@ impl RequestContext {
         }
     }
 
-    /// For a request whose head can't be read. Only its peer is known.
+    /// The context of a request whose head can't be read. Only its peer is known.
     pub(super) fn unreadable(local: &LocalSnapshot, peer: &Peer) -> Box<Self> {
         Self::new(
             local,
@@ -401,7 +401,7 @@ impl RequestContext {
     pub(super) fn tunnel_ended(
         mut self: Box<Self>,
         end: tunnel::TunnelEnd,
-        transferred: tunnel::Transferred,
+        transferred: tunnel::TransferredBytes,
     ) {
         let (ending, failure) = match end {
             tunnel::TunnelEnd::Closed => (Ending::Completed, None),
@@ -439,7 +439,7 @@ impl RequestContext {
     }
 
     /// The limits that were checked, and their outcome.
-    pub(super) fn limits(&self) -> Option<(&[Limit], &Outcome)> {
+    pub(super) fn limits(&self) -> Option<(&[Limit], &PlanOutcome)> {
         match &self.decision.as_ref()?.verdict {
             policy::Verdict::Check(plan) => Some((plan.limits(), self.outcome.as_ref()?)),
             policy::Verdict::Bypass | policy::Verdict::Deny(_) => None,

@@ -80,8 +80,8 @@ impl Live {
         Arc::new(Self { source, stamp, cut, observers })
     }
 
-    /// From now on, a request that ends before its reply does counts as cut by the shutdown, not as
-    /// given up by its client. Call it before closing connections.
+    /// Makes requests that end before their replies do count as cut by the shutdown, not as given
+    /// up by its client. Call it before closing connections.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
     }

@@ -42,7 +42,7 @@ use crate::wire::{self, Body, InterimFilter, Request, Response};
 use context::RequestContext;
 use decide::admit::Admission;
 use decide::{content, facts, settle, usage};
-use forward::exchange::{Exchange, Forwarded};
+use forward::exchange::{Exchange, UpstreamExchange};
 use forward::{trailers, tunnel};
 use live::LocalSnapshot;
 use receive::{hop, target};
@@ -52,8 +52,8 @@ use snapshot::{Action, DirectResponse, Route};
 
 pub use live::{Live, Observers, SnapshotSource};
 pub use record::account::{Account, LimitAccount};
-pub use record::remembered::{Explained, Insight, Remembered, ShownFact};
-pub use route::trie::{Unreached, UnreachedRoute};
+pub use record::remembered::{ExplainedRequest, Insight, RememberedRequest, ShownFact};
+pub use route::trie::{UnreachedCause, UnreachedRoute};
 pub use settings::{
     Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, Inspect, Oversized, PathParameters, Paths,
     Preflight, RefusalPage, Respond, Rewrite, RouteAction, RoutePolicy, RouteSettings, SecretField,
@@ -61,8 +61,8 @@ pub use settings::{
 };
 pub use snapshot::Snapshot;
 pub use trial::{
-    Ended, ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, Trial, TrialClient, TrialReply,
-    TrialRequest, UnderWay, Unusable,
+    AdmittedRequest, BodyEnding, DecidedReplay, InvalidRequest, PendingReplay, ReplayDecision,
+    ReplayReply, ReplayRequest, Trial, TrialClient, TrialReply, TrialRequest,
 };
 pub use verdict::{Cause, Rejection, Verdict};
 
@@ -100,7 +100,7 @@ impl Handler for Proxy {
 /// goes away.
 async fn handle(local: &LocalSnapshot, request: Request, peer: &Peer) -> Response {
     let mut context = RequestContext::begin(local, &request, peer);
-    match serve(local, request, peer, &mut context, &Forwarded).await {
+    match serve(local, request, peer, &mut context, &UpstreamExchange).await {
         Ok(reply) => context.stream(reply),
         Err(refusal) => context.refuse(&refusal),
     }

@@ -15,7 +15,7 @@ use crate::wire::Rate;
 /// One `[[routes]]`, with the objects that it names already built.
 #[derive(Clone, Debug)]
 pub struct RouteSettings {
-    /// For metrics and logs.
+    /// The name in metrics and logs.
     pub name: String,
     /// Exact host or `*.host`. `None` matches any.
     pub host: Option<String>,
@@ -293,7 +293,7 @@ pub enum PathParameters {
 /// The parts of `[server]` and `[log]` that concern requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Only these proxies are trusted in `X-Forwarded-For`.
+    /// Only these proxies are trusted in `X-UpstreamExchange-For`.
     pub trusted_proxies: Vec<ipnet::IpNet>,
     /// The names of the listeners, in the order of their numbers; none for a listener without one.
     pub listeners: Vec<Option<String>>,

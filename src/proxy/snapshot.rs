@@ -15,7 +15,7 @@ use crate::policy::Policy;
 use crate::proxy::decide::content::BodyReader;
 use crate::proxy::decide::facts::{FactQuery, Facts, RequestView, RouteTraits, wanted_of_bodies};
 use crate::proxy::forward::extras::{self, ReplyExtras, RequestExtras};
-use crate::proxy::forward::trailers::Touched;
+use crate::proxy::forward::trailers::ChangedFields;
 use crate::proxy::forward::tunnel::Upgrades;
 use crate::proxy::live::Observers;
 use crate::proxy::receive::target::Target;
@@ -25,13 +25,13 @@ use crate::proxy::record::tally::{NO_ROUTE, Tally};
 use crate::proxy::reply::Interim;
 use crate::proxy::reply::page::Page;
 use crate::proxy::reply::refusal::{Check, Refusal};
-use crate::proxy::route::routes::{Matcher, Unrouted};
+use crate::proxy::route::routes::{Matcher, RoutingError};
 use crate::proxy::route::tables::{Table, Tables};
 use crate::proxy::route::trie::{Match, Pattern, UnreachedRoute};
 use crate::proxy::settings::{
     self, EncodedSlash, FieldStyle, Inspect, Paths, Respond, RoutePolicy, RouteSettings, Settings,
 };
-use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics, Mistake};
+use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics, SettingError};
 use crate::upstream::Upstream;
 use crate::wire::{Fields, Known, Request};
 
@@ -48,7 +48,7 @@ pub struct Snapshot {
     tables: Tables,
     pub(super) limiter: Arc<Limiter>,
     table: Vec<Route>,
-    /// For requests that match no route.
+    /// The handle for requests that match no route.
     no_route: RouteHandle,
 }
 
@@ -61,14 +61,14 @@ pub(super) struct Route {
     pub(super) request_timeout: Option<Duration>,
     pub(super) extras: Option<Box<RequestExtras>>,
     /// The header fields that it changes or its policy reads.
-    pub(super) touched: Touched,
+    pub(super) touched: ChangedFields,
     pub(super) upgrades: Upgrades,
     /// Its path is spelt in the form in which routes are matched.
     is_folded: bool,
     handle: RouteHandle,
 }
 
-/// For the client whose escaped slash some upstreams would read as a slash.
+/// The message to a client whose escaped slash some upstreams would read as a slash.
 const ESCAPED_SLASH: &str =
     "the path has an escaped slash, and is another resource without the escape";
 
@@ -140,20 +140,19 @@ impl Snapshot {
     /// Builds the routes.
     ///
     /// # Errors
-    /// All mistakes: invalid paths, hosts, methods and statuses, and routes of which neither is
+    /// All errors: invalid paths, hosts, methods and statuses, and routes of which neither is
     /// more specific (settings `routes[0].path` ...).
     pub fn build(
         settings: Settings,
         routes: Vec<RouteSettings>,
         limiter: Arc<Limiter>,
         metrics: &Metrics,
-    ) -> Result<Self, Vec<Mistake>> {
+    ) -> Result<Self, Vec<SettingError>> {
         let differ = routes.iter().any(|route| !route.listeners.is_empty());
         let mut tables = Tables::new(settings.paths, &settings.listeners, differ);
         let mut table = Vec::with_capacity(routes.len());
-        let mut mistakes = Vec::new();
-        let pages: Arc<[Page]> =
-            extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
+        let mut errors = Vec::new();
+        let pages: Arc<[Page]> = extras::pages(&settings.refusals, "refusals", &mut errors).into();
         for (index, written) in routes.into_iter().enumerate() {
             let redirects = matches!(&written.action, settings::RouteAction::Respond(own) if (300..400).contains(&own.status));
             let matcher = Matcher {
@@ -169,13 +168,13 @@ impl Snapshot {
                     &pattern,
                     &pages,
                     (&settings, metrics),
-                    &mut mistakes,
+                    &mut errors,
                 )),
-                Err(mistake) => mistakes.push(mistake),
+                Err(error) => errors.push(error),
             }
         }
-        if !mistakes.is_empty() {
-            return Err(mistakes);
+        if !errors.is_empty() {
+            return Err(errors);
         }
         let no_route =
             RouteHandle::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
@@ -217,8 +216,8 @@ impl Snapshot {
     #[cold]
     fn agree(
         &self,
-        one: &Result<Match<'_>, Unrouted>,
-        other: &Result<Match<'_>, Unrouted>,
+        one: &Result<Match<'_>, RoutingError>,
+        other: &Result<Match<'_>, RoutingError>,
         paths: Paths,
     ) -> bool {
         match (one, other) {
@@ -239,8 +238,10 @@ impl Snapshot {
         &self,
         target: Target<'r>,
         request: &Request,
-    ) -> Result<Match<'r>, Unrouted> {
-        let Some(table) = self.tables.of(target.listener) else { return Err(Unrouted::NotFound) };
+    ) -> Result<Match<'r>, RoutingError> {
+        let Some(table) = self.tables.of(target.listener) else {
+            return Err(RoutingError::NotFound);
+        };
         let host = if table.know_hosts() { target.authority.host() } else { "" };
         let path = target.path;
         match table.find(host, path, &request.method) {
@@ -336,24 +337,23 @@ fn is_folded(path: &str) -> bool {
 }
 
 impl Route {
-    /// Mistakes are added to `mistakes`. The route is then never used.
+    /// Errors are added to `errors`. The route is then never used.
     fn build(
         index: usize,
         written: RouteSettings,
         pattern: &Pattern,
         pages: &Arc<[Page]>,
         (settings, metrics): (&Settings, &Metrics),
-        mistakes: &mut Vec<Mistake>,
+        errors: &mut Vec<SettingError>,
     ) -> Self {
         let at = format!("routes[{index}]");
-        let extras = RequestExtras::build(&written.extras, pattern, &at, mistakes);
-        let upgrades = Upgrades::build(&written.extras.upgrade, &format!("{at}.upgrade"), mistakes);
-        let reply_extras =
-            ReplyExtras::build(&written.extras, written.fields, pages, &at, mistakes);
+        let extras = RequestExtras::build(&written.extras, pattern, &at, errors);
+        let upgrades = Upgrades::build(&written.extras.upgrade, &format!("{at}.upgrade"), errors);
+        let reply_extras = ReplyExtras::build(&written.extras, written.fields, pages, &at, errors);
         let action = match written.action {
             settings::RouteAction::Upstream(upstream) => Action::Upstream(upstream),
             settings::RouteAction::Respond(own) => Action::Respond(Box::new(
-                DirectResponse::build(own, &format!("{at}.respond"), mistakes),
+                DirectResponse::build(own, &format!("{at}.respond"), errors),
             )),
         };
         let policy = written.policy.as_ref().map(|policy| PolicyScope {
@@ -367,7 +367,7 @@ impl Route {
         };
         let parameters: Vec<&String> = pattern.parameters().collect();
         let facts = written.policy.iter().flat_map(|policy| policy.policy.request_facts());
-        let touched = Touched::of(
+        let touched = ChangedFields::of(
             extras.iter().flat_map(|extras| extras.changed()),
             facts.map(String::as_str),
         );
@@ -395,15 +395,19 @@ impl Route {
 }
 
 impl DirectResponse {
-    fn build(written: Respond, at: &str, mistakes: &mut Vec<Mistake>) -> Self {
+    fn build(written: Respond, at: &str, errors: &mut Vec<SettingError>) -> Self {
         let Respond { status, body, content_type, headers } = written;
         let known = StatusCode::from_u16(status).ok().filter(|_| (200..600).contains(&status));
         if known.is_none() {
-            mistakes.push(Mistake::new(format!("{at}.status"), status.to_string(), "200 to 599"));
+            errors.push(SettingError::new(
+                format!("{at}.status"),
+                status.to_string(),
+                "200 to 599",
+            ));
         }
         let status = known.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         if matches!(status.as_u16(), 204 | 205 | 304) && !body.is_empty() {
-            mistakes.push(Mistake::new(
+            errors.push(SettingError::new(
                 format!("{at}.status"),
                 status.as_str(),
                 "a status whose answer may have a body, or no body",
@@ -411,7 +415,7 @@ impl DirectResponse {
         }
         let mut fields = Fields::new();
         let content_type = match content_type {
-            Some(written) => rules::content_type(&written, at, mistakes),
+            Some(written) => rules::content_type(&written, at, errors),
             None => {
                 (!body.is_empty()).then(|| HeaderValue::from_static("text/plain; charset=utf-8"))
             }
@@ -419,7 +423,7 @@ impl DirectResponse {
         if let Some(content_type) = content_type {
             fields.set(Known::ContentType, content_type);
         }
-        for (name, value) in rules::fields(&headers, &format!("{at}.headers"), false, mistakes) {
+        for (name, value) in rules::fields(&headers, &format!("{at}.headers"), false, errors) {
             fields.append(&name, value);
         }
         Self { status, fields, body }

@@ -66,7 +66,7 @@ labels! {
         Applied = "applied",
         /// What was built is what serves already.
         Unchanged = "unchanged",
-        /// A mistake: the old configuration serves on.
+        /// An error: the old configuration serves on.
         Refused = "refused",
     }
 }
@@ -77,7 +77,7 @@ pub struct BuildReport {
     /// What the reload led to.
     pub result: ReloadResult,
     /// What to watch from now on. Includes the files that a refused configuration names: the
-    /// mistake may be corrected there.
+    /// error may be corrected there.
     pub files: Vec<Watch>,
     /// The report for those who asked for this reload. Not read here.
     pub report: String,

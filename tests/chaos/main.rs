@@ -79,8 +79,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = match arguments(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
-        Err(mistake) => {
-            eprintln!("chaos: {mistake}");
+        Err(error) => {
+            eprintln!("chaos: {error}");
             return ExitCode::from(2);
         }
     };

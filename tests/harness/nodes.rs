@@ -10,8 +10,8 @@ use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{
-    Algorithm, Alignment, Calendar, Debt, FixedWindow, Gcra, Limit, OnStoreError, Outcome, Plan,
-    Quota, Rate, SlidingWindowLog, TokenBucket,
+    Algorithm, Alignment, Calendar, Debt, FixedWindow, Gcra, Limit, OnStoreError, Plan,
+    PlanOutcome, Quota, Rate, SlidingWindowLog, TokenBucket,
 };
 use weir::telemetry::Metrics;
 
@@ -70,7 +70,7 @@ impl Node {
     }
 
     /// Takes, and drops the grant, so that the charge stands.
-    pub async fn ask(&self, plan: &Arc<Plan>) -> Outcome {
+    pub async fn ask(&self, plan: &Arc<Plan>) -> PlanOutcome {
         match self.take(plan).await {
             Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
             Take::Unavailable(cause) => panic!("the store did not answer: {cause}"),

@@ -39,11 +39,11 @@ fn start(example: &Example, changes: &[(&str, &str)], upstream: &Upstream) -> We
     builder(example, &changed(example, changes), upstream).start()
 }
 
-/// Each mistake is reported with its setting and with the guest's text.
-fn refuses(example: &Example, changes: &[(&str, &str)], mistakes: &[(&str, &str)]) {
+/// Each error is reported with its setting and with the guest's text.
+fn refuses(example: &Example, changes: &[(&str, &str)], errors: &[(&str, &str)]) {
     let (code, output) = check(example, changes);
     assert_eq!(code, 78, "{output}");
-    for (setting, message) in mistakes {
+    for (setting, message) in errors {
         assert!(
             output.contains(setting) && output.contains(message),
             "{setting}, {message}: {output}"

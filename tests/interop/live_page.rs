@@ -120,8 +120,7 @@ fn numbers_move_under_load_and_a_bad_reload_is_seen_with_its_line() {
     let bad = text.replace("upstream = \"shop\"", "upstrem = \"<img src=x onerror=alert(1)>\"");
     weir.reload(&bad, "refused");
     let at = bad.lines().position(|line| line.contains("upstrem")).unwrap() + 1;
-    browser
-        .until("the mistake's line", &shows("#part-reloads .drawn", &format!("proxy.toml:{at}:")));
+    browser.until("the error's line", &shows("#part-reloads .drawn", &format!("proxy.toml:{at}:")));
     browser.until("its text", &shows("#part-reloads .drawn", "<img src=x onerror=alert(1)>"));
     browser.until("the mark below it", "[...document.querySelectorAll('.drawn .mark')].some((mark) => mark.textContent.includes('^^^'))");
     weir.reload(&text.replace("quota = 40", "quota = 50"), "applied");

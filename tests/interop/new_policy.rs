@@ -58,7 +58,7 @@ fn a_new_policy_builds_and_passes_its_tests_at_once() {
     let (code, told) = run("cargo", &policy, &["test"]);
     assert!(code == 0 && told.contains("1 passed"), "{told}");
 
-    // What a mistake in the code looks like.
+    // What an error in the code looks like.
     edit(&policy.join("src/lib.rs"), "format!(\"key:{key}\")", "format!(\"key:{}\", key.len())");
     let (_, told) = weir(&policy, &["policy", "test"]);
     assert!(told.contains("lib.rs is newer than the module: run `weir policy build`"), "{told}");

@@ -1,5 +1,5 @@
 //! The types that policy, limiter and proxy share: what a policy asks for ([`Plan`]) and the result
-//! ([`Outcome`]).
+//! ([`PlanOutcome`]).
 //!
 //! Plain data that is checked on construction: a [`Plan`] keeps every range below. It knows neither
 //! HTTP nor Wasm nor Redis.
@@ -13,7 +13,7 @@ mod text;
 
 pub use adjustment::{Adjustment, Change};
 pub use check::PlanError;
-pub use outcome::{LimitOutcome, Outcome};
+pub use outcome::{LimitOutcome, PlanOutcome};
 pub use reserved::{is_reserved_field, is_token, reserved_fields};
 pub use slot::Slot;
 pub use text::{algorithm_text, duration_text, wait_text};

@@ -4,7 +4,7 @@ use super::{Enforcement, Limit, OnStoreError};
 
 /// The limiter's answer for a whole plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct PlanOutcome {
     /// All enforced limits fitted and were charged, or were let through uncounted.
     pub admitted: bool,
     /// One for each limit, in the plan's order.
@@ -47,7 +47,7 @@ impl LimitOutcome {
     }
 }
 
-impl Outcome {
+impl PlanOutcome {
     /// Whether the request is admitted although an enforced limit could not be counted.
     #[must_use]
     #[inline]

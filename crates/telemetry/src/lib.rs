@@ -1,31 +1,31 @@
-//! What Weir reports to its operator: logs, metrics, mistakes in the configuration.
+//! What Weir reports to its operator: logs, metrics, errors in the configuration.
 //!
 //! All metrics are declared in [`names`]. A label's values are a closed set ([`Label`]) or come
 //! from the configuration; they are never a key, a path or a header's value. This module uses no
 //! other.
 
 mod credentials;
-mod doubt;
 mod exposition;
 mod fields;
 mod histogram;
 mod label;
+mod lint;
 mod log;
 mod metrics;
-mod mistake;
 pub mod names;
+mod setting_error;
 
 pub use credentials::{is_credentials_header, names_credentials};
-pub use doubt::{Doubt, DoubtKind};
 pub use fields::{ACCESS_HEADER, AccessField, AccessFields, AccessHeaders};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use label::{CounterSet, Label};
+pub use lint::{Lint, LintKind};
 pub use log::{Access, Format, Settings, access_line, apply, flush, start};
 pub use metrics::{
     Counter, Gauge, Measure, Metrics, Reading, SeriesValue, WORKERS_MAX, enter_worker, worker,
 };
-pub use mistake::Mistake;
 pub use names::Name;
+pub use setting_error::SettingError;
 
 /// The README's example runs.
 #[cfg(doctest)]

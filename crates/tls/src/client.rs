@@ -18,7 +18,7 @@ pub struct ClientTls {
     pub server_name: Option<String>,
 }
 
-/// A mistake in [`ClientTls`].
+/// An error in [`ClientTls`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientTlsError {
     /// What is wrong: `ca`, `certificate` or `key`; empty if it is the whole.
@@ -39,11 +39,11 @@ impl ClientTls {
     /// Reads certificates and keys. Names no application protocol.
     ///
     /// # Errors
-    /// All mistakes.
+    /// All errors.
     pub fn build(&self) -> Result<ClientConfig, Vec<ClientTlsError>> {
-        let mut mistakes = Vec::new();
+        let mut errors = Vec::new();
         let mut wrong = |part, found, expected| {
-            mistakes.push(ClientTlsError { part, found, expected });
+            errors.push(ClientTlsError { part, found, expected });
         };
         let roots = match &self.ca {
             Some(ca) => {
@@ -63,7 +63,7 @@ impl ClientTls {
             let key = key.map_err(|found| wrong("key", found, "a PEM file of a private key"));
             (certificate.unwrap_or_default(), key.ok())
         });
-        let Some(roots) = roots.ok().filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
+        let Some(roots) = roots.ok().filter(|_| errors.is_empty()) else { return Err(errors) };
         let unusable = |part, error: rustls::Error, expected| {
             vec![ClientTlsError { part, found: error.to_string(), expected }]
         };

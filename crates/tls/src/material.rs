@@ -35,7 +35,7 @@ impl Pem {
     /// All certificates of the file, in order.
     ///
     /// # Errors
-    /// A description for a [`Mistake`](str): no certificate, or broken PEM.
+    /// A description for a [`SettingError`](str): no certificate, or broken PEM.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
         let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match read {

@@ -261,7 +261,7 @@ fn charge(decision: &Decision, ending: Ending, adjustments: &[Adjustment], steps
             }
             Take::Refused(outcome) => {
                 assert_eq!(outcome.limits.len(), plan.limits().len());
-                limiter.nothing_taken(&scope, plan).settle(ending, adjustments);
+                limiter.empty_grant(&scope, plan).settle(ending, adjustments);
             }
             Take::Unavailable(cause) => panic!("{cause}: {plan:?}"),
         }

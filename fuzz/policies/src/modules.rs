@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use weir::policy::{
-    CacheFolder, Caps, Measured, Module, Policy, Runtime, RuntimeSettings, Settings,
+    CacheFolder, Caps, MeasuredNames, Module, Policy, Runtime, RuntimeSettings, Settings,
 };
 use weir::telemetry::Metrics;
 
@@ -38,7 +38,7 @@ fn settings(module: Module) -> Settings {
         isolated: false,
         config_json: LIMITS.into(),
         scripts: [].into(),
-        measured: Measured::default(),
+        measured: MeasuredNames::default(),
         caps: Caps::default(),
     }
 }

@@ -37,10 +37,10 @@ pub(crate) struct Api {
     pub(crate) form: Option<String>,
     /// Where a request refers to what the provider adds to its input.
     pub(crate) references: References,
-    input: Told,
+    input: UsageSources,
     /// Parts of the input that may have other prices.
     caches: Caches,
-    output: Told,
+    output: UsageSources,
     /// Where a reply tells its output so far, before it is complete.
     so_far: Vec<Reading>,
     /// Pointers to the texts of a reply.
@@ -75,15 +75,15 @@ pub(crate) struct Reading {
 
 /// Numbers in a reply that make one amount: the sum of the addends, each of which is the largest of
 /// the places where it may stand.
-pub(crate) type Told = Vec<Vec<Reading>>;
+pub(crate) type UsageSources = Vec<Vec<Reading>>;
 
 /// Where a reply tells which parts of the input were read from a cache or written to it.
 #[derive(Debug, Default)]
 struct Caches {
-    read: Told,
-    written: Told,
+    read: UsageSources,
+    written: UsageSources,
     /// What of that is kept for an hour.
-    written_1h: Told,
+    written_1h: UsageSources,
 }
 
 impl Caches {

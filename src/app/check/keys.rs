@@ -16,7 +16,7 @@ use crate::clock;
 use crate::config::Route;
 use crate::plan::{Algorithm, Enforcement};
 use crate::policy::{self, Decision, PlacedLimit, Policy, Verdict};
-use crate::telemetry::{Doubt, DoubtKind};
+use crate::telemetry::{Lint, LintKind};
 
 /// Time for one policy. A call may take as long as the policy's CPU time.
 const TIME_MAX: Duration = Duration::from_secs(2);
@@ -38,15 +38,15 @@ struct SampleRequest<'a> {
     chosen: Vec<&'a str>,
 }
 
-/// Doubts about the keys of a policy that decides for `routes`, below the policy's section.
-pub(super) fn doubts(
+/// Lints about the keys of a policy that decides for `routes`, below the policy's section.
+pub(super) fn lints(
     settings: &policy::Settings,
     policy: &Policy,
     routes: &[(usize, &Route)],
-) -> Vec<Doubt> {
+) -> Vec<Lint> {
     let facts: Vec<&str> = policy.request_facts().iter().map(String::as_str).collect();
     let until = clock::monotonic() + TIME_MAX;
-    let (mut told, mut doubts) = (BTreeSet::new(), Vec::new());
+    let (mut told, mut lints) = (BTreeSet::new(), Vec::new());
     let placed = settings.placed_limits();
     for scene in scenes(&choices(&facts), &settings.config_json, routes) {
         if clock::monotonic() > until {
@@ -54,19 +54,19 @@ pub(super) fn doubts(
         }
         let Some((limits, by)) = unbounded(policy, &facts, &scene, until) else { continue };
         if told.insert((limits.clone(), by.clone())) {
-            doubts.push(doubt(&limits, &by, &scene, &placed, settings));
+            lints.push(lint(&limits, &by, &scene, &placed, settings));
         }
     }
-    doubts
+    lints
 }
 
-fn doubt(
+fn lint(
     limits: &[String],
     by: &[&str],
     scene: &SampleRequest<'_>,
     placed: &[PlacedLimit],
     settings: &policy::Settings,
-) -> Doubt {
+) -> Lint {
     let quoted = |names: &[&str]| {
         names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" and ")
     };
@@ -87,7 +87,7 @@ fn doubt(
         Some(limit) => limit.setting.clone(),
         None => "config".to_owned(),
     };
-    Doubt::new(DoubtKind::UnboundedKey, setting, text).remedy(
+    Lint::new(LintKind::UnboundedKey, setting, text).remedy(
         "add a limit with `key = \"{client_ip}\"`, or have the value checked, as the policy plans does",
     )
 }

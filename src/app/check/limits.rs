@@ -8,15 +8,15 @@ use crate::config::{Route, RouteAction, setting};
 use crate::engine;
 use crate::plan::Algorithm;
 use crate::policy::{self, PlacedLimit};
-use crate::telemetry::{Doubt, DoubtKind};
+use crate::telemetry::{Lint, LintKind};
 
-/// Doubts about the limits of the policy in `section`, which decides for `routes`.
-pub(super) fn doubts(
+/// Lints about the limits of the policy in `section`, which decides for `routes`.
+pub(super) fn lints(
     built: &ConfigBuild,
     settings: &policy::Settings,
     section: &str,
     routes: &[(usize, &Route)],
-) -> Vec<Doubt> {
+) -> Vec<Lint> {
     let placed = settings.placed_limits();
     let each = placed.iter().flat_map(|limit| {
         let at = format!("{section}.{}", limit.setting);
@@ -40,30 +40,30 @@ fn delays(
     at: &str,
     max_delay_ms: u64,
     routes: &[(usize, &Route)],
-) -> Vec<Doubt> {
+) -> Vec<Lint> {
     let (name, at) = (&limit.name, format!("{at}.max_delay"));
     if built.limiter_settings.waiting_max == 0 {
         let text = format!("no request will ever wait in `{name}`: `waiting_per_worker` is 0");
-        let doubt = Doubt::new(DoubtKind::NoDelay, at, text)
+        let lint = Lint::new(LintKind::NoDelay, at, text)
             .beside(setting::WAITING, "nothing may wait")
             .remedy("raise server.limits.waiting_per_worker, or choose gcra, which never delays");
-        return vec![doubt];
+        return vec![lint];
     }
     let ended = routes.iter().filter_map(|(index, route)| {
         let timeout_ms = route.request_timeout?.as_millis();
         (timeout_ms <= u128::from(max_delay_ms)).then_some((index, route, timeout_ms))
     });
-    let doubt = |(index, route, timeout_ms): (&usize, &&Route, u128)| {
+    let lint = |(index, route, timeout_ms): (&usize, &&Route, u128)| {
         let text = format!(
             "a request may wait {max_delay_ms} ms in `{name}`, and the route `{}` gives it \
              {timeout_ms} ms in all: it is charged, waits, and gets 504",
             route.name
         );
-        Doubt::new(DoubtKind::LongDelay, at.clone(), text)
+        Lint::new(LintKind::LongDelay, at.clone(), text)
             .beside(setting::route_timeout(*index), "the whole request has this time")
             .remedy("shorten `max_delay`, or raise the route's timeout")
     };
-    ended.map(doubt).collect()
+    ended.map(lint).collect()
 }
 
 /// A limit that allows more in flight than the upstreams take from this process. With a store that
@@ -74,7 +74,7 @@ fn in_flight(
     at: &str,
     amount: u64,
     routes: &[(usize, &Route)],
-) -> Option<Doubt> {
+) -> Option<Lint> {
     if !matches!(built.engine_settings, engine::Settings::Embedded(_)) || routes.is_empty() {
         return None;
     }
@@ -94,8 +94,8 @@ fn in_flight(
          upstream takes {room}; further ones get 503",
         limit.name, built.workers
     );
-    let doubt = Doubt::new(DoubtKind::UselessLimit, format!("{at}.quota"), text)
+    let lint = Lint::new(LintKind::UselessLimit, format!("{at}.quota"), text)
         .beside(setting::requests_per_worker(first), "each worker sends at most this many")
         .remedy("lower the quota, or raise requests_per_worker");
-    Some(doubt)
+    Some(lint)
 }

@@ -1,15 +1,15 @@
 //! Listeners that ask for no certificate, and serve what another one serves only to clients that
-//! have one, as doubts.
+//! have one, as lints.
 
 use super::names;
 use crate::config::{Route, RouteAction, setting};
 use crate::listen::Settings;
-use crate::telemetry::{Doubt, DoubtKind};
+use crate::telemetry::{Lint, LintKind};
 
-/// One doubt for each listener that doesn't require certificates, if another one does and routes
+/// One lint for each listener that doesn't require certificates, if another one does and routes
 /// are on both. Routes that answer by themselves, such as those that redirect to `https`, don't
 /// matter.
-pub(super) fn doubts(listeners: &[Settings], routes: &[Route]) -> Vec<Doubt> {
+pub(super) fn lints(listeners: &[Settings], routes: &[Route]) -> Vec<Lint> {
     let requires = |one: &Settings| one.clients.as_ref().is_some_and(|clients| clients.required);
     let is_on = |route: &Route, one: &Settings| {
         route.listeners.is_empty()
@@ -31,9 +31,9 @@ pub(super) fn doubts(listeners: &[Settings], routes: &[Route]) -> Vec<Doubt> {
             "clients need no certificate here, and reach {}, for which another listener requires one",
             names(&on_both)
         );
-        let doubt = Doubt::new(DoubtKind::OpenListener, setting::listener(index), text);
-        let doubt = doubt.beside(setting::listener(beside?), "this listener requires one");
-        Some(doubt.remedy("give listeners a `name`, and write on which `listeners` a route is"))
+        let lint = Lint::new(LintKind::OpenListener, setting::listener(index), text);
+        let lint = lint.beside(setting::listener(beside?), "this listener requires one");
+        Some(lint.remedy("give listeners a `name`, and write on which `listeners` a route is"))
     })
     .collect()
 }

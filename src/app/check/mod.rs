@@ -18,25 +18,25 @@ use std::sync::Arc;
 use super::build::{Builder, ConfigBuild};
 use super::reach::{self, ReachResult};
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes, Route, Warning};
+use crate::config::{Config, ConfigErrors, Route, Warning};
 use crate::policy::{self, Module, Policy};
 use crate::proxy::Snapshot;
-use crate::telemetry::{Doubt, Metrics};
+use crate::telemetry::{Lint, Metrics};
 
 /// Builds everything that `config` names, guests included, and drops it again. Returns what is
 /// allowed but probably not meant.
 ///
 /// # Errors
-/// All mistakes of all modules.
-pub fn check(config: Config) -> Result<Vec<Warning>, Mistakes> {
+/// All errors of all modules.
+pub fn check(config: Config) -> Result<Vec<Warning>, ConfigErrors> {
     build(config).map(|(_, warnings)| warnings)
 }
 
 /// Like [`check`], and then asks the store and the upstreams whether they can be reached.
 ///
 /// # Errors
-/// All mistakes of all modules; nothing is asked then.
-pub fn check_and_reach(config: Config) -> Result<(Vec<Warning>, Vec<ReachResult>), Mistakes> {
+/// All errors of all modules; nothing is asked then.
+pub fn check_and_reach(config: Config) -> Result<(Vec<Warning>, Vec<ReachResult>), ConfigErrors> {
     let (built, warnings) = build(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let reached = match runtime {
@@ -48,35 +48,35 @@ pub fn check_and_reach(config: Config) -> Result<(Vec<Warning>, Vec<ReachResult>
     Ok((warnings, reached))
 }
 
-fn build(config: Config) -> Result<(ConfigBuild, Vec<Warning>), Mistakes> {
+fn build(config: Config) -> Result<(ConfigBuild, Vec<Warning>), ConfigErrors> {
     let builder = Builder::new(Metrics::new(1), Clock::system(), &config.policy_runtime)
-        .map_err(|mistake| config.source.locate(&[mistake]))?;
+        .map_err(|error| config.source.locate(&[error]))?;
     let source = Arc::clone(&config.source);
     let (built, snapshot) = builder.build(config, None)?;
     let mut warnings = built.warnings.clone();
-    warnings.extend(doubts(&built, &snapshot).iter().map(|doubt| source.warn(doubt)));
+    warnings.extend(lints(&built, &snapshot).iter().map(|lint| source.warn(lint)));
     Ok((built, warnings))
 }
 
-fn doubts(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Doubt> {
-    let mut doubts = routes::doubts(built, snapshot);
-    doubts.extend(listeners::doubts(&built.listeners, &built.routes));
+fn lints(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Lint> {
+    let mut lints = routes::lints(built, snapshot);
+    lints.extend(listeners::lints(&built.listeners, &built.routes));
     let mut policies: Vec<_> = built.policies.iter().collect();
     policies.sort_unstable_by_key(|(name, _)| *name);
     for (name, (settings, policy)) in policies {
         let section = crate::config::setting::policy(name);
         let routes = routes_of(built, name);
-        let under = |doubt: Doubt| doubt.under(&section);
-        let of_limits = settings.limit_doubts().into_iter();
-        let of_limits = of_limits.filter(|doubt| is_confirmed(doubt, settings, policy, &routes));
-        doubts.extend(of_limits.map(under));
-        doubts.extend(limits::doubts(built, settings, &section, &routes));
-        doubts.extend(keys::doubts(settings, policy, &routes).into_iter().map(under));
+        let under = |lint: Lint| lint.under(&section);
+        let of_limits = settings.limit_lints().into_iter();
+        let of_limits = of_limits.filter(|lint| is_confirmed(lint, settings, policy, &routes));
+        lints.extend(of_limits.map(under));
+        lints.extend(limits::lints(built, settings, &section, &routes));
+        lints.extend(keys::lints(settings, policy, &routes).into_iter().map(under));
     }
-    doubts
+    lints
 }
 
-/// Routes that a doubt names or shows, at most.
+/// Routes that a lint names or shows, at most.
 const SHOWN_MAX: usize = 4;
 
 /// Some of these names, in a sentence.
@@ -95,7 +95,7 @@ fn names(all: &[&str]) -> String {
 const AS_WRITTEN: [&str; 5] = ["client-ip", "keyed", "plans", "graphql-cost", "llm-budget"];
 
 fn is_confirmed(
-    doubt: &Doubt,
+    lint: &Lint,
     settings: &policy::Settings,
     policy: &Policy,
     routes: &[(usize, &Route)],
@@ -108,8 +108,8 @@ fn is_confirmed(
         let (limit, _) = setting.rsplit_once('.')?;
         placed.iter().find(|placed| placed.setting == limit).map(|placed| placed.name.as_str())
     };
-    let other = doubt.beside.first().and_then(|(setting, _)| name_at(setting));
-    let names = name_at(&doubt.setting).zip(other);
+    let other = lint.beside.first().and_then(|(setting, _)| name_at(setting));
+    let names = name_at(&lint.setting).zip(other);
     names
         .is_some_and(|(one, other)| keys::are_charged_alike(settings, policy, routes, [one, other]))
 }

@@ -12,8 +12,8 @@ const ROUTE: &str = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p
 
 fn warnings(text: &str) -> Vec<Warning> {
     let config = Config::parse(text, Path::new("proxy.toml"));
-    let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
-    check(config).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+    check(config).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// The warnings about a policy that decides for all requests.
@@ -58,7 +58,7 @@ fn a_route_that_others_hide_is_shown_with_them() {
         "---- this route is more specific",
         "help: remove it",
     ] {
-        assert!(found[0].picture.contains(part), "{part}\n{}", found[0].picture);
+        assert!(found[0].rendering.contains(part), "{part}\n{}", found[0].rendering);
     }
     let short = format!(
         "server.limits.uri_bytes = \"1KiB\"\n{API}{}",
@@ -66,7 +66,7 @@ fn a_route_that_others_hide_is_shown_with_them() {
     );
     let found = warnings(&short);
     assert_eq!(names(&found), ["hidden-route"]);
-    assert!(found[0].picture.contains("this is the maximum"), "{}", found[0].picture);
+    assert!(found[0].rendering.contains("this is the maximum"), "{}", found[0].rendering);
 }
 
 /// The warnings about two listeners, of which the first requires certificates.
@@ -86,8 +86,8 @@ fn about_listeners(second: &str, routes: &[&str]) -> Vec<Warning> {
         routes.iter().map(|route| format!("[[routes]]\n{route}\n")).collect::<String>()
     );
     let config = Config::parse(&text, &folder.path().join("proxy.toml"));
-    let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
-    let all = check(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+    let all = check(config).unwrap_or_else(|errors| panic!("{errors}"));
     all.into_iter().filter(|warning| warning.name == "open-listener").collect()
 }
 
@@ -99,9 +99,9 @@ fn a_listener_that_walks_round_the_certificates_of_another_is_reported() {
     {
         let found = about_listeners(second, &[all]);
         assert_eq!(names(&found), ["open-listener"], "{second}");
-        let picture = &found[0].picture;
+        let excerpt = &found[0].rendering;
         for part in ["reach `all`", "this listener requires one", "help: give listeners a `name`"] {
-            assert!(picture.contains(part), "{part}\n{picture}");
+            assert!(excerpt.contains(part), "{part}\n{excerpt}");
         }
     }
     let on = |listener: &str| format!("{all}\nlisteners = [\"{listener}\"]");
@@ -139,7 +139,7 @@ fn a_key_that_only_the_client_chooses_is_reported() {
         let found = about(&keyed(keys));
         assert_eq!(names(&found), ["unbounded-key"], "{keys:?}: {found:#?}");
         assert!(found[0].text.contains(by), "{by}: {}", found[0]);
-        assert!(found[0].picture.contains("^^^"), "{}", found[0].picture);
+        assert!(found[0].rendering.contains("^^^"), "{}", found[0].rendering);
     }
 }
 
@@ -201,7 +201,7 @@ fn contradicting_limits_are_reported_with_both_lines() {
                 same key and refuses first; ";
     assert!(found[0].to_string().starts_with(text), "{}", found[0]);
     for part in [" 8 | quota = 100", "14 | quota = 20", "-- this limit is stricter"] {
-        assert!(found[0].picture.contains(part), "{part}\n{}", found[0].picture);
+        assert!(found[0].rendering.contains(part), "{part}\n{}", found[0].rendering);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the live page shows of reloads: what each changed, or its mistakes as they are drawn in the
+//! What the live page shows of reloads: what each changed, or its errors as they are drawn in the
 //! log.
 
 use std::fmt::Write as _;
@@ -36,7 +36,7 @@ pub(super) fn item(record: &Record) -> String {
         }
         ReloadEnd::Refused { count, text, .. } => {
             let plural = if *count == 1 { "" } else { "s" };
-            let badge = badge(Severity::Bad, &format!("refused: {count} mistake{plural}"));
+            let badge = badge(Severity::Bad, &format!("refused: {count} error{plural}"));
             (badge, drawn(text))
         }
     };
@@ -47,7 +47,7 @@ pub(super) fn item(record: &Record) -> String {
     )
 }
 
-/// Mistakes as they are drawn for the log: the marks below a line get a class of their own.
+/// Errors as they are drawn for the log: the marks below a line get a class of their own.
 fn drawn(text: &str) -> String {
     let mut out = String::from("<pre class=\"drawn\" tabindex=\"0\">");
     for line in text.trim_end().lines() {
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn an_error_is_drawn_with_its_marks() {
-        let text = "error: unknown <key>\n --> a.toml:2:1\n  |\n2 | quta = 5\n  | ^^^^ did you mean `quota`?\n\na.toml: 1 mistake";
+        let text = "error: unknown <key>\n --> a.toml:2:1\n  |\n2 | quta = 5\n  | ^^^^ did you mean `quota`?\n\na.toml: 1 error";
         let html = drawn(text);
         for line in [
             "<span class=\"title\">error: unknown &lt;key&gt;</span>",

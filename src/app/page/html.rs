@@ -135,7 +135,7 @@ pub(super) fn badge(mood: Severity, text: &str) -> String {
     let mood = match mood {
         Severity::Good => "good",
         Severity::Bad => "bad",
-        Severity::Doubtful => "doubtful",
+        Severity::Doubtful => "warning",
         Severity::Neutral => "neutral",
     };
     format!("<span class=\"badge {mood}\">{}</span>", escaped(text))

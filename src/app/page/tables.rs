@@ -311,8 +311,8 @@ mod tests {
     fn a_certificate_that_expires_soon_is_marked() {
         for (days, expected) in [
             (-1, "bad\">expired"),
-            (0, "doubtful\">expires in 0 days"),
-            (20, "doubtful\">expires in 20 days"),
+            (0, "warning\">expires in 0 days"),
+            (20, "warning\">expires in 20 days"),
             (21, "good\">21 days left"),
         ] {
             assert_eq!(validity(days), format!("<span class=\"badge {expected}</span>"));

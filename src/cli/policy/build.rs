@@ -81,7 +81,8 @@ fn load(file: &Path, module: &Path) -> Result<String, ExitCode> {
         ExitCode::from(EXIT_DIFFERENT)
     };
     let bytes = fs::read(file).map_err(|error| failed(error.to_string()))?;
-    policy::load(&bytes, proxy::fact_names()).map_err(|mistake| failed(mistake.to_string()))?;
+    policy::load(&bytes, proxy::fact_names())
+        .map_err(|setting_error| failed(setting_error.to_string()))?;
     Ok(format!(
         "{}: {} (without a {REQUESTS} that configures it, nothing more is known)\n",
         module.display(),

@@ -99,14 +99,14 @@ pub(super) fn load(named: &str, config: Option<&Path>) -> Result<LoadedPolicy, E
     let beside = beside.filter(|path| is_module && path.exists());
     let (config, start_us, example) = match (config, beside) {
         (Some(path), _) if !is_requests(path) => {
-            let config = app::load(path).map_err(|mistakes| wrong_file(&mistakes))?;
+            let config = app::load(path).map_err(|errors| wrong_file(&errors))?;
             (config, clock::Clock::system().wall_us(), None)
         }
         (Some(path), _) => read_requests(path, None)?,
         (None, Some(path)) => read_requests(&path, None)?,
         (None, None) => {
             let config =
-                config::policy_alone(named, is_module).map_err(|mistakes| wrong_file(&mistakes))?;
+                config::policy_alone(named, is_module).map_err(|errors| wrong_file(&errors))?;
             (config, clock::Clock::system().wall_us(), None)
         }
     };
@@ -139,8 +139,7 @@ fn of(
             names.join(", ")
         )));
     };
-    let simulation =
-        Simulation::build(config, start_us).map_err(|mistakes| wrong_file(&mistakes))?;
+    let simulation = Simulation::build(config, start_us).map_err(|errors| wrong_file(&errors))?;
     Ok(LoadedPolicy { simulation, settings, example })
 }
 
@@ -152,7 +151,7 @@ fn read_requests(path: &Path, instead: Option<[&Path; 2]>) -> Result<ExampleFile
         Some(instead) => Requests::load_instead(path, instead),
         None => Requests::load(path),
     };
-    let requests = requests.map_err(|mistakes| wrong_file(&mistakes))?;
+    let requests = requests.map_err(|errors| wrong_file(&errors))?;
     let first = requests.entries.into_iter().next().map(|entry| entry.request);
     Ok((requests.config, requests.start_us, first))
 }

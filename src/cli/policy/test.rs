@@ -35,8 +35,8 @@ pub(super) fn run(files: &[PathBuf], explain: bool) -> ExitCode {
         };
         let requests = match Requests::load(&file) {
             Ok(requests) => requests,
-            Err(mistakes) => {
-                wrong_file(&mistakes);
+            Err(errors) => {
+                wrong_file(&errors);
                 failed = true;
                 continue;
             }
@@ -60,8 +60,8 @@ fn test(file: &Path, requests: Requests, explain: bool) -> Result<bool, ()> {
         errln!("warning: {} is newer than the module: run `weir policy build`", newer.display());
     }
     app::start_quiet_log();
-    let mut simulation = Simulation::build(config, start_us).map_err(|mistakes| {
-        wrong_file(&mistakes);
+    let mut simulation = Simulation::build(config, start_us).map_err(|errors| {
+        wrong_file(&errors);
     })?;
     simulation.warnings().iter().for_each(|warning| errln!("warning: {warning}"));
     let tested = run_all(&mut simulation, &entries, explain).map_err(|message| {

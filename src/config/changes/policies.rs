@@ -13,8 +13,8 @@ use toml::de::DeTable;
 use super::super::reader::join;
 use super::super::setting;
 use super::{
-    ADDED, CHANGED, Change, Counting, Effect, Outline, REMOVED, VALUE_CHARS_MAX, add_text, both,
-    shortened,
+    ADDED, CHANGED, Change, CounterIdentity, Effect, Outline, REMOVED, VALUE_CHARS_MAX, add_text,
+    both, shortened,
 };
 use crate::policy::{self, ListedLimit, Module};
 
@@ -102,8 +102,8 @@ pub(super) fn compare(before: &Outline, after: &Outline, found: &mut Vec<Change>
 
 /// Compares configurations of policies.
 struct Limits<'a> {
-    before: &'a Counting,
-    after: &'a Counting,
+    before: &'a CounterIdentity,
+    after: &'a CounterIdentity,
 }
 
 impl Limits<'_> {

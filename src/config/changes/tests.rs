@@ -47,7 +47,7 @@ request_headers.set = { Authorization = "Bearer hunter2" }
 
 fn outline(text: &str) -> Outline {
     let config = Config::parse(text, Path::new("proxy.toml"));
-    config.unwrap_or_else(|mistakes| panic!("{mistakes}")).outline
+    config.unwrap_or_else(|errors| panic!("{errors}")).outline
 }
 
 /// The lines of what `replaced` changes in `BASE`.
@@ -195,7 +195,7 @@ fn a_secret_a_store_a_script_and_a_lease_are_named_with_what_they_do_to_counters
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let load = || {
         Config::load(&folder.path().join("proxy.toml"))
-            .unwrap_or_else(|mistakes| panic!("{mistakes}"))
+            .unwrap_or_else(|errors| panic!("{errors}"))
             .outline
     };
     let text = BASE
@@ -307,7 +307,7 @@ fn files_are_named_by_their_settings_and_modules_by_their_digests() {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let load = || {
         Config::load(&folder.path().join("proxy.toml"))
-            .unwrap_or_else(|mistakes| panic!("{mistakes}"))
+            .unwrap_or_else(|errors| panic!("{errors}"))
             .outline
     };
     let text = BASE

@@ -47,7 +47,7 @@ impl Default for Tree {
 }
 
 /// What is known of the file beside its text.
-struct Known<'a> {
+struct FileFacts<'a> {
     /// The names of all routes, in the file's order: they need not be written.
     routes: &'a [&'a str],
     files: HashMap<String, Watch>,
@@ -55,7 +55,7 @@ struct Known<'a> {
 
 impl Tree {
     pub(super) fn new(root: &DeTable<'_>, routes: &[&str], files: HashMap<String, Watch>) -> Self {
-        Self(table(root, "", &Known { routes, files }, 0))
+        Self(table(root, "", &FileFacts { routes, files }, 0))
     }
 
     /// Adds the sections that are the same on all proxies that count together.
@@ -95,7 +95,7 @@ impl Node {
     }
 }
 
-fn table(table: &DeTable<'_>, at: &str, known: &Known<'_>, depth: usize) -> Node {
+fn table(table: &DeTable<'_>, at: &str, known: &FileFacts<'_>, depth: usize) -> Node {
     let policy = at.strip_prefix(setting::POLICIES).and_then(|rest| rest.strip_prefix('.'));
     let of_policy = policy.is_some() && depth == 2;
     let members = table
@@ -110,7 +110,7 @@ fn table(table: &DeTable<'_>, at: &str, known: &Known<'_>, depth: usize) -> Node
     Node::Table(members.map(node).collect())
 }
 
-fn node(value: &DeValue<'_>, at: &str, known: &Known<'_>, depth: usize) -> Node {
+fn node(value: &DeValue<'_>, at: &str, known: &FileFacts<'_>, depth: usize) -> Node {
     match value {
         DeValue::Table(members) if depth < DEPTH_MAX => table(members, at, known, depth),
         DeValue::Array(elements)
@@ -136,7 +136,7 @@ fn node(value: &DeValue<'_>, at: &str, known: &Known<'_>, depth: usize) -> Node 
 }
 
 /// What tells the elements of a list apart: their names or addresses, or else their positions.
-fn identities(tables: &[&DeTable<'_>], at: &str, known: &Known<'_>) -> Vec<Box<str>> {
+fn identities(tables: &[&DeTable<'_>], at: &str, known: &FileFacts<'_>) -> Vec<Box<str>> {
     if at == setting::ROUTES && known.routes.len() == tables.len() {
         return known.routes.iter().map(|name| Box::from(*name)).collect();
     }

@@ -1,4 +1,4 @@
-//! Data files of a policy: what becomes of them, and where their mistakes are reported.
+//! Data files of a policy: what becomes of them, and where their errors are reported.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,11 +22,11 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    fn parse(&self, text: &str) -> Result<Config, Mistakes> {
+    fn parse(&self, text: &str) -> Result<Config, ConfigErrors> {
         Config::parse(text, &self.path("proxy.toml"))
     }
 
-    /// The mistakes' text, with the folder's path left out.
+    /// The errors' text, with the folder's path left out.
     fn wrong(&self, text: &str) -> String {
         let text = self.parse(text).expect_err(text).text;
         text.replace(&format!("{}/", self.0.path().display()), "")
@@ -40,7 +40,7 @@ fn a_files_content_becomes_a_member_of_the_configuration_and_the_file_is_watched
         ("list.json", "[{\"name\": \"x\"}]"),
     ]);
     let text = PLANS.replace("customers.toml\"", "customers.toml\", limits = \"list.json\"");
-    let config = folder.parse(&text).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = folder.parse(&text).unwrap_or_else(|errors| panic!("{errors}"));
     let expected =
         r#"{"assign":{"a":"gold","b.c":{"x":[1]}},"default_plan":"free","limits":[{"name":"x"}]}"#;
     assert_eq!(&*config.policies[0].config_json, expected);
@@ -52,9 +52,10 @@ fn a_files_content_becomes_a_member_of_the_configuration_and_the_file_is_watched
 fn an_error_that_a_guest_finds_is_reported_with_that_file_and_its_line() {
     let folder =
         Folder::with(&[("customers.toml", "# ours\na = \"gold\"\n\n\"b.c\" = \"silver\"\n")]);
-    let config = folder.parse(PLANS).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-    let at =
-        |setting: &str| Mistake::new(format!("policies.p.config{setting}"), "one thing", "another");
+    let config = folder.parse(PLANS).unwrap_or_else(|errors| panic!("{errors}"));
+    let at = |setting: &str| {
+        SettingError::new(format!("policies.p.config{setting}"), "one thing", "another")
+    };
     let located = config.source.locate(&[
         at(".assign.b.c"),
         at(".assign.absent"),
@@ -65,7 +66,7 @@ fn an_error_that_a_guest_finds_is_reported_with_that_file_and_its_line() {
     let shown = located.text.replace(&format!("{}/", folder.0.path().display()), "");
     let places: Vec<&str> =
         shown.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")).collect();
-    // In the order of the files; mistakes without a position in theirs come last.
+    // In the order of the files; errors without a position in theirs come last.
     assert_eq!(
         places,
         [
@@ -86,7 +87,7 @@ fn an_error_that_a_guest_finds_is_reported_with_that_file_and_its_line() {
         !shown.contains("silver") && !shown.contains("b.c") && !shown.contains("ours"),
         "{shown}"
     );
-    assert!(shown.ends_with("proxy.toml: 5 mistakes"), "{shown}");
+    assert!(shown.ends_with("proxy.toml: 5 errors"), "{shown}");
 }
 
 #[test]
@@ -104,12 +105,12 @@ fn a_key_in_place_of_its_digest_is_not_shown() {
         ("unused", &file, &inline, "proxy.toml:5:"),
     ] {
         let folder = Folder::with(&[(name, file)]);
-        let config = folder.parse(text).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let config = folder.parse(text).unwrap_or_else(|errors| panic!("{errors}"));
         let setting = format!("policies.p.config.assign.{key}");
         let found = [
-            Mistake::new(&setting, "the key of 18 characters, which is no digest", "a digest")
+            SettingError::new(&setting, "the key of 18 characters, which is no digest", "a digest")
                 .in_key(),
-            Mistake::new(&setting, format!("{key:?}"), "a digest"),
+            SettingError::new(&setting, format!("{key:?}"), "a digest"),
         ];
         let located = config.source.locate(&found);
         let all = format!("{}{:?}", located.text, located.each);
@@ -123,8 +124,9 @@ fn a_json_file_has_lines_too() {
     let json = PLANS.replace("customers.toml", "customers.json");
     let text = "{\n  \"a\": \"gold\",\n  \"b.c\": [\"x\",\n    \"silver\"]\n}\n";
     let folder = Folder::with(&[("customers.json", text)]);
-    let config = folder.parse(&json).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-    let at = |setting: &str| Mistake::new(format!("policies.p.config{setting}"), "one", "another");
+    let config = folder.parse(&json).unwrap_or_else(|errors| panic!("{errors}"));
+    let at =
+        |setting: &str| SettingError::new(format!("policies.p.config{setting}"), "one", "another");
     let found = [at(".assign.b.c[1]"), at(".assign.a").in_key(), at(".assign.absent")];
     let located = config.source.locate(&found);
     let shown = located.text.replace(&format!("{}/", folder.0.path().display()), "");
@@ -132,7 +134,7 @@ fn a_json_file_has_lines_too() {
         shown.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")).collect();
     let expected = ["customers.json:1:1", "customers.json:2:3", "customers.json:4:5"];
     assert_eq!(places, expected, "{shown}");
-    let lines: Vec<_> = located.each.iter().map(|mistake| mistake.line).collect();
+    let lines: Vec<_> = located.each.iter().map(|error| error.line).collect();
     assert_eq!(lines, [Some(1), Some(2), Some(4)]);
 }
 
@@ -153,7 +155,7 @@ fn a_file_that_can_not_be_read_is_an_error_in_it_or_where_it_is_named() {
             &[
                 "policies.p.config.assign: a text that is not shown",
                 "--> customers.toml:2:5",
-                "1 mistake",
+                "1 error",
             ],
         ),
         (
@@ -226,7 +228,7 @@ fn the_names_of_both_files_are_reported_where_both_have_errors() {
         shown.contains("--> customers.toml:1:5") && shown.contains("--> proxy.toml:"),
         "{shown}"
     );
-    assert!(shown.ends_with("proxy.toml: 2 mistakes"), "{shown}");
+    assert!(shown.ends_with("proxy.toml: 2 errors"), "{shown}");
 }
 
 /// The configuration with a document that is fetched.
@@ -239,7 +241,7 @@ const DOCUMENT: &str = "{ url = \"https://id.example.org/k?x\", file = \"custome
 #[test]
 fn a_document_that_is_fetched_is_read_from_its_file() {
     let folder = Folder::with(&[("customers.toml", "a = \"gold\"\n"), ("ca.pem", "a")]);
-    let config = folder.parse(&fetched(DOCUMENT)).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = folder.parse(&fetched(DOCUMENT)).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(config.policies[0].config_json.contains(r#""assign":{"a":"gold"}"#));
     assert!(config.watched.contains(&Watch::now(folder.path("customers.toml"))));
     let [document] = &config.documents[..] else { panic!("{:?}", config.documents) };
@@ -250,7 +252,7 @@ fn a_document_that_is_fetched_is_read_from_its_file() {
     assert_eq!(document.every, Duration::from_secs(600));
     assert!(document.tls.is_empty());
     let more = DOCUMENT.replace(" }", ", every = \"5m\", tls = { ca = \"ca.pem\" } }");
-    let config = folder.parse(&fetched(&more)).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = folder.parse(&fetched(&more)).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.documents[0].every, Duration::from_secs(300));
     assert!(config.documents[0].tls.ca.is_some());
     assert!(config.watched.contains(&Watch::now(folder.path("ca.pem"))));
@@ -288,7 +290,7 @@ fn one_file_keeps_one_document_and_others_may_read_it() {
     assert!(shown.contains("the file of policies.p.config_files.assign"), "{shown}");
     assert!(shown.contains("name its file alone"), "{shown}");
     let config =
-        folder.parse(&two("\"customers.toml\"")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        folder.parse(&two("\"customers.toml\"")).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.documents.len(), 1);
 }
 
@@ -304,13 +306,13 @@ fn a_document_that_was_not_fetched_yet_can_be_given() {
         let given = vec![(folder.path("customers.toml"), text.as_bytes().to_vec())];
         Config::load_given(&folder.path("proxy.toml"), given)
     };
-    let config = given("a = \"gold\"").unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = given("a = \"gold\"").unwrap_or_else(|errors| panic!("{errors}"));
     assert!(config.policies[0].config_json.contains(r#""assign":{"a":"gold"}"#));
     let wrong = given("a = ").unwrap_err();
     assert!(wrong.each[0].file.ends_with("customers.toml"), "{wrong}");
     assert_eq!(wrong.each[0].line, Some(1), "{wrong}");
     // It is used instead of a file that is there, too.
     fs::write(folder.path("customers.toml"), "a = \"silver\"").unwrap();
-    let config = given("a = \"gold\"").unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = given("a = \"gold\"").unwrap_or_else(|errors| panic!("{errors}"));
     assert!(config.policies[0].config_json.contains("gold"));
 }

@@ -16,9 +16,9 @@ fn extras(lines: &str) -> Extras {
 
 #[track_caller]
 fn says(lines: &str, parts: &[&str]) {
-    let picture = parse(&route(lines)).expect_err(lines).text;
-    assert!(picture.ends_with("proxy.toml: 1 mistake"), "{picture}");
-    parts.iter().for_each(|part| assert!(picture.contains(part), "{part:?} is not in\n{picture}"));
+    let excerpt = parse(&route(lines)).expect_err(lines).text;
+    assert!(excerpt.ends_with("proxy.toml: 1 error"), "{excerpt}");
+    parts.iter().for_each(|part| assert!(excerpt.contains(part), "{part:?} is not in\n{excerpt}"));
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_fields_value_may_stand_in_a_file_or_in_the_environment() {
     let lines = "upstream = \"api\"\nrequest_headers = { set_file = { Authorization = \"upstream.key\" }, add_env = { x-path = \"PATH\" } }\n\
                  response_headers.add_file = { x-b = \"upstream.key\" }";
     let config = Config::parse(&route(lines), &folder.path().join("proxy.toml"))
-        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        .unwrap_or_else(|errors| panic!("{errors}"));
     let extras = &config.routes[1].extras;
     let values = |rules: &HeaderRules| {
         rules
@@ -99,7 +99,7 @@ fn an_answer_of_its_own_is_read_and_its_file_is_watched() {
     fs::write(folder.path().join("gone.html"), "<p>gone\n").unwrap();
     let lines = "respond = { status = 410, body_file = \"gone.html\", content_type = \"text/html\", headers = { x-a = [\"1\", \"2\"] } }";
     let config = Config::parse(&route(lines), &folder.path().join("proxy.toml"))
-        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        .unwrap_or_else(|errors| panic!("{errors}"));
     let headers = ["1", "2"].map(|value| ("x-a".to_owned(), value.to_owned())).to_vec();
     let expected = Respond {
         status: 410,
@@ -192,12 +192,12 @@ fn cors_and_bodies_of_refusals_are_read() {
     let all = "[[refusals]]\nstatus = [502, 503]\ncontent_type = \"text/html\"\nbody_file = \"busy.html\"\n";
     let text = format!("{MINIMAL}\n{all}");
     let config = Config::parse(&text, &folder.path().join("proxy.toml"))
-        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        .unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.requests.refusals, [page(&[502, 503], Some("text/html"), "<p>")]);
     assert_eq!(config.watched.len(), 2);
     fs::write(folder.path().join("busy.html"), b"\xff").unwrap();
-    let picture = Config::parse(&text, &folder.path().join("proxy.toml")).unwrap_err().text;
-    assert!(picture.contains("refusals[0].body_file: found a file that is not UTF-8"), "{picture}");
+    let excerpt = Config::parse(&text, &folder.path().join("proxy.toml")).unwrap_err().text;
+    assert!(excerpt.contains("refusals[0].body_file: found a file that is not UTF-8"), "{excerpt}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn secrets_are_read_and_never_shown() {
     let path = folder.path().join("proxy.toml");
     fs::write(folder.path().join("key"), "hunter2\n").unwrap();
     let text = format!("{REDIS_WITH_SECRETS}{}", MINIMAL);
-    let config = Config::parse(&text, &path).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = Config::parse(&text, &path).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.limiter.key_secret.as_ref().map(|secret| secret.0.as_str()), Some("hunter2"));
     let engine::Settings::Redis(redis) = &config.engine else { panic!("{:?}", config.engine) };
     assert_eq!(redis.password.as_ref().map(|secret| secret.0.as_str()), Some("hunter2"));
@@ -42,7 +42,7 @@ fn certificates_and_keys_are_read_watched_and_never_shown() {
     }
     let tls = "[upstreams.x]\nendpoints = [\"https://h\"]\ntls = { ca = \"ca.pem\", certificate = \"api.pem\", key = \"api.key\" }\n";
     let config = Config::parse(&format!("{tls}{}", MINIMAL), &path)
-        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        .unwrap_or_else(|errors| panic!("{errors}"));
     let upstream = config.upstreams.iter().find(|upstream| upstream.name == "x").unwrap();
     assert_eq!(*upstream.tls.ca.as_ref().unwrap().bytes, *b"secret of ca.pem");
     assert_eq!(*upstream.tls.identity.as_ref().unwrap().key.bytes, *b"secret of api.key");
@@ -53,11 +53,11 @@ fn certificates_and_keys_are_read_watched_and_never_shown() {
 #[test]
 fn a_secret_in_the_file_itself_is_an_error_whose_excerpt_hides_it() {
     for line in ["password = \"hunter2\"", "password = hunter2", "password = '''\nhunter2'''"] {
-        let picture = wrong(&format!("{REDIS}{line}"));
-        assert!(!picture.contains("hunter2") && picture.contains("password ="), "{picture}");
+        let excerpt = wrong(&format!("{REDIS}{line}"));
+        assert!(!excerpt.contains("hunter2") && excerpt.contains("password ="), "{excerpt}");
     }
-    let picture = wrong(&REDIS.replace("127.0.0.1:7000", "redis://me:hunter2@h:1"));
-    assert!(!picture.contains("hunter2") && picture.contains("redis://"), "{picture}");
+    let excerpt = wrong(&REDIS.replace("127.0.0.1:7000", "redis://me:hunter2@h:1"));
+    assert!(!excerpt.contains("hunter2") && excerpt.contains("redis://"), "{excerpt}");
     // A password of random characters has slashes; and the scheme is forgotten where a node is only
     // `host:port`.
     for node in [
@@ -67,12 +67,12 @@ fn a_secret_in_the_file_itself_is_an_error_whose_excerpt_hides_it() {
         "redis://me:a?b#hunter2@h:1",
         LONG,
     ] {
-        let picture = wrong(&REDIS.replace("127.0.0.1:7000", node));
-        assert!(!picture.contains("hunter2") && picture.contains("@h:1"), "{picture}");
+        let excerpt = wrong(&REDIS.replace("127.0.0.1:7000", node));
+        assert!(!excerpt.contains("hunter2") && excerpt.contains("@h:1"), "{excerpt}");
     }
     // A line that is no TOML has no tree in which to look for a key.
-    let picture = wrong(&format!("{REDIS}[store]\nredis = {{ password = \"hunter2\", x }}"));
-    assert!(!picture.contains("hunter2"), "{picture}");
+    let excerpt = wrong(&format!("{REDIS}[store]\nredis = {{ password = \"hunter2\", x }}"));
+    assert!(!excerpt.contains("hunter2"), "{excerpt}");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_module_is_read_relative_to_the_file() {
     fs::write(folder.path().join("mine.wasm"), b"\0asm").unwrap();
     let text = MINIMAL.replace("use = \"client-ip\"", "wasm = \"mine.wasm\"");
     let config = Config::parse(&text, &folder.path().join("proxy.toml"))
-        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        .unwrap_or_else(|errors| panic!("{errors}"));
     let expected =
         Module::File { path: folder.path().join("mine.wasm"), bytes: b"\0asm".as_slice().into() };
     assert_eq!(config.policies[0].module, expected);
@@ -113,15 +113,15 @@ fn every_file_that_is_named_is_watched_also_by_a_bad_file() {
     let wasm =
         "policies.a.wasm = \"a.wasm\"\npolicies.b.wasm = \"later.wasm\"\npolicies.c.wasm = \"/\"\n";
     fs::write(&path, format!("{wasm}{}", MINIMAL)).unwrap();
-    let mistakes = Config::load(&path).unwrap_err();
+    let errors = Config::load(&path).unwrap_err();
     let named = [
         Watch::now(&path),
         Watch::now(folder.path().join("a.wasm")),
         Watch::absent(folder.path().join("later.wasm")),
     ];
-    assert_eq!(mistakes.watched[..3], named);
-    assert_eq!(mistakes.watched[3..], [Watch::absent("/")]);
-    assert!(mistakes.text.contains("policies.c.wasm: found / (it is not a file)"), "{mistakes}");
+    assert_eq!(errors.watched[..3], named);
+    assert_eq!(errors.watched[3..], [Watch::absent("/")]);
+    assert!(errors.text.contains("policies.c.wasm: found / (it is not a file)"), "{errors}");
     fs::write(&path, "= syntax\npolicies.a.wasm = \"a.wasm\"\n").unwrap();
     assert_eq!(Config::load(&path).unwrap_err().watched.len(), 2);
 }

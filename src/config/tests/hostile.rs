@@ -18,9 +18,9 @@ fn a_tree_of_any_depth_is_read_and_dropped() {
 #[test]
 fn of_many_errors_the_first_are_shown_and_all_are_counted() {
     let text: String = (0..200).map(|number| format!("key{number} = 1\n")).collect();
-    let mistakes = parse(&text).unwrap_err();
-    assert_eq!(mistakes.count, 201);
-    assert!(mistakes.text.contains("... and 151 more\nproxy.toml: 201 mistakes"), "{mistakes}");
+    let errors = parse(&text).unwrap_err();
+    assert_eq!(errors.count, 201);
+    assert!(errors.text.contains("... and 151 more\nproxy.toml: 201 errors"), "{errors}");
 }
 
 proptest! {
@@ -35,7 +35,7 @@ proptest! {
         let start = good.floor_char_boundary(at);
         let text = format!("{}{put}{}", &good[..start], &good[good.ceil_char_boundary((start + length).min(good.len()))..]);
         if let Ok(config) = parse(&text) {
-            prop_assert_eq!(config.source.locate(&[Mistake::new(put, "x", "y")]).count, 1);
+            prop_assert_eq!(config.source.locate(&[SettingError::new(put, "x", "y")]).count, 1);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The whole module: a text in, settings or rendered mistakes out. `sections` has a mistake of each
+//! The whole module: a text in, settings or rendered errors out. `sections` has an error of each
 //! kind, `files` files that are named, `hostile` texts that no operator writes.
 
 mod data;
 mod extras;
 mod files;
 mod hostile;
-mod pictures;
+mod renderings;
 mod scripts;
 mod sections;
 mod settings;
@@ -35,18 +35,18 @@ policy = "public"
 
 const REDIS: &str = "[store]\nengine = \"redis\"\non_store_error = \"allow\"\n[store.redis]\nnodes = [\"127.0.0.1:7000\"]\n";
 
-fn parse(text: &str) -> Result<Config, Mistakes> {
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
     Config::parse(text, Path::new("proxy.toml"))
 }
 
 fn good(text: &str) -> Config {
-    parse(text).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    parse(text).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 #[test]
 fn the_shipped_file_is_right_and_says_the_defaults() {
     let shipped = Config::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.toml"))
-        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        .unwrap_or_else(|errors| panic!("{errors}"));
     let bare = good(MINIMAL);
     assert_eq!(shipped.warnings, []);
     assert_eq!(shipped.listeners, bare.listeners);
@@ -153,7 +153,7 @@ fn every_setting_is_read() {
     );
 }
 
-/// Eight mistakes of eight kinds.
+/// Eight errors of eight kinds.
 const EIGHT: &str = r#"[[listeners]]
 address = "localhost"
 
@@ -179,8 +179,8 @@ policy = "pubic"
 
 #[test]
 fn all_errors_are_reported_at_once_each_in_its_place() {
-    let mistakes = parse(EIGHT).unwrap_err();
-    let pictures: Vec<&str> = mistakes.text.split("\n\n").collect();
+    let errors = parse(EIGHT).unwrap_err();
+    let renderings: Vec<&str> = errors.text.split("\n\n").collect();
     let expected: [(&str, &[&str]); 9] = [
         (
             "listeners[0].address: found \"localhost\"",
@@ -238,16 +238,12 @@ fn all_errors_are_reported_at_once_each_in_its_place() {
             ],
         ),
     ];
-    assert_eq!(
-        (mistakes.count, pictures.len()),
-        (expected.len(), expected.len() + 1),
-        "{mistakes}"
-    );
-    for (picture, (title, parts)) in pictures.iter().zip(expected) {
-        assert!(picture.starts_with(&format!("error: {title}\n")), "{title}\n{picture}");
-        parts.iter().for_each(|part| assert!(picture.contains(part), "{part}\n{picture}"));
+    assert_eq!((errors.count, renderings.len()), (expected.len(), expected.len() + 1), "{errors}");
+    for (excerpt, (title, parts)) in renderings.iter().zip(expected) {
+        assert!(excerpt.starts_with(&format!("error: {title}\n")), "{title}\n{excerpt}");
+        parts.iter().for_each(|part| assert!(excerpt.contains(part), "{part}\n{excerpt}"));
     }
-    assert_eq!(pictures.last(), Some(&"proxy.toml: 9 mistakes"));
+    assert_eq!(renderings.last(), Some(&"proxy.toml: 9 errors"));
 }
 
 #[test]
@@ -270,7 +266,7 @@ fn several_syntax_errors_are_reported_at_once_and_nothing_that_follows_from_them
 fn errors_of_other_modules_are_located_also_those_of_missing_keys() {
     let config = good(&MINIMAL.replace("config.limits", "config.\"x.y\" = 1\nconfig.limits"));
     let at = |setting: &str, place: &str| {
-        let located = config.source.locate(&[Mistake::new(setting, "one thing", "another")]);
+        let located = config.source.locate(&[SettingError::new(setting, "one thing", "another")]);
         assert!(
             located.text.contains(&format!("error: {setting}: found one thing\n")),
             "{setting}: {located}"
@@ -281,7 +277,7 @@ fn errors_of_other_modules_are_located_also_those_of_missing_keys() {
         );
         assert!(
             located.text.contains("expected another")
-                && located.text.ends_with("proxy.toml: 1 mistake"),
+                && located.text.ends_with("proxy.toml: 1 error"),
             "{located}"
         );
         assert_eq!(located.watched.len(), 1);
@@ -294,9 +290,10 @@ fn errors_of_other_modules_are_located_also_those_of_missing_keys() {
     at("policies.public.cpu_time", "5:1");
     at("routes[0].path", "11:8");
     at("upstreams.api.endpoints[0]", "3:14");
-    let nowhere = config
-        .source
-        .locate(&[Mistake::new("[.[", "one\nthing", ""), Mistake::new("x".repeat(5_000), "", "b")]);
+    let nowhere = config.source.locate(&[
+        SettingError::new("[.[", "one\nthing", ""),
+        SettingError::new("x".repeat(5_000), "", "b"),
+    ]);
     assert!(nowhere.text.contains("error: [.[: one thing\n") && nowhere.count == 2, "{nowhere}");
     assert!(nowhere.text.contains("--> proxy.toml\n"), "{nowhere}");
 }
@@ -315,9 +312,9 @@ fn unused_definitions_are_allowed_and_reported() {
             "proxy.toml:2:10: no route names policies.spare"
         ]
     );
-    let picture = "warning: no route names upstreams.spare [unused]\n --> proxy.toml:1:11\n  |\n\
+    let excerpt = "warning: no route names upstreams.spare [unused]\n --> proxy.toml:1:11\n  |\n\
                    1 | upstreams.spare.endpoints = [\"http://h:1\"]\n  |           ^^^^^";
-    assert_eq!(config.warnings[0].picture.trim_end(), picture);
+    assert_eq!(config.warnings[0].rendering.trim_end(), excerpt);
 }
 
 #[test]
@@ -339,7 +336,7 @@ fn a_missing_secret_on_redis_is_warned_of() {
 fn two_words_are_a_configuration() {
     let config =
         quick("http://localhost:3000/", "100/1m", Some("127.0.0.1:0".parse().unwrap()), None);
-    let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = config.unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.listeners[0].address.port(), 0);
     assert_eq!(config.upstreams[0].endpoints, ["http://localhost:3000"]);
     assert_eq!(config.routes[0].policy.as_deref(), Some("limit"));

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 
-fn parse_in(folder: &Path, store: &str) -> Result<Config, Mistakes> {
+fn parse_in(folder: &Path, store: &str) -> Result<Config, ConfigErrors> {
     Config::parse(&format!("[store]\n{store}\n{MINIMAL}"), &folder.join("proxy.toml"))
 }
 
@@ -22,8 +22,8 @@ fn the_lua_files_of_a_folder_are_read_and_watched_with_it() {
     ] {
         fs::write(lua.join(name), text).unwrap();
     }
-    let config = parse_in(folder.path(), "scripts = \"lua\"")
-        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config =
+        parse_in(folder.path(), "scripts = \"lua\"").unwrap_or_else(|errors| panic!("{errors}"));
     let read: Vec<_> =
         config.scripts.iter().map(|script| (script.name.as_str(), script.text.as_str())).collect();
     assert_eq!(read, [("a", "one"), ("b", "two")]);
@@ -55,14 +55,14 @@ fn an_invalid_script_is_an_error_that_names_the_file() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("lua")).unwrap();
         fs::write(folder.path().join("lua").join(name), text).unwrap();
-        let mistakes = parse_in(folder.path(), "scripts = \"lua\"").expect_err(name);
+        let errors = parse_in(folder.path(), "scripts = \"lua\"").expect_err(name);
         let parts = [&format!("lua/{name}: {found}"), expected, "proxy.toml:2:11"];
-        assert!(parts.iter().all(|part| mistakes.text.contains(part)), "{mistakes}");
+        assert!(parts.iter().all(|part| errors.text.contains(part)), "{errors}");
         // There it will be mended.
         assert!(
-            mistakes.watched.iter().any(|watch| watch.path().ends_with("lua")),
+            errors.watched.iter().any(|watch| watch.path().ends_with("lua")),
             "{:?}",
-            mistakes.watched
+            errors.watched
         );
     }
 }
@@ -70,9 +70,9 @@ fn an_invalid_script_is_an_error_that_names_the_file() {
 #[test]
 fn the_folder_and_the_number_of_its_files_are_checked() {
     let folder = tempfile::tempdir().unwrap();
-    let mistakes = parse_in(folder.path(), "scripts = \"lua\"").unwrap_err();
-    assert!(mistakes.text.contains("lua (No such file or directory)\n"), "{mistakes}");
-    assert!(mistakes.text.contains("expected the path of a folder with Lua files"), "{mistakes}");
+    let errors = parse_in(folder.path(), "scripts = \"lua\"").unwrap_err();
+    assert!(errors.text.contains("lua (No such file or directory)\n"), "{errors}");
+    assert!(errors.text.contains("expected the path of a folder with Lua files"), "{errors}");
     assert!(
         parse_in(folder.path(), "scripts = 7").unwrap_err().text.contains("store.scripts: found 7")
     );
@@ -80,10 +80,9 @@ fn the_folder_and_the_number_of_its_files_are_checked() {
     for number in 0..65 {
         fs::write(folder.path().join(format!("lua/s{number}.lua")), "").unwrap();
     }
-    let mistakes = parse_in(folder.path(), "scripts = \"lua\"").unwrap_err();
+    let errors = parse_in(folder.path(), "scripts = \"lua\"").unwrap_err();
     assert!(
-        mistakes.text.contains("found 65 scripts\n")
-            && mistakes.text.contains("expected at most 64"),
-        "{mistakes}"
+        errors.text.contains("found 65 scripts\n") && errors.text.contains("expected at most 64"),
+        "{errors}"
     );
 }

@@ -1,4 +1,4 @@
-//! A mistake of each kind, section by section; and what is inherited.
+//! An error of each kind, section by section; and what is inherited.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ fn extended(text: &str) -> String {
     format!("{text}\n{}", MINIMAL)
 }
 
-/// `text` makes exactly one mistake, and its picture says this.
+/// `text` makes exactly one error, and its picture says this.
 fn says(text: &str, parts: &[&str]) {
-    let picture = parse(&extended(text)).expect_err(text).text;
-    assert!(picture.ends_with("proxy.toml: 1 mistake"), "{picture}");
-    parts.iter().for_each(|part| assert!(picture.contains(part), "{part:?} is not in\n{picture}"));
+    let excerpt = parse(&extended(text)).expect_err(text).text;
+    assert!(excerpt.ends_with("proxy.toml: 1 error"), "{excerpt}");
+    parts.iter().for_each(|part| assert!(excerpt.contains(part), "{part:?} is not in\n{excerpt}"));
 }
 
 #[test]
@@ -265,8 +265,8 @@ fn counters_in_memory_are_saved_to_a_file_in_a_folder_that_exists() {
         ("snapshot = \"a\"\nsnapshot_every = \"1ms\"", ["snapshot_every", "\"100ms\" to \"1d\""]),
         ("snapshot_every = \"5s\"", ["without `snapshot`", "a `snapshot` to write"]),
     ] {
-        let mistakes = load(wrong).unwrap_err().to_string();
-        assert!(parts.iter().all(|part| mistakes.contains(part)), "{wrong}: {mistakes}");
+        let errors = load(wrong).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| errors.contains(part)), "{wrong}: {errors}");
     }
 }
 

@@ -55,11 +55,11 @@ fn every_setting_of_the_table_is_read_and_no_other() {
             let mut members = members(section, &path);
             members.insert("no_such_setting".into(), Value::Boolean(true));
             let text = file_with(&path, members);
-            let mistakes = parse(&text).expect_err(&text);
+            let errors = parse(&text).expect_err(&text);
             let unknown: Vec<_> =
-                mistakes.each.iter().filter(|one| one.text.contains("the unknown key")).collect();
+                errors.each.iter().filter(|one| one.text.contains("the unknown key")).collect();
             let named = |key: &str| unknown.iter().any(|one| one.text.contains(key));
-            assert!(unknown.len() == 1 && named("no_such_setting"), "{text}\n{mistakes}");
+            assert!(unknown.len() == 1 && named("no_such_setting"), "{text}\n{errors}");
         }
     }
 }

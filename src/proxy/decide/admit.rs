@@ -12,7 +12,7 @@ use super::usage::{self, PARTIAL_TRIES_MAX, Usage};
 use crate::clock;
 use crate::limit::{Identities, Identity, KeyDigest, Limiter, Scope, Take};
 use crate::listen::Peer;
-use crate::plan::{Limit, Outcome, Plan};
+use crate::plan::{Limit, Plan, PlanOutcome};
 use crate::policy::{self, Cause, Decision};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forward::exchange::Exchange;
@@ -99,7 +99,7 @@ impl<'a> Admission<'a> {
         &mut self,
         decider: &Decider,
         exchange: &impl Exchange,
-    ) -> Result<(Arc<Decision>, PolicyFields), Undecided> {
+    ) -> Result<(Arc<Decision>, PolicyFields), DecisionError> {
         let context = &mut *self.context;
         let view = RequestView {
             request: self.request,
@@ -112,7 +112,7 @@ impl<'a> Admission<'a> {
         };
         let facts = Facts::gather(&decider.queries, view);
         if facts.are_too_many() {
-            return Err(Undecided::TooManyValues);
+            return Err(DecisionError::TooManyValues);
         }
         exchange.note_facts(&facts);
         let failed = |error: &dyn std::fmt::Display| {
@@ -126,9 +126,9 @@ impl<'a> Admission<'a> {
             .decide_for(Some(context.id.as_bytes()), &facts.pairs())
             .inspect_err(|error| failed(error))
             .map_err(|error| match error.cause {
-                Cause::Overload => Undecided::Overload,
-                cause if cause.may_be_provoked() && has_body => Undecided::OverBody,
-                _ => Undecided::Failed,
+                Cause::Overload => DecisionError::Overload,
+                cause if cause.may_be_provoked() && has_body => DecisionError::OverBody,
+                _ => DecisionError::Failed,
             })?;
         match fields(&decision) {
             Ok((upstream, response)) => {
@@ -142,7 +142,7 @@ impl<'a> Admission<'a> {
                     name.chars().take(64).collect::<String>()
                 ));
                 context.route.tally.policy_error(policy);
-                Err(Undecided::Failed)
+                Err(DecisionError::Failed)
             }
         }
     }
@@ -159,19 +159,19 @@ fn fields(decision: &Decision) -> Fields {
     if !denies && upstream_headers.is_empty() && response_headers.is_empty() {
         return Ok((PolicyFields::new(), PolicyFields::new()));
     }
-    Derived::with(decision, |derived| derived.fields(decision))
+    DerivedValues::with(decision, |derived| derived.fields(decision))
 }
 
 /// Values derived from a decision when first needed, and kept with it.
 #[derive(Default)]
-pub(in crate::proxy) struct Derived {
+pub(in crate::proxy) struct DerivedValues {
     fields: Option<Fields>,
     /// The inner `None`: the value depends on the limits' outcome.
     policy_value: Option<Option<Box<[u8]>>>,
     label_counters: Option<Box<[Counter]>>,
 }
 
-impl Derived {
+impl DerivedValues {
     /// Calls `work` with the values derived from `decision`.
     pub(in crate::proxy) fn with<T>(decision: &Decision, work: impl FnOnce(&mut Self) -> T) -> T {
         decision.slot.with(Self::default, work)
@@ -211,7 +211,7 @@ impl Derived {
 
 /// Why a policy gave no decision.
 #[derive(Clone, Copy, Debug)]
-enum Undecided {
+enum DecisionError {
     Failed,
     /// It was not asked, since the request has more values of a fact than it may have.
     TooManyValues,
@@ -226,25 +226,25 @@ enum Undecided {
 /// Applies `on_policy_error`.
 fn on_policy_error(
     decider: &Decider,
-    undecided: Undecided,
+    undecided: DecisionError,
     context: &mut RequestContext,
 ) -> Result<PolicyFields, Refusal> {
-    let lets_through = matches!(undecided, Undecided::Failed) && decider.allow_on_error;
+    let lets_through = matches!(undecided, DecisionError::Failed) && decider.allow_on_error;
     match undecided {
-        Undecided::TooManyValues => {}
+        DecisionError::TooManyValues => {}
         _ if lets_through => context.decided(Verdict::Uncounted),
         _ => context.decided(Verdict::Failed),
     }
     match undecided {
-        Undecided::TooManyValues => {
+        DecisionError::TooManyValues => {
             Err(Refusal::BadRequest(Check::Facts.wrong("one of them comes more often")))
         }
-        Undecided::Overload => Err(Refusal::PolicyOverloaded),
-        Undecided::Failed if lets_through => {
+        DecisionError::Overload => Err(Refusal::PolicyOverloaded),
+        DecisionError::Failed if lets_through => {
             context.degraded = Some("policy");
             Ok(PolicyFields::new())
         }
-        Undecided::Failed | Undecided::OverBody => Err(Refusal::PolicyFailed),
+        DecisionError::Failed | DecisionError::OverBody => Err(Refusal::PolicyFailed),
     }
 }
 
@@ -300,7 +300,7 @@ pub(in crate::proxy) async fn charge(
                 context.degraded = Some("local");
             }
             if decision.settle_on_refusal && decision.settle_with.is_some() {
-                context.grant = Some(limiter.nothing_taken(scope, plan));
+                context.grant = Some(limiter.empty_grant(scope, plan));
             }
             if context.route.access != Access::Off || context.trace.is_some() {
                 let identities = identities.unwrap_or_else(|| limiter.identities(scope, plan));
@@ -319,14 +319,14 @@ pub(in crate::proxy) async fn charge(
     }
 }
 
-/// The digests of the keys that were refused, in the order of [`Outcome::violated`].
+/// The digests of the keys that were refused, in the order of [`PlanOutcome::violated`].
 fn refused_keys(
     plan: &Plan,
     identities: &[Identity],
-    outcome: &Outcome,
+    outcome: &PlanOutcome,
 ) -> SmallVec<[KeyDigest; 1]> {
     let asked = plan.limits().iter().zip(&outcome.limits).zip(identities);
-    let violated = asked.filter(|((limit, of), _)| Outcome::is_violated(limit, of));
+    let violated = asked.filter(|((limit, of), _)| PlanOutcome::is_violated(limit, of));
     violated.map(|(_, identity)| identity.key).collect()
 }
 

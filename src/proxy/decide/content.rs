@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
 
-use crate::inspect::{Edit, Selection, Wanted};
+use crate::inspect::{Edit, Selection, Selector};
 use crate::proxy::reply::fields;
 use crate::proxy::reply::refusal::{Check, Refusal};
 use crate::proxy::settings::{Inspect, Oversized};
@@ -22,7 +22,7 @@ use crate::wire::{self, Body, BodyEnd, BodyError, Charge, Fields, Known, Source,
 /// How a policy's facts of bodies are found on a route.
 #[derive(Debug)]
 pub(in crate::proxy) struct BodyReader {
-    /// In the order of the queries for its values.
+    /// The selection, in the order of the queries for its values.
     selection: Selection,
     inspect: Inspect,
     /// How many bytes the process may buffer.
@@ -32,8 +32,8 @@ pub(in crate::proxy) struct BodyReader {
 /// Fields of a form, at most.
 const FORM_FIELDS_MAX: usize = 1_000;
 
-/// For the client whose body has no place for a value, or too many.
-const UNCHANGEABLE: &str = "the body is no JSON object, or has a name too often or in another case";
+/// The message to a client whose body has no place for a value, or too many.
+const UNCHANGEABLE: &str = "the body is not a JSON object, or has a name twice or in another case";
 
 /// What a body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(in crate::proxy) enum BodyType {
 }
 
 impl BodyType {
-    /// As policies see it.
+    /// The word that policies see.
     pub(in crate::proxy) fn word(self) -> &'static str {
         match self {
             Self::Empty => "empty",
@@ -82,12 +82,12 @@ pub(in crate::proxy) struct ReadBody {
 type Inspected = Result<(Body, Option<ReadBody>), Refusal>;
 
 /// What a request's fields say of its body.
-struct Declared {
+struct DeclaredBody {
     form: bool,
     coded: bool,
 }
 
-impl Declared {
+impl DeclaredBody {
     fn of(fields: &Fields) -> Self {
         let media = fields.get(Known::ContentType).unwrap_or_default();
         let media = media.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -105,9 +105,9 @@ pub(in crate::proxy) fn reader(route: &Route) -> Option<&BodyReader> {
 }
 
 impl BodyReader {
-    /// For a route with these settings, and a policy that asks for these values.
+    /// The reader for a route with these settings, and a policy that asks for these values.
     pub(in crate::proxy) fn new(
-        wanted: Vec<Wanted>,
+        wanted: Vec<Selector>,
         inspect: Inspect,
         buffered_bytes_max: usize,
     ) -> Self {
@@ -126,7 +126,7 @@ impl BodyReader {
         fields: &Fields,
         deadline: Option<Instant>,
     ) -> Pin<Box<dyn Future<Output = Inspected> + Send + 'r>> {
-        let declared = Declared::of(fields);
+        let declared = DeclaredBody::of(fields);
         Box::pin(async move {
             let (body, read) = self.read_up_to(body, declared, deadline).await?;
             Ok((body, Some(read)))
@@ -136,7 +136,7 @@ impl BodyReader {
     async fn read_up_to(
         &self,
         body: Body,
-        declared: Declared,
+        declared: DeclaredBody,
         deadline: Option<Instant>,
     ) -> Result<(Body, ReadBody), Refusal> {
         let max = self.inspect.bytes_max;
@@ -180,7 +180,7 @@ impl BodyReader {
     }
 
     /// A body of which nothing is left to be read but its trailers.
-    fn whole(&self, mut body: Body, bytes: Bytes, declared: &Declared) -> (Body, ReadBody) {
+    fn whole(&self, mut body: Body, bytes: Bytes, declared: &DeclaredBody) -> (Body, ReadBody) {
         let (body_type, values) = match () {
             () if bytes.is_empty() => (BodyType::Empty, None),
             () if declared.coded => (BodyType::Other, None),

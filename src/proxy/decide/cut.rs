@@ -15,7 +15,7 @@ use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
 
 use crate::inspect::{EventEnds, Reading};
-use crate::limit::{Grant, Take, TakeMore};
+use crate::limit::{ExtraTakes, Grant, Take};
 use crate::policy::{HardCut, Term};
 use crate::wire::{Body, BodyEnd, BodyError, Source};
 
@@ -25,7 +25,7 @@ const LAST_EVENT: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"t
 
 /// What a reply has taken in addition, shared with the end of its request.
 #[derive(Debug, Default)]
-pub(in crate::proxy) struct Extended {
+pub(in crate::proxy) struct Extension {
     pub(in crate::proxy) grants: Vec<Grant>,
     /// Units that were taken in addition.
     pub(in crate::proxy) units: u64,
@@ -34,17 +34,17 @@ pub(in crate::proxy) struct Extended {
 }
 
 /// Shared by the reply's body and the end of its request.
-pub(in crate::proxy) type SharedExtended = Arc<Mutex<Extended>>;
+pub(in crate::proxy) type SharedExtension = Arc<Mutex<Extension>>;
 
 /// A body that ends when nothing is left for it.
-pub(in crate::proxy) struct Cut {
+pub(in crate::proxy) struct CutBody {
     inner: Body,
     reading: Arc<Mutex<Reading>>,
     rule: HardCut,
-    more: TakeMore,
+    more: ExtraTakes,
     /// The take under way.
     taking: Option<Pin<Box<dyn Future<Output = Take> + Send>>>,
-    extended: SharedExtended,
+    extended: SharedExtension,
     ends: EventEnds,
     /// Bytes that may be passed on: to the end of an event, or all there are within one.
     open: usize,
@@ -54,20 +54,20 @@ pub(in crate::proxy) struct Cut {
     last: Option<Bytes>,
 }
 
-impl fmt::Debug for Cut {
+impl fmt::Debug for CutBody {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Cut").field("rule", &self.rule).finish_non_exhaustive()
     }
 }
 
-impl Cut {
+impl CutBody {
     /// Ends `inner` as `rule` says. `reading` is what its meters read when it is passed on.
     pub(in crate::proxy) fn of(
         inner: Body,
         reading: Arc<Mutex<Reading>>,
         rule: HardCut,
-        more: TakeMore,
-        extended: SharedExtended,
+        more: ExtraTakes,
+        extended: SharedExtension,
     ) -> Body {
         let (ends, deadline) = (EventEnds::default(), inner.deadline());
         let source = Self {
@@ -133,7 +133,7 @@ impl Cut {
     }
 }
 
-impl Source for Cut {
+impl Source for CutBody {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         if self.last.is_some() || self.open > 0 {
             return Poll::Ready(Ok(()));

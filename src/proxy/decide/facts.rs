@@ -20,10 +20,10 @@ use http::{HeaderName, Version};
 use smallvec::SmallVec;
 
 use super::content::{BodyType, ReadBody};
-use crate::inspect::{Pointer, Wanted};
+use crate::inspect::{Pointer, Selector};
 use crate::listen::Peer;
 use crate::policy::{FactNames, Member};
-use crate::proxy::forward::rewrite::Rewriting;
+use crate::proxy::forward::rewrite::PathRewrite;
 use crate::proxy::receive::client::Client;
 use crate::proxy::receive::path;
 use crate::proxy::receive::target::Target;
@@ -90,7 +90,7 @@ const FAMILIES: &[(&str, Member, Prepare)] = &[
 ];
 
 fn value_of_body(pointer: &str, as_json: bool) -> Option<FactSource> {
-    let wanted = Wanted { pointer: Pointer::parse(pointer).ok()?, as_json };
+    let wanted = Selector { pointer: Pointer::parse(pointer).ok()?, as_json };
     Some(FactSource::BodyValue { wanted, index: 0 })
 }
 
@@ -110,7 +110,7 @@ pub(in crate::proxy) struct RouteTraits<'a> {
     /// Whether fields are kept whose names an upstream may read as others.
     pub(in crate::proxy) underscores: bool,
     /// How it makes the upstream's path.
-    pub(in crate::proxy) rewriting: Option<&'a Rewriting>,
+    pub(in crate::proxy) rewriting: Option<&'a PathRewrite>,
 }
 
 /// A fact that a policy asks to see, prepared for a route.
@@ -125,18 +125,18 @@ pub(in crate::proxy) struct FactQuery {
 enum FactSource {
     Single(Find),
     Bearer,
-    UpstreamPath(Option<Rewriting>),
+    UpstreamPath(Option<PathRewrite>),
     Header(HeaderName),
     /// All fields whose names an upstream may read as this one.
     AnyHeader(HeaderName),
     Cookie(CookieName),
     QueryParameter(FormName),
-    /// By its index among the route's parameters.
+    /// A parameter, by its index among the route's.
     PathParameter(usize),
     FormField(FormName),
-    /// By its index among the values that are wanted of a body.
+    /// A value of the body, by its index among those that are wanted.
     BodyValue {
-        wanted: Wanted,
+        wanted: Selector,
         index: usize,
     },
 }
@@ -202,7 +202,7 @@ pub(in crate::proxy) fn field_of(name: &str) -> Option<HeaderName> {
 }
 
 /// The values of bodies that these queries ask for. `None` if they need no body.
-pub(in crate::proxy) fn wanted_of_bodies(queries: &mut [FactQuery]) -> Option<Vec<Wanted>> {
+pub(in crate::proxy) fn wanted_of_bodies(queries: &mut [FactQuery]) -> Option<Vec<Selector>> {
     let mut needed = false;
     let mut all = Vec::new();
     for query in queries {
@@ -226,7 +226,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// As a policy takes them.
+    /// The pairs that a policy takes.
     pub(in crate::proxy) fn pairs(&self) -> SmallVec<[(&str, &str); FACTS_INLINE]> {
         let mut pairs = SmallVec::new();
         self.all.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
@@ -322,7 +322,7 @@ fn bearer_tokens(fields: &Fields) -> impl Iterator<Item = Cow<'_, str>> {
 }
 
 /// The path that the upstream gets. `None` if it would be too long: such a request is refused.
-fn upstream_path<'a>(rewriting: &Rewriting, view: &RequestView<'a>) -> Option<Cow<'a, str>> {
+fn upstream_path<'a>(rewriting: &PathRewrite, view: &RequestView<'a>) -> Option<Cow<'a, str>> {
     let path = rewriting.apply(view.target.path, None, view.parameters).ok()?;
     Some(Cow::Owned(path::shown(&path, view.target.paths).into_owned()))
 }
@@ -498,7 +498,7 @@ mod tests {
         let pattern =
             crate::proxy::route::routes::pattern("/ask/{model}/*", Paths::default()).unwrap();
         let written = Rewrite::Template("/v1/{model}/*".to_owned());
-        let rewriting = Rewriting::build(&written, &pattern, "rewrite").unwrap();
+        let rewriting = PathRewrite::build(&written, &pattern, "rewrite").unwrap();
         let model = "model".to_owned();
         let rewritten =
             RouteTraits { parameters: &[&model], underscores: false, rewriting: Some(&rewriting) };

@@ -6,15 +6,15 @@
 
 use std::time::Instant;
 
-use crate::insight::Happened;
+use crate::insight::KeyEvent;
 use crate::limit::{Ending, Grant, Identity};
-use crate::plan::{Adjustment, Enforcement, Limit, Outcome, Plan, Refund};
+use crate::plan::{Adjustment, Enforcement, Limit, Plan, PlanOutcome, Refund};
 use crate::proxy::context::RequestContext;
 use crate::proxy::snapshot::RouteHandle;
 
 /// Which units of a grant are counted already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::proxy) enum Counted {
+pub(in crate::proxy) enum CountedUnits {
     /// Those of [`count_decided`].
     Decided,
     /// None.
@@ -31,7 +31,7 @@ fn may_come_back(limit: &Limit) -> bool {
 pub(in crate::proxy) fn count_decided(
     plan: &Plan,
     identities: &[Identity],
-    outcome: &Outcome,
+    outcome: &PlanOutcome,
     context: &RequestContext,
 ) {
     let less = context.usage.as_ref().and_then(|usage| usage.taken);
@@ -52,9 +52,9 @@ pub(in crate::proxy) fn count_decided(
                 (true, true) if may_come_back(limit) => continue,
                 (true, true) if limit.cost > 0 => {
                     let part = partial.filter(|(_, part)| part.limits.contains(&limit.name));
-                    Happened::Used(part.map_or(limit.cost, |(less, _)| less))
+                    KeyEvent::Used(part.map_or(limit.cost, |(less, _)| less))
                 }
-                (false, false) if limit.enforcement == Enforcement::Enforce => Happened::Refused,
+                (false, false) if limit.enforcement == Enforcement::Enforce => KeyEvent::Refused,
                 _ => continue,
             };
             let name = || context.route.origin.limit_name(&limit.name);
@@ -67,26 +67,36 @@ pub(in crate::proxy) fn count_decided(
 pub(in crate::proxy) fn settle(
     route: &RouteHandle,
     now: Instant,
-    (grant, counted): (Grant, Counted),
+    (grant, counted): (Grant, CountedUnits),
     ending: Ending,
     adjustments: &[Adjustment],
 ) {
-    let is_known = counted == Counted::Decided
+    let is_known = counted == CountedUnits::Decided
         && adjustments.is_empty()
         && !grant.limits().iter().any(may_come_back);
     if is_known || !route.insight.counts_keys() {
         grant.settle(ending, adjustments);
         return;
     }
-    grant.settle_telling(ending, adjustments, |limit, Identity { limit: digest, key }, settled| {
-        let is_counted = counted == Counted::Decided && !may_come_back(limit);
-        let taken = if is_counted { 0 } else { settled.taken.saturating_sub(settled.given_back) };
-        let units = taken.saturating_add(settled.charged);
-        if units > 0 {
-            let name = || route.origin.limit_name(&limit.name);
-            route.insight.count(now, |top| {
-                top.count(digest, name, (key.parts(), limit.key.as_str()), Happened::Used(units));
-            });
-        }
-    });
+    grant.settle_with_report(
+        ending,
+        adjustments,
+        |limit, Identity { limit: digest, key }, settled| {
+            let is_counted = counted == CountedUnits::Decided && !may_come_back(limit);
+            let taken =
+                if is_counted { 0 } else { settled.taken.saturating_sub(settled.given_back) };
+            let units = taken.saturating_add(settled.charged);
+            if units > 0 {
+                let name = || route.origin.limit_name(&limit.name);
+                route.insight.count(now, |top| {
+                    top.count(
+                        digest,
+                        name,
+                        (key.parts(), limit.key.as_str()),
+                        KeyEvent::Used(units),
+                    );
+                });
+            }
+        },
+    );
 }

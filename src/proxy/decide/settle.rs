@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::facts;
-use super::keys::{self, Counted};
+use super::keys::{self, CountedUnits};
 use crate::limit::Ending;
 use crate::policy::{
     FactNames, LimitResult, Member, Policy, ResponseOutcome, ResponseView, Settlement,
@@ -25,14 +25,14 @@ use crate::wire::Fields;
 /// What is known of a request at its end.
 struct End<'a> {
     request_bytes: Option<&'a AtomicU64>,
-    /// Of the reply's body.
+    /// The bytes of the reply's body.
     bytes: u64,
     took: Duration,
 }
 
 /// What a policy said of a request when it had ended.
 #[derive(Debug)]
-pub(in crate::proxy) struct Settled {
+pub(in crate::proxy) struct SettlementReport {
     pub(in crate::proxy) labels: Vec<(String, String)>,
     pub(in crate::proxy) amounts: Vec<(String, u64)>,
 }
@@ -116,20 +116,20 @@ pub(in crate::proxy) fn settle(
     };
     let Settlement { adjustments, labels, amounts } = settlement;
     if !(labels.is_empty() && amounts.is_empty()) {
-        context.settled = Some(Box::new(Settled { labels, amounts }));
+        context.settled = Some(Box::new(SettlementReport { labels, amounts }));
     }
     let now = context.started + took;
     let adjustments = match &context.usage {
         Some(usage) => {
             let route = Arc::clone(&context.route);
             usage.settle_steps(adjustments, move |grant, adjustments| {
-                keys::settle(&route, now, (grant, Counted::Nothing), ending, adjustments);
+                keys::settle(&route, now, (grant, CountedUnits::Nothing), ending, adjustments);
             })
         }
         None => adjustments,
     };
     if let Some(grant) = context.grant.take() {
-        keys::settle(&context.route, now, (grant, Counted::Decided), ending, &adjustments);
+        keys::settle(&context.route, now, (grant, CountedUnits::Decided), ending, &adjustments);
     }
 }
 

@@ -1,14 +1,14 @@
-//! What a request uses, as its reply tells: the meters of its policy's decision, and the units that
-//! were taken otherwise than the decision said.
+//! What a request uses, as its reply reports: the meters of its policy's decision, and the units
+//! that were taken otherwise than the decision said.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::content::{BodyType, ReadBody};
-use super::cut::{Cut, SharedExtended};
-use crate::inspect::{Edit, Pointer, Reading, Selection, Wanted};
-use crate::limit::{Grant, TakeMore};
-use crate::plan::{Adjustment, Change, Limit, Outcome, Plan};
+use super::cut::{CutBody, SharedExtension};
+use crate::inspect::{Edit, Pointer, Reading, Selection, Selector};
+use crate::limit::{ExtraTakes, Grant};
+use crate::plan::{Adjustment, Change, Limit, Plan, PlanOutcome};
 use crate::policy::{Bodies, HardCut, Partial, Verdict};
 use crate::proxy::context::RequestContext;
 use crate::proxy::reply::refusal::{Check, Refusal};
@@ -18,8 +18,8 @@ use crate::wire::{Body, Fields, Known, ReadOn};
 /// may have taken what was left.
 pub(in crate::proxy) const PARTIAL_TRIES_MAX: usize = 3;
 
-/// The facts that tell the units taken by [`Partial`] and by a hard cut's steps, and that the
-/// meters have read a reply to its end although its client left.
+/// The facts that say the units taken by [`Partial`] and by a hard cut's steps, and that the meters
+/// have read a reply to its end although its client left.
 const TAKEN: &str = "usage.taken";
 const EXTENDED: &str = "usage.extended";
 const WHOLE: &str = "usage.whole";
@@ -37,7 +37,7 @@ pub(in crate::proxy) struct Usage {
     /// The meters, shared with the reply's body.
     reading: Option<Arc<Mutex<Reading>>>,
     /// What was taken while the reply streamed, shared with its body.
-    extended: Option<SharedExtended>,
+    extended: Option<SharedExtension>,
 }
 
 impl Usage {
@@ -145,7 +145,7 @@ pub(in crate::proxy) fn prepare(
 
 /// The edits that set the numbers at these pointers to `maximum`, where they are not lower already.
 fn lowered(tell: &[Pointer], maximum: u64, document: &[u8]) -> Vec<Edit> {
-    let wanted = tell.iter().map(|pointer| Wanted { pointer: pointer.clone(), as_json: true });
+    let wanted = tell.iter().map(|pointer| Selector { pointer: pointer.clone(), as_json: true });
     let found = Selection::new(wanted.collect()).of(document).unwrap_or_default();
     let is_lower = |index: usize| {
         let mut values = found.iter().filter(|(of, _)| *of == index).peekable();
@@ -178,7 +178,7 @@ pub(in crate::proxy) fn metered(
         Some((rule, more, extended)) => {
             fields.remove(Known::ContentLength);
             let (rule, more, extended) = (rule.clone(), more.clone(), Arc::clone(extended));
-            Cut::of(body, Arc::clone(&reading), rule, more, extended)
+            CutBody::of(body, Arc::clone(&reading), rule, more, extended)
         }
         None => body,
     };
@@ -194,13 +194,16 @@ pub(in crate::proxy) fn metered(
 }
 
 /// What is needed to take more for a reply, if the decision has it cut.
-fn steps(context: &RequestContext, bodies: &Bodies) -> Option<(HardCut, TakeMore, SharedExtended)> {
+fn steps(
+    context: &RequestContext,
+    bodies: &Bodies,
+) -> Option<(HardCut, ExtraTakes, SharedExtension)> {
     let rule = bodies.hard_cut.clone()?;
     let Verdict::Check(plan) = &context.decision.as_ref()?.verdict else { return None };
     let limits = plan.limits().iter().filter(|limit| rule.limits.contains(&limit.name));
     let limits = limits.map(|limit| Limit { cost: rule.step, ..limit.clone() }).collect();
-    let more = TakeMore::new(context.grant.as_ref()?, Plan::new(limits).ok()?.quiet());
-    Some((rule, more, SharedExtended::default()))
+    let more = ExtraTakes::new(context.grant.as_ref()?, Plan::new(limits).ok()?.quiet());
+    Some((rule, more, SharedExtension::default()))
 }
 
 /// What the decision wants done with bodies, if the request was let through.
@@ -213,7 +216,7 @@ pub(in crate::proxy) fn bodies(context: &RequestContext) -> Option<&Bodies> {
 pub(in crate::proxy) fn reduced(
     partial: &Partial,
     plan: &Plan,
-    outcome: &Outcome,
+    outcome: &PlanOutcome,
 ) -> Option<(u64, Plan)> {
     let is_partial = |limit: &Limit| partial.limits.contains(&limit.name);
     if outcome.violated(plan.limits()).any(|(limit, _)| !is_partial(limit)) {
@@ -253,9 +256,9 @@ mod tests {
         let limit = Limit::new("l", "k", Algorithm::Concurrency(Concurrency { amount: 1 }));
         let plan = Arc::new(Plan::new(vec![limit]).unwrap());
         let count = 10 * STEPS_AT_ONCE + 1;
-        let extended = SharedExtended::default();
+        let extended = SharedExtension::default();
         extended.lock().unwrap().grants =
-            (0..count).map(|_| limiter.nothing_taken(&scope, &plan)).collect();
+            (0..count).map(|_| limiter.empty_grant(&scope, &plan)).collect();
         let usage = Usage { extended: Some(extended), ..Usage::default() };
         let settled = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&settled);

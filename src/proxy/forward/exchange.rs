@@ -32,9 +32,9 @@ pub(in crate::proxy) trait Exchange {
 }
 
 /// Sends requests to the upstream itself.
-pub(in crate::proxy) struct Forwarded;
+pub(in crate::proxy) struct UpstreamExchange;
 
-impl Exchange for Forwarded {
+impl Exchange for UpstreamExchange {
     async fn send(
         &self,
         upstream: &Upstream,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use super::rewrite::Rewriting;
+use super::rewrite::PathRewrite;
 use super::rules::Rules;
 use crate::proxy::receive::target::Target;
 use crate::proxy::reply::cors::Cors;
@@ -14,13 +14,13 @@ use crate::proxy::reply::page::Page;
 use crate::proxy::reply::refusal::Refusal;
 use crate::proxy::route::trie::Pattern;
 use crate::proxy::settings::{Extras, FieldStyle, HeaderRules, RefusalPage};
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 use crate::wire::{Fields, Known, Request};
 
 /// Changes to a request before the upstream gets it.
 #[derive(Debug)]
 pub(in crate::proxy) struct RequestExtras {
-    rewriting: Option<Rewriting>,
+    rewriting: Option<PathRewrite>,
     host: Option<HeaderValue>,
     headers: Option<Rules>,
 }
@@ -37,30 +37,29 @@ pub(in crate::proxy) struct ReplyExtras {
 
 impl RequestExtras {
     /// Checks the settings for requests of the route at the setting `at`, whose path is `pattern`.
-    /// Mistakes are added to `mistakes`.
+    /// Errors are added to `errors`.
     pub(in crate::proxy) fn build(
         extras: &Extras,
         pattern: &Pattern,
         at: &str,
-        mistakes: &mut Vec<Mistake>,
+        errors: &mut Vec<SettingError>,
     ) -> Option<Box<Self>> {
-        let headers = rules(&extras.request_headers, &format!("{at}.request_headers"), mistakes);
+        let headers = rules(&extras.request_headers, &format!("{at}.request_headers"), errors);
         let mut kept =
-            |built: Result<_, Mistake>| built.map_err(|mistake| mistakes.push(mistake)).ok();
-        let rewriting = extras
-            .rewrite
-            .as_ref()
-            .and_then(|written| kept(Rewriting::build(written, pattern, &format!("{at}.rewrite"))));
+            |built: Result<_, SettingError>| built.map_err(|error| errors.push(error)).ok();
+        let rewriting = extras.rewrite.as_ref().and_then(|written| {
+            kept(PathRewrite::build(written, pattern, &format!("{at}.rewrite")))
+        });
         let host = extras
             .upstream_host
             .as_ref()
-            .and_then(|written| host(written, at).map_err(|mistake| mistakes.push(mistake)).ok());
+            .and_then(|written| host(written, at).map_err(|error| errors.push(error)).ok());
         (rewriting.is_some() || host.is_some() || headers.is_some())
             .then(|| Box::new(Self { rewriting, host, headers }))
     }
 
     /// How the upstream's path is made, if it differs from the client's.
-    pub(in crate::proxy) fn rewriting(&self) -> Option<&Rewriting> {
+    pub(in crate::proxy) fn rewriting(&self) -> Option<&PathRewrite> {
         self.rewriting.as_ref()
     }
 
@@ -108,26 +107,26 @@ impl RequestExtras {
 }
 
 impl ReplyExtras {
-    /// Checks the settings for replies of the route at the setting `at`. Mistakes are added to
-    /// `mistakes`.
+    /// Checks the settings for replies of the route at the setting `at`. Errors are added to
+    /// `errors`.
     pub(in crate::proxy) fn build(
         extras: &Extras,
         style: FieldStyle,
         all: &Arc<[Page]>,
         at: &str,
-        mistakes: &mut Vec<Mistake>,
+        errors: &mut Vec<SettingError>,
     ) -> Option<Self> {
-        let headers = rules(&extras.response_headers, &format!("{at}.response_headers"), mistakes);
+        let headers = rules(&extras.response_headers, &format!("{at}.response_headers"), errors);
         let cors = extras
             .cors
             .as_ref()
-            .and_then(|written| Cors::build(written, style, &format!("{at}.cors"), mistakes));
-        let pages = pages(&extras.refusals, &format!("{at}.refusals"), mistakes);
+            .and_then(|written| Cors::build(written, style, &format!("{at}.cors"), errors));
+        let pages = pages(&extras.refusals, &format!("{at}.refusals"), errors);
         let some = headers.is_some() || cors.is_some() || !pages.is_empty() || !all.is_empty();
         some.then(|| Self { headers, cors, pages, all: Arc::clone(all) })
     }
 
-    /// For requests that match no route.
+    /// The changes for requests that match no route.
     pub(in crate::proxy) fn no_route(all: &Arc<[Page]>) -> Option<Self> {
         (!all.is_empty()).then(|| Self {
             headers: None,
@@ -162,28 +161,28 @@ impl ReplyExtras {
 pub(in crate::proxy) fn pages(
     written: &[RefusalPage],
     at: &str,
-    mistakes: &mut Vec<Mistake>,
+    errors: &mut Vec<SettingError>,
 ) -> Vec<Page> {
     written
         .iter()
         .enumerate()
-        .filter_map(|(index, page)| Page::build(page, &format!("{at}[{index}]"), mistakes))
+        .filter_map(|(index, page)| Page::build(page, &format!("{at}[{index}]"), errors))
         .collect()
 }
 
-fn rules(written: &HeaderRules, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Rules> {
+fn rules(written: &HeaderRules, at: &str, errors: &mut Vec<SettingError>) -> Option<Rules> {
     Rules::build(written, at).unwrap_or_else(|found| {
-        mistakes.extend(found);
+        errors.extend(found);
         None
     })
 }
 
-fn host(written: &str, at: &str) -> Result<HeaderValue, Mistake> {
+fn host(written: &str, at: &str) -> Result<HeaderValue, SettingError> {
     let fits = written
         .parse::<Authority>()
         .is_ok_and(|authority| authority.as_str() == written && !written.contains('@'));
     HeaderValue::from_str(written).ok().filter(|_| fits).ok_or_else(|| {
-        Mistake::new(
+        SettingError::new(
             format!("{at}.upstream_host"),
             format!("{written:?}"),
             "a host, perhaps with a port: \"api.internal\" or \"10.0.0.1:8080\"",

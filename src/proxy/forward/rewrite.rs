@@ -11,7 +11,7 @@ use crate::proxy::reply::refusal::Refusal;
 use crate::proxy::route::routes;
 use crate::proxy::route::trie::{Pattern, Segment};
 use crate::proxy::settings::{EncodedSlash, PathParameters, Paths, Rewrite};
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// What an operator writes for the upstream is used unchanged. Only a client's spelling is
 /// restricted.
@@ -26,7 +26,7 @@ const WRITTEN: Paths = Paths {
 
 /// The parts that a path is joined from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::proxy) struct Rewriting(Vec<Part>);
+pub(in crate::proxy) struct PathRewrite(Vec<Part>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
@@ -38,29 +38,29 @@ enum Part {
     After(usize),
 }
 
-impl Rewriting {
+impl PathRewrite {
     /// Checks what is written under the setting `at` of a route with this path.
     ///
     /// # Errors
-    /// The first mistake.
+    /// The first error.
     pub(in crate::proxy) fn build(
         written: &Rewrite,
         route: &Pattern,
         at: &str,
-    ) -> Result<Self, Mistake> {
+    ) -> Result<Self, SettingError> {
         match written {
             Rewrite::Prefix { strip, add } => {
                 let stripped = strip.as_deref().map_or(Ok(0), |strip| {
                     stripped(strip, route)
-                        .map_err(|why| mistake(&format!("{at}.strip_prefix"), strip, why))
+                        .map_err(|why| error(&format!("{at}.strip_prefix"), strip, why))
                 })?;
                 let added = add.as_deref().map_or(Ok(String::new()), |add| {
-                    added(add).map_err(|why| mistake(&format!("{at}.add_prefix"), add, why))
+                    added(add).map_err(|why| error(&format!("{at}.add_prefix"), add, why))
                 })?;
                 Ok(Self(vec![Part::Text(added), Part::After(stripped)]))
             }
             Rewrite::Template(text) => {
-                template(text, route).map(Self).map_err(|why| mistake(at, text, &why))
+                template(text, route).map(Self).map_err(|why| error(at, text, &why))
             }
         }
     }
@@ -177,8 +177,12 @@ fn template(text: &str, route: &Pattern) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-fn mistake(setting: &str, found: &str, expected: &str) -> Mistake {
-    Mistake::new(setting, format!("{:?}", found.chars().take(80).collect::<String>()), expected)
+fn error(setting: &str, found: &str, expected: &str) -> SettingError {
+    SettingError::new(
+        setting,
+        format!("{:?}", found.chars().take(80).collect::<String>()),
+        expected,
+    )
 }
 
 #[cfg(test)]
@@ -193,8 +197,8 @@ mod tests {
         Rewrite::Prefix { strip: some(strip), add: some(add) }
     }
 
-    fn build(route: &str, written: &Rewrite) -> Result<Rewriting, Mistake> {
-        Rewriting::build(written, &routes::pattern(route, WRITTEN).unwrap(), "rewrite")
+    fn build(route: &str, written: &Rewrite) -> Result<PathRewrite, SettingError> {
+        PathRewrite::build(written, &routes::pattern(route, WRITTEN).unwrap(), "rewrite")
     }
 
     #[track_caller]
@@ -278,11 +282,8 @@ mod tests {
             ("/a?id", "without query"),
             ("/../x", "dot segments"),
         ] {
-            let mistake = build("/users/{id}", &Rewrite::Template(text.into())).unwrap_err();
-            assert!(
-                mistake.setting == "rewrite" && mistake.expected.contains(expected),
-                "{mistake}"
-            );
+            let error = build("/users/{id}", &Rewrite::Template(text.into())).unwrap_err();
+            assert!(error.setting == "rewrite" && error.expected.contains(expected), "{error}");
         }
         assert!(
             build("/x", &Rewrite::Template("/{id}".into()))

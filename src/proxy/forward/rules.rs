@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue};
 use crate::plan::is_reserved_field;
 use crate::proxy::settings::HeaderRules;
 use crate::spelling;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 use crate::wire::{Fields, Known};
 
 /// Maximum bytes of a value.
@@ -23,13 +23,13 @@ impl Rules {
     /// Checks the rules under the setting `at`. `None` if there are none.
     ///
     /// # Errors
-    /// All mistakes: invalid names, names that belong to a connection or to message framing, and
+    /// All errors: invalid names, names that belong to a connection or to message framing, and
     /// invalid values.
     pub(in crate::proxy) fn build(
         written: &HeaderRules,
         at: &str,
-    ) -> Result<Option<Self>, Vec<Mistake>> {
-        let mut mistakes = Vec::new();
+    ) -> Result<Option<Self>, Vec<SettingError>> {
+        let mut errors = Vec::new();
         let mut rules = Self {
             remove: written
                 .remove
@@ -38,13 +38,13 @@ impl Rules {
                 .filter_map(|(index, name)| {
                     self::name(name)
                         .map_err(|why| {
-                            mistakes.push(mistake(&format!("{at}.remove[{index}]"), name, why))
+                            errors.push(error(&format!("{at}.remove[{index}]"), name, why))
                         })
                         .ok()
                 })
                 .collect(),
-            set: fields(&written.set, &format!("{at}.set"), true, &mut mistakes),
-            add: fields(&written.add, &format!("{at}.add"), false, &mut mistakes),
+            set: fields(&written.set, &format!("{at}.set"), true, &mut errors),
+            add: fields(&written.add, &format!("{at}.add"), false, &mut errors),
         };
         for secret in &written.secrets {
             let sets = secret.key.starts_with("set");
@@ -55,11 +55,11 @@ impl Rules {
                 (&secret.name, &secret.value),
                 sets,
                 true,
-                &mut mistakes,
+                &mut errors,
             );
         }
-        if !mistakes.is_empty() {
-            return Err(mistakes);
+        if !errors.is_empty() {
+            return Err(errors);
         }
         Ok(Some(rules).filter(|_| *written != HeaderRules::default()))
     }
@@ -107,16 +107,16 @@ pub(in crate::proxy) fn fields(
     written: &[(String, String)],
     at: &str,
     once: bool,
-    mistakes: &mut Vec<Mistake>,
+    errors: &mut Vec<SettingError>,
 ) -> Vec<(HeaderName, HeaderValue)> {
     let mut fields: Vec<(HeaderName, HeaderValue)> = Vec::with_capacity(written.len());
     for (name, value) in written {
-        push(&mut fields, at, (name, value), once, false, mistakes);
+        push(&mut fields, at, (name, value), once, false, errors);
     }
     fields
 }
 
-/// Checks one name and value under the setting `at`. Mistakes never show the value of a `secret`
+/// Checks one name and value under the setting `at`. Errors never show the value of a `secret`
 /// one.
 fn push(
     fields: &mut Vec<(HeaderName, HeaderValue)>,
@@ -124,12 +124,12 @@ fn push(
     (name, value): (&str, &str),
     once: bool,
     secret: bool,
-    mistakes: &mut Vec<Mistake>,
+    errors: &mut Vec<SettingError>,
 ) {
     let setting = format!("{at}.{name}");
     let name = match self::name(name) {
         Ok(header) if once && fields.iter().any(|(known, _)| *known == header) => {
-            Err((name, "each name once: case does not tell them apart"))
+            Err((name, "each name once: names are case-insensitive"))
         }
         Ok(header) => Ok(header),
         Err(why) => Err((name, why)),
@@ -144,8 +144,8 @@ fn push(
             value.set_sensitive(secret);
             fields.push((name, value));
         }
-        (Err((found, why)), _) => mistakes.push(mistake(&setting, found, why).in_key()),
-        (Ok(_), Err((found, why))) => mistakes.push(mistake(&setting, found, why)),
+        (Err((found, why)), _) => errors.push(error(&setting, found, why).in_key()),
+        (Ok(_), Err((found, why))) => errors.push(error(&setting, found, why)),
     }
 }
 
@@ -153,14 +153,14 @@ fn push(
 pub(in crate::proxy) fn content_type(
     written: &str,
     at: &str,
-    mistakes: &mut Vec<Mistake>,
+    errors: &mut Vec<SettingError>,
 ) -> Option<HeaderValue> {
     let main = written.split(';').next().unwrap_or_default().trim();
     let token = |text: &str| HeaderName::from_bytes(text.as_bytes()).is_ok();
     let fits = main.split_once('/').is_some_and(|(kind, sub)| token(kind) && token(sub));
     let value = HeaderValue::from_str(written).ok().filter(|_| fits);
     if value.is_none() {
-        mistakes.push(mistake(
+        errors.push(error(
             &format!("{at}.content_type"),
             written,
             "a media type such as \"application/json\" or \"text/html; charset=utf-8\"",
@@ -180,8 +180,12 @@ fn name(name: &str) -> Result<HeaderName, &'static str> {
     }
 }
 
-fn mistake(setting: &str, found: &str, expected: &str) -> Mistake {
-    Mistake::new(setting, format!("{:?}", found.chars().take(80).collect::<String>()), expected)
+fn error(setting: &str, found: &str, expected: &str) -> SettingError {
+    SettingError::new(
+        setting,
+        format!("{:?}", found.chars().take(80).collect::<String>()),
+        expected,
+    )
 }
 
 #[cfg(test)]
@@ -240,10 +244,10 @@ mod tests {
             remove: vec!["x-fine".into(), "transfer-encoding".into()],
             secrets: Vec::new(),
         };
-        let mistakes = Rules::build(&written, "routes[0].request_headers").unwrap_err();
-        let settings: Vec<&str> = mistakes
+        let errors = Rules::build(&written, "routes[0].request_headers").unwrap_err();
+        let settings: Vec<&str> = errors
             .iter()
-            .filter_map(|mistake| mistake.setting.strip_prefix("routes[0].request_headers."))
+            .filter_map(|error| error.setting.strip_prefix("routes[0].request_headers."))
             .collect();
         let expected = [
             "remove[1]",
@@ -257,7 +261,7 @@ mod tests {
         ];
         // A value beyond ASCII is sent as UTF-8.
         assert_eq!(settings, expected);
-        assert!(mistakes[1].expected.contains("upstream_host"), "{}", mistakes[1]);
+        assert!(errors[1].expected.contains("upstream_host"), "{}", errors[1]);
     }
 
     #[test]
@@ -292,12 +296,9 @@ mod tests {
             ],
             ..HeaderRules::default()
         };
-        let mistakes = Rules::build(&wrong, "r").unwrap_err();
-        let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+        let errors = Rules::build(&wrong, "r").unwrap_err();
+        let settings: Vec<&str> = errors.iter().map(|error| error.setting.as_str()).collect();
         assert_eq!(settings, ["r.set_file.X-A", "r.set_env.x-b", "r.add_file.te"]);
-        assert!(
-            !mistakes.iter().any(|mistake| mistake.to_string().contains("s3cret")),
-            "{mistakes:?}"
-        );
+        assert!(!errors.iter().any(|error| error.to_string().contains("s3cret")), "{errors:?}");
     }
 }

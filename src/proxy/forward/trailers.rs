@@ -20,10 +20,10 @@ const ANNOUNCED_MAX: usize = 64;
 
 /// The fields that a route's rules change and its policy reads.
 #[derive(Debug, Default)]
-pub(in crate::proxy) struct Touched(Box<[HeaderName]>);
+pub(in crate::proxy) struct ChangedFields(Box<[HeaderName]>);
 
-impl Touched {
-    /// Of a route whose rules change `changed`, and whose policy asks for `facts`.
+impl ChangedFields {
+    /// The fields of a route whose rules change `changed`, and whose policy asks for `facts`.
     pub(in crate::proxy) fn of<'a>(
         changed: impl Iterator<Item = &'a HeaderName>,
         facts: impl Iterator<Item = &'a str>,
@@ -41,7 +41,7 @@ impl Touched {
 /// announce is reduced to what is forwarded.
 pub(in crate::proxy) fn filter(
     fields: &mut Fields,
-    touched: &Touched,
+    touched: &ChangedFields,
     policy: &PolicyFields,
     ambiguous_kept: bool,
 ) -> TrailerFilter {
@@ -84,7 +84,7 @@ mod tests {
     fn sent(announced: &[&str], ambiguous_kept: bool) -> (Option<String>, Vec<String>) {
         let changed = [HeaderName::from_static("x-user")];
         let facts = ["header.x-api-key", "path", "bearer"];
-        let touched = Touched::of(changed.iter(), facts.into_iter());
+        let touched = ChangedFields::of(changed.iter(), facts.into_iter());
         let policy = vec![(HeaderName::from_static("x-plan"), HeaderValue::from_static("free"))];
         let mut fields = Fields::new();
         for line in announced {

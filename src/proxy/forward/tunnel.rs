@@ -18,7 +18,7 @@ use crate::clock;
 use crate::proxy::context::RequestContext;
 use crate::proxy::receive::hop::Text;
 use crate::proxy::settings;
-use crate::telemetry::{Gauge, Label as _, Mistake, labels, names};
+use crate::telemetry::{Gauge, Label as _, SettingError, labels, names};
 use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
 
 /// The buffer for each direction of a tunnel.
@@ -27,7 +27,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// The protocols that a route's clients may ask for.
 #[derive(Debug)]
 pub(in crate::proxy) struct Upgrades {
-    /// In lower case.
+    /// The protocols' names in lower case.
     protocols: Vec<String>,
     idle: Duration,
 }
@@ -44,7 +44,7 @@ impl Upgrades {
     pub(in crate::proxy) fn build(
         written: &settings::Upgrade,
         at: &str,
-        mistakes: &mut Vec<Mistake>,
+        errors: &mut Vec<SettingError>,
     ) -> Self {
         let protocols = written.protocols.iter().map(|protocol| protocol.to_ascii_lowercase());
         let protocols: Vec<String> = protocols.collect();
@@ -56,7 +56,7 @@ impl Upgrades {
                 || ["http", "tls"].contains(&protocol.split('/').next().unwrap_or_default());
             if !is_one || is_http {
                 let expected = "a protocol such as \"websocket\"; HTTP itself and TLS are not passed on, since no limit would see what is in them";
-                mistakes.push(Mistake::new(
+                errors.push(SettingError::new(
                     format!("{at}.protocols[{index}]"),
                     format!("{protocol:?}"),
                     expected,
@@ -129,14 +129,14 @@ struct Tunnel {
     /// Present until it has ended.
     context: Option<Box<RequestContext>>,
     open: Gauge,
-    transferred: Transferred,
+    transferred: TransferredBytes,
 }
 
 impl Tunnel {
     fn open(context: Box<RequestContext>) -> Self {
         let open = context.route.tally.metrics().gauge(names::TUNNELS_OPEN);
         open.add(1);
-        Self { context: Some(context), open, transferred: Transferred::default() }
+        Self { context: Some(context), open, transferred: TransferredBytes::default() }
     }
 
     async fn run(mut self, client: Box<dyn Stream>, upstream: Box<dyn Stream>, idle: Duration) {
@@ -174,7 +174,7 @@ labels! {
 
 /// Bytes transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::proxy) struct Transferred {
+pub(in crate::proxy) struct TransferredBytes {
     pub(in crate::proxy) up: u64,
     pub(in crate::proxy) down: u64,
 }
@@ -185,7 +185,7 @@ async fn join<C, U>(
     mut client: C,
     mut upstream: U,
     idle: Duration,
-    transferred: &mut Transferred,
+    transferred: &mut TransferredBytes,
 ) -> TunnelEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -198,7 +198,7 @@ where
         let before = *transferred;
         let polled =
             (up.poll(cx, &mut client, &mut upstream), down.poll(cx, &mut upstream, &mut client));
-        *transferred = Transferred { up: up.bytes, down: down.bytes };
+        *transferred = TransferredBytes { up: up.bytes, down: down.bytes };
         match polled {
             (Poll::Ready(Err(Side::Source)), _) | (_, Poll::Ready(Err(Side::Sink))) => {
                 return Poll::Ready(TunnelEnd::Client);
@@ -320,11 +320,11 @@ mod tests {
     fn tunnel(
         bytes: usize,
         idle: Duration,
-    ) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, Transferred)>) {
+    ) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, TransferredBytes)>) {
         let (client, near) = duplex(bytes);
         let (upstream, far) = duplex(bytes);
         let joined = tokio::spawn(async move {
-            let mut transferred = Transferred::default();
+            let mut transferred = TransferredBytes::default();
             (join(near, far, idle, &mut transferred).await, transferred)
         });
         (client, upstream, joined)
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(asking.await.unwrap(), "answer");
         assert_eq!(
             joined.await.unwrap(),
-            (TunnelEnd::Closed, Transferred { up: large.len() as u64, down: 6 })
+            (TunnelEnd::Closed, TransferredBytes { up: large.len() as u64, down: 6 })
         );
     }
 
@@ -411,8 +411,14 @@ mod tests {
     #[tokio::test]
     async fn a_side_that_fails_ends_it_under_its_name() {
         let (_far, near) = duplex(64);
-        assert_eq!(join(Reset, near, LONG, &mut Transferred::default()).await, TunnelEnd::Client);
+        assert_eq!(
+            join(Reset, near, LONG, &mut TransferredBytes::default()).await,
+            TunnelEnd::Client
+        );
         let (_far, near) = duplex(64);
-        assert_eq!(join(near, Reset, LONG, &mut Transferred::default()).await, TunnelEnd::Upstream);
+        assert_eq!(
+            join(near, Reset, LONG, &mut TransferredBytes::default()).await,
+            TunnelEnd::Upstream
+        );
     }
 }

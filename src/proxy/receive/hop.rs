@@ -80,7 +80,7 @@ pub(in crate::proxy) type Text = SmallVec<[u8; 24]>;
 
 /// Options that `Connection` may have, at most: each is looked for among all fields.
 const CONNECTION_OPTIONS_MAX: usize = 32;
-/// For the client that sends more.
+/// The message to a client that sends more.
 pub(in crate::proxy) const TOO_MANY_OPTIONS: &str = "`Connection` has more than 32 options";
 
 /// Whether `Connection` has so many options that the request is refused.

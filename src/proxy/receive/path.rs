@@ -28,11 +28,11 @@ use crate::proxy::settings::{EncodedSlash, PathParameters, Paths};
 use crate::spelling::decode;
 
 /// Why a path has no normal form, for the problem document.
-pub(in crate::proxy) type Refused = &'static str;
+pub(in crate::proxy) type PathError = &'static str;
 
 /// The normal form of `path`, which begins with `/`. Borrowed if it is normal already, the usual
 /// case.
-pub(in crate::proxy) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>, Refused> {
+pub(in crate::proxy) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>, PathError> {
     if !path.starts_with('/') {
         return Err("the path does not begin with a slash");
     }
@@ -59,7 +59,7 @@ pub(in crate::proxy) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>,
 pub(in crate::proxy) fn with_decoded_slashes(
     path: &str,
     paths: Paths,
-) -> Option<Result<String, Refused>> {
+) -> Option<Result<String, PathError>> {
     let is_escaped = memchr::memchr(b'%', path.as_bytes()).is_some() && path.contains("%2F");
     let paths = Paths { encoded_slash: EncodedSlash::Decode, ..paths };
     is_escaped.then(|| normal(path, paths).map(Cow::into_owned))
@@ -81,7 +81,7 @@ fn is_normal(path: &[u8], paths: Paths) -> bool {
             || !path.contains(&b';'))
 }
 
-/// With slashes in place of `%2F` and `%5C`.
+/// The path with slashes in place of `%2F` and `%5C`.
 fn with_slashes(path: &str) -> Cow<'_, str> {
     let escapes = |text: &str| matches!(text.get(..3), Some("%2F" | "%2f" | "%5C" | "%5c"));
     let indexes: SmallVec<[usize; 8]> = path
@@ -108,7 +108,7 @@ fn parameters_checked(
     segment: &str,
     last: bool,
     parameters: PathParameters,
-) -> Result<&str, Refused> {
+) -> Result<&str, PathError> {
     let bare = without_parameters(segment);
     match parameters {
         PathParameters::Keep => Ok(segment),
@@ -215,7 +215,7 @@ fn is_plain(path: &[u8]) -> bool {
     })
 }
 
-const CONTROL: Refused = "the path has a control character";
+const CONTROL: PathError = "the path has a control character";
 
 /// The bytes allowed in a path: [`stands`] and the slash.
 static STANDS: [bool; 256] = stand();
@@ -236,7 +236,12 @@ const fn stand() -> [bool; 256] {
 
 /// Appends one segment in its normal form, with a slash before it. `out` holds whole segments, each
 /// with its slash.
-fn push_segment(out: &mut Vec<u8>, segment: &str, last: bool, paths: Paths) -> Result<(), Refused> {
+fn push_segment(
+    out: &mut Vec<u8>,
+    segment: &str,
+    last: bool,
+    paths: Paths,
+) -> Result<(), PathError> {
     let start = out.len();
     out.push(b'/');
     normal_segment(out, segment.as_bytes(), paths)?;
@@ -259,7 +264,7 @@ fn push_segment(out: &mut Vec<u8>, segment: &str, last: bool, paths: Paths) -> R
     Ok(())
 }
 
-fn normal_segment(out: &mut Vec<u8>, segment: &[u8], paths: Paths) -> Result<(), Refused> {
+fn normal_segment(out: &mut Vec<u8>, segment: &[u8], paths: Paths) -> Result<(), PathError> {
     let mut bytes = segment.iter().copied();
     while let Some(byte) = bytes.next() {
         match byte {

@@ -10,7 +10,7 @@ use http::{Method, Version};
 use smallvec::SmallVec;
 
 use super::path;
-use super::text::Short;
+use super::text::ShortText;
 use crate::listen::Peer;
 use crate::proxy::reply::refusal::{Check, Refusal};
 use crate::proxy::settings::{Paths, Settings};
@@ -28,7 +28,7 @@ pub(in crate::proxy) struct Target<'r> {
     pub(in crate::proxy) path: &'r str,
     /// Which other spellings of it name the same resource.
     pub(in crate::proxy) paths: Paths,
-    /// As it came.
+    /// The query as it came.
     pub(in crate::proxy) query: Option<&'r str>,
     /// The host that the client asks for.
     pub(in crate::proxy) authority: &'r Authority,
@@ -164,7 +164,7 @@ fn authority(request: &mut Request, https: bool, peer: &Peer) -> Result<Authorit
     }
     // The upstream is asked in HTTP/1.1, which requires a Host: the address that the client
     // reached.
-    request.fields.append(Known::Host, Short::<64>::of(peer.local).as_bytes());
+    request.fields.append(Known::Host, ShortText::<64>::of(peer.local).as_bytes());
     Ok(Authority::default())
 }
 
@@ -237,7 +237,7 @@ impl Authority {
         &self.text
     }
 
-    /// Without the port.
+    /// The host without the port.
     pub(in crate::proxy) fn host(&self) -> &str {
         self.as_str().get(..self.host_bytes).unwrap_or_default()
     }

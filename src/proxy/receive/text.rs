@@ -6,15 +6,15 @@ use std::net::IpAddr;
 
 /// At most `N` bytes of text. Writing more is an error.
 #[derive(Clone, Copy)]
-pub(in crate::proxy) struct Short<const N: usize> {
+pub(in crate::proxy) struct ShortText<const N: usize> {
     bytes: [u8; N],
     len: u8,
 }
 
 /// An address as text. The longest has 45 bytes (`ffff:...:255.255.255.255`).
-pub(in crate::proxy) type AddressText = Short<48>;
+pub(in crate::proxy) type AddressText = ShortText<48>;
 
-impl<const N: usize> Short<N> {
+impl<const N: usize> ShortText<N> {
     /// `value` as it displays. Empty if that is longer than `N` bytes.
     pub(in crate::proxy) fn of(value: impl fmt::Display) -> Self {
         let mut text = Self { bytes: [0; N], len: 0 };
@@ -59,7 +59,7 @@ impl AddressText {
     }
 }
 
-impl<const N: usize> fmt::Write for Short<N> {
+impl<const N: usize> fmt::Write for ShortText<N> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let start = usize::from(self.len);
         let end = start + text.len();
@@ -69,7 +69,7 @@ impl<const N: usize> fmt::Write for Short<N> {
     }
 }
 
-impl<const N: usize> fmt::Debug for Short<N> {
+impl<const N: usize> fmt::Debug for ShortText<N> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_str().fmt(out)
     }
@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn a_text_that_is_too_long_is_empty_and_not_cut() {
-        assert_eq!(Short::<4>::of("12345").as_str(), "");
-        assert_eq!(Short::<4>::of("1234").as_str(), "1234");
+        assert_eq!(ShortText::<4>::of("12345").as_str(), "");
+        assert_eq!(ShortText::<4>::of("1234").as_str(), "1234");
         assert_eq!(
-            (Short::<4>::copied("12345").as_str(), Short::<4>::copied("1234").as_str()),
+            (ShortText::<4>::copied("12345").as_str(), ShortText::<4>::copied("1234").as_str()),
             ("", "1234")
         );
     }

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::kept::Kept;
+use super::kept::KeptHead;
 use crate::limit::KeyDigest;
 use crate::plan::Enforcement;
 use crate::proxy::context::{BYTES_UNKNOWN, RequestContext};
 use crate::proxy::reply::json;
 use crate::telemetry::{self, Access, AccessField, AccessFields, AccessHeaders, Label as _};
-use crate::upstream::Reached;
+use crate::upstream::SendRecord;
 
 /// Maximum bytes of a path in a line.
 const PATH_BYTES_MAX: usize = 2_048;
@@ -184,7 +184,7 @@ impl Line {
     }
 
     /// Who asked for what.
-    fn asked(&mut self, context: &RequestContext, kept: Option<&Kept>) {
+    fn asked(&mut self, context: &RequestContext, kept: Option<&KeptHead>) {
         self.text(AccessField::RequestId, context.id.as_str());
         if let Some(trace) = &context.trace {
             self.text(AccessField::TraceId, &trace.id().to_string());
@@ -210,7 +210,7 @@ impl Line {
     /// The chosen header fields. One that was not sent has a field without a value, so that a
     /// replay of the log can tell it from one that is not in the log.
     #[inline(never)]
-    fn headers(&mut self, headers: &AccessHeaders, kept: &Kept) {
+    fn headers(&mut self, headers: &AccessHeaders, kept: &KeptHead) {
         for (index, field) in headers.fields().enumerate() {
             let Some(values) = kept.header(index) else { continue };
             self.key(field);
@@ -229,14 +229,14 @@ impl Line {
         }
     }
 
-    fn kept(&mut self, field: AccessField, kept: Option<&Kept>) {
+    fn kept(&mut self, field: AccessField, kept: Option<&KeptHead>) {
         if let Some(value) = kept.and_then(|kept| kept.text(field)) {
             self.text(field, &value);
         }
     }
 
     /// Where the request was sent.
-    fn reached(&mut self, reached: Reached) {
+    fn reached(&mut self, reached: SendRecord) {
         if let Some(address) = reached.address
             && self.begins(AccessField::Upstream)
         {
@@ -279,7 +279,7 @@ impl Line {
         }
     }
 
-    /// With three decimal places.
+    /// Writes a time with three decimal places.
     fn milliseconds(&mut self, field: AccessField, time: Duration) {
         if self.begins(field) {
             let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

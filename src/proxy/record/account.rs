@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::tally::NO_ROUTE;
 use crate::insight::LimitName;
 use crate::limit::Scope;
-use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
+use crate::plan::{Enforcement, Limit, LimitOutcome, Plan, PlanOutcome};
 use crate::policy::{self, Decision};
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts;
@@ -85,7 +85,7 @@ pub(in crate::proxy) struct Parts<'a> {
     /// None if no policy was asked.
     pub(in crate::proxy) verdict: Option<Verdict>,
     pub(in crate::proxy) decision: Option<&'a Arc<Decision>>,
-    pub(in crate::proxy) outcome: Option<&'a Outcome>,
+    pub(in crate::proxy) outcome: Option<&'a PlanOutcome>,
     /// Units that were taken of some limits instead of their cost.
     pub(in crate::proxy) less: Option<u64>,
     pub(in crate::proxy) rejection: Option<&'a Rejection>,
@@ -118,7 +118,7 @@ impl Account {
             facts,
             decision: parts.decision.cloned(),
             limits: parts.limits(),
-            delay: Duration::from_micros(admitted.map_or(0, Outcome::delay_us)),
+            delay: Duration::from_micros(admitted.map_or(0, PlanOutcome::delay_us)),
             retry_after: parts.retry_after(),
             rejection: parts.rejection.cloned(),
             scope: parts.scope.cloned(),

@@ -14,7 +14,7 @@ use crate::proxy::decide::facts;
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::target;
 use crate::telemetry::{AccessField, AccessFields, AccessHeaders};
-use crate::upstream::Reached;
+use crate::upstream::SendRecord;
 use crate::wire::{Fields, Known, Request};
 
 /// Maximum bytes that are kept of one value. A replay of the log takes a header field that is as
@@ -28,7 +28,7 @@ const HEADERS_BYTES_MAX: usize = 4 << 10;
 
 /// What was kept.
 #[derive(Debug)]
-pub(in crate::proxy) struct Kept {
+pub(in crate::proxy) struct KeptHead {
     /// The values of the head, one after another.
     texts: Vec<u8>,
     /// Whose they are, and where each of them ends.
@@ -40,10 +40,10 @@ pub(in crate::proxy) struct Kept {
     pub(in crate::proxy) protocol: Option<&'static str>,
     pub(in crate::proxy) tls_version: Option<&'static str>,
     /// Where the request was sent.
-    pub(in crate::proxy) reached: Reached,
+    pub(in crate::proxy) reached: SendRecord,
 }
 
-impl Kept {
+impl KeptHead {
     /// What the lines of `local` need. `None` if they need nothing.
     pub(in crate::proxy) fn of(
         local: &LocalSnapshot,
@@ -142,7 +142,7 @@ impl Kept {
             header_known: 0,
             protocol: None,
             tls_version: None,
-            reached: Reached::default(),
+            reached: SendRecord::default(),
         })
     }
 

@@ -3,7 +3,7 @@
 
 use crate::policy::Decision;
 use crate::proxy::context::RequestContext;
-use crate::proxy::decide::admit::Derived;
+use crate::proxy::decide::admit::DerivedValues;
 use crate::proxy::verdict::Verdict;
 use crate::telemetry::{Counter, names};
 
@@ -42,7 +42,7 @@ fn of_decision(
     use_them: impl FnOnce(&[Counter]),
 ) {
     if !decision.labels.is_empty() {
-        Derived::with(decision, |derived| {
+        DerivedValues::with(decision, |derived| {
             use_them(derived.label_counters(|| look_up(&decision.labels)));
         });
     }

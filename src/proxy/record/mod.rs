@@ -1,4 +1,4 @@
-//! The last phase: what is told of a request when it has ended.
+//! The last phase: what is recorded of a request when it has ended.
 //!
 //! `tally` and `measure` count it, `access` with `kept` writes its line, `trace` its spans,
 //! `remembered` keeps it for the operator, and `account` tells how it was decided. Changes nothing:

@@ -1,5 +1,5 @@
 //! What is remembered of a request for its operator, in a form that costs the request little:
-//! [`Explained`] is made of it when somebody asks. Knows nothing of how much is remembered.
+//! [`ExplainedRequest`] is made of it when somebody asks. Knows nothing of how much is remembered.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::access;
 use super::account::{Account, Origin, Parts};
 use super::tally::NO_ROUTE;
 use crate::insight::{self, Kind};
-use crate::plan::{Limit, LimitOutcome, Outcome};
+use crate::plan::{Limit, LimitOutcome, PlanOutcome};
 use crate::policy::{self, Decision};
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts::Facts;
@@ -32,11 +32,11 @@ const LENGTHS_BYTES: usize = 12;
 const PAIR_BYTES: usize = size_of::<(String, String)>();
 
 /// What this process remembers of requests.
-pub type Insight = insight::Insight<Remembered>;
+pub type Insight = insight::Insight<RememberedRequest>;
 
 /// A request that was refused, or is part of the sample.
 #[derive(Clone, Debug)]
-pub struct Remembered {
+pub struct RememberedRequest {
     id: Id,
     started: Instant,
     /// The same by the wall clock, in microseconds since 1970.
@@ -50,7 +50,7 @@ pub struct Remembered {
     cause: Option<Cause>,
     facts: Option<PackedFacts>,
     decision: Option<Arc<Decision>>,
-    outcome: Option<Outcome>,
+    outcome: Option<PlanOutcome>,
     less: Option<u64>,
     failure: Option<&'static str>,
     store_failure: Option<&'static str>,
@@ -60,7 +60,7 @@ pub struct Remembered {
 
 /// A remembered request, for a person.
 #[derive(Clone, Debug)]
-pub struct Explained {
+pub struct ExplainedRequest {
     /// The request's id.
     pub request_id: String,
     /// When it came, in microseconds since 1970.
@@ -202,7 +202,7 @@ pub(in crate::proxy) fn remember(context: &mut RequestContext, took: Duration) {
         _ => return,
     };
     let took_us = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
-    let mut request = Remembered {
+    let mut request = RememberedRequest {
         at_us: context.route.clock.wall_us().saturating_sub(took_us),
         id: std::mem::replace(&mut context.id, Id::none()),
         started: context.started,
@@ -226,13 +226,13 @@ pub(in crate::proxy) fn remember(context: &mut RequestContext, took: Duration) {
     context.route.insight.remember(request, kind);
 }
 
-impl insight::Entry for Remembered {
+impl insight::Entry for RememberedRequest {
     fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-impl Remembered {
+impl RememberedRequest {
     /// Whether it has this id.
     #[must_use]
     pub fn is(&self, request_id: &str) -> bool {
@@ -247,7 +247,7 @@ impl Remembered {
 
     /// What is known of it.
     #[must_use]
-    pub fn explained(&self) -> Explained {
+    pub fn explained(&self) -> ExplainedRequest {
         let parts = Parts {
             route: Some(self.origin.route.as_str()).filter(|name| *name != NO_ROUTE),
             scope: self.origin.scope.as_ref(),
@@ -258,7 +258,7 @@ impl Remembered {
             rejection: self.rejection.as_deref(),
         };
         let account = Account { status: Some(self.status), ..Account::of(&parts, Vec::new()) };
-        Explained {
+        ExplainedRequest {
             request_id: self.id.as_str().to_owned(),
             at_us: self.at_us,
             time: access::time(self.at_us),

@@ -25,7 +25,7 @@ pub(in crate::proxy) struct Tally(Arc<Inner>);
 struct Inner {
     route: String,
     metrics: Metrics,
-    /// By the status' first digit, then by the other two: a route uses few of the 500.
+    /// The counters by the status' first digit, then by the other two: a route uses few of the 500.
     classes: [OnceLock<Codes>; 5],
     /// None without a policy.
     decisions: Option<CounterSet<Verdict>>,

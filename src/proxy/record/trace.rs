@@ -10,7 +10,7 @@ use http::{Method, StatusCode, Version};
 use smallvec::SmallVec;
 
 use super::access;
-use super::kept::Kept;
+use super::kept::KeptHead;
 use crate::limit::KeyDigest;
 use crate::otlp::{Kind, Sampling, Span, SpanId, Trace, TraceId, TraceParent, Value};
 use crate::proxy::context::RequestContext;
@@ -28,7 +28,7 @@ const LATE_FAILURES: [&str; 2] = ["reply-cut", "request-timeout"];
 #[derive(Debug)]
 pub(in crate::proxy) struct TraceState {
     id: TraceId,
-    /// The client's span, if it has told of one.
+    /// The client's span, if it has named one.
     parent: Option<TraceParent>,
     /// The span of the request.
     span: SpanId,
@@ -70,7 +70,7 @@ fn begin_cold(context: &mut RequestContext, sampling: Option<Sampling>, request:
     };
     let plain =
         authority.len() <= AUTHORITY_BYTES_MAX && authority.iter().all(u8::is_ascii_graphic);
-    context.kept.get_or_insert_with(Kept::without_head);
+    context.kept.get_or_insert_with(KeptHead::without_head);
     context.trace = Some(Box::new(TraceState {
         id: parent.map_or_else(TraceId::random, |parent| parent.trace),
         parent,
@@ -226,7 +226,7 @@ fn of_decision(context: &RequestContext, state: &TraceState, start: Instant, end
     }
 }
 
-/// From handing the request to the upstream to the head of its reply, if it was sent.
+/// The span from handing the request to the upstream to the head of its reply, if it was sent.
 fn of_sending(context: &RequestContext, state: &TraceState, end: Instant) -> Option<Span> {
     let reached = context.kept.as_deref()?.reached;
     let start = reached.began?;

@@ -9,7 +9,7 @@
 use http::Method;
 
 use crate::proxy::settings::{self, FieldStyle, Preflight};
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 use crate::wire::{Fields, Known};
 
 /// A route's checked rules.
@@ -40,26 +40,26 @@ impl Cors {
         written: &settings::Cors,
         style: FieldStyle,
         at: &str,
-        mistakes: &mut Vec<Mistake>,
+        errors: &mut Vec<SettingError>,
     ) -> Option<Self> {
-        let before = mistakes.len();
+        let before = errors.len();
         let any = written.origins.iter().any(|origin| origin == "*");
         if written.origins.is_empty() {
-            mistakes.push(Mistake::new(
+            errors.push(SettingError::new(
                 format!("{at}.origins"),
                 "no origin",
                 "[\"https://app.example.com\"], or [\"*\"] for all",
             ));
         }
         if any && written.origins.len() > 1 {
-            mistakes.push(Mistake::new(
+            errors.push(SettingError::new(
                 format!("{at}.origins"),
                 "\"*\" and others",
                 "\"*\" alone, or others without it",
             ));
         }
         if any && written.credentials {
-            mistakes.push(Mistake::new(
+            errors.push(SettingError::new(
                 format!("{at}.credentials"),
                 "credentials for every origin",
                 "the origins by name: browsers take no \"*\" with credentials",
@@ -70,7 +70,7 @@ impl Cors {
                 "an origin as browsers send it: \"https://app.example.com\", \"http://localhost:3000\" or \"https://*.example.com\"";
             let origin = Origin::read(written);
             if origin.is_none() {
-                mistakes.push(Mistake::new(
+                errors.push(SettingError::new(
                     format!("{at}.origins[{index}]"),
                     format!("{:?}", written.chars().take(80).collect::<String>()),
                     expected,
@@ -80,7 +80,7 @@ impl Cors {
         });
         let origins: Vec<Origin> = origins.collect();
         let origins = if any { Origins::Any } else { Origins::Of(origins) };
-        (mistakes.len() == before).then(|| Self {
+        (errors.len() == before).then(|| Self {
             origins,
             credentials: written.credentials,
             preflight: written.preflight,
@@ -255,10 +255,10 @@ mod tests {
 
     #[test]
     fn an_invalid_origin_is_an_error() {
-        let mistakes = |written: settings::Cors| {
-            let mut mistakes = Vec::new();
-            assert!(Cors::build(&written, FieldStyle::Off, "cors", &mut mistakes).is_none());
-            mistakes.into_iter().map(|mistake| mistake.setting).collect::<Vec<_>>()
+        let errors = |written: settings::Cors| {
+            let mut errors = Vec::new();
+            assert!(Cors::build(&written, FieldStyle::Off, "cors", &mut errors).is_none());
+            errors.into_iter().map(|error| error.setting).collect::<Vec<_>>()
         };
         for origin in [
             "app.example",
@@ -271,12 +271,12 @@ mod tests {
             "https://*a.b",
             "null",
         ] {
-            assert_eq!(mistakes(written(&["https://ok", origin])), ["cors.origins[1]"], "{origin}");
+            assert_eq!(errors(written(&["https://ok", origin])), ["cors.origins[1]"], "{origin}");
         }
-        assert_eq!(mistakes(written(&[])), ["cors.origins"]);
-        assert_eq!(mistakes(written(&["*", "https://a"])), ["cors.origins"]);
+        assert_eq!(errors(written(&[])), ["cors.origins"]);
+        assert_eq!(errors(written(&["*", "https://a"])), ["cors.origins"]);
         assert_eq!(
-            mistakes(settings::Cors { credentials: true, ..written(&["*"]) }),
+            errors(settings::Cors { credentials: true, ..written(&["*"]) }),
             ["cors.credentials"]
         );
     }

@@ -17,7 +17,7 @@
 //! the allowance is spent, or only in use.
 
 use super::json;
-use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome};
+use crate::plan::{Enforcement, Limit, LimitOutcome, PlanOutcome};
 use crate::proxy::settings::FieldStyle;
 use crate::wire::{Fields, Known, Name};
 
@@ -30,7 +30,7 @@ pub(in crate::proxy) fn add(
     fields: &mut Fields,
     style: FieldStyle,
     limits: &[Limit],
-    outcome: &Outcome,
+    outcome: &PlanOutcome,
     policy_value: Option<&[u8]>,
 ) {
     match style {
@@ -52,7 +52,7 @@ pub(in crate::proxy) fn is_draft(style: FieldStyle) -> bool {
 /// The value of `RateLimit-Policy` for limits that were all measured. `None` if it depends on the
 /// outcome.
 pub(in crate::proxy) fn policy_value(limits: &[Limit]) -> Option<Box<[u8]>> {
-    let outcome = Outcome {
+    let outcome = PlanOutcome {
         admitted: true,
         limits: vec![LimitOutcome::default(); limits.len()],
         store_failure: None,
@@ -66,7 +66,7 @@ pub(in crate::proxy) fn policy_value(limits: &[Limit]) -> Option<Box<[u8]>> {
 }
 
 /// Whole seconds until all refusing limits have room. `None` if waiting can't help.
-pub(in crate::proxy) fn retry_after_s(limits: &[Limit], outcome: &Outcome) -> Option<u64> {
+pub(in crate::proxy) fn retry_after_s(limits: &[Limit], outcome: &PlanOutcome) -> Option<u64> {
     outcome.retry_after_us(limits).map(|us| seconds(us).max(1))
 }
 
@@ -78,7 +78,7 @@ fn seconds(us: u64) -> u64 {
 /// The limits that are reported. An empty unit says that one is not for clients to see.
 fn reported<'a>(
     limits: &'a [Limit],
-    outcome: &'a Outcome,
+    outcome: &'a PlanOutcome,
 ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
     limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| {
         limit.enforcement == Enforcement::Enforce
@@ -88,7 +88,12 @@ fn reported<'a>(
     })
 }
 
-fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, policy_value: Option<&[u8]>) {
+fn draft(
+    fields: &mut Fields,
+    limits: &[Limit],
+    outcome: &PlanOutcome,
+    policy_value: Option<&[u8]>,
+) {
     if reported(limits, outcome).next().is_none() {
         return;
     }
@@ -114,7 +119,7 @@ fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, policy_value:
     });
 }
 
-fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &Outcome) {
+fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &PlanOutcome) {
     for (place, (limit, outcome)) in reported(limits, outcome).enumerate() {
         let (quota, window_s) = quota(limit, outcome);
         member(text, place, &limit.name);
@@ -154,7 +159,7 @@ fn unit(limit: &Limit) -> Option<&str> {
 
 /// Reports one limit: the refusing one with the longest wait, or else the one with the smallest
 /// share left.
-fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
+fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &PlanOutcome) {
     let tightest = reported(limits, outcome).min_by_key(|(limit, outcome)| {
         let (quota, _) = quota(limit, outcome);
         let share = u128::from(outcome.remaining) * u128::from(u32::MAX) / u128::from(quota.max(1));
@@ -233,8 +238,8 @@ mod tests {
         )
     }
 
-    fn of(admitted: bool, limits: &[LimitOutcome]) -> Outcome {
-        Outcome { admitted, limits: limits.to_vec(), store_failure: None }
+    fn of(admitted: bool, limits: &[LimitOutcome]) -> PlanOutcome {
+        PlanOutcome { admitted, limits: limits.to_vec(), store_failure: None }
     }
 
     fn fits(remaining: u64, reset_us: u64) -> LimitOutcome {

@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 
 use super::fields;
 use crate::proxy::context::RequestContext;
-use crate::proxy::decide::admit::Derived;
+use crate::proxy::decide::admit::DerivedValues;
 use crate::proxy::forward;
 use crate::proxy::forward::extras::ReplyExtras;
 use crate::proxy::receive::hop;
@@ -37,7 +37,7 @@ pub(in crate::proxy) struct Interim {
 }
 
 impl Interim {
-    /// For a route with these changes to its replies.
+    /// The filter of a route with these changes to its replies.
     pub(in crate::proxy) fn new(extras: Option<Arc<ReplyExtras>>) -> Self {
         Self { extras }
     }
@@ -62,7 +62,7 @@ pub(in crate::proxy) fn add_fields(fields: &mut Fields, context: &RequestContext
         let style = context.route.fields;
         // Only worth keeping with a remembered decision, which the policy holds too.
         if fields::is_draft(style) && Arc::strong_count(decision) > 1 {
-            Derived::with(decision, |derived| {
+            DerivedValues::with(decision, |derived| {
                 fields::add(fields, style, limits, outcome, derived.policy_value(limits))
             });
         } else {

@@ -1,6 +1,6 @@
 //! The fifth phase: what the client gets.
 //!
-//! `head` adds what every reply tells, with `fields` for the limits and `cors` for browsers.
+//! `head` adds what every reply shows, with `fields` for the limits and `cors` for browsers.
 //! `refusal` has the reasons for which a request is refused and writes the answer, as a problem
 //! document, as the operator's own page (`page`) or as gRPC's trailers (`grpc`). Knows no upstream.
 

@@ -10,7 +10,7 @@ use http::{HeaderValue, StatusCode};
 use super::json;
 use crate::proxy::forward::rules;
 use crate::proxy::settings::RefusalPage;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// The statuses that a page may be for.
 const STATUSES: std::ops::Range<u16> = 400..600;
@@ -78,23 +78,27 @@ impl Page {
     pub(in crate::proxy) fn build(
         written: &RefusalPage,
         at: &str,
-        mistakes: &mut Vec<Mistake>,
+        errors: &mut Vec<SettingError>,
     ) -> Option<Self> {
-        let before = mistakes.len();
+        let before = errors.len();
         for status in written.statuses.iter().filter(|status| !STATUSES.contains(status)) {
-            mistakes.push(Mistake::new(format!("{at}.status"), status.to_string(), "400 to 599"));
+            errors.push(SettingError::new(
+                format!("{at}.status"),
+                status.to_string(),
+                "400 to 599",
+            ));
         }
         let plain = "text/plain; charset=utf-8";
         let content_type =
-            rules::content_type(written.content_type.as_deref().unwrap_or(plain), at, mistakes)?;
+            rules::content_type(written.content_type.as_deref().unwrap_or(plain), at, errors)?;
         let format = Format::of(&content_type);
         match pieces(&written.body, format) {
-            Ok(pieces) if mistakes.len() == before => {
+            Ok(pieces) if errors.len() == before => {
                 let page = Self { statuses: written.statuses.clone(), content_type, pieces };
                 if format == Format::Json && !page.is_json() {
-                    mistakes.push(Mistake::new(
+                    errors.push(SettingError::new(
                         format!("{at}.body"),
-                        "a text that is no JSON once its placeholders are filled in",
+                        "a text that is not JSON once its placeholders are filled in",
                         "JSON, as `content_type` says",
                     ));
                     return None;
@@ -105,7 +109,7 @@ impl Page {
             Err(unknown) => {
                 let known: Vec<String> =
                     VALUES.iter().map(|(name, _)| format!("{{{name}}}")).collect();
-                mistakes.push(Mistake::new(
+                errors.push(SettingError::new(
                     format!("{at}.body"),
                     format!("the placeholder {{{unknown}}}"),
                     format!("one of {}; a brace with a blank after it is text", known.join(" ")),
@@ -266,9 +270,9 @@ mod tests {
         }
     }
 
-    fn build(content_type: &str, body: &str) -> Result<Page, Vec<Mistake>> {
-        let mut mistakes = Vec::new();
-        Page::build(&written(content_type, body), "refusals[0]", &mut mistakes).ok_or(mistakes)
+    fn build(content_type: &str, body: &str) -> Result<Page, Vec<SettingError>> {
+        let mut errors = Vec::new();
+        Page::build(&written(content_type, body), "refusals[0]", &mut errors).ok_or(errors)
     }
 
     #[track_caller]
@@ -334,15 +338,15 @@ mod tests {
                 && unknown.expected.contains("{retry_after}"),
             "{unknown}"
         );
-        assert!(first("application/json", "{\"a\": {status}").found.contains("no JSON"));
-        assert!(first("application/json", "{\"a\": \"{status}}").found.contains("no JSON"));
+        assert!(first("application/json", "{\"a\": {status}").found.contains("not JSON"));
+        assert!(first("application/json", "{\"a\": \"{status}}").found.contains("not JSON"));
         assert_eq!(first("html", "x").setting, "refusals[0].content_type");
-        let mut mistakes = Vec::new();
+        let mut errors = Vec::new();
         Page::build(
             &RefusalPage { statuses: vec![200], ..written("text/plain", "") },
             "refusals[0]",
-            &mut mistakes,
+            &mut errors,
         );
-        assert_eq!(mistakes[0].setting, "refusals[0].status");
+        assert_eq!(errors[0].setting, "refusals[0].status");
     }
 }

@@ -11,7 +11,7 @@ use super::{fields, json};
 use crate::policy::{Denial, Verdict};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forward;
-use crate::proxy::route::routes::Unrouted;
+use crate::proxy::route::routes::RoutingError;
 use crate::proxy::verdict::{Cause, Rejection};
 use crate::telemetry::{Label as _, labels};
 use crate::upstream::{self, UpstreamError};
@@ -22,7 +22,7 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 /// The type of a problem that its status describes (RFC 9457, 4.2.1).
 const ABOUT_BLANK: &str = "about:blank";
 
-/// To a client whose allowance is not used up, but in use.
+/// The message to a client whose allowance is not used up, but in use.
 const HELD: &str = "The allowance is reserved by requests in flight.";
 
 /// Why a request is not answered by its upstream. Further details (limits, a denial) are in the
@@ -30,7 +30,7 @@ const HELD: &str = "The allowance is reserved by requests in flight.";
 #[derive(Debug)]
 pub(in crate::proxy) enum Refusal {
     /// 400: ambiguous or malformed.
-    BadRequest(Wrong),
+    BadRequest(RejectionDetail),
     /// 400, 431 or 501: its head could not be read, for this reason.
     Unreadable(StatusCode, &'static str),
     /// 501: a method that is not forwarded.
@@ -99,15 +99,15 @@ labels! {
 
 /// What is wrong with a request, and what has found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::proxy) struct Wrong {
+pub(in crate::proxy) struct RejectionDetail {
     check: Check,
     found: &'static str,
 }
 
 impl Check {
     /// This check has found this.
-    pub(in crate::proxy) const fn wrong(self, found: &'static str) -> Wrong {
-        Wrong { check: self, found }
+    pub(in crate::proxy) const fn wrong(self, found: &'static str) -> RejectionDetail {
+        RejectionDetail { check: self, found }
     }
 
     fn expected(self) -> &'static str {
@@ -137,7 +137,7 @@ impl Check {
 /// nginx's code for a client that went away. Only seen in logs and metrics.
 pub(in crate::proxy) const CLIENT_GONE: u16 = 499;
 
-/// For logs and metrics: a request cut by a shutdown before it was answered.
+/// The status in logs and metrics of a request cut by a shutdown before it was answered.
 pub(in crate::proxy) const SHUTDOWN: u16 = 503;
 
 impl Refusal {
@@ -169,7 +169,7 @@ impl Refusal {
     /// What is wrong with the request itself, if that is why it is refused.
     pub(in crate::proxy) fn rejection(&self) -> Option<Rejection> {
         let (check, found): (Check, Cow<'static, str>) = match self {
-            Self::BadRequest(Wrong { check, found }) => (*check, (*found).into()),
+            Self::BadRequest(RejectionDetail { check, found }) => (*check, (*found).into()),
             Self::Unreadable(_, found) => (Check::Head, (*found).into()),
             Self::NotImplemented(found) => (Check::Method, (*found).into()),
             Self::NotFound => (Check::Route, "no route has its host and path".into()),
@@ -425,11 +425,11 @@ impl RequestContext {
     }
 }
 
-impl From<Unrouted> for Refusal {
-    fn from(unrouted: Unrouted) -> Self {
+impl From<RoutingError> for Refusal {
+    fn from(unrouted: RoutingError) -> Self {
         match unrouted {
-            Unrouted::NotFound => Self::NotFound,
-            Unrouted::MethodNotAllowed(methods) => Self::MethodNotAllowed(methods),
+            RoutingError::NotFound => Self::NotFound,
+            RoutingError::MethodNotAllowed(methods) => Self::MethodNotAllowed(methods),
         }
     }
 }
@@ -453,7 +453,7 @@ impl From<&UpstreamError> for Refusal {
     }
 }
 
-/// For a request's own body.
+/// Converts the failure of a request's own body.
 impl From<&BodyError> for Refusal {
     fn from(error: &BodyError) -> Self {
         match error {

@@ -15,7 +15,7 @@ use super::trie::{Match, Methods, Pattern, SEGMENTS_MAX, Segment, Trie, Unreache
 use crate::proxy::receive::path;
 use crate::proxy::settings::{EncodedSlash, PathParameters, Paths};
 use crate::spelling;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// Maximum bytes of a parameter's name.
 const PARAMETER_BYTES_MAX: usize = 64;
@@ -27,7 +27,7 @@ const HOST_BYTES_MAX: usize = 253;
 pub(in crate::proxy) struct Routes {
     paths: Paths,
     exact: BTreeMap<String, Trie>,
-    /// By what follows the `*`, including the dot.
+    /// The tries by what follows the `*`, including the dot.
     wildcard: BTreeMap<String, Trie>,
     any: Trie,
 }
@@ -47,7 +47,7 @@ pub(in crate::proxy) struct Matcher<'w> {
 
 /// Why no route matches a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::proxy) enum Unrouted {
+pub(in crate::proxy) enum RoutingError {
     /// No route has the host and the path.
     NotFound,
     /// Routes exist only for these other methods, listed for `Allow`.
@@ -63,15 +63,15 @@ impl Routes {
     /// Adds the route at `index`, and returns its path.
     ///
     /// # Errors
-    /// The first mistake in it.
+    /// The first error in it.
     pub(in crate::proxy) fn add(
         &mut self,
         index: usize,
         matcher: Matcher<'_>,
-    ) -> Result<Pattern, Mistake> {
+    ) -> Result<Pattern, SettingError> {
         let Matcher { host, path, methods, redirects } = matcher;
         let at = |setting: &str, found: &str, expected: &str| {
-            Mistake::new(format!("routes[{index}].{setting}"), quoted(found), expected)
+            SettingError::new(format!("routes[{index}].{setting}"), quoted(found), expected)
         };
         let pattern =
             pattern(path, self.paths).and_then(|pattern| without_parameters(pattern, self.paths));
@@ -132,7 +132,7 @@ impl Routes {
         host: &str,
         path: &'p str,
         method: &Method,
-    ) -> Result<Match<'p>, Unrouted> {
+    ) -> Result<Match<'p>, RoutingError> {
         let found = match self.know_hosts() {
             false => self.any.find(path, method),
             true => self.tries(host).find_map(|trie| trie.find(path, method)),
@@ -153,17 +153,17 @@ impl Routes {
     }
 
     #[cold]
-    fn unrouted(&self, host: &str, path: &str) -> Unrouted {
+    fn unrouted(&self, host: &str, path: &str) -> RoutingError {
         let mut methods = Vec::new();
         self.tries(host).for_each(|trie| trie.methods(path, &mut methods));
         if methods.is_empty() {
-            return Unrouted::NotFound;
+            return RoutingError::NotFound;
         }
         if methods.contains(&Method::GET) {
             methods.push(Method::HEAD);
         }
         let names: BTreeSet<&str> = methods.iter().map(Method::as_str).collect();
-        Unrouted::MethodNotAllowed(names.into_iter().collect::<Vec<_>>().join(", "))
+        RoutingError::MethodNotAllowed(names.into_iter().collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -296,7 +296,7 @@ mod tests {
     /// Host, path, methods.
     type Written = (Option<&'static str>, &'static str, &'static [&'static str]);
 
-    fn built_with(paths: Paths, written: &[Written]) -> Result<Routes, Mistake> {
+    fn built_with(paths: Paths, written: &[Written]) -> Result<Routes, SettingError> {
         let mut routes = Routes::new(paths);
         for (index, (host, path, methods)) in written.iter().enumerate() {
             let methods: Vec<String> = methods.iter().map(|method| (*method).to_owned()).collect();
@@ -306,7 +306,7 @@ mod tests {
         Ok(routes)
     }
 
-    fn built(written: &[Written]) -> Result<Routes, Mistake> {
+    fn built(written: &[Written]) -> Result<Routes, SettingError> {
         built_with(Paths::default(), written)
     }
 
@@ -383,9 +383,9 @@ mod tests {
         assert_eq!(find("/a", Method::PUT), Ok(1));
         assert_eq!(
             find("/a", Method::DELETE),
-            Err(Unrouted::MethodNotAllowed("GET, HEAD, POST, PUT".into()))
+            Err(RoutingError::MethodNotAllowed("GET, HEAD, POST, PUT".into()))
         );
-        assert_eq!(find("/c", Method::GET), Err(Unrouted::NotFound));
+        assert_eq!(find("/c", Method::GET), Err(RoutingError::NotFound));
         assert_eq!(find("/b", Method::GET), Ok(2));
         assert_eq!(find("/b", Method::HEAD), Ok(2));
         assert_eq!(find("/b", Method::DELETE), Ok(3));
@@ -475,7 +475,7 @@ mod tests {
     #[test]
     fn a_pattern_that_matches_nothing_is_an_error() {
         let setting = |paths, path| {
-            built_with(paths, &[(None, path, &[])]).map(|_| ()).map_err(|mistake| mistake.setting)
+            built_with(paths, &[(None, path, &[])]).map(|_| ()).map_err(|error| error.setting)
         };
         let default = Paths::default();
         for path in ["/a;b", "/a%3Bb", "/a%2Fb", "/a%5Cb", "/%0A"] {
@@ -492,8 +492,8 @@ mod tests {
                 "{path}"
             );
         }
-        let mistake = built(&[(None, "/a/B", &[]), (None, "/A/b", &[])]).unwrap_err();
-        assert!(mistake.expected.contains("server.paths.case"), "{mistake}");
+        let error = built(&[(None, "/a/B", &[]), (None, "/A/b", &[])]).unwrap_err();
+        assert!(error.expected.contains("server.paths.case"), "{error}");
         let exact = Paths { case_exact: true, ..default };
         assert!(built_with(exact, &[(None, "/a/B", &[]), (None, "/A/b", &[])]).is_ok());
     }
@@ -501,9 +501,9 @@ mod tests {
     #[test]
     fn a_tie_names_both_routes() {
         let tie = |written: &[Written]| built(written).unwrap_err();
-        let mistake = tie(&[(None, "/{a}/x", &[]), (None, "/{b}/x", &[])]);
-        assert_eq!(mistake.setting, "routes[1].path");
-        assert!(mistake.expected.contains("routes[0]"), "{mistake}");
+        let error = tie(&[(None, "/{a}/x", &[]), (None, "/{b}/x", &[])]);
+        assert_eq!(error.setting, "routes[1].path");
+        assert!(error.expected.contains("routes[0]"), "{error}");
         tie(&[(None, "/%61", &["GET", "PUT"]), (None, "/a", &["PUT"])]);
         tie(&[(Some("a.b"), "/*", &[]), (Some("a.b"), "/*", &[])]);
         routes(&[

@@ -3,15 +3,15 @@
 
 use http::Method;
 
-use super::routes::{Matcher, Routes, Unrouted};
+use super::routes::{Matcher, Routes, RoutingError};
 use super::trie::{Match, Pattern, UnreachedRoute};
 use crate::proxy::settings::Paths;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// The routes of all listeners.
 #[derive(Debug)]
 pub(in crate::proxy) struct Tables {
-    /// By the listener's number; only one where all listeners have the same routes.
+    /// The tables by the listener's number; only one where all listeners have the same routes.
     each: Vec<Table>,
     /// The listeners' names, in the order of their numbers.
     names: Vec<Option<String>>,
@@ -34,7 +34,7 @@ impl Table {
         Self { routes: Routes::new(paths), exact, indices: Vec::new() }
     }
 
-    fn add(&mut self, index: usize, matcher: Matcher<'_>) -> Result<Pattern, Mistake> {
+    fn add(&mut self, index: usize, matcher: Matcher<'_>) -> Result<Pattern, SettingError> {
         let pattern = self.routes.add(index, matcher)?;
         if let Some(exact) = &mut self.exact {
             exact.add(index, matcher)?;
@@ -54,7 +54,7 @@ impl Table {
         host: &str,
         path: &'p str,
         method: &Method,
-    ) -> Result<Match<'p>, Unrouted> {
+    ) -> Result<Match<'p>, RoutingError> {
         self.routes.find(host, path, method)
     }
 
@@ -82,13 +82,13 @@ impl Tables {
     /// Adds the route at `index`, to the listeners of these names; to all where there are none.
     ///
     /// # Errors
-    /// The first mistake in it.
+    /// The first error in it.
     pub(in crate::proxy) fn add(
         &mut self,
         index: usize,
         matcher: Matcher<'_>,
         listeners: &[String],
-    ) -> Result<Pattern, Mistake> {
+    ) -> Result<Pattern, SettingError> {
         let Self { each, names, paths } = self;
         let has = |number: usize| {
             let name = names.get(number).and_then(Option::as_ref);
@@ -139,12 +139,12 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::route::trie::Unreached;
+    use crate::proxy::route::trie::UnreachedCause;
 
     /// A path, and the names of its listeners.
     type Written = (&'static str, &'static [&'static str]);
 
-    fn built(names: &[Option<&str>], written: &[Written]) -> Result<Tables, Mistake> {
+    fn built(names: &[Option<&str>], written: &[Written]) -> Result<Tables, SettingError> {
         let names: Vec<_> = names.iter().map(|name| name.map(str::to_owned)).collect();
         let differ = written.iter().any(|(_, listeners)| !listeners.is_empty());
         let mut tables = Tables::new(Paths::default(), &names, differ);
@@ -182,11 +182,11 @@ mod tests {
     #[test]
     fn two_routes_for_the_same_requests_are_an_error_only_on_the_same_listener() {
         let names = [Some("public"), Some("private")];
-        let mistake = built(&names, &[("/a", &["public"]), ("/a", &[])]).unwrap_err();
-        assert_eq!(mistake.setting, "routes[1].path");
+        let error = built(&names, &[("/a", &["public"]), ("/a", &[])]).unwrap_err();
+        assert_eq!(error.setting, "routes[1].path");
         // Also that of a listener that does not run yet.
-        let mistake = built(&names, &[("a", &["new"])]).unwrap_err();
-        assert_eq!(mistake.setting, "routes[0].path");
+        let error = built(&names, &[("a", &["new"])]).unwrap_err();
+        assert_eq!(error.setting, "routes[0].path");
         let tables = built(&names, &[("/a", &["new"])]).unwrap();
         assert_eq!([0, 1].map(|listener| found(&tables, listener, "/a")), [None; 2]);
     }
@@ -201,7 +201,7 @@ mod tests {
         };
         assert_eq!(hidden(&[]), []);
         assert_eq!(hidden(&["private"]), []);
-        let why = Unreached::Hidden(vec![1, 2]);
+        let why = UnreachedCause::Hidden(vec![1, 2]);
         assert_eq!(hidden(&["public"]), [UnreachedRoute { route: 0, why }]);
     }
 }

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use crate::proxy::receive::path;
 use crate::proxy::settings::{PathParameters, Paths};
 
-pub use unreached::{Unreached, UnreachedRoute};
+pub use unreached::{UnreachedCause, UnreachedRoute};
 
 /// Maximum segments of a pattern. Bounds the depth of a search.
 pub(in crate::proxy) const SEGMENTS_MAX: usize = 64;
@@ -27,7 +27,7 @@ pub(in crate::proxy) const SEGMENTS_MAX: usize = 64;
 /// A route's path, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::proxy) struct Pattern {
-    /// In order.
+    /// The segments in order.
     pub(in crate::proxy) segments: Vec<Segment>,
     /// It ends in `/*`: anything may follow, also nothing.
     pub(in crate::proxy) open: bool,
@@ -99,7 +99,7 @@ struct Candidates<'t> {
 pub(in crate::proxy) struct Match<'p> {
     /// The route's index.
     pub(in crate::proxy) route: usize,
-    /// As they are in the path, with their escapes.
+    /// The parameters as they are in the path, with their escapes.
     pub(in crate::proxy) parameters: Parameters<'p>,
 }
 

@@ -170,9 +170,8 @@ async fn each_error_in_a_routes_extras_has_its_place() {
     };
     let metrics = Metrics::new(1);
     let route = RouteSettings { extras, action: RouteAction::Respond(own), ..respond("/a") };
-    let mistakes =
-        Snapshot::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap_err();
-    let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+    let errors = Snapshot::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap_err();
+    let settings: Vec<&str> = errors.iter().map(|error| error.setting.as_str()).collect();
     let expected = [
         "routes[0].request_headers.remove[0]",
         "routes[0].rewrite",
@@ -247,14 +246,14 @@ async fn a_page_that_can_not_be_filled_in_is_an_error_with_its_place() {
     let metrics = Metrics::new(1);
     let extras = Extras { refusals: vec![page(429, "text/plain", "{wait}")], ..Extras::default() };
     let settings = Settings { refusals: vec![page(429, "application/json", "{")], ..settings() };
-    let mistakes = Snapshot::build(
+    let errors = Snapshot::build(
         settings,
         vec![RouteSettings { extras, ..respond("/") }],
         limiter(&metrics),
         &metrics,
     )
     .unwrap_err();
-    let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+    let settings: Vec<&str> = errors.iter().map(|error| error.setting.as_str()).collect();
     assert_eq!(settings, ["refusals[0].body", "routes[0].refusals[0].body"]);
 }
 

@@ -72,7 +72,7 @@ fn client_ip(limits: &str) -> RoutePolicy {
         isolated: false,
         config_json: format!("{{\"limits\":[{limits}]}}").into(),
         scripts: Arc::default(),
-        measured: crate::policy::Measured::default(),
+        measured: crate::policy::MeasuredNames::default(),
         caps: crate::policy::Caps::default(),
     };
     let policy = Policy::build(

@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::policy::{Caps, Measured, RuntimeSettings, Settings as PolicySettings};
+use crate::policy::{Caps, MeasuredNames, RuntimeSettings, Settings as PolicySettings};
 
 fn policy(runtime: &Arc<Runtime>, metrics: &Metrics) -> Policy {
     let settings = PolicySettings {
@@ -14,7 +14,7 @@ fn policy(runtime: &Arc<Runtime>, metrics: &Metrics) -> Policy {
         isolated: false,
         config_json: format!("{{\"limits\":[{TWO_A_MINUTE}]}}").into(),
         scripts: Arc::default(),
-        measured: Measured::default(),
+        measured: MeasuredNames::default(),
         caps: Caps::default(),
     };
     Policy::build(runtime, &settings, metrics).unwrap()

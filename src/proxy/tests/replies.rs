@@ -134,8 +134,8 @@ async fn a_configuration_names_all_its_errors() {
             ..respond("/b")
         },
     ];
-    let mistakes = Snapshot::build(settings(), routes, limiter(&metrics), &metrics).unwrap_err();
-    let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+    let errors = Snapshot::build(settings(), routes, limiter(&metrics), &metrics).unwrap_err();
+    let settings: Vec<&str> = errors.iter().map(|error| error.setting.as_str()).collect();
     assert_eq!(settings, ["routes[1].path", "routes[2].path", "routes[3].respond.status"]);
 }
 

@@ -4,7 +4,7 @@ use http::Method;
 use proptest::prelude::*;
 
 use crate::proxy::route::routes::{Matcher, Routes};
-use crate::proxy::route::trie::{Unreached, UnreachedRoute};
+use crate::proxy::route::trie::{UnreachedCause, UnreachedRoute};
 use crate::proxy::settings::Paths;
 
 /// Path, methods, whether it redirects.
@@ -25,7 +25,7 @@ fn unreached(written: &[Written<'_>]) -> Vec<UnreachedRoute> {
 }
 
 fn hidden(route: usize, by: &[usize]) -> UnreachedRoute {
-    UnreachedRoute { route, why: Unreached::Hidden(by.to_vec()) }
+    UnreachedRoute { route, why: UnreachedCause::Hidden(by.to_vec()) }
 }
 
 const ANY: &[&str] = &[];
@@ -65,7 +65,7 @@ fn methods_count_one_by_one() {
     assert_eq!(unreached(&[open(&["GET"]), ("/a", &["HEAD"], false), by[1]]), []);
     let usual = &["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"][..];
     let found = unreached(&[("/a", usual, false), ("/a", ANY, false), ("/*", ANY, false)]);
-    let why = Unreached::OnlyUnusualMethods(vec![0]);
+    let why = UnreachedCause::OnlyUnusualMethods(vec![0]);
     assert_eq!(found, [UnreachedRoute { route: 1, why }]);
     assert_eq!(unreached(&[("/a", &usual[1..], false), ("/a", ANY, false)]), []);
 }
@@ -87,7 +87,7 @@ fn a_path_longer_than_any_request_is_not_reached() {
     let found = unreached(&[(&long, ANY, false), ("/*", ANY, false)]);
     assert_eq!(found.len(), 0, "100 bytes without the final slash");
     let long = format!("/{}/{{x}}", "a".repeat(98));
-    let why = Unreached::TooLong { bytes: 101 };
+    let why = UnreachedCause::TooLong { bytes: 101 };
     assert_eq!(
         unreached(&[("/*", ANY, false), (&long, ANY, false)]),
         [UnreachedRoute { route: 1, why }]
@@ -157,7 +157,7 @@ proptest! {
             let methods: Vec<String> = methods.iter().map(|method| (*method).to_owned()).collect();
             let index = added.len();
             let matcher = Matcher { host: None, path: &path, methods: &methods, redirects };
-            // Those that no rule tells apart are mistakes, and are left out.
+            // Those that no rule tells apart are errors, and are left out.
             if routes.add(index, matcher).is_ok() {
                 added.push(path);
             }
@@ -165,7 +165,7 @@ proptest! {
         let unreached: Vec<usize> = routes
             .unreached(1_000)
             .into_iter()
-            .filter(|one| matches!(one.why, Unreached::Hidden(_)))
+            .filter(|one| matches!(one.why, UnreachedCause::Hidden(_)))
             .map(|one| one.route)
             .collect();
         let methods = ["GET", "HEAD", "POST", "PUT", "OTHER"]

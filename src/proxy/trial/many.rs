@@ -1,4 +1,4 @@
-//! Many requests in virtual time, as in a log of millions: each is told in borrowed text, and
+//! Many requests in virtual time, as in a log of millions: each is given in borrowed text, and
 //! nothing is kept of it but what its caller counts. The path is the one of [`Trial::begin`].
 
 use std::cell::{Cell, RefCell};
@@ -13,10 +13,12 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Version};
 
-use super::{HOST, PORT, Run, Trial, Unusable, Watching, drain, handle, poll_once, read_whole};
+use super::{
+    HOST, InvalidRequest, PORT, Run, Trial, WatchedExchange, drain, handle, poll_once, read_whole,
+};
 use crate::limit::Scope;
 use crate::listen::Peer;
-use crate::plan::{Limit, LimitOutcome, Outcome, Refund, is_token};
+use crate::plan::{Limit, LimitOutcome, PlanOutcome, Refund, is_token};
 use crate::policy::{self, Decision, Policy};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forward::exchange::Exchange;
@@ -64,7 +66,7 @@ impl TrialClient {
 
 /// One of many requests.
 #[derive(Clone, Copy, Debug)]
-pub struct OneOfMany<'a, H> {
+pub struct ReplayRequest<'a, H> {
     /// `GET`.
     pub method: &'a str,
     /// Path and query.
@@ -83,8 +85,8 @@ pub struct OneOfMany<'a, H> {
 
 /// How its upstream replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ManyReply {
-    /// With this status, and a body of so many bytes.
+pub enum ReplayReply {
+    /// A reply with this status, and a body of so many bytes.
     Answer(u16, u64),
     /// The client has gone away before.
     ClientGone,
@@ -92,7 +94,7 @@ pub enum ManyReply {
 
 /// How one of many was decided.
 #[derive(Debug)]
-pub struct ManyDecided {
+pub struct ReplayDecision {
     /// As in [`Account`](crate::proxy::Account).
     pub verdict: Option<Verdict>,
     /// How long it waited in a leaky bucket.
@@ -104,11 +106,11 @@ pub struct ManyDecided {
     route: Arc<RouteHandle>,
     routed: bool,
     decision: Option<Arc<Decision>>,
-    outcome: Option<Outcome>,
+    outcome: Option<PlanOutcome>,
     rejection: Option<Rejection>,
 }
 
-impl ManyDecided {
+impl ReplayDecision {
     fn of(context: &RequestContext) -> Self {
         let parts = Parts::of(context);
         let gives_back = |limit: &Limit| {
@@ -192,24 +194,24 @@ impl ManyDecided {
 }
 
 /// One of many, decided. Waits for its upstream, unless it was answered.
-pub struct Passing {
+pub struct DecidedReplay {
     /// How it was decided.
-    pub decided: ManyDecided,
-    rest: Option<ManyRest>,
+    pub decided: ReplayDecision,
+    rest: Option<PendingReplay>,
 }
 
 /// The rest of a request whose end changes what is counted.
-pub struct ManyRest(Run, Rc<Watch>);
+pub struct PendingReplay(Run, Rc<Watch>);
 
-impl Passing {
+impl DecidedReplay {
     /// What is left of it until its upstream has replied. `None` if it was answered, or if its
     /// end changes nothing of what is counted.
-    pub fn take_rest(&mut self) -> Option<ManyRest> {
+    pub fn take_rest(&mut self) -> Option<PendingReplay> {
         self.rest.take()
     }
 }
 
-impl fmt::Debug for Passing {
+impl fmt::Debug for DecidedReplay {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Passing").field("decided", &self.decided).finish_non_exhaustive()
     }
@@ -217,17 +219,17 @@ impl fmt::Debug for Passing {
 
 #[derive(Default)]
 struct Watch {
-    decided: RefCell<Option<ManyDecided>>,
+    decided: RefCell<Option<ReplayDecision>>,
     /// The decision was noted.
     noted: Cell<bool>,
     reply: Cell<Option<(u16, u64)>>,
     took: Cell<Duration>,
 }
 
-impl Watching for Rc<Watch> {
+impl WatchedExchange for Rc<Watch> {
     fn note_once(&self, context: &RequestContext) {
         if !self.noted.replace(true) {
-            *self.decided.borrow_mut() = Some(ManyDecided::of(context));
+            *self.decided.borrow_mut() = Some(ReplayDecision::of(context));
         }
     }
 
@@ -270,7 +272,7 @@ impl Exchange for Rc<Watch> {
                     Some(_) => METERED_BYTES_MAX,
                     None => REPLY_BYTES_MAX,
                 };
-                Body::source(Box::new(Blank { left: bytes.min(most) }))
+                Body::source(Box::new(BlankBody { left: bytes.min(most) }))
             }
         };
         Ok(Response::new(status, body))
@@ -278,11 +280,11 @@ impl Exchange for Rc<Watch> {
 }
 
 /// A body of which only the length is known.
-struct Blank {
+struct BlankBody {
     left: u64,
 }
 
-impl Source for Blank {
+impl Source for BlankBody {
     fn poll_fill(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         Poll::Ready(Ok(()))
     }
@@ -309,15 +311,15 @@ impl Source for Blank {
 
 impl Trial {
     /// Takes one of many requests to its decision: `None` if there is none, which would be a
-    /// mistake in Weir.
+    /// error in Weir.
     ///
     /// # Errors
     /// It is not a request that a client could send.
     pub fn pass<'h, H>(
         &self,
-        request: OneOfMany<'_, H>,
+        request: ReplayRequest<'_, H>,
         client: &mut TrialClient,
-    ) -> Result<Option<Passing>, Unusable>
+    ) -> Result<Option<DecidedReplay>, InvalidRequest>
     where
         H: Iterator<Item = (&'h str, &'h str)>,
     {
@@ -335,20 +337,20 @@ impl Trial {
                 answered.into_iter().for_each(|answered| drain(answered.body));
                 None
             }
-            Poll::Pending => decided.ends.then_some(ManyRest(run, watch)),
+            Poll::Pending => decided.ends.then_some(PendingReplay(run, watch)),
         };
-        Ok(Some(Passing { decided, rest }))
+        Ok(Some(DecidedReplay { decided, rest }))
     }
 
     /// Ends one of many with its upstream's reply, `took` after it was sent. What it settles counts
     /// from now on.
-    pub fn pass_on(&self, rest: ManyRest, reply: ManyReply, took: Duration) {
-        let ManyRest(mut run, watch) = rest;
+    pub fn pass_on(&self, rest: PendingReplay, reply: ReplayReply, took: Duration) {
+        let PendingReplay(mut run, watch) = rest;
         let _entered = self.runtime.enter();
         watch.took.set(took);
         match reply {
-            ManyReply::ClientGone => {}
-            ManyReply::Answer(status, bytes) => {
+            ReplayReply::ClientGone => {}
+            ReplayReply::Answer(status, bytes) => {
                 watch.reply.set(Some((status, bytes)));
                 if let Poll::Ready(Some(answered)) = poll_once(&mut run) {
                     drain(answered.body);
@@ -363,16 +365,16 @@ impl Trial {
     }
 }
 
-impl<'h, H: Iterator<Item = (&'h str, &'h str)>> OneOfMany<'_, H> {
-    fn built(self) -> Result<Request, Unusable> {
+impl<'h, H: Iterator<Item = (&'h str, &'h str)>> ReplayRequest<'_, H> {
+    fn built(self) -> Result<Request, InvalidRequest> {
         let method = Method::from_bytes(self.method.as_bytes())
-            .map_err(|_| Unusable::of("method", self.method, "a method such as GET"))?;
+            .map_err(|_| InvalidRequest::of("method", self.method, "a method such as GET"))?;
         // Without a fragment, and as strict as the reader of requests.
         let target = PathAndQuery::try_from(self.target).ok();
         let is_path = self.target.starts_with('/') || self.target == "*";
-        let target = target
-            .filter(|_| is_path)
-            .ok_or_else(|| Unusable::of("target", self.target, "a path and perhaps a query"))?;
+        let target = target.filter(|_| is_path).ok_or_else(|| {
+            InvalidRequest::of("target", self.target, "a path and perhaps a query")
+        })?;
         let mut fields = Fields::new();
         fields.append(Known::Host, if self.host.is_empty() { HOST } else { self.host });
         for (name, value) in self.headers {

@@ -36,9 +36,11 @@ use crate::telemetry::Label as _;
 use crate::upstream::{Cause, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Network, Request, Response, Source};
 
-pub use many::{ManyDecided, ManyReply, ManyRest, OneOfMany, Passing, TrialClient};
+pub use many::{
+    DecidedReplay, PendingReplay, ReplayDecision, ReplayReply, ReplayRequest, TrialClient,
+};
 
-/// Characters of a request's part that [`Unusable`] shows, at most.
+/// Characters of a request's part that [`InvalidRequest`] shows, at most.
 const FOUND_CHARS_MAX: usize = 60;
 /// The host of requests that name none.
 const HOST: &str = "localhost";
@@ -49,7 +51,7 @@ const PORT: u16 = 1;
 pub struct Trial {
     local: Arc<LocalSnapshot>,
     limiter: Arc<Limiter>,
-    /// For what a body's end may start. Nothing waits for its timers.
+    /// Runs what a body's end may start. Nothing waits for its timers.
     runtime: tokio::runtime::Runtime,
 }
 
@@ -62,7 +64,8 @@ pub struct TrialRequest {
     pub target: String,
     /// The client's address.
     pub from: IpAddr,
-    /// In order, repeated where they are. `Host` and `Content-Length` are added if missing.
+    /// The fields in order, repeated where they are. `Host` and `Content-Length` are added if
+    /// missing.
     pub headers: Vec<(String, String)>,
     /// Empty for none.
     pub body: Vec<u8>,
@@ -82,7 +85,7 @@ pub enum TrialReply {
         /// Its body.
         body: Vec<u8>,
         /// How the body ends.
-        ended: Ended,
+        ended: BodyEnding,
     },
     /// It fails, before it answers: with the request, or before anything of it was sent.
     Lost {
@@ -95,8 +98,8 @@ pub enum TrialReply {
 
 /// How a reply's body ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ended {
-    /// With its last byte.
+pub enum BodyEnding {
+    /// The body ends with its last byte.
     #[default]
     Whole,
     /// The upstream's connection is cut after it.
@@ -108,14 +111,14 @@ pub enum Ended {
 /// Why a request can't be sent at all: what was found, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found {found}, expected {expected}")]
-pub struct Unusable {
+pub struct InvalidRequest {
     /// What was found.
     pub found: String,
     /// What was expected.
     pub expected: &'static str,
 }
 
-impl Unusable {
+impl InvalidRequest {
     /// A part of the request, by its name, holds this.
     fn of(part: &str, found: &str, expected: &'static str) -> Self {
         let found: String = found.chars().take(FOUND_CHARS_MAX).collect();
@@ -133,7 +136,7 @@ impl Unusable {
 type Run = Pin<Box<dyn Future<Output = Option<Response>>>>;
 
 /// A request that was admitted, or answered already.
-pub struct UnderWay {
+pub struct AdmittedRequest {
     run: Run,
     /// The reply's head, if it was answered without an upstream.
     answered: Option<Response>,
@@ -177,10 +180,12 @@ impl Exchange for Rc<Watch> {
                 let mut fields = Fields::new();
                 headers.iter().for_each(|(name, value)| fields.append(name.as_str(), value));
                 let body = match ended {
-                    Ended::Whole => Body::full(Bytes::from(body)),
-                    ended => {
-                        Body::source(Box::new(Broken { rest: body.into(), ended, waited: false }))
-                    }
+                    BodyEnding::Whole => Body::full(Bytes::from(body)),
+                    ended => Body::source(Box::new(BrokenBody {
+                        rest: body.into(),
+                        ended,
+                        waited: false,
+                    })),
                 };
                 Ok(Response { fields, ..Response::new(status, body) })
             }
@@ -188,7 +193,7 @@ impl Exchange for Rc<Watch> {
                 let cause = if sent { Cause::Cut } else { Cause::Connect };
                 Err(UpstreamError { cause, sent, body: None })
             }
-            // `UnderWay::end` drops the request instead.
+            // `AdmittedRequest::end` drops the request instead.
             TrialReply::ClientGone => std::future::pending().await,
         }
     }
@@ -205,20 +210,20 @@ async fn read_whole(mut body: Body) -> Result<(), UpstreamError> {
 }
 
 /// A body that its reader gets no end of.
-struct Broken {
+struct BrokenBody {
     rest: Bytes,
-    ended: Ended,
+    ended: BodyEnding,
     /// The client has waited for more. Who reads on without it finds the end.
     waited: bool,
 }
 
-impl Source for Broken {
+impl Source for BrokenBody {
     fn poll_fill(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         match self.ended {
             _ if !self.rest.is_empty() => Poll::Ready(Ok(())),
-            Ended::ClientGone if !std::mem::replace(&mut self.waited, true) => Poll::Pending,
-            Ended::ClientGone => Poll::Ready(Ok(())),
-            Ended::Whole | Ended::Cut => Poll::Ready(Err(BodyError::Reset)),
+            BodyEnding::ClientGone if !std::mem::replace(&mut self.waited, true) => Poll::Pending,
+            BodyEnding::ClientGone => Poll::Ready(Ok(())),
+            BodyEnding::Whole | BodyEnding::Cut => Poll::Ready(Err(BodyError::Reset)),
         }
     }
 
@@ -242,7 +247,7 @@ impl Source for Broken {
     fn finish(self: Box<Self>, _end: &BodyEnd) {}
 }
 
-impl Watching for Rc<Watch> {
+impl WatchedExchange for Rc<Watch> {
     fn note_once(&self, context: &RequestContext) {
         if self.account.borrow().is_none() {
             let facts = std::mem::take(&mut *self.facts.borrow_mut());
@@ -271,7 +276,7 @@ impl Trial {
     ///
     /// # Errors
     /// It is not a request that a client could send.
-    pub fn begin(&self, request: &TrialRequest) -> Result<UnderWay, Unusable> {
+    pub fn begin(&self, request: &TrialRequest) -> Result<AdmittedRequest, InvalidRequest> {
         let _entered = self.runtime.enter();
         let from = SocketAddr::new(request.from, PORT);
         let body = Bytes::from(request.body.clone());
@@ -299,14 +304,14 @@ impl Trial {
         let account = watch.account.borrow_mut().take();
         let mut account = account.unwrap_or_else(Account::rejected);
         account.answered(answered.as_ref());
-        Ok(UnderWay { run, answered, watch, account })
+        Ok(AdmittedRequest { run, answered, watch, account })
     }
 
-    fn listener(&self, name: Option<&str>) -> Result<usize, Unusable> {
+    fn listener(&self, name: Option<&str>) -> Result<usize, InvalidRequest> {
         let Some(name) = name else { return Ok(0) };
         let mut all = self.local.snapshot().settings.listeners.iter();
         all.position(|known| known.as_deref() == Some(name))
-            .ok_or_else(|| Unusable::of("listener", name, "the `name` of a listener"))
+            .ok_or_else(|| InvalidRequest::of("listener", name, "the `name` of a listener"))
     }
 
     /// What each limit of `account` would answer now, without taking anything of it. Empty if none
@@ -336,8 +341,8 @@ impl Trial {
     /// Ends a request with its upstream's reply, `took` after it was sent, and returns its whole
     /// account. What it settles counts from now on.
     #[must_use]
-    pub fn end(&self, under_way: UnderWay, reply: TrialReply, took: Duration) -> Account {
-        let UnderWay { mut run, answered, watch, mut account } = under_way;
+    pub fn end(&self, under_way: AdmittedRequest, reply: TrialReply, took: Duration) -> Account {
+        let AdmittedRequest { mut run, answered, watch, mut account } = under_way;
         let _entered = self.runtime.enter();
         if answered.is_some() {
             answered.into_iter().for_each(|answered| drain(answered.body));
@@ -348,7 +353,7 @@ impl Trial {
             drop(run);
             return account;
         }
-        let gone = matches!(&reply, TrialReply::Answer { ended: Ended::ClientGone, .. });
+        let gone = matches!(&reply, TrialReply::Answer { ended: BodyEnding::ClientGone, .. });
         *watch.reply.borrow_mut() = Some(reply);
         if let Poll::Ready(Some(answered)) = poll_once(&mut run) {
             account.answered(Some(&answered));
@@ -378,7 +383,7 @@ fn poll_once<T>(run: &mut Pin<Box<dyn Future<Output = T>>>) -> Poll<T> {
 }
 
 /// An exchange that sees how a request is decided.
-trait Watching: Exchange {
+trait WatchedExchange: Exchange {
     /// Notes the decision, unless it was noted before, when the request was sent.
     fn note_once(&self, context: &RequestContext);
 
@@ -386,12 +391,12 @@ trait Watching: Exchange {
     fn took(&self) -> Duration;
 }
 
-/// As `handle` of the proxy, watched.
+/// Does the same as `handle` of the proxy, watched.
 async fn handle(
     local: &LocalSnapshot,
     request: Request,
     peer: &Peer,
-    watch: &impl Watching,
+    watch: &impl WatchedExchange,
 ) -> Option<Response> {
     let mut context = RequestContext::begin(local, &request, peer);
     let served = serve(local, request, peer, &mut context, watch).await;
@@ -407,12 +412,12 @@ async fn handle(
     })
 }
 
-/// As `unreadable` of the proxy, watched.
+/// Does the same as `unreadable` of the proxy, watched.
 fn unreadable(
     local: &LocalSnapshot,
     (status, why): (StatusCode, &'static str),
     peer: &Peer,
-    watch: &impl Watching,
+    watch: &impl WatchedExchange,
 ) -> Response {
     let refusal = Refusal::Unreadable(status, why);
     let mut context = RequestContext::unreadable(local, peer);
@@ -425,22 +430,22 @@ impl TrialReply {
     /// A whole reply without a body.
     #[must_use]
     pub fn answer(status: u16) -> Self {
-        Self::Answer { status, headers: Vec::new(), body: Vec::new(), ended: Ended::Whole }
+        Self::Answer { status, headers: Vec::new(), body: Vec::new(), ended: BodyEnding::Whole }
     }
 }
 
 impl TrialRequest {
     /// The head that a client would send over HTTP/1.1.
-    fn head(&self) -> Result<Vec<u8>, Unusable> {
+    fn head(&self) -> Result<Vec<u8>, InvalidRequest> {
         let is_word = |text: &str| {
             !text.is_empty() && !text.bytes().any(|byte| byte == b' ' || byte.is_ascii_control())
         };
         let Self { method, target, headers, body, .. } = self;
         if !is_word(method) {
-            return Err(Unusable::of("method", method, "a method such as GET"));
+            return Err(InvalidRequest::of("method", method, "a method such as GET"));
         }
         if !is_word(target) {
-            return Err(Unusable::of("target", target, "a path such as `/`, without blanks"));
+            return Err(InvalidRequest::of("target", target, "a path such as `/`, without blanks"));
         }
         let mut head = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
         let mut add = |name: &str, value: &str| {
@@ -449,10 +454,10 @@ impl TrialRequest {
         };
         for (name, value) in headers {
             if !is_word(name) || name.contains(':') {
-                return Err(Unusable::of("header name", name, "a token such as x-api-key"));
+                return Err(InvalidRequest::of("header name", name, "a token such as x-api-key"));
             }
             if value.bytes().any(|byte| byte != b'\t' && byte.is_ascii_control()) {
-                return Err(Unusable::of("header value", value, "no control characters"));
+                return Err(InvalidRequest::of("header value", value, "no control characters"));
             }
             add(name, value);
         }
@@ -468,7 +473,7 @@ impl TrialRequest {
     }
 }
 
-impl UnderWay {
+impl AdmittedRequest {
     /// What is known of it so far.
     #[must_use]
     pub fn account(&self) -> &Account {
@@ -488,7 +493,7 @@ impl fmt::Debug for Trial {
     }
 }
 
-impl fmt::Debug for UnderWay {
+impl fmt::Debug for AdmittedRequest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("UnderWay").field("account", &self.account).finish_non_exhaustive()
     }

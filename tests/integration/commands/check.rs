@@ -71,7 +71,7 @@ fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
     let (code, out, err) = check(&config.text());
     let reached = format!("upstreams.api: {} at ", upstream.url());
     assert_eq!(code, 0, "{out}{err}");
-    assert!(out.contains("no mistakes, 1 warning\nstore: all of Redis: reached\n"), "{out}");
+    assert!(out.contains("no errors, 1 warning\nstore: all of Redis: reached\n"), "{out}");
     assert!(out.contains(&reached) && out.ends_with(": reached\n"), "{out}");
 
     let (nobody, dead) = (free_address(), free_address());
@@ -189,7 +189,7 @@ fn check_warns_of_a_key_that_a_route_can_never_have_with_its_line() {
     let (code, out, err) = Weir::check(Weir::build(config));
     assert_eq!(code, 0, "{out}{err}");
     assert!(
-        err.matches("warning: ").count() == 1 && out.ends_with(": no mistakes, 1 warning\n"),
+        err.matches("warning: ").count() == 1 && out.ends_with(": no errors, 1 warning\n"),
         "{out}{err}"
     );
     let expected = "warning: this policy reads `path.id`, which the path of the route items has no place for: it is never there [missing-fact]\n";
@@ -266,7 +266,7 @@ fn check_marks_keys_and_names_the_range_of_each_setting() {
         let (code, told) = checked(&limit(fields));
         assert_eq!(code, EXIT_CONFIG, "{told}");
         parts.iter().for_each(|part| assert!(told.contains(part), "{part}\n{told}"));
-        assert!(told.trim_end().ends_with("proxy.toml: 1 mistake"), "{told}");
+        assert!(told.trim_end().ends_with("proxy.toml: 1 error"), "{told}");
     }
     let method = "algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nwhen = { method = \"get\" }";
     let (code, told) = checked(&limit(method));
@@ -288,7 +288,7 @@ fn check_shows_both_routes_that_are_for_the_same_requests() {
         "---- routes[0] is here",
         "11 | path = \"/*\"",
         "^^^^ expected a host, path or methods",
-        "1 mistake",
+        "1 error",
     ] {
         assert!(told.contains(part), "{part}\n{told}");
     }
@@ -345,12 +345,12 @@ fn warnings_fail_a_strict_check_unless_they_are_allowed() {
         Weir::with_arguments(&arguments).run()
     };
     let (code, out, err) = check(&[]);
-    assert!(code == 0 && out.ends_with(": no mistakes, 1 warning\n"), "{out}{err}");
+    assert!(code == 0 && out.ends_with(": no errors, 1 warning\n"), "{out}{err}");
     assert!(err.contains("`header.x-key`") && err.contains("[unbounded-key]"), "{err}");
     let (code, _, err) = check(&["--strict"]);
     assert!(code == EXIT_CONFIG && err.contains("[unbounded-key]"), "{err}");
     let (code, out, err) = check(&["--strict", "--allow", "unbounded-key"]);
-    assert!(code == 0 && out.ends_with(": no mistakes\n") && err.is_empty(), "{out}{err}");
+    assert!(code == 0 && out.ends_with(": no errors\n") && err.is_empty(), "{out}{err}");
     let (code, _, err) = check(&["--allow", "unbounded-keys"]);
     assert_eq!(code, 2, "{err}");
     for part in ["'unbounded-keys' for '--allow <KIND>'", "hidden-route, ", "similar value"] {
@@ -388,21 +388,17 @@ fn check_says_what_a_change_means_for_counters() {
     let (code, out, _) = check(&slow, &old, &["--json"]);
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
-        (code, &json["mistakes"], &json["warnings"]),
+        (code, &json["errors"], &json["warnings"]),
         (0, &serde_json::json!([]), &serde_json::json!([]))
     );
     assert_eq!(json["changes"][0]["counters"], "fresh", "{out}");
-    // A mistake in the old file is one, too.
+    // An error in the old file is one, too.
     let wrong = file("wrong.toml", &text(5, "1s").replace("[[routes]]", "[[rutes]]"));
     let (code, _, err) = check(&new, &wrong, &[]);
     assert!(code == EXIT_CONFIG && err.contains("wrong.toml:"), "{err}");
     let (code, out, _) = check(&wrong, &old, &["--json"]);
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(
-        (code, &json["mistakes"][0]["line"]),
-        (EXIT_CONFIG, &serde_json::json!(11)),
-        "{out}"
-    );
+    assert_eq!((code, &json["errors"][0]["line"]), (EXIT_CONFIG, &serde_json::json!(11)), "{out}");
 }
 
 fn toml_blocks(page: &str) -> Vec<&str> {

@@ -118,11 +118,11 @@ fn a_malformed_request_is_told_which_check_refuses_it() {
         let ended = explain(&folder, &[&format!("GET / cookie: {}", "sid=a; ".repeat(count))]);
         assert!(ended.out.contains(told), "{count}: {}", ended.out);
     }
-    // What Weir answers itself is no mistake.
+    // What Weir answers itself is no error.
     let ended = explain(&folder, &["OPTIONS *"]);
     assert_eq!(ended.code, 0, "{}", ended.err);
     assert!(ended.out.ends_with("admitted\n    Weir answers it itself\n"), "{}", ended.out);
-    // What no client could send is a mistake of the command line.
+    // What no client could send is an error of the command line.
     let ended = explain(&folder, &["GET / x: \u{1b}"]);
     assert_eq!(ended.code, 2, "{}", ended.out);
     assert!(ended.err.contains("expected no control characters"), "{}", ended.err);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use weir::proxy::{Cause, Verdict};
-use weir::telemetry::{AccessField, AccessFields, DoubtKind, Label};
+use weir::telemetry::{AccessField, AccessFields, Label, LintKind};
 
 /// A page of the documentation.
 fn page(name: &str) -> String {
@@ -39,7 +39,7 @@ fn labels<L: Label>() -> BTreeSet<&'static str> {
 #[test]
 fn the_page_of_warnings_has_each_kind() {
     let page = page("warnings.md");
-    assert_eq!(names(&rows(&page, "| warning |")), labels::<DoubtKind>());
+    assert_eq!(names(&rows(&page, "| warning |")), labels::<LintKind>());
 }
 
 #[test]

@@ -325,9 +325,9 @@ async fn an_authority_that_is_changed_on_the_disk_is_taken_over() {
     replace(&weir.folder().join("ca.pem"), b"no certificate at all");
     weir.await_reloads("refused", 1);
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
-    let mistakes =
-        weir.admin_page("/status").json()["last_reload"]["mistakes"].as_str().unwrap().to_owned();
-    assert!(mistakes.contains("upstreams.api.tls.ca: found no certificate in"), "{mistakes}");
+    let errors =
+        weir.admin_page("/status").json()["last_reload"]["errors"].as_str().unwrap().to_owned();
+    assert!(errors.contains("upstreams.api.tls.ca: found no certificate in"), "{errors}");
 }
 
 #[tokio::test]

@@ -285,7 +285,7 @@ async fn bodies_beyond_what_may_be_buffered_are_explained() {
     assert_eq!(explained["cause"], "overload", "{explained}");
     assert_eq!(explained["decision"], Value::Null, "its policy was not asked: {explained}");
     assert_eq!(explained["limits"], serde_json::json!([]), "{explained}");
-    // A body that is too large for its route is the client's mistake.
+    // A body that is too large for its route is the client's error.
     let small = config.text().replace("32MiB", "1KiB").replace("8MiB", "64MiB");
     weir.reload(&small, "applied");
     let mut client = Client::connect(weir.http).await.unwrap();

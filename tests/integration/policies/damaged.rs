@@ -53,11 +53,11 @@ async fn damaged_modules_and_components_cost_a_running_proxy_one_reload_each() {
         }
         refused += 1;
         assert_eq!(status, 422, "round {round}: {answer}");
-        let mistake = &answer["mistakes"][0];
-        let (file, text) = (mistake["file"].as_str().unwrap(), mistake["text"].as_str().unwrap());
+        let error = &answer["errors"][0];
+        let (file, text) = (error["file"].as_str().unwrap(), error["text"].as_str().unwrap());
         assert!(file.ends_with("/proxy.toml"), "round {round}: {answer}");
         // The setting that names the file, or one that the guest refuses.
-        let of_module = mistake["line"] == line && text.starts_with("policies.public.wasm: found ");
+        let of_module = error["line"] == line && text.starts_with("policies.public.wasm: found ");
         let of_config = text.starts_with("policies.public.config");
         assert!(of_module || of_config, "round {round}: {answer}");
         assert!(text.contains("expected ") && text.len() < 1_500, "round {round}: {answer}");

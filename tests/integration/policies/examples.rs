@@ -273,7 +273,7 @@ async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
         "moved back, and gone"
     );
 
-    // A mistake is reported with its own file and line, and changes nothing.
+    // An error is reported with its own file and line, and changes nothing.
     change(
         &format!("{}\n\"sha256:12\" = \"trial\"\n", customers(&[("a", "gold"), ("x", "silver")])),
         "refused",

@@ -325,7 +325,7 @@ async fn keys_are_rotated_without_a_restart_and_without_losing_a_count() {
     assert_eq!([status(&by_old).await, status(&by_new).await], [429, 429], "one user, one count");
     change(&set(&[&new]), "applied");
     assert_eq!([status(&by_old).await, status(&by_new).await], [401, 429]);
-    // A mistake is told with its file, shows no key, and leaves the keys as they are.
+    // An error is told with its file, shows no key, and leaves the keys as they are.
     let broken = set(&[&new]).replace("\"x\":\"", "\"x\":\"!");
     change(&broken, "refused");
     let page = weir.admin_page("/status").text();

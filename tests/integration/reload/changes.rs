@@ -74,7 +74,7 @@ impl Load {
     }
 }
 
-/// Four kinds of invalid configuration: not TOML, an unknown key, a mistake found by the policy, a
+/// Four kinds of invalid configuration: not TOML, an unknown key, an error found by the policy, a
 /// module that is none.
 fn bad(good: &str, turn: usize) -> String {
     match turn % 4 {
@@ -197,7 +197,7 @@ async fn a_bad_file_is_reported_with_its_line_and_the_old_configuration_stays_in
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 8);
     let told = weir.admin_page("/status").text();
     assert!(told.contains("qouta"), "{told}");
-    eventually("the log tells the mistake", || {
+    eventually("the log tells the error", || {
         let log = weir.output().lines().join("\n");
         if log.contains("qouta") { Ok(()) } else { Err(log) }
     });
@@ -316,12 +316,11 @@ async fn a_reload_that_is_asked_for_answers_what_it_changed_or_the_errors() {
     );
     let (status, answer) = ask_for_a_reload(&weir);
     assert_eq!((status, answer["applied"].as_bool()), (422, Some(false)), "{answer}");
-    let mistakes = answer["mistakes"].as_array().unwrap();
+    let errors = answer["errors"].as_array().unwrap();
     let line = good.lines().position(|line| line.contains("upstream = \"api\"")).unwrap() + 1;
-    let mistake =
-        mistakes.iter().find(|one| one["line"] == line).unwrap_or_else(|| panic!("{answer}"));
-    assert!(mistake["file"].as_str().unwrap().ends_with("/proxy.toml"), "{answer}");
-    assert!(mistake["text"].as_str().unwrap().contains("the unknown key \"upstraem\""), "{answer}");
+    let error = errors.iter().find(|one| one["line"] == line).unwrap_or_else(|| panic!("{answer}"));
+    assert!(error["file"].as_str().unwrap().ends_with("/proxy.toml"), "{answer}");
+    assert!(error["text"].as_str().unwrap().contains("the unknown key \"upstraem\""), "{answer}");
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 17);
 
     weir.rewrite(&good.replace("period = \"1d\"", "period = \"2d\""));
@@ -344,7 +343,7 @@ async fn a_reload_that_is_asked_for_answers_what_it_changed_or_the_errors() {
         (&last[0]["reason"], &last[2]["changes"]),
         (&"asked".into(), &serde_json::json!([said]))
     );
-    assert!(last[1]["mistakes"].as_str().unwrap().contains("upstraem"), "{status}");
+    assert!(last[1]["errors"].as_str().unwrap().contains("upstraem"), "{status}");
     let policy = &status["policies"]["public"];
     assert_eq!((&policy["use"], &policy["stopped"]), (&"client-ip".into(), &false.into()));
     assert_eq!(policy["digest"].as_str().unwrap().len(), 64, "{status}");

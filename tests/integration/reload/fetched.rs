@@ -209,7 +209,7 @@ async fn without_a_file_and_without_a_server_the_start_fails_and_names_the_url()
     let gone = format!("http://{}/jwks.json", free_address());
     let started = |url: &str| fails(&fetching(&app.url(), url, ""));
     let (code, err) = started(&gone);
-    // Not the code of a mistake, after which a service manager does not try again.
+    // Not the code of an error, after which a service manager does not try again.
     assert_eq!(code, 1, "{err}");
     for text in [
         "jwks.json (it does not exist yet)",
@@ -227,7 +227,7 @@ async fn without_a_file_and_without_a_server_the_start_fails_and_names_the_url()
     issuer.answer(503, &[], "");
     let (code, err) = started(&url);
     assert!(code == 1 && err.contains("it answered 503 Service Unavailable"), "{code} {err}");
-    // A mistake elsewhere is one.
+    // An error elsewhere is one.
     let wrong = fetching(&app.url(), &url, "").replace("[[routes]]", "[[rotues]]");
     let (code, err) = fails(&wrong);
     assert!(code == 78 && err.contains("rotues"), "{code} {err}");

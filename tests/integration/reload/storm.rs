@@ -186,7 +186,7 @@ impl Operator<'_> {
         if turn.is_multiple_of(10) {
             self.spoil(turn);
             let (status, reply) = self.reload();
-            assert!(status == 422 && reply.contains("\"mistakes\""), "{turn}: {reply}");
+            assert!(status == 422 && reply.contains("\"errors\""), "{turn}: {reply}");
             self.mend(turn);
         } else if turn % 5 == 1 {
             let before = self.weir.reloads("applied");

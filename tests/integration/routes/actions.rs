@@ -117,7 +117,7 @@ async fn a_fields_value_may_be_a_secret_that_nothing_shows() {
     weir.await_reloads("applied", before + 1);
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     assert_eq!(upstream.last().header("authorization").as_deref(), Some("Bearer s3cret renewed"));
-    // An invalid value is a mistake whose message does not show the value.
+    // An invalid value is an error whose message does not show the value.
     let before = weir.reloads("refused");
     replace(&weir.folder().join("upstream.key"), b"Bearer s3cret\nin two lines\n");
     weir.await_reloads("refused", before + 1);

@@ -22,4 +22,4 @@ pub use edit::Edit;
 pub use events::EventEnds;
 pub use meter::{Gather, Meter, Meters, Reading};
 pub use pointer::{Pointer, PointerError, Pointers};
-pub use select::{Selection, Wanted};
+pub use select::{Selection, Selector};

@@ -2,7 +2,7 @@
 //!
 //! Nothing of the document is kept but the numbers and member names that a pointer may lead to, so
 //! a document may be of any size. What is found is reported at once, before it is known whether the
-//! document ends without a mistake.
+//! document ends without an error.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ const VALUES_MAX: usize = 64;
 
 /// A value to select.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Selector {
     /// Where it stands.
     pub pointer: Pointer,
     /// Whether it is shown as JSON. Otherwise a text is shown without quotes and escapes, and of an
@@ -23,7 +23,7 @@ pub struct Wanted {
 /// What to select from documents, prepared once.
 #[derive(Debug)]
 pub struct Selection {
-    wanted: Vec<Wanted>,
+    wanted: Vec<Selector>,
     /// The indices of the wanted values below each value on the way to them.
     ways: Vec<Vec<usize>>,
     /// Pointers to the wanted values, and then to those on the way.
@@ -33,9 +33,9 @@ pub struct Selection {
 impl Selection {
     /// Prepares the selection of these values.
     #[must_use]
-    pub fn new(wanted: Vec<Wanted>) -> Self {
+    pub fn new(wanted: Vec<Selector>) -> Self {
         let mut ways: Vec<(Pointer, Vec<usize>)> = Vec::new();
-        for (index, Wanted { pointer, .. }) in wanted.iter().enumerate() {
+        for (index, Selector { pointer, .. }) in wanted.iter().enumerate() {
             // Elements that a `*` stands for are several without being repeated.
             let on_the_way = pointer.tokens().len().saturating_sub(1);
             let ancestors = pointer.ancestry().skip(1).take(on_the_way);

@@ -21,7 +21,7 @@ const HEADER_NAME_BYTES_MAX: usize = 128;
 const HEADER_VALUE_CHARS_MAX: usize = 4_096;
 const LABELS_MAX: usize = 16;
 const LABEL_BYTES_MAX: usize = 256;
-/// Maximum number of amounts that a settlement may tell.
+/// Maximum number of amounts that a settlement may report.
 const AMOUNTS_MAX: usize = 16;
 /// Maximum size of a denial's own body.
 const BODY_BYTES_MAX: usize = 16 << 10;

@@ -76,7 +76,7 @@ pub(super) enum Turn {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Suspicion {
     None,
-    /// The policy is to be tried with these facts, and the result told to [`Breaker::tried`].
+    /// The policy is to be tried with these facts, and the result reported to [`Breaker::tried`].
     Try(Trial),
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Trial {
 
 /// What a trial changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Changed {
+pub(super) enum TrialChange {
     Nothing,
     /// The policy was running and is stopped now.
     Stopped(Duration),
@@ -136,7 +136,7 @@ impl Breaker {
         if won.is_ok() { Turn::Probe } else { Turn::Stopped }
     }
 
-    /// Whether [`succeeded`](Self::succeeded) is to be told about a call.
+    /// Whether [`succeeded`](Self::succeeded) is to be called for a call.
     pub(super) fn wants_success(&self, turn: Turn) -> bool {
         turn == Turn::Probe || self.wants_sample.load(Ordering::Relaxed)
     }
@@ -198,16 +198,16 @@ impl Breaker {
     }
 
     /// The result of a trial: whether the policy works.
-    pub(super) fn tried(&self, turn: Turn, works: bool) -> Changed {
+    pub(super) fn tried(&self, turn: Turn, works: bool) -> TrialChange {
         self.tried_at(turn, works, self.now_ms())
     }
 
-    fn tried_at(&self, turn: Turn, works: bool, now_ms: u64) -> Changed {
+    fn tried_at(&self, turn: Turn, works: bool, now_ms: u64) -> TrialChange {
         let mut record = self.locked();
         (record.broke, record.refused) = (0, 0);
         if works {
             let resumed = turn == Turn::Probe && self.resume(&mut record, now_ms);
-            return if resumed { Changed::Resumed } else { Changed::Nothing };
+            return if resumed { TrialChange::Resumed } else { TrialChange::Nothing };
         }
         let calm = now_ms.saturating_sub(record.resumed_ms) >= ms(self.settings.time_max);
         let first = turn != Turn::Probe && (record.resumed_ms == 0 || calm);
@@ -218,7 +218,7 @@ impl Breaker {
         };
         let next = now_ms.saturating_add(ms(record.pause)).max(1);
         let before = self.probe_ms.swap(next, Ordering::Relaxed);
-        if before == 0 { Changed::Stopped(record.pause) } else { Changed::StillStopped }
+        if before == 0 { TrialChange::Stopped(record.pause) } else { TrialChange::StillStopped }
     }
 
     fn resume(&self, record: &mut Record, now_ms: u64) -> bool {
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(suspect(&breaker, Cause::Trap, 2, 1, 10), Some(4));
         assert_eq!(breaker.turn(), Turn::Call, "not before the trial");
         let second = Duration::from_secs(1);
-        assert_eq!(breaker.tried_at(Turn::Call, false, 10), Changed::Stopped(second));
+        assert_eq!(breaker.tried_at(Turn::Call, false, 10), TrialChange::Stopped(second));
         let stopped = |now_ms| breaker.turn_at(breaker.probe_ms.load(Ordering::Relaxed), now_ms);
         assert_eq!(stopped(1_009), Turn::Stopped);
         assert_eq!(stopped(1_010), Turn::Probe);
@@ -302,7 +302,7 @@ mod tests {
                 breaker.failed_at(Turn::Probe, Cause::Trap, 99, now_ms),
                 Suspicion::Try(Trial { samples }) if samples.len() == 1
             ));
-            assert_eq!(breaker.tried_at(Turn::Probe, false, now_ms), Changed::StillStopped);
+            assert_eq!(breaker.tried_at(Turn::Probe, false, now_ms), TrialChange::StillStopped);
             assert_eq!(stopped(now_ms + pause - 1), Turn::Stopped);
             now_ms += pause;
             assert_eq!(stopped(now_ms), Turn::Probe);
@@ -315,7 +315,7 @@ mod tests {
     fn a_trial_that_succeeds_stops_nothing_and_the_next_one_has_to_wait() {
         let breaker = answered();
         assert_eq!(suspect(&breaker, Cause::Time, 2, 1, 10), Some(4));
-        assert_eq!(breaker.tried_at(Turn::Call, true, 10), Changed::Nothing);
+        assert_eq!(breaker.tried_at(Turn::Call, true, 10), TrialChange::Nothing);
         assert_eq!(suspect(&breaker, Cause::Time, 7, 1, 1_009), None, "within a second");
         assert!(!breaker.is_stopped());
         assert!(suspect(&breaker, Cause::Time, 200, 1, 1_010).is_some());
@@ -346,9 +346,9 @@ mod tests {
     fn without_an_answer_to_compare_with_the_pause_does_not_double() {
         let breaker = breaker();
         assert_eq!(suspect(&breaker, Cause::Trap, 1, 1, 10), Some(4));
-        assert!(matches!(breaker.tried_at(Turn::Call, false, 10), Changed::Stopped(_)));
+        assert!(matches!(breaker.tried_at(Turn::Call, false, 10), TrialChange::Stopped(_)));
         for _ in 0..3 {
-            assert_eq!(breaker.tried_at(Turn::Probe, false, 10), Changed::StillStopped);
+            assert_eq!(breaker.tried_at(Turn::Probe, false, 10), TrialChange::StillStopped);
             assert_eq!(breaker.locked().pause, Duration::from_secs(1));
         }
     }

@@ -8,21 +8,21 @@ use super::abi::types;
 use super::answer;
 use super::breaker::Breaker;
 use super::component;
-use super::error::{Cause, During, mistake_line, one_line};
+use super::error::{CallPhase, Cause, error_line, one_line};
 use super::fact;
 use super::health::Health;
-use super::instance::{Bounds, Instance, Unready};
+use super::instance::{Bounds, Instance, StartError};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
 use super::written;
-use super::{Module, Policy, Settings, Spare};
+use super::{Module, Policy, Settings, SpareInstances};
 use crate::clock::{LogThrottle, thread_cpu};
-use crate::telemetry::{Label as _, Metrics, Mistake};
+use crate::telemetry::{Label as _, Metrics, SettingError};
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
-/// Mistakes of one guest that are reported.
-const MISTAKES_MAX: usize = 64;
+/// Errors of one guest that are reported.
+const ERRORS_MAX: usize = 64;
 /// If starting an instance takes more CPU time than this, the workers' instances are started
 /// beforehand. It is the time of some hundred requests.
 const SLOW: Duration = Duration::from_millis(2);
@@ -43,8 +43,8 @@ pub(super) fn policy(
     runtime: &Arc<Runtime>,
     settings: &Settings,
     metrics: &Metrics,
-) -> Result<Policy, Vec<Mistake>> {
-    runtime.aside(|| here(runtime, settings, metrics)).unwrap_or_else(|mistake| Err(vec![mistake]))
+) -> Result<Policy, Vec<SettingError>> {
+    runtime.aside(|| here(runtime, settings, metrics)).unwrap_or_else(|error| Err(vec![error]))
 }
 
 /// Builds it on the calling thread.
@@ -52,21 +52,21 @@ pub(super) fn here(
     runtime: &Arc<Runtime>,
     settings: &Settings,
     metrics: &Metrics,
-) -> Result<Policy, Vec<Mistake>> {
-    let (source, bytes) = source(settings).map_err(|mistake| vec![mistake])?;
+) -> Result<Policy, Vec<SettingError>> {
+    let (source, bytes) = source(settings).map_err(|error| vec![error])?;
     if settings.memory_bytes > MEMORY_BYTES_MAX {
         let found = format!("{} bytes", settings.memory_bytes);
-        return Err(vec![Mistake::new(
+        return Err(vec![SettingError::new(
             "memory",
             found,
             format!("at most {MEMORY_BYTES_MAX} bytes"),
         )]);
     }
-    let unfit = |(found, expected): (String, String)| Mistake::new(source, found, expected);
-    let component::Loaded { pre, label, digest } = component::load(runtime, &settings.caps, bytes)
-        .map_err(|unfit| {
+    let unfit = |(found, expected): (String, String)| SettingError::new(source, found, expected);
+    let component::LoadedGuest { pre, label, digest } =
+        component::load(runtime, &settings.caps, bytes).map_err(|unfit| {
             let setting = unfit.setting.unwrap_or(source);
-            vec![Mistake::new(setting, unfit.found, unfit.expected)]
+            vec![SettingError::new(setting, unfit.found, unfit.expected)]
         })?;
     let bounds = bounds(runtime, settings);
     let unknown = written::unknown("config", &settings.config_json, &settings.scripts);
@@ -78,17 +78,18 @@ pub(super) fn here(
     }
     let declared = answer::declared(&mut manifest, &settings.scripts);
     let (limits, warnings) = declared.map_err(|wrong| {
-        vec![Mistake::new(source, one_line(&wrong), "a manifest as the contract has it")]
+        vec![SettingError::new(source, one_line(&wrong), "a manifest as the contract has it")]
     })?;
     let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;
-    let facts = |unknown: Vec<fact::Unknown>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
+    let facts =
+        |unknown: Vec<fact::UnknownFact>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
     let request_facts = runtime.facts().of_request(&manifest.request_facts);
     let response_facts = runtime.facts().of_response(&manifest.response_facts);
     let (request_facts, response_facts) = match (request_facts, response_facts) {
         (Ok(request), Ok(response)) => (request, response),
         (request, response) => {
             let all = request.err().into_iter().chain(response.err()).flatten();
-            return Err(facts(all.take(MISTAKES_MAX).collect()));
+            return Err(facts(all.take(ERRORS_MAX).collect()));
         }
     };
     let health = Health::new(&settings.name, &digest, &bounds.largest, metrics);
@@ -109,7 +110,7 @@ pub(super) fn here(
         response_facts,
         health,
         breaker: Breaker::new(settings.caps.breaker.clone()),
-        spare: Mutex::new(Spare {
+        spare: Mutex::new(SpareInstances {
             instances: if slow { vec![instance] } else { Vec::new() },
             slow,
         }),
@@ -118,28 +119,29 @@ pub(super) fn here(
 
 /// Why the first instance did not start, besides the `unknown` names in its configuration.
 fn not_started(
-    unready: Unready,
-    unknown: &[Mistake],
+    unready: StartError,
+    unknown: &[SettingError],
     source: &str,
     bounds: &Bounds,
-) -> Vec<Mistake> {
+) -> Vec<SettingError> {
     match unready {
         // What both found wrong is reported once.
-        Unready::Refused(mistakes) => {
-            let refused = refused("config", &mistakes);
-            let is_news = |ours: &&Mistake| !refused.iter().any(|it| it.setting == ours.setting);
+        StartError::Refused(errors) => {
+            let refused = refused("config", &errors);
+            let is_news =
+                |ours: &&SettingError| !refused.iter().any(|it| it.setting == ours.setting);
             let more = unknown.iter().filter(is_news).cloned();
             refused.iter().cloned().chain(more).collect()
         }
-        Unready::Failed(failure) => {
+        StartError::Failed(failure) => {
             let setting = if failure.cause == Cause::Memory { "memory" } else { source };
-            let failure = failure.naming(bounds, During::Start);
+            let failure = failure.naming(bounds, CallPhase::Start);
             let found = format!(
                 "a guest that failed when it was configured ({}: {})",
                 failure.cause.label(),
                 failure.message
             );
-            vec![Mistake::new(setting, found, "one that starts and answers within its bounds")]
+            vec![SettingError::new(setting, found, "one that starts and answers within its bounds")]
         }
     }
 }
@@ -164,7 +166,7 @@ fn bounds(runtime: &Arc<Runtime>, settings: &Settings) -> Bounds {
 }
 
 /// The setting that named the module, and the module.
-fn source(settings: &Settings) -> Result<(&'static str, &[u8]), Mistake> {
+fn source(settings: &Settings) -> Result<(&'static str, &[u8]), SettingError> {
     match &settings.module {
         Module::File { bytes, .. } => Ok(("wasm", bytes)),
         Module::Shipped(name) => match shipped_bytes(name) {
@@ -176,36 +178,36 @@ fn source(settings: &Settings) -> Result<(&'static str, &[u8]), Mistake> {
                     .map(|nearest| format!("; the nearest is `{nearest}`"))
                     .unwrap_or_default();
                 let expected = format!("one of `{}`{nearest}", NAMES.join("`, `"));
-                Err(Mistake::new("use", format!("`{}`", one_line(name)), expected))
+                Err(SettingError::new("use", format!("`{}`", one_line(name)), expected))
             }
         },
     }
 }
 
-/// A guest's mistakes, with the whole path of each setting. The SDK writes "found X, expected Y";
+/// A guest's errors, with the whole path of each setting. The SDK writes "found X, expected Y";
 /// others may write what they like.
-fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
-    if mistakes.is_empty() {
-        return vec![Mistake::new(
+fn refused(config: &str, errors: &[types::Mistake]) -> Vec<SettingError> {
+    if errors.is_empty() {
+        return vec![SettingError::new(
             config,
             "a configuration that the policy refused without saying why",
             "one that it accepts",
         )];
     }
-    let whole = |mistake: &types::Mistake| {
-        let path = one_line(&mistake.path);
+    let whole = |error: &types::Mistake| {
+        let path = one_line(&error.path);
         let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
-        let message = mistake_line(&mistake.message);
+        let message = error_line(&error.message);
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
         let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
-        let mistake = Mistake::new(format!("{config}{dot}{path}"), found, expected);
+        let error = SettingError::new(format!("{config}{dot}{path}"), found, expected);
         // The SDK's texts for a key that is unknown, or not allowed together with another one.
         let in_key = found.starts_with("the unknown key ")
             || found.starts_with("the key ")
             || expected.starts_with("nothing: ");
-        if in_key { mistake.in_key() } else { mistake }
+        if in_key { error.in_key() } else { error }
     };
-    mistakes.iter().take(MISTAKES_MAX).map(whole).collect()
+    errors.iter().take(ERRORS_MAX).map(whole).collect()
 }
 
 /// The modules of all policies that ship.

@@ -86,8 +86,8 @@ impl Cache {
         let path = self.path(key);
         let bytes = match read(&path, self.bytes_max, key) {
             Ok(bytes) => bytes,
-            Err(Unread::Absent) => return None,
-            Err(Unread::Unsafe(why)) => {
+            Err(CacheMiss::Absent) => return None,
+            Err(CacheMiss::Unsafe(why)) => {
                 tracing::warn!(
                     "compiled again, as its cached code can't be used: {}: {why}",
                     path.display()
@@ -177,12 +177,12 @@ impl Cache {
 
 /// Why a file is not loaded.
 #[derive(Debug)]
-enum Unread {
+enum CacheMiss {
     Absent,
     Unsafe(String),
 }
 
-impl From<io::Error> for Unread {
+impl From<io::Error> for CacheMiss {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Absent,
@@ -192,8 +192,8 @@ impl From<io::Error> for Unread {
 }
 
 /// The file's bytes, if they are what was written under `key`. Marks the file as used.
-fn read(path: &Path, bytes_max: u64, key: &Key) -> Result<Vec<u8>, Unread> {
-    let wrong = |what: &str| Err(Unread::Unsafe(what.to_owned()));
+fn read(path: &Path, bytes_max: u64, key: &Key) -> Result<Vec<u8>, CacheMiss> {
+    let wrong = |what: &str| Err(CacheMiss::Unsafe(what.to_owned()));
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
@@ -370,9 +370,9 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[random.usize(..whole.len())] ^= 1 << random.u8(..8);
             fs::write(&path, &damaged).unwrap();
-            assert!(matches!(read(&path, 1 << 20, &key), Err(Unread::Unsafe(_))));
+            assert!(matches!(read(&path, 1 << 20, &key), Err(CacheMiss::Unsafe(_))));
             fs::write(&path, &whole[..random.usize(..whole.len())]).unwrap();
-            assert!(matches!(read(&path, 1 << 20, &key), Err(Unread::Unsafe(_))));
+            assert!(matches!(read(&path, 1 << 20, &key), Err(CacheMiss::Unsafe(_))));
         }
         let mut longer = whole.clone();
         longer.push(0);

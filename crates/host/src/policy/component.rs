@@ -18,32 +18,36 @@ const WASI: &str = "wasi:";
 
 /// What was found, and what was expected.
 #[derive(Debug)]
-pub(super) struct Unfit {
+pub(super) struct ComponentError {
     /// The setting of the policy that is concerned, if it is not the one that names the module.
     pub(super) setting: Option<&'static str>,
     pub(super) found: String,
     pub(super) expected: String,
 }
 
-impl From<(String, String)> for Unfit {
+impl From<(String, String)> for ComponentError {
     fn from((found, expected): (String, String)) -> Self {
         Self { setting: None, found, expected }
     }
 }
 
 /// A guest that is ready to be started.
-pub(super) struct Loaded {
+pub(super) struct LoadedGuest {
     pub(super) pre: InstancePre<State>,
     /// The version of the contract that it was built for.
     pub(super) label: Label,
-    /// Of the module's bytes.
+    /// The digest of the module's bytes.
     pub(super) digest: blake3::Hash,
 }
 
 /// Validates, compiles and links a guest.
-pub(super) fn load(runtime: &Runtime, caps: &Caps, bytes: &[u8]) -> Result<Loaded, Unfit> {
+pub(super) fn load(
+    runtime: &Runtime,
+    caps: &Caps,
+    bytes: &[u8],
+) -> Result<LoadedGuest, ComponentError> {
     if bytes.len() > caps.module_bytes {
-        return Err(Unfit {
+        return Err(ComponentError {
             setting: Some("module_bytes"),
             found: format!("a module of {} bytes", bytes.len()),
             expected: format!("at most `module_bytes` ({})", shown_bytes(caps.module_bytes)),
@@ -52,11 +56,16 @@ pub(super) fn load(runtime: &Runtime, caps: &Caps, bytes: &[u8]) -> Result<Loade
     let digest = blake3::hash(bytes);
     let component = component(runtime, bytes, &digest)?;
     let (pre, label) = link(runtime.engine(), runtime.linker(), &component)?;
-    Ok(Loaded { pre, label, digest })
+    Ok(LoadedGuest { pre, label, digest })
 }
 
-/// From the cache, or compiled. What is in the cache was validated before it was compiled.
-fn component(runtime: &Runtime, bytes: &[u8], digest: &blake3::Hash) -> Result<Component, Unfit> {
+/// Loads the component from the cache, or compiles it. What is in the cache was validated before it
+/// was compiled.
+fn component(
+    runtime: &Runtime,
+    bytes: &[u8],
+    digest: &blake3::Hash,
+) -> Result<Component, ComponentError> {
     let Some(cache) = runtime.cache() else { return compile(runtime, bytes) };
     let key = cache.key(digest, &super::abi::wits());
     if let Some(component) = cache.load(runtime.engine(), &key) {
@@ -67,7 +76,7 @@ fn component(runtime: &Runtime, bytes: &[u8], digest: &blake3::Hash) -> Result<C
     Ok(component)
 }
 
-fn compile(runtime: &Runtime, bytes: &[u8]) -> Result<Component, Unfit> {
+fn compile(runtime: &Runtime, bytes: &[u8]) -> Result<Component, ComponentError> {
     let encoded = validated(bytes)?;
     let bytes = encoded.as_deref().unwrap_or(bytes);
     let compiled = runtime.with_compilers(|engine| Component::from_binary(engine, bytes));
@@ -78,7 +87,7 @@ fn compile(runtime: &Runtime, bytes: &[u8]) -> Result<Component, Unfit> {
 
 /// Checks that these bytes are a module or a component. A module is made into a component, which is
 /// returned.
-pub(super) fn validated(bytes: &[u8]) -> Result<Option<Vec<u8>>, Unfit> {
+pub(super) fn validated(bytes: &[u8]) -> Result<Option<Vec<u8>>, ComponentError> {
     Validator::new_with_features(WasmFeatures::default()).validate_all(bytes).map_err(|error| {
         let expected = "a valid WebAssembly module or component".to_owned();
         (one_line(&error.to_string()), expected)
@@ -158,7 +167,7 @@ fn link(
     engine: &Engine,
     linker: &Linker<State>,
     component: &Component,
-) -> Result<(InstancePre<State>, Label), Unfit> {
+) -> Result<(InstancePre<State>, Label), ComponentError> {
     let kind = component.component_type();
     let label = Label::of(kind.exports(engine).map(|(name, _)| name));
     let mut wasi = false;
@@ -180,6 +189,6 @@ fn link(
     Ok((pre, label))
 }
 
-fn mismatch(error: &wasmtime::Error) -> Unfit {
+fn mismatch(error: &wasmtime::Error) -> ComponentError {
     (one_line(&format!("{error:#}")), "imports as the contract has them".to_owned()).into()
 }

@@ -11,10 +11,10 @@ use crate::telemetry::{Label as _, labels};
 
 /// Characters of a message, at most: some messages are the guest's.
 const MESSAGE_CHARS_MAX: usize = 300;
-/// The same for a mistake in a policy's configuration. It may list all keys that were expected, and
+/// The same for an error in a policy's configuration. It may list all keys that were expected, and
 /// the nearest one comes last.
-const MISTAKE_CHARS_MAX: usize = 512;
-/// In wasmtime's error about a guest that hands over too much. Its type is private.
+const ERROR_CHARS_MAX: usize = 512;
+/// A part of wasmtime's error about a guest that hands over too much. Its type is private.
 const TOO_MUCH_HANDED_OVER: &str = "fuel allocated for hostcalls";
 
 /// Why a guest gave no decision.
@@ -25,7 +25,7 @@ pub struct PolicyError {
     pub policy: String,
     /// What went wrong.
     pub cause: Cause,
-    /// For the log: bounded, on one line.
+    /// The message for the log: bounded, on one line.
     pub message: String,
 }
 
@@ -54,7 +54,7 @@ labels! {
 
 impl Cause {
     /// Whether a request's content can bring it about: one that costs a lot, is nested deep, or
-    /// meets a mistake of the guest. An error that the guest returns itself is its own decision.
+    /// meets an error of the guest. An error that the guest returns itself is its own decision.
     #[must_use]
     pub fn may_be_provoked(self) -> bool {
         match self {
@@ -94,7 +94,7 @@ impl Failure {
     }
 
     /// Adds the name and the value of the setting whose cap was reached.
-    pub(super) fn naming(mut self, bounds: &Bounds, during: During) -> Self {
+    pub(super) fn naming(mut self, bounds: &Bounds, during: CallPhase) -> Self {
         if let Some(cap) = self.cap.take() {
             self.message.push_str(": ");
             self.message.push_str(&cap.limit(bounds, during));
@@ -105,20 +105,20 @@ impl Failure {
 
 /// What the guest was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum During {
+pub(super) enum CallPhase {
     Start,
     Call,
 }
 
 impl Cap {
-    fn limit(self, bounds: &Bounds, during: During) -> String {
+    fn limit(self, bounds: &Bounds, during: CallPhase) -> String {
         let pool = &bounds.pool;
         let time = |time: Duration| humantime::format_duration(time).to_string();
         match (self, during) {
-            (Self::CpuTime, During::Start) => {
+            (Self::CpuTime, CallPhase::Start) => {
                 format!("more than `start_cpu_time` ({})", time(bounds.caps.start_cpu_time))
             }
-            (Self::CpuTime, During::Call) => {
+            (Self::CpuTime, CallPhase::Call) => {
                 format!("more than `cpu_time` ({})", time(bounds.cpu_time))
             }
             (Self::Memory, _) => {
@@ -144,8 +144,8 @@ impl Cap {
 /// More memory, tables or elements than an instance may have. Raised by its limiter, so that the
 /// cause is known.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the guest wanted more {what} than it may have")]
-pub(super) struct OverLimit {
+#[error("the guest asked for more {what} than it may have")]
+pub(super) struct LimiterRefusal {
     pub(super) what: &'static str,
     /// None where the contract has the cap.
     pub(super) cap: Option<Cap>,
@@ -153,7 +153,7 @@ pub(super) struct OverLimit {
 
 impl From<wasmtime::Error> for Failure {
     fn from(error: wasmtime::Error) -> Self {
-        if let Some(over) = error.downcast_ref::<OverLimit>() {
+        if let Some(over) = error.downcast_ref::<LimiterRefusal>() {
             return Self { cap: over.cap, ..Self::new(Cause::Memory, &over.to_string()) };
         }
         if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
@@ -172,7 +172,7 @@ impl From<wasmtime::Error> for Failure {
         }
         let text = error.root_cause().to_string();
         if text.contains(TOO_MUCH_HANDED_OVER) {
-            let text = "the guest handed over too much";
+            let text = "the guest returned too much";
             return Self::at(Cap::AnswerBytes, Cause::Answer, text);
         }
         // With a backtrace it was raised while the guest ran: a host function refused. Without one,
@@ -192,9 +192,9 @@ pub(super) fn one_line(text: &str) -> String {
     bounded(text, MESSAGE_CHARS_MAX)
 }
 
-/// The same for a mistake's text.
-pub(super) fn mistake_line(text: &str) -> String {
-    bounded(text, MISTAKE_CHARS_MAX)
+/// The same for an error's text.
+pub(super) fn error_line(text: &str) -> String {
+    bounded(text, ERROR_CHARS_MAX)
 }
 
 /// The same with another bound.

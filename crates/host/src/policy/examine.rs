@@ -5,20 +5,20 @@ use std::sync::Arc;
 use wasmparser::{Parser, Payload};
 
 use super::build::shipped_module;
-use super::error::{During, one_line};
-use super::instance::{Instance, Unready};
+use super::error::{CallPhase, one_line};
+use super::instance::{Instance, StartError};
 use super::{
     Caps, Cause, Decision, Failure, KnownFacts, Module, Policy, PolicyError, Runtime, answer,
     component,
 };
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// Imports or exports that are listed, at most.
 const LISTED_MAX: usize = 64;
 
 /// What a module is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Examined {
+pub struct ModuleReport {
     /// Bytes.
     pub size: usize,
     /// BLAKE3, in hexadecimal digits.
@@ -33,7 +33,7 @@ pub struct Examined {
 
 /// A decision in an instance of its own.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fresh {
+pub struct FreshDecision {
     /// The decision.
     pub decision: Arc<Decision>,
     /// Linear memory of the instance after the call, in bytes.
@@ -42,7 +42,7 @@ pub struct Fresh {
 
 /// Reads a module. What it lists is empty if it is not a valid one.
 #[must_use]
-pub fn examine(module: &Module) -> Examined {
+pub fn examine(module: &Module) -> ModuleReport {
     let bytes = match module {
         Module::File { bytes, .. } => bytes,
         Module::Shipped(name) => shipped_module(name),
@@ -78,7 +78,7 @@ pub fn examine(module: &Module) -> Examined {
         names.truncate(LISTED_MAX);
         names.iter().map(|name| one_line(name)).collect()
     };
-    Examined {
+    ModuleReport {
         size: bytes.len(),
         digest: blake3::hash(bytes).to_hex().to_string(),
         is_component: Parser::is_component(bytes),
@@ -91,10 +91,10 @@ pub fn examine(module: &Module) -> Examined {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn load(bytes: &[u8], facts: KnownFacts) -> Result<(), Mistake> {
+pub fn load(bytes: &[u8], facts: KnownFacts) -> Result<(), SettingError> {
     let runtime = Runtime::new(facts)?;
     let loaded = runtime.aside(|| component::load(&runtime, &Caps::default(), bytes).map(drop))?;
-    loaded.map_err(|unfit| Mistake::new("", unfit.found, unfit.expected))
+    loaded.map_err(|unfit| SettingError::new("", unfit.found, unfit.expected))
 }
 
 impl Policy {
@@ -116,14 +116,14 @@ impl Policy {
     ///
     /// # Errors
     /// See [`Cause`].
-    pub fn decide_fresh(&self, facts: &[(&str, &str)]) -> Result<Fresh, PolicyError> {
+    pub fn decide_fresh(&self, facts: &[(&str, &str)]) -> Result<FreshDecision, PolicyError> {
         let (mut instance, _) =
             Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json).map_err(
                 |unready| match unready {
-                    Unready::Failed(failure) => self.failed(failure, During::Start),
-                    Unready::Refused(_) => {
+                    StartError::Failed(failure) => self.failed(failure, CallPhase::Start),
+                    StartError::Refused(_) => {
                         let text = "the guest refused the configuration that it accepted before";
-                        self.failed(Failure::new(Cause::Guest, text), During::Start)
+                        self.failed(Failure::new(Cause::Guest, text), CallPhase::Start)
                     }
                 },
             )?;
@@ -132,7 +132,7 @@ impl Policy {
                 .map_err(|message| Failure::new(Cause::Answer, &message))
         });
         let decision =
-            decided.map(Arc::new).map_err(|failure| self.failed(failure, During::Call))?;
-        Ok(Fresh { decision, memory_bytes: instance.memory_bytes() })
+            decided.map(Arc::new).map_err(|failure| self.failed(failure, CallPhase::Call))?;
+        Ok(FreshDecision { decision, memory_bytes: instance.memory_bytes() })
     }
 }

@@ -42,22 +42,22 @@ pub enum Member {
 }
 
 /// What was found and what was expected.
-pub(super) type Unknown = (String, String);
+pub(super) type UnknownFact = (String, String);
 
 impl KnownFacts {
     /// A manifest's request facts, each once.
-    pub(super) fn of_request(&self, names: &[String]) -> Result<Vec<String>, Vec<Unknown>> {
+    pub(super) fn of_request(&self, names: &[String]) -> Result<Vec<String>, Vec<UnknownFact>> {
         each(names, |name| self.request.check("fact", name))
     }
 
     /// A manifest's response facts, each once.
-    pub(super) fn of_response(&self, names: &[String]) -> Result<Vec<String>, Vec<Unknown>> {
+    pub(super) fn of_response(&self, names: &[String]) -> Result<Vec<String>, Vec<UnknownFact>> {
         each(names, |name| self.response.check("response fact", name))
     }
 }
 
 impl FactNames {
-    fn check(&self, what: &str, name: &str) -> Result<String, Unknown> {
+    fn check(&self, what: &str, name: &str) -> Result<String, UnknownFact> {
         if self.single.contains(&name) || self.has_family_of(name) {
             return Ok(name.to_owned());
         }
@@ -76,7 +76,7 @@ impl FactNames {
     }
 
     /// Suggests the nearest known name, be it a whole one or a family with a member.
-    fn unknown(&self, what: &str, name: &str) -> Unknown {
+    fn unknown(&self, what: &str, name: &str) -> UnknownFact {
         let name = shown(name);
         let member = name.split_once('.').map_or("NAME", |(_, own)| own);
         let named = |member: &str| -> Vec<String> {
@@ -101,8 +101,8 @@ impl FactNames {
 
 fn each(
     names: &[String],
-    check: impl Fn(&str) -> Result<String, Unknown>,
-) -> Result<Vec<String>, Vec<Unknown>> {
+    check: impl Fn(&str) -> Result<String, UnknownFact>,
+) -> Result<Vec<String>, Vec<UnknownFact>> {
     if names.len() > FACTS_MAX {
         return Err(vec![(
             format!("a manifest with {} facts", names.len()),
@@ -110,16 +110,16 @@ fn each(
         )]);
     }
     let mut known = Vec::with_capacity(names.len());
-    let mut mistakes = Vec::new();
+    let mut errors = Vec::new();
     for name in names {
         match check(name) {
             // Shown twice, it would look like a repeated header.
             Ok(fact) if known.contains(&fact) => {}
             Ok(fact) => known.push(fact),
-            Err(mistake) => mistakes.push(mistake),
+            Err(error) => errors.push(error),
         }
     }
-    if mistakes.is_empty() { Ok(known) } else { Err(mistakes) }
+    if errors.is_empty() { Ok(known) } else { Err(errors) }
 }
 
 fn shown(name: &str) -> String {
@@ -130,12 +130,12 @@ fn shown(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn of_request(names: &[&str]) -> Result<Vec<String>, Vec<Unknown>> {
+    fn of_request(names: &[&str]) -> Result<Vec<String>, Vec<UnknownFact>> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         crate::policy::fuzzing::known_facts().of_request(&names)
     }
 
-    fn of_response(names: &[&str]) -> Result<Vec<String>, Vec<Unknown>> {
+    fn of_response(names: &[&str]) -> Result<Vec<String>, Vec<UnknownFact>> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         crate::policy::fuzzing::known_facts().of_response(&names)
     }

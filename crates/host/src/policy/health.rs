@@ -20,7 +20,7 @@ thread_local! {
 
 labels! {
     /// What a guest was called for.
-    pub(super) enum Called {
+    pub(super) enum CallKind {
         Decide = "decide",
         Settle = "settle",
     }
@@ -49,7 +49,7 @@ pub struct PolicyStats {
 #[derive(Debug)]
 pub(super) struct Health {
     digest: String,
-    calls: CounterSet<Called>,
+    calls: CounterSet<CallKind>,
     errors: CounterSet<Cause>,
     pub(super) stops: Counter,
     timed_ns: Counter,
@@ -57,13 +57,13 @@ pub(super) struct Health {
 }
 
 /// A call that was begun.
-pub(super) struct Begun {
+pub(super) struct CallTimer {
     nth: u32,
     /// If it is timed.
     at: Option<Instant>,
 }
 
-impl Begun {
+impl CallTimer {
     /// Whether the facts of this call are to be kept.
     pub(super) fn is_sampled(&self) -> bool {
         self.nth.is_multiple_of(SAMPLED_EVERY)
@@ -87,7 +87,7 @@ impl Health {
         }
     }
 
-    pub(super) fn begin(&self) -> Begun {
+    pub(super) fn begin(&self) -> CallTimer {
         // Counts up from 1: the first call of a thread starts an instance, which is not typical.
         let nth = CALLS.try_with(|calls| {
             let nth = calls.get().wrapping_add(1);
@@ -95,10 +95,10 @@ impl Health {
             nth
         });
         let nth = nth.unwrap_or(1);
-        Begun { nth, at: nth.is_multiple_of(TIMED_EVERY).then(clock::monotonic) }
+        CallTimer { nth, at: nth.is_multiple_of(TIMED_EVERY).then(clock::monotonic) }
     }
 
-    pub(super) fn end(&self, called: Called, begun: &Begun) {
+    pub(super) fn end(&self, called: CallKind, begun: &CallTimer) {
         self.calls.inc(called);
         if let Some(at) = begun.at {
             self.timed(clock::monotonic().saturating_duration_since(at));
@@ -117,7 +117,7 @@ impl Health {
 
     /// Decisions that the guest was called for.
     pub(super) fn decisions(&self) -> u64 {
-        self.calls.get(Called::Decide)
+        self.calls.get(CallKind::Decide)
     }
 
     pub(super) fn stats(&self, stopped: bool) -> PolicyStats {
@@ -125,7 +125,7 @@ impl Health {
         let all_ns = self.timed_ns.get().saturating_mul(u64::from(TIMED_EVERY));
         PolicyStats {
             digest: self.digest.clone(),
-            calls: Called::ALL.iter().map(|called| self.calls.get(*called)).sum(),
+            calls: CallKind::ALL.iter().map(|called| self.calls.get(*called)).sum(),
             errors: failed.map(|cause| self.errors.get(*cause)).sum(),
             not_called: self.errors.get(Cause::Stopped),
             time_us: all_ns / 1_000,

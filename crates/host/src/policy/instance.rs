@@ -10,7 +10,7 @@ use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 
 use super::abi::{Exports, Label, host, types, usage};
 use super::caps::{Caps, RuntimeSettings};
-use super::error::{Cap, Cause, Failure, OverLimit, bounded};
+use super::error::{Cap, Cause, Failure, LimiterRefusal, bounded};
 use super::ticker::Ticker;
 use super::verify;
 use crate::clock::{Clock, LogThrottle, thread_cpu};
@@ -68,13 +68,13 @@ pub(super) struct Instance {
 
 /// Why there is no instance.
 #[derive(Debug)]
-pub(super) enum Unready {
+pub(super) enum StartError {
     Failed(Failure),
     /// The guest refused its configuration.
     Refused(Vec<types::Mistake>),
 }
 
-impl<E: Into<Failure>> From<E> for Unready {
+impl<E: Into<Failure>> From<E> for StartError {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
@@ -87,7 +87,7 @@ impl Instance {
         label: &Label,
         bounds: &Bounds,
         config: &str,
-    ) -> Result<(Self, types::Manifest), Unready> {
+    ) -> Result<(Self, types::Manifest), StartError> {
         let state = State {
             bounds: bounds.clone(),
             budget: bounds.caps.start_cpu_time,
@@ -109,7 +109,7 @@ impl Instance {
         let running = pre.instantiate(&mut store)?;
         let exports = Exports::of(label, &running, &mut store)?;
         let answer = call(&mut store, budget, None, |store| exports.configure(store, config))?;
-        let manifest = answer.map_err(Unready::Refused)?;
+        let manifest = answer.map_err(StartError::Refused)?;
         let configured_bytes = store.data().memory_bytes;
         let configured_by_time = store.data().now_ms.is_some();
         Ok((Self { store, exports, configured_bytes, configured_by_time }, manifest))
@@ -126,7 +126,7 @@ impl Instance {
 
     /// Whether the guest was told the time, in its last call or when it was configured: then its
     /// answer may be another one later. All else that the host tells it depends on the call alone.
-    pub(super) fn was_told_time(&self) -> bool {
+    pub(super) fn asked_time(&self) -> bool {
         self.configured_by_time || self.store.data().now_ms.is_some()
     }
 
@@ -255,7 +255,7 @@ impl ResourceLimiter for State {
         // Counted over all memories: a component can have several.
         let all = self.memory_bytes.saturating_add(desired.saturating_sub(current));
         if all > self.bounds.memory_bytes {
-            return Err(OverLimit { what: "memory", cap: Some(Cap::Memory) }.into());
+            return Err(LimiterRefusal { what: "memory", cap: Some(Cap::Memory) }.into());
         }
         self.memory_bytes = all;
         self.bounds.largest.fetch_max(all, Ordering::Relaxed);
@@ -269,7 +269,7 @@ impl ResourceLimiter for State {
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         if desired > self.bounds.pool.table_elements {
-            Err(OverLimit { what: "table elements", cap: Some(Cap::TableElements) }.into())
+            Err(LimiterRefusal { what: "table elements", cap: Some(Cap::TableElements) }.into())
         } else {
             Ok(true)
         }
@@ -315,7 +315,7 @@ impl host::Host for State {
     ) -> wasmtime::Result<bool> {
         self.verifications += 1;
         if self.verifications > VERIFICATIONS_MAX || message.len() > VERIFIED_BYTES_MAX {
-            return Err(OverLimit { what: "verified signatures", cap: None }.into());
+            return Err(LimiterRefusal { what: "verified signatures", cap: None }.into());
         }
         Ok(verify::is_signature(&key, &message, &signature))
     }

@@ -1,4 +1,4 @@
-//! Finds the limits in a policy's configuration, for `weir key` and for telling what a reload
+//! Finds the limits in a policy's configuration, for `weir key` and for reporting what a reload
 //! changes. Decides nothing: a guest reads its own configuration. Here a table counts as a limit if
 //! it has a `name` and an `algorithm`, as the SDK's tables do. Beside these are the limits that
 //! shipped policies make of other settings.

@@ -15,7 +15,6 @@ mod cache;
 mod caps;
 mod component;
 mod declared;
-mod doubts;
 mod error;
 mod examine;
 mod fact;
@@ -23,6 +22,7 @@ mod fact;
 pub mod fuzzing;
 mod health;
 mod instance;
+mod lints;
 mod listed;
 mod remember;
 mod runtime;
@@ -40,11 +40,11 @@ use wasmtime::component::InstancePre;
 
 use crate::inspect::{Edit, Meters, Pointer};
 use crate::plan::{Adjustment, Plan, Slot};
-use crate::telemetry::{Doubt, DoubtKind, Metrics, Mistake};
+use crate::telemetry::{Lint, LintKind, Metrics, SettingError};
 use breaker::{Breaker, Turn};
-use error::{During, Failure};
-use health::{Called, Health};
-use instance::{Bounds, Instance, State, Unready};
+use error::{CallPhase, Failure};
+use health::{CallKind, Health};
+use instance::{Bounds, Instance, StartError, State};
 use remember::Expiry;
 use workers::Token;
 pub use workers::{set_cache_bytes_max, share_cache};
@@ -52,11 +52,11 @@ pub use workers::{set_cache_bytes_max, share_cache};
 pub use build::shipped;
 pub use caps::{BreakerSettings, CacheFolder, Caps, RuntimeSettings};
 pub use declared::{DeclaredLimit, Warning};
-pub use doubts::PlacedLimit;
 pub use error::{Cause, PolicyError};
-pub use examine::{Examined, Fresh, examine, load};
+pub use examine::{FreshDecision, ModuleReport, examine, load};
 pub use fact::{FactNames, KnownFacts, Member};
 pub use health::PolicyStats;
+pub use lints::PlacedLimit;
 pub use listed::ListedLimit;
 pub use runtime::Runtime;
 pub use stopping::PolicyState;
@@ -84,21 +84,21 @@ pub struct Settings {
     /// another name is an error.
     pub scripts: Arc<[String]>,
     /// What reaches the metrics.
-    pub measured: Measured,
+    pub measured: MeasuredNames,
     /// What its instances may use besides.
     pub caps: Caps,
 }
 
 /// What a policy says of requests that is shown in metrics, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct MeasuredNames {
     /// Labels: requests are counted by their values.
     pub labels: Vec<String>,
     /// Amounts: added up.
     pub amounts: Vec<String>,
 }
 
-impl Measured {
+impl MeasuredNames {
     /// Whether nothing is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -110,24 +110,24 @@ impl Settings {
     /// What is allowed in the configuration but probably not intended, each at its setting. Finding
     /// it takes little time.
     #[must_use]
-    pub fn doubts(&self) -> Vec<Doubt> {
-        let methods = written::doubtful("config", &self.config_json);
-        let mut doubts: Vec<Doubt> =
-            methods.iter().map(|method| Doubt::of(DoubtKind::MethodCase, method)).collect();
-        doubts.extend(doubts::of_tokens(self));
-        doubts
+    pub fn lints(&self) -> Vec<Lint> {
+        let methods = written::suspicious("config", &self.config_json);
+        let mut lints: Vec<Lint> =
+            methods.iter().map(|method| Lint::of(LintKind::MethodCase, method)).collect();
+        lints.extend(lints::of_tokens(self));
+        lints
     }
 
     /// Limits that contradict each other, or that no request can reach, each at its setting.
     #[must_use]
-    pub fn limit_doubts(&self) -> Vec<Doubt> {
-        doubts::of_limits(self)
+    pub fn limit_lints(&self) -> Vec<Lint> {
+        lints::of_limits(self)
     }
 
     /// The limits that the configuration lists, with the setting of each.
     #[must_use]
     pub fn placed_limits(&self) -> Vec<PlacedLimit> {
-        doubts::placed(self)
+        lints::placed(self)
     }
 
     /// The limits that the configuration lists, as far as they have the form that the SDK reads,
@@ -145,7 +145,7 @@ pub enum Module {
     Shipped(String),
     /// A file's bytes, read by `config`, with its path for messages.
     File {
-        /// As resolved against the configuration's folder.
+        /// The path, resolved against the configuration's folder.
         path: std::path::PathBuf,
         /// Its bytes.
         bytes: Arc<[u8]>,
@@ -174,7 +174,7 @@ pub struct Policy {
     bounds: Bounds,
     config_json: Arc<str>,
     scripts: Arc<[String]>,
-    measured: Measured,
+    measured: MeasuredNames,
     isolated: bool,
     remembers: bool,
     limits: Vec<DeclaredLimit>,
@@ -183,13 +183,13 @@ pub struct Policy {
     response_facts: Vec<String>,
     health: Health,
     breaker: Breaker,
-    spare: Mutex<Spare>,
+    spare: Mutex<SpareInstances>,
 }
 
 /// Configured instances that have not been used yet: a worker takes one of them rather than start
 /// its own.
 #[derive(Default)]
-struct Spare {
+struct SpareInstances {
     instances: Vec<Instance>,
     /// Starting one takes so long that no request should wait for it.
     slow: bool,
@@ -205,7 +205,7 @@ pub struct Decision {
     pub upstream_headers: Vec<(String, String)>,
     /// Set on the reply, in the same shape.
     pub response_headers: Vec<(String, String)>,
-    /// For the access log.
+    /// Labels for the access log.
     pub labels: Vec<(String, String)>,
     /// When present, `settle` is called at the response's end and is given this back.
     pub settle_with: Option<String>,
@@ -239,9 +239,9 @@ pub struct Bodies {
 pub struct Partial {
     /// The names of the limits.
     pub limits: Vec<String>,
-    /// With less, the request is refused.
+    /// The least units with which the request is not refused.
     pub least: u64,
-    /// The numbers in the request's body that tell the upstream what it may use.
+    /// The numbers in the request's body that say to the upstream what it may use.
     pub tell: Vec<Pointer>,
     /// What of the units taken is not for the upstream to use.
     pub base: u64,
@@ -291,7 +291,7 @@ pub enum Verdict {
 pub struct Denial {
     /// 400 to 599.
     pub status: u16,
-    /// For the problem document.
+    /// The reason in the problem document.
     pub reason: String,
     /// `Retry-After`, where waiting helps.
     pub retry_after_ms: Option<u64>,
@@ -306,7 +306,7 @@ pub struct Denial {
 pub struct Settlement {
     /// Changes of what the limits took.
     pub adjustments: Vec<Adjustment>,
-    /// For the access log, beside those of the decision.
+    /// Labels for the access log, beside those of the decision.
     pub labels: Vec<(String, String)>,
     /// Units that the request used, by name.
     pub amounts: Vec<(String, u64)>,
@@ -364,13 +364,13 @@ impl Policy {
     /// Compiles, instantiates and configures a guest; off the request path.
     ///
     /// # Errors
-    /// All mistakes found: in the module (setting `wasm` or `use`), or in its configuration as the
+    /// All errors found: in the module (setting `wasm` or `use`), or in its configuration as the
     /// guest's `configure` reports them (setting `config.limits[0].quota`).
     pub fn build(
         runtime: &Arc<Runtime>,
         settings: &Settings,
         metrics: &Metrics,
-    ) -> Result<Self, Vec<Mistake>> {
+    ) -> Result<Self, Vec<SettingError>> {
         build::policy(runtime, settings, metrics)
     }
 
@@ -390,14 +390,14 @@ impl Policy {
                 instances.push(instance);
             }
         };
-        if let Err(mistake) = self.runtime.aside(starts) {
-            tracing::warn!(policy = &*self.bounds.policy, "{mistake}");
+        if let Err(error) = self.runtime.aside(starts) {
+            tracing::warn!(policy = &*self.bounds.policy, "{error}");
         }
     }
 
     /// What it says of requests that is shown in metrics.
     #[must_use]
-    pub fn measured(&self) -> &Measured {
+    pub fn measured(&self) -> &MeasuredNames {
         &self.measured
     }
 
@@ -483,14 +483,14 @@ impl Policy {
             let answer = instance.decide(facts, request_id)?;
             let decision = answer::decision(answer, &self.scripts)
                 .map_err(|message| Failure::new(Cause::Answer, &message))?;
-            Ok((Arc::new(decision), instance.was_told_time()))
+            Ok((Arc::new(decision), instance.asked_time()))
         };
         let turn = self.breaker.turn();
         if turn == Turn::Stopped {
             let failure = Failure::new(Cause::Stopped, "it kept failing and is stopped");
-            return Err(self.failed(failure, During::Call));
+            return Err(self.failed(failure, CallPhase::Call));
         }
-        let decided = self.call(Called::Decide, decide);
+        let decided = self.call(CallKind::Decide, decide);
         let decided = decided.inspect_err(|error| self.suspect(turn, error))?;
         if self.breaker.wants_success(turn) && self.breaker.succeeded(turn, facts) {
             self.resumed();
@@ -518,7 +518,7 @@ impl Policy {
         view: &ResponseView,
     ) -> Result<Settlement, PolicyError> {
         let view = view_of(view);
-        self.call(Called::Settle, |instance| {
+        self.call(CallKind::Settle, |instance| {
             let settlement = instance.settle(memo, &view, request_id)?;
             answer::settlement(settlement).map_err(|message| Failure::new(Cause::Answer, &message))
         })
@@ -527,7 +527,7 @@ impl Policy {
     /// One call in this thread's instance, or in a fresh one.
     fn call<R>(
         &self,
-        called: Called,
+        called: CallKind,
         call: impl FnOnce(&mut Instance) -> Result<R, Failure>,
     ) -> Result<R, PolicyError> {
         let begun = self.health.begin();
@@ -540,7 +540,7 @@ impl Policy {
             Ok(instance) => instance,
             Err(failure) => {
                 self.health.end(called, &begun);
-                return Err(self.failed(failure, During::Start));
+                return Err(self.failed(failure, CallPhase::Start));
             }
         };
         let answer = call(&mut instance);
@@ -557,7 +557,7 @@ impl Policy {
         if reusable && !self.isolated && !instance.is_worn_out() {
             workers::put(&self.token, instance);
         }
-        answer.map_err(|failure| self.failed(failure, During::Call))
+        answer.map_err(|failure| self.failed(failure, CallPhase::Call))
     }
 
     fn start(&self) -> Result<Instance, Failure> {
@@ -574,15 +574,15 @@ impl Policy {
                 .map(|(instance, _)| instance)
         };
         let started = match start() {
-            Err(Unready::Failed(failure)) if failure.cause == Cause::Overload => {
+            Err(StartError::Failed(failure)) if failure.cause == Cause::Overload => {
                 workers::release();
                 start()
             }
             started => started,
         };
         started.map_err(|unready| match unready {
-            Unready::Failed(failure) => failure,
-            Unready::Refused(_) => Failure::new(
+            StartError::Failed(failure) => failure,
+            StartError::Refused(_) => Failure::new(
                 Cause::Guest,
                 "the guest refused the configuration that it accepted before",
             ),
@@ -590,7 +590,7 @@ impl Policy {
     }
 
     #[cold]
-    fn failed(&self, failure: Failure, during: During) -> PolicyError {
+    fn failed(&self, failure: Failure, during: CallPhase) -> PolicyError {
         let failure = failure.naming(&self.bounds, during);
         self.health.failed(failure.cause);
         PolicyError {

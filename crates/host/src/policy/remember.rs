@@ -32,7 +32,7 @@ const DECISION_BYTES_MAX: usize = 2_048;
 /// Bytes that the tables of one thread share equally, if it asked for no other number. When a table
 /// is added, the others shrink to their share with their next new entries.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
-/// From this many bytes on, a list of facts is cached when it comes again and not the first time.
+/// The size from which on a list of facts is cached when it comes again and not the first time.
 const SEEN_AGAIN_FROM_BYTES: usize = 1 << 20;
 /// Lists of facts of which it is remembered that they came once. A power of two, above the number
 /// of decisions that a table holds: lists that come in turn must not be forgotten in between.
@@ -47,10 +47,10 @@ const LOOKUPS_PER_AGING: usize = 32;
 const SETS_FREED_MAX: usize = 32;
 
 #[derive(Default)]
-pub(super) struct Remembered {
+pub(super) struct DecisionCache {
     /// Empty until the first decision is cached.
     sets: Vec<Set>,
-    /// Of all entries, approximately.
+    /// The bytes of all entries, approximately.
     bytes: usize,
     /// The set that was aged or searched last.
     hand: usize,
@@ -75,7 +75,7 @@ struct Set {
 }
 
 struct Entry {
-    /// As [`packed`] writes them.
+    /// The facts as [`packed`] writes them.
     facts: Box<[u8]>,
     decision: Arc<Decision>,
     expiry: Expiry,
@@ -98,7 +98,7 @@ impl Expiry {
     }
 }
 
-impl Remembered {
+impl DecisionCache {
     pub(super) fn get(&mut self, facts: &[(&str, &str)], clock: &Clock) -> Option<Arc<Decision>> {
         if self.sets.is_empty() {
             return None;
@@ -121,8 +121,8 @@ impl Remembered {
         None
     }
 
-    /// Caches a decision on facts that [`Remembered::get`] has not found, if the table is small or
-    /// they came before. See [`Remembered::put`].
+    /// Caches a decision on facts that [`DecisionCache::get`] has not found, if the table is small
+    /// or they came before. See [`DecisionCache::put`].
     pub(super) fn offer(
         &mut self,
         facts: &[(&str, &str)],
@@ -135,8 +135,8 @@ impl Remembered {
         }
     }
 
-    /// Caches a decision on facts that [`Remembered::get`] has not found, unless it is too large or
-    /// both of its sets are full of entries in use. The table holds at most `bytes_max` bytes.
+    /// Caches a decision on facts that [`DecisionCache::get`] has not found, unless it is too large
+    /// or both of its sets are full of entries in use. The table holds at most `bytes_max` bytes.
     fn put(
         &mut self,
         facts: &[(&str, &str)],

@@ -16,12 +16,12 @@ use super::fact::KnownFacts;
 use super::instance::State;
 use super::ticker::Ticker;
 use crate::clock::Clock;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// Linear memory of one instance, at most, whatever is configured.
 pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
-/// For each of the pool's instances there are so many core instances and tables, on average over
-/// all guests. A guest made from one module has one of each.
+/// Core instances for each of the pool's instances: so many core instances and tables, on average
+/// over all guests. A guest made from one module has one of each.
 const CORE_INSTANCES_EACH: u32 = 10;
 const TABLES_EACH: u32 = 4;
 /// Stack of a thread that builds policies, besides the guest's.
@@ -60,7 +60,7 @@ impl Runtime {
     ///
     /// # Errors
     /// When this machine can't run wasmtime.
-    pub fn new(facts: KnownFacts) -> Result<Arc<Self>, Mistake> {
+    pub fn new(facts: KnownFacts) -> Result<Arc<Self>, SettingError> {
         Self::with(&RuntimeSettings::default(), facts)
     }
 
@@ -69,7 +69,7 @@ impl Runtime {
     ///
     /// # Errors
     /// When this machine can't run wasmtime.
-    pub fn with(settings: &RuntimeSettings, facts: KnownFacts) -> Result<Arc<Self>, Mistake> {
+    pub fn with(settings: &RuntimeSettings, facts: KnownFacts) -> Result<Arc<Self>, SettingError> {
         Self::timed(settings, facts, Clock::system())
     }
 
@@ -81,12 +81,12 @@ impl Runtime {
         settings: &RuntimeSettings,
         facts: KnownFacts,
         clock: Clock,
-    ) -> Result<Arc<Self>, Mistake> {
+    ) -> Result<Arc<Self>, SettingError> {
         Self::of(&pooling(settings), settings, facts.clone(), clock.clone()).or_else(|error| {
             tracing::warn!("policies' instances are made one by one, for there is little address space: {error:#}");
             Self::of(&sparing(settings), settings, facts, clock).map_err(|error| {
                 let expected = "a machine that can run WebAssembly, with 64-bit address space to reserve";
-                Mistake::new("", format!("{error:#}"), expected)
+                SettingError::new("", format!("{error:#}"), expected)
             })
         })
     }
@@ -114,8 +114,8 @@ impl Runtime {
         }))
     }
 
-    /// From now on requests are served, here or by another process on this machine: policies are
-    /// built on one thread of low priority. Before, they are compiled on all cores.
+    /// To be called when requests are served, here or by another process on this machine: policies
+    /// are built on one thread of low priority. Before, they are compiled on all cores.
     pub fn serve(&self) {
         self.serving.store(true, Ordering::Relaxed);
     }
@@ -124,7 +124,10 @@ impl Runtime {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub(super) fn aside<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R, Mistake> {
+    pub(super) fn aside<R: Send>(
+        &self,
+        work: impl FnOnce() -> R + Send,
+    ) -> Result<R, SettingError> {
         let low = self.serving.load(Ordering::Relaxed);
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
@@ -138,7 +141,7 @@ impl Runtime {
                 });
             let thread = thread.map_err(|error| {
                 let expected = "a thread to build policies on";
-                Mistake::new("", format!("no thread could be started: {error}"), expected)
+                SettingError::new("", format!("no thread could be started: {error}"), expected)
             })?;
             Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
         })
@@ -188,7 +191,8 @@ impl Runtime {
     }
 }
 
-/// On Linux a thread has a nice value of its own. Elsewhere it would be that of the process.
+/// Lowers this thread's priority. On Linux a thread has a nice value of its own. Elsewhere it would
+/// be that of the process.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::getpriority_process(None)
@@ -217,9 +221,9 @@ fn pooling(settings: &RuntimeSettings) -> Config {
     config
 }
 
-/// For a process with little address space (`ulimit -v`, valgrind): nothing is reserved, every
-/// memory access of a guest is checked, and a fresh instance takes twice as long. Each worker keeps
-/// a bounded number of instances either way.
+/// The configuration for a process with little address space (`ulimit -v`, valgrind): nothing is
+/// reserved, every memory access of a guest is checked, and a fresh instance takes twice as long.
+/// Each worker keeps a bounded number of instances either way.
 fn sparing(settings: &RuntimeSettings) -> Config {
     let mut config = common(settings);
     config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
@@ -237,7 +241,7 @@ fn common(settings: &RuntimeSettings) -> Config {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Caps, Measured, Module, Policy, Settings, Verdict};
+    use super::super::{Caps, MeasuredNames, Module, Policy, Settings, Verdict};
     use super::*;
     use crate::telemetry::Metrics;
 
@@ -253,7 +257,7 @@ mod tests {
                 r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#
                     .into(),
             scripts: Arc::default(),
-            measured: Measured::default(),
+            measured: MeasuredNames::default(),
             caps: Caps::default(),
         };
         let of_all = RuntimeSettings::default();

@@ -1,8 +1,8 @@
 //! How a policy that keeps failing is tried, stopped and resumed: see `breaker` for when.
 
-use super::breaker::{Changed, Suspicion, Trial, Turn};
+use super::breaker::{Suspicion, Trial, TrialChange, Turn};
 use super::error::{Cause, Failure, PolicyError};
-use super::instance::{Instance, Unready};
+use super::instance::{Instance, StartError};
 use super::{Policy, PolicyStats, abi, answer};
 use crate::telemetry::Label as _;
 
@@ -36,15 +36,15 @@ impl Policy {
         let Suspicion::Try(trial) = suspicion else { return };
         let policy = &*self.bounds.policy;
         match self.breaker.tried(turn, self.works(&trial)) {
-            Changed::Nothing | Changed::StillStopped => {}
-            Changed::Resumed => self.resumed(),
-            Changed::Stopped(pause) => {
+            TrialChange::Nothing | TrialChange::StillStopped => {}
+            TrialChange::Resumed => self.resumed(),
+            TrialChange::Stopped(pause) => {
                 self.health.stops.inc();
                 tracing::error!(
                     policy,
                     cause = error.cause.label(),
                     error = error.message,
-                    "the policy kept failing, also with facts that it answered before: it is stopped, and tried again after {}",
+                    "the policy kept failing, even with facts that it had answered before: it is stopped, and tried again after {}",
                     humantime::format_duration(pause)
                 );
             }
@@ -79,8 +79,8 @@ impl Policy {
     fn tried_with(&self, facts: &[(&str, &str)]) -> Result<(), Failure> {
         let started = Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json);
         let (mut instance, _) = started.map_err(|unready| match unready {
-            Unready::Failed(failure) => failure,
-            Unready::Refused(_) => Failure::new(Cause::Trap, "it refused its configuration"),
+            StartError::Failed(failure) => failure,
+            StartError::Refused(_) => Failure::new(Cause::Trap, "it refused its configuration"),
         })?;
         let decided: abi::types::Decision = instance.decide(facts, None)?;
         answer::decision(decided, &self.scripts)

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use super::Decision;
 use super::instance::Instance;
-use super::remember::{Expiry, Remembered, THREAD_BYTES_MAX};
+use super::remember::{DecisionCache, Expiry, THREAD_BYTES_MAX};
 use crate::clock::Clock;
 
 /// Policies that one thread keeps an instance of, at most; the oldest one is replaced.
@@ -41,7 +41,7 @@ struct Slot {
     id: u64,
     owner: Weak<Token>,
     instance: Option<Instance>,
-    remembered: Remembered,
+    remembered: DecisionCache,
 }
 
 /// Identifies a policy. Held by the policy; threads notice when it is dropped.
@@ -78,7 +78,7 @@ impl Worker {
                 id: token.id,
                 owner: Arc::downgrade(token),
                 instance: None,
-                remembered: Remembered::default(),
+                remembered: DecisionCache::default(),
             });
             self.slots.len() - 1
         });

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::error::one_line;
 use crate::plan::TimeZone;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
-/// Mistakes that are reported, at most.
-const MISTAKES_MAX: usize = 32;
+/// Errors that are reported, at most.
+const ERRORS_MAX: usize = 32;
 /// The methods of RFC 9110 and RFC 5789.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
@@ -24,25 +24,25 @@ const FAMILIES: [&str; 4] = ["header", "cookie", "query", "path"];
 
 /// The unknown names. `at` is the setting whose value is `config_json`, `scripts` are the existing
 /// scripts.
-pub(super) fn unknown(at: &str, config_json: &str, scripts: &[String]) -> Vec<Mistake> {
-    let mut mistakes = Vec::new();
+pub(super) fn unknown(at: &str, config_json: &str, scripts: &[String]) -> Vec<SettingError> {
+    let mut errors = Vec::new();
     // Most configurations have neither: a large table is then not parsed a second time.
     let may_name = ["\"time_zone\"", "\"script\""].iter().any(|key| config_json.contains(key));
     if may_name && let Ok(config) = serde_json::from_str(config_json) {
-        walk(at, &config, scripts, &mut mistakes);
+        walk(at, &config, scripts, &mut errors);
     }
-    mistakes
+    errors
 }
 
-fn walk(at: &str, value: &Value, scripts: &[String], mistakes: &mut Vec<Mistake>) {
-    if mistakes.len() >= MISTAKES_MAX {
+fn walk(at: &str, value: &Value, scripts: &[String], errors: &mut Vec<SettingError>) {
+    if errors.len() >= ERRORS_MAX {
         return;
     }
     match value {
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .for_each(|(index, item)| walk(&format!("{at}[{index}]"), item, scripts, mistakes)),
+            .for_each(|(index, item)| walk(&format!("{at}[{index}]"), item, scripts, errors)),
         Value::Object(table) => {
             let text = |key: &str| table.get(key).and_then(Value::as_str);
             let wrong = match text("algorithm") {
@@ -56,11 +56,11 @@ fn walk(at: &str, value: &Value, scripts: &[String], mistakes: &mut Vec<Mistake>
             };
             if let Some((key, expected)) = wrong {
                 let found = format!("{:?}", one_line(text(key).unwrap_or_default()));
-                mistakes.push(Mistake::new(format!("{at}.{key}"), found, expected));
+                errors.push(SettingError::new(format!("{at}.{key}"), found, expected));
             }
             table
                 .iter()
-                .for_each(|(key, member)| walk(&format!("{at}.{key}"), member, scripts, mistakes));
+                .for_each(|(key, member)| walk(&format!("{at}.{key}"), member, scripts, errors));
         }
         _ => {}
     }
@@ -68,33 +68,33 @@ fn walk(at: &str, value: &Value, scripts: &[String], mistakes: &mut Vec<Mistake>
 
 /// Conditions on a method that differs only in case from one that clients send. `at` is the setting
 /// whose value is `config_json`.
-pub(super) fn doubtful(at: &str, config_json: &str) -> Vec<Mistake> {
-    let mut doubts = Vec::new();
+pub(super) fn suspicious(at: &str, config_json: &str) -> Vec<SettingError> {
+    let mut lints = Vec::new();
     if config_json.contains("\"method\"")
         && let Ok(config) = serde_json::from_str(config_json)
     {
-        conditions(at, &config, false, &mut doubts);
+        conditions(at, &config, false, &mut lints);
     }
-    doubts
+    lints
 }
 
 /// `inside` is true within a setting whose value is conditions.
-fn conditions(at: &str, value: &Value, inside: bool, doubts: &mut Vec<Mistake>) {
-    if doubts.len() >= MISTAKES_MAX {
+fn conditions(at: &str, value: &Value, inside: bool, lints: &mut Vec<SettingError>) {
+    if lints.len() >= ERRORS_MAX {
         return;
     }
     match value {
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .for_each(|(index, item)| conditions(&format!("{at}[{index}]"), item, inside, doubts)),
+            .for_each(|(index, item)| conditions(&format!("{at}[{index}]"), item, inside, lints)),
         Value::Object(table) => {
             for (key, member) in table {
                 let at = format!("{at}.{key}");
                 if inside && key == "method" {
-                    method(&at, member, doubts);
+                    method(&at, member, lints);
                 } else if !inside || !FAMILIES.contains(&key.as_str()) {
-                    conditions(&at, member, inside || CONDITIONS.contains(&key.as_str()), doubts);
+                    conditions(&at, member, inside || CONDITIONS.contains(&key.as_str()), lints);
                 }
             }
         }
@@ -102,18 +102,18 @@ fn conditions(at: &str, value: &Value, inside: bool, doubts: &mut Vec<Mistake>) 
     }
 }
 
-fn method(at: &str, value: &Value, doubts: &mut Vec<Mistake>) {
+fn method(at: &str, value: &Value, lints: &mut Vec<SettingError>) {
     match value {
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .for_each(|(index, item)| method(&format!("{at}[{index}]"), item, doubts)),
+            .for_each(|(index, item)| method(&format!("{at}[{index}]"), item, lints)),
         Value::String(written) => {
             let meant = METHODS
                 .iter()
                 .find(|method| method.eq_ignore_ascii_case(written) && *method != written);
-            doubts.extend(meant.map(|meant| {
-                Mistake::new(
+            lints.extend(meant.map(|meant| {
+                SettingError::new(
                     at,
                     format!("the method {written:?}"),
                     format!("{meant:?}: methods are case-sensitive, and this one is never sent"),
@@ -155,7 +155,7 @@ mod tests {
     fn found(config: &str) -> Vec<(String, String)> {
         unknown("c", config, &["mine".to_owned()])
             .into_iter()
-            .map(|mistake| (mistake.setting, mistake.expected))
+            .map(|error| (error.setting, error.expected))
             .collect()
     }
 
@@ -195,7 +195,7 @@ mod tests {
     fn a_condition_on_a_method_in_lower_case_is_doubtful() {
         let config = r#"{"limits": [{"when": {"method": "get"}}, {"when": {"method": ["POST", "Put"]}}, {"when": {"method": "PATCH"}}],
                          "bypass": ["10.0.0.0/8", {"method": "head", "header": {"method": "get"}}], "method": "get", "when": {"method": "purge"}}"#;
-        let doubts: Vec<String> = doubtful("c", config).iter().map(ToString::to_string).collect();
+        let lints: Vec<String> = suspicious("c", config).iter().map(ToString::to_string).collect();
         let told = |at: &str, found: &str, meant: &str| {
             format!(
                 "c.{at}: found the method {found:?}, expected {meant:?}: methods are case-sensitive, and this one is never sent"
@@ -206,7 +206,7 @@ mod tests {
             told("limits[0].when.method", "get", "GET"),
             told("limits[1].when.method[1]", "Put", "PUT"),
         ];
-        assert_eq!(doubts, expected);
+        assert_eq!(lints, expected);
     }
 
     #[test]

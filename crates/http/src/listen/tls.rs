@@ -21,7 +21,7 @@ use x509_parser::prelude::FromDer;
 
 use super::{ClientCertificates, ListenConfig, Settings};
 use crate::clock::Clock;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 use weir_tls::Identity;
 
 /// The protocols that ALPN offers, the preferred one first.
@@ -35,7 +35,7 @@ const VALID: &str = "a certificate that is valid today";
 pub struct Tls {
     config: Arc<ServerConfig>,
     certificates: Vec<ServedCertificate>,
-    warnings: Vec<Mistake>,
+    warnings: Vec<SettingError>,
 }
 
 /// A certificate that a listener shows to its clients.
@@ -61,16 +61,21 @@ impl Tls {
     ///
     /// # Errors
     /// Each unusable certificate, and each key that does not match its certificate.
-    pub fn build(settings: &Settings, clock: &Clock) -> Result<Option<Arc<Self>>, Vec<Mistake>> {
+    pub fn build(
+        settings: &Settings,
+        clock: &Clock,
+    ) -> Result<Option<Arc<Self>>, Vec<SettingError>> {
         if settings.certificates.is_empty() {
             return Ok(None);
         }
-        let mut mistakes = Vec::new();
+        let mut errors = Vec::new();
         let mut resolver = CertificateResolver::default();
         for (index, identity) in settings.certificates.iter().enumerate() {
             let setting = format!("{}.certificates[{index}]", settings.setting);
-            if let Err(mistake) = resolver.add(identity, &setting, clock.wall_us() / 1_000_000) {
-                mistakes.push(mistake);
+            if let Err(setting_error) =
+                resolver.add(identity, &setting, clock.wall_us() / 1_000_000)
+            {
+                errors.push(setting_error);
             }
         }
         let builder = ServerConfig::builder_with_provider(weir_tls::provider())
@@ -84,13 +89,13 @@ impl Tls {
         {
             Ok(None) => builder.with_no_client_auth(),
             Ok(Some(verifier)) => builder.with_client_cert_verifier(verifier),
-            Err(mistake) => {
-                mistakes.push(mistake);
-                return Err(mistakes);
+            Err(setting_error) => {
+                errors.push(setting_error);
+                return Err(errors);
             }
         };
-        if !mistakes.is_empty() {
-            return Err(mistakes);
+        if !errors.is_empty() {
+            return Err(errors);
         }
         let (certificates, warnings) =
             (mem::take(&mut resolver.served), mem::take(&mut resolver.warnings));
@@ -119,13 +124,13 @@ impl Tls {
     /// Certificates that clients will refuse because they have expired or are not valid yet. They
     /// are served all the same.
     #[must_use]
-    pub fn warnings(&self) -> &[Mistake] {
+    pub fn warnings(&self) -> &[SettingError] {
         &self.warnings
     }
 }
 
-fn unusable(settings: &Settings, error: &rustls::Error) -> Mistake {
-    Mistake::new(
+fn unusable(settings: &Settings, error: &rustls::Error) -> SettingError {
+    SettingError::new(
         format!("{}.certificates", settings.setting),
         format!("TLS that can't be set up ({error})"),
         "a working TLS provider",
@@ -135,9 +140,9 @@ fn unusable(settings: &Settings, error: &rustls::Error) -> Mistake {
 fn verifier(
     clients: &ClientCertificates,
     settings: &Settings,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, Mistake> {
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, SettingError> {
     let wrong = |found: String| {
-        Mistake::new(
+        SettingError::new(
             format!("{}.client_ca", settings.setting),
             found,
             "a PEM file with certificate authorities",
@@ -173,22 +178,22 @@ struct CertificateResolver {
     /// All of them, in the order of the configuration.
     served: Vec<ServedCertificate>,
     /// Certificates that clients will refuse. They are served all the same.
-    warnings: Vec<Mistake>,
+    warnings: Vec<SettingError>,
 }
 
 impl CertificateResolver {
-    fn add(&mut self, identity: &Identity, setting: &str, now_s: i64) -> Result<(), Mistake> {
+    fn add(&mut self, identity: &Identity, setting: &str, now_s: i64) -> Result<(), SettingError> {
         let (certificate_setting, key_setting) =
             (format!("{setting}.certificate"), format!("{setting}.key"));
         let expected = "a PEM file with the server's certificate and its intermediate ones";
-        let wrong = |found: String| Mistake::new(certificate_setting.clone(), found, expected);
+        let wrong = |found: String| SettingError::new(certificate_setting.clone(), found, expected);
         let path = identity.certificate.path.display();
         let chain = identity.certificate.certificates().map_err(wrong)?;
         let leaf = chain.first().map(|leaf| leaf.as_ref().to_vec()).unwrap_or_default();
         let (_, leaf) = X509Certificate::from_der(&leaf)
             .map_err(|error| wrong(format!("a broken certificate in {path} ({error})")))?;
         let key = identity.key.key().map_err(|found| {
-            Mistake::new(
+            SettingError::new(
                 key_setting.clone(),
                 found,
                 "a PEM file with the certificate's private key",
@@ -201,9 +206,9 @@ impl CertificateResolver {
                         "a key that does not fit the certificate ({})",
                         identity.key.path.display()
                     );
-                    Mistake::new(key_setting, found, format!("the private key of {path}"))
+                    SettingError::new(key_setting, found, format!("the private key of {path}"))
                 }
-                error => Mistake::new(
+                error => SettingError::new(
                     key_setting,
                     format!("{} ({error})", identity.key.path.display()),
                     "an RSA, ECDSA or Ed25519 key",
@@ -214,13 +219,13 @@ impl CertificateResolver {
         // Only the clients of this host are affected, and their clocks decide. Rejecting the whole
         // configuration would take down all other hosts.
         if not_before.timestamp() > now_s {
-            self.warnings.push(Mistake::new(
+            self.warnings.push(SettingError::new(
                 certificate_setting.clone(),
                 format!("{path}, valid from {not_before} on"),
                 VALID,
             ));
         } else if not_after.timestamp() < now_s {
-            self.warnings.push(Mistake::new(
+            self.warnings.push(SettingError::new(
                 certificate_setting.clone(),
                 format!("{path}, which expired on {not_after}"),
                 VALID,
@@ -228,7 +233,7 @@ impl CertificateResolver {
         }
         let names = dns_names(&leaf);
         if names.is_empty() && !self.default.is_empty() {
-            return Err(Mistake::new(
+            return Err(SettingError::new(
                 certificate_setting,
                 format!("{path}, without a DNS name in its subjectAltName"),
                 "a certificate for a host: only the first, which is the default, may be without a name",

@@ -7,7 +7,7 @@ use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
 use crate::clock::LogThrottle;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// Maximum number of endpoints of one upstream.
 const ENDPOINTS_MAX: usize = 256;
@@ -38,34 +38,34 @@ pub(super) enum Location {
 pub(super) fn parse_all(
     endpoints: &[String],
     server_name: Option<&str>,
-) -> Result<Vec<Endpoint>, Vec<Mistake>> {
+) -> Result<Vec<Endpoint>, Vec<SettingError>> {
     let setting = "endpoints";
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
-        return Err(vec![Mistake::new(
+        return Err(vec![SettingError::new(
             setting,
             format!("{} endpoints", endpoints.len()),
             format!("1 to {ENDPOINTS_MAX} endpoints"),
         )]);
     }
     let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
-    let mut mistakes = Vec::new();
+    let mut errors = Vec::new();
     for (index, text) in endpoints.iter().enumerate() {
         let mistake_at = |expected: &str| {
-            Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
+            SettingError::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
         };
         match parse(text, server_name) {
             Ok(endpoint)
                 if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) =>
             {
-                mistakes.push(mistake_at(
+                errors.push(mistake_at(
                     "the same scheme as the others: TLS to all endpoints or to none",
                 ));
             }
             Ok(endpoint) => read.push(endpoint),
-            Err(expected) => mistakes.push(mistake_at(expected)),
+            Err(expected) => errors.push(mistake_at(expected)),
         }
     }
-    if mistakes.is_empty() { Ok(read) } else { Err(mistakes) }
+    if errors.is_empty() { Ok(read) } else { Err(errors) }
 }
 
 fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str> {
@@ -160,8 +160,8 @@ mod tests {
             "",
         ];
         let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-        let mistakes = parse_all(&wrong, None).unwrap_err();
-        let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+        let errors = parse_all(&wrong, None).unwrap_err();
+        let settings: Vec<&str> = errors.iter().map(|error| error.setting.as_str()).collect();
         let expected: Vec<String> =
             (0..wrong.len()).map(|index| format!("endpoints[{index}]")).collect();
         assert_eq!(settings, expected);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::telemetry::{
-    Counter, CounterSet, Histogram, Label as _, Metrics, Mistake, labels, names,
+    Counter, CounterSet, Histogram, Label as _, Metrics, SettingError, labels, names,
 };
 use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request, Response};
 
@@ -112,7 +112,7 @@ pub struct EndpointStatus {
 
 /// Where a request was sent, and how long that took: for whoever wants to know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reached {
+pub struct SendRecord {
     /// The address that it was sent to last. `None` if it was sent nowhere.
     pub address: Option<SocketAddr>,
     /// When it was handed over.
@@ -148,7 +148,7 @@ impl Upstream {
     /// # Errors
     /// Endpoints that are none (setting `endpoints[0]`); certificates and keys that
     /// can't be used (`tls.key`).
-    pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
+    pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<SettingError>> {
         Self::build_within(settings, metrics, &Budget::unlimited())
     }
 
@@ -160,7 +160,7 @@ impl Upstream {
         settings: &Settings,
         metrics: &Metrics,
         budget: &Budget,
-    ) -> Result<Self, Vec<Mistake>> {
+    ) -> Result<Self, Vec<SettingError>> {
         Self::build_of(settings, metrics, budget, Arc::new(hosts::SystemResolver))
     }
 
@@ -170,7 +170,7 @@ impl Upstream {
         settings: &Settings,
         metrics: &Metrics,
         resolver: Arc<dyn Resolver>,
-    ) -> Result<Self, Vec<Mistake>> {
+    ) -> Result<Self, Vec<SettingError>> {
         Self::build_of(settings, metrics, &Budget::unlimited(), resolver)
     }
 
@@ -179,7 +179,7 @@ impl Upstream {
         metrics: &Metrics,
         budget: &Budget,
         resolver: Arc<dyn Resolver>,
-    ) -> Result<Self, Vec<Mistake>> {
+    ) -> Result<Self, Vec<SettingError>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let (endpoints, tls) = endpoints_and_tls(settings)?;
         let name = &settings.name;
@@ -273,7 +273,7 @@ impl Upstream {
         request: Request,
         client: Option<Network>,
         began: Instant,
-        mut reached: Option<&mut Reached>,
+        mut reached: Option<&mut SendRecord>,
     ) -> Result<Response, UpstreamError> {
         if let Some(reached) = &mut reached {
             reached.began = Some(began);
@@ -323,16 +323,16 @@ impl Upstream {
     }
 }
 
-/// Where the upstream is, and how TLS is spoken there if it is; all mistakes of both.
+/// Where the upstream is, and how TLS is spoken there if it is; all errors of both.
 fn endpoints_and_tls(
     settings: &Settings,
-) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<Mistake>> {
+) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<SettingError>> {
     let setting = "tls";
     let server_name = settings.tls.server_name.as_deref();
     if let Some(name) =
         server_name.filter(|name| rustls::pki_types::ServerName::try_from(*name).is_err())
     {
-        return Err(vec![Mistake::new(
+        return Err(vec![SettingError::new(
             format!("{setting}.server_name"),
             format!("{name:?}"),
             "a host name or an address, without a port",
@@ -346,7 +346,7 @@ fn endpoints_and_tls(
     if settings.tls.is_empty() {
         return Ok((endpoints, None));
     }
-    Err(vec![Mistake::new(setting, "TLS settings", "endpoints that begin with https://")])
+    Err(vec![SettingError::new(setting, "TLS settings", "endpoints that begin with https://")])
 }
 
 impl Drop for Upstream {

@@ -14,7 +14,7 @@ use super::http1::{Http1Connection, Http1Outcome};
 use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
 use super::pool::{self, Admission, RequestPermit};
-use super::{Cause, Inner, Protocol, Reached, Retry, RetryResult, UpstreamError};
+use super::{Cause, Inner, Protocol, Retry, RetryResult, SendRecord, UpstreamError};
 use super::{head, streams};
 use crate::clock;
 use crate::http1::ReplyHead;
@@ -67,7 +67,7 @@ pub(super) async fn send(
     upstream: &Arc<Inner>,
     mut request: Request,
     client: Option<Network>,
-    mut reached: Option<&mut Reached>,
+    mut reached: Option<&mut SendRecord>,
 ) -> Result<Response, UpstreamError> {
     let mut permit = admit(upstream, client).await?;
     // HTTP/2 connections can't be upgraded.

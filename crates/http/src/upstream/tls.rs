@@ -10,7 +10,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::settings::Protocol;
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 use weir_tls::{ClientTls, ClientTlsError};
 
 /// The protocols' ALPN names.
@@ -28,11 +28,12 @@ pub(super) struct Tls {
 
 impl Tls {
     /// Reads certificates and keys; `setting` is `upstreams.NAME.tls`.
-    pub(super) fn build(setting: &str, settings: &ClientTls) -> Result<Self, Vec<Mistake>> {
-        let mut config = settings.build().map_err(|mistakes| {
-            let of =
-                |it: ClientTlsError| Mistake::new(it.part, it.found, it.expected).under(setting);
-            mistakes.into_iter().map(of).collect::<Vec<_>>()
+    pub(super) fn build(setting: &str, settings: &ClientTls) -> Result<Self, Vec<SettingError>> {
+        let mut config = settings.build().map_err(|errors| {
+            let of = |it: ClientTlsError| {
+                SettingError::new(it.part, it.found, it.expected).under(setting)
+            };
+            errors.into_iter().map(of).collect::<Vec<_>>()
         })?;
         config.alpn_protocols = vec![H1.to_vec()];
         let mut h2 = config.clone();

@@ -46,7 +46,7 @@ use smallvec::SmallVec;
 pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
 
 use crate::clock::Clock;
-use crate::telemetry::{Metrics, Mistake, labels};
+use crate::telemetry::{Metrics, SettingError, labels};
 use weir_tls::ClientTls;
 
 /// A counter's name, as digests: clients can neither choose its slot nor make it long.
@@ -352,7 +352,11 @@ impl Engine {
     ///
     /// # Errors
     /// A setting that can't work, such as an invalid address.
-    pub fn build(settings: &Settings, clock: Clock, metrics: &Metrics) -> Result<Self, Mistake> {
+    pub fn build(
+        settings: &Settings,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> Result<Self, SettingError> {
         match settings {
             Settings::Embedded(settings) => {
                 Ok(Self::Embedded(Embedded::new(settings, clock, metrics)))

@@ -26,16 +26,16 @@ fn file(name: &str, text: &str) -> ScriptFile {
 
 fn program(name: &str, text: &str) -> &'static Program {
     Scripts::load(&[file(name, text)])
-        .unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
+        .unwrap_or_else(|errors| panic!("{errors:?}"))
         .find(name)
         .unwrap()
 }
 
 /// Why a script is not loaded.
 fn refused(name: &str, text: &str) -> String {
-    let mistakes = Scripts::load(&[file(name, text)]).expect_err(text);
-    assert_eq!(mistakes.len(), 1, "{mistakes:?}");
-    mistakes[0].to_string()
+    let errors = Scripts::load(&[file(name, text)]).expect_err(text);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    errors[0].to_string()
 }
 
 /// A script that counts to `n2`, and runs the code `evil` when triggered.

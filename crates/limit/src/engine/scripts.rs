@@ -12,7 +12,7 @@ use super::lua::Sandbox;
 use weir_algorithms::ARGUMENTS_MAX;
 
 use super::{Kind, NUMBERS_MAX, Program};
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 
 /// Maximum number of scripts in one configuration.
 pub const SCRIPTS_MAX: usize = 64;
@@ -70,22 +70,22 @@ impl Scripts {
     /// Tries each of `files` in a fresh VM and loads it.
     ///
     /// # Errors
-    /// All mistakes, each at the setting `scripts.NAME`, with the file and if possible the
+    /// All errors, each at the setting `scripts.NAME`, with the file and if possible the
     /// line: an invalid name, a text that is too long, can't be loaded or breaks the contract, or
     /// one text more than a process may load.
-    pub fn load(files: &[ScriptFile]) -> Result<Self, Vec<Mistake>> {
+    pub fn load(files: &[ScriptFile]) -> Result<Self, Vec<SettingError>> {
         let wrong = |file: &ScriptFile, found: String, expected: &str| {
             // Lua's own messages begin with the file's name and the line.
             let name = file.path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
             let line = found.strip_prefix(&*name).filter(|rest| rest.starts_with(':'));
             let found = line.map_or_else(|| format!(": {found}"), str::to_owned);
-            Mistake::new(
+            SettingError::new(
                 format!("scripts.{}", file.name),
                 format!("{}{found}", file.path.display()),
                 expected,
             )
         };
-        let mut mistakes = Vec::new();
+        let mut errors = Vec::new();
         let mut programs = Vec::with_capacity(files.len());
         for file in files {
             let tried = try_out(file).map_err(|(found, expected)| wrong(file, found, expected));
@@ -97,10 +97,10 @@ impl Scripts {
             });
             match kept {
                 Ok(program) => programs.push((file.name.clone(), program)),
-                Err(mistake) => mistakes.push(mistake),
+                Err(error) => errors.push(error),
             }
         }
-        if mistakes.is_empty() { Ok(Self(programs)) } else { Err(mistakes) }
+        if errors.is_empty() { Ok(Self(programs)) } else { Err(errors) }
     }
 
     /// The script of that name.

@@ -1,8 +1,8 @@
 //! Takes a plan's limits, and settles them when the request ends.
 //!
-//! Turns a [`Plan`] into engine calls (keys, tags, order) and their replies into an [`Outcome`]. A
-//! store failure becomes what the configuration says. Knows nothing of HTTP, Wasm or Redis'
-//! protocol.
+//! Turns a [`Plan`] into engine calls (keys, tags, order) and their replies into an
+//! [`PlanOutcome`]. A store failure becomes what the configuration says. Knows nothing of HTTP,
+//! Wasm or Redis' protocol.
 //!
 //! In the order in which a plan passes through them:
 //!
@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::engine::{self, Engine, EngineError, Scripts, Secret};
-use crate::plan::{Adjustment, Algorithm, Limit, OnStoreError, Outcome, Plan};
+use crate::plan::{Adjustment, Algorithm, Limit, OnStoreError, Plan, PlanOutcome};
 use crate::telemetry::Metrics;
 
 pub use keys::{KeyDigest, KeyDigestError, secret_id};
@@ -145,11 +145,11 @@ impl Clone for CachedId {
 pub enum Take {
     /// All enforced limits fitted and are charged, or were let through uncounted: `outcome` says
     /// which.
-    Granted(Outcome, Grant),
+    Granted(PlanOutcome, Grant),
     /// One or more limits refused, and nothing is charged. Every limit was evaluated, so the
     /// longest `Retry-After` is known. The exception is an enforced limit with an amount or a burst
     /// of 0: then no counter was read, and the other limits show their whole allowance.
-    Refused(Outcome),
+    Refused(PlanOutcome),
     /// A counter could not be reached, for this cause, and the configuration says to deny in that
     /// case.
     Unavailable(&'static str),
@@ -255,7 +255,7 @@ impl Limiter {
     /// A grant of which nothing was taken: what [`Grant::settle`] is told to charge after a
     /// refusal.
     #[must_use = "a grant that is not settled charges nothing"]
-    pub fn nothing_taken(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Grant {
+    pub fn empty_grant(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Grant {
         Grant {
             shared: Arc::clone(&self.shared),
             scope: Arc::clone(scope),
@@ -412,7 +412,7 @@ impl Grant {
 
     /// Settles like [`Grant::settle`], and reports to `each` what every limit came to, in the
     /// plan's order.
-    pub fn settle_telling(
+    pub fn settle_with_report(
         self,
         ending: Ending,
         adjustments: &[Adjustment],
@@ -466,13 +466,13 @@ impl Grant {
 
 /// Takes another plan of a grant's scope, as often as it is asked to.
 #[derive(Clone, Debug)]
-pub struct TakeMore {
+pub struct ExtraTakes {
     shared: Arc<shared::Shared>,
     scope: Arc<Scope>,
     plan: Arc<Plan>,
 }
 
-impl TakeMore {
+impl ExtraTakes {
     /// Takes of `plan` in the scope of `grant`.
     #[must_use]
     pub fn new(grant: &Grant, plan: Plan) -> Self {

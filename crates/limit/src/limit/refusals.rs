@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 
 use super::prepared::Identities;
-use crate::plan::{Enforcement, Limit, Outcome, Refund};
+use crate::plan::{Enforcement, Limit, PlanOutcome, Refund};
 
 /// Refusals remembered on one worker, at most. When there are more, all are forgotten.
 const REFUSALS_MAX: usize = 4_096;
@@ -61,7 +61,7 @@ pub(super) struct Refusals {
 struct Refusal {
     identities: Identities,
     limits: Box<[Limit]>,
-    outcome: Outcome,
+    outcome: PlanOutcome,
     /// Just before Redis was asked.
     from: Instant,
     until: Instant,
@@ -99,7 +99,7 @@ impl Refusals {
         identities: &Identities,
         limits: &[Limit],
         now: Instant,
-    ) -> Option<Outcome> {
+    ) -> Option<PlanOutcome> {
         if self.by_counter.is_empty() {
             return None;
         }
@@ -128,7 +128,7 @@ impl Refusals {
         &mut self,
         identities: &Identities,
         limits: &[Limit],
-        outcome: &Outcome,
+        outcome: &PlanOutcome,
         (from, now): (Instant, Instant),
         (held_max, given_back): (Duration, &RefundableLimits),
     ) {

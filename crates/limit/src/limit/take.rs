@@ -26,7 +26,7 @@ use super::{Grant, Scope, Take, settle};
 use super::{held, ledger, local};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
-use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
+use crate::plan::{Enforcement, Limit, LimitOutcome, Plan, PlanOutcome};
 use crate::telemetry::Label as _;
 
 /// Too many takes are in flight on this worker: nothing was sent.
@@ -304,7 +304,7 @@ fn remembered_refusal(
     shared: &Arc<Shared>,
     prepared: &PreparedPlan,
     limits: &[Limit],
-) -> Option<Outcome> {
+) -> Option<PlanOutcome> {
     if !prepared.may_hold_refusal {
         return None;
     }
@@ -320,7 +320,7 @@ fn remember_refusal(
     shared: &Arc<Shared>,
     prepared: &PreparedPlan,
     limits: &[Limit],
-    outcome: &Outcome,
+    outcome: &PlanOutcome,
     from: Instant,
 ) {
     let version = shared.resets.load(Ordering::Relaxed);
@@ -417,7 +417,7 @@ fn finish(
     }
     let limits = plan.limits();
     // The round reports each limit that was called. The others never pass: nothing remains of them.
-    let mut outcome = Outcome {
+    let mut outcome = PlanOutcome {
         admitted: result == RoundResult::Admitted,
         limits: vec![LimitOutcome::default(); limits.len()],
         store_failure: round.failure().map(|cause| cause.label()),
@@ -504,7 +504,7 @@ fn hold(
 /// blocked client costs the store nothing. The plan's other limits are shown with their whole
 /// allowance.
 fn refused_without_call(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Take {
-    let outcome = Outcome {
+    let outcome = PlanOutcome {
         admitted: false,
         limits: plan.limits().iter().map(untouched).collect(),
         store_failure: None,
@@ -528,7 +528,7 @@ fn untouched(limit: &Limit) -> LimitOutcome {
 }
 
 /// Counts refusals, refusals by shadow limits, and a request that goes through uncounted.
-fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, limits: &[Limit], outcome: &Outcome) {
+fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, limits: &[Limit], outcome: &PlanOutcome) {
     if outcome.limits.iter().all(|limit| limit.fits && limit.unmeasured.is_none()) {
         return;
     }

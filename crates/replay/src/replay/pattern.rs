@@ -29,7 +29,7 @@ pub(super) struct Pattern {
 
 #[derive(Debug)]
 struct Part {
-    /// Its name, for mistakes.
+    /// Its name, for errors.
     name: String,
     variable: Variable,
     /// What ends it; empty at the end of the line.

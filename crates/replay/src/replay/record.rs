@@ -17,7 +17,7 @@ pub const CLIENTS_MAX: usize = 4_000_000;
 const TEXT_BYTES_MAX: usize = 1 << 16;
 /// The block from which names get addresses: reserved, so that no client comes from it (RFC 1112).
 const NAMES_FROM: u32 = 0xf000_0000;
-/// Upper bound of a duration: a day. What takes longer is a mistake in the log.
+/// Upper bound of a duration: a day. What takes longer is an error in the log.
 const TOOK_US_MAX: u64 = 86_400_000_000;
 
 /// A request of a log.

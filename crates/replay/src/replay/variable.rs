@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::line::{Line, unescaped};
 use super::time;
 
-/// Characters of what was found that a mistake shows, at most.
+/// Characters of what was found that an error shows, at most.
 const FOUND_CHARS_MAX: usize = 40;
 /// The beginning of a header field's variable.
 const HEADER: &str = "http_";
@@ -228,7 +228,7 @@ fn unlike(what: &str, found: &str, such_as: &str) -> String {
     format!("found the {what} {:?}, expected one such as {such_as}", cut(found))
 }
 
-/// What was found, as a mistake shows it.
+/// What was found, as an error shows it.
 pub(super) fn cut(found: &str) -> String {
     found.chars().take(FOUND_CHARS_MAX).collect()
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use weir_policy::Gather;
 
-use super::{Api, Caches, Dialect, ModelAt, Reading, Told};
+use super::{Api, Caches, Dialect, ModelAt, Reading, UsageSources};
 use crate::references::References;
 
 /// The APIs by name.
@@ -140,7 +140,7 @@ fn anthropic() -> Api {
 /// `generateContent` and its relatives. A stream is a JSON array or a list of events, and each
 /// element tells the usage so far.
 fn gemini() -> Api {
-    let sum = |names: &[&str]| -> Told {
+    let sum = |names: &[&str]| -> UsageSources {
         let places =
             |name: &&str| [format!("/usageMetadata/{name}"), format!("/*/usageMetadata/{name}")];
         names.iter().map(|name| lasts(&places(name))).collect()

@@ -28,12 +28,12 @@ pub struct UnreachedRoute {
     /// Its index in the configuration.
     pub route: usize,
     /// Why.
-    pub why: Unreached,
+    pub why: UnreachedCause,
 }
 
 /// Why a route is not reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreached {
+pub enum UnreachedCause {
     /// These more specific routes match every request that it matches.
     Hidden(Vec<usize>),
     /// These routes leave it only requests with methods that clients don't use.
@@ -59,7 +59,7 @@ impl Trie {
             for leaf in leaves {
                 // Every path has the slash of the root.
                 let why = if bytes.max(1) > uri_bytes_max {
-                    Some(Unreached::TooLong { bytes })
+                    Some(UnreachedCause::TooLong { bytes })
                 } else {
                     self.hidden(at, leaf, leaves, open)
                 };
@@ -80,7 +80,13 @@ impl Trie {
     }
 
     /// Whether others take all requests, or all usual ones, of one of the `leaves` at a node.
-    fn hidden(&self, at: usize, leaf: &Leaf, leaves: &[Leaf], open: bool) -> Option<Unreached> {
+    fn hidden(
+        &self,
+        at: usize,
+        leaf: &Leaf,
+        leaves: &[Leaf],
+        open: bool,
+    ) -> Option<UnreachedCause> {
         let mut by = Vec::new();
         let mut is_taken = |method: &Method| {
             let own = leaf.methods.fit(method);
@@ -106,8 +112,8 @@ impl Trie {
         by.sort_unstable();
         by.dedup();
         match (usual, any) {
-            (true, true) => Some(Unreached::Hidden(by)),
-            (true, false) => Some(Unreached::OnlyUnusualMethods(by)),
+            (true, true) => Some(UnreachedCause::Hidden(by)),
+            (true, false) => Some(UnreachedCause::OnlyUnusualMethods(by)),
             _ => None,
         }
     }

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn wanted(text: &str, as_json: bool) -> Wanted {
-    Wanted { pointer: pointer(text), as_json }
+fn wanted(text: &str, as_json: bool) -> Selector {
+    Selector { pointer: pointer(text), as_json }
 }
 
-fn select(document: &str, wanted: Vec<Wanted>) -> Option<Vec<(usize, String)>> {
+fn select(document: &str, wanted: Vec<Selector>) -> Option<Vec<(usize, String)>> {
     Selection::new(wanted).of(document.as_bytes())
 }
 
@@ -60,7 +60,7 @@ proptest! {
         prop_assert_eq!(edited, Value::Object(expected));
     }
 
-    /// A mistake anywhere is no document, and never a panic.
+    /// An error anywhere is no document, and never a panic.
     #[test]
     fn a_document_with_an_error_is_none(
         document in document(),

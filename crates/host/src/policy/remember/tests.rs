@@ -20,7 +20,7 @@ fn decision(label: &str) -> Arc<Decision> {
     })
 }
 
-impl Remembered {
+impl DecisionCache {
     /// Looks up the decision on one client, and caches it if it is missing. Returns whether it
     /// was cached before.
     fn knows(&mut self, client: &str) -> bool {
@@ -50,7 +50,7 @@ impl Remembered {
 
 #[test]
 fn the_same_facts_give_the_same_decision_and_no_others_do() {
-    let mut remembered = Remembered::default();
+    let mut remembered = DecisionCache::default();
     let facts = [("client-ip", "192.0.2.1"), ("path", "/")];
     assert!(remembered.get(&facts, &Clock::system()).is_none());
     remembered.put(&facts, &decision("a"), Expiry::NEVER, UNBOUNDED);
@@ -89,7 +89,7 @@ fn chosen_collisions_are_harmless() {
 
 #[test]
 fn a_decision_is_dropped_when_its_time_is_over() {
-    let (mut remembered, clock) = (Remembered::default(), Clock::virtual_at(5_000));
+    let (mut remembered, clock) = (DecisionCache::default(), Clock::virtual_at(5_000));
     let facts = [("client-ip", "192.0.2.1")];
     for round in 1..4 {
         let expiry = Expiry::at(clock.steady_us() + 100);
@@ -104,9 +104,9 @@ fn a_decision_is_dropped_when_its_time_is_over() {
 
 #[test]
 fn with_more_bytes_it_holds_more() {
-    let mut remembered = Remembered::default();
+    let mut remembered = DecisionCache::default();
     let clients = 2 * SETS_MAX * WAYS;
-    let known = |remembered: &mut Remembered, bytes_max: usize| {
+    let known = |remembered: &mut DecisionCache, bytes_max: usize| {
         let known = |client: &usize| remembered.knows_within(&client.to_string(), bytes_max);
         (0..clients).filter(known).count()
     };
@@ -120,7 +120,7 @@ fn with_more_bytes_it_holds_more() {
 
 #[test]
 fn it_stays_within_its_bounds() {
-    let mut remembered = Remembered::default();
+    let mut remembered = DecisionCache::default();
     for client in 0..3 * SETS_MAX * WAYS {
         remembered.put(
             &[("client-ip", &client.to_string())],
@@ -145,9 +145,9 @@ fn it_stays_within_its_bounds() {
 
 #[test]
 fn heavy_decisions_stay_within_the_bytes_and_a_smaller_share_is_kept_to() {
-    let mut remembered = Remembered::default();
+    let mut remembered = DecisionCache::default();
     let heavy = decision(&"x".repeat(DECISION_BYTES_MAX / 2));
-    let put = |remembered: &mut Remembered, clients: std::ops::Range<usize>, bytes_max| {
+    let put = |remembered: &mut DecisionCache, clients: std::ops::Range<usize>, bytes_max| {
         for client in clients {
             remembered.put(&[("client-ip", &client.to_string())], &heavy, Expiry::NEVER, bytes_max);
             // All of them are in use, so that only a second look frees any.
@@ -165,7 +165,7 @@ fn heavy_decisions_stay_within_the_bytes_and_a_smaller_share_is_kept_to() {
 #[test]
 fn facts_in_use_are_all_remembered_from_their_second_round_on() {
     for count in [1_usize, 1_000, 10_000] {
-        let mut remembered = Remembered::default();
+        let mut remembered = DecisionCache::default();
         let clients: Vec<String> =
             (0..count).map(|client| format!("10.0.{}.{}", client / 256, client % 256)).collect();
         assert!(clients.iter().all(|client| !remembered.knows(client)));
@@ -180,7 +180,7 @@ fn facts_in_use_are_all_remembered_from_their_second_round_on() {
 
 #[test]
 fn facts_that_come_once_fill_no_memory_and_those_that_come_again_are_cached() {
-    let mut remembered = Remembered::default();
+    let mut remembered = DecisionCache::default();
     let mut offer = |client: &str| {
         let facts = [("client-ip", client)];
         let known = remembered.get(&facts, &Clock::system()).is_some();
@@ -204,7 +204,7 @@ fn facts_that_come_once_fill_no_memory_and_those_that_come_again_are_cached() {
 
 #[test]
 fn facts_that_come_once_displace_only_each_other() {
-    let mut remembered = Remembered::default();
+    let mut remembered = DecisionCache::default();
     let clients: Vec<String> = (0..10_000).map(|client| client.to_string()).collect();
     for _ in 0..2 {
         for client in &clients {
@@ -222,9 +222,9 @@ fn facts_that_come_once_displace_only_each_other() {
 /// More facts than there is room for, in a cycle: with LRU each look-up would miss.
 #[test]
 fn too_many_facts_in_use_are_remembered_in_part() {
-    let mut remembered = Remembered::default();
+    let mut remembered = DecisionCache::default();
     let clients: Vec<String> = (0..2 * SETS_MAX * WAYS).map(|client| client.to_string()).collect();
-    let found = |remembered: &mut Remembered| {
+    let found = |remembered: &mut DecisionCache| {
         clients.iter().filter(|client| remembered.knows(client)).count()
     };
     let found = (0..4).map(|_| found(&mut remembered)).last().unwrap();
@@ -234,10 +234,10 @@ fn too_many_facts_in_use_are_remembered_in_part() {
 /// When other facts come into use, the former ones are replaced.
 #[test]
 fn unused_entries_give_way() {
-    let mut remembered = Remembered::default();
+    let mut remembered = DecisionCache::default();
     for day in ["monday", "tuesday"] {
         let clients: Vec<String> = (0..10_000).map(|client| format!("{day} {client}")).collect();
-        let found = |remembered: &mut Remembered| {
+        let found = |remembered: &mut DecisionCache| {
             clients.iter().filter(|client| remembered.knows(client)).count()
         };
         let found = (0..30).map(|_| found(&mut remembered)).last().unwrap();

@@ -32,8 +32,8 @@ fn a_start_with_ten_cached_policies_is_quick() {
         for nth in 0..POLICIES {
             // Some refuse this configuration, once they are loaded, instantiated and called.
             let built = Policy::build(&runtime, &settings_of(module(nth)), &Metrics::new(1));
-            if let Err(mistakes) = built {
-                assert!(mistakes[0].setting.starts_with("config"), "{mistakes:?}");
+            if let Err(errors) = built {
+                assert!(errors[0].setting.starts_with("config"), "{errors:?}");
             }
         }
         began.elapsed()

@@ -68,7 +68,7 @@ fn each_algorithm_that_is_written_arrives() {
         ),
     ] {
         let config = format!(r#"{{"limits": [{{"name": "a", "algorithm": {written}}}]}}"#);
-        let policy = build(&settings(shipped("client-ip"), &config)).unwrap_or_else(|mistakes| panic!("{written}: {mistakes:?}"));
+        let policy = build(&settings(shipped("client-ip"), &config)).unwrap_or_else(|errors| panic!("{written}: {errors:?}"));
         assert_eq!(plan(&policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()).limits()[0].algorithm, expected);
     }
 }

@@ -6,7 +6,7 @@
 use super::damage::damage;
 use super::*;
 
-/// Without a longer run.
+/// The rounds without a longer run.
 const ROUNDS: usize = 60;
 const SEED: u64 = 11;
 
@@ -46,19 +46,19 @@ fn damaged_modules_and_components_cost_at_most_their_loading() {
                     assert!(!error.message.is_empty() && error.message.len() < 1_000, "{error}");
                 }
             }
-            Err(mistakes) => {
+            Err(errors) => {
                 refused += 1;
-                assert!(!mistakes.is_empty(), "round {round}");
-                for mistake in mistakes {
-                    let text = mistake.to_string();
-                    let place = mistake.setting.as_str();
+                assert!(!errors.is_empty(), "round {round}");
+                for setting_error in errors {
+                    let text = setting_error.to_string();
+                    let place = setting_error.setting.as_str();
                     assert!(
                         (place == "wasm" || place == "memory" || place.starts_with("config"))
-                            && !mistake.found.is_empty()
-                            && !mistake.expected.is_empty()
+                            && !setting_error.found.is_empty()
+                            && !setting_error.expected.is_empty()
                             && text.len() < 1_500
                             && !text.contains('\n'),
-                        "round {round}: {mistake:?}"
+                        "round {round}: {setting_error:?}"
                     );
                 }
             }

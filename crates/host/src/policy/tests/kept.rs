@@ -66,9 +66,9 @@ fn a_guest_of_0_9_0_says_what_it_reads_and_declares() {
             remedy: Some("raise it".into()),
         };
         assert_eq!(policy.warnings(), [warning]);
-        let mistakes = build(&settings(guest, r#"{"key": "wrong"}"#)).unwrap_err();
-        assert_eq!((mistakes.len(), mistakes[0].setting.as_str()), (1, "config.key"));
-        assert_eq!((&*mistakes[0].found, &*mistakes[0].expected), ("\"wrong\"", "\"right\""));
+        let errors = build(&settings(guest, r#"{"key": "wrong"}"#)).unwrap_err();
+        assert_eq!((errors.len(), errors[0].setting.as_str()), (1, "config.key"));
+        assert_eq!((&*errors[0].found, &*errors[0].expected), ("\"wrong\"", "\"right\""));
     }
 }
 
@@ -209,10 +209,10 @@ fn a_guest_with_another_patch_is_served_as_it_is() {
     for guest in [module(&component), component] {
         let policy = build(&settings(relabelled(guest.clone(), b"0.9.7"), "{}")).unwrap();
         assert_eq!(plan(&decide(&policy, "algorithms")).limits().len(), 11);
-        let mistakes = build(&settings(relabelled(guest, b"1.0.0"), "{}")).unwrap_err();
-        assert_eq!((mistakes.len(), mistakes[0].setting.as_str()), (1, "wasm"));
-        assert_eq!(mistakes[0].found, "a guest of `weir:policy@1.0.0`");
-        let expected = &mistakes[0].expected;
+        let errors = build(&settings(relabelled(guest, b"1.0.0"), "{}")).unwrap_err();
+        assert_eq!((errors.len(), errors[0].setting.as_str()), (1, "wasm"));
+        assert_eq!(errors[0].found, "a guest of `weir:policy@1.0.0`");
+        let expected = &errors[0].expected;
         assert!(expected.contains("build it again with the SDK of this Weir"), "{expected}");
     }
 }

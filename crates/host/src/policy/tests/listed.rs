@@ -13,7 +13,7 @@ fn named(name: &str, algorithm: &crate::plan::Algorithm) -> Named {
 /// What the guest charges, and what is listed.
 fn charged(policy: &str, config: &str, facts: &[(&str, &str)]) -> [Vec<Named>; 2] {
     let settings = settings(shipped(policy), config);
-    let built = build(&settings).unwrap_or_else(|mistakes| panic!("{config}: {mistakes:?}"));
+    let built = build(&settings).unwrap_or_else(|errors| panic!("{config}: {errors:?}"));
     let decision = built.decide(facts).unwrap();
     let charged = plan(&decision).limits().iter().map(|limit| named(&limit.name, &limit.algorithm));
     let listed = settings.limits();

@@ -1,17 +1,17 @@
-//! What a bad module or configuration does to its loading: a mistake with its setting, never more.
+//! What a bad module or configuration does to its loading: an error with its setting, never more.
 
 use super::*;
 
-fn mistakes(module: Module, config: &str) -> Vec<Mistake> {
+fn errors(module: Module, config: &str) -> Vec<SettingError> {
     build(&settings(module, config)).unwrap_err()
 }
 
 #[test]
 fn a_guests_errors_have_the_whole_path_of_their_setting() {
     let config = r#"{"ipv6_prefix": 129, "bypass": ["x"], "limits": [{"name": "a", "algorithm": "gcra", "qouta": 1, "quota": 1, "period": "1s"}]}"#;
-    let mut found = mistakes(shipped("client-ip"), config);
+    let mut found = errors(shipped("client-ip"), config);
     found.sort_by(|a, b| a.setting.cmp(&b.setting));
-    let settings: Vec<&str> = found.iter().map(|mistake| mistake.setting.as_str()).collect();
+    let settings: Vec<&str> = found.iter().map(|error| error.setting.as_str()).collect();
     assert_eq!(settings, ["config.bypass[0]", "config.ipv6_prefix", "config.limits[0].qouta"]);
     assert_eq!((found[1].found.as_str(), found[1].expected.as_str()), ("129", "0 to 128"));
     assert!(found[2].expected.ends_with("`quota` is near"), "{found:?}");
@@ -28,8 +28,8 @@ fn a_time_zone_that_nobody_knows_is_an_error_beside_the_guests_own() {
     let unknown = limit("b", r#""time_zone": "Europe/Berln""#);
     let settings = |limits: &[&str]| {
         let found =
-            mistakes(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(",")));
-        found.into_iter().map(|mistake| mistake.setting).collect::<Vec<_>>()
+            errors(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(",")));
+        found.into_iter().map(|error| error.setting).collect::<Vec<_>>()
     };
     assert_eq!(settings(&[&known, &unknown]), ["config.limits[1].time_zone"]);
     let worse = limit("c", r#""time_zone": "", "cost": 2"#);
@@ -41,7 +41,7 @@ fn a_time_zone_that_nobody_knows_is_an_error_beside_the_guests_own() {
 
 #[test]
 fn a_missing_setting_is_reported_at_the_table_that_lacks_it() {
-    let found = mistakes(shipped("client-ip"), "{}");
+    let found = errors(shipped("client-ip"), "{}");
     assert_eq!(
         (found.len(), found[0].setting.as_str(), found[0].found.as_str()),
         (1, "config", "no `limits`")
@@ -50,7 +50,7 @@ fn a_missing_setting_is_reported_at_the_table_that_lacks_it() {
 
 #[test]
 fn an_unknown_shipped_policy_is_an_error_with_the_nearest() {
-    let found = mistakes(shipped("client_ip"), LIMITS);
+    let found = errors(shipped("client_ip"), LIMITS);
     assert_eq!((found.len(), found[0].setting.as_str()), (1, "use"));
     assert!(found[0].expected.contains("nearest is `client-ip`"), "{found:?}");
     assert_eq!(
@@ -74,12 +74,12 @@ fn an_unknown_shipped_policy_is_an_error_with_the_nearest() {
 
 #[test]
 fn unknown_facts_refuse_the_configuration() {
-    let found = mistakes(
+    let found = errors(
         misbehaving(),
         r#"{"facts": ["client_ip", "tls.serial"], "response_facts": ["bytes"]}"#,
     );
     assert_eq!(found.len(), 3, "{found:?}");
-    assert!(found.iter().all(|mistake| mistake.setting == "wasm"));
+    assert!(found.iter().all(|error| error.setting == "wasm"));
     assert!(
         found[0].found.contains("`client_ip`")
             && found[0].expected.ends_with("nearest is `client-ip`"),
@@ -99,7 +99,7 @@ fn a_file_that_is_not_a_policy_is_refused() {
         (bytes(wat::parse_str("(component)").unwrap()), "weir:policy/handler@0.9.0"),
         (bytes(wat::parse_str(r#"(module (import "env" "f" (func)))"#).unwrap()), "no export"),
     ] {
-        let found = mistakes(module, "{}");
+        let found = errors(module, "{}");
         assert_eq!((found.len(), found[0].setting.as_str()), (1, "wasm"));
         assert!(
             found[0].to_string().contains(part) && found[0].to_string().len() < 800,
@@ -113,11 +113,11 @@ fn a_guest_that_fails_before_it_is_configured_is_refused() {
     for (module, part) in
         [(wat("looping_start.wat"), "time: "), (wat("outside_memory.wat"), "answer: ")]
     {
-        let found = mistakes(module, "{}");
+        let found = errors(module, "{}");
         assert_eq!((found.len(), found[0].setting.as_str()), (1, "wasm"));
         assert!(found[0].found.contains(part), "{found:?}");
     }
-    assert!(mistakes(misbehaving(), r#"{"loops_in_configure": true}"#)[0].found.contains("time: "));
+    assert!(errors(misbehaving(), r#"{"loops_in_configure": true}"#)[0].found.contains("time: "));
     let mut small = settings(misbehaving(), "{}");
     small.memory_bytes = 64 << 10;
     assert_eq!(build(&small).unwrap_err()[0].setting, "memory");

@@ -135,7 +135,7 @@ fn a_full_pool_is_overload_and_passes() {
         }
         assert!(held.len() <= 1_000);
     };
-    assert!(matches!(full, Unready::Failed(Failure { cause: Cause::Overload, .. })), "{full:?}");
+    assert!(matches!(full, StartError::Failed(Failure { cause: Cause::Overload, .. })), "{full:?}");
     assert_eq!(policy.decide(&[("query", "well")]).unwrap_err().cause, Cause::Overload);
     drop(held);
     assert!(policy.decide(&[("query", "well")]).is_ok());

@@ -59,7 +59,7 @@ fn settings(module: Module, config: &str) -> Settings {
         isolated: false,
         config_json: config.into(),
         scripts: ["mine".to_owned()].into(),
-        measured: crate::policy::Measured::default(),
+        measured: crate::policy::MeasuredNames::default(),
         caps: Caps::default(),
     }
 }
@@ -89,7 +89,7 @@ fn misbehaving() -> Module {
     file(&guest::misbehaving())
 }
 
-fn build(settings: &Settings) -> Result<Policy, Vec<Mistake>> {
+fn build(settings: &Settings) -> Result<Policy, Vec<SettingError>> {
     Policy::build(&runtime(), settings, &Metrics::new(1))
 }
 

@@ -8,7 +8,7 @@ use tokio_rustls::client::TlsStream;
 use super::*;
 use crate::clock::Clock;
 use crate::pki::{IssuedCertificate, Pki};
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 use weir_tls::{Identity, Pem};
 
 pub(super) fn pem(path: &str, text: &str) -> Pem {
@@ -30,7 +30,7 @@ pub(super) fn tls(settings: &Settings) -> Arc<Tls> {
     Tls::build(settings, &Clock::system()).unwrap().unwrap()
 }
 
-pub(super) fn mistakes(settings: &Settings) -> Vec<Mistake> {
+pub(super) fn errors(settings: &Settings) -> Vec<SettingError> {
     Tls::build(settings, &Clock::system()).unwrap_err()
 }
 
@@ -181,7 +181,7 @@ async fn an_invalid_setting_is_reported_by_its_path() {
             identity(&good),
             Identity { certificate: pem("a.pem", certificate), key: pem("a.key", key) },
         ];
-        let found = mistakes(&Settings { certificates: identities, ..listener(&[]) });
+        let found = errors(&Settings { certificates: identities, ..listener(&[]) });
         assert_eq!(found.len(), 1, "{found:?}");
         (found[0].setting.clone(), found[0].found.clone())
     };
@@ -199,7 +199,7 @@ async fn an_invalid_setting_is_reported_by_its_path() {
     let nameless = pki.client("nameless");
     assert!(wrong(&nameless.certificate, &nameless.key).1.contains("without a DNS name"));
     let clients = ClientCertificates { ca: pem("ca.pem", "nothing"), required: true };
-    let found = mistakes(&Settings { clients: Some(clients), ..listener(&[good]) });
+    let found = errors(&Settings { clients: Some(clients), ..listener(&[good]) });
     assert_eq!(
         (found[0].setting.as_str(), found[0].found.as_str()),
         ("listeners[0].client_ca", "no certificate in ca.pem")

@@ -234,8 +234,8 @@ fn errors_name_their_setting() {
         ),
     ];
     for (settings, expected) in cases {
-        let mistakes = Upstream::build(&settings, &Metrics::new(1)).unwrap_err();
-        let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
-        assert_eq!(settings, expected, "{mistakes:?}");
+        let errors = Upstream::build(&settings, &Metrics::new(1)).unwrap_err();
+        let settings: Vec<&str> = errors.iter().map(|error| error.setting.as_str()).collect();
+        assert_eq!(settings, expected, "{errors:?}");
     }
 }

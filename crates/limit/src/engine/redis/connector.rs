@@ -19,7 +19,7 @@ use super::outage::Outages;
 use super::resp::{self, ReplyScan};
 use super::{CHECK, failure};
 use crate::engine::{Cause, RedisMode, RedisSettings, Secret};
-use crate::telemetry::Mistake;
+use crate::telemetry::SettingError;
 use weir_tls::{ClientTls, ClientTlsError};
 
 /// Time limit for a connection and its handshake.
@@ -102,15 +102,15 @@ struct Tls {
 }
 
 impl Tls {
-    fn build(settings: &ClientTls) -> Result<Self, Mistake> {
-        let config = settings.build().map_err(|mistakes| {
-            let first = mistakes.into_iter().next();
-            let of = |it: ClientTlsError| Mistake::new(it.part, it.found, it.expected);
-            first.map_or_else(|| Mistake::new("", "", ""), of).under("redis.tls")
+    fn build(settings: &ClientTls) -> Result<Self, SettingError> {
+        let config = settings.build().map_err(|errors| {
+            let first = errors.into_iter().next();
+            let of = |it: ClientTlsError| SettingError::new(it.part, it.found, it.expected);
+            first.map_or_else(|| SettingError::new("", "", ""), of).under("redis.tls")
         })?;
         let server_name = settings.server_name.clone().map(|name| {
             let wrong =
-                |_| Mistake::new("redis.tls.server_name", format!("{name:?}"), "a host name");
+                |_| SettingError::new("redis.tls.server_name", format!("{name:?}"), "a host name");
             ServerName::try_from(name.clone()).map_err(wrong)
         });
         Ok(Self { config: Arc::new(config), server_name: server_name.transpose()? })
@@ -127,11 +127,11 @@ impl Tls {
 }
 
 impl Connector {
-    pub(super) fn new(settings: &RedisSettings) -> Result<Self, Mistake> {
+    pub(super) fn new(settings: &RedisSettings) -> Result<Self, SettingError> {
         let mut nodes = Vec::with_capacity(settings.nodes.len());
         for (index, node) in settings.nodes.iter().enumerate() {
             let found = || {
-                Mistake::new(
+                SettingError::new(
                     format!("redis.nodes[{index}]"),
                     format!("{node:?}"),
                     "host:port, as in \"10.0.0.1:6379\"",
@@ -140,7 +140,7 @@ impl Connector {
             nodes.push(parse_node(node).ok_or_else(found)?);
         }
         if nodes.is_empty() {
-            return Err(Mistake::new("redis.nodes", "[]", "at least one host:port"));
+            return Err(SettingError::new("redis.nodes", "[]", "at least one host:port"));
         }
         Ok(Self {
             mode: settings.mode,

@@ -41,7 +41,7 @@ use super::{
     TakeReply,
 };
 use crate::clock;
-use crate::telemetry::{Counter, CounterSet, Metrics, Mistake, names};
+use crate::telemetry::{Counter, CounterSet, Metrics, SettingError, names};
 
 /// Does what a take needs permission, memory and replicas for, and writes nothing.
 const CHECK: &str = "#!lua\nreturn 1";
@@ -113,10 +113,10 @@ impl Request<'_> {
 }
 
 impl Redis {
-    pub(super) fn new(settings: &RedisSettings, metrics: &Metrics) -> Result<Self, Mistake> {
+    pub(super) fn new(settings: &RedisSettings, metrics: &Metrics) -> Result<Self, SettingError> {
         if settings.key_prefix.contains(['{', '}']) {
             let expected = "a prefix without braces: they would put every key on one slot";
-            return Err(Mistake::new(
+            return Err(SettingError::new(
                 "redis.key_prefix",
                 format!("{:?}", settings.key_prefix),
                 expected,

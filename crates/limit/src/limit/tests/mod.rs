@@ -26,7 +26,7 @@ use crate::engine::{
 };
 use crate::plan::{
     Adjustment, Algorithm, Alignment, Change, Debt, Enforcement, FixedWindow, Limit, LimitOutcome,
-    OnStoreError, Outcome, Plan, Rate, Refund,
+    OnStoreError, Plan, PlanOutcome, Rate, Refund,
 };
 use crate::telemetry::{Metrics, names};
 
@@ -130,7 +130,7 @@ impl Rig {
     }
 
     /// Takes, and drops the grant without a refund.
-    async fn outcome(&self, limits: &[Limit]) -> Outcome {
+    async fn outcome(&self, limits: &[Limit]) -> PlanOutcome {
         match self.take(limits).await {
             Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
             Take::Unavailable(_) => panic!("the store answers"),
@@ -196,20 +196,20 @@ fn refunded(limit: Limit, refund: Refund) -> Limit {
     Limit { refund, ..limit }
 }
 
-fn granted(take: Take) -> (Outcome, super::Grant) {
+fn granted(take: Take) -> (PlanOutcome, super::Grant) {
     match take {
         Take::Granted(outcome, grant) => (outcome, grant),
         other => panic!("{other:?}"),
     }
 }
 
-fn refused(take: Take) -> Outcome {
+fn refused(take: Take) -> PlanOutcome {
     match take {
         Take::Refused(outcome) => outcome,
         other => panic!("{other:?}"),
     }
 }
 
-fn remaining(outcome: &Outcome) -> Vec<u64> {
+fn remaining(outcome: &PlanOutcome) -> Vec<u64> {
     outcome.limits.iter().map(|limit: &LimitOutcome| limit.remaining).collect()
 }

@@ -71,7 +71,7 @@ proptest! {
 }
 
 /// A refusal of three units, of which two would fit, until this many milliseconds from now.
-fn refused(retry_after_ms: u64) -> Outcome {
+fn refused(retry_after_ms: u64) -> PlanOutcome {
     let limit = crate::plan::LimitOutcome {
         fits: false,
         remaining: 2,
@@ -79,7 +79,7 @@ fn refused(retry_after_ms: u64) -> Outcome {
         reset_us: 60_000_000,
         ..crate::plan::LimitOutcome::default()
     };
-    Outcome { admitted: false, limits: vec![limit], store_failure: None }
+    PlanOutcome { admitted: false, limits: vec![limit], store_failure: None }
 }
 
 #[test]
@@ -108,11 +108,11 @@ fn before_a_refusal_is_forgotten_one_request_asks_again() {
     let at = |ms| now + Duration::from_millis(ms);
     let limits = [limit(algorithms(10)[0].clone(), 3)];
     let identities = identities(&rig, &limits);
-    let add = |refusals: &mut Refusals, outcome: &Outcome, ms| {
+    let add = |refusals: &mut Refusals, outcome: &PlanOutcome, ms| {
         let rules = (HELD_MAX, &RefundableLimits::default());
         refusals.add(&identities, &limits, outcome, (at(ms), at(ms)), rules);
     };
-    let mut asking = |from, outcome: &Outcome| {
+    let mut asking = |from, outcome: &PlanOutcome| {
         add(&mut refusals, outcome, from);
         let times = [0, 899, 900, 901, 950, 999].map(|ms| at(from + ms));
         times.map(|now| refusals.find(&identities, &limits, now).is_none())

@@ -404,17 +404,17 @@ fn a_password_is_needed_where_the_server_wants_one() {
 
 #[test]
 fn settings_that_can_not_work_are_named() {
-    let mistake = |settings: RedisSettings| {
+    let error = |settings: RedisSettings| {
         Engine::build(&settings.into(), Clock::system(), &Metrics::new(1)).unwrap_err().setting
     };
     assert_eq!(
-        mistake(settings(vec!["a:1".into(), "b".into()], RedisMode::Cluster)),
+        error(settings(vec!["a:1".into(), "b".into()], RedisMode::Cluster)),
         "redis.nodes[1]"
     );
-    assert_eq!(mistake(settings(vec![], RedisMode::Single)), "redis.nodes");
+    assert_eq!(error(settings(vec![], RedisMode::Single)), "redis.nodes");
     let braces = RedisSettings {
         key_prefix: "{p}".into(),
         ..settings(vec!["a:1".into()], RedisMode::Single)
     };
-    assert_eq!(mistake(braces), "redis.key_prefix");
+    assert_eq!(error(braces), "redis.key_prefix");
 }

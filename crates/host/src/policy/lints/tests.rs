@@ -1,11 +1,11 @@
-//! Doubts about limits, and that what is called useless never refuses.
+//! Lints about limits, and that what is called useless never refuses.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::super::Module;
-use super::most::never_refuses;
+use super::bound::never_refuses;
 use super::*;
 use crate::plan::{Alignment, Debt, FixedWindow, Gcra, Rate, SlidingWindowLog};
 use crate::telemetry::Label as _;
@@ -19,27 +19,27 @@ fn settings(shipped: &str, config: &str) -> Settings {
         isolated: false,
         config_json: config.into(),
         scripts: [].into(),
-        measured: super::super::Measured::default(),
+        measured: super::super::MeasuredNames::default(),
         caps: super::super::Caps::default(),
     }
 }
 
-/// The doubts about these limits of client-ip: kind, setting, and what is beside it.
-fn doubts(limits: &[&str]) -> Vec<(&'static str, String, String)> {
+/// The lints about these limits of client-ip: kind, setting, and what is beside it.
+fn lints(limits: &[&str]) -> Vec<(&'static str, String, String)> {
     let limits: Vec<String> = limits.iter().map(|limit| format!("{{{limit}}}")).collect();
     let config = format!(r#"{{"limits": [{}]}}"#, limits.join(","));
     let read = serde_json::from_str::<Value>(&config);
     assert!(read.is_ok(), "{config}");
     let found = of_limits(&settings("client-ip", &config));
     let all = found.into_iter();
-    all.map(|doubt| (doubt.kind.label(), doubt.setting, doubt.beside[0].0.clone())).collect()
+    all.map(|lint| (lint.kind.label(), lint.setting, lint.beside[0].0.clone())).collect()
 }
 
 #[track_caller]
 fn one(limits: &[&str], kind: &str, setting: &str, beside: &str) {
     let expected = format!("config.limits{setting}");
     let other = format!("config.limits{beside}");
-    let found = doubts(limits);
+    let found = lints(limits);
     assert_eq!(
         found.iter().map(|(kind, at, by)| (*kind, at.as_str(), by.as_str())).collect::<Vec<_>>(),
         [(kind, expected.as_str(), other.as_str())]
@@ -59,7 +59,7 @@ fn a_key_of_a_whole_authorization_field_is_doubtful() {
         let limit = format!(r#"{{{MINUTE}, "key": "{key}"}}"#);
         let config = format!(r#"{{"key": "{key}", "limits": [{limit}]}}"#);
         let found = of_limits(&settings("keyed", &config)).into_iter();
-        found.map(|doubt| (doubt.kind.label(), doubt.setting)).collect::<Vec<_>>()
+        found.map(|lint| (lint.kind.label(), lint.setting)).collect::<Vec<_>>()
     };
     for key in ["{header.authorization}", "{client_ip}/{header.Authorization}", "{header.cookie}"] {
         let expected = ["config.key", "config.limits[0].key"];
@@ -75,7 +75,7 @@ fn a_limit_that_another_one_always_precedes_is_useless() {
     one(&[MINUTE, SECOND], "useless-limit", "[1].quota", "[0].quota");
     let hour = r#""name": "hour", "algorithm": "fixed_window", "quota": 3610, "period": "1h""#;
     one(&[BUCKET, hour], "useless-limit", "[1].quota", "[0].burst");
-    assert_eq!(doubts(&[BUCKET, &hour.replace("3610", "3609")]), []);
+    assert_eq!(lints(&[BUCKET, &hour.replace("3610", "3609")]), []);
     // Of two that are the same, the second.
     let twice = MINUTE.replace("\"minute\"", "\"again\"");
     one(&[MINUTE, &twice], "useless-limit", "[1].quota", "[0].quota");
@@ -90,7 +90,7 @@ fn a_limit_that_another_one_always_precedes_is_useless() {
 #[test]
 fn limits_that_each_refuse_something_are_left_alone() {
     let faster = SECOND.replace("100", "39");
-    assert_eq!(doubts(&[&faster, MINUTE]), [], "two windows' quotas come around a border");
+    assert_eq!(lints(&[&faster, MINUTE]), [], "two windows' quotas come around a border");
     one(&[&SECOND.replace("100", "40"), MINUTE], "useless-limit", "[0].quota", "[1].quota");
     for other in [
         r#""key": "{path}""#,
@@ -100,7 +100,7 @@ fn limits_that_each_refuse_something_are_left_alone() {
         r#""refund": "unsent""#,
         r#""missing": "skip""#,
     ] {
-        assert_eq!(doubts(&[SECOND, &format!("{MINUTE}, {other}")]), [], "{other}");
+        assert_eq!(lints(&[SECOND, &format!("{MINUTE}, {other}")]), [], "{other}");
     }
     // The looser one may be for some requests only, or count only.
     for own in [r#""when": {"method": "POST"}"#, r#""shadow": true"#, r#""refund": "unsent""#] {
@@ -108,10 +108,10 @@ fn limits_that_each_refuse_something_are_left_alone() {
         one(&[&loose, MINUTE], "useless-limit", "[0].quota", "[1].quota");
     }
     // A limit that refuses everything is meant to.
-    assert_eq!(doubts(&[SECOND, &MINUTE.replace("20", "0")]), []);
+    assert_eq!(lints(&[SECOND, &MINUTE.replace("20", "0")]), []);
     let counts =
         r#""name": "q", "algorithm": "quota", "quota": 1, "calendar": "day", "conditional": false"#;
-    assert_eq!(doubts(&[counts, SECOND]), []);
+    assert_eq!(lints(&[counts, SECOND]), []);
     // Other lists are for other clients.
     let config = format!(r#"{{"plans": {{"free": [{{{MINUTE}}}], "gold": [{{{SECOND}}}]}}}}"#);
     assert_eq!(of_limits(&settings("plans", &config)), []);
@@ -124,11 +124,11 @@ fn a_burst_that_a_window_never_lets_come_is_reported() {
     };
     let burst = bucket(r#", "burst": 30"#);
     one(&[MINUTE, &burst], "unreached-burst", "[1].burst", "[0].quota");
-    assert_eq!(doubts(&[MINUTE, &bucket(r#", "burst": 20"#)]), []);
-    assert_eq!(doubts(&[MINUTE, &bucket("")]), [], "nobody wrote this burst");
+    assert_eq!(lints(&[MINUTE, &bucket(r#", "burst": 20"#)]), []);
+    assert_eq!(lints(&[MINUTE, &bucket("")]), [], "nobody wrote this burst");
     // Within seconds such a burst does come.
     let second = SECOND.replace("100", "20");
-    assert_eq!(doubts(&[&second, &bucket(r#", "burst": 50"#)]), []);
+    assert_eq!(lints(&[&second, &bucket(r#", "burst": 50"#)]), []);
     let found =
         of_limits(&settings("client-ip", &format!(r#"{{"limits": [{{{MINUTE}}}, {{{burst}}}]}}"#)));
     assert_eq!(
@@ -141,10 +141,7 @@ fn a_burst_that_a_window_never_lets_come_is_reported() {
 fn a_requests_reservation_is_compared_with_its_limits() {
     let llm = |config: &str| {
         let found = of_limits(&settings("llm-budget", config));
-        found
-            .into_iter()
-            .map(|doubt| (doubt.setting, doubt.beside[0].0.clone()))
-            .collect::<Vec<_>>()
+        found.into_iter().map(|lint| (lint.setting, lint.beside[0].0.clone())).collect::<Vec<_>>()
     };
     let list = |name: &str, quota: u64| {
         format!(
@@ -180,8 +177,8 @@ fn a_price_of_all_other_models_that_is_lower_than_one_of_them_is_doubtful() {
             r#"{{{limits}, "models": {{"big*": {{"input": 5, "output": 9}}, "small": {{"input": 1, "output": 1}}, "*": {others}}}}}"#
         );
         let found = of_limits(&settings("llm-budget", &config)).into_iter();
-        let cheap = found.filter(|doubt| doubt.kind.label() == "cheap-others");
-        cheap.map(|doubt| (doubt.setting, doubt.beside[0].0.clone())).collect::<Vec<_>>()
+        let cheap = found.filter(|lint| lint.kind.label() == "cheap-others");
+        cheap.map(|lint| (lint.setting, lint.beside[0].0.clone())).collect::<Vec<_>>()
     };
     let money = r#""money": [{"name": "a", "algorithm": "fixed_window", "quota": 1000000, "period": "1m"}]"#;
     let pair =
@@ -207,10 +204,10 @@ fn a_cost_that_no_limit_lets_pass_is_reported() {
 #[test]
 fn tokens_for_anybody_and_from_anybody_are_doubtful() {
     let told = |module: &str, config: &str| -> Vec<String> {
-        let found = settings(module, config).doubts().into_iter();
-        let all = found.map(|doubt| {
-            assert_eq!((doubt.kind.label(), doubt.setting.as_str()), ("unchecked-token", "config"));
-            doubt.text.split(':').next().unwrap().to_owned()
+        let found = settings(module, config).lints().into_iter();
+        let all = found.map(|lint| {
+            assert_eq!((lint.kind.label(), lint.setting.as_str()), ("unchecked-token", "config"));
+            lint.text.split(':').next().unwrap().to_owned()
         });
         all.collect()
     };
@@ -226,7 +223,7 @@ fn tokens_for_anybody_and_from_anybody_are_doubtful() {
 }
 
 /// A naive limit: whether it admits one unit at a time in milliseconds, and that it did.
-enum Naive {
+enum NaiveLimit {
     /// Quota, period, and the windows' begin; by the clock if the last is true.
     Fixed(u64, u64, Option<u64>, bool, u64),
     /// Quota, period, and what was admitted.
@@ -235,7 +232,7 @@ enum Naive {
     Bucket(u64, u64, u64, u64, u64),
 }
 
-impl Naive {
+impl NaiveLimit {
     fn of(algorithm: &Algorithm) -> Self {
         match algorithm {
             Algorithm::FixedWindow(it) => {
@@ -314,7 +311,7 @@ proptest! {
         if !never_refuses(&loose, &strict, true) {
             return Ok(());
         }
-        let (mut first, mut second) = (Naive::of(&strict), Naive::of(&loose));
+        let (mut first, mut second) = (NaiveLimit::of(&strict), NaiveLimit::of(&loose));
         let mut now = 1_000;
         for step in steps {
             now += step;

@@ -1,11 +1,11 @@
-//! Doubts about settings of policies that ship with Weir: what one request is charged, compared
+//! Lints about settings of policies that ship with Weir: what one request is charged, compared
 //! with what its limits ever let through, and what a token is not checked for.
 
 use serde_json::{Map, Value};
 
-use super::{Written, read};
+use super::{WrittenLimit, read};
 use crate::plan::Algorithm;
-use crate::telemetry::{Doubt, DoubtKind};
+use crate::telemetry::{Lint, LintKind};
 
 /// The lists of `llm-budget` whose limits are charged what a request may use.
 pub(super) const LLM_SETTLED: [&str; 4] = ["tokens", "input_tokens", "output_tokens", "money"];
@@ -15,27 +15,27 @@ const MAX_OUTPUT_DEFAULT: u64 = 4_096;
 const PRICED: u128 = 1_000_000;
 
 /// What is reserved for a request that names no maximum.
-struct Reserved {
+struct Reservation {
     /// The setting that says so, and what it is called.
     setting: String,
     words: String,
     tokens: u64,
-    /// In micro-dollars for a million tokens.
+    /// The price in micro-dollars for a million tokens.
     price: Option<u64>,
 }
 
 /// Limits of which one request that names no maximum takes all, or more.
-pub(super) fn llm_budget(config: &Value, doubts: &mut Vec<Doubt>) {
+pub(super) fn llm_budget(config: &Value, lints: &mut Vec<Lint>) {
     let number = |table: &Value, key: &str| table.get(key).and_then(Value::as_u64);
     let default = number(config, "default_max_output");
     let in_steps = number(config, "hard_cut").is_some_and(|step| step > 0);
     let none = Map::new();
     let models = config.get("models").and_then(Value::as_object).unwrap_or(&none);
-    let mut all: Vec<Reserved> = models
+    let mut all: Vec<Reservation> = models
         .iter()
         .map(|(name, model)| {
             let own = number(model, "max_output");
-            Reserved {
+            Reservation {
                 setting: match own {
                     Some(_) => format!("config.models.{name}.max_output"),
                     None => "config.default_max_output".to_owned(),
@@ -50,7 +50,7 @@ pub(super) fn llm_budget(config: &Value, doubts: &mut Vec<Doubt>) {
         })
         .collect();
     if !models.contains_key("*") {
-        all.push(Reserved {
+        all.push(Reservation {
             setting: "config.default_max_output".to_owned(),
             words: "`default_max_output`".to_owned(),
             tokens: default.unwrap_or(MAX_OUTPUT_DEFAULT),
@@ -64,7 +64,7 @@ pub(super) fn llm_budget(config: &Value, doubts: &mut Vec<Doubt>) {
             continue;
         }
         for limit in read(&format!("config.{list}"), tables) {
-            let cost = |reserved: &Reserved| match list {
+            let cost = |reserved: &Reservation| match list {
                 "money" => {
                     let price = u128::from(reserved.price?);
                     u64::try_from((u128::from(reserved.tokens) * price).div_ceil(PRICED)).ok()
@@ -76,14 +76,14 @@ pub(super) fn llm_budget(config: &Value, doubts: &mut Vec<Doubt>) {
                 let cost = cost(reserved)?;
                 most.filter(|most| *most < cost).map(|most| (reserved, cost, most))
             });
-            doubts.extend(over.map(|(reserved, cost, most)| whole(&limit, reserved, cost, most)));
+            lints.extend(over.map(|(reserved, cost, most)| whole(&limit, reserved, cost, most)));
         }
     }
 }
 
 /// A price of `"*"` that is lower than another model's: a name that the table does not know may
 /// lead to the dearer one.
-pub(super) fn llm_prices(config: &Value, doubts: &mut Vec<Doubt>) {
+pub(super) fn llm_prices(config: &Value, lints: &mut Vec<Lint>) {
     let Some(models) = config.get("models").and_then(Value::as_object) else { return };
     let Some(others) = models.get("*").filter(|_| config.get("money").is_some()) else { return };
     for kind in ["input", "output"] {
@@ -95,8 +95,8 @@ pub(super) fn llm_prices(config: &Value, doubts: &mut Vec<Doubt>) {
                 "all models that are not named cost {own} for {kind}, and {name} costs {dearest}: \
                  a name that the upstream takes for {name} and this table does not is charged less"
             );
-            doubts.push(
-                Doubt::new(DoubtKind::CheapOthers, format!("config.models.*.{kind}"), text)
+            lints.push(
+                Lint::new(LintKind::CheapOthers, format!("config.models.*.{kind}"), text)
                     .beside(format!("config.models.{name}.{kind}"), "this is the dearest")
                     .remedy(format!("write {dearest}, or leave `\"*\"` out to refuse such models")),
             );
@@ -104,19 +104,19 @@ pub(super) fn llm_prices(config: &Value, doubts: &mut Vec<Doubt>) {
     }
 }
 
-fn whole(limit: &Written<'_>, reserved: &Reserved, cost: u64, most: u64) -> Doubt {
+fn whole(limit: &WrittenLimit<'_>, reserved: &Reservation, cost: u64, most: u64) -> Lint {
     let text = format!(
         "`{}` never has more than {most}, and a request that names no maximum reserves {cost} ({}): \
          it takes all that is left, and others are refused until it has ended",
         limit.name, reserved.words
     );
-    Doubt::new(DoubtKind::SmallBudget, limit.amount_setting(), text)
+    Lint::new(LintKind::SmallBudget, limit.amount_setting(), text)
         .beside(reserved.setting.clone(), "this is reserved")
         .remedy(format!("raise the limit above {cost}, or lower {}", reserved.words))
 }
 
 /// A `max_cost` of requests that no limit ever lets pass.
-pub(super) fn graphql_cost(config: &Value, doubts: &mut Vec<Doubt>) {
+pub(super) fn graphql_cost(config: &Value, lints: &mut Vec<Lint>) {
     let Some(max_cost) = config.get("max_cost").and_then(Value::as_u64) else { return };
     let tables = config.get("limits").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let limits = read("config.limits", tables);
@@ -132,13 +132,13 @@ pub(super) fn graphql_cost(config: &Value, doubts: &mut Vec<Doubt>) {
     if most < max_cost {
         let text = format!(
             "requests that cost more than {most} never pass `{}`, and `max_cost` is {max_cost}: \
-             they are told to come back, and are refused again",
+             they are asked to come back, and are refused again",
             limit.name
         );
-        let doubt = Doubt::new(DoubtKind::UnreachedCost, "config.max_cost", text)
+        let lint = Lint::new(LintKind::UnreachedCost, "config.max_cost", text)
             .beside(limit.amount_setting(), "this limit refuses them")
             .remedy(format!("write `max_cost = {most}`, or raise the limit"));
-        doubts.push(doubt);
+        lints.push(lint);
     }
 }
 
@@ -158,14 +158,14 @@ const TOKENS: [(&str, &str, &str); 2] = [
 ];
 
 /// Tokens whose signatures are verified, but not whom they are for, or who issued them.
-pub(super) fn jwt_claim(config: &Value) -> Vec<Doubt> {
+pub(super) fn jwt_claim(config: &Value) -> Vec<Lint> {
     if config.get("verify").is_some_and(|verify| verify == "none") {
         return Vec::new();
     }
     let missing = TOKENS.iter().filter(|(setting, ..)| config.get(*setting).is_none());
-    let doubt = |(setting, what, remedy): &(&str, &str, &str)| {
+    let lint = |(setting, what, remedy): &(&str, &str, &str)| {
         let text = format!("no `{setting}`: {what}");
-        Doubt::new(DoubtKind::UncheckedToken, "config", text).in_key().remedy(*remedy)
+        Lint::new(LintKind::UncheckedToken, "config", text).in_key().remedy(*remedy)
     };
-    missing.map(doubt).collect()
+    missing.map(lint).collect()
 }

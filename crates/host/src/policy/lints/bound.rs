@@ -1,7 +1,7 @@
 //! How much a limit lets through at most, and whether another limit can ever refuse that.
 //!
-//! All bounds are safe: where the exact one is hard to tell, the larger is used, so that a limit is
-//! called useless only if it is.
+//! All bounds are safe: where the exact one is hard to compute, the larger is used, so that a limit
+//! is called useless only if it is.
 
 use crate::plan::{Algorithm, Calendar, Rate};
 
@@ -14,7 +14,7 @@ const MONTH_MS: (u128, u128) = (28 * 24 * HOUR_MS - HOUR_MS, 31 * 24 * HOUR_MS +
 /// The most that a limit lets through in any time: `at_once`, and `quota` for each `per_ms` after
 /// that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Most {
+pub(super) struct UpperBound {
     at_once: u128,
     quota: u128,
     per_ms: u128,
@@ -22,7 +22,7 @@ pub(super) struct Most {
     in_steps: bool,
 }
 
-impl Most {
+impl UpperBound {
     /// `None` if it can't be said: of scripts, of requests in flight, and of limits that never
     /// refuse.
     pub(super) fn of(algorithm: &Algorithm) -> Option<Self> {
@@ -66,7 +66,7 @@ impl Most {
         })
     }
 
-    /// In any span of this length, its last instant excluded.
+    /// The units in any span of this length, its last instant excluded.
     fn within(&self, ms: u128) -> u128 {
         let later = match self.in_steps {
             true => self.quota * (ms.div_ceil(self.per_ms).saturating_sub(1)),
@@ -91,7 +91,7 @@ pub(super) fn never_refuses(loose: &Algorithm, strict: &Algorithm, together: boo
     if together && is_alike(loose, strict) {
         return strict.amount() <= loose.amount();
     }
-    let Some(most) = Most::of(strict) else { return false };
+    let Some(most) = UpperBound::of(strict) else { return false };
     let fits = |amount: u64, ms: u128| most.within(ms) <= u128::from(amount);
     match loose {
         Algorithm::FixedWindow(it) => fits(it.rate.amount, u128::from(it.rate.per_ms)),

@@ -1,12 +1,12 @@
-//! A mistake in a setting, as the module that found it describes it. `config` adds file and line.
+//! An error in a setting, as the module that found it describes it. `config` adds file and line.
 
 use std::fmt;
 
 /// A setting that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct SettingError {
     /// The setting's path. A module names it relative to its own section
-    /// (`config.limits[0].quota`); [`Mistake::under`] makes it absolute
+    /// (`config.limits[0].quota`); [`SettingError::under`] makes it absolute
     /// (`policies.public.config.limits[0].quota`).
     pub setting: String,
     /// What was found there.
@@ -19,8 +19,8 @@ pub struct Mistake {
     pub other: Option<Box<(String, String)>>,
 }
 
-impl Mistake {
-    /// A mistake at `setting`.
+impl SettingError {
+    /// An error at `setting`.
     #[must_use]
     pub fn new(
         setting: impl Into<String>,
@@ -36,7 +36,7 @@ impl Mistake {
         }
     }
 
-    /// The same mistake, with its settings below `section`: `nodes[0]` under `store.redis` is
+    /// The same error, with its settings below `section`: `nodes[0]` under `store.redis` is
     /// `store.redis.nodes[0]`.
     #[must_use]
     pub fn under(mut self, section: &str) -> Self {
@@ -51,14 +51,14 @@ impl Mistake {
         self
     }
 
-    /// The same mistake, about the setting's key.
+    /// The same error, about the setting's key.
     #[must_use]
     pub fn in_key(mut self) -> Self {
         self.in_key = true;
         self
     }
 
-    /// The same mistake, shown together with the setting that it contradicts.
+    /// The same error, shown together with the setting that it contradicts.
     #[must_use]
     pub fn beside(mut self, setting: impl Into<String>, label: impl Into<String>) -> Self {
         self.other = Some(Box::new((setting.into(), label.into())));
@@ -66,10 +66,10 @@ impl Mistake {
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for SettingError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: found {}, expected {}", self.setting, self.found, self.expected)
     }
 }
 
-impl std::error::Error for Mistake {}
+impl std::error::Error for SettingError {}

@@ -1,13 +1,13 @@
-//! Doubts about the limits of a policy's configuration, for `weir check`: limits that can never
+//! Lints about the limits of a policy's configuration, for `weir check`: limits that can never
 //! refuse because another one refuses first, bursts that another limit never lets come, and
 //! requests that a limit can never let pass. Also about tokens that are hardly checked, which a
 //! start tells, too.
 //!
 //! Only limits that the SDK would read are compared, and only those of one list with the same key:
-//! a policy charges the whole list. `most` has the bounds; `shipped` knows settings of policies
+//! a policy charges the whole list. `bound` has the bounds; `shipped` knows settings of policies
 //! that ship with Weir, and `spelled` keys that clients can spell in many ways.
 
-mod most;
+mod bound;
 mod shipped;
 mod spelled;
 #[cfg(test)]
@@ -17,11 +17,11 @@ use serde_json::{Map, Value};
 
 use super::{Settings, listed};
 use crate::plan::Algorithm;
-use crate::telemetry::{Doubt, DoubtKind};
-use most::{Most, never_refuses};
+use crate::telemetry::{Lint, LintKind};
+use bound::{UpperBound, never_refuses};
 
-/// Doubts about one policy, at most.
-const DOUBTS_MAX: usize = 32;
+/// Lints about one policy, at most.
+const LINTS_MAX: usize = 32;
 /// Limits of one list that are compared with each other, at most: no plan has more.
 const LIST_MAX: usize = crate::plan::LIMITS_MAX;
 
@@ -42,7 +42,7 @@ pub struct PlacedLimit {
 }
 
 /// A limit as written in a list.
-struct Written<'a> {
+struct WrittenLimit<'a> {
     /// Its setting, below the policy's section.
     at: String,
     name: &'a str,
@@ -50,34 +50,34 @@ struct Written<'a> {
     algorithm: Algorithm,
 }
 
-/// Doubts about the limits of `settings`, each at its setting below the policy's section.
-pub(super) fn of_limits(settings: &Settings) -> Vec<Doubt> {
-    let mut doubts = Vec::new();
-    let Ok(config) = serde_json::from_str::<Value>(&settings.config_json) else { return doubts };
+/// Lints about the limits of `settings`, each at its setting below the policy's section.
+pub(super) fn of_limits(settings: &Settings) -> Vec<Lint> {
+    let mut lints = Vec::new();
+    let Ok(config) = serde_json::from_str::<Value>(&settings.config_json) else { return lints };
     let is = |name: &str| matches!(&settings.module, super::Module::Shipped(own) if own == name);
     let settled: &[&str] = if is("llm-budget") { &shipped::LLM_SETTLED } else { &[] };
     walk("config", &config, &mut |at, list| {
         // What each limit of such a list is charged depends on its own quota.
-        if doubts.len() < DOUBTS_MAX
+        if lints.len() < LINTS_MAX
             && !settled.iter().any(|settled| at.strip_prefix("config.") == Some(settled))
         {
-            compare(&read(at, list), &mut doubts);
+            compare(&read(at, list), &mut lints);
         }
     });
     if is("llm-budget") {
-        shipped::llm_budget(&config, &mut doubts);
-        shipped::llm_prices(&config, &mut doubts);
+        shipped::llm_budget(&config, &mut lints);
+        shipped::llm_prices(&config, &mut lints);
     }
     if is("graphql-cost") {
-        shipped::graphql_cost(&config, &mut doubts);
+        shipped::graphql_cost(&config, &mut lints);
     }
-    spelled::keys("config", &config, &mut doubts);
-    doubts.truncate(DOUBTS_MAX);
-    doubts
+    spelled::keys("config", &config, &mut lints);
+    lints.truncate(LINTS_MAX);
+    lints
 }
 
-/// Doubts about which tokens `settings` accepts, each at its setting below the policy's section.
-pub(super) fn of_tokens(settings: &Settings) -> Vec<Doubt> {
+/// Lints about which tokens `settings` accepts, each at its setting below the policy's section.
+pub(super) fn of_tokens(settings: &Settings) -> Vec<Lint> {
     match &settings.module {
         super::Module::Shipped(name) if name == "jwt-claim" => {
             let config = serde_json::from_str(&settings.config_json);
@@ -123,10 +123,10 @@ fn walk(at: &str, value: &Value, look: &mut dyn FnMut(&str, &[Value])) {
 }
 
 /// The limits of a list, without those that are written wrongly.
-fn read<'a>(at: &str, list: &'a [Value]) -> Vec<Written<'a>> {
+fn read<'a>(at: &str, list: &'a [Value]) -> Vec<WrittenLimit<'a>> {
     let limit = |(index, item): (usize, &'a Value)| {
         let table = item.as_object()?;
-        Some(Written {
+        Some(WrittenLimit {
             at: format!("{at}[{index}]"),
             name: table.get("name")?.as_str()?,
             table,
@@ -136,7 +136,7 @@ fn read<'a>(at: &str, list: &'a [Value]) -> Vec<Written<'a>> {
     list.iter().take(LIST_MAX).enumerate().filter_map(limit).collect()
 }
 
-impl Written<'_> {
+impl WrittenLimit<'_> {
     /// Whether the values of these settings are the same in both, written or not.
     fn shares(&self, other: &Self, keys: &[&str]) -> bool {
         keys.iter().all(|key| self.table.get(*key) == other.table.get(*key))
@@ -152,7 +152,7 @@ impl Written<'_> {
         format!("{}.{key}", self.at)
     }
 
-    /// As in `20 in 1m`.
+    /// The amount, as in `20 in 1m`.
     fn amount_text(&self) -> String {
         let text = |key: &str| match self.table.get(key) {
             Some(Value::String(text)) => text.clone(),
@@ -197,7 +197,7 @@ impl Written<'_> {
 }
 
 /// Compares each limit of a list with each other.
-fn compare(limits: &[Written<'_>], doubts: &mut Vec<Doubt>) {
+fn compare(limits: &[WrittenLimit<'_>], lints: &mut Vec<Lint>) {
     for (index, loose) in limits.iter().enumerate() {
         let counts_only = matches!(&loose.algorithm, Algorithm::Quota(quota) if !quota.conditional);
         if counts_only || loose.algorithm.refuses_all() {
@@ -211,33 +211,33 @@ fn compare(limits: &[Written<'_>], doubts: &mut Vec<Doubt>) {
                 && (*other < index || !(loose.precedes(strict) && beats(loose, strict)))
         });
         if let Some((_, strict)) = stricter {
-            doubts.push(useless(loose, strict));
+            lints.push(useless(loose, strict));
         } else if let Some(window) = limits.iter().find(|window| contradicts(window, loose)) {
-            doubts.push(unreached_burst(loose, window));
+            lints.push(unreached_burst(loose, window));
         }
     }
 }
 
 /// Whether `loose` never refuses what `strict` lets through.
-fn beats(strict: &Written<'_>, loose: &Written<'_>) -> bool {
+fn beats(strict: &WrittenLimit<'_>, loose: &WrittenLimit<'_>) -> bool {
     let together = strict.shares(loose, &["when"]) && strict.refund() == loose.refund();
     never_refuses(&loose.algorithm, &strict.algorithm, together)
 }
 
-fn useless(loose: &Written<'_>, strict: &Written<'_>) -> Doubt {
+fn useless(loose: &WrittenLimit<'_>, strict: &WrittenLimit<'_>) -> Lint {
     let (own, other) = (loose.amount_text(), strict.amount_text());
     let text = format!(
         "`{}` ({own}) can never refuse: `{}` ({other}) has the same key and refuses first",
         loose.name, strict.name
     );
-    Doubt::new(DoubtKind::UselessLimit, loose.amount_setting(), text)
+    Lint::new(LintKind::UselessLimit, loose.amount_setting(), text)
         .beside(strict.amount_setting(), "this limit is stricter")
         .remedy("lower this one, raise the other, give it another key, or leave one of them out")
 }
 
 /// Whether `window` never lets as much through at once as the written burst of `bucket`, nor more
 /// in the long run than it refills.
-fn contradicts(window: &Written<'_>, bucket: &Written<'_>) -> bool {
+fn contradicts(window: &WrittenLimit<'_>, bucket: &WrittenLimit<'_>) -> bool {
     let (Some(rate), Some(burst)) = (bucket.algorithm.rate(), bucket.algorithm.capacity()) else {
         return false;
     };
@@ -248,10 +248,10 @@ fn contradicts(window: &Written<'_>, bucket: &Written<'_>) -> bool {
         && window.precedes(bucket)
         && !matches!(window.algorithm, Algorithm::Concurrency(_))
         && window.algorithm.cost_max().is_some_and(|most| most < burst)
-        && Most::of(&window.algorithm).is_some_and(|most| most.is_within(rate))
+        && UpperBound::of(&window.algorithm).is_some_and(|most| most.is_within(rate))
 }
 
-fn unreached_burst(bucket: &Written<'_>, window: &Written<'_>) -> Doubt {
+fn unreached_burst(bucket: &WrittenLimit<'_>, window: &WrittenLimit<'_>) -> Lint {
     let burst = bucket.algorithm.capacity().unwrap_or(0);
     let text = format!(
         "a burst of {burst} can never come at once: `{}` has the same key and lets {} through",
@@ -259,7 +259,7 @@ fn unreached_burst(bucket: &Written<'_>, window: &Written<'_>) -> Doubt {
         window.amount_text()
     );
     let most = window.algorithm.cost_max().unwrap_or(0);
-    Doubt::new(DoubtKind::UnreachedBurst, format!("{}.burst", bucket.at), text)
+    Lint::new(LintKind::UnreachedBurst, format!("{}.burst", bucket.at), text)
         .beside(window.amount_setting(), "this limit refuses first")
         .remedy(format!("write a burst of at most {most}, or raise the other limit"))
 }

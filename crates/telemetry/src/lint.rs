@@ -1,10 +1,10 @@
 //! What is allowed in a configuration but probably not meant. `config` adds file and line.
 
-use super::{Mistake, labels};
+use super::{SettingError, labels};
 
 labels! {
-    /// What is doubtful about a setting.
-    pub enum DoubtKind {
+    /// What is suspicious about a setting.
+    pub enum LintKind {
         /// An upstream or a policy that no route names.
         Unused = "unused",
         /// Keys on a shared store that anybody could guess.
@@ -46,14 +46,14 @@ labels! {
 
 /// A setting that is probably not what its operator meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Doubt {
+pub struct Lint {
     /// Its kind, as `weir check --allow` takes it.
-    pub kind: DoubtKind,
-    /// The setting's path, as in a [`Mistake`].
+    pub kind: LintKind,
+    /// The setting's path, as in a [`SettingError`].
     pub setting: String,
     /// Whether the setting's key is marked rather than its value.
     pub in_key: bool,
-    /// What about it is doubtful: one sentence without a full stop.
+    /// What about it is suspicious: one sentence without a full stop.
     pub text: String,
     /// Settings that are shown together with it, each with a label.
     pub beside: Vec<(String, String)>,
@@ -61,10 +61,10 @@ pub struct Doubt {
     pub remedy: Option<String>,
 }
 
-impl Doubt {
-    /// A doubt about `setting`.
+impl Lint {
+    /// A lint about `setting`.
     #[must_use]
-    pub fn new(kind: DoubtKind, setting: impl Into<String>, text: impl Into<String>) -> Self {
+    pub fn new(kind: LintKind, setting: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
             kind,
             setting: setting.into(),
@@ -75,38 +75,38 @@ impl Doubt {
         }
     }
 
-    /// A doubt about the key of a setting that was examined as a mistake is.
+    /// A lint about the key of a setting that was examined as an error is.
     #[must_use]
-    pub fn of(kind: DoubtKind, found: &Mistake) -> Self {
+    pub fn of(kind: LintKind, found: &SettingError) -> Self {
         let text = format!("{}, expected {}", found.found, found.expected);
         Self::new(kind, found.setting.as_str(), text).in_key()
     }
 
-    /// The same doubt, about the setting's key.
+    /// The same lint, about the setting's key.
     #[must_use]
     pub fn in_key(mut self) -> Self {
         self.in_key = true;
         self
     }
 
-    /// The same doubt, shown together with another setting.
+    /// The same lint, shown together with another setting.
     #[must_use]
     pub fn beside(mut self, setting: impl Into<String>, label: impl Into<String>) -> Self {
         self.beside.push((setting.into(), label.into()));
         self
     }
 
-    /// The same doubt, with what to do about it.
+    /// The same lint, with what to do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// The same doubt, with its settings below `section`, as [`Mistake::under`] has it.
+    /// The same lint, with its settings below `section`, as [`SettingError::under`] has it.
     #[must_use]
     pub fn under(mut self, section: &str) -> Self {
-        let below = |setting: &str| Mistake::new(setting, "", "").under(section).setting;
+        let below = |setting: &str| SettingError::new(setting, "", "").under(section).setting;
         self.setting = below(&self.setting);
         self.beside.iter_mut().for_each(|(setting, _)| *setting = below(setting));
         self

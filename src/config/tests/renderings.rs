@@ -2,20 +2,23 @@
 
 use super::*;
 
-fn pictured(config: &Config, mistake: Mistake) -> String {
-    config.source.locate(&[mistake]).text
+fn rendered(config: &Config, error: SettingError) -> String {
+    config.source.locate(&[error]).text
 }
 
 #[test]
 fn an_error_in_a_key_marks_the_key() {
     let config = good(&MINIMAL.replace("config.limits", "config.bypas = []\nconfig.limits"));
-    let unknown =
-        Mistake::new("policies.public.config.bypas", "the unknown key `bypas`", "one of `bypass`")
-            .in_key();
-    let picture = pictured(&config, unknown);
+    let unknown = SettingError::new(
+        "policies.public.config.bypas",
+        "the unknown key `bypas`",
+        "one of `bypass`",
+    )
+    .in_key();
+    let excerpt = rendered(&config, unknown);
     assert!(
-        picture.contains("7 | config.bypas = []\n  |        ^^^^^ expected one of `bypass`"),
-        "{picture}"
+        excerpt.contains("7 | config.bypas = []\n  |        ^^^^^ expected one of `bypass`"),
+        "{excerpt}"
     );
     for (text, line, marked) in [
         (
@@ -34,38 +37,38 @@ fn an_error_in_a_key_marks_the_key() {
             "^^^^^^^^^^^^^^ expected one of the two",
         ),
     ] {
-        let picture = parse(&format!("{text}\n{MINIMAL}")).unwrap_err().text;
-        assert!(picture.contains(line) && picture.contains(&format!(" {marked}")), "{picture}");
+        let excerpt = parse(&format!("{text}\n{MINIMAL}")).unwrap_err().text;
+        assert!(excerpt.contains(line) && excerpt.contains(&format!(" {marked}")), "{excerpt}");
     }
 }
 
 #[test]
 fn two_settings_that_contradict_each_other_are_both_shown() {
     let routes = "[[routes]]\nname = \"a\"\npath = \"/x\"\nupstream = \"api\"\n\n\n\n\n[[routes]]\npath = \"/y\"\nupstream = \"api\"\nname = \"a\"\n";
-    let picture = parse(&format!("{MINIMAL}{routes}")).unwrap_err().text;
+    let excerpt = parse(&format!("{MINIMAL}{routes}")).unwrap_err().text;
     let expected = [
         "error: routes[2].name: found the name \"a\", which routes[1] has",
         "14 | name = \"a\"\n   |        --- routes[1] is here",
         "24 | name = \"a\"\n   |        ^^^ expected a name that no other route has",
     ];
-    expected.iter().for_each(|part| assert!(picture.contains(part), "{part}\n{picture}"));
-    // The router's mistake, not one about names: no name would help.
+    expected.iter().for_each(|part| assert!(excerpt.contains(part), "{part}\n{excerpt}"));
+    // The router's error, not one about names: no name would help.
     let twice = good(&format!("{MINIMAL}[[routes]]\npath = \"/*\"\nupstream = \"api\"\n"));
-    let tie = Mistake::new("routes[1].path", "\"/*\"", "another")
+    let tie = SettingError::new("routes[1].path", "\"/*\"", "another")
         .beside("routes[0].path", "routes[0] is here");
-    let picture = pictured(&twice, tie);
+    let excerpt = rendered(&twice, tie);
     assert!(
-        picture.contains("10 | path = \"/*\"\n   |        ---- routes[0] is here"),
-        "{picture}"
+        excerpt.contains("10 | path = \"/*\"\n   |        ---- routes[0] is here"),
+        "{excerpt}"
     );
-    assert!(picture.contains("14 | path = \"/*\"\n   |        ^^^^ expected another"), "{picture}");
+    assert!(excerpt.contains("14 | path = \"/*\"\n   |        ^^^^ expected another"), "{excerpt}");
 }
 
 #[test]
 fn an_interface_is_not_taken_for_a_password() {
     let config = good(MINIMAL);
     let found =
-        |found: &str| pictured(&config, Mistake::new("policies.public.use", found, "a guest"));
+        |found: &str| rendered(&config, SettingError::new("policies.public.use", found, "a guest"));
     for name in [
         "weir:policy/handler@0.9.0",
         "`wasi:io/streams@0.2.3`",
@@ -81,8 +84,8 @@ fn an_interface_is_not_taken_for_a_password() {
         ("me:HUN/hunter2@1.2.3", "@1.2.3"),
         ("me:hunter2@1.2.3", "@1.2.3"),
     ] {
-        let picture = found(secret);
-        assert!(picture.contains(shown) && !picture.contains("hunter2"), "{picture}");
+        let excerpt = found(secret);
+        assert!(excerpt.contains(shown) && !excerpt.contains("hunter2"), "{excerpt}");
     }
 }
 
@@ -101,7 +104,7 @@ fn a_list_that_is_not_closed_is_one_error_at_its_bracket() {
             shown.contains(&format!("--> {place}\n")) && shown.contains("is not closed"),
             "{shown}"
         );
-        assert!(shown.ends_with("proxy.toml: 1 mistake"), "{shown}");
+        assert!(shown.ends_with("proxy.toml: 1 error"), "{shown}");
     }
     let shown =
         parse(&format!("[server]\nworkers = = 2\ntrusted_proxies = [\n{MINIMAL}")).unwrap_err();
@@ -113,15 +116,19 @@ fn a_list_that_is_not_closed_is_one_error_at_its_bracket() {
 
 #[test]
 fn a_number_that_the_file_can_not_hold_is_reported_with_the_settings_own_range() {
-    let mistakes =
+    let errors =
         parse(&MINIMAL.replace("quota = 100", "quota = 99999999999999999999")).unwrap_err();
-    let shown = mistakes.and_those_of(|config, _| {
+    let shown = errors.and_those_of(|config, _| {
         assert!(
             config.policies[0].config_json.contains("\"quota\":9007199254740992"),
             "{}",
             config.policies[0].config_json
         );
-        vec![Mistake::new("policies.public.config.limits[0].quota", "9007199254740992", "0 to 5")]
+        vec![SettingError::new(
+            "policies.public.config.limits[0].quota",
+            "9007199254740992",
+            "0 to 5",
+        )]
     });
     assert_eq!(shown.count, 1, "{shown}");
     assert!(
@@ -136,12 +143,12 @@ fn a_name_with_a_dot_and_without_quotes_gets_the_advice_to_quote_it() {
     let unknown = |setting: &str, key: &str| {
         let found = format!("the unknown key `{key}`");
         let expected = "one of `input`, `output`, `max_output`";
-        Mistake::new(format!("policies.public.config.{setting}"), found, expected).in_key()
+        SettingError::new(format!("policies.public.config.{setting}"), found, expected).in_key()
     };
-    let help = |text: &str, mistake: Mistake| {
+    let help = |text: &str, error: SettingError| {
         let config = good(&MINIMAL.replace("config.limits", &format!("{text}\nconfig.limits")));
-        let picture = pictured(&config, mistake);
-        picture.split_once("help: ").map(|(_, help)| help.lines().next().unwrap().to_owned())
+        let excerpt = rendered(&config, error);
+        excerpt.split_once("help: ").map(|(_, help)| help.lines().next().unwrap().to_owned())
     };
     let quote = "`gpt-4.1` is a table `gpt-4` with `1` in it: write a name with a dot in quotes, \"gpt-4.1\"";
     for text in [
