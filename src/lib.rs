@@ -16,10 +16,11 @@
 //! 6. When the reply has ended, `proxy` settles the request: refunds, the policy's adjustments, the
 //!    access log.
 //!
-//! `plan`, `limit` and `engine` are the crate `weir-limit` in `crates/limit`, which knows no HTTP.
-//! `listen`, `upstream`, `wire` and the HTTP/1.1 of both sides are `weir-http`, which knows no
-//! limit. `clock`, `telemetry` and TLS material are crates beside them. They are named here as if
-//! they were modules.
+//! What is useful without the proxy is in crates of its own, in `crates/`, and named here as if it
+//! were modules: `limit` and `engine` are `weir-limit`, which knows no HTTP; `listen`, `upstream`
+//! and `wire` are `weir-http`, which knows no limit; `policy` and `inspect` are `weir-host`, which
+//! knows neither; `replay` and `chart` are `weir-replay`. `plan`, `clock`, `telemetry` and TLS
+//! material are one crate each.
 //!
 //! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
 //! report while they stream. [`insight`] remembers for the operator what was decided.
@@ -30,7 +31,7 @@
 //! to an OpenTelemetry collector. [`wire`] holds what both ends share, such as messages and bodies.
 //! [`spelling`] knows which spellings of a value upstreams read as one.
 //! [`clock`] tells the time, [`telemetry`] has logs and metrics, and [`replay`] reads access logs
-//! and reports what a configuration would have done with them. [`picture`] draws charts for people.
+//! and reports what a configuration would have done with them. [`chart`] draws charts for people.
 //!
 //! To read the code, start with `handle` and `serve` in `proxy/mod.rs`, which follow this list.
 //! Then read the `mod.rs` of whatever they call: it says what a module is for, and contains its

@@ -54,7 +54,7 @@ pub(super) struct Replay {
     /// case
     #[arg(long, requires = "json")]
     curves: bool,
-    /// Also write a page with pictures
+    /// Also write a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Also write each request that is stopped, as a line of JSON: where it is in the logs, by

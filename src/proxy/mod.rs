@@ -192,11 +192,12 @@ async fn serve<X: Exchange>(
                 context.route.interim.clone().map(|it| it as Arc<dyn InterimFilter>);
             let client = context.client.network(snapshot.settings.ipv6_prefix);
             let sent = exchange.send(upstream, request, client, context).await;
-            let valid = |reply: &Response| context.accepts_status(reply);
-            sent.and_then(|reply| {
-                valid(&reply).then_some(reply).ok_or_else(|| upstream.protocol_error())
-            })
-            .map_err(|error| context.upstream_failed(&error))
+            let reply = sent.map_err(|error| context.upstream_failed(&error))?;
+            if !context.accepts_status(&reply) {
+                return Err(context.upstream_failed(&upstream.protocol_error()));
+            }
+            context.by_upstream = true;
+            Ok(reply)
         }
         Action::Respond(own) => Ok(respond(own, &request.method, context)),
     }

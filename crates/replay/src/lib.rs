@@ -2,7 +2,7 @@
 //!
 //! 1. [`replay`] opens and merges logs, counts verdicts, compares two configurations, searches for
 //!    quotas, and writes the report.
-//! 2. [`picture`] draws charts as SVG, for reports and for pages.
+//! 2. [`chart`] draws charts as SVG, for reports and for pages.
 //!
 //! Knows no policy and no engine: whoever uses it decides each request.
 

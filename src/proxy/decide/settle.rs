@@ -76,7 +76,6 @@ pub(in crate::proxy) fn wants(context: &RequestContext, name: &str) -> bool {
 
 /// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
 pub(in crate::proxy) fn note_reply(context: &mut RequestContext, fields: &Fields) {
-    context.by_upstream = true;
     let Some((policy, _)) = memo(context) else { return };
     context.reply_facts = of_fields(policy.response_facts(), HEADER, fields);
 }

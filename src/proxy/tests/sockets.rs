@@ -156,6 +156,22 @@ async fn a_request_goes_through_and_back() {
     assert!(proxy.metrics.encode().contains("weir_requests_total{route=\"api\",code=\"429\"} 2\n"));
 }
 
+/// What a policy's `settle` is told of whose status it is.
+#[tokio::test]
+async fn a_reply_is_the_upstreams_only_if_an_upstream_sent_it() {
+    let own = || RouteAction::Respond(Respond { status: 200, ..Respond::default() });
+    for (proxy, by_upstream) in [
+        (TestProxy::new(|_| {}).await, true),
+        (TestProxy::new(|route| route.action = own()).await, false),
+    ] {
+        let local = proxy.live.load();
+        let request = http::Request::get("http://api.example/").body(Body::empty()).unwrap().into();
+        let mut context = RequestContext::begin(&local, &request, &peer());
+        serve(&local, request, &peer(), &mut context, &UpstreamExchange).await.unwrap();
+        assert_eq!(context.by_upstream, by_upstream);
+    }
+}
+
 #[tokio::test]
 async fn an_old_client_is_served_and_the_upstream_asked_in_1_1() {
     let proxy = TestProxy::new(|_| {}).await;

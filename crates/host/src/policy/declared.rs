@@ -1,7 +1,8 @@
 //! What a policy says about itself when it is configured, besides the facts that it reads: the
 //! limits that its decisions may have, and what is probably not meant in its configuration.
 //!
-//! Nothing is decided by it. It is for `weir check`, `weir key`, and what a reload reports.
+//! Nothing is decided by it. It is for `weir check`, `weir key`, and what a reload reports. They do
+//! not read it yet: `listed` and `lints` still look for limits in the configuration.
 
 use crate::plan::Algorithm;
 

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_on_a_method_in_lower_case_is_doubtful() {
+    fn a_condition_on_a_method_in_lower_case_is_reported() {
         let config = r#"{"limits": [{"when": {"method": "get"}}, {"when": {"method": ["POST", "Put"]}}, {"when": {"method": "PATCH"}}],
                          "bypass": ["10.0.0.0/8", {"method": "head", "header": {"method": "get"}}], "method": "get", "when": {"method": "purge"}}"#;
         let lints: Vec<String> = suspicious("c", config).iter().map(ToString::to_string).collect();

@@ -50,19 +50,19 @@ pub(super) fn parse_all(
     let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     let mut errors = Vec::new();
     for (index, text) in endpoints.iter().enumerate() {
-        let mistake_at = |expected: &str| {
+        let error_at = |expected: &str| {
             SettingError::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
         };
         match parse(text, server_name) {
             Ok(endpoint)
                 if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) =>
             {
-                errors.push(mistake_at(
+                errors.push(error_at(
                     "the same scheme as the others: TLS to all endpoints or to none",
                 ));
             }
             Ok(endpoint) => read.push(endpoint),
-            Err(expected) => errors.push(mistake_at(expected)),
+            Err(expected) => errors.push(error_at(expected)),
         }
     }
     if errors.is_empty() { Ok(read) } else { Err(errors) }

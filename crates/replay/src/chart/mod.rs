@@ -1,4 +1,4 @@
-//! Small pictures as SVG: values over time or over another number, and values side by side.
+//! Small charts as SVG: values over time or over another number, and values side by side.
 //!
 //! A chart is a text to put into a page. Its colours are classes, so the page chooses them for
 //! light and dark: `series-0` to `series-5` in the order of the series, `grid`, `axis`, `label`,

@@ -54,7 +54,7 @@ const BUCKET: &str =
     r#""name": "bucket", "algorithm": "gcra", "quota": 1, "period": "1s", "burst": 10"#;
 
 #[test]
-fn a_key_of_a_whole_authorization_field_is_doubtful() {
+fn a_key_of_a_whole_authorization_field_is_reported() {
     let found = |key: &str| {
         let limit = format!(r#"{{{MINUTE}, "key": "{key}"}}"#);
         let config = format!(r#"{{"key": "{key}", "limits": [{limit}]}}"#);
@@ -171,7 +171,7 @@ fn a_requests_reservation_is_compared_with_its_limits() {
 }
 
 #[test]
-fn a_price_of_all_other_models_that_is_lower_than_one_of_them_is_doubtful() {
+fn a_price_of_all_other_models_that_is_lower_than_one_of_them_is_reported() {
     let found = |limits: &str, others: &str| {
         let config = format!(
             r#"{{{limits}, "models": {{"big*": {{"input": 5, "output": 9}}, "small": {{"input": 1, "output": 1}}, "*": {others}}}}}"#
@@ -202,7 +202,7 @@ fn a_cost_that_no_limit_lets_pass_is_reported() {
 }
 
 #[test]
-fn tokens_for_anybody_and_from_anybody_are_doubtful() {
+fn tokens_for_anybody_and_from_anybody_are_reported() {
     let told = |module: &str, config: &str| -> Vec<String> {
         let found = settings(module, config).lints().into_iter();
         let all = found.map(|lint| {
