@@ -9,10 +9,6 @@ use crate::engine::{Cells, Engine, RedisMode, RedisSettings, Secret, SentinelSet
 
 const MASTER: &str = "counters";
 const PASSWORD: &str = "of the sentinels";
-/// Sentinels look at their servers, and tell each other what they saw, every few seconds. Here they
-/// do so more often, in milliseconds.
-const PERIODS: [&str; 8] =
-    ["INFO-PERIOD", "500", "PUBLISH-PERIOD", "250", "PING-PERIOD", "100", "ASK-PERIOD", "100"];
 
 /// A sentinel, killed when dropped.
 struct Sentinel {
@@ -45,9 +41,6 @@ impl Sentinel {
             .unwrap();
         let sentinel = Self { child, port, _folder: folder };
         wait_until("the start of a sentinel", || sentinel.fields().is_some());
-        let mut conn = sentinel.client().get_connection().unwrap();
-        let _: String =
-            ::redis::cmd("SENTINEL").arg("DEBUG").arg(&PERIODS).query(&mut conn).unwrap();
         sentinel
     }
 
@@ -55,20 +48,17 @@ impl Sentinel {
         format!("127.0.0.1:{}", self.port)
     }
 
-    fn client(&self) -> ::redis::Client {
-        let url = format!("redis://:{}@{}", PASSWORD.replace(' ', "%20"), self.address());
-        ::redis::Client::open(url).unwrap()
-    }
-
     /// What it knows of the master.
     fn fields(&self) -> Option<std::collections::BTreeMap<String, String>> {
-        let mut conn = self.client().get_connection().ok()?;
+        let url = format!("redis://:{}@{}", PASSWORD.replace(' ', "%20"), self.address());
+        let mut conn = ::redis::Client::open(url).ok()?.get_connection().ok()?;
         ::redis::cmd("SENTINEL").arg("MASTER").arg(MASTER).query(&mut conn).ok()
     }
 
     /// Has the replica replace the master, which goes on meanwhile.
     fn failover(&self) {
-        let mut conn = self.client().get_connection().unwrap();
+        let url = format!("redis://:{}@{}", PASSWORD.replace(' ', "%20"), self.address());
+        let mut conn = ::redis::Client::open(url).unwrap().get_connection().unwrap();
         let _: String =
             ::redis::cmd("SENTINEL").arg("FAILOVER").arg(MASTER).query(&mut conn).unwrap();
     }
