@@ -293,7 +293,7 @@ pub enum PathParameters {
 /// The parts of `[server]` and `[log]` that concern requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Only these proxies are trusted in `X-UpstreamExchange-For`.
+    /// Only these proxies are trusted in `X-Forwarded-For`.
     pub trusted_proxies: Vec<ipnet::IpNet>,
     /// The names of the listeners, in the order of their numbers; none for a listener without one.
     pub listeners: Vec<Option<String>>,

@@ -1,7 +1,7 @@
 //! The request as the upstream gets it: forwarding fields, and the fields that the policy adds.
 //! Knows no upstream and no limit.
 //!
-//! `Host` is the client's. `X-UpstreamExchange-For`, `-Proto`, `-Host` and `UpstreamExchange` are
+//! `Host` is the client's. `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded` are
 //! continued if a trusted proxy sent them and replaced otherwise, so that an upstream may trust
 //! them. `Via` is not added: gateways omit it (nginx, Envoy), since upstreams compress less when
 //! they see it. `Expect` is met when the body is first read, which is when `listen` sends `100
@@ -97,7 +97,7 @@ fn take_list(fields: &mut Fields, name: Known) -> SmallVec<[u8; 64]> {
     list
 }
 
-/// One element of `UpstreamExchange` (RFC 7239).
+/// One element of `Forwarded` (RFC 7239).
 fn push_forwarded(out: &mut Vec<u8>, peer: &Peer, authority: &[u8]) {
     out.extend_from_slice(b"for=");
     push_node(out, peer.ip.as_bytes());

@@ -310,7 +310,7 @@ impl Source for BlankBody {
 }
 
 impl Trial {
-    /// Takes one of many requests to its decision: `None` if there is none, which would be a
+    /// Takes one of many requests to its decision: `None` if there is none, which would be an
     /// error in Weir.
     ///
     /// # Errors
