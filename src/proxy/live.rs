@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::access::{self, Access as _};
 
 use crate::otlp::{Sampling, Tracer};
+use crate::proxy::handle::RouteHandle;
 use crate::proxy::record::remembered::Insight;
-use crate::proxy::snapshot::{RouteHandle, Snapshot};
+use crate::proxy::snapshot::Snapshot;
 
 /// Each snapshot stored in any [`Live`] gets the next number.
 static STAMPS: AtomicU64 = AtomicU64::new(1);
@@ -120,9 +121,10 @@ impl LocalSnapshot {
         cut: &Arc<AtomicBool>,
         observers: &Observers,
     ) -> Self {
+        let observers = (&observers.insight, &observers.tracer);
         let handles = snapshot.handles().map(|handle| handle.of_worker(cut, observers)).collect();
         let no_route = snapshot.no_route().of_worker(cut, observers);
-        Self { stamp, snapshot, handles, no_route, sampling: observers.tracer.sampling() }
+        Self { stamp, snapshot, handles, no_route, sampling: observers.1.sampling() }
     }
 
     /// The snapshot.

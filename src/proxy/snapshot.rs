@@ -2,43 +2,37 @@
 //! things are found, not what is done with them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
-use crate::clock::Clock;
-use crate::limit::{Limiter, Scope};
-use crate::otlp::Tracer;
-use crate::policy::Policy;
-use crate::proxy::decide::content::BodyReader;
-use crate::proxy::decide::facts::{FactQuery, Facts, RequestView, RouteTraits, wanted_of_bodies};
-use crate::proxy::forward::extras::{self, ReplyExtras, RequestExtras};
+use crate::limit::Limiter;
+use crate::proxy::decide::Decider;
+use crate::proxy::decide::facts::RouteTraits;
+use crate::proxy::forward::extras::RequestExtras;
 use crate::proxy::forward::trailers::ChangedFields;
 use crate::proxy::forward::tunnel::Upgrades;
-use crate::proxy::live::Observers;
+use crate::proxy::handle::{PolicyScope, RouteHandle};
 use crate::proxy::receive::target::Target;
-use crate::proxy::record::account::Origin;
-use crate::proxy::record::remembered::{Insight, PackedFacts};
-use crate::proxy::record::tally::{NO_ROUTE, Tally};
-use crate::proxy::reply::Interim;
+use crate::proxy::refusal::{Check, Refusal};
+use crate::proxy::reply::extras::{self, ReplyExtras};
 use crate::proxy::reply::page::Page;
-use crate::proxy::reply::refusal::{Check, Refusal};
 use crate::proxy::route::routes::{Matcher, RoutingError};
 use crate::proxy::route::tables::{Table, Tables};
 use crate::proxy::route::trie::{Match, Pattern, UnreachedRoute};
 use crate::proxy::settings::{
-    self, EncodedSlash, FieldStyle, Inspect, Paths, Respond, RoutePolicy, RouteSettings, Settings,
+    self, EncodedSlash, FieldStyle, Paths, Respond, RouteSettings, Settings,
 };
-use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics, SettingError};
+use crate::proxy::tally::NO_ROUTE;
+use crate::telemetry::{Metrics, SettingError};
 use crate::upstream::Upstream;
 use crate::wire::{Fields, Known, Request};
 
 use crate::proxy::decide::facts;
 use crate::proxy::forward::rules;
 use crate::proxy::receive::path;
-use crate::proxy::reply::cors;
+use crate::proxy::route::cors;
 
 /// Everything a request needs, built as a whole from one configuration and never changed. A reload
 /// replaces it as a whole.
@@ -87,55 +81,6 @@ pub(super) struct DirectResponse {
     pub(super) body: Bytes,
 }
 
-/// A route's policy and its inputs.
-#[derive(Debug)]
-pub(super) struct Decider {
-    pub(super) policy: Arc<Policy>,
-    pub(super) allow_on_error: bool,
-    /// The facts that the policy reads.
-    pub(super) queries: Vec<FactQuery>,
-    /// How the facts of bodies among them are found, if there are any.
-    pub(super) reader: Option<BodyReader>,
-    /// Facts that the policy reads and this route never has: path parameters that are not in its
-    /// path, and header fields that are dropped for their names.
-    missing_facts: Vec<String>,
-}
-
-/// The part of a route that a request keeps after its headers are sent, since a stream may outlive
-/// its snapshot.
-#[derive(Clone, Debug)]
-pub(super) struct RouteHandle {
-    pub(super) name: String,
-    pub(super) fields: FieldStyle,
-    pub(super) policy: Option<PolicyScope>,
-    pub(super) tally: Tally,
-    pub(super) access: Access,
-    pub(super) access_json: bool,
-    pub(super) access_fields: AccessFields,
-    pub(super) access_headers: AccessHeaders,
-    pub(super) clock: Clock,
-    pub(super) extras: Option<Arc<ReplyExtras>>,
-    /// What is done with interim replies. A worker's handle has it.
-    pub(super) interim: Option<Arc<Interim>>,
-    /// What is remembered of requests.
-    pub(super) insight: Insight,
-    /// Where their traces go.
-    pub(super) tracer: Tracer,
-    /// The route's path as configured; empty for none.
-    pub(super) path: String,
-    /// This route, for what is remembered of requests.
-    pub(super) origin: Arc<Origin>,
-    /// The grace period of a shutdown is over: see [`Live::cut`](super::Live::cut).
-    cut: Arc<AtomicBool>,
-}
-
-/// A route's policy, and the scope that its requests are charged to.
-#[derive(Clone, Debug)]
-pub(super) struct PolicyScope {
-    pub(super) policy: Arc<Policy>,
-    pub(super) scope: Arc<Scope>,
-}
-
 impl Snapshot {
     /// Builds the routes.
     ///
@@ -176,10 +121,9 @@ impl Snapshot {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let no_route =
+        let mut no_route =
             RouteHandle::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
-        let no_route =
-            RouteHandle { extras: ReplyExtras::no_route(&pages).map(Arc::new), ..no_route };
+        no_route.extras = ReplyExtras::no_route(&pages).map(Arc::new);
         let mixed = table.iter().any(|route| route.decider.is_some())
             && table.iter().any(|route| route.decider.is_none());
         if !mixed {
@@ -360,11 +304,9 @@ impl Route {
             policy: Arc::clone(&policy.policy),
             scope: Arc::clone(&policy.scope),
         });
-        let handle = RouteHandle {
-            extras: reply_extras.map(Arc::new),
-            path: written.path.clone(),
-            ..RouteHandle::new(written.name, written.fields, policy, settings, metrics)
-        };
+        let mut handle = RouteHandle::new(written.name, written.fields, policy, settings, metrics);
+        handle.extras = reply_extras.map(Arc::new);
+        handle.path.clone_from(&written.path);
         let parameters: Vec<&String> = pattern.parameters().collect();
         let facts = written.policy.iter().flat_map(|policy| policy.policy.request_facts());
         let touched = ChangedFields::of(
@@ -427,103 +369,5 @@ impl DirectResponse {
             fields.append(&name, value);
         }
         Self { status, fields, body }
-    }
-}
-
-impl Decider {
-    fn new(
-        policy: RoutePolicy,
-        route: RouteTraits<'_>,
-        settings: &Settings,
-        inspect: Inspect,
-    ) -> Self {
-        let (mut queries, mut missing_facts) = (Vec::new(), Vec::new());
-        for fact in policy.policy.request_facts() {
-            match FactQuery::new(fact, route) {
-                Some(query) => queries.push(query),
-                None => missing_facts.push(fact.clone()),
-            }
-        }
-        let buffered_max = settings.buffered_bytes_max;
-        let reader = wanted_of_bodies(&mut queries)
-            .map(|wanted| BodyReader::new(wanted, inspect, buffered_max));
-        Self {
-            policy: policy.policy,
-            allow_on_error: policy.allow_on_error,
-            queries,
-            reader,
-            missing_facts,
-        }
-    }
-}
-
-impl Decider {
-    /// What its policy sees of a request, to be remembered.
-    #[cold]
-    pub(super) fn remembered(&self, view: RequestView<'_>) -> PackedFacts {
-        PackedFacts::of(&Facts::gather(&self.queries, view))
-    }
-}
-
-impl RouteHandle {
-    fn new(
-        name: String,
-        fields: FieldStyle,
-        policy: Option<PolicyScope>,
-        settings: &Settings,
-        metrics: &Metrics,
-    ) -> Self {
-        let tally =
-            Tally::new(metrics, &name, policy.as_ref().map(|policy| policy.scope.policy.as_str()));
-        let (access, access_json) = (settings.access, settings.access_json);
-        let scope = policy.as_ref().map(|policy| Arc::clone(&policy.scope));
-        Self {
-            origin: Arc::new(Origin { route: name.clone(), scope }),
-            insight: Insight::off(),
-            tracer: Tracer::off(),
-            path: String::new(),
-            name,
-            fields,
-            policy,
-            tally,
-            access,
-            access_json,
-            access_fields: settings.access_fields,
-            access_headers: settings.access_headers.clone(),
-            clock: Clock::system(),
-            extras: None,
-            cut: Arc::default(),
-            interim: None,
-        }
-    }
-
-    /// A copy for one worker, so that its requests don't share reference counts with other workers.
-    pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>, observers: &Observers) -> Arc<Self> {
-        let interim = Arc::new(Interim::new(self.extras.clone()));
-        let own = |PolicyScope { policy, scope }: &PolicyScope| PolicyScope {
-            policy: Arc::clone(policy),
-            scope: Arc::new(Scope::clone(scope)),
-        };
-        let policy = self.policy.as_ref().map(own);
-        let scope = policy.as_ref().map(|policy| Arc::clone(&policy.scope));
-        Arc::new(Self {
-            policy,
-            origin: Arc::new(Origin { route: self.name.clone(), scope }),
-            insight: observers.insight.for_this_thread(),
-            tracer: observers.tracer.clone(),
-            cut: Arc::clone(cut),
-            interim: Some(interim),
-            ..self.clone()
-        })
-    }
-
-    /// Whether requests that end early are now cut by the shutdown.
-    pub(super) fn is_cut(&self) -> bool {
-        self.cut.load(Ordering::Relaxed)
-    }
-
-    /// The policy's name, if there is a policy.
-    pub(super) fn policy_name(&self) -> Option<&str> {
-        self.policy.as_ref().map(|policy| policy.scope.policy.as_str())
     }
 }

@@ -155,6 +155,11 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
+/// The folders of `proxy`, in the order in which a request meets them. A phase may use those before
+/// it, and neither those after it nor what holds them together.
+pub const PHASES: &[&str] =
+    &["receive", "route", "decide", "forward", "reply", "settle", "record", "context", "trial"];
+
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.
 pub struct Belongs {
     pub crates: &'static [&'static str],

@@ -48,6 +48,29 @@ fn an_allowed_use_and_a_modules_own_parts_are_not() {
 }
 
 #[test]
+fn a_phase_uses_those_before_it() {
+    for (path, text) in [
+        ("src/proxy/route/mod.rs", "use crate::proxy::decide::Decided;"),
+        ("src/proxy/route/routes.rs", "use super::super::decide::Decided;"),
+        ("src/proxy/receive/hop.rs", "use crate::proxy::{reply::json, refusal::Refusal};"),
+        ("src/proxy/record/mod.rs", "use crate::proxy::context::RequestContext;"),
+    ] {
+        assert_eq!(found(path, text), [(1, "phase")], "{path}: {text}");
+    }
+    for (path, text) in [
+        ("src/proxy/decide/mod.rs", "use crate::proxy::route::Routed;"),
+        (
+            "src/proxy/decide/mod.rs",
+            "use crate::proxy::snapshot::Route; use self::admit::Question;",
+        ),
+        ("src/proxy/context.rs", "use crate::proxy::record::Record;"),
+        ("src/proxy/mod.rs", "use crate::proxy::record::Record;"),
+    ] {
+        assert_eq!(found(path, text), [], "{path}: {text}");
+    }
+}
+
+#[test]
 fn tests_may_use_any_module() {
     for good in [
         "#[cfg(test)] mod tests { use crate::proxy::Snapshot; }",

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-use super::rules::{self, CRATES, MAY_USE, NARROW};
+use super::rules::{self, CRATES, MAY_USE, NARROW, PHASES};
 use super::{File, Finding};
 
 pub fn check(files: &[File]) -> Vec<Finding> {
@@ -213,6 +213,9 @@ impl Walker {
             return;
         };
         let item = absolute.get(1).cloned().unwrap_or_default();
+        if module == "proxy" && target == "proxy" {
+            self.check_phase(&item, span);
+        }
         self.uses.items.insert((module.clone(), target.to_owned(), item));
         if !rules::is_module(target) {
             self.find(span, "module", format!("`crate::{target}` is not a module of the table"));
@@ -227,6 +230,16 @@ impl Walker {
                 "module",
                 format!("of `{target}`, `{module}` may use only {}", items.join(" and ")),
             );
+        }
+    }
+
+    fn check_phase(&mut self, other: &str, span: Span) {
+        let place = |name: &str| PHASES.iter().position(|phase| *phase == name);
+        let Some(own) = self.module.get(1).cloned() else { return };
+        if let (Some(before), Some(after)) = (place(&own), place(other))
+            && before < after
+        {
+            self.find(span, "phase", format!("`{own}` may not use `{other}`, which comes later"));
         }
     }
 

@@ -7,25 +7,28 @@ use smallvec::SmallVec;
 
 use super::content::ReadBody;
 use super::facts::{Facts, RequestView};
-use super::keys;
-use super::usage::{self, PARTIAL_TRIES_MAX, Usage};
+use super::packed::PackedFacts;
+use super::partial::{self, PARTIAL_TRIES_MAX};
+use super::policy_fields::{self, PolicyFields};
+use super::{Decided, Decider, keys};
 use crate::clock;
 use crate::limit::{Identities, Identity, KeyDigest, Limiter, Scope, Take};
 use crate::listen::Peer;
-use crate::plan::{Limit, Plan, PlanOutcome};
+use crate::plan::{Plan, PlanOutcome};
 use crate::policy::{self, Cause, Decision};
-use crate::proxy::context::RequestContext;
-use crate::proxy::forward::exchange::Exchange;
-use crate::proxy::forward::{self, PolicyFields};
+use crate::proxy::handle::RouteHandle;
+use crate::proxy::receive::Received;
 use crate::proxy::receive::target::Target;
-use crate::proxy::reply::refusal::{Check, Refusal};
-use crate::proxy::snapshot::{Decider, Route};
+use crate::proxy::refusal::{Check, Refusal};
+use crate::proxy::route::Routed;
+use crate::proxy::snapshot::Route;
 use crate::proxy::verdict::Verdict;
 use crate::telemetry::{Access, Counter};
 use crate::wire::Request;
 
-/// A request to be admitted.
-pub(in crate::proxy) struct Admission<'a> {
+/// A request on its route, to be decided on.
+#[derive(Clone, Copy)]
+pub(in crate::proxy) struct Question<'a> {
     pub(in crate::proxy) route: &'a Route,
     pub(in crate::proxy) request: &'a Request,
     pub(in crate::proxy) target: Target<'a>,
@@ -34,41 +37,47 @@ pub(in crate::proxy) struct Admission<'a> {
     pub(in crate::proxy) parameters: &'a [&'a str],
     /// If the policy asks for facts of it.
     pub(in crate::proxy) body: Option<&'a ReadBody>,
-    pub(in crate::proxy) context: &'a mut RequestContext,
+    pub(in crate::proxy) received: &'a Received,
+    pub(in crate::proxy) routed: &'a Routed,
 }
 
-impl<'a> Admission<'a> {
+impl<'a> Question<'a> {
     /// Asks the policy and the limits, and returns the fields that the policy sets on the request
-    /// to the upstream. On a route without a policy there are none.
+    /// to the upstream. On a route without a policy there are none. What becomes known on the way
+    /// is in `decided`, also if nobody waits for the answer any more. What the policy is shown goes
+    /// to `watch`.
     ///
     /// The policy is asked at once, and only the limits in the future: a reference to a request
     /// can't be sent across threads, since its body can't.
     ///
     /// # Errors
     /// The policy denied, a limit refused, or one of them failed and the configuration says deny.
-    pub(in crate::proxy) fn admit<X: Exchange>(
-        mut self,
+    pub(in crate::proxy) fn decide<W: FnOnce(&Facts<'_>)>(
+        self,
         limiter: &'a Limiter,
-        exchange: &X,
-    ) -> impl Future<Output = Result<PolicyFields, Refusal>> + use<'a, X> {
-        let asked =
-            self.route.decider.as_ref().map(|decider| (decider, self.ask(decider, exchange)));
-        let context = self.context;
+        decided: &'a mut Decided,
+        watch: W,
+    ) -> impl Future<Output = Result<PolicyFields, Refusal>> + use<'a, W> {
+        let decider = self.route.decider.as_ref();
+        let asked = decider.map(|decider| (decider, self.ask(decider, decided, watch)));
+        let (received, routed) = (self.received, self.routed);
         async move {
             let Some((decider, asked)) = asked else { return Ok(PolicyFields::new()) };
             let admitted = match asked {
                 Ok((decision, upstream_fields)) => {
-                    charge(limiter, decision, context).await.map(|()| upstream_fields)
+                    charge(limiter, decision, (received, routed), decided)
+                        .await
+                        .map(|()| upstream_fields)
                 }
-                Err(failed) => on_policy_error(decider, failed, context),
+                Err(failed) => on_policy_error(decider, failed, &routed.handle, decided),
             };
             // The wait in a leaky bucket does not count. Routing does: it is short, and measuring
             // it apart would cost another look at the clock.
             let now = clock::monotonic();
-            context.decided_at = Some(now);
-            let decided =
-                now.saturating_duration_since(context.started).saturating_sub(context.delayed());
-            context.route.tally.decision_seconds().observe(decided);
+            decided.at = Some(now);
+            let took =
+                now.saturating_duration_since(received.started).saturating_sub(decided.delayed());
+            routed.handle.tally.decision_seconds().observe(took);
             admitted
         }
     }
@@ -80,50 +89,66 @@ impl<'a> Admission<'a> {
     /// # Errors
     /// The policy failed and the route says deny.
     pub(in crate::proxy) fn bypass(
-        mut self,
-        exchange: &impl Exchange,
+        self,
+        decided: &mut Decided,
+        watch: impl FnOnce(&Facts<'_>),
     ) -> Result<PolicyFields, Refusal> {
         let Some(decider) = &self.route.decider else { return Ok(PolicyFields::new()) };
-        let asked = self.ask(decider, exchange);
-        self.context.response_fields = PolicyFields::new();
+        let asked = self.ask(decider, decided, watch);
+        decided.response_fields = PolicyFields::new();
         let (_, upstream_fields) = match asked {
             Ok(asked) => asked,
-            Err(failed) => return on_policy_error(decider, failed, self.context),
+            Err(failed) => {
+                return on_policy_error(decider, failed, &self.routed.handle, decided);
+            }
         };
-        self.context.decided(Verdict::Bypassed);
+        decided.conclude(Verdict::Bypassed, &self.routed.handle);
         Ok(upstream_fields)
     }
 
-    /// Asks the policy. A failure is logged here.
-    fn ask(
-        &mut self,
-        decider: &Decider,
-        exchange: &impl Exchange,
-    ) -> Result<(Arc<Decision>, PolicyFields), DecisionError> {
-        let context = &mut *self.context;
+    /// What the policy is shown.
+    pub(in crate::proxy) fn facts(self, decider: &'a Decider) -> Facts<'a> {
         let view = RequestView {
             request: self.request,
             target: self.target,
             peer: self.peer,
-            client: &context.client,
-            route: &context.route.name,
+            client: &self.received.client,
+            route: &self.routed.handle.name,
             parameters: self.parameters,
             body: self.body,
         };
-        let facts = Facts::gather(&decider.queries, view);
+        Facts::gather(&decider.queries, view)
+    }
+
+    /// Keeps what the policy was shown.
+    #[cold]
+    pub(in crate::proxy) fn keep_facts(self, decided: &mut Decided) {
+        let decider = self.route.decider.as_ref();
+        decided.facts = decider.map(|decider| PackedFacts::of(&self.facts(decider)));
+    }
+
+    /// Asks the policy. A failure is logged here.
+    fn ask(
+        self,
+        decider: &Decider,
+        decided: &mut Decided,
+        watch: impl FnOnce(&Facts<'_>),
+    ) -> Result<(Arc<Decision>, PolicyFields), DecisionError> {
+        let (id, handle) = (&self.received.id, &self.routed.handle);
+        let facts = self.facts(decider);
         if facts.are_too_many() {
             return Err(DecisionError::TooManyValues);
         }
-        exchange.note_facts(&facts);
+        watch(&facts);
         let failed = |error: &dyn std::fmt::Display| {
-            if let Some(held_back) = context.route.tally.failure_due() {
-                tracing::warn!(request_id = context.id.as_str(), route = context.route.name, %error, held_back, "policy failed");
+            if let Some(held_back) = handle.tally.failure_due() {
+                tracing::warn!(request_id = id.as_str(), route = handle.name, %error, held_back, "policy failed");
             }
         };
         let has_body = self.body.is_some_and(|body| !body.bytes.is_empty());
         let decision = decider
             .policy
-            .decide_for(Some(context.id.as_bytes()), &facts.pairs())
+            .decide_for(Some(id.as_bytes()), &facts.pairs())
             .inspect_err(|error| failed(error))
             .map_err(|error| match error.cause {
                 Cause::Overload => DecisionError::Overload,
@@ -132,16 +157,16 @@ impl<'a> Admission<'a> {
             })?;
         match fields(&decision) {
             Ok((upstream, response)) => {
-                context.response_fields = response;
+                decided.response_fields = response;
                 Ok((decision, upstream))
             }
             Err(name) => {
-                let policy = context.route.policy_name().unwrap_or_default();
+                let policy = handle.policy_name().unwrap_or_default();
                 failed(&format_args!(
                     "policy {policy}: the field {:?} can't be set",
                     name.chars().take(64).collect::<String>()
                 ));
-                context.route.tally.policy_error(policy);
+                handle.tally.policy_error(policy);
                 Err(DecisionError::Failed)
             }
         }
@@ -184,10 +209,10 @@ impl DerivedValues {
             &[]
         };
         let parse = || -> Result<_, &str> {
-            forward::policy_fields(denied)?;
+            policy_fields::parse(denied)?;
             Ok((
-                forward::policy_fields(&decision.upstream_headers)?,
-                forward::policy_fields(&decision.response_headers)?,
+                policy_fields::parse(&decision.upstream_headers)?,
+                policy_fields::parse(&decision.response_headers)?,
             ))
         };
         self.fields.get_or_insert_with(|| parse().map_err(str::to_owned)).clone()
@@ -201,11 +226,12 @@ impl DerivedValues {
         self.label_counters.get_or_insert_with(|| look_up().into())
     }
 
-    /// The value of `RateLimit-Policy` for the decision's limits.
-    pub(in crate::proxy) fn policy_value(&mut self, limits: &[Limit]) -> Option<&[u8]> {
-        self.policy_value
-            .get_or_insert_with(|| crate::proxy::reply::fields::policy_value(limits))
-            .as_deref()
+    /// The value of `RateLimit-Policy` for the decision's limits, which `write` finds.
+    pub(in crate::proxy) fn policy_value(
+        &mut self,
+        write: impl FnOnce() -> Option<Box<[u8]>>,
+    ) -> Option<&[u8]> {
+        self.policy_value.get_or_insert_with(write).as_deref()
     }
 }
 
@@ -227,13 +253,14 @@ enum DecisionError {
 fn on_policy_error(
     decider: &Decider,
     undecided: DecisionError,
-    context: &mut RequestContext,
+    handle: &RouteHandle,
+    decided: &mut Decided,
 ) -> Result<PolicyFields, Refusal> {
     let lets_through = matches!(undecided, DecisionError::Failed) && decider.allow_on_error;
     match undecided {
         DecisionError::TooManyValues => {}
-        _ if lets_through => context.decided(Verdict::Uncounted),
-        _ => context.decided(Verdict::Failed),
+        _ if lets_through => decided.conclude(Verdict::Uncounted, handle),
+        _ => decided.conclude(Verdict::Failed, handle),
     }
     match undecided {
         DecisionError::TooManyValues => {
@@ -241,7 +268,7 @@ fn on_policy_error(
         }
         DecisionError::Overload => Err(Refusal::PolicyOverloaded),
         DecisionError::Failed if lets_through => {
-            context.degraded = Some("policy");
+            decided.degraded = Some("policy");
             Ok(PolicyFields::new())
         }
         DecisionError::Failed | DecisionError::OverBody => Err(Refusal::PolicyFailed),
@@ -252,68 +279,70 @@ fn on_policy_error(
 pub(in crate::proxy) async fn charge(
     limiter: &Limiter,
     decision: Arc<Decision>,
-    context: &mut RequestContext,
+    (received, routed): (&Received, &Routed),
+    decided: &mut Decided,
 ) -> Result<(), Refusal> {
-    // The context keeps the decision in any case. The take needs it alive.
-    context.decision = Some(Arc::clone(&decision));
+    let handle = &*routed.handle;
+    // It is kept in any case. The take needs it alive.
+    decided.decision = Some(Arc::clone(&decision));
     let plan = match &decision.verdict {
         policy::Verdict::Check(plan) => plan,
         policy::Verdict::Bypass => {
-            context.decided(Verdict::Bypassed);
+            decided.conclude(Verdict::Bypassed, handle);
             return Ok(());
         }
         policy::Verdict::Deny(_) => {
-            context.decided(Verdict::Denied);
+            decided.conclude(Verdict::Denied, handle);
             return Err(Refusal::Denied);
         }
     };
-    let Some(scope) = context.route.policy.as_ref().map(|policy| &policy.scope) else {
+    let Some(scope) = handle.policy.as_ref().map(|policy| &policy.scope) else {
         return Ok(());
     };
-    let mut identities = context.route.insight.counts_keys().then(Identities::new);
-    let usage = &mut context.usage;
-    let taken = take(limiter, scope, (&decision, plan), usage, identities.as_mut()).await;
+    let mut identities = handle.insight.counts_keys().then(Identities::new);
+    let (taken, less) = take(limiter, scope, (&decision, plan), identities.as_mut()).await;
+    decided.taken = less;
     if let Take::Granted(outcome, _) | Take::Refused(outcome) = &taken
         && let Some(identities) = &identities
     {
-        keys::count_decided(plan, identities, outcome, context);
+        keys::count_decided((&decision, plan), identities, (outcome, less), (received, handle));
     }
     match taken {
         Take::Granted(outcome, grant) => {
             let verdict = if outcome.is_uncounted(plan.limits()) {
-                context.degraded = Some("store");
+                decided.degraded = Some("store");
                 Verdict::Degraded
             } else if outcome.is_local(plan.limits()) {
-                context.degraded = Some("local");
+                decided.degraded = Some("local");
                 Verdict::Local
             } else {
                 Verdict::Admitted
             };
-            context.store_failure = outcome.store_failure;
-            context.outcome = Some(outcome);
-            context.grant = Some(grant);
-            context.decided(verdict);
+            decided.store_failure = outcome.store_failure;
+            decided.outcome = Some(outcome);
+            decided.grant = Some(grant);
+            decided.conclude(verdict, handle);
             Ok(())
         }
         Take::Refused(outcome) => {
             if outcome.is_local(plan.limits()) {
-                context.degraded = Some("local");
+                decided.degraded = Some("local");
             }
             if decision.settle_on_refusal && decision.settle_with.is_some() {
-                context.grant = Some(limiter.empty_grant(scope, plan));
+                decided.grant = Some(limiter.empty_grant(scope, plan));
             }
-            if context.route.access != Access::Off || context.trace.is_some() {
+            if handle.access != Access::Off || received.trace.is_some() {
                 let identities = identities.unwrap_or_else(|| limiter.identities(scope, plan));
-                context.refused_keys = refused_keys(plan, &identities, &outcome);
+                decided.refused_keys = refused_keys(plan, &identities, &outcome);
             }
-            context.store_failure = outcome.store_failure;
-            context.outcome = Some(outcome);
-            context.decided(Verdict::Refused);
+            decided.store_failure = outcome.store_failure;
+            decided.outcome = Some(outcome);
+            decided.conclude(Verdict::Refused, handle);
             Err(Refusal::TooMany)
         }
         Take::Unavailable(cause) => {
-            context.store_failure = Some(cause);
-            context.decided(Verdict::Unavailable);
+            decided.store_failure = Some(cause);
+            decided.conclude(Verdict::Unavailable, handle);
             Err(Refusal::StoreUnavailable)
         }
     }
@@ -330,29 +359,28 @@ fn refused_keys(
     violated.map(|(_, identity)| identity.key).collect()
 }
 
-/// Takes the plan's limits; what is left of them, if the decision allows that. `identities` gets
-/// what they count under.
+/// Takes the plan's limits; what is left of them, if the decision allows that. Then how many units
+/// that were comes with it. `identities` gets what they count under.
 async fn take(
     limiter: &Limiter,
     scope: &Arc<Scope>,
     (decision, plan): (&Decision, &Arc<Plan>),
-    usage: &mut Option<Box<Usage>>,
     identities: Option<&mut Identities>,
-) -> Take {
+) -> (Take, Option<u64>) {
     let mut taken = match identities {
         Some(identities) => limiter.take_identified(scope, plan, identities).await,
         None => limiter.take(scope, plan).await,
     };
     let Some(partial) = decision.bodies.as_ref().and_then(|bodies| bodies.partial.as_ref()) else {
-        return taken;
+        return (taken, None);
     };
     for _ in 0..PARTIAL_TRIES_MAX {
         let Take::Refused(outcome) = &taken else { break };
-        let Some((left, plan)) = usage::reduced(partial, plan, outcome) else { break };
+        let Some((left, plan)) = partial::reduced(partial, plan, outcome) else { break };
         taken = Box::pin(limiter.take(scope, &Arc::new(plan))).await;
         if matches!(taken, Take::Granted(..)) {
-            usage.get_or_insert_default().taken = Some(left);
+            return (taken, Some(left));
         }
     }
-    taken
+    (taken, None)
 }

@@ -13,10 +13,8 @@ use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
 
 use crate::inspect::{Edit, Selection, Selector};
-use crate::proxy::reply::fields;
-use crate::proxy::reply::refusal::{Check, Refusal};
+use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::settings::{Inspect, Oversized};
-use crate::proxy::snapshot::Route;
 use crate::wire::{self, Body, BodyEnd, BodyError, Charge, Fields, Known, Source, counted};
 
 /// How a policy's facts of bodies are found on a route.
@@ -97,11 +95,6 @@ impl DeclaredBody {
             coded: fields.get_all("content-encoding").any(coded),
         }
     }
-}
-
-/// How the route's policy reads bodies, if it does.
-pub(in crate::proxy) fn reader(route: &Route) -> Option<&BodyReader> {
-    route.decider.as_ref()?.reader.as_ref()
 }
 
 impl BodyReader {
@@ -230,7 +223,7 @@ impl ReadBody {
         for name in ["content-digest", "repr-digest", "digest", "content-md5"] {
             fields.remove(name);
         }
-        fields::set_number(fields, Known::ContentLength, document.len() as u64);
+        fields.set(Known::ContentLength, itoa::Buffer::new().format(document.len()));
         Ok(Replay::whole(counted(document), self.trailers))
     }
 }

@@ -23,10 +23,11 @@ use super::content::{BodyType, ReadBody};
 use crate::inspect::{Pointer, Selector};
 use crate::listen::Peer;
 use crate::policy::{FactNames, Member};
-use crate::proxy::forward::rewrite::PathRewrite;
 use crate::proxy::receive::client::Client;
 use crate::proxy::receive::path;
 use crate::proxy::receive::target::Target;
+use crate::proxy::receive::text::latin1;
+use crate::proxy::route::rewrite::PathRewrite;
 use crate::proxy::settings::Paths;
 use crate::spelling::{self, Bearer, CookieName, FormName};
 use crate::wire::{Fields, Known, Request};
@@ -285,14 +286,6 @@ impl<'a> Facts<'a> {
         let mut values = values.into_iter();
         self.all.extend(values.by_ref().take(VALUES_MAX).map(|value| (query.name.as_str(), value)));
         self.too_many |= values.next().is_some();
-    }
-}
-
-/// Bytes as text, borrowed if they are ASCII.
-pub(in crate::proxy) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) if text.is_ascii() => Cow::Borrowed(text),
-        _ => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
     }
 }
 

@@ -7,43 +7,31 @@
 use std::time::Instant;
 
 use crate::insight::KeyEvent;
-use crate::limit::{Ending, Grant, Identity};
-use crate::plan::{Adjustment, Enforcement, Limit, Plan, PlanOutcome, Refund};
-use crate::proxy::context::RequestContext;
-use crate::proxy::snapshot::RouteHandle;
-
-/// Which units of a grant are counted already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::proxy) enum CountedUnits {
-    /// Those of [`count_decided`].
-    Decided,
-    /// None.
-    Nothing,
-}
+use crate::limit::Identity;
+use crate::plan::{Enforcement, Limit, Plan, PlanOutcome, Refund};
+use crate::policy::Decision;
+use crate::proxy::handle::RouteHandle;
+use crate::proxy::receive::Received;
 
 /// Whether what is taken of it may come back. A part of it, or all.
-fn may_come_back(limit: &Limit) -> bool {
+pub(in crate::proxy) fn may_come_back(limit: &Limit) -> bool {
     limit.refund != Refund::Never && limit.algorithm.settles()
 }
 
 /// Counts what was refused, and what was taken for good. `identities` are those of the plan's
 /// limits.
 pub(in crate::proxy) fn count_decided(
-    plan: &Plan,
+    (decision, plan): (&Decision, &Plan),
     identities: &[Identity],
-    outcome: &PlanOutcome,
-    context: &RequestContext,
+    (outcome, less): (&PlanOutcome, Option<u64>),
+    (received, handle): (&Received, &RouteHandle),
 ) {
-    let less = context.usage.as_ref().and_then(|usage| usage.taken);
-    let partial = less.and_then(|less| {
-        let decision = context.decision.as_ref()?;
-        Some((less, decision.bodies.as_ref()?.partial.as_ref()?))
-    });
+    let partial = less.and_then(|less| Some((less, decision.bodies.as_ref()?.partial.as_ref()?)));
     let (limits, outcomes) = (plan.limits(), &outcome.limits);
     if outcome.admitted && limits.iter().all(may_come_back) {
         return;
     }
-    context.route.insight.count(context.started, |top| {
+    handle.insight.count(received.started, |top| {
         let counted = limits.iter().zip(outcomes).zip(identities);
         for ((limit, of), Identity { limit: digest, key }) in counted {
             let happened = match (outcome.admitted, of.fits) {
@@ -57,46 +45,24 @@ pub(in crate::proxy) fn count_decided(
                 (false, false) if limit.enforcement == Enforcement::Enforce => KeyEvent::Refused,
                 _ => continue,
             };
-            let name = || context.route.origin.limit_name(&limit.name);
+            let name = || handle.origin.limit_name(&limit.name);
             top.count(*digest, name, (key.parts(), limit.key.as_str()), happened);
         }
     });
 }
 
-/// Settles a grant of the route at `now`, and counts what it came to.
-pub(in crate::proxy) fn settle(
-    route: &RouteHandle,
+/// Counts what a limit of the route came to, when it was settled at `now`.
+pub(in crate::proxy) fn count_settled(
+    handle: &RouteHandle,
     now: Instant,
-    (grant, counted): (Grant, CountedUnits),
-    ending: Ending,
-    adjustments: &[Adjustment],
+    limit: &Limit,
+    Identity { limit: digest, key }: Identity,
+    units: u64,
 ) {
-    let is_known = counted == CountedUnits::Decided
-        && adjustments.is_empty()
-        && !grant.limits().iter().any(may_come_back);
-    if is_known || !route.insight.counts_keys() {
-        grant.settle(ending, adjustments);
-        return;
+    if units > 0 {
+        let name = || handle.origin.limit_name(&limit.name);
+        handle.insight.count(now, |top| {
+            top.count(digest, name, (key.parts(), limit.key.as_str()), KeyEvent::Used(units));
+        });
     }
-    grant.settle_with_report(
-        ending,
-        adjustments,
-        |limit, Identity { limit: digest, key }, settled| {
-            let is_counted = counted == CountedUnits::Decided && !may_come_back(limit);
-            let taken =
-                if is_counted { 0 } else { settled.taken.saturating_sub(settled.given_back) };
-            let units = taken.saturating_add(settled.charged);
-            if units > 0 {
-                let name = || route.origin.limit_name(&limit.name);
-                route.insight.count(now, |top| {
-                    top.count(
-                        digest,
-                        name,
-                        (key.parts(), limit.key.as_str()),
-                        KeyEvent::Used(units),
-                    );
-                });
-            }
-        },
-    );
 }

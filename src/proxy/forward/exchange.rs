@@ -1,33 +1,23 @@
 //! Where the path of a request leaves this module: what sends it to an upstream. A trial has one of
-//! its own, which also sees what the policy is shown.
+//! its own.
 
 use std::pin::pin;
+use std::time::Instant;
 
-use crate::clock;
-use crate::proxy::context::{RequestContext, RequestTimeout};
-use crate::proxy::decide::facts::Facts;
+use super::sent::{RequestTimeout, Sent};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Network, Request, Response};
 
 /// Sends requests on. Known at compile time, so that serving pays nothing for trials.
 pub(in crate::proxy) trait Exchange {
-    /// Called with what the policy is shown.
-    fn note_facts(&self, _facts: &Facts<'_>) {}
-
-    /// Called when a request to an upstream is admitted, before anything is done to send it. Where
-    /// its route rewrites it, or a policy meters it, it may still be refused. Stays pending if
-    /// nobody wants to know more than the decision.
-    fn decided(&self, _context: &RequestContext, _rewrites: bool) -> impl Future<Output = ()> {
-        std::future::ready(())
-    }
-
-    /// Sends an admitted request, and returns the head of its reply.
+    /// Sends an admitted request of `client` at the time `began`, and returns the head of its
+    /// reply.
     fn send(
         &self,
         upstream: &Upstream,
         request: Request,
-        client: Option<Network>,
-        context: &mut RequestContext,
+        client_and_began: (Option<Network>, Instant),
+        sent: &mut Sent,
     ) -> impl Future<Output = Result<Response, UpstreamError>>;
 }
 
@@ -39,13 +29,11 @@ impl Exchange for UpstreamExchange {
         &self,
         upstream: &Upstream,
         request: Request,
-        client: Option<Network>,
-        context: &mut RequestContext,
+        (client, began): (Option<Network>, Instant),
+        sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
-        // Little happens between the decision and this. Saves a look at the clock.
-        let began = context.decided_at.unwrap_or_else(clock::monotonic);
-        let reached = context.kept.as_deref_mut().map(|kept| &mut kept.reached);
-        match &context.timeout {
+        let reached = sent.reached.as_mut();
+        match &sent.timeout {
             None => upstream.send_noting(request, client, began, reached).await,
             // Boxed: few routes have a timeout, and every connection would carry its state.
             Some(timeout) => {

@@ -1,21 +1,17 @@
-//! What a route does besides deciding and forwarding, checked when the snapshot is built. A route
-//! without any of it has two empty pointers.
-
-use std::sync::Arc;
+//! What a route changes in its requests, checked when the snapshot is built. A route that changes
+//! nothing has an empty pointer.
 
 use http::uri::Authority;
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue};
 
-use super::rewrite::PathRewrite;
 use super::rules::Rules;
 use crate::proxy::receive::target::Target;
-use crate::proxy::reply::cors::Cors;
-use crate::proxy::reply::page::Page;
-use crate::proxy::reply::refusal::Refusal;
+use crate::proxy::refusal::Refusal;
+use crate::proxy::route::rewrite::PathRewrite;
 use crate::proxy::route::trie::Pattern;
-use crate::proxy::settings::{Extras, FieldStyle, HeaderRules, RefusalPage};
+use crate::proxy::settings::{Extras, HeaderRules};
 use crate::telemetry::SettingError;
-use crate::wire::{Fields, Known, Request};
+use crate::wire::{Known, Request};
 
 /// Changes to a request before the upstream gets it.
 #[derive(Debug)]
@@ -23,16 +19,6 @@ pub(in crate::proxy) struct RequestExtras {
     rewriting: Option<PathRewrite>,
     host: Option<HeaderValue>,
     headers: Option<Rules>,
-}
-
-/// Changes to a reply.
-#[derive(Debug)]
-pub(in crate::proxy) struct ReplyExtras {
-    headers: Option<Rules>,
-    pub(in crate::proxy) cors: Option<Cors>,
-    pages: Vec<Page>,
-    /// The pages of every route.
-    all: Arc<[Page]>,
 }
 
 impl RequestExtras {
@@ -106,71 +92,12 @@ impl RequestExtras {
     }
 }
 
-impl ReplyExtras {
-    /// Checks the settings for replies of the route at the setting `at`. Errors are added to
-    /// `errors`.
-    pub(in crate::proxy) fn build(
-        extras: &Extras,
-        style: FieldStyle,
-        all: &Arc<[Page]>,
-        at: &str,
-        errors: &mut Vec<SettingError>,
-    ) -> Option<Self> {
-        let headers = rules(&extras.response_headers, &format!("{at}.response_headers"), errors);
-        let cors = extras
-            .cors
-            .as_ref()
-            .and_then(|written| Cors::build(written, style, &format!("{at}.cors"), errors));
-        let pages = pages(&extras.refusals, &format!("{at}.refusals"), errors);
-        let some = headers.is_some() || cors.is_some() || !pages.is_empty() || !all.is_empty();
-        some.then(|| Self { headers, cors, pages, all: Arc::clone(all) })
-    }
-
-    /// The changes for requests that match no route.
-    pub(in crate::proxy) fn no_route(all: &Arc<[Page]>) -> Option<Self> {
-        (!all.is_empty()).then(|| Self {
-            headers: None,
-            cors: None,
-            pages: Vec::new(),
-            all: Arc::clone(all),
-        })
-    }
-
-    /// Applied to a reply's own fields, before Weir adds its own.
-    pub(in crate::proxy) fn apply(&self, fields: &mut Fields) {
-        self.apply_rules(fields);
-        if let Some(cors) = &self.cors {
-            cors.expose(fields);
-        }
-    }
-
-    /// The changes to header fields alone.
-    pub(in crate::proxy) fn apply_rules(&self, fields: &mut Fields) {
-        if let Some(rules) = &self.headers {
-            rules.apply(fields);
-        }
-    }
-
-    /// The operator's page for a refusal. The route's own take precedence.
-    pub(in crate::proxy) fn page(&self, status: StatusCode) -> Option<&Page> {
-        self.pages.iter().chain(&*self.all).find(|page| page.is_for(status))
-    }
-}
-
-/// Checks the pages under the setting `at`.
-pub(in crate::proxy) fn pages(
-    written: &[RefusalPage],
+/// Checks the changes to header fields under the setting `at`. Errors are added to `errors`.
+pub(in crate::proxy) fn rules(
+    written: &HeaderRules,
     at: &str,
     errors: &mut Vec<SettingError>,
-) -> Vec<Page> {
-    written
-        .iter()
-        .enumerate()
-        .filter_map(|(index, page)| Page::build(page, &format!("{at}[{index}]"), errors))
-        .collect()
-}
-
-fn rules(written: &HeaderRules, at: &str, errors: &mut Vec<SettingError>) -> Option<Rules> {
+) -> Option<Rules> {
     Rules::build(written, at).unwrap_or_else(|found| {
         errors.extend(found);
         None

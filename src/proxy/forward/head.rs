@@ -1,5 +1,5 @@
-//! The request as the upstream gets it: forwarding fields, and the fields that the policy adds.
-//! Knows no upstream and no limit.
+//! What the upstream is told about the client and the request's way here. Knows no upstream and no
+//! limit.
 //!
 //! `Host` is the client's. `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded` are
 //! continued if a trusted proxy sent them and replaced otherwise, so that an upstream may trust
@@ -7,21 +7,14 @@
 //! they see it. `Expect` is met when the body is first read, which is when `listen` sends `100
 //! Continue`: a refused request never gets one.
 
-use http::header::{HeaderName, HeaderValue, SET_COOKIE, VARY};
 use smallvec::SmallVec;
 
-use super::rules;
 use crate::listen::Peer;
-use crate::plan::is_reserved_field;
-use crate::proxy::context::RequestContext;
+use crate::proxy::receive::Received;
 use crate::proxy::receive::client::Client;
 use crate::proxy::receive::id::Id;
 use crate::proxy::receive::target::Authority;
-use crate::spelling;
 use crate::wire::{Fields, Known, KnownSet, Request};
-
-/// Checked fields that a policy sets.
-pub(in crate::proxy) type PolicyFields = Vec<(HeaderName, HeaderValue)>;
 
 /// Turns a client's request into the upstream's. Its target is already normal and its hop-by-hop
 /// fields are gone.
@@ -29,12 +22,12 @@ pub(in crate::proxy) fn prepare(
     request: &mut Request,
     authority: &Authority,
     peer: &Peer,
-    context: &RequestContext,
+    received: &Received,
 ) {
-    if let Some(trace) = &context.trace {
+    if let Some(trace) = &received.trace {
         trace.pass_on(&mut request.fields);
     }
-    forwarding(&mut request.fields, authority, &context.client, peer, &context.id);
+    forwarding(&mut request.fields, authority, &received.client, peer, &received.id);
 }
 
 /// Writes the fields about the client, the request's way here, and its id.
@@ -125,58 +118,10 @@ fn push_quoted(text: &mut Vec<u8>, value: &[u8], quotes: bool) {
     text.extend_from_slice(mark);
 }
 
-/// Checks the fields that a policy sets: Latin-1 as in facts, no hop-by-hop field, no framing, no
-/// Host.
-///
-/// # Errors
-/// The name of the first field that can't be set.
-pub(in crate::proxy) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields, &str> {
-    let mut fields = PolicyFields::new();
-    for (name, value) in wanted {
-        let header = HeaderName::from_bytes(name.as_bytes())
-            .ok()
-            .filter(|header| !is_reserved_field(header.as_str()));
-        let bytes: Option<Vec<u8>> =
-            value.chars().map(|point| u8::try_from(u32::from(point)).ok()).collect();
-        match (
-            header,
-            bytes.and_then(|bytes| HeaderValue::from_maybe_shared(bytes::Bytes::from(bytes)).ok()),
-        ) {
-            (Some(header), Some(value)) => fields.push((header, value)),
-            _ => return Err(name),
-        }
-    }
-    Ok(fields)
-}
-
-/// Sets a policy's fields. The first of a name replaces what was there, and further ones are added
-/// to it. Cookies and `Vary` are only ever added to. `ambiguous`: `fields` may have names that an
-/// upstream reads as others.
-pub(in crate::proxy) fn set(
-    fields: &mut Fields,
-    wanted: &[(HeaderName, HeaderValue)],
-    ambiguous: bool,
-) {
-    if ambiguous && !wanted.is_empty() {
-        rules::spelled_otherwise(fields, |name| {
-            wanted.iter().any(|(own, _)| spelling::is_same(own.as_str().as_bytes(), name))
-        });
-    }
-    for (index, (name, value)) in wanted.iter().enumerate() {
-        let grows = *name == SET_COOKIE
-            || *name == VARY
-            || wanted.iter().take(index).any(|(earlier, _)| earlier == name);
-        if grows {
-            fields.append(name, value);
-        } else {
-            fields.set(name, value);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::decide::policy_fields;
     use crate::proxy::tests::settings;
     use crate::wire::Body;
 
@@ -194,9 +139,9 @@ mod tests {
                 .unwrap();
         let wanted: Vec<_> =
             wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let wanted = policy_fields(&wanted).unwrap();
+        let wanted = policy_fields::parse(&wanted).unwrap();
         forwarding(&mut request.fields, &authority, &client, &peer, &Id::fresh());
-        set(&mut request.fields, &wanted, false);
+        policy_fields::set(&mut request.fields, &wanted, false);
         request
     }
 
@@ -271,29 +216,5 @@ mod tests {
         );
         let found: Vec<&[u8]> = head.fields.get_all("x-plan").collect();
         assert_eq!(found, [b"gold".as_slice(), b"caf\xE9"]);
-    }
-
-    #[test]
-    fn a_policy_sets_no_framing_and_nothing_that_is_no_field() {
-        for (name, value) in [
-            ("host", "a"),
-            ("Content-Length", "1"),
-            ("connection", "x"),
-            ("Expect", "x"),
-            ("weir-degraded", "x"),
-            ("a b", "x"),
-            ("x", "a\r\nb"),
-            ("x", "\u{20ac}"),
-        ] {
-            assert_eq!(policy_fields(&[(name.into(), value.into())]).map(|_| ()), Err(name));
-        }
-    }
-
-    #[test]
-    fn cookies_only_grow() {
-        let mut fields = Fields::new();
-        fields.append(Known::SetCookie, "a=1");
-        set(&mut fields, &policy_fields(&[("set-cookie".into(), "b=2".into())]).unwrap(), false);
-        assert_eq!(fields.get_all(Known::SetCookie).count(), 2);
     }
 }

@@ -3,10 +3,11 @@
 use http::{HeaderName, HeaderValue};
 
 use crate::plan::is_reserved_field;
+use crate::proxy::decide::policy_fields;
 use crate::proxy::settings::HeaderRules;
 use crate::spelling;
 use crate::telemetry::SettingError;
-use crate::wire::{Fields, Known};
+use crate::wire::Fields;
 
 /// Maximum bytes of a value.
 const VALUE_BYTES_MAX: usize = 4 << 10;
@@ -73,7 +74,7 @@ impl Rules {
     /// Removes the fields that an upstream may read as one of those that are removed or set.
     pub(in crate::proxy) fn remove_ambiguous(&self, fields: &mut Fields) {
         let names = self.remove.iter().chain(self.set.iter().map(|(name, _)| name));
-        spelled_otherwise(fields, |name| {
+        policy_fields::remove_spelled_otherwise(fields, |name| {
             names.clone().any(|own| spelling::is_same(own.as_str().as_bytes(), name))
         });
     }
@@ -89,16 +90,6 @@ impl Rules {
         for (name, value) in &self.add {
             fields.append(name, value);
         }
-    }
-}
-
-/// Removes the fields with ambiguous names for which `is_same` says that an upstream may read them
-/// as one that is removed or set.
-pub(in crate::proxy) fn spelled_otherwise(fields: &mut Fields, is_same: impl Fn(&[u8]) -> bool) {
-    if fields.present().has(Known::Other) {
-        fields.retain(|known, name, _| {
-            known != Known::Other || !spelling::is_ambiguous(name) || !is_same(name)
-        });
     }
 }
 

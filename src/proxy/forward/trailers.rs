@@ -9,8 +9,8 @@
 use http::HeaderName;
 use smallvec::SmallVec;
 
-use super::PolicyFields;
 use crate::proxy::decide::facts;
+use crate::proxy::decide::policy_fields::PolicyFields;
 use crate::proxy::receive::hop;
 use crate::spelling;
 use crate::wire::{Fields, Known, TrailerFilter};

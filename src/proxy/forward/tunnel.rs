@@ -15,10 +15,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::clock;
-use crate::proxy::context::RequestContext;
 use crate::proxy::receive::hop::Text;
 use crate::proxy::settings;
-use crate::telemetry::{Gauge, Label as _, SettingError, labels, names};
+use crate::telemetry::{Gauge, Label as _, Metrics, SettingError, labels, names};
 use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
 
 /// The buffer for each direction of a tunnel.
@@ -83,14 +82,15 @@ pub(in crate::proxy) fn request_upgrade(
     request: &mut Request,
     body: &Body,
     protocol: Text,
-    context: &mut RequestContext,
-) {
-    if let Some(upgrade) = upgrades.allow(body, protocol) {
-        upgrade.announce(&mut request.fields);
-        request.upgrade = true;
-        context.upgrade = Some(Box::new(upgrade));
-    }
+) -> Option<Box<UpgradeRequest>> {
+    let upgrade = upgrades.allow(body, protocol)?;
+    upgrade.announce(&mut request.fields);
+    request.upgrade = true;
+    Some(Box::new(upgrade))
 }
+
+/// Called when a tunnel has ended.
+pub(in crate::proxy) type OnTunnelEnd = Box<dyn FnOnce(TunnelEnd, TransferredBytes) + Send>;
 
 impl UpgradeRequest {
     /// Sets the fields that name the protocol. They concern this connection, and agree with what
@@ -114,9 +114,10 @@ impl UpgradeRequest {
     pub(in crate::proxy) fn join(
         &self,
         upstream: Box<dyn Stream>,
-        context: Box<RequestContext>,
+        metrics: &Metrics,
+        on_end: OnTunnelEnd,
     ) -> wire::Upgrade {
-        let (tunnel, idle) = (Tunnel::open(context), self.idle);
+        let (tunnel, idle) = (Tunnel::open(metrics, on_end), self.idle);
         wire::Upgrade::Callback(Box::new(move |client| {
             tokio::spawn(tunnel.run(client, upstream, idle));
         }))
@@ -127,16 +128,18 @@ impl UpgradeRequest {
 /// before its 101, or its worker was stopped.
 struct Tunnel {
     /// Present until it has ended.
-    context: Option<Box<RequestContext>>,
+    on_end: Option<OnTunnelEnd>,
+    metrics: Metrics,
     open: Gauge,
     transferred: TransferredBytes,
 }
 
 impl Tunnel {
-    fn open(context: Box<RequestContext>) -> Self {
-        let open = context.route.tally.metrics().gauge(names::TUNNELS_OPEN);
+    fn open(metrics: &Metrics, on_end: OnTunnelEnd) -> Self {
+        let open = metrics.gauge(names::TUNNELS_OPEN);
         open.add(1);
-        Self { context: Some(context), open, transferred: TransferredBytes::default() }
+        let transferred = TransferredBytes::default();
+        Self { on_end: Some(on_end), metrics: metrics.clone(), open, transferred }
     }
 
     async fn run(mut self, client: Box<dyn Stream>, upstream: Box<dyn Stream>, idle: Duration) {
@@ -145,10 +148,10 @@ impl Tunnel {
     }
 
     fn ended(&mut self, end: TunnelEnd) {
-        let Some(context) = self.context.take() else { return };
+        let Some(on_end) = self.on_end.take() else { return };
         self.open.add(-1);
-        context.route.tally.metrics().count(names::TUNNELS, &[end.label()]);
-        context.tunnel_ended(end, self.transferred);
+        self.metrics.count(names::TUNNELS, &[end.label()]);
+        on_end(end, self.transferred);
     }
 }
 

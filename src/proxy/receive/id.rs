@@ -41,11 +41,6 @@ impl Id {
         Self(SmallVec::from_buf(text))
     }
 
-    /// No id, in place of one that was taken.
-    pub(in crate::proxy) fn none() -> Self {
-        Self(SmallVec::new())
-    }
-
     /// The text.
     pub(in crate::proxy) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()

@@ -2,11 +2,144 @@
 //!
 //! After it, a request has one authority and one path (`target`, `path`), its client is known
 //! behind trusted proxies (`client`), it has an id (`id`), and the fields that belong to its
-//! connection are gone (`hop`). Knows no route, no policy and no upstream.
+//! connection are gone (`hop`). `kept` and `trace` hold what the access line and the trace show of
+//! the head. Knows no route, no policy and no upstream.
 
 pub(super) mod client;
+pub(super) mod grpc;
 pub(super) mod hop;
 pub(super) mod id;
+pub(super) mod kept;
 pub(super) mod path;
 pub(super) mod target;
 pub(super) mod text;
+pub(super) mod trace;
+
+use std::time::Instant;
+
+use http::{Method, Version};
+use smallvec::SmallVec;
+
+use self::client::Client;
+use self::id::Id;
+use self::kept::KeptHead;
+use self::target::Authority;
+use self::trace::TraceContext;
+use crate::clock;
+use crate::listen::Peer;
+use crate::proxy::live::LocalSnapshot;
+use crate::proxy::refusal::{Check, Refusal};
+use crate::telemetry::Access;
+use crate::wire::Request;
+
+/// What is known of a request as soon as its head has been read.
+#[derive(Debug)]
+pub(super) struct Received {
+    /// When its head had been read.
+    pub(super) started: Instant,
+    pub(super) id: Id,
+    pub(super) client: Client,
+    pub(super) method: Method,
+    /// The path for the access log, the trace and what is remembered: in its normal form, or as it
+    /// came if it has none. Empty if none of them shows it.
+    pub(super) path: SmallVec<[u8; 64]>,
+    /// The client speaks gRPC.
+    pub(super) grpc: bool,
+    /// What the access line shows of the head.
+    pub(super) kept: Option<Box<KeptHead>>,
+    /// The trace that it belongs to, if it is traced.
+    pub(super) trace: Option<Box<TraceContext>>,
+}
+
+/// The parts of a request that are taken out of its head, in their normal form.
+#[derive(Debug)]
+pub(super) struct NormalHead {
+    pub(super) authority: Authority,
+    /// The protocol that the client asks to upgrade to.
+    pub(super) upgrade: Option<hop::Text>,
+}
+
+impl Received {
+    /// A request whose head was read.
+    pub(super) fn new(local: &LocalSnapshot, request: &Request, peer: &Peer) -> Self {
+        let client = Client::of(&request.fields, peer, &local.snapshot().settings.trusted_proxies);
+        let id = Id::of(&request.fields, client.trusted);
+        // All routes have the same settings of the access log.
+        let shown = local.no_route();
+        let kept = match shown.access {
+            Access::Off => None,
+            Access::All | Access::Refused => KeptHead::of(shown.access_fields, request, peer),
+        };
+        let trace = local
+            .sampling()
+            .and_then(|sampling| TraceContext::of(request, client.trusted, sampling));
+        Self {
+            started: clock::monotonic(),
+            id,
+            client,
+            method: request.method.clone(),
+            path: SmallVec::new(),
+            grpc: grpc::is_request(request),
+            kept,
+            trace,
+        }
+    }
+
+    /// A request whose head can't be read. Only its peer is known.
+    pub(super) fn unreadable(peer: &Peer) -> Self {
+        Self {
+            started: clock::monotonic(),
+            id: Id::fresh(),
+            client: Client::untrusted(peer),
+            method: Method::from_bytes(b"-").unwrap_or_default(),
+            path: SmallVec::new(),
+            grpc: false,
+            kept: None,
+            trace: None,
+        }
+    }
+
+    /// Whether the time at which it is sent to an upstream is recorded.
+    pub(super) fn notes_sending(&self) -> bool {
+        self.kept.is_some() || self.trace.is_some()
+    }
+
+    fn note_path(&mut self, path: &str, local: &LocalSnapshot) {
+        if self.trace.is_some() || local.no_route().shows_requests() {
+            self.path.extend_from_slice(text::cut_path(path).as_bytes());
+        }
+    }
+}
+
+/// Gives a request one authority and one path, in the normal form in which they are matched, shown
+/// to the policy and forwarded. Takes out of its head what is for this connection alone.
+///
+/// # Errors
+/// 400, 414 and 501.
+pub(super) fn normalize(
+    request: &mut Request,
+    received: &mut Received,
+    peer: &Peer,
+    local: &LocalSnapshot,
+) -> Result<NormalHead, Refusal> {
+    let snapshot = local.snapshot();
+    let authority = target::normalize(request, received.client.https, peer, &snapshot.settings);
+    received.note_path(target::split(request.target()).0, local);
+    let authority = authority?;
+    if hop::has_too_many_options(&request.fields) {
+        return Err(Refusal::BadRequest(Check::Head.wrong(hop::TOO_MANY_OPTIONS)));
+    }
+    // Before the policy: it must see what the upstream will see.
+    let ambiguous = snapshot.settings.underscores_in_headers;
+    let upgrade = hop::strip_request(&mut request.fields, received.client.trusted, ambiguous)
+        .filter(|_| request.version == Version::HTTP_11);
+    if let Some(kept) = &mut received.kept
+        && local.no_route().access_fields.has_headers()
+    {
+        kept.keep_headers(&local.no_route().access_headers, &request.fields, &snapshot.limiter);
+    }
+    if request.version == Version::HTTP_2 {
+        hop::join_cookies(&mut request.fields);
+    }
+    Ok(NormalHead { authority, upgrade })
+}

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::path;
 use super::text::ShortText;
 use crate::listen::Peer;
-use crate::proxy::reply::refusal::{Check, Refusal};
+use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::settings::{Paths, Settings};
 use crate::wire::{Fields, Known, Request};
 

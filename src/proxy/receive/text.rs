@@ -1,8 +1,12 @@
 //! Short texts stored inline, so that an address or a number costs no allocation. Knows nothing
 //! else of the proxy.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
+
+/// Maximum bytes of a path that is shown.
+const PATH_BYTES_MAX: usize = 2_048;
 
 /// At most `N` bytes of text. Writing more is an error.
 #[derive(Clone, Copy)]
@@ -75,9 +79,29 @@ impl<const N: usize> fmt::Debug for ShortText<N> {
     }
 }
 
+/// Bytes as text, borrowed if they are ASCII.
+pub(in crate::proxy) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if text.is_ascii() => Cow::Borrowed(text),
+        _ => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
+    }
+}
+
+/// The part of a path that the access log and the trace show.
+pub(in crate::proxy) fn cut_path(path: &str) -> &str {
+    path.get(..path.floor_char_boundary(PATH_BYTES_MAX)).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_path_is_cut_between_two_characters() {
+        let path = format!("/{}", "\u{e9}".repeat(PATH_BYTES_MAX));
+        assert_eq!(cut_path(&path).len(), PATH_BYTES_MAX - 1);
+        assert_eq!(cut_path("/a"), "/a");
+    }
 
     #[test]
     fn an_address_reads_as_the_standard_library_writes_it() {

@@ -5,13 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::tally::NO_ROUTE;
 use crate::insight::LimitName;
 use crate::limit::Scope;
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan, PlanOutcome};
 use crate::policy::{self, Decision};
-use crate::proxy::context::RequestContext;
-use crate::proxy::decide::facts;
+use crate::proxy::receive::text::latin1;
 use crate::proxy::verdict::{Rejection, Verdict};
 use crate::wire::Response;
 
@@ -60,7 +58,7 @@ pub struct LimitAccount {
 /// requests keeps neither a snapshot nor its policies.
 #[derive(Debug)]
 pub(in crate::proxy) struct Origin {
-    /// The route's name; [`NO_ROUTE`](super::tally::NO_ROUTE) for none.
+    /// The route's name; [`NO_ROUTE`](crate::proxy::tally::NO_ROUTE) for none.
     pub(in crate::proxy) route: String,
     /// None without a policy.
     pub(in crate::proxy) scope: Option<Arc<Scope>>,
@@ -129,7 +127,7 @@ impl Account {
     pub(in crate::proxy) fn answered(&mut self, answered: Option<&Response>) {
         let Some(answered) = answered else { return };
         self.status = Some(answered.status.as_u16());
-        let text = |bytes: &[u8]| facts::latin1(bytes).into_owned();
+        let text = |bytes: &[u8]| latin1(bytes).into_owned();
         self.headers =
             answered.fields.iter().map(|(name, value)| (text(name), text(value))).collect();
     }
@@ -152,19 +150,6 @@ impl LimitAccount {
 }
 
 impl<'a> Parts<'a> {
-    pub(in crate::proxy) fn of(context: &'a RequestContext) -> Self {
-        let origin = &context.route.origin;
-        Self {
-            route: Some(origin.route.as_str()).filter(|name| *name != NO_ROUTE),
-            scope: origin.scope.as_ref(),
-            verdict: context.verdict,
-            decision: context.decision.as_ref(),
-            outcome: context.outcome.as_ref(),
-            less: context.usage.as_ref().and_then(|usage| usage.taken),
-            rejection: context.rejection.as_deref(),
-        }
-    }
-
     pub(in crate::proxy) fn verdict(&self) -> Option<Verdict> {
         // No policy was to be asked: of a route without one, or for `OPTIONS *`.
         let admits = self.rejection.is_none() && self.scope.is_none();

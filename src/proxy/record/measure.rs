@@ -1,31 +1,32 @@
 //! Counts what policies say of requests, their labels and amounts, where the configuration lists
 //! them under `metrics`.
 
+use super::data::Record;
 use crate::policy::Decision;
-use crate::proxy::context::RequestContext;
 use crate::proxy::decide::admit::DerivedValues;
 use crate::proxy::verdict::Verdict;
 use crate::telemetry::{Counter, names};
 
-/// Counts a request's labels and amounts at its end.
-pub(in crate::proxy) fn count(context: &RequestContext) {
-    let Some(policy) = &context.route.policy else { return };
+/// Counts a request's labels and amounts.
+pub(super) fn count(record: &Record<'_>) {
+    let route = &record.routed.handle;
+    let Some(policy) = &route.policy else { return };
     let measured = policy.policy.measured();
-    if measured.is_empty() || matches!(context.verdict, Some(Verdict::Failed | Verdict::Uncounted))
-    {
+    let Some(decided) = record.decided.filter(|_| !measured.is_empty()) else { return };
+    if matches!(decided.verdict, Some(Verdict::Failed | Verdict::Uncounted)) {
         return;
     }
-    let (name, metrics) = (&policy.scope.policy, context.route.tally.metrics());
+    let (name, metrics) = (&policy.scope.policy, route.tally.metrics());
     let counter =
         |label: &str, value: &str| metrics.counter(names::POLICY_REQUESTS, &[name, label, value]);
     let of = |labels: &[(String, String)]| -> Vec<Counter> {
         let listed = labels.iter().filter(|(label, _)| measured.labels.contains(label));
         listed.map(|(label, value)| counter(label, value)).collect()
     };
-    if let Some(decision) = context.decision.as_deref() {
+    if let Some(decision) = decided.decision.as_deref() {
         of_decision(decision, of, |counters| counters.iter().for_each(Counter::inc));
     }
-    if let Some(settled) = context.settled.as_deref() {
+    if let Some(settled) = record.settled {
         of(&settled.labels).iter().for_each(Counter::inc);
         for (amount, units) in &settled.amounts {
             if measured.amounts.contains(amount) {

@@ -3,31 +3,24 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::Method;
 use smallvec::SmallVec;
 
-use super::access;
 use super::account::{Account, Origin, Parts};
-use super::tally::NO_ROUTE;
-use crate::insight::{self, Kind};
+use super::text;
+use crate::insight;
 use crate::plan::{Limit, LimitOutcome, PlanOutcome};
 use crate::policy::{self, Decision};
-use crate::proxy::context::RequestContext;
-use crate::proxy::decide::facts::Facts;
+use crate::proxy::decide::packed::{PackedFact, PackedFacts};
 use crate::proxy::receive::id::Id;
 use crate::proxy::receive::text::AddressText;
+use crate::proxy::tally::NO_ROUTE;
 use crate::proxy::verdict::{Cause, Rejection, Verdict};
 use crate::spelling;
 use crate::telemetry::{Label, is_credentials_header, names_credentials};
 
-/// Bytes of one fact that are remembered, at most.
-const FACT_BYTES_MAX: usize = 512;
-/// Bytes of a request's facts, at most, with their names. Those that come after are left out.
-const FACTS_BYTES_MAX: usize = 8 << 10;
-/// The three lengths before each packed fact.
-const LENGTHS_BYTES: usize = 12;
 /// Bytes around each name or value in a decision.
 const PAIR_BYTES: usize = size_of::<(String, String)>();
 
@@ -37,25 +30,25 @@ pub type Insight = insight::Insight<RememberedRequest>;
 /// A request that was refused, or is part of the sample.
 #[derive(Clone, Debug)]
 pub struct RememberedRequest {
-    id: Id,
-    started: Instant,
+    pub(super) id: Id,
+    pub(super) started: Instant,
     /// The same by the wall clock, in microseconds since 1970.
-    at_us: i64,
-    client: AddressText,
-    method: Method,
-    path: SmallVec<[u8; 64]>,
-    origin: Arc<Origin>,
-    status: u16,
-    verdict: Option<Verdict>,
-    cause: Option<Cause>,
-    facts: Option<PackedFacts>,
-    decision: Option<Arc<Decision>>,
-    outcome: Option<PlanOutcome>,
-    less: Option<u64>,
-    failure: Option<&'static str>,
-    store_failure: Option<&'static str>,
-    rejection: Option<Box<Rejection>>,
-    bytes: usize,
+    pub(super) at_us: i64,
+    pub(super) client: AddressText,
+    pub(super) method: Method,
+    pub(super) path: SmallVec<[u8; 64]>,
+    pub(super) origin: Arc<Origin>,
+    pub(super) status: u16,
+    pub(super) verdict: Option<Verdict>,
+    pub(super) cause: Option<Cause>,
+    pub(super) facts: Option<PackedFacts>,
+    pub(super) decision: Option<Arc<Decision>>,
+    pub(super) outcome: Option<PlanOutcome>,
+    pub(super) less: Option<u64>,
+    pub(super) failure: Option<&'static str>,
+    pub(super) store_failure: Option<&'static str>,
+    pub(super) rejection: Option<Box<Rejection>>,
+    pub(super) bytes: usize,
 }
 
 /// A remembered request, for a person.
@@ -99,6 +92,12 @@ pub struct ShownFact {
 }
 
 impl ShownFact {
+    fn of(fact: PackedFact<'_>) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let cut_from = (fact.whole > fact.value.len()).then_some(fact.whole);
+        Self { name: text(fact.name), value: text(fact.value), cut_from }
+    }
+
     /// Whether its value may be a secret, such as a password or a key: anything that a client
     /// sends but for what stands in the access log anyway.
     #[must_use]
@@ -133,97 +132,6 @@ impl ShownFact {
         });
         Cow::Owned(shown.collect::<Vec<_>>().join("&"))
     }
-}
-
-/// Names and values in one allocation: each after its length, the value's whole length first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::proxy) struct PackedFacts(Box<[u8]>);
-
-impl PackedFacts {
-    pub(in crate::proxy) fn of(facts: &Facts<'_>) -> Self {
-        Self::packed(facts.pairs().iter().copied())
-    }
-
-    fn packed<'a>(facts: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> Self {
-        let cut = |value: &'a str| {
-            value.get(..value.floor_char_boundary(FACT_BYTES_MAX)).unwrap_or_default()
-        };
-        let size = |(name, value): (&str, &'a str)| LENGTHS_BYTES + name.len() + cut(value).len();
-        let bytes = facts.clone().map(size).sum::<usize>().min(FACTS_BYTES_MAX);
-        let mut packed = Vec::with_capacity(bytes);
-        for (name, value) in facts {
-            if packed.len() + size((name, value)) > FACTS_BYTES_MAX {
-                break;
-            }
-            let shown = cut(value);
-            for length in [value.len(), name.len(), shown.len()] {
-                let length = u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
-                packed.extend_from_slice(&length);
-            }
-            packed.extend_from_slice(name.as_bytes());
-            packed.extend_from_slice(shown.as_bytes());
-        }
-        Self(packed.into())
-    }
-
-    fn unpacked(&self) -> Vec<ShownFact> {
-        let (mut facts, mut rest) = (Vec::new(), &*self.0);
-        while let Some((fact, after)) = unpacked_first(rest) {
-            facts.push(fact);
-            rest = after;
-        }
-        facts
-    }
-}
-
-fn unpacked_first(packed: &[u8]) -> Option<(ShownFact, &[u8])> {
-    let number = |bytes: &[u8; 4]| usize::try_from(u32::from_le_bytes(*bytes)).unwrap_or(0);
-    let (whole, rest) = packed.split_first_chunk::<4>()?;
-    let (name, rest) = rest.split_first_chunk::<4>()?;
-    let (shown, rest) = rest.split_first_chunk::<4>()?;
-    let (whole, shown) = (number(whole), number(shown));
-    let (name, rest) = rest.split_at_checked(number(name))?;
-    let (value, rest) = rest.split_at_checked(shown)?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let cut_from = (whole > shown).then_some(whole);
-    Some((ShownFact { name: text(name), value: text(value), cut_from }, rest))
-}
-
-/// Remembers a request that has ended, if it was refused or is part of the sample. Takes what it
-/// needs out of `context`, which is dropped next.
-pub(in crate::proxy) fn remember(context: &mut RequestContext, took: Duration) {
-    let remembers = context.route.insight.remembers();
-    let kind = match context.cause {
-        // As part of the sample it is kept even if no refusals are.
-        Some(Cause::Request) if context.sampled => Kind::Sample,
-        Some(Cause::Request) if remembers => Kind::Rejection,
-        Some(_) if remembers => Kind::Refusal,
-        _ if context.sampled => Kind::Sample,
-        _ => return,
-    };
-    let took_us = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
-    let mut request = RememberedRequest {
-        at_us: context.route.clock.wall_us().saturating_sub(took_us),
-        id: std::mem::replace(&mut context.id, Id::none()),
-        started: context.started,
-        client: context.client.text,
-        method: std::mem::take(&mut context.method),
-        path: std::mem::take(&mut context.path),
-        origin: Arc::clone(&context.route.origin),
-        status: context.status,
-        verdict: context.verdict,
-        cause: context.cause,
-        facts: context.facts.take(),
-        decision: context.decision.take(),
-        outcome: context.outcome.take(),
-        less: context.usage.as_ref().and_then(|usage| usage.taken),
-        failure: context.failure,
-        store_failure: context.store_failure,
-        rejection: context.rejection.take(),
-        bytes: 0,
-    };
-    request.bytes = request.weight();
-    context.route.insight.remember(request, kind);
 }
 
 impl insight::Entry for RememberedRequest {
@@ -261,29 +169,29 @@ impl RememberedRequest {
         ExplainedRequest {
             request_id: self.id.as_str().to_owned(),
             at_us: self.at_us,
-            time: access::time(self.at_us),
+            time: text::time(self.at_us),
             client: self.client.as_str().to_owned(),
-            method: access::cut_method(self.method.as_str()).to_owned(),
+            method: text::cut_method(self.method.as_str()).to_owned(),
             path: String::from_utf8_lossy(&self.path).into_owned(),
             decision: self.verdict.map(Label::label),
             cause: self.cause.map(Label::label),
             failure: self.failure,
             store_failure: self.store_failure,
-            facts: self.facts.as_ref().map(PackedFacts::unpacked).unwrap_or_default(),
+            facts: self.facts.iter().flat_map(PackedFacts::iter).map(ShownFact::of).collect(),
             account,
         }
     }
 
     /// The memory that it takes, in bytes, approximately. A decision that several share counts for
     /// each of them.
-    fn weight(&self) -> usize {
+    pub(super) fn weight(&self) -> usize {
         let path = if self.path.spilled() { self.path.capacity() } else { 0 };
         let outcomes = self.outcome.as_ref().map_or(0, |outcome| outcome.limits.capacity());
         size_of::<Self>()
             + self.id.as_bytes().len()
             + self.method.as_str().len()
             + path
-            + self.facts.as_ref().map_or(0, |facts| facts.0.len())
+            + self.facts.as_ref().map_or(0, PackedFacts::bytes)
             + outcomes * size_of::<LimitOutcome>()
             + self.rejection.as_deref().map_or(0, |it| size_of_val(it) + it.found.len())
             + self.decision.as_deref().map_or(0, decision_bytes)
@@ -323,19 +231,6 @@ fn limit_bytes(limit: &Limit) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn facts_are_packed_whole_or_cut_between_two_characters() {
-        let long = "\u{e9}".repeat(FACT_BYTES_MAX);
-        let facts = [("client-ip", "192.0.2.1"), ("header.x", &long), ("header.x", "")];
-        let unpacked = PackedFacts::packed(facts.into_iter()).unpacked();
-        let [address, cut, empty] = &unpacked[..] else { panic!("{unpacked:?}") };
-        assert_eq!((address.value.as_str(), address.cut_from), ("192.0.2.1", None));
-        assert_eq!((cut.value.len(), cut.cut_from), (FACT_BYTES_MAX, Some(2 * FACT_BYTES_MAX)));
-        assert_eq!((empty.name.as_str(), empty.value.as_str()), ("header.x", ""));
-        let many = std::iter::repeat_n(("header.x", long.as_str()), 100);
-        assert!(PackedFacts::packed(many).0.len() <= FACTS_BYTES_MAX);
-    }
 
     #[test]
     fn values_that_clients_send_are_hidden_as_secrets() {

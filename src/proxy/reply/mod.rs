@@ -1,15 +1,18 @@
 //! The fifth phase: what the client gets.
 //!
-//! `head` adds what every reply shows, with `fields` for the limits and `cors` for browsers.
-//! `refusal` has the reasons for which a request is refused and writes the answer, as a problem
-//! document, as the operator's own page (`page`) or as gRPC's trailers (`grpc`). Knows no upstream.
+//! `head` adds what every reply shows, with `fields` for the limits, after the route's own changes
+//! (`extras`). `problem` writes the answer to
+//! a request that is refused: a problem document, the operator's own page (`page`) or gRPC's
+//! trailers (`grpc`). Knows no upstream.
 
-pub(super) mod cors;
+pub(super) mod answer;
+pub(super) mod extras;
 pub(super) mod fields;
 pub(super) mod grpc;
 pub(super) mod head;
 pub(super) mod json;
 pub(super) mod page;
-pub(super) mod refusal;
+pub(super) mod problem;
 
-pub(super) use head::{Interim, add_fields, complete};
+pub(super) use answer::{Answer, CLIENT_GONE, ReplyTo, SHUTDOWN};
+pub(super) use head::{add_fields, respond};

@@ -7,10 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::*;
 use crate::plan::{Enforcement, Refund};
-use crate::proxy::decide::settle;
 use crate::proxy::forward::tunnel;
-use crate::proxy::receive::hop;
-use crate::proxy::record::access;
+use crate::proxy::settle;
 use crate::proxy::verdict;
 use crate::telemetry::{AccessField, AccessHeaders};
 use crate::upstream::{Cause, UpstreamError};
@@ -27,17 +25,16 @@ fn refunded(refund: Refund) -> Arc<Decision> {
 /// A request that took the only unit.
 async fn admitted(handler: &TestHandler, refund: Refund) -> Box<RequestContext> {
     let mut context = handler.context(0);
-    admit::charge(&handler.limiter, refunded(refund), &mut context).await.unwrap();
+    handler.charge(refunded(refund), &mut context).await.unwrap();
     context
 }
 
 /// Whether the only unit is available again.
 async fn is_back(handler: &TestHandler) -> bool {
     let mut context = handler.context(0);
-    let admitted =
-        admit::charge(&handler.limiter, refunded(Refund::Unsent), &mut context).await.is_ok();
+    let admitted = handler.charge(refunded(Refund::Unsent), &mut context).await.is_ok();
     assert_eq!(
-        context.verdict,
+        context.decided.as_ref().and_then(|decided| decided.verdict),
         Some(if admitted { verdict::Verdict::Admitted } else { verdict::Verdict::Refused })
     );
     admitted
@@ -62,7 +59,7 @@ async fn a_client_that_goes_before_anything_was_sent_gets_its_unit_back() {
 async fn a_client_that_goes_after_it_was_sent_does_not() {
     let handler = handler();
     let mut context = admitted(&handler, Refund::UpstreamError).await;
-    context.track_body(Body::empty());
+    send(&mut context);
     drop(context);
     assert!(!is_back(&handler).await);
 }
@@ -72,7 +69,7 @@ async fn a_reply_that_was_read_whole_ends_by_its_status() {
     for (status, back) in [(200, false), (404, false), (500, true), (503, true)] {
         let handler = handler();
         let mut context = admitted(&handler, Refund::UpstreamError).await;
-        context.track_body(Body::empty());
+        send(&mut context);
         let answered = Reply::read(context.stream(reply(status))).await;
         assert_eq!(answered.status, status);
         assert_eq!(is_back(&handler).await, back, "{status}");
@@ -83,7 +80,7 @@ async fn a_reply_that_was_read_whole_ends_by_its_status() {
 async fn a_reply_that_was_left_unread_refunds_nothing() {
     let handler = handler();
     let mut context = admitted(&handler, Refund::UpstreamError).await;
-    context.track_body(Body::empty());
+    send(&mut context);
     drop(context.stream(reply(500)));
     assert!(!is_back(&handler).await);
 }
@@ -98,9 +95,8 @@ async fn an_upstream_that_gives_no_reply_refunds_as_far_as_it_was_reached() {
     ] {
         let handler = handler();
         let mut context = admitted(&handler, refund).await;
-        context.track_body(Body::empty());
         let refusal =
-            context.upstream_failed(&UpstreamError { cause: Cause::Connect, sent, body: None });
+            send(&mut context).failed(&UpstreamError { cause: Cause::Connect, sent, body: None });
         Reply::read(context.refuse(&refusal)).await.problem(502);
         assert_eq!(is_back(&handler).await, back, "{sent} {refund:?}");
     }
@@ -110,9 +106,10 @@ async fn an_upstream_that_gives_no_reply_refunds_as_far_as_it_was_reached() {
 async fn a_request_whose_own_body_failed_is_the_clients_doing() {
     let handler = handler();
     let mut context = admitted(&handler, Refund::UpstreamError).await;
-    context.track_body(Body::empty());
+    send(&mut context);
     let body = Some(crate::wire::BodyError::TooLarge { limit_bytes: 7 });
-    let refusal = context.upstream_failed(&UpstreamError { cause: Cause::Body, sent: true, body });
+    let refusal =
+        send(&mut context).failed(&UpstreamError { cause: Cause::Body, sent: true, body });
     Reply::read(context.refuse(&refusal)).await.problem(413);
     assert!(!is_back(&handler).await);
 }
@@ -128,7 +125,7 @@ async fn each_failure_of_an_upstream_has_its_status() {
         (Cause::Timeout, 504),
     ] {
         let mut context = handler.context(0);
-        let refusal = context.upstream_failed(&UpstreamError { cause, sent: false, body: None });
+        let refusal = send(&mut context).failed(&UpstreamError { cause, sent: false, body: None });
         Reply::read(context.refuse(&refusal)).await.problem(status);
     }
 }
@@ -137,7 +134,7 @@ async fn each_failure_of_an_upstream_has_its_status() {
 async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
     let handler = handler();
     let mut context = admitted(&handler, Refund::Never).await;
-    context.degraded = Some("store");
+    context.decided.as_mut().unwrap().degraded = Some("store");
     let mut reply = reply(200);
     for (name, value) in [
         ("connection", "x-hop"),
@@ -161,6 +158,26 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
     assert_eq!(members, [b"\"up\";r=3;t=1".as_slice(), b"\"one\";r=0;t=60"]);
 }
 
+/// The request as its policy's `settle` sees it.
+fn ended(
+    context: &RequestContext,
+    ending: Ending,
+    bytes: u64,
+    took: Duration,
+) -> settle::Ended<'_> {
+    settle::Ended {
+        received: &context.received,
+        routed: &context.routed,
+        decided: context.decided.as_ref().unwrap(),
+        sent: context.sent.as_ref(),
+        answer: &context.answer,
+        notes: &context.notes,
+        ending,
+        bytes,
+        took,
+    }
+}
+
 #[tokio::test]
 async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
     let handler = handler();
@@ -169,8 +186,8 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
         settle_with: Some("memo".into()),
         ..(*check(vec![window("a", 9), window("b", 9)])).clone()
     };
-    admit::charge(&handler.limiter, Arc::new(asked), &mut context).await.unwrap();
-    context.status = 201;
+    handler.charge(Arc::new(asked), &mut context).await.unwrap();
+    context.answer.status = 201;
     let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"]
         .map(str::to_owned);
     let fields = |name: &str, value: &str| {
@@ -178,15 +195,10 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
         fields.append(name, value);
         fields
     };
-    context.reply_facts = settle::of_fields(&names, "header.", &fields("X-Cost", "7"));
-    context.reply_facts.extend(settle::of_fields(&names, "trailer.", &fields("t", "8")));
-    let view = settle::view(
-        &context,
-        &names,
-        crate::limit::Ending::Completed,
-        5,
-        Duration::from_millis(12),
-    );
+    context.notes.facts = settle::of_fields(&names, "header.", &fields("X-Cost", "7"));
+    context.notes.facts.extend(settle::of_fields(&names, "trailer.", &fields("t", "8")));
+    let ended = ended(&context, Ending::Completed, 5, Duration::from_millis(12));
+    let view = settle::view(&ended, &names);
     let facts: Vec<(&str, &str)> =
         view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(
@@ -207,13 +219,12 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
 /// A client that makes its request last is told apart from an upstream that is too slow.
 #[tokio::test]
 async fn a_policy_is_told_what_became_of_a_request_and_whose_the_status_is() {
-    use crate::limit::Ending;
     use crate::policy::ResponseOutcome;
     let handler = handler();
     let mut context = handler.context(0);
     let asked =
         Decision { settle_with: Some("memo".into()), ..(*check(vec![window("a", 9)])).clone() };
-    admit::charge(&handler.limiter, Arc::new(asked), &mut context).await.unwrap();
+    handler.charge(Arc::new(asked), &mut context).await.unwrap();
     for (ending, failure, outcome) in [
         (Ending::Completed, None, ResponseOutcome::Completed),
         (Ending::Unsent, Some("timeout"), ResponseOutcome::Unsent),
@@ -224,8 +235,8 @@ async fn a_policy_is_told_what_became_of_a_request_and_whose_the_status_is() {
         (Ending::ClientGone, Some("client-gone"), ResponseOutcome::ClientGone),
         (Ending::ClientGone, Some("body"), ResponseOutcome::ClientGone),
     ] {
-        context.failure = failure;
-        let view = settle::view(&context, &[], ending, 0, Duration::ZERO);
+        context.answer.failure = failure;
+        let view = settle::view(&ended(&context, ending, 0, Duration::ZERO), &[]);
         assert_eq!((view.outcome, view.by_upstream), (outcome, false), "{ending:?} {failure:?}");
     }
 }
@@ -236,8 +247,8 @@ async fn a_settle_without_adjustments_leaves_the_declared_refunds() {
     let mut context = handler.context(0);
     let asked =
         Decision { settle_with: Some("memo".into()), ..(*refunded(Refund::UpstreamError)).clone() };
-    admit::charge(&handler.limiter, Arc::new(asked), &mut context).await.unwrap();
-    context.track_body(Body::empty());
+    handler.charge(Arc::new(asked), &mut context).await.unwrap();
+    send(&mut context);
     // The shipped policy has no settle.
     Reply::read(context.stream(reply(500))).await;
     assert!(is_back(&handler).await);
@@ -248,25 +259,20 @@ async fn switching(handler: &TestHandler) -> (Box<RequestContext>, Response, Dup
     let mut context = admitted(handler, Refund::UpstreamError).await;
     let mut request = http::Request::get("/").body(Body::empty()).unwrap().into();
     let upgrades = &handler.snapshot.route(0).unwrap().upgrades;
-    tunnel::request_upgrade(
-        upgrades,
-        &mut request,
-        &Body::empty(),
-        b"WebSocket".as_slice().into(),
-        &mut context,
-    );
+    let protocol = b"WebSocket".as_slice().into();
+    let upgrade = tunnel::request_upgrade(upgrades, &mut request, &Body::empty(), protocol);
     assert!(request.upgrade);
     assert_eq!(
         (request.fields.get("connection"), request.fields.get("upgrade")),
         (Some(&b"upgrade"[..]), Some(&b"WebSocket"[..]))
     );
-    context.track_body(Body::empty());
+    let sent = context.sent.insert(Sent::new(&context.received, upgrade));
     let (far, near) = tokio::io::duplex(64);
     let mut reply = Response::new(StatusCode::SWITCHING_PROTOCOLS, Body::empty());
     reply.fields.append("upgrade", "websocket");
-    assert!(!context.accepts_status(&reply), "without a connection");
+    assert!(!sent.accepts(&reply), "without a connection");
     reply.upgrade = Some(wire::Upgrade::Stream(Box::new(near)));
-    assert!(context.accepts_status(&reply));
+    assert!(sent.accepts(&reply));
     (context, reply, far)
 }
 
@@ -314,11 +320,9 @@ async fn a_log_line_names_the_shadow_limits_that_would_refuse() {
     let handler = handler();
     let mut context = handler.context(0);
     let shadow = Limit { enforcement: Enforcement::Shadow, ..window("trial", 0) };
-    admit::charge(&handler.limiter, check(vec![window("real", 1), shadow]), &mut context)
-        .await
-        .unwrap();
+    handler.charge(check(vec![window("real", 1), shadow]), &mut context).await.unwrap();
     let line: serde_json::Value =
-        serde_json::from_slice(&access::line(&context, 0, Duration::ZERO, START_US, true)).unwrap();
+        serde_json::from_slice(&line_of(&context, 0, Duration::ZERO, true)).unwrap();
     assert_eq!(
         (&line["would_refuse"], &line["refused_by"]),
         (&serde_json::json!(["trial"]), &serde_json::Value::Null)
@@ -327,11 +331,12 @@ async fn a_log_line_names_the_shadow_limits_that_would_refuse() {
 
 #[tokio::test]
 async fn a_status_that_means_nothing_is_no_reply() {
-    let context = handler().context(0);
+    let mut context = handler().context(0);
+    let sent = send(&mut context);
     for (status, means) in
         [(200, true), (404, true), (599, true), (600, false), (999, false), (101, false)]
     {
-        assert_eq!(context.accepts_status(&reply(status)), means, "{status}");
+        assert_eq!(sent.accepts(&reply(status)), means, "{status}");
     }
 }
 
@@ -344,21 +349,20 @@ async fn a_log_line_is_one_json_object_without_the_query() {
         labels: vec![("plan".into(), "g\"1".into())],
         ..(*check(vec![window("a", 0), window("b", 1)])).clone()
     };
-    admit::charge(&handler.limiter, Arc::new(denied), &mut context).await.unwrap_err();
-    context.status = 429;
-    let line = access::line(&context, 17, Duration::from_micros(1_234), START_US, true);
+    handler.charge(Arc::new(denied), &mut context).await.unwrap_err();
+    context.answer.status = 429;
+    let line = line_of(&context, 17, Duration::from_micros(1_234), true);
     let text = String::from_utf8(line).unwrap();
     assert!(text.ends_with("}\n") && !text.contains("secret"), "{text}");
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
     let expected = serde_json::json!({
-        "timestamp": "2024-10-04T00:00:00.000Z", "level": "INFO", "message": "request", "request_id": context.id.as_str(),
+        "timestamp": "2024-10-04T00:00:00.000Z", "level": "INFO", "message": "request", "request_id": context.received.id.as_str(),
         "client": "192.0.2.1", "method": "GET", "path": "/x", "route": "", "status": 429, "bytes": 17, "duration_ms": 1.234,
         "decision": "refused", "policy": "public", "refused_by": ["a"], "labels": { "plan": "g\"1" },
-        "key_digest": [context.refused_keys[0].to_string()],
+        "key_digest": [context.decided.as_ref().unwrap().refused_keys[0].to_string()],
     });
     assert_eq!(line, expected);
-    let text =
-        String::from_utf8(access::line(&context, 17, Duration::ZERO, START_US, false)).unwrap();
+    let text = String::from_utf8(line_of(&context, 17, Duration::ZERO, false)).unwrap();
     assert!(text.starts_with("2024-10-04T00:00:00.000Z  INFO request request_id="), "{text}");
     assert!(
         text.contains(" client=192.0.2.1 method=GET path=/x route=\"\" status=429 bytes=17 duration_ms=0.000 decision=refused"),
@@ -375,11 +379,11 @@ async fn counting_an_empty_body_for_the_log_leaves_it_empty() {
     let handler = TestHandler::with(settings, vec![respond("/*")]);
     let mut context = handler.context(0);
     // Otherwise its request could not be sent twice.
-    assert!(context.track_body(Body::empty()).is_nothing());
-    let line = access::line(&context, 0, Duration::ZERO, START_US, true);
+    assert!(send(&mut context).count(Body::empty()).is_nothing());
+    let line = line_of(&context, 0, Duration::ZERO, true);
     assert_eq!(line, b"{\"level\":\"INFO\",\"message\":\"request\",\"bytes_in\":0}\n");
-    drop(context.track_body(wire::full("hello")));
-    let line = access::line(&context, 0, Duration::ZERO, START_US, false);
+    drop(send(&mut context).count(wire::full("hello")));
+    let line = line_of(&context, 0, Duration::ZERO, false);
     assert_eq!(line, b" INFO request bytes_in=5\n");
     drop(context.stream(reply(200)));
 }
@@ -390,13 +394,12 @@ fn lines_with(handler: &TestHandler, fields: &[(&str, &[u8])]) -> [String; 2] {
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
+    let request = request.header("host", "api.example");
     let mut request: Request = request.body(Body::empty()).unwrap().into();
     let mut context = RequestContext::begin(&handler.local, &request, &peer());
-    let underscores = handler.local.snapshot().settings.underscores_in_headers;
-    drop(hop::strip_request(&mut request.fields, false, underscores));
-    context.keep_headers(&request.fields, &handler.limiter);
+    receive::normalize(&mut request, &mut context.received, &peer(), &handler.local).unwrap();
     let lines = [false, true].map(|as_json| {
-        let line = access::line(&context, 0, Duration::ZERO, START_US, as_json);
+        let line = line_of(&context, 0, Duration::ZERO, as_json);
         String::from_utf8(line).unwrap()
     });
     // Not refused, so that the test itself logs nothing.

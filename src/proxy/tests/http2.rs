@@ -135,8 +135,8 @@ async fn a_grpc_client_is_told_when_waiting_is_no_help_and_what_the_policy_said(
     }]);
     let told = async |decision: Arc<Decision>| {
         let mut context = handler.context(0);
-        context.grpc = true;
-        let refusal = admit::charge(&handler.limiter, decision, &mut context).await.unwrap_err();
+        context.received.grpc = true;
+        let refusal = handler.charge(decision, &mut context).await.unwrap_err();
         let reply = Reply::read(context.refuse(&refusal)).await;
         ["grpc-status", "grpc-message", "grpc-retry-pushback-ms", "x-why"]
             .map(|name| reply.field(name).unwrap_or_default().to_owned())

@@ -12,20 +12,25 @@ mod unreached;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
 use http_body_util::BodyExt;
 
+use super::serve::handle;
 use super::*;
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
-use crate::limit::{Limiter, Scope};
+use crate::limit::{Ending, Limiter, Scope};
 use crate::plan::{Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, Plan, Rate, Slot};
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
-use crate::proxy::context::RequestContext;
-use crate::proxy::decide::admit;
+use crate::proxy::context::{End, RequestContext};
+use crate::proxy::decide::{Decided, admit};
+use crate::proxy::forward::Sent;
 use crate::proxy::live::LocalSnapshot;
+use crate::proxy::record::access;
+use crate::proxy::route::Routed;
 use crate::proxy::snapshot::Snapshot;
 use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics};
+use crate::wire::Body;
 
 /// Long enough that no test fails because a machine was busy.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -158,11 +163,24 @@ impl TestHandler {
 
     /// A request on route `index`, before its decision.
     fn context(&self, index: usize) -> Box<RequestContext> {
-        let request = http::Request::get("/x?secret=1").body(Body::empty()).unwrap().into();
+        let request = http::Request::get("/x?secret=1").header("host", "api.example");
+        let mut request: Request = request.body(Body::empty()).unwrap().into();
         let mut context = RequestContext::begin(&self.local, &request, &peer());
-        context.note_path(target::split(request.target()).0);
-        context.enter_route(&self.local, &self.snapshot, index).unwrap();
+        let RequestContext { received, routed, .. } = &mut *context;
+        receive::normalize(&mut request, received, &peer(), &self.local).unwrap();
+        *routed = Routed::on(self.local.handle(index).unwrap(), received, &request.fields);
         context
+    }
+
+    /// Carries out a policy's decision on a request.
+    async fn charge(
+        &self,
+        decision: Arc<Decision>,
+        context: &mut RequestContext,
+    ) -> Result<(), Refusal> {
+        let RequestContext { received, routed, decided, .. } = context;
+        let decided = decided.insert(Decided::default());
+        admit::charge(&self.limiter, decision, (received, routed), decided).await
     }
 
     #[track_caller]
@@ -170,6 +188,17 @@ impl TestHandler {
         let text = self.metrics.encode();
         assert!(text.contains(&format!("{series} {count}\n")), "{series} {count}: {text}");
     }
+}
+
+/// The request is about to be sent to an upstream.
+fn send(context: &mut RequestContext) -> &mut Sent {
+    context.sent.insert(Sent::new(&context.received, None))
+}
+
+/// The access line of a request that ends now.
+fn line_of(context: &RequestContext, bytes: u64, took: Duration, as_json: bool) -> Vec<u8> {
+    let end = End { ending: Ending::Completed, bytes, tunnelled_up: None };
+    access::line(&context.record(&end, took, None), START_US, as_json)
 }
 
 fn peer() -> Peer {

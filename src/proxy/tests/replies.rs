@@ -90,9 +90,7 @@ async fn a_quota_of_nothing_has_no_retry_after() {
         ..respond("/*")
     }]);
     let mut context = handler.context(0);
-    let refusal = admit::charge(&handler.limiter, check(vec![window("closed", 0)]), &mut context)
-        .await
-        .unwrap_err();
+    let refusal = handler.charge(check(vec![window("closed", 0)]), &mut context).await.unwrap_err();
     let reply = Reply::read(context.refuse(&refusal)).await;
     reply.problem(429);
     assert_eq!(reply.field("retry-after"), None);
@@ -113,9 +111,7 @@ async fn a_policys_denial_has_its_own_status_reason_and_fields() {
     };
     let mut context = handler.context(0);
     let refusal =
-        admit::charge(&handler.limiter, Arc::new(decision(Verdict::Deny(denial))), &mut context)
-            .await
-            .unwrap_err();
+        handler.charge(Arc::new(decision(Verdict::Deny(denial))), &mut context).await.unwrap_err();
     let reply = Reply::read(context.refuse(&refusal)).await;
     assert_eq!(reply.problem(451)["detail"], "not \"here\"");
     assert_eq!((reply.field("retry-after"), reply.field("x-why")), (Some("2"), Some("law")));

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::listen::{self, ConnectionSettings, Drain, ListenConfig, Listener};
+use crate::proxy::forward::exchange::UpstreamExchange;
 use crate::upstream::{self, Upstream};
 
 /// A proxy in front of an upstream that answers each request with `ok` and keeps its head.
@@ -167,8 +168,8 @@ async fn a_reply_is_the_upstreams_only_if_an_upstream_sent_it() {
         let local = proxy.live.load();
         let request = http::Request::get("http://api.example/").body(Body::empty()).unwrap().into();
         let mut context = RequestContext::begin(&local, &request, &peer());
-        serve(&local, request, &peer(), &mut context, &UpstreamExchange).await.unwrap();
-        assert_eq!(context.by_upstream, by_upstream);
+        serve::serve(&local, request, &peer(), &mut context, &UpstreamExchange).await.unwrap();
+        assert_eq!(context.sent.as_ref().is_some_and(|sent| sent.by_upstream), by_upstream);
     }
 }
 

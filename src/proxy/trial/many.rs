@@ -3,27 +3,29 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Version};
 
 use super::{
-    HOST, InvalidRequest, PORT, Run, Trial, WatchedExchange, drain, handle, poll_once, read_whole,
+    HOST, InvalidRequest, Next, PORT, Run, Trial, WatchedExchange, drain, handle, parts, poll_once,
+    read_whole,
 };
 use crate::limit::Scope;
 use crate::listen::Peer;
 use crate::plan::{Limit, LimitOutcome, PlanOutcome, Refund, is_token};
 use crate::policy::{self, Decision, Policy};
 use crate::proxy::context::RequestContext;
+use crate::proxy::decide::Decided;
+use crate::proxy::forward::Sent;
 use crate::proxy::forward::exchange::Exchange;
-use crate::proxy::record::account::Parts;
-use crate::proxy::snapshot::RouteHandle;
+use crate::proxy::handle::RouteHandle;
 use crate::proxy::verdict::{Rejection, Verdict};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
@@ -112,7 +114,9 @@ pub struct ReplayDecision {
 
 impl ReplayDecision {
     fn of(context: &RequestContext) -> Self {
-        let parts = Parts::of(context);
+        let parts = parts(context);
+        let decided = context.decided.as_ref();
+        let decision = decided.and_then(|decided| decided.decision.clone());
         let gives_back = |limit: &Limit| {
             let refunds = match limit.refund {
                 Refund::Never => false,
@@ -120,14 +124,14 @@ impl ReplayDecision {
             };
             refunds || limit.algorithm.holds()
         };
-        let (settles, ends) = match context.decision.as_deref() {
+        let (settles, ends) = match decision.as_deref() {
             Some(Decision { settle_with, verdict, .. }) => {
                 let settles = settle_with.is_some();
                 let limits = match verdict {
                     policy::Verdict::Check(plan) => plan.limits(),
                     _ => &[],
                 };
-                let ends = settles || context.usage.is_some() || limits.iter().any(gives_back);
+                let ends = settles || limits.iter().any(gives_back);
                 (settles, ends)
             }
             None => (false, false),
@@ -136,11 +140,11 @@ impl ReplayDecision {
             settles,
             ends,
             verdict: parts.verdict(),
-            delay: context.delayed(),
-            route: Arc::clone(&context.route),
+            delay: decided.map_or(Duration::ZERO, Decided::delayed),
+            route: Arc::clone(&context.routed.handle),
             routed: parts.route.is_some(),
-            decision: context.decision.clone(),
-            outcome: context.outcome.clone(),
+            decision,
+            outcome: decided.and_then(|decided| decided.outcome.clone()),
             rejection: parts.rejection.cloned(),
         }
     }
@@ -213,24 +217,27 @@ impl DecidedReplay {
 
 impl fmt::Debug for DecidedReplay {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Passing").field("decided", &self.decided).finish_non_exhaustive()
+        out.debug_struct("DecidedReplay").field("decided", &self.decided).finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
 struct Watch {
     decided: RefCell<Option<ReplayDecision>>,
-    /// The decision was noted.
-    noted: Cell<bool>,
+    /// The reply is metered.
+    metered: Cell<bool>,
     reply: Cell<Option<(u16, u64)>>,
     took: Cell<Duration>,
 }
 
 impl WatchedExchange for Rc<Watch> {
-    fn note_once(&self, context: &RequestContext) {
-        if !self.noted.replace(true) {
-            *self.decided.borrow_mut() = Some(ReplayDecision::of(context));
-        }
+    fn decided(&self, context: &RequestContext) -> Next {
+        let bodies = context.decided.as_ref().and_then(Decided::bodies);
+        self.metered.set(bodies.is_some_and(|bodies| !bodies.meters.list().is_empty()));
+        let decided = ReplayDecision::of(context);
+        let next = if decided.ends { Next::Send } else { Next::Stop };
+        *self.decided.borrow_mut() = Some(decided);
+        next
     }
 
     fn took(&self) -> Duration {
@@ -239,25 +246,13 @@ impl WatchedExchange for Rc<Watch> {
 }
 
 impl Exchange for Rc<Watch> {
-    async fn decided(&self, context: &RequestContext, rewrites: bool) {
-        if rewrites || context.usage.is_some() {
-            return;
-        }
-        self.note_once(context);
-        let ends = self.decided.borrow().as_ref().is_some_and(|decided| decided.ends);
-        if !ends {
-            pending().await
-        }
-    }
-
     async fn send(
         &self,
         _upstream: &Upstream,
         request: Request,
-        _client: Option<Network>,
-        context: &mut RequestContext,
+        _client_and_began: (Option<Network>, Instant),
+        _sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
-        self.note_once(context);
         read_whole(request.body).await?;
         let (status, bytes) = poll_fn(|_| match self.reply.take() {
             Some(reply) => Poll::Ready(reply),
@@ -268,10 +263,8 @@ impl Exchange for Rc<Watch> {
         let body = match bytes {
             0 => Body::empty(),
             bytes => {
-                let most = match context.usage {
-                    Some(_) => METERED_BYTES_MAX,
-                    None => REPLY_BYTES_MAX,
-                };
+                let metered = self.metered.get();
+                let most = if metered { METERED_BYTES_MAX } else { REPLY_BYTES_MAX };
                 Body::source(Box::new(BlankBody { left: bytes.min(most) }))
             }
         };

@@ -15,22 +15,24 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use http::StatusCode;
 
-use super::serve;
 use crate::clock;
 use crate::limit::{Limiter, Take};
 use crate::listen::{Peer, read_head};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts::Facts;
+use crate::proxy::forward::Sent;
 use crate::proxy::forward::exchange::Exchange;
 use crate::proxy::live::{LocalSnapshot, Observers};
+use crate::proxy::record;
 use crate::proxy::record::account::{Account, LimitAccount, Parts};
-use crate::proxy::reply::refusal::{Check, Refusal};
+use crate::proxy::refusal::{Check, Refusal};
+use crate::proxy::serve::{admit, answer};
 use crate::proxy::snapshot::Snapshot;
 use crate::telemetry::Label as _;
 use crate::upstream::{Cause, Upstream, UpstreamError};
@@ -155,20 +157,13 @@ struct Watch {
 }
 
 impl Exchange for Rc<Watch> {
-    fn note_facts(&self, facts: &Facts<'_>) {
-        let pairs = facts.pairs();
-        let owned = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        *self.facts.borrow_mut() = owned.collect();
-    }
-
     async fn send(
         &self,
         _upstream: &Upstream,
         request: Request,
-        _client: Option<Network>,
-        context: &mut RequestContext,
+        _client_and_began: (Option<Network>, Instant),
+        _sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
-        self.note_once(context);
         read_whole(request.body).await?;
         let reply = poll_fn(|_| match self.reply.borrow_mut().take() {
             Some(reply) => Poll::Ready(reply),
@@ -248,16 +243,26 @@ impl Source for BrokenBody {
 }
 
 impl WatchedExchange for Rc<Watch> {
-    fn note_once(&self, context: &RequestContext) {
-        if self.account.borrow().is_none() {
-            let facts = std::mem::take(&mut *self.facts.borrow_mut());
-            *self.account.borrow_mut() = Some(Account::of(&Parts::of(context), facts));
-        }
+    fn facts(&self, facts: &Facts<'_>) {
+        let pairs = facts.pairs();
+        let owned = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        *self.facts.borrow_mut() = owned.collect();
+    }
+
+    fn decided(&self, context: &RequestContext) -> Next {
+        let facts = std::mem::take(&mut *self.facts.borrow_mut());
+        *self.account.borrow_mut() = Some(Account::of(&parts(context), facts));
+        Next::Send
     }
 
     fn took(&self) -> Duration {
         *self.took.borrow()
     }
+}
+
+/// What an account of the request is made of.
+fn parts(context: &RequestContext) -> Parts<'_> {
+    record::parts(&context.routed, context.decided.as_ref(), &context.answer)
 }
 
 impl Trial {
@@ -384,28 +389,48 @@ fn poll_once<T>(run: &mut Pin<Box<dyn Future<Output = T>>>) -> Poll<T> {
 
 /// An exchange that sees how a request is decided.
 trait WatchedExchange: Exchange {
-    /// Notes the decision, unless it was noted before, when the request was sent.
-    fn note_once(&self, context: &RequestContext);
+    /// Notes what the policy is shown.
+    fn facts(&self, _facts: &Facts<'_>) {}
+
+    /// Notes the decision, and says whether the request is sent if it is admitted.
+    fn decided(&self, context: &RequestContext) -> Next;
 
     /// Virtual time that the request took.
     fn took(&self) -> Duration;
 }
 
-/// Does the same as `handle` of the proxy, watched.
+/// What is done with an admitted request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Send,
+    /// Nobody wants to know more than the decision.
+    Stop,
+}
+
+/// Does the same as `handle` of the proxy, watched. `None` if it stops after the decision.
 async fn handle(
     local: &LocalSnapshot,
-    request: Request,
+    mut request: Request,
     peer: &Peer,
     watch: &impl WatchedExchange,
 ) -> Option<Response> {
     let mut context = RequestContext::begin(local, &request, peer);
-    let served = serve(local, request, peer, &mut context, watch).await;
-    if let Err(refusal) = &served {
-        context.note_rejection(refusal);
-    }
-    watch.note_once(&context);
+    let facts = |facts: &Facts<'_>| watch.facts(facts);
+    let served = match admit(local, &mut request, peer, &mut context, facts).await {
+        Ok(admitted) => {
+            if watch.decided(&context) == Next::Stop {
+                return None;
+            }
+            answer(request, admitted, peer, &mut context, watch).await
+        }
+        Err(refusal) => {
+            note_rejection(&mut context, &refusal, watch);
+            Err(refusal)
+        }
+    };
     let took = watch.took();
-    context.started = clock::monotonic().checked_sub(took).unwrap_or(context.started);
+    let started = &mut context.received.started;
+    *started = clock::monotonic().checked_sub(took).unwrap_or(*started);
     Some(match served {
         Ok(reply) => context.stream(reply),
         Err(refusal) => context.refuse(&refusal),
@@ -421,9 +446,15 @@ fn unreadable(
 ) -> Response {
     let refusal = Refusal::Unreadable(status, why);
     let mut context = RequestContext::unreadable(local, peer);
-    context.note_rejection(&refusal);
-    watch.note_once(&context);
+    note_rejection(&mut context, &refusal, watch);
     context.refuse(&refusal)
+}
+
+/// Notes what is wrong with a request, if that is why it is refused. A snapshot that remembers no
+/// requests does not note it.
+fn note_rejection(context: &mut RequestContext, refusal: &Refusal, watch: &impl WatchedExchange) {
+    context.answer.rejection = refusal.rejection().map(Box::new);
+    watch.decided(context);
 }
 
 impl TrialReply {
@@ -495,6 +526,6 @@ impl fmt::Debug for Trial {
 
 impl fmt::Debug for AdmittedRequest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("UnderWay").field("account", &self.account).finish_non_exhaustive()
+        out.debug_struct("AdmittedRequest").field("account", &self.account).finish_non_exhaustive()
     }
 }

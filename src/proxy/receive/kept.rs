@@ -1,6 +1,6 @@
-//! What an access line shows of a request's head and of its sending, kept until the request's end.
-//! There is one only where the operator has chosen such a field, or where the request is traced, so
-//! that other requests hold a pointer's place for it.
+//! What an access line shows of a request's head, kept until the request's end. There is one only
+//! where the operator has chosen such a field, or one of its sending, so that other requests hold a
+//! pointer's place for it.
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -8,13 +8,11 @@ use std::io::Write as _;
 use http::Version;
 use smallvec::SmallVec;
 
+use super::target;
+use super::text::latin1;
 use crate::limit::Limiter;
 use crate::listen::Peer;
-use crate::proxy::decide::facts;
-use crate::proxy::live::LocalSnapshot;
-use crate::proxy::receive::target;
 use crate::telemetry::{AccessField, AccessFields, AccessHeaders};
-use crate::upstream::SendRecord;
 use crate::wire::{Fields, Known, Request};
 
 /// Maximum bytes that are kept of one value. A replay of the log takes a header field that is as
@@ -39,20 +37,15 @@ pub(in crate::proxy) struct KeptHead {
     header_known: u16,
     pub(in crate::proxy) protocol: Option<&'static str>,
     pub(in crate::proxy) tls_version: Option<&'static str>,
-    /// Where the request was sent.
-    pub(in crate::proxy) reached: SendRecord,
 }
 
 impl KeptHead {
-    /// What the lines of `local` need. `None` if they need nothing.
+    /// What lines with these fields need. `None` if they need nothing.
     pub(in crate::proxy) fn of(
-        local: &LocalSnapshot,
+        fields: AccessFields,
         request: &Request,
         peer: &Peer,
     ) -> Option<Box<Self>> {
-        // All routes have the same settings of the access log.
-        let route = local.no_route();
-        let fields = route.access_fields;
         if !fields.meets(AccessFields::OF_HEAD) && !fields.meets(AccessFields::OF_SENDING) {
             return None;
         }
@@ -61,9 +54,14 @@ impl KeptHead {
             Version::HTTP_11 => "HTTP/1.1",
             _ => "HTTP/2",
         };
-        let mut kept = Self::without_head();
-        kept.protocol = fields.has(AccessField::Protocol).then_some(protocol);
-        kept.tls_version = peer.tls_version.filter(|_| fields.has(AccessField::TlsVersion));
+        let mut kept = Box::new(Self {
+            texts: Vec::new(),
+            ends: SmallVec::new(),
+            header_ends: SmallVec::new(),
+            header_known: 0,
+            protocol: fields.has(AccessField::Protocol).then_some(protocol),
+            tls_version: peer.tls_version.filter(|_| fields.has(AccessField::TlsVersion)),
+        });
         let field = |known: Known| request.fields.get(known);
         let authority = request.authority().map(str::as_bytes);
         let query = target::split(request.target()).1.map(str::as_bytes);
@@ -101,7 +99,7 @@ impl KeptHead {
                 if headers.as_text || value.is_empty() {
                     self.texts.extend(value.iter().take(VALUE_BYTES_MAX));
                 } else {
-                    let digest = limiter.digest(&facts::latin1(value), None);
+                    let digest = limiter.digest(&latin1(value), None);
                     // Writing to a `Vec` can't fail.
                     let _ = write!(self.texts, "digest:{digest}");
                 }
@@ -131,19 +129,6 @@ impl KeptHead {
             begin = *end;
         }
         Some(values)
-    }
-
-    /// Keeps nothing of the head, only where the request is sent.
-    pub(in crate::proxy) fn without_head() -> Box<Self> {
-        Box::new(Self {
-            texts: Vec::new(),
-            ends: SmallVec::new(),
-            header_ends: SmallVec::new(),
-            header_known: 0,
-            protocol: None,
-            tls_version: None,
-            reached: SendRecord::default(),
-        })
     }
 
     /// The value of a field of the head. It may be any bytes, and may have been cut within a

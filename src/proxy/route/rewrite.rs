@@ -7,7 +7,7 @@
 
 use crate::proxy::receive::path;
 use crate::proxy::receive::target::PATH_AND_QUERY_BYTES_MAX;
-use crate::proxy::reply::refusal::Refusal;
+use crate::proxy::refusal::Refusal;
 use crate::proxy::route::routes;
 use crate::proxy::route::trie::{Pattern, Segment};
 use crate::proxy::settings::{EncodedSlash, PathParameters, Paths, Rewrite};

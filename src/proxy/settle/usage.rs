@@ -1,25 +1,20 @@
-//! What a request uses, as its reply reports: the meters of its policy's decision, and the units
-//! that were taken otherwise than the decision said.
+//! What a request uses, as its reply reports: the meters of its policy's decision, and what was
+//! taken while the reply streamed.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::content::{BodyType, ReadBody};
 use super::cut::{CutBody, SharedExtension};
-use crate::inspect::{Edit, Pointer, Reading, Selection, Selector};
+use crate::inspect::Reading;
 use crate::limit::{ExtraTakes, Grant};
-use crate::plan::{Adjustment, Change, Limit, Plan, PlanOutcome};
-use crate::policy::{Bodies, HardCut, Partial, Verdict};
-use crate::proxy::context::RequestContext;
-use crate::proxy::reply::refusal::{Check, Refusal};
+use crate::plan::{Adjustment, Change, Limit, Plan};
+use crate::policy::{Bodies, HardCut, Verdict};
+use crate::proxy::decide::Decided;
+use crate::proxy::handle::RouteHandle;
 use crate::wire::{Body, Fields, Known, ReadOn};
 
-/// How often less is taken of limits than their cost, at most, for one request. Each time others
-/// may have taken what was left.
-pub(in crate::proxy) const PARTIAL_TRIES_MAX: usize = 3;
-
-/// The facts that say the units taken by [`Partial`] and by a hard cut's steps, and that the meters
-/// have read a reply to its end although its client left.
+/// The facts that say the units taken of a [`Partial`](crate::policy::Partial) and by a hard cut's
+/// steps, and that the meters have read a reply to its end although its client left.
 const TAKEN: &str = "usage.taken";
 const EXTENDED: &str = "usage.extended";
 const WHOLE: &str = "usage.whole";
@@ -30,8 +25,6 @@ const STEPS_AT_ONCE: usize = 256;
 /// What is known of a request's usage.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Usage {
-    /// Units that were taken of the limits of [`Partial`] instead of their cost.
-    pub(in crate::proxy) taken: Option<u64>,
     /// The client left, but the reply was read on to its end.
     pub(in crate::proxy) rest_read: bool,
     /// The meters, shared with the reply's body.
@@ -44,7 +37,6 @@ impl Usage {
     /// What `settle` is told of it.
     pub(in crate::proxy) fn facts(&self) -> Vec<(String, String)> {
         let mut facts = Vec::new();
-        facts.extend(self.taken.map(|taken| (TAKEN.to_owned(), taken.to_string())));
         if let Some(extended) = &self.extended {
             let extended = extended.lock().unwrap_or_else(PoisonError::into_inner);
             facts.push((EXTENDED.to_owned(), extended.units.to_string()));
@@ -111,69 +103,30 @@ impl Usage {
     }
 }
 
-/// Does to a request what the decision says about bodies: sets values in its own, and asks for a
-/// reply that can be read. Returns the body to send.
-///
-/// # Errors
-/// A value can't be set.
-pub(in crate::proxy) fn prepare(
-    context: &RequestContext,
-    fields: &mut Fields,
-    read: Option<ReadBody>,
-    body: Body,
-) -> Result<Body, Refusal> {
-    let Some(bodies) = bodies(context) else { return Ok(body) };
-    if !bodies.meters.list().is_empty() {
-        fields.set(Known::AcceptEncoding, "identity");
-    }
-    let taken = context.usage.as_ref().and_then(|usage| usage.taken);
-    let told = bodies.partial.as_ref().zip(taken);
-    let told = match (told, &read) {
-        (None, _) => Vec::new(),
-        (Some((partial, taken)), Some(read)) if read.body_type == BodyType::Json => {
-            lowered(&partial.tell, taken.saturating_sub(partial.base), &read.bytes)
-        }
-        (Some(_), _) => return Err(Refusal::BadRequest(Check::Body.wrong("the body is not JSON"))),
-    };
-    match read {
-        Some(read) if !(bodies.edits.is_empty() && told.is_empty()) => {
-            read.edited(bodies.edits.iter().chain(&told), fields, body)
-        }
-        _ => Ok(body),
-    }
+/// The fact of the units that were taken instead of the cost, if they were.
+pub(super) fn taken(decided: &Decided) -> Option<(String, String)> {
+    decided.taken.map(|taken| (TAKEN.to_owned(), taken.to_string()))
 }
 
-/// The edits that set the numbers at these pointers to `maximum`, where they are not lower already.
-fn lowered(tell: &[Pointer], maximum: u64, document: &[u8]) -> Vec<Edit> {
-    let wanted = tell.iter().map(|pointer| Selector { pointer: pointer.clone(), as_json: true });
-    let found = Selection::new(wanted.collect()).of(document).unwrap_or_default();
-    let is_lower = |index: usize| {
-        let mut values = found.iter().filter(|(of, _)| *of == index).peekable();
-        // Some upstreams take 0 for no maximum at all.
-        let lower =
-            |json: &str| json.parse::<u64>().is_ok_and(|number| (1..=maximum).contains(&number));
-        values.peek().is_some() && values.all(|(_, json)| lower(json))
-    };
-    let tell = tell.iter().enumerate().filter(|(index, _)| !is_lower(*index));
-    tell.map(|(_, pointer)| Edit { pointer: pointer.clone(), json: maximum.to_string().into() })
-        .collect()
-}
-
-/// Has a reply's body read by the meters of the decision, if it has any.
+/// Has a reply's body read by the meters of the decision, if it has any. Returns the body, and
+/// where what it uses can be read.
 pub(in crate::proxy) fn metered(
-    context: &mut RequestContext,
+    decided: Option<&Decided>,
+    handle: &Arc<RouteHandle>,
     fields: &mut Fields,
     body: Body,
-) -> Body {
-    let Some(bodies) = bodies(context).filter(|bodies| !bodies.meters.list().is_empty()) else {
-        return body;
-    };
+) -> (Body, Option<Box<Usage>>) {
+    let metered = decided.and_then(|decided| {
+        let bodies = decided.bodies()?;
+        (!bodies.meters.list().is_empty()).then_some((decided, bodies))
+    });
+    let Some((decided, bodies)) = metered else { return (body, None) };
     let content_type = fields.get(Known::ContentType).unwrap_or_default();
     let codings: Vec<_> = fields.get_all("content-encoding").map(String::from_utf8_lossy).collect();
     let reading = Reading::new(&bodies.meters, content_type, &codings.join(","));
     let (read_on, can_end) = (bodies.read_on, reading.is_events());
     let reading = Arc::new(Mutex::new(reading));
-    let steps = if can_end { steps(context, bodies) } else { None };
+    let steps = if can_end { steps(decided, bodies) } else { None };
     let body = match &steps {
         Some((rule, more, extended)) => {
             fields.remove(Known::ContentLength);
@@ -182,57 +135,27 @@ pub(in crate::proxy) fn metered(
         }
         None => body,
     };
-    let usage = context.usage.get_or_insert_default();
-    usage.reading = Some(Arc::clone(&reading));
-    usage.extended = steps.map(|(.., extended)| extended);
+    let usage = Usage {
+        rest_read: false,
+        reading: Some(Arc::clone(&reading)),
+        extended: steps.map(|(.., extended)| extended),
+    };
     let see = move |piece: &[u8]| {
         reading.lock().unwrap_or_else(PoisonError::into_inner).feed(piece);
     };
-    let route = Arc::clone(&context.route);
-    let may = Box::new(move || !route.is_cut());
-    body.watched(Box::new(see), ReadOn { wait: read_on, may })
+    let handle = Arc::clone(handle);
+    let may = Box::new(move || !handle.is_cut());
+    (body.watched(Box::new(see), ReadOn { wait: read_on, may }), Some(Box::new(usage)))
 }
 
 /// What is needed to take more for a reply, if the decision has it cut.
-fn steps(
-    context: &RequestContext,
-    bodies: &Bodies,
-) -> Option<(HardCut, ExtraTakes, SharedExtension)> {
+fn steps(decided: &Decided, bodies: &Bodies) -> Option<(HardCut, ExtraTakes, SharedExtension)> {
     let rule = bodies.hard_cut.clone()?;
-    let Verdict::Check(plan) = &context.decision.as_ref()?.verdict else { return None };
+    let Verdict::Check(plan) = &decided.decision.as_ref()?.verdict else { return None };
     let limits = plan.limits().iter().filter(|limit| rule.limits.contains(&limit.name));
     let limits = limits.map(|limit| Limit { cost: rule.step, ..limit.clone() }).collect();
-    let more = ExtraTakes::new(context.grant.as_ref()?, Plan::new(limits).ok()?.quiet());
+    let more = ExtraTakes::new(decided.grant.as_ref()?, Plan::new(limits).ok()?.quiet());
     Some((rule, more, SharedExtension::default()))
-}
-
-/// What the decision wants done with bodies, if the request was let through.
-pub(in crate::proxy) fn bodies(context: &RequestContext) -> Option<&Bodies> {
-    context.decision.as_ref()?.bodies.as_deref()
-}
-
-/// The plan with less than the cost for the limits of `partial`: what `outcome` says is left of all
-/// of them. `None` if that is less than the least, or if another limit refused.
-pub(in crate::proxy) fn reduced(
-    partial: &Partial,
-    plan: &Plan,
-    outcome: &PlanOutcome,
-) -> Option<(u64, Plan)> {
-    let is_partial = |limit: &Limit| partial.limits.contains(&limit.name);
-    if outcome.violated(plan.limits()).any(|(limit, _)| !is_partial(limit)) {
-        return None;
-    }
-    let of_partial =
-        plan.limits().iter().zip(&outcome.limits).filter(|(limit, _)| is_partial(limit));
-    let left = of_partial.map(|(limit, outcome)| outcome.remaining.min(limit.cost)).min()?;
-    if left < partial.least {
-        return None;
-    }
-    let limits = plan.limits().iter().map(|limit| {
-        let cost = if is_partial(limit) { left } else { limit.cost };
-        Limit { cost, ..limit.clone() }
-    });
-    Some((left, Plan::new(limits.collect()).ok()?.quiet()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,131 @@
+//! What is known of a request from the moment at which its upstream may have got it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+
+use super::tunnel::UpgradeRequest;
+use crate::clock;
+use crate::limit::Ending;
+use crate::proxy::receive::Received;
+use crate::proxy::refusal::Refusal;
+use crate::telemetry::Label as _;
+use crate::upstream::{SendRecord, UpstreamError};
+use crate::wire::{Body, BodyEnd, Response};
+
+/// The request's body has not ended yet.
+pub(in crate::proxy) const BYTES_UNKNOWN: u64 = u64::MAX;
+
+/// The fact that says how long a request's body was. Counted only where it is asked for.
+pub(in crate::proxy) const REQUEST_BYTES: &str = "request.bytes";
+
+/// What is known of a request from the moment at which its upstream may get it.
+#[derive(Debug)]
+pub(in crate::proxy) struct Sent {
+    /// How the request would end if it ended now.
+    pub(in crate::proxy) ending: Ending,
+    /// Why the upstream gave no reply, for the log.
+    pub(in crate::proxy) failure: Option<&'static str>,
+    /// The protocol that the client asks to switch to, until the upstream agrees.
+    pub(in crate::proxy) upgrade: Option<Box<UpgradeRequest>>,
+    /// Bytes of the request's body once it has ended. Only counted if something reads it.
+    pub(in crate::proxy) request_bytes: Option<Arc<AtomicU64>>,
+    /// Set if the route limits the time for the whole request.
+    pub(in crate::proxy) timeout: Option<Box<RequestTimeout>>,
+    /// Where it was sent, and when, if the access line or the trace shows that.
+    pub(in crate::proxy) reached: Option<SendRecord>,
+    /// Whether the reply is an upstream's.
+    pub(in crate::proxy) by_upstream: bool,
+}
+
+/// The time limit on a whole request.
+#[derive(Debug)]
+pub(in crate::proxy) struct RequestTimeout {
+    pub(in crate::proxy) deadline: Instant,
+    /// The request's body has ended.
+    sent: Arc<AtomicBool>,
+}
+
+impl RequestTimeout {
+    /// Whether the client has not sent all of its request.
+    pub(in crate::proxy) fn is_uploading(&self) -> bool {
+        !self.sent.load(Ordering::Relaxed)
+    }
+}
+
+impl Sent {
+    /// A request that is about to be sent: from here on the upstream may have received it.
+    pub(in crate::proxy) fn new(received: &Received, upgrade: Option<Box<UpgradeRequest>>) -> Self {
+        Self {
+            ending: Ending::ClientGone,
+            failure: None,
+            upgrade,
+            request_bytes: None,
+            timeout: None,
+            reached: received.notes_sending().then(SendRecord::default),
+            by_upstream: false,
+        }
+    }
+
+    /// Counts the bytes of its body.
+    pub(in crate::proxy) fn count(&mut self, body: Body) -> Body {
+        // A hook would make an empty body one that can't be sent twice.
+        let arrived = (!body.is_streaming()).then(|| body.length().unwrap_or_default());
+        let bytes = Arc::new(AtomicU64::new(arrived.unwrap_or(BYTES_UNKNOWN)));
+        self.request_bytes = Some(Arc::clone(&bytes));
+        if arrived.is_some() {
+            return body;
+        }
+        body.on_end(move |end: &BodyEnd| bytes.store(end.bytes, Ordering::Relaxed))
+    }
+
+    /// Limits the whole request to `timeout`, if there is one. The end of its body is then
+    /// recorded.
+    pub(super) fn with_timeout(
+        &mut self,
+        body: Body,
+        started: Instant,
+        timeout: Option<Duration>,
+    ) -> Body {
+        let Some(timeout) = timeout else { return body };
+        let streams = body.is_streaming();
+        let sent = Arc::new(AtomicBool::new(!streams));
+        self.timeout =
+            Some(Box::new(RequestTimeout { deadline: started + timeout, sent: Arc::clone(&sent) }));
+        if streams {
+            body.on_end(move |_: &BodyEnd| sent.store(true, Ordering::Relaxed))
+        } else {
+            body
+        }
+    }
+
+    /// Whether a reply's status is valid here. 600 and above have no meaning (RFC 9110, 15), and a
+    /// 101 must agree to the protocol that was asked for.
+    pub(in crate::proxy) fn accepts(&self, reply: &Response) -> bool {
+        match reply.status {
+            StatusCode::SWITCHING_PROTOCOLS => {
+                self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_met(reply))
+            }
+            status => status.as_u16() < 600,
+        }
+    }
+
+    /// There is no reply. A request whose own body failed is the client's fault and refunds
+    /// nothing.
+    pub(in crate::proxy) fn failed(&mut self, error: &UpstreamError) -> Refusal {
+        self.failure = Some(error.cause.label());
+        if error.body.is_none() {
+            let now = clock::monotonic();
+            let overdue = self.timeout.as_ref().is_some_and(|timeout| now >= timeout.deadline);
+            self.ending = match (error.sent, overdue) {
+                (false, _) => Ending::Unsent,
+                (true, false) => Ending::UpstreamFailed,
+                // No refund, or a client could get one by uploading until its time is over.
+                (true, true) => Ending::ClientGone,
+            };
+        }
+        Refusal::from(error)
+    }
+}

@@ -1,0 +1,213 @@
+//! All reasons for which a request is not answered by its upstream. Any phase may end a request
+//! with one; `reply` writes the response.
+
+use std::borrow::Cow;
+
+use http::StatusCode;
+
+use crate::proxy::verdict::{Cause, Rejection};
+use crate::telemetry::{Label as _, labels};
+use crate::upstream::{self, UpstreamError};
+use crate::wire::BodyError;
+
+/// Why a request is not answered by its upstream. Which limits refused, and a policy's own denial,
+/// are in what was decided.
+#[derive(Debug)]
+pub(in crate::proxy) enum Refusal {
+    /// 400: ambiguous or malformed.
+    BadRequest(RejectionDetail),
+    /// 400, 431 or 501: its head could not be read, for this reason.
+    Unreadable(StatusCode, &'static str),
+    /// 501: a method that is not forwarded.
+    NotImplemented(&'static str),
+    /// 204: `OPTIONS *` concerns no route.
+    ServerOptions,
+    /// 404.
+    NotFound,
+    /// 405, with the methods that have routes.
+    MethodNotAllowed(String),
+    /// 408: the body stalled, came too slowly, or was not complete in the request's time.
+    BodyTooSlow,
+    /// 413.
+    BodyTooLarge { limit_bytes: u64 },
+    /// 414.
+    UriTooLong { limit_bytes: usize },
+    /// 429: one or more limits refused.
+    TooMany,
+    /// The policy's own status, 400 to 599.
+    Denied,
+    /// 503: a counter could not be reached, and the configuration says to deny.
+    StoreUnavailable,
+    /// 503: the policy failed, and the route says to deny.
+    PolicyFailed,
+    /// 503: as many policies run as may.
+    PolicyOverloaded,
+    /// 502: the upstream can't be reached, or does not speak HTTP.
+    UpstreamFailed,
+    /// 503: this worker has too many requests at the upstream already.
+    UpstreamOverloaded,
+    /// 503: this client already has its share of the requests to the upstream. The same status as
+    /// for a full upstream, since waiting helps in the same way. nginx's `limit_conn` uses it, too.
+    ClientOverShare,
+    /// 503: this process has no file descriptor left for a connection to the upstream.
+    OutOfDescriptors,
+    /// 503: the process buffers as many bytes as it may.
+    TooMuchBuffered,
+    /// 504.
+    UpstreamTooSlow,
+    /// 499, for logs and metrics: the client went away during its body, so the response reaches
+    /// nobody.
+    ClientGone,
+}
+
+labels! {
+    /// What of a request is looked at, most of it before a policy is asked.
+    pub(in crate::proxy) enum Check {
+        /// Lines, fields and framing.
+        Head = "head",
+        /// `GET`.
+        Method = "method",
+        /// Path and query together.
+        Target = "target",
+        /// The authority that it asks for.
+        Host = "host",
+        /// The path in its normal form.
+        Path = "path",
+        /// Which route answers it.
+        Route = "route",
+        /// What it sends.
+        Body = "body",
+        /// What its route's policy reads.
+        Facts = "facts",
+    }
+}
+
+/// What is wrong with a request, and what has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) struct RejectionDetail {
+    check: Check,
+    pub(in crate::proxy) found: &'static str,
+}
+
+impl Check {
+    /// This check has found this.
+    pub(in crate::proxy) const fn wrong(self, found: &'static str) -> RejectionDetail {
+        RejectionDetail { check: self, found }
+    }
+
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Head => {
+                "the head of a request as in HTTP/1.1: lines that end in CRLF, fields with a name, \
+                 one length at most, no transfer coding but chunked, at most 100 fields, and \
+                 server.limits.header_bytes together"
+            }
+            Self::Method => "a method in capitals, and neither CONNECT nor TRACE",
+            Self::Target => "a path or a URI, not longer than server.limits.uri_bytes",
+            Self::Host => "one host, a name or an address, perhaps with a port",
+            Self::Path => "a path in one spelling that all servers read alike (server.paths)",
+            Self::Route => "host, path and method of a route",
+            Self::Body => {
+                "a body within its route's limits, in the form that it declares, which keeps coming \
+                 (server.timeouts.body_idle, server.limits.body_rate)"
+            }
+            Self::Facts => {
+                "each header field, cookie, parameter and value of a body that the route's policy \
+                 reads 100 times at most"
+            }
+        }
+    }
+}
+
+impl Refusal {
+    /// Why it is refused. `None` if nobody is refused, or nobody is left to ask.
+    pub(in crate::proxy) fn cause(&self) -> Option<Cause> {
+        match self {
+            Self::TooMany => Some(Cause::Limit),
+            Self::Denied => Some(Cause::Denial),
+            Self::StoreUnavailable => Some(Cause::Store),
+            Self::PolicyFailed => Some(Cause::PolicyError),
+            Self::PolicyOverloaded
+            | Self::UpstreamOverloaded
+            | Self::ClientOverShare
+            | Self::OutOfDescriptors
+            | Self::TooMuchBuffered => Some(Cause::Overload),
+            Self::UpstreamFailed | Self::UpstreamTooSlow => Some(Cause::Upstream),
+            Self::BadRequest(_)
+            | Self::Unreadable(..)
+            | Self::NotImplemented(_)
+            | Self::NotFound
+            | Self::MethodNotAllowed(_)
+            | Self::BodyTooSlow
+            | Self::BodyTooLarge { .. }
+            | Self::UriTooLong { .. } => Some(Cause::Request),
+            Self::ServerOptions | Self::ClientGone => None,
+        }
+    }
+
+    /// What failed here, for the log.
+    pub(in crate::proxy) fn failure(&self) -> Option<&'static str> {
+        matches!(self, Self::TooMuchBuffered).then_some("buffered-bytes")
+    }
+
+    /// What is wrong with the request itself, if that is why it is refused.
+    pub(in crate::proxy) fn rejection(&self) -> Option<Rejection> {
+        let (check, found): (Check, Cow<'static, str>) = match self {
+            Self::BadRequest(RejectionDetail { check, found }) => (*check, (*found).into()),
+            Self::Unreadable(_, found) => (Check::Head, (*found).into()),
+            Self::NotImplemented(found) => (Check::Method, (*found).into()),
+            Self::NotFound => (Check::Route, "no route has its host and path".into()),
+            Self::MethodNotAllowed(methods) => {
+                (Check::Route, format!("the routes of its path are for {methods}").into())
+            }
+            Self::BodyTooSlow => (Check::Body, "it came too slowly".into()),
+            Self::BodyTooLarge { limit_bytes } => {
+                (Check::Body, format!("it is larger than {limit_bytes} bytes").into())
+            }
+            Self::UriTooLong { limit_bytes } => {
+                (Check::Target, format!("it is longer than {limit_bytes} bytes").into())
+            }
+            _ => return None,
+        };
+        Some(Rejection { check: check.label(), found, expected: check.expected() })
+    }
+}
+
+impl From<&UpstreamError> for Refusal {
+    fn from(error: &UpstreamError) -> Self {
+        if let Some(error) = &error.body {
+            return Self::from(error);
+        }
+        match error.cause {
+            upstream::Cause::Body => Self::ClientGone,
+            upstream::Cause::Connect
+            | upstream::Cause::Tls
+            | upstream::Cause::Cut
+            | upstream::Cause::Protocol => Self::UpstreamFailed,
+            upstream::Cause::Overload => Self::UpstreamOverloaded,
+            upstream::Cause::Share => Self::ClientOverShare,
+            upstream::Cause::Descriptors => Self::OutOfDescriptors,
+            upstream::Cause::Timeout => Self::UpstreamTooSlow,
+        }
+    }
+}
+
+/// Converts the failure of a request's own body.
+impl From<&BodyError> for Refusal {
+    fn from(error: &BodyError) -> Self {
+        match error {
+            BodyError::TooLarge { limit_bytes } => Self::BodyTooLarge { limit_bytes: *limit_bytes },
+            BodyError::Idle | BodyError::Slow | BodyError::Overdue => Self::BodyTooSlow,
+            BodyError::Malformed => {
+                Self::BadRequest(Check::Body.wrong("the body's chunks are broken"))
+            }
+            BodyError::Cut(_) | BodyError::Reset => Self::ClientGone,
+        }
+    }
+}
+
+impl From<BodyError> for Refusal {
+    fn from(error: BodyError) -> Self {
+        Self::from(&error)
+    }
+}

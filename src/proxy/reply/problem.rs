@@ -1,0 +1,250 @@
+//! The response to a request that is refused: a short problem document (RFC 9457), the operator's
+//! own page, or gRPC's trailers. Knows no route.
+
+use std::borrow::Cow;
+
+use http::StatusCode;
+
+use super::answer::{ReplyTo, client_gone};
+use super::grpc::{self, Pushback};
+use super::head::complete;
+use super::page::{Page, RefusalDetails};
+use super::{fields, json};
+use crate::policy::Denial;
+use crate::proxy::decide::{Decided, policy_fields};
+use crate::proxy::refusal::Refusal;
+use crate::wire::{Fields, Known, Response};
+
+/// The draft's problem type for a used-up quota.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// The type of a problem that its status describes (RFC 9457, 4.2.1).
+const ABOUT_BLANK: &str = "about:blank";
+
+/// The message to a client whose allowance is not used up, but in use.
+const HELD: &str = "The allowance is reserved by requests in flight.";
+
+impl Refusal {
+    /// The status and the text for the client.
+    fn status_and_detail(&self) -> (StatusCode, Cow<'static, str>) {
+        let limit =
+            |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.").into();
+        match self {
+            Self::BadRequest(wrong) => (StatusCode::BAD_REQUEST, sentence(wrong.found).into()),
+            Self::Unreadable(status, _) => (*status, unreadable(*status).into()),
+            Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why).into()),
+            Self::ServerOptions => (StatusCode::NO_CONTENT, "".into()),
+            Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
+            Self::MethodNotAllowed(_) => {
+                (StatusCode::METHOD_NOT_ALLOWED, "Other methods are served here.".into())
+            }
+            Self::BodyTooSlow => {
+                (StatusCode::REQUEST_TIMEOUT, "The request's body came too slowly.".into())
+            }
+            Self::BodyTooLarge { limit_bytes } => {
+                (StatusCode::PAYLOAD_TOO_LARGE, limit("request's body", *limit_bytes))
+            }
+            Self::UriTooLong { limit_bytes } => {
+                (StatusCode::URI_TOO_LONG, limit("request's target", *limit_bytes as u64))
+            }
+            Self::TooMany => {
+                (StatusCode::TOO_MANY_REQUESTS, "The allowance is used up for now.".into())
+            }
+            Self::Denied => (StatusCode::FORBIDDEN, "".into()),
+            Self::StoreUnavailable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Allowances can't be counted at the moment.".into(),
+            ),
+            Self::PolicyFailed => {
+                (StatusCode::SERVICE_UNAVAILABLE, "The request could not be decided.".into())
+            }
+            Self::PolicyOverloaded => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Too many requests are being decided.".into())
+            }
+            Self::UpstreamFailed => (
+                StatusCode::BAD_GATEWAY,
+                "The upstream can't be reached, or its answer can't be read.".into(),
+            ),
+            Self::UpstreamOverloaded => {
+                (StatusCode::SERVICE_UNAVAILABLE, "The upstream is overloaded.".into())
+            }
+            Self::ClientOverShare => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "This client has too many requests in flight.".into(),
+            ),
+            Self::OutOfDescriptors => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Too many connections are open already.".into())
+            }
+            Self::TooMuchBuffered => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too many bytes are waiting to be read at the moment.".into(),
+            ),
+            Self::UpstreamTooSlow => {
+                (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into())
+            }
+            Self::ClientGone => (client_gone(), "The request's body ended early.".into()),
+        }
+    }
+
+    /// The response and its status, with what is known of limits and the policy's fields. A gRPC
+    /// client gets the status in another way.
+    pub(in crate::proxy) fn response(&self, to: ReplyTo<'_>) -> (StatusCode, Response) {
+        let (mut status, mut detail) = self.status_and_detail();
+        let mut fields = Fields::new();
+        let route = &to.routed.handle;
+        // A refusal's own fields take precedence over a route's.
+        if let Some(extras) = &route.extras {
+            extras.apply(&mut fields);
+            to.routed.allow_origin(&mut fields);
+        }
+        let limits = to.decided.and_then(Decided::limits);
+        let denial = to.decided.and_then(Decided::denial);
+        let mut retry_after_s = None;
+        match self {
+            Self::ServerOptions => {
+                let method = &to.received.method;
+                return (status, complete(method, status, fields, Vec::new()));
+            }
+            Self::MethodNotAllowed(methods) => fields.set(Known::Allow, methods),
+            Self::TooMany => {
+                if let Some((limits, outcome)) = limits {
+                    retry_after_s = fields::retry_after_s(limits, outcome);
+                    if outcome.is_held(limits) {
+                        detail = HELD.into();
+                    }
+                }
+            }
+            Self::Denied => {
+                if let Some(denial) = denial {
+                    status = denied(denial, &mut fields).unwrap_or(status);
+                    detail = denial.reason.clone().into();
+                    retry_after_s = denial.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1));
+                }
+            }
+            _ => {}
+        }
+        if let Some(seconds) = retry_after_s {
+            fields::set_number(&mut fields, Known::RetryAfter, seconds);
+        }
+        fields.set(Known::CacheControl, "no-store");
+        if to.received.grpc {
+            return (status, grpc::trailers_only(status, &detail, self.pushback(to), fields));
+        }
+        let page = route.extras.as_ref().and_then(|extras| extras.page(status));
+        let own =
+            denial.filter(|_| matches!(self, Self::Denied)).and_then(|denial| denial.body.as_ref());
+        let (content_type, body) = match (page, own) {
+            // What the operator wrote goes before what the policy did.
+            (Some(page), _) => (
+                page.content_type.as_bytes(),
+                self.page(page, to, (status, &detail, retry_after_s)),
+            ),
+            (None, Some((media_type, text))) => (media_type.as_bytes(), text.clone().into_bytes()),
+            (None, None) => {
+                (b"application/problem+json".as_slice(), self.document(to, status, &detail))
+            }
+        };
+        fields.set(Known::ContentType, content_type);
+        (status, complete(&to.received.method, status, fields, body))
+    }
+
+    /// The response's body from the operator's own page.
+    #[cold]
+    fn page(
+        &self,
+        page: &Page,
+        to: ReplyTo<'_>,
+        (status, detail, retry_after_s): (StatusCode, &str, Option<u64>),
+    ) -> Vec<u8> {
+        let limits = to.decided.and_then(Decided::limits);
+        let refused = limits.filter(|_| matches!(self, Self::TooMany));
+        let limits: Vec<&str> = refused
+            .iter()
+            .flat_map(|(limits, outcome)| outcome.violated(limits))
+            .map(|(limit, _)| limit.name.as_str())
+            .collect();
+        page.fill(RefusalDetails {
+            status,
+            title: status.canonical_reason().unwrap_or("Refused"),
+            detail,
+            request_id: to.received.id.as_str(),
+            retry_after_s,
+            limits: &limits.join(", "),
+            route: &to.routed.handle.name,
+        })
+    }
+
+    /// When a gRPC client may try again.
+    fn pushback(&self, to: ReplyTo<'_>) -> Pushback {
+        match self {
+            Self::TooMany => {
+                let limits = to.decided.and_then(Decided::limits);
+                let us = limits.and_then(|(limits, outcome)| outcome.retry_after_us(limits));
+                us.map_or(Pushback::Never, |us| Pushback::After(us.div_ceil(1_000)))
+            }
+            Self::Denied => to
+                .decided
+                .and_then(Decided::denial)
+                .and_then(|denial| denial.retry_after_ms)
+                .map_or(Pushback::Unsaid, Pushback::After),
+            _ => Pushback::Unsaid,
+        }
+    }
+
+    /// The problem document.
+    #[allow(
+        clippy::ptr_arg,
+        reason = "whether the words are our own decides whether they are escaped"
+    )]
+    fn document(&self, to: ReplyTo<'_>, status: StatusCode, detail: &Cow<'static, str>) -> Vec<u8> {
+        let too_many = matches!(self, Self::TooMany);
+        let mut out = Vec::with_capacity(256);
+        let member = |out: &mut Vec<u8>, name: &[u8], text: &str| {
+            out.extend_from_slice(name);
+            out.extend_from_slice(text.as_bytes());
+        };
+        // Text of our own needs no escaping.
+        member(&mut out, b"{\"type\":\"", if too_many { QUOTA_EXCEEDED } else { ABOUT_BLANK });
+        member(&mut out, b"\",\"title\":\"", status.canonical_reason().unwrap_or("Refused"));
+        if !detail.is_empty() {
+            out.extend_from_slice(b"\",\"detail\":\"");
+            match detail {
+                Cow::Borrowed(ours) => out.extend_from_slice(ours.as_bytes()),
+                Cow::Owned(theirs) => json::escaped(&mut out, theirs),
+            }
+        }
+        out.extend_from_slice(b"\",\"request_id\":");
+        json::string(&mut out, to.received.id.as_str());
+        out.extend_from_slice(b",\"status\":");
+        json::number(&mut out, u64::from(status.as_u16()));
+        if too_many && let Some((limits, outcome)) = to.decided.and_then(Decided::limits) {
+            out.extend_from_slice(b",\"violated-policies\":");
+            json::strings(&mut out, outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
+        }
+        out.extend_from_slice(b"}\n");
+        out
+    }
+}
+
+/// Applies a policy's own status and fields. The fields were checked when it decided.
+fn denied(denial: &Denial, fields: &mut Fields) -> Option<StatusCode> {
+    if let Ok(wanted) = policy_fields::parse(&denial.headers) {
+        policy_fields::set(fields, &wanted, false);
+    }
+    StatusCode::from_u16(denial.status).ok()
+}
+
+fn unreadable(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The request's head is too large.",
+        StatusCode::NOT_IMPLEMENTED => "Only the transfer coding chunked is known.",
+        _ => "The request's head is not HTTP.",
+    }
+}
+
+fn sentence(why: &str) -> String {
+    let mut letters = why.chars();
+    letters
+        .next()
+        .map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+        .unwrap_or_default()
+}
