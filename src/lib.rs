@@ -33,7 +33,7 @@
 //! [`clock`] tells the time, [`telemetry`] has logs and metrics, and [`replay`] reads access logs
 //! and reports what a configuration would have done with them. [`chart`] draws charts for people.
 //!
-//! To read the code, start with `handle` and `serve` in `proxy/mod.rs`, which follow this list.
+//! To read the code, start with `proxy/serve.rs`, whose phases follow this list.
 //! Then read the `mod.rs` of whatever they call: it says what a module is for, and contains its
 //! public types. ARCHITECTURE.md explains the design and says which module may use which;
 //! `tests/tidy` enforces that.

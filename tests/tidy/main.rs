@@ -65,6 +65,13 @@ fn the_tables_allow_nothing_that_is_not_used() {
 }
 
 #[test]
+fn the_files_of_a_module_use_each_other_in_one_direction() {
+    for module in rules::ONE_WAY {
+        assert_none(&source::cycles(&product(), module));
+    }
+}
+
+#[test]
 fn each_module_is_a_folder_with_a_mod_rs() {
     assert_none(&rules::modules(&product()));
 }

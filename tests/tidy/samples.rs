@@ -71,6 +71,23 @@ fn a_phase_uses_those_before_it() {
 }
 
 #[test]
+fn a_circle_of_files_is_found() {
+    let cycles = |texts: [&str; 3]| {
+        let paths = ["src/proxy/mod.rs", "src/proxy/live.rs", "src/proxy/route/mod.rs"];
+        let files: Vec<File> =
+            paths.into_iter().zip(texts).map(|(path, text)| file(path, text)).collect();
+        lines(&source::cycles(&files, "proxy")).len()
+    };
+    let root = "mod live; mod route; pub use live::Live; use self::route::Routed;";
+    assert_eq!(cycles([root, "use crate::proxy::route::Routed;", "struct Routed;"]), 0);
+    assert_eq!(cycles([root, "use crate::proxy::Proxy;", "struct Routed;"]), 0, "its own root");
+    assert_eq!(
+        cycles([root, "use super::route::Routed;", "fn f() { crate::proxy::live::f() }"]),
+        2
+    );
+}
+
+#[test]
 fn tests_may_use_any_module() {
     for good in [
         "#[cfg(test)] mod tests { use crate::proxy::Snapshot; }",

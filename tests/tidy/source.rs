@@ -4,7 +4,7 @@
 //! Code under `cfg(test)` is exempt: a module's tests may use any other module. Paths inside the
 //! arguments of macros are found as well, as tokens.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
@@ -58,6 +58,8 @@ pub fn unused(files: &[File]) -> Vec<Finding> {
 struct Uses {
     items: BTreeSet<(String, String, String)>,
     crates: BTreeSet<(String, String)>,
+    /// The module of a file, from the crate's top, and the path from there that it names.
+    paths: BTreeSet<(Vec<String>, Vec<String>)>,
 }
 
 fn walk(files: &[File]) -> (Vec<Finding>, Uses) {
@@ -86,10 +88,58 @@ fn walk(files: &[File]) -> (Vec<Finding>, Uses) {
             walker.visit_file(tree);
             findings.extend(walker.findings);
             uses.items.extend(walker.uses.items);
+            uses.paths.extend(walker.uses.paths);
             uses.crates.extend(walker.uses.crates);
         }
     }
     (findings, uses)
+}
+
+/// The module of the file at this place, from the crate's top.
+fn file_module(place: &str) -> Vec<String> {
+    let stem = place.strip_suffix("/mod.rs").or_else(|| place.strip_suffix(".rs"));
+    match stem.unwrap_or(place) {
+        "lib" | "main" => Vec::new(),
+        stem => stem.split('/').map(str::to_owned).collect(),
+    }
+}
+
+/// The files of one module that use each other in a circle. A file names the parts that it declares
+/// (`mod NAME;`), and they may use it.
+pub fn cycles(files: &[File], module: &str) -> Vec<Finding> {
+    let places: BTreeSet<Vec<String>> =
+        files.iter().map(|file| file_module(&rules::place(&file.path))).collect();
+    let mut uses: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = BTreeMap::new();
+    for (from, path) in walk(files).1.paths {
+        let file = (1..=path.len()).rev().map(|end| &path[..end]).find(|it| places.contains(*it));
+        let Some(file) = file.filter(|file| !file.starts_with(&from)) else { continue };
+        if from[0] == module && file[0] == module {
+            uses.entry(from).or_default().insert(file.to_vec());
+        }
+    }
+    // What uses only files that are in no circle is in none.
+    loop {
+        let free: Vec<Vec<String>> = uses
+            .iter()
+            .filter(|(_, used)| !used.iter().any(|file| uses.contains_key(file)))
+            .map(|(from, _)| from.clone())
+            .collect();
+        if free.is_empty() {
+            break;
+        }
+        uses.retain(|from, _| !free.contains(from));
+    }
+    let finding = |(from, used): (&Vec<String>, &BTreeSet<Vec<String>>)| {
+        let used = used.iter().filter(|file| uses.contains_key(*file));
+        let used: Vec<String> = used.map(|file| file.join("::")).collect();
+        Finding {
+            file: from.join("::"),
+            line: 1,
+            rule: "cycle",
+            why: format!("is in a circle by its use of {}", used.join(" and ")),
+        }
+    };
+    uses.iter().map(finding).collect()
 }
 
 /// `#[cfg(test)] mod NAME;` in a file: the paths, without `.rs`, of what it declares.
@@ -122,13 +172,7 @@ struct Walker {
 impl Walker {
     fn new(path: &str, tree: &syn::File) -> Self {
         let place = rules::place(path);
-        let stem = place.strip_suffix("/mod.rs").or_else(|| place.strip_suffix(".rs"));
-        let stem = stem.unwrap_or(&place);
-        let module = if stem == "lib" || stem == "main" {
-            Vec::new()
-        } else {
-            stem.split('/').map(str::to_owned).collect()
-        };
+        let module = file_module(&place);
         let mut uses = Vec::new();
         for item in &tree.items {
             if let syn::Item::Use(item) = item {
@@ -164,6 +208,7 @@ impl Walker {
         }
         if let Some(absolute) = self.absolute(segments) {
             self.check_module(&absolute, span);
+            self.uses.paths.insert((file_module(&self.place), absolute));
         } else {
             self.check_crate(segments, span);
             self.check_time(segments, span);
