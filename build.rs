@@ -1,4 +1,4 @@
-//! Packs the SDK for policies of one's own, and puts it where the binary includes it. The built-in
+//! Packs the SDK for custom policies, and puts it where the binary includes it. The built-in
 //! policies are built by `crates/host/build.rs`.
 
 use std::env;

@@ -11,7 +11,7 @@ use flate2::write::DeflateEncoder;
 const CRATES: [&str; 2] = ["wasm-sdk", "lua"];
 /// Files that are only needed here.
 const LEFT_OUT: [&str; 2] = ["tests.rs", "template"];
-/// Files of the SDK, at most: a folder that grew by mistake must not end up in the binary.
+/// Maximum number of files of the SDK: a folder that grew by mistake must not end up in the binary.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Writes the archive to `to`: for each file the length of its path and of its content (four bytes

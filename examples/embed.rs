@@ -28,7 +28,7 @@ pub fn run() -> Result<Vec<String>, Box<dyn Error>> {
     // What the program serves; here the small server of `weir demo`.
     let upstream = DemoUpstream::start(SocketAddr::from(([127, 0, 0, 1], 0)))?;
 
-    // Mistakes are reported with this path, and relative paths in the text start at it.
+    // Errors are reported with this path, and relative paths in the text start at it.
     let config = Config::parse(&configuration(upstream.address(), 3), Path::new("embedded.toml"))?;
 
     // A socket that the program has bound, perhaps with its own options, or inherited. Without one,

@@ -9,8 +9,8 @@ pub const AMOUNT_MAX: u64 = 1 << 52;
 pub const PERIOD_MS_MAX: u64 = 400 * 24 * 3600 * 1000;
 /// Periods up to this long are counted in microseconds, longer ones in milliseconds.
 pub const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3600 * 1000;
-/// Maximum units that a `sliding_window_log` holds, and that one request takes from a log or a
-/// `concurrency`: each is stored as its own member.
+/// Maximum number of units that a `sliding_window_log` holds, and that one request takes from a log
+/// or a `concurrency`: each is stored as its own member.
 pub const MEMBERS_MAX: u64 = 10_000;
 /// Maximum number of sub-windows of a `sliding_window_buckets`.
 pub const BUCKETS_MAX: u32 = 1_000;

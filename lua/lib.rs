@@ -1,5 +1,5 @@
-//! Describes each algorithm in one file beside its Lua: the program, the numbers that it reads, its
-//! settings and their ranges, the shape of its counters, and how their state is shown to an
+//! Describes each algorithm in one file next to its Lua: the program, the numbers that it reads,
+//! its settings and their ranges, the shape of its counters, and how their state is shown to an
 //! operator.
 //!
 //! The proxy uses all of it. The policies' SDK reads and checks limits with the same tables, so
@@ -284,7 +284,7 @@ pub trait Describe: Sized {
         None
     }
 
-    /// The same with another quota and burst; `None` if it can't be counted apart for a while.
+    /// The same with another quota and burst; `None` if it can't be counted separately for a while.
     fn with_rate(&self, _: Rate, _: u64) -> Option<Self> {
         None
     }
@@ -402,8 +402,8 @@ macro_rules! algorithms {
                 match self { $(Self::$variant(it) => it.with_debt(debt).map(Self::$variant)),+ }
             }
 
-            /// This share of its quota and burst. `None` if it can't be counted by several apart:
-            /// what is in flight, calendars, and scripts.
+            /// This share of its quota and burst. `None` if several can't count it separately: what
+            /// is in flight, calendars, and scripts.
             #[must_use]
             pub fn share(&self, share: Share) -> Option<Self> {
                 match self { $(Self::$variant(it) => share.of_algorithm(it).map(Self::$variant)),+ }

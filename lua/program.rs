@@ -1,6 +1,6 @@
 //! What an engine runs and what its counters hold: texts and numbers without their meaning.
 
-/// Maximum count of numbers of a counter's algorithm.
+/// Maximum number of numbers that a counter's algorithm reads.
 pub const NUMBERS_MAX: usize = 7;
 
 /// An algorithm's Lua.
@@ -64,7 +64,7 @@ pub enum Content {
     },
 }
 
-/// The program in the Lua file beside an algorithm's description.
+/// The program in the Lua file next to an algorithm's description.
 macro_rules! program {
     ($name:literal, $kind:ident, state $state:literal, numbers $numbers:literal) => {{
         static PROGRAM: $crate::Program = $crate::Program {

@@ -105,7 +105,7 @@ impl Describe for Quota {
         [0; NUMBERS_MAX]
     }
 
-    /// A debt is paid in one period, so that the periods that are named tell what is owed.
+    /// A debt is paid in one period, so that the periods that are named determine what is owed.
     fn debt_max(&self) -> u64 {
         self.amount.min(debt::most_beside(self.amount))
     }

@@ -132,7 +132,7 @@ pub(crate) fn emptied(
         }
         let ago = time.span(u64::try_from(since).unwrap_or(u64::MAX));
         let empty = time.at(whole(empty));
-        return format!("nothing left at {empty}, {ago} ago; a burst at most has come back since");
+        return format!("nothing left at {empty}, {ago} ago; at most a burst has come back since");
     };
     let level = since * bucket.back - i128::from(rest);
     bucket.describe(time, if full { bucket.full() } else { level })

@@ -194,7 +194,7 @@ fn each_state_is_put_into_words() {
         (
             "gcra3-1000",
             numbers(997_500_000, 3, 0),
-            "nothing left at 1970-01-01T00:16:37.5Z, 2.500 s ago; a burst at most has come back since",
+            "nothing left at 1970-01-01T00:16:37.5Z, 2.500 s ago; at most a burst has come back since",
         ),
         (
             "lb2-1000",
@@ -350,7 +350,7 @@ fn a_windows_debt_is_paid_by_the_ones_after_it() {
         (9, 6, 900, "3 of 3 used and 3 owed, all back in 80.000 s (the window from"),
         (9, 6, 840, "3 of 3 used, all back in 20.000 s (the window from"),
         (9, 6, 780, "0 of 3 used (the window from"),
-        // A debt that no time can pay is told, too.
+        // A debt that can never be paid is reported, too.
         (i64::MAX, i64::MAX, 960, "3 of 3 used and 9223372036854775804 owed, all back in "),
     ] {
         let clock = window(rate, fixed_window::Alignment::Clock);

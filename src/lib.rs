@@ -20,7 +20,7 @@
 //! were modules: `limit` and `engine` are `weir-limit`, which knows no HTTP; `listen`, `upstream`
 //! and `wire` are `weir-http`, which knows no limit; `policy` and `inspect` are `weir-host`, which
 //! knows neither; `replay` and `chart` are `weir-replay`. `plan`, `clock`, `telemetry` and TLS
-//! material are one crate each.
+//! material are one crate each. `http1`, TLS material and the algorithms are not named here.
 //!
 //! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
 //! report while they stream. [`insight`] remembers for the operator what was decided.
@@ -33,7 +33,7 @@
 //! [`clock`] tells the time, [`telemetry`] has logs and metrics, and [`replay`] reads access logs
 //! and reports what a configuration would have done with them. [`chart`] draws charts for people.
 //!
-//! To read the code, start with `proxy/serve.rs`, whose phases follow this list.
+//! To read the code, start with `proxy/serve.rs` and `proxy/context.rs`.
 //! Then read the `mod.rs` of whatever they call: it says what a module is for, and contains its
 //! public types. ARCHITECTURE.md explains the design and says which module may use which;
 //! `tests/tidy` enforces that.

@@ -1,6 +1,6 @@
 //! How far a budget in tokens is exceeded, and how much of it can be used, when many streams of
-//! unknown length share it over three proxies: the shape of a public benchmark, with the truth told
-//! by the upstream.
+//! unknown length share it over three proxies: the shape of a public benchmark, with the truth
+//! reported by the upstream.
 //!
 //! `cargo bench --profile dev --workspace --bench budgets`, or with the names of some scenarios as
 //! arguments; `WEIR` names another binary. It takes a quarter of an hour. What it prints is in

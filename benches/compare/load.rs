@@ -104,7 +104,7 @@ impl Target<'_> {
         self.folder.join("requests.log")
     }
 
-    /// Load that is not measured.
+    /// Puts load on the proxy that is not measured.
     pub fn warm_up(&self, time: Duration) -> Result<(), String> {
         let report = self.folder.join("warm-up");
         let mut running = Running::start(self.generator(60), &report)?;
@@ -116,7 +116,7 @@ impl Target<'_> {
         }
     }
 
-    /// Load for `seconds`, and its result. An error if the result is not what this case is about.
+    /// Puts load on the proxy for `seconds`. Fails if the result is not what this case is about.
     pub fn measure(&self, seconds: u32) -> Result<Load, String> {
         let report = self.folder.join("report");
         let mut running = Running::start(self.generator(seconds), &report)?;

@@ -17,8 +17,8 @@ use super::load::{self, Target};
 use super::process::{self, Process};
 use super::proxies::{self, Environment};
 
-/// Load before each run that is not measured: pools fill, LuaJIT compiles, allowances of one are
-/// used up.
+/// How long each run has load before it is measured: pools fill, LuaJIT compiles, and allowances of
+/// one request are used up.
 const WARM_UP: Duration = Duration::from_millis(400);
 const WARM_UP_MAX: Duration = Duration::from_millis(3_200);
 
@@ -115,8 +115,8 @@ impl Stage {
         self.run_and_watch(case, seconds, |_| Ok(()))
     }
 
-    /// The same, and `watch` is called with the working process once it is warm. What it returns is
-    /// dropped when the load has ended.
+    /// Like [`Stage::run`], and calls `watch` with the working process once it is warm. What
+    /// `watch` returns is dropped when the load has ended.
     pub fn run_and_watch<T>(
         &self,
         case: &Case,
@@ -155,8 +155,8 @@ impl Stage {
         })
     }
 
-    /// CPU time of all Redis servers of a case so far, in seconds, as they report it: in
-    /// microseconds.
+    /// CPU time of all Redis servers of a case so far, in seconds. They report it to the
+    /// microsecond.
     fn redis_cpu(&self, case: &Case) -> Result<Option<f64>, String> {
         let nodes = self.redis_of(case);
         let mut sum = 0.0;

@@ -23,7 +23,7 @@ pub struct LocalTime {
     pub second: u8,
     /// How far the zone is ahead of UTC, in seconds.
     pub offset_s: i32,
-    /// Until when it is so far ahead, in milliseconds since 1970; `None` if for ever.
+    /// The time until which it is that far ahead, in milliseconds since 1970; `None` if for ever.
     pub offset_until_ms: Option<i64>,
 }
 

@@ -1,9 +1,9 @@
 //! Parses the queries of pages, such as that of `/counters`. Knows nothing of counters.
 
-/// Bytes of one parameter, at most: the bound of a key.
+/// Maximum size of one parameter, in bytes: the bound of a key.
 const PART_BYTES_MAX: usize = 4096;
 
-/// Keys of each limit that are shown, and at most.
+/// The number of keys of each limit that are shown by default, and at most.
 const TOP_DEFAULT: usize = 20;
 const TOP_MAX: usize = 1_000;
 
@@ -47,7 +47,8 @@ impl CounterQuery {
         let of = match (key, tag, digest) {
             (None, None, Some(digest)) => KeySelector::Digest(digest),
             (_, _, Some(_)) => {
-                return Err("found a key or a tag beside the digest, expected either".to_owned());
+                return Err("found a key or a tag as well as a digest, expected only one of them"
+                    .to_owned());
             }
             (key, tag, None) => KeySelector::Key { key: needed(key, "key")?, tag },
         };
@@ -55,12 +56,12 @@ impl CounterQuery {
     }
 }
 
-/// What an operator wants to see of the keys that have most.
+/// What an operator wants to see of the keys that use most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopQuery {
     /// Only limits with this name. None for all.
     pub limit: Option<String>,
-    /// Keys of each limit, at most.
+    /// Maximum number of keys of each limit.
     pub count: usize,
 }
 
@@ -147,7 +148,7 @@ mod tests {
             ("policy=p&limit=l&key=%+1", "percent-encoded"),
             ("policy=p&limit=l&key=%ff", "UTF-8"),
             ("policy=p&limit=l&key=k&key=k", "second time"),
-            ("policy=p&limit=l&digest=d&tag=t", "beside the digest"),
+            ("policy=p&limit=l&digest=d&tag=t", "as well as a digest"),
             ("policy=p&limit=l&kye=k", "\"kye\""),
             (long.as_str(), "4097 bytes"),
         ] {

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::wire::{Body, BodyEnd, BodyError, Source};
 
-/// Batches of events that wait for a slow reader, at most.
+/// Maximum number of batches of events that wait for a slow reader.
 const WAITING_MAX: usize = 2;
 
 /// Sends events to one reader. Dropping it ends the reply.

@@ -11,7 +11,7 @@ use crate::wire::Response;
 pub(super) struct File {
     content_type: &'static str,
     text: &'static str,
-    /// It is what an operator opens.
+    /// Whether it is what an operator opens.
     pub(super) is_page: bool,
 }
 

@@ -23,7 +23,7 @@ pub struct Settings {
     /// Names, in lower case, that requests may use for this listener, besides addresses and
     /// `localhost`.
     pub hosts: Vec<String>,
-    /// Required where there is one, but for probes and for the live page's files.
+    /// Required if set, except for probes and for the live page's files.
     pub token: Option<Token>,
 }
 
@@ -35,7 +35,7 @@ pub struct Token(String);
 pub(super) type GateRefusal = (StatusCode, String);
 
 impl Settings {
-    /// Pages at `address`, without further names and without a token.
+    /// Settings for pages at `address`, without further names and without a token.
     #[must_use]
     pub fn plain(address: SocketAddr) -> Self {
         Self { section: "admin", address, hosts: Vec::new(), token: None }
@@ -93,7 +93,8 @@ impl Settings {
         Ok(())
     }
 
-    /// An address is always fine: unlike a name, nobody can point it elsewhere.
+    /// Whether this listener has the name. An address is always fine: unlike a name, nobody can
+    /// point it elsewhere.
     fn knows(&self, name: &str) -> bool {
         let address =
             name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
@@ -113,14 +114,14 @@ fn host(request: &Request) -> Result<Option<String>, GateRefusal> {
     let mut hosts = request.fields.get_all(Known::Host);
     let first = hosts.next().map(|host| String::from_utf8_lossy(host).into_owned());
     if hosts.next().is_some() {
-        Err((StatusCode::BAD_REQUEST, "Found more than one Host.".to_owned()))
+        Err((StatusCode::BAD_REQUEST, "Found more than one Host field.".to_owned()))
     } else {
         Ok(first)
     }
 }
 
 /// Whether a browser says that another site's page sent this. A form can send a POST without asking
-/// first, and a page can keep its origin out of it.
+/// first, and a page can leave its origin out.
 fn is_cross_site(request: &Request) -> bool {
     let mut sites = request.fields.get_all("sec-fetch-site");
     sites.any(|site| site != b"same-origin" && site != b"none")
@@ -139,7 +140,8 @@ fn name_of(host: &str) -> &str {
     }
 }
 
-/// The scheme is not compared: TLS may be terminated in front of this listener.
+/// Whether the origin is the host that the request names. The scheme is not compared: TLS may be
+/// terminated in front of this listener.
 fn is_same_origin(origin: &[u8], host: Option<&str>) -> bool {
     let origin =
         std::str::from_utf8(origin).ok().and_then(|origin| Some(origin.split_once("://")?.1));
@@ -147,7 +149,7 @@ fn is_same_origin(origin: &[u8], host: Option<&str>) -> bool {
 }
 
 impl Token {
-    /// Any text. One that is no valid field value can never match.
+    /// A token with any text. One that is not a valid field value can never match.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())

@@ -30,13 +30,13 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
-/// A page of the operator's.
+/// A page for the operator.
 #[derive(Debug)]
 struct Page {
     path: &'static str,
     shows: PageKind,
-    /// Answered without the token. Probes have none, and a browser asks for it with the live page's
-    /// files, in which there is nothing of this proxy.
+    /// Whether it is answered without the token. Probes have none, and a browser asks for it with
+    /// the live page's files, in which there is nothing of this proxy.
     is_open: bool,
     methods: &'static [Method],
 }
@@ -89,7 +89,7 @@ pub fn page_paths() -> impl Iterator<Item = &'static str> {
     PAGES.iter().filter(move |page| !is_part(page.shows)).map(|page| page.path)
 }
 
-/// Where the settings of now are found; none where no pages are served. A reload replaces them.
+/// The source of the current settings; none where no pages are served. A reload replaces them.
 pub type SettingsSource = Arc<dyn access::DynAccess<Option<Settings>> + Send + Sync>;
 
 /// What the admin pages show.
@@ -152,7 +152,7 @@ impl<V> fmt::Debug for Admin<V> {
 }
 
 impl<V: Views> Admin<V> {
-    /// Admin pages over `views`, for requests that the settings of the moment admit.
+    /// Admin pages over `views`, for requests that the current settings admit.
     pub fn new(views: Arc<V>, metrics: Metrics, settings: SettingsSource) -> Self {
         Self { views, metrics, settings }
     }
@@ -160,7 +160,7 @@ impl<V: Views> Admin<V> {
     async fn show(&self, page: &Page, method: &Method, query: &str) -> Response {
         match page.shows {
             PageKind::Metrics => reply(StatusCode::OK, OPENMETRICS, self.metrics.encode()),
-            // A process that answers is alive. Whether it can serve is what `/ready` tells.
+            // A process that answers is alive. Whether it can serve is what `/ready` says.
             PageKind::Live => reply(StatusCode::OK, TEXT, "live\n"),
             PageKind::Ready => match self.views.ready().await {
                 Ok(sentence) => reply(StatusCode::OK, TEXT, format!("{sentence}\n")),
@@ -203,7 +203,7 @@ impl<V: Views> Admin<V> {
     }
 }
 
-/// JSON, or why there is none.
+/// A reply with JSON, or with why there is none.
 fn shown(page: Result<String, (StatusCode, String)>) -> Response {
     match page {
         Ok(json) => reply(StatusCode::OK, JSON, json),

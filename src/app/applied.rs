@@ -17,7 +17,7 @@ use crate::plan::OnStoreError;
 use crate::proxy::{Snapshot, SnapshotSource};
 use crate::upstream::Budget;
 
-/// Connections to the operator's pages at once, at most.
+/// Maximum number of simultaneous connections to the operator's pages.
 const ADMIN_CONNECTIONS_MAX: usize = 256;
 
 /// What serves by one configuration.
@@ -31,7 +31,7 @@ pub(super) struct AppliedConfig {
     clients: ListenConfig,
     /// What connections to the operator's pages are served by.
     operators: ListenConfig,
-    /// Some route refuses its clients when the store does not answer.
+    /// Whether some route refuses its clients when the store does not answer.
     pub(super) store_is_needed: bool,
     pub(super) charges: Vec<Charges>,
 }
@@ -51,7 +51,8 @@ impl AppliedConfig {
             .routes
             .iter()
             .any(|route| route.policy.is_some() && route.on_store_error == OnStoreError::Deny);
-        let policies = built.policies.values().map(|(settings, _)| settings);
+        let policies = built.policies.iter();
+        let policies = policies.map(|(name, (_, policy))| (name.as_str(), policy.limits()));
         Self {
             snapshot: Arc::new(snapshot),
             clients: ListenConfig { settings: Arc::new(clients), tls: built.tls.clone() },
@@ -64,7 +65,7 @@ impl AppliedConfig {
 }
 
 impl AppliedConfig {
-    /// Connections to the operator's pages at once, at most.
+    /// Maximum number of simultaneous connections to the operator's pages.
     pub(super) fn operators_max(&self) -> usize {
         self.operators.settings.connections_max
     }

@@ -74,14 +74,28 @@ pub(super) struct ConfigBuild {
     pub(super) routes: Vec<Route>,
     /// What the configuration says, for the next one to be compared with.
     pub(super) outline: Outline,
-    /// What is allowed but probably not meant, each with file and line.
+    /// What is allowed but probably unintended, each with file and line.
     pub(super) warnings: Vec<Warning>,
 }
 
-/// What is suspicious about a policy's settings, each at its own.
-fn lints_of(settings: &policy::Settings) -> impl Iterator<Item = Lint> {
-    let section = setting::policy(&settings.name);
-    settings.lints().into_iter().map(move |lint| lint.under(&section))
+/// What is suspicious about policies' settings, each at its own: what is seen without the policy,
+/// and what it finds itself.
+fn lints_of(policies: &NamedBuilds<policy::Settings, Policy>) -> Vec<Lint> {
+    let mut policies: Vec<_> = policies.iter().collect();
+    policies.sort_unstable_by_key(|(name, _)| *name);
+    let of_one = |(name, (settings, policy)): (&String, &(policy::Settings, Arc<Policy>))| {
+        let section = setting::policy(name);
+        let all = settings.lints().into_iter().chain(policy.lints());
+        all.map(|lint| lint.under(&section)).collect::<Vec<_>>()
+    };
+    policies.into_iter().flat_map(of_one).collect()
+}
+
+/// Adds what policies say of their limits to the outline of their configuration.
+fn declare(outline: &mut Outline, policies: &NamedBuilds<policy::Settings, Policy>) {
+    for (name, (_, policy)) in policies {
+        outline.declare(name, policy.limits());
+    }
 }
 
 /// Facts that a route's policy reads but the route never has.
@@ -122,7 +136,7 @@ impl Builder {
         })
     }
 
-    /// What it builds will serve, with these counters.
+    /// A builder of what will serve, with these counters.
     pub(super) fn serving(self, counters: CounterOrigin) -> Self {
         if matches!(counters, CounterOrigin::Predecessor(_)) {
             // It still serves.
@@ -131,7 +145,7 @@ impl Builder {
         Self { counters, ..self }
     }
 
-    /// Requests are served from now on: what is built next must not slow them down.
+    /// Notes that requests are served from now on: what is built next must not slow them down.
     pub(super) fn serves(&self) {
         self.runtime.serve();
     }
@@ -170,13 +184,13 @@ impl Builder {
         let documents = documents(&config, before, &mut errors);
         let (policies, upstreams) =
             (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
-        let lints: Vec<Lint> = config.policies.iter().flat_map(lints_of).collect();
-        let guest = |settings: &policy::Settings| {
-            Policy::build(&self.runtime, settings, &self.metrics)
-                .map_err(|found| prefix_all(&setting::policy(&settings.name), found))
-        };
-        let policies =
-            build_each(config.policies, |settings| &settings.name, policies, guest, &mut errors);
+        let policies = build_each(
+            config.policies,
+            |settings| &settings.name,
+            policies,
+            |settings| self.policy(settings),
+            &mut errors,
+        );
         let upstream = |settings: &upstream::Settings| {
             Upstream::build_within(settings, &self.metrics, &self.budget)
                 .map_err(|found| prefix_all(&setting::upstream(&settings.name), found))
@@ -213,11 +227,13 @@ impl Builder {
         let Some(snapshot) = snapshot.filter(|_| errors.is_empty()) else {
             return Err(errors);
         };
+        let mut outline = config.outline;
+        declare(&mut outline, &policies);
         let mut warnings = config.warnings;
         let missing = missing_facts(&snapshot, &config.routes);
         let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
         let certificates = certificates.map(|lint| Lint::of(LintKind::Certificate, lint));
-        let lints = missing.into_iter().chain(lints).chain(certificates);
+        let lints = missing.into_iter().chain(lints_of(&policies)).chain(certificates);
         warnings.extend(lints.map(|lint| config.source.warn(&lint)));
         let built = ConfigBuild {
             listeners: config.listeners,
@@ -240,10 +256,16 @@ impl Builder {
             policies,
             upstreams,
             routes: config.routes,
-            outline: config.outline,
+            outline,
             warnings,
         };
         Ok((built, snapshot))
+    }
+
+    /// Builds one policy.
+    pub(super) fn policy(&self, settings: &policy::Settings) -> Result<Policy, Vec<SettingError>> {
+        Policy::build(&self.runtime, settings, &self.metrics)
+            .map_err(|found| prefix_all(&setting::policy(&settings.name), found))
     }
 
     fn tls(
@@ -331,7 +353,7 @@ fn collector(
         .map(Arc::new)
 }
 
-/// What is to be fetched.
+/// What to fetch.
 fn documents(
     config: &Config,
     before: Option<&ConfigBuild>,
@@ -459,7 +481,7 @@ impl ConfigBuild {
 }
 
 /// The names of the listeners of this process, in the order of their numbers. A process that runs
-/// keeps its listeners, and a new configuration may name them otherwise.
+/// keeps its listeners, and a new configuration may name them differently.
 fn names_of_listeners(
     next: &[listen::Settings],
     before: Option<&ConfigBuild>,

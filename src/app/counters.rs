@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::build::Builder;
 use crate::clock::Clock;
 use crate::config::{Config, Route};
 use crate::engine::{Engine, EngineError, Settings};
 use crate::limit::{Counter, KeyDigestError, Limiter, Scope};
 use crate::plan::Algorithm;
-use crate::policy::{self, ListedLimit};
+use crate::policy::DeclaredLimit;
 use crate::telemetry::Metrics;
 
 pub use crate::admin::{CounterQuery, KeySelector};
@@ -49,19 +50,18 @@ pub(super) struct Charges {
     policy: String,
     /// The route's counters are its own, not shared with other routes of the policy.
     own: bool,
-    /// What the policy's configuration lists. Empty where the guest makes up its limits.
-    limits: Arc<[ListedLimit]>,
+    /// What the policy says that it charges. Empty where it makes up its limits.
+    limits: Arc<[DeclaredLimit]>,
 }
 
 impl Charges {
+    /// `policies` are those whose limits are known, by name.
     pub(super) fn of<'a>(
         routes: &[Route],
-        policies: impl IntoIterator<Item = &'a policy::Settings>,
+        policies: impl IntoIterator<Item = (&'a str, &'a [DeclaredLimit])>,
     ) -> Vec<Self> {
-        let limits: HashMap<&str, Arc<[ListedLimit]>> = policies
-            .into_iter()
-            .map(|settings| (settings.name.as_str(), settings.limits().into()))
-            .collect();
+        let limits: HashMap<&str, Arc<[DeclaredLimit]>> =
+            policies.into_iter().map(|(name, limits)| (name, limits.into())).collect();
         let charges = |route: &Route| {
             let policy = route.policy.clone()?;
             let limits = limits.get(policy.as_str()).cloned().unwrap_or_default();
@@ -71,25 +71,24 @@ impl Charges {
     }
 }
 
-/// The algorithms of the limit with this name. Where several lists have one, as plans do, a key
-/// that begins with a list's name selects that list.
-fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> {
-    let named = || listed.iter().filter(|one| one.name == limit);
-    let meant = |one: &&ListedLimit| {
-        key.strip_prefix(one.list.as_str()).is_some_and(|rest| rest.starts_with('/'))
-    };
-    let meant: Vec<&ListedLimit> = named().filter(meant).collect();
+/// The algorithms of the limit with this name. Where several have it, as those of plans do, the
+/// beginning of a key selects one.
+fn algorithms(declared: &[DeclaredLimit], limit: &str, key: &str) -> Vec<Algorithm> {
+    let named = || declared.iter().filter(|one| one.name == limit);
+    let meant =
+        |one: &&DeclaredLimit| !one.key_prefix.is_empty() && key.starts_with(&one.key_prefix);
+    let meant: Vec<&DeclaredLimit> = named().filter(meant).collect();
     let all = if meant.is_empty() { named().collect() } else { meant };
-    all.into_iter().filter_map(|one| one.algorithm.clone()).collect()
+    all.into_iter().map(|one| one.algorithm.clone()).collect()
 }
 
-/// The error for a limit that the configuration does not list; none where it lists no limits at
-/// all.
-fn unknown_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<CounterError> {
-    if listed.is_empty() || listed.iter().any(|one| one.name == limit) {
+/// The error for a limit that the policy does not have; none where it says of no limit that it has
+/// it.
+fn unknown_limit(declared: &[DeclaredLimit], policy: &str, limit: &str) -> Option<CounterError> {
+    if declared.is_empty() || declared.iter().any(|one| one.name == limit) {
         return None;
     }
-    let mut known: Vec<&str> = listed.iter().map(|one| one.name.as_str()).collect();
+    let mut known: Vec<&str> = declared.iter().map(|one| one.name.as_str()).collect();
     known.sort_unstable();
     known.dedup();
     let near = known.iter().map(|known| (strsim::damerau_levenshtein(limit, known), *known)).min();
@@ -122,7 +121,19 @@ pub fn counters(
     let limiter = Limiter::new(config.limiter.clone(), Arc::new(engine), Clock::system(), metrics);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CounterError::Store(error.to_string()))?;
-    runtime.block_on(look(&limiter, &Charges::of(&config.routes, &config.policies), query, forget))
+    let limits = limits_of(config, &query.policy);
+    let charges = Charges::of(&config.routes, [(query.policy.as_str(), &*limits)]);
+    runtime.block_on(look(&limiter, &charges, query, forget))
+}
+
+/// The limits of one policy, as it declares them; those that its configuration lists if it can't be
+/// built.
+fn limits_of(config: &Config, policy: &str) -> Vec<DeclaredLimit> {
+    let settings = config.policies.iter().find(|settings| settings.name == policy);
+    let Some(settings) = settings else { return Vec::new() };
+    let builder = Builder::new(Metrics::new(1), Clock::system(), &config.policy_runtime);
+    let built = builder.ok().and_then(|builder| builder.policy(settings).ok());
+    built.map_or_else(|| settings.written_limits(), |policy| policy.limits().to_vec())
 }
 
 pub(super) async fn look(
@@ -133,7 +144,7 @@ pub(super) async fn look(
 ) -> Result<String, CounterError> {
     let CounterQuery { policy, limit, of, route } = query;
     let scope = scope(charges, policy, route.as_deref())?;
-    let listed = charges
+    let declared = charges
         .iter()
         .find(|charges| charges.policy == *policy)
         .map(|charges| Arc::clone(&charges.limits))
@@ -148,11 +159,11 @@ pub(super) async fn look(
             (read.map_err(wrong)?, "")
         }
     };
-    let known = algorithms(&listed, limit, key);
+    let known = algorithms(&declared, limit, key);
     let found = limiter.find_by_digest(&scope, limit, digest).await?;
     // After the search: a limit that was removed from the file is found until its counters expire.
     if found.is_empty()
-        && let Some(unknown) = unknown_limit(&listed, policy, limit)
+        && let Some(unknown) = unknown_limit(&declared, policy, limit)
     {
         return Err(unknown);
     }
@@ -168,7 +179,7 @@ pub(super) async fn look(
     Ok(json!({ "forgotten": forget, "counters": counters }).to_string())
 }
 
-/// `known`: the limit that it belongs to.
+/// Describes a counter. `known` is the limit that it belongs to.
 fn described(counter: &Counter, known: Option<&Algorithm>) -> Value {
     json!({
         "algorithm": counter.shape.name(),
@@ -251,11 +262,15 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_the_one_of_the_list_that_the_key_names() {
-        let one = |list: &str, name: &str, amount| ListedLimit {
-            list: list.into(),
+    fn a_limit_is_the_one_of_the_plan_that_the_key_names() {
+        let one = |plan: &str, name: &str, amount| DeclaredLimit {
             name: name.into(),
-            algorithm: Some(Algorithm::Concurrency(Concurrency { amount })),
+            at: format!("plans.{plan}[0]"),
+            algorithm: Algorithm::Concurrency(Concurrency { amount }),
+            key_facts: Vec::new(),
+            key_prefix: format!("{plan}/"),
+            together: None,
+            cost_max: None,
         };
         let listed = [one("free", "plan", 1), one("gold", "plan", 2), one("gold", "more", 3)];
         let amounts = |limit: &str, key: &str| {

@@ -14,12 +14,12 @@ use crate::plan::{Algorithm, Limit, OnStoreError, Plan, Refund};
 use crate::replay::{Demand, LimitTally, QuotaCounter, with_quota};
 use crate::telemetry::Metrics;
 
-/// Counters, at most.
+/// Maximum number of counters.
 const KEYS_MAX: usize = 10_000;
 /// Keys that are counted in one engine, before another takes its place and frees their counters.
 const KEYS_AT_ONCE: u32 = 4_096;
 
-/// Costs of a key whose plans are kept, at most.
+/// Maximum number of costs of a key for which plans are kept.
 const PLANS_MAX: usize = 16;
 
 /// The limit that is counted again.
@@ -32,7 +32,8 @@ pub(super) struct RecountedLimit {
 }
 
 impl RecountedLimit {
-    /// None of limits whose quota only a script knows, and of those that requests ask nothing of.
+    /// `None` for limits whose quota only a script knows, and for those that requests ask nothing
+    /// of.
     pub(super) fn of(limit: &LimitTally) -> Option<Self> {
         if limit.free || with_quota(&limit.algorithm, limit.algorithm.amount()?).is_none() {
             return None;
@@ -72,7 +73,7 @@ struct QuotaCount {
 }
 
 impl LimitRecount {
-    /// None if this machine can't run it.
+    /// `None` if this machine can't run it.
     pub(super) fn new(of: RecountedLimit) -> Option<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
         let scope = Scope::new(of.scope.clone(), of.scope.clone(), OnStoreError::Allow, false);

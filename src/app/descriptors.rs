@@ -54,7 +54,7 @@ impl Descriptors {
     }
 
     /// Divides them. If there are enough: `connections` for clients, and at least as many for
-    /// upstreams. If not: half each of what is left beside `workers` with their `listeners`.
+    /// upstreams. If not: half each of what is left after `workers` and their `listeners`.
     pub(super) fn share(
         self,
         connections: usize,
@@ -85,8 +85,9 @@ impl Shares {
             tracing::warn!(
                 have,
                 wanted,
-                "this process may have {have} files open, and {setting} = {connections} wants {wanted}: \
-                 at most {clients} clients are connected at once; raise the limit (ulimit -n, LimitNOFILE) or lower the setting"
+                "this process may open {have} files, and {setting} = {connections} needs {wanted}: \
+                 at most {clients} clients are connected at once; raise the limit \
+                 (ulimit -n, LimitNOFILE) or lower the setting"
             );
         }
     }

@@ -13,7 +13,7 @@ use crate::config::{Config, ConfigErrors};
 use crate::fetch::{self, Document, Documents, Settings};
 use crate::telemetry::{Metrics, SettingError};
 
-/// Errors in a document that a message repeats, at most.
+/// Maximum number of errors in a document that a message repeats.
 const TOLD_MAX: usize = 3;
 
 /// Reads a configuration for a process that is to serve by it, as [`load`](super::load) does. Where
@@ -70,7 +70,7 @@ pub(super) fn load(
     }
     Config::load_given(path, given.clone()).and_then(accept).map_err(|mut refused| {
         let urls = urls.join(" and ");
-        refused.text.push_str(&format!("; nothing is kept of what was fetched from {urls}"));
+        refused.text.push_str(&format!("; what was fetched from {urls} is not kept"));
         may_pass(refused)
     })?;
     for (file, bytes) in &given {
@@ -95,7 +95,7 @@ fn unusable(settings: &Settings, expected: String) -> SettingError {
 pub(super) fn keep(app: &App, path: &Path) -> std::io::Result<()> {
     let (running, path) = (Arc::downgrade(&app.running), path.to_owned());
     app.running.documents.keep(move |document, bytes| {
-        let running = running.upgrade().ok_or_else(|| "this process ends".to_owned())?;
+        let running = running.upgrade().ok_or_else(|| "this process is ending".to_owned())?;
         let given = vec![(document.settings().file.clone(), bytes.to_vec())];
         let tried = Config::load_given(&path, given).and_then(|config| running.try_out(config));
         tried.map_err(|errors| summarize(&errors))
@@ -116,7 +116,7 @@ impl Instance {
     }
 }
 
-/// Errors in one line.
+/// The errors in one line.
 fn summarize(errors: &ConfigErrors) -> String {
     let each = errors.each.iter().take(TOLD_MAX).map(|error| {
         let line = error.line.map(|line| format!(":{line}")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Tells an operator how single requests were decided: `/explain`.
+//! Shows an operator how single requests were decided: `/explain`.
 //!
-//! The text of a key, and of what a client sends, is shown only with `[admin] show_keys = true`,
-//! else its digest, by which `weir key` finds the counter. Of a client's credentials not even that
-//! is shown.
+//! The text of a key, and of what a client sends, is shown only with `[admin] show_keys = true`.
+//! Otherwise its digest is, by which `weir key` finds the counter, or nothing at all of a client's
+//! credentials.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::plan::Enforcement;
 use crate::policy::Verdict;
 use crate::proxy::{ExplainedRequest, LimitAccount, Rejection, ShownFact};
 
-/// Refusals that are listed, at most.
+/// Maximum number of refusals that are listed.
 const LISTED_MAX: usize = 100;
 
-/// How the request with this id was decided, or without one the newest refusals, as JSON.
+/// How the request with this id was decided, or without an id the newest refusals, as JSON.
 pub(super) fn explain(
     running: &Instance,
     request_id: Option<&str>,
@@ -52,13 +52,13 @@ fn missing(running: &Instance, settings: &Settings) -> String {
     let Settings { refusals: refusals_max, samples: samples_max, sample_one_in, bytes, .. } =
         settings;
     format!(
-        "This request is not remembered. Remembered are {refusals} refusals, of at most \
+        "This request is not remembered. Weir remembers {refusals} refusals, of at most \
          {refusals_max} (by a limit, the policy, the store, overload or the upstream), \
-         {rejections} rejected requests, of at most {} (malformed, too large, or without a \
-         route), and {samples} other requests, of at most {samples_max}, one in {sample_one_in} \
-         ({}, at most {bytes} bytes in all). It may be older than these, it may have been \
-         admitted and not sampled, or another process answered it. Malformed HTTP/2 frames are \
-         answered without an id.",
+         {rejections} rejected requests, of at most {} (malformed, too large, or without a route), \
+         and {samples} other requests, of at most {samples_max}, one in {sample_one_in} ({}, at \
+         most {bytes} bytes in all). It may be older than these, it may have been admitted and not \
+         sampled, or another process answered it. Malformed HTTP/2 frames are answered without an \
+         id.",
         settings.rejections(),
         setting::EXPLAIN
     )
@@ -155,7 +155,7 @@ fn limit(of: &LimitAccount, limiter: &Limiter, show_keys: bool) -> Value {
     })
 }
 
-/// Names and values. One that stands several times is a list.
+/// Facts by name. The values of one that occurs several times are a list.
 fn facts(facts: &[ShownFact], limiter: &Limiter, show_keys: bool) -> Map<String, Value> {
     let mut shown = Map::new();
     for fact in facts {
@@ -170,7 +170,7 @@ fn facts(facts: &[ShownFact], limiter: &Limiter, show_keys: bool) -> Map<String,
 }
 
 /// What is shown of a fact. The digest of one that is a key of its own is that key's. Without a
-/// secret in it, a digest would tell what it stands for to anybody who tries likely texts.
+/// secret in it, a digest would reveal what it stands for to anybody who tries likely texts.
 fn fact_text(fact: &ShownFact, limiter: &Limiter, show_keys: bool) -> String {
     let of_bytes = fact.cut_from.map(|bytes| format!(" ({bytes} bytes)")).unwrap_or_default();
     if !fact.is_credentials() && (show_keys || !fact.may_be_secret()) {

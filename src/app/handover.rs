@@ -33,7 +33,7 @@ const STEP_MAX: Duration = Duration::from_secs(60);
 /// How long a process that failed may take to end by itself.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Why the old process goes on.
+/// Why the old process keeps serving.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandOverError {
     #[error("can't start a new process: {0}")]
@@ -78,7 +78,7 @@ impl Abort {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing is received from the new process any more, nor sent to it.
+    /// Aborts: nothing more is received from the new process, or sent to it.
     pub(super) fn abort(&self) {
         let mut aborting = self.lock();
         aborting.is_asked = true;
@@ -88,7 +88,7 @@ impl Abort {
         }
     }
 
-    /// The new process serves: from now on nothing is aborted.
+    /// Notes that the new process serves: from now on nothing is aborted.
     pub(super) fn over(&self) {
         self.lock().control = None;
     }
@@ -185,7 +185,7 @@ impl Successor<'_> {
     /// here from the last counters on.
     ///
     /// # Errors
-    /// The new process failed. [`Engine::end_operations`] is to be called then.
+    /// The new process failed. Call [`Engine::end_operations`] then.
     pub(super) fn finish(self) -> Result<(u32, Operations), HandOverError> {
         let Self { mut child, answers, sending } = self;
         let served = sending.finish().and_then(|(counters, operations)| {

@@ -3,12 +3,13 @@
 
 use sd_notify::NotifyState;
 
-/// It serves. It says its id, too, as it may take over from the process that systemd started.
+/// Says that it serves, with its id, as it may have taken over from the process that systemd
+/// started.
 pub(super) fn started() {
     send(&[NotifyState::Ready, NotifyState::MainPid(std::process::id())]);
 }
 
-/// It reads its configuration again; [`reloaded`] follows.
+/// Says that it reads its configuration again; [`reloaded`] follows.
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
@@ -16,12 +17,12 @@ pub(super) fn reloading() {
     }
 }
 
-/// It serves, by the new configuration or still by the old one.
+/// Says that it serves, by the new configuration or still by the old one.
 pub(super) fn reloaded() {
     send(&[NotifyState::Ready]);
 }
 
-/// It ends.
+/// Says that it ends.
 pub(super) fn stopping() {
     send(&[NotifyState::Stopping]);
 }

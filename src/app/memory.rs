@@ -23,9 +23,9 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 const FEW_LOOKS: u32 = 5;
 /// The least number of closed connections that is worth walking through the arenas.
 const CLOSED_MIN: i64 = 512;
-/// The same of expired counters, some 7 MB. Not while they expire, but once most of them have: each
-/// time, a worker that allocates waits for some 0.15 ms a megabyte, also for those given back
-/// before.
+/// The same for expired counters, about 7 MB. Memory is given back not while they expire, but once
+/// most of them have: each time, a worker that allocates waits for about 0.15 ms per megabyte,
+/// including those given back before.
 const EXPIRED_MIN: i64 = 65_536;
 
 /// Watches until it is dropped.

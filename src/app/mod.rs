@@ -3,15 +3,15 @@
 //! [`App`] is Weir as a library, too: another Rust program can start the same proxy, on sockets
 //! that it hands in or that Weir binds. `build` turns a checked configuration into what serves it,
 //! and `applied` is that as one value, which a reload swaps. `workers` runs the threads, `views`
-//! shows the operator the state, `counters` finds counters for a person who asks, `explain` tells
-//! how requests were decided and `top` which keys have most, `descriptors` divides the files that
-//! the process may have open, `process` tells what the system knows of this process, `memory` gives
-//! back what closed connections and expired counters leave, `snapshots` saves counters, `handover`
-//! and `sockets` replace a process by a new one, `manager` talks to systemd, `check` looks for what
-//! was probably not meant, `reach` asks what a configuration names, `documents` has those of its
-//! files fetched that it names by URL, `reloads` remembers how reloads ended, `page` draws the
-//! operator's live page, `simulation` runs requests in virtual time, `replay` those of whole logs,
-//! with `counting` for other quotas, and `demo` is the small upstream of `weir demo`.
+//! shows the operator the state, `counters` finds counters for a person who asks, `explain` shows
+//! how requests were decided and `top` which keys use most, `descriptors` divides the files that
+//! the process may have open, `process` reports what the system knows about this process, `memory`
+//! gives back what closed connections and expired counters leave, `snapshots` saves counters,
+//! `handover` and `sockets` replace a process with a new one, `manager` talks to systemd, `check`
+//! looks for what is probably unintended, `reach` asks what a configuration names, `documents` has
+//! those of its files fetched that it names by URL, `reloads` remembers how reloads ended, `page`
+//! draws the operator's live page, `simulation` runs requests in virtual time, `replay` those of
+//! whole logs, with `counting` for other quotas, and `demo` is the small upstream of `weir demo`.
 
 mod applied;
 mod build;
@@ -59,7 +59,7 @@ use crate::reload::{Reason, Watch};
 use crate::telemetry::{self, Metrics, names};
 
 pub use crate::admin::page_paths;
-pub use check::{check, check_and_reach};
+pub use check::{Checked, check, check_and_reach, outline};
 pub use counters::{CounterError, CounterQuery, KeySelector, counters};
 pub use demo::DemoUpstream;
 pub use documents::load_to_serve;
@@ -134,7 +134,7 @@ struct Instance {
     drain: Drain,
     /// The operator's pages are served until everything else has ended.
     admin_drain: Drain,
-    /// The shutdown is announced: `/ready` says no, and everything is served on.
+    /// The shutdown is announced: `/ready` says no, and everything is still served.
     leaving: AtomicBool,
     started_us: i64,
     reloads: Reloads,
@@ -387,8 +387,8 @@ impl App {
         Reloader(Arc::clone(&self.running))
     }
 
-    /// Has `/ready` answer no, so that load balancers send no more requests, and serves on. Returns
-    /// how long the configuration wants to wait for that.
+    /// Has `/ready` answer no, so that load balancers send no more requests, and keeps serving.
+    /// Returns how long the configuration wants to wait for that.
     pub fn announce_shutdown(&self) -> Duration {
         self.running.leaving.store(true, Ordering::SeqCst);
         self.running.current.load().built.shutdown_delay
@@ -399,8 +399,8 @@ impl App {
     /// next, which lets what is under way finish.
     ///
     /// # Errors
-    /// The new process failed, and this one serves on. If that was late, connections that were open
-    /// are closed after their reply.
+    /// The new process failed, and this one keeps serving. If that was late, connections that were
+    /// open are closed after their reply.
     fn hand_over(
         &mut self,
         command_line: &CommandLine,
@@ -426,7 +426,7 @@ impl App {
                 running.admin_drain.start();
                 tracing::info!(
                     pid,
-                    "handed over to a new process: what is under way here may finish"
+                    "handed over to a new process: requests in flight here may finish"
                 );
                 Ok(())
             }
@@ -489,7 +489,7 @@ pub struct Reloader(Arc<Instance>);
 
 impl Reloader {
     /// Reads `path`, builds what it says aside, and swaps it in. If anything is wrong, the old
-    /// configuration serves on.
+    /// configuration stays in use.
     ///
     /// # Errors
     /// All errors; nothing has changed then.

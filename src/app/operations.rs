@@ -1,5 +1,5 @@
 //! The threads of a hand-over that outlive it: one sends what the old process still decides, one
-//! does it in the new process.
+//! carries it out in the new process.
 
 use std::io::{self, BufReader, BufWriter};
 use std::os::unix::net::UnixStream;
@@ -39,7 +39,7 @@ impl Operations {
         })
     }
 
-    /// Does what the old process decides until that ends.
+    /// Carries out what the old process decides, until that process ends.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -66,7 +66,7 @@ impl Operations {
         Ok(Self { ended })
     }
 
-    /// Waits until it ends, for `most` at most.
+    /// Waits until it ends, for at most `most`.
     pub(super) fn join(self, most: Duration) {
         // It only ever says that the thread has ended.
         let _ = self.ended.recv_timeout(most);

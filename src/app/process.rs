@@ -1,4 +1,4 @@
-//! What the system knows of this process: its CPU time, memory, open files and start. Read when
+//! What the system knows about this process: its CPU time, memory, open files and start. Read when
 //! somebody scrapes the metrics, and at no other time. Knows no connection and no request.
 //!
 //! What a system does not report is left out: without `/proc` (macOS), the memory, the number of

@@ -11,10 +11,10 @@ use crate::telemetry::Label as _;
 /// How long the store is asked until it answers: its own deadline is short, and connections are
 /// opened first.
 const STORE_WAIT: Duration = Duration::from_secs(5);
-/// Between two questions.
+/// The time between two questions.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The answer of one thing that was asked.
+/// The result of asking one thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReachResult {
     /// What was asked, as in `upstreams.api: http://10.0.0.1:80`.

@@ -10,7 +10,7 @@ use crate::config::{Changes, ConfigErrors, Effect, ErrorAt};
 use crate::reload::{Reason, ReloadOutcome, ReloadResult, Trigger, TriggerError};
 use crate::telemetry::Label as _;
 
-/// Reloads that `/status` shows, at most.
+/// Maximum number of reloads that `/status` shows.
 const SHOWN_MAX: usize = 10;
 
 /// The reloads of a running proxy.
@@ -26,7 +26,7 @@ pub(super) struct Reloads {
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) at_s: i64,
-    /// What started it; none where the program did that this proxy is a part of.
+    /// What started it; `None` if the program did that embeds this proxy.
     pub(super) reason: Option<Reason>,
     pub(super) ended: ReloadEnd,
 }
@@ -133,7 +133,8 @@ impl Reloads {
 
     /// Makes it possible to ask for reloads.
     pub(super) fn set_trigger(&self, trigger: Trigger) {
-        // One watcher for each process: a second one could only be an embedding program's error.
+        // One watcher for each process: only a bug in an embedding program could start a second
+        // one.
         let _ = self.trigger.set(trigger);
     }
 
@@ -177,10 +178,10 @@ pub(super) fn log(changes: &Changes) {
                 let setting = &change.setting;
                 tracing::warn!(setting, "this setting changed, but is applied only at a restart");
             }
-            _ => tracing::info!(%change, "this reload changes"),
+            _ => tracing::info!(%change, "changed by this reload"),
         }
     }
     if changes.left_off() > 0 {
-        tracing::info!(count = changes.left_off(), "this reload changes more");
+        tracing::info!(count = changes.left_off(), "more was changed by this reload");
     }
 }

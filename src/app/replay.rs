@@ -42,7 +42,7 @@ pub struct ReplayRun {
     pub logs: Logs,
     /// What the requests go through.
     pub candidate: Config,
-    /// What they go through besides, to be compared.
+    /// What they go through as well, for comparison.
     pub against: Option<Config>,
     /// The host of requests whose log does not record it; empty for `localhost`.
     pub host: String,
@@ -66,7 +66,7 @@ pub enum ReplayError {
     Nothing(Box<Summary>),
 }
 
-/// Who watches a replay.
+/// Watches a replay.
 pub trait ReplayObserver {
     /// Called now and then, with the requests that were decided and the bytes that were read.
     fn progress(&mut self, requests: u64, bytes: u64);

@@ -15,7 +15,7 @@ use crate::policy::Policy;
 use crate::proxy::{Account, AdmittedRequest, InvalidRequest, Trial, TrialReply, TrialRequest};
 use crate::telemetry::{Access, Metrics, SettingError};
 
-/// Counters, at most.
+/// Maximum number of counters.
 const KEYS_MAX: usize = 10_000_000;
 
 /// A configuration in virtual time, with its own counters in memory.
@@ -26,7 +26,7 @@ pub struct Simulation {
     start_us: i64,
     built: ConfigBuild,
     under_way: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Those under way by their number, until they end.
+    /// Requests under way by their number, until they end.
     waiting: HashMap<u64, PendingReply>,
     sent: u64,
 }
@@ -106,7 +106,7 @@ impl Simulation {
         self.wait_until(Duration::from_micros(last))
     }
 
-    /// Sends a request now. Its upstream replies `after` it has got it.
+    /// Sends a request now. Its upstream replies this long `after` it got it.
     ///
     /// # Errors
     /// It is not a request that a client could send.

@@ -11,14 +11,14 @@ use crate::clock;
 use crate::engine::{Engine, SaveSummary};
 use crate::telemetry::{Counter, Metrics, names};
 
-/// How often the settings are looked at, at least, so that a reload takes effect.
+/// Maximum time between two looks at the settings, so that a reload takes effect.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two saves passes this many times the CPU time that the last one took, at least: saving
-/// takes at most a tenth of one core.
+/// The pause between two saves is at least this many times the CPU time that the last one took:
+/// saving takes at most a tenth of one core.
 const REST: u32 = 9;
-/// While saving fails, it is tried this often, at least.
+/// While saving fails, it is tried at least this often.
 const RETRY_EVERY: Duration = Duration::from_secs(5);
-/// While saving fails, this often it is logged.
+/// While saving fails, how often that is logged.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Saves until it is ended or dropped.
@@ -66,7 +66,7 @@ impl Snapshots {
     }
 }
 
-/// Saves the counters of an engine that is used no more, and leaves the file to others.
+/// Saves the counters of an engine that is no longer used, and leaves the file to others.
 pub(super) fn save_last(engine: &Engine) {
     match engine.save() {
         Ok(Some(SaveSummary { counters, bytes, .. })) => {

@@ -55,7 +55,8 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// The same, for as long as the answer lives; `None` if nobody accepts on it any more.
+    /// The socket to pass on, open for as long as the answer lives; `None` if nobody accepts on it
+    /// any more.
     fn held(&self) -> Option<PassedSocket> {
         let Self { role, configured, .. } = *self;
         Some(PassedSocket { role, configured, socket: self.socket.upgrade()? })
@@ -82,7 +83,7 @@ impl InheritedSockets {
     /// What the environment says that this process was started with.
     ///
     /// # Errors
-    /// A descriptor that it names is not open, or is no listening socket.
+    /// A descriptor that it names is not open, or is not a listening socket.
     pub fn from_environment() -> io::Result<Self> {
         if let Ok(handed_over) = std::env::var(HANDED_OVER)
             && let Some((parent, rest)) = handed_over.split_once(' ')
@@ -221,7 +222,7 @@ pub(super) fn handles(
     clients.chain(operators).map(handle).collect()
 }
 
-/// Makes a listening socket ours.
+/// Takes over a listening socket.
 fn listening(number: RawFd) -> io::Result<TcpListener> {
     let socket = TcpListener::from(adopt(number)?);
     match socket2::SockRef::from(&socket).is_listener() {
@@ -230,7 +231,7 @@ fn listening(number: RawFd) -> io::Result<TcpListener> {
     }
 }
 
-/// Makes an open descriptor ours. The next process that is started does not get it.
+/// Takes over an open descriptor. The next process that is started does not get it.
 fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     if number < ACTIVATED_FIRST {
         return Err(io::Error::other(format!(

@@ -203,7 +203,7 @@ fn the_errors_of_all_modules_and_of_a_guest_are_reported_at_once() {
     assert!(app.shutdown());
 }
 
-/// Also for programs that embed Weir and call `apply` themselves.
+/// This holds for programs that embed Weir and call `apply` themselves, too.
 #[test]
 fn changes_of_a_reload_apply_at_once_and_its_time_is_shown() {
     use arc_swap::access::Access as _;

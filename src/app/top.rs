@@ -8,7 +8,7 @@ use crate::clock;
 use crate::insight::{TopKey, TopOfLimit};
 use crate::limit::KeyDigest;
 
-/// The keys that have most, by limit, as JSON.
+/// The keys that use most, by limit, as JSON.
 pub(super) fn top(running: &Instance, query: &TopQuery) -> String {
     let show_keys = running.current.load().built.insight.show_keys;
     let top = running.insight.top(clock::monotonic(), query.limit.as_deref(), query.count);

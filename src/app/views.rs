@@ -77,12 +77,12 @@ impl Views for Pages {
                     .iter()
                     .map(|(node, cause)| format!("{node} ({})", cause.label()))
                     .collect();
-                Ok(format!("ready, and degraded: Redis shards fail: {}", shards.join(", ")))
+                Ok(format!("ready, but degraded: Redis shards are failing: {}", shards.join(", ")))
             }
             Err(error) if applied.store_is_needed => Err(error.to_string()),
-            Err(error) => {
-                Ok(format!("ready, and degraded: {error}; no route denies requests for that"))
-            }
+            Err(error) => Ok(format!(
+                "ready, but degraded: {error}; no route denies requests because of that"
+            )),
         }
     }
 

@@ -188,7 +188,7 @@ async fn all(serving: &mut JoinSet<()>) {
     wire::wait_for_read_on().await;
 }
 
-/// The least time for settling, also where connections have used up the grace period.
+/// Minimum time for settling, even where connections have used up the grace period.
 const SETTLE_MIN: Duration = Duration::from_millis(500);
 /// Time for connections that are cut to release what they hold.
 const CUT_MAX: Duration = Duration::from_millis(500);

@@ -1,20 +1,21 @@
-//! `weir check`: reports all errors of a configuration, warns of what is allowed but probably not
-//! meant, and says what a change would mean.
+//! `weir check`: reports all errors of a configuration, warns of what is allowed but probably
+//! unintended, and says what a change would mean.
 //!
 //! Errors and warnings go to standard error, results to standard output, with `--json` all of it
 //! to standard output. Warnings don't change the exit code, except with `--strict`.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 
 use super::{CONFIG_DEFAULT, EXIT_CONFIG, wrong_config};
-use crate::app::{self, ReachResult};
+use crate::app::{self, Checked, ReachResult};
 use crate::cli::print::{errln, outln};
-use crate::config::{Changes, Config, ConfigErrors, Outline, Warning};
+use crate::config::{Changes, Config, ConfigErrors, OF_POLICY, Warning};
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
@@ -32,11 +33,31 @@ pub(super) struct Check {
     #[arg(long)]
     strict: bool,
     /// Leave out warnings of this kind, the name in brackets after each; may be repeated
-    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Warning::names()), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = Kinds, hide_possible_values = true)]
     allow: Vec<String>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// Reads the name of a kind of warnings. Those of policies are not known before they are built.
+#[derive(Clone, Debug)]
+struct Kinds;
+
+impl TypedValueParser for Kinds {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        match value.to_str().filter(|name| name.starts_with(OF_POLICY)) {
+            Some(name) => Ok(name.to_owned()),
+            None => PossibleValuesParser::new(Warning::names()).parse_ref(command, argument, value),
+        }
+    }
 }
 
 /// What was found in a configuration without errors.
@@ -67,14 +88,10 @@ impl Check {
     fn check(&self) -> Result<CheckReport, ConfigErrors> {
         let config = app::load(&self.config)?;
         let before = self.against.as_deref().map(Config::load).transpose()?;
-        let change = |before: Config, after: &Outline| Changes::between(&before.outline, after);
-        let changes = before.map(|before| change(before, &config.outline));
-        let (mut warnings, reached) = if self.connect {
-            app::check_and_reach(config)?
-        } else {
-            (app::check(config)?, Vec::new())
-        };
-        warnings.retain(|warning| !self.allow.iter().any(|kind| kind == warning.name));
+        let checked = if self.connect { app::check_and_reach(config) } else { app::check(config) };
+        let Checked { mut warnings, outline, reached } = checked?;
+        let changes = before.map(|before| Changes::between(&app::outline(before), &outline));
+        warnings.retain(|warning| !self.allow.iter().any(|kind| *kind == warning.name));
         Ok(CheckReport { warnings, changes, reached })
     }
 

@@ -16,7 +16,7 @@ use crate::plan::{Enforcement, LimitOutcome};
 use crate::policy::Verdict;
 use crate::proxy::{LimitAccount, TrialReply, TrialRequest};
 
-/// The first requests of `--times` that are shown, beside those where the verdict changes, and the
+/// The first requests of `--times` that are shown, besides those where the verdict changes, and the
 /// last.
 const SHOWN_MAX: u32 = 5;
 /// The most requests that `--times` sends.
@@ -40,7 +40,7 @@ pub(super) struct Explain {
     /// The request's body
     #[arg(long)]
     body: Option<String>,
-    /// Send it so many times at one moment; shown are the first few, each at which the verdict
+    /// Send it this many times at one moment; the first few are shown, each at which the verdict
     /// changes, and the last
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=TIMES_MAX))]
     times: u32,

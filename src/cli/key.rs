@@ -33,11 +33,11 @@ pub(super) struct KeyArgs {
     /// The limit's name
     #[arg(long)]
     limit: String,
-    /// The key, as the policy answers it: an address for client-ip, the rendered template where
+    /// The key, as the policy returns it: an address for client-ip, the rendered template where
     /// there is one
     #[arg(long, allow_hyphen_values = true, required_unless_present = "digest")]
     key: Option<String>,
-    /// The tag, for a policy that answers one
+    /// The tag, for a policy that returns one
     #[arg(long, allow_hyphen_values = true)]
     tag: Option<String>,
     /// Instead of key and tag: the digest that /explain, /top and the access log show
@@ -161,7 +161,7 @@ fn described(answer: &str, command: &str) -> Result<String, CounterError> {
         let part = |name: &str| counter.get(name).and_then(Value::as_str).unwrap_or("?");
         text.push_str(&format!("  {verb}{}: {}\n", part("algorithm"), part("state")));
         let lives = match counter.get("expires_s").and_then(Value::as_f64) {
-            Some(seconds) => format!("forgotten in {seconds:.3} s if nothing more comes"),
+            Some(seconds) => format!("forgotten in {seconds:.3} s unless more comes"),
             None => "never forgotten".to_owned(),
         };
         text.push_str(&format!("    shape {}, {lives}\n", part("shape")));

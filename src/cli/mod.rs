@@ -1,10 +1,10 @@
 //! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`, `weir replay`,
 //! `weir top`, `weir policy`. `request` reads a request from the command line, `words` puts
-//! decisions into text, and `shell` quotes what is to be pasted.
+//! decisions into text, and `shell` quotes what people paste.
 //!
-//! Exit codes: 0 success, 1 it could not start or not finish, 2 the command line was wrong, 78 the
-//! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell an error,
-//! which a restart can't fix, from a failure.
+//! Exit codes: 0 success, 1 it could not start or finish, 2 the command line was wrong, 78 the
+//! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell such an
+//! error, which a restart can't fix, from a failure.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ enum Command {
     Replay(replay::Replay),
     /// Show the keys that use most and that are refused most, refreshed each second
     Top(top::Top),
-    /// Write, build, test and look into policies of your own
+    /// Write, build, test and inspect policies of your own
     #[command(subcommand)]
     Policy(policy::Policy),
     /// Print all settings of proxy.toml, with their ranges and defaults, in Markdown
@@ -170,7 +170,7 @@ impl Run {
         };
         let config = match config {
             Ok(config) => config,
-            // Without a file, what is wrong stands on the command line.
+            // Without a file, what is wrong is on the command line.
             Err(errors) if watch.is_none() => return wrong_file(&errors),
             Err(errors) => return wrong_config(&errors),
         };

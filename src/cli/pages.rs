@@ -12,9 +12,9 @@ use crate::config::{self, Config};
 
 /// The time limit on a request and its answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Bytes of an answer, at most.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Bytes that are read at once, at most.
+/// Maximum number of bytes that are read at once.
 const PART_BYTES: usize = 64 << 10;
 
 /// Where the pages are.

@@ -31,19 +31,19 @@ pub(super) struct Replay {
     /// The configuration that the requests go through
     #[arg(long, default_value = CONFIG_DEFAULT)]
     config: PathBuf,
-    /// Also say what changes beside this configuration
+    /// Also say what changes compared with this configuration
     #[arg(long, value_name = "OTHER")]
     against: Option<PathBuf>,
     #[arg(long, value_parser = format, conflicts_with = "pattern", help = format_help())]
     format: Option<Format>,
-    /// The logs' lines in the way of nginx's log_format, as in '$remote_addr - $remote_user
-    /// [$time_local] "$request" $status $bytes'
+    /// The format of the logs' lines, written like nginx's log_format, as in '$remote_addr -
+    /// $remote_user [$time_local] "$request" $status $bytes'
     #[arg(long)]
     pattern: Option<String>,
     /// The host of requests whose log does not record it [default: localhost]
     #[arg(long, default_value = "", hide_default_value = true)]
     host: String,
-    /// Suggest for each limit the smallest quota at which so many percent of its keys are never
+    /// Suggest for each limit the smallest quota at which this many percent of its keys are never
     /// refused
     #[arg(long, default_value_t = 99.0, value_parser = percent)]
     percent: f64,
@@ -64,7 +64,7 @@ pub(super) struct Replay {
 }
 
 fn format_help() -> String {
-    format!("The logs' format, one of {} [default: as their first lines look]", names())
+    format!("The logs' format, one of {} [default: recognised by their first lines]", names())
 }
 
 fn names() -> String {

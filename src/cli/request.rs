@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::proxy::TrialRequest;
 
-/// The client of a request that names none: of a block that is reserved for examples (RFC 5737).
+/// The client of a request that names none, from a block that is reserved for examples (RFC 5737).
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));
 /// What a request looks like.
 const EXPECTED: &str = "a method, a path, header fields and an address, such as \
@@ -16,7 +16,7 @@ pub(super) fn parse(line: &str) -> Result<TrialRequest, String> {
     let wrong = |what: &str| format!("found {what} in {line:?}, expected {EXPECTED}");
     let mut words = line.split_whitespace().peekable();
     let method = words.next().ok_or_else(|| wrong("nothing"))?.to_owned();
-    // What else may stand there is answered, if only with 400.
+    // Anything else that may be there is answered, if only with 400.
     let is_target = |target: &&str| {
         target.starts_with('/') || *target == "*" || target.contains("://") || method == "CONNECT"
     };

@@ -26,7 +26,7 @@ pub(super) fn request(request: &TrialRequest) -> String {
     format!("{} {} from {}", request.method, request.target, request.from)
 }
 
-/// Texts of the outside, on one line.
+/// A text from outside, on one line.
 pub(super) fn quoted(text: &str) -> String {
     format!("{text:?}")
 }

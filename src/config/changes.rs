@@ -20,6 +20,7 @@ use toml::de::DeTable;
 
 use super::{Config, setting};
 use crate::plan::Algorithm;
+use crate::policy::DeclaredLimit;
 use crate::reload::Watch;
 use crate::telemetry::{Label as _, labels};
 use crate::{engine, limit};
@@ -28,9 +29,9 @@ use tree::Tree;
 
 /// Separates this use of the digests from any other.
 const NUMBER_CONTEXT: &[u8] = b"weir 2026 number of a configuration, version 1";
-/// Changes that are shown, at most; the rest is counted.
+/// Maximum number of changes that are shown; the rest is counted.
 pub const CHANGES_SHOWN_MAX: usize = 32;
-/// Characters of a setting's path, and of a value, that are shown, at most.
+/// Maximum number of characters shown of a setting's path, and of a value.
 const SETTING_CHARS_MAX: usize = 200;
 const VALUE_CHARS_MAX: usize = 60;
 
@@ -56,11 +57,11 @@ struct CounterIdentity {
 labels! {
     /// What a change means besides the setting itself, mostly for counters.
     pub enum Effect {
-        /// Counters that exist keep their counts.
+        /// Existing counters keep their counts.
         Kept = "kept",
-        /// Counts so far are forgotten here: counters begin anew.
+        /// Counts so far are forgotten here: counters start again.
         Fresh = "fresh",
-        /// All counters of all limits begin anew.
+        /// All counters of all limits start again.
         AllFresh = "all_fresh",
         /// No request is charged to these counters any more. They expire.
         Left = "left",
@@ -101,8 +102,8 @@ pub struct Changes {
 }
 
 impl Outline {
-    /// `root` is the file that `config` was read from, `files` are the settings that name files,
-    /// with what was read there.
+    /// The outline of a configuration. `root` is the file that `config` was read from, `files` are
+    /// the settings that name files, with what was read there.
     pub(super) fn new(root: &DeTable<'_>, config: &Config, files: Vec<(String, Watch)>) -> Self {
         let routes = config.routes.iter();
         let counting = CounterIdentity {
@@ -128,6 +129,14 @@ impl Outline {
 }
 
 impl Outline {
+    /// Adds what a policy says of its limits. Without it, only what has the form of the SDK's
+    /// limits is known to be one.
+    pub fn declare(&mut self, policy: &str, limits: &[DeclaredLimit]) {
+        if let Some(outline) = self.policies.get_mut(policy) {
+            outline.declared = limits.into();
+        }
+    }
+
     /// A number of 48 bits, which a metric holds exactly, for what all proxies of a fleet should
     /// have in common: `[policies]`, `[[routes]]` and `[store]`, with the files that they name.
     /// Addresses and certificates may differ. It depends on `key_secret`, where there is one.
@@ -187,7 +196,7 @@ impl CounterIdentity {
         self.limiter.lease != before.limiter.lease || self.scripts != before.scripts
     }
 
-    /// What the counters of a limit become that counted with `old` and now counts with `new`.
+    /// What becomes of the counters of a limit that counted with `old` and now counts with `new`.
     fn effect(&self, new: &Algorithm, before: &Self, old: &Algorithm) -> Effect {
         let shape = |counting: &Self, algorithm: &Algorithm| {
             let script = counting.scripts.get(algorithm.name()).map_or("", |text| text);
@@ -237,7 +246,7 @@ impl Change {
         Self { setting: shortened(setting, SETTING_CHARS_MAX), what: what.into(), effect }
     }
 
-    /// Whether a person should know of it even where only warnings are logged: counts are
+    /// Whether a person should know about it even where only warnings are logged: counts are
     /// forgotten, or something is not applied.
     #[must_use]
     pub fn is_warning(&self) -> bool {
@@ -320,7 +329,7 @@ impl fmt::Display for Changes {
     }
 }
 
-/// What a setting is that only one of two configurations has, or that both have and that differs.
+/// What is said about a setting that only one of two configurations has, or that differs.
 const ADDED: &str = "added";
 const REMOVED: &str = "removed";
 const CHANGED: &str = "changed";
@@ -334,7 +343,7 @@ fn both<'a, V>(
     names.into_iter().map(|name| (name.as_str(), before.get(name), after.get(name)))
 }
 
-/// One line of at most so many characters.
+/// One line of at most this many characters.
 fn shortened(text: &str, chars_max: usize) -> String {
     let mut short: String =
         text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();

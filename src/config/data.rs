@@ -1,5 +1,5 @@
 //! Files of data: `config_files = { assign = "customers.toml" }` makes a file's content a member of
-//! a policy's configuration, as if it stood there.
+//! a policy's configuration, as if it were written there.
 //!
 //! They are TOML, or JSON where the name ends in `.json`. Some are fetched by URL. Errors in
 //! them, including those that a guest reports, are shown with that file and its line.
@@ -15,7 +15,7 @@ use super::source::Data;
 use super::{drop_flat, syntax_errors};
 use crate::telemetry::SettingError;
 
-/// One file, at most: some 180,000 customers.
+/// Maximum size of one file, in bytes: some 180,000 customers.
 pub(super) const DATA_BYTES_MAX: u64 = 16 << 20;
 
 /// The members that are in files of their own; `None` where one of them could not be read, which is
@@ -35,7 +35,7 @@ pub(super) fn files(
     let read = |(member, item): (String, Item<'_>)| {
         if inline.is_some_and(|inline| inline.get(&member).is_some()) {
             item.found_key(
-                format!("a file for `{member}`, which stands in `config` too"),
+                format!("a file for `{member}`, which is in `config` too"),
                 "one of the two",
                 None,
             );

@@ -33,7 +33,7 @@ pub(super) fn document<'a>(
             format!("the file of {}", other.setting),
             "a file of its own for each document that is fetched",
             Some(format!(
-                "to use the same document here, name its file alone: `{member} = \"...\"`"
+                "to use the same document here, name only its file: `{member} = \"...\"`"
             )),
         );
         return None;

@@ -13,10 +13,10 @@ use crate::proxy::{
     Cors, Extras, HeaderRules, RefusalPage, Respond, Rewrite, SecretField, Upgrade,
 };
 
-/// Pages of one list, and statuses of one page, at most.
+/// Maximum number of pages in one list, and of statuses of one page.
 const PAGES_MAX: usize = 64;
 const STATUSES_MAX: usize = 64;
-/// Bytes of an answer in a file of its own, at most.
+/// Maximum size of an answer in a file of its own, in bytes.
 const BODY_FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn extras(table: &mut Table<'_>) -> Extras {

@@ -12,9 +12,9 @@ use crate::engine::Secret;
 use crate::reload::Watch;
 use weir_tls::{PEM_BYTES_MAX, Pem};
 
-/// `proxy.toml` itself, at most.
+/// Maximum size of `proxy.toml` itself, in bytes.
 pub(super) const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// A secret's file, at most.
+/// Maximum size of a secret's file, in bytes.
 const SECRET_BYTES_MAX: u64 = 4 << 10;
 
 /// Reads a whole file. The error is the reason why not, in one sentence.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::reader::join;
 use super::source::Span;
 
-/// Levels, at most: as many as serde_json reads.
+/// Maximum nesting depth: that of serde_json.
 const DEPTH_MAX: usize = 128;
 
 /// The positions of all settings below `above`, which is the whole text.
@@ -108,7 +108,7 @@ impl Walk<'_> {
         (self.at > start).then_some(())
     }
 
-    /// The next byte that is no space.
+    /// The next byte that is not a space.
     fn next(&mut self) -> Option<u8> {
         while self.byte()?.is_ascii_whitespace() {
             self.at += 1;

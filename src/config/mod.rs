@@ -33,6 +33,7 @@ mod tls;
 mod units;
 mod upstreams;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,6 +45,7 @@ use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
 use crate::proxy::{Extras, FieldStyle, Inspect, Respond};
 use crate::reload::Watch;
+pub use crate::telemetry::OF_POLICY;
 use crate::telemetry::{Label as _, Lint, LintKind, SettingError};
 use crate::{admin, engine, insight, limit, listen, policy, proxy, telemetry, upstream};
 use reader::{Finding, GivenFiles, Item, Mark, Notes, Table};
@@ -54,11 +56,11 @@ pub use requests::{Entry, Expectation, Requests, ScheduledReply, policy_alone};
 pub use server::ADMIN_DEFAULT;
 pub use settings::reference;
 
-/// How often a configuration is read, at most, because its files changed meanwhile.
+/// Maximum number of times that a configuration is read because its files changed meanwhile.
 const READS_MAX: usize = 5;
 /// The only TOML error after which the tree still holds everything else.
 const DUPLICATE: &str = "duplicate key";
-/// The most upstreams, and the most policies.
+/// Maximum number of upstreams, and of policies.
 const NAMED_MAX: usize = 1_024;
 
 /// A configuration without errors, as far as this module can tell.
@@ -68,7 +70,7 @@ pub struct Config {
     pub listeners: Vec<listen::Settings>,
     /// `[server]`: worker threads.
     pub workers: usize,
-    /// `[server]`: how long to serve on once the shutdown is announced.
+    /// `[server]`: how long to keep serving once the shutdown is announced.
     pub shutdown_delay: Duration,
     /// `[server]`: time to finish what is under way.
     pub shutdown_grace: Duration,
@@ -103,7 +105,7 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What to watch: the file itself and every file that it names, with what was read there.
     pub watched: Vec<Watch>,
-    /// What is allowed but probably not meant: say, a policy that no route names.
+    /// What is allowed but probably unintended: say, a policy that no route names.
     pub warnings: Vec<Warning>,
     /// The position of each setting.
     pub source: Arc<Source>,
@@ -138,7 +140,7 @@ pub struct Route {
     pub scope_is_route: bool,
     /// `ratelimit_fields`.
     pub fields: FieldStyle,
-    /// Bytes of a request's body, at most.
+    /// Maximum size of a request's body, in bytes.
     pub body_bytes_max: u64,
     /// How far bodies are read for a policy that asks for facts of them.
     pub inspect: Inspect,
@@ -197,12 +199,13 @@ pub struct ConfigErrors {
     /// The text for people: each error with file, line, the text marked, what was expected, and
     /// the nearest known key.
     pub text: String,
-    /// The same one by one, without the text that is marked, in the same order. As many as are
+    /// The errors one by one, without the text that is marked, in the same order. As many as are
     /// shown.
     pub each: Vec<ErrorAt>,
     /// The files that were read: the watcher goes on watching them.
     pub watched: Vec<Watch>,
-    /// They may pass without a change of the configuration: a document could not be fetched.
+    /// Whether the errors may go away without a change of the configuration: a document could not
+    /// be fetched.
     pub may_pass: bool,
     rest: Option<Box<PartialConfig>>,
 }
@@ -226,12 +229,12 @@ struct PartialConfig {
     findings: Vec<Finding>,
 }
 
-/// What is allowed but probably not meant. Shown as one line for the log: `file:line:column`, what
+/// What is allowed but probably unintended. Shown as one line for the log: `file:line:column`, what
 /// is suspicious, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// Its kind, as `weir check --allow` takes it.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// `file:line:column`, or only the file.
     pub place: String,
     /// What is suspicious.
@@ -243,7 +246,8 @@ pub struct Warning {
 }
 
 impl Warning {
-    /// The names of all kinds.
+    /// The names of all kinds but those that only a policy knows, which begin with
+    /// [`OF_POLICY`].
     pub fn names() -> impl Iterator<Item = &'static str> {
         LintKind::ALL.iter().map(|kind| kind.label())
     }
@@ -279,7 +283,7 @@ impl ConfigErrors {
         rest.map(|rest| rest.config.policy_runtime.clone()).unwrap_or_default()
     }
 
-    /// Documents that are to be fetched, and whose files are not there yet.
+    /// Documents to fetch whose files are not there yet.
     #[must_use]
     pub fn unfetched(&self) -> Vec<crate::fetch::Settings> {
         let all = self.rest.iter().flat_map(|rest| &rest.config.documents);
@@ -287,7 +291,7 @@ impl ConfigErrors {
     }
 
     /// Adds the errors that `look` finds in what could be read, so that all are reported at once.
-    /// `look` gets whether the routes can be checked: with a default in place of a mistaken path,
+    /// `look` gets whether the routes can be checked: with a default in place of an invalid path,
     /// two routes might seem to conflict.
     #[must_use]
     pub fn and_those_of(mut self, look: impl FnOnce(Config, bool) -> Vec<SettingError>) -> Self {
@@ -300,7 +304,7 @@ impl ConfigErrors {
             !findings.iter().any(|finding| finding.error.setting.starts_with("routes"));
         let more = look(config, routes_stand);
         if more.is_empty() {
-            // With what was said of them as a whole.
+            // With what was said about them as a whole.
             return self;
         }
         for error in more {

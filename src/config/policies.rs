@@ -72,7 +72,7 @@ pub(super) fn settings(
         None => Some(Value::Object(Map::new())),
     };
     let files = data::files(notes, &name, &format!("{path}.config"), table, config.as_ref());
-    // Without what could not be read, the policy would report errors that are none.
+    // Without what could not be read, the policy would report errors that are not errors.
     let config_json = whole(config?, files?).to_string().into();
     Some(policy::Settings {
         name,
@@ -103,7 +103,7 @@ fn measured(table: &mut Table<'_>) -> MeasuredNames {
     measured
 }
 
-/// A name as the contract has them.
+/// The name of a label or amount, if the contract allows it.
 fn name_of_label(text: &str) -> Option<String> {
     let plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
@@ -132,7 +132,7 @@ fn module(notes: &Notes, table: &mut Table<'_>, caps: &Caps) -> Option<Module> {
             Some(Module::File { path, bytes: Arc::from(bytes) })
         }
         (None, None) => {
-            table.missing("use", "`use = \"client-ip\"` for a policy that ships, or `wasm = \"my_policy.wasm\"` for a file");
+            table.missing("use", "`use = \"client-ip\"` for a built-in policy, or `wasm = \"my_policy.wasm\"` for a file");
             None
         }
         (Some(_), Some(file)) => {

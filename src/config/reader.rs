@@ -16,9 +16,9 @@ use super::source::Data;
 use crate::reload::Watch;
 use crate::telemetry::SettingError;
 
-/// Characters of a found text that a message repeats, at most.
+/// Maximum number of characters that a message repeats of a text that was found.
 const FOUND_CHARS_MAX: usize = 60;
-/// Known keys or names that a message lists, at most.
+/// Maximum number of known keys or names that a message lists.
 const LISTED_MAX: usize = 16;
 
 /// An error, and how to show it.

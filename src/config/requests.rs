@@ -17,21 +17,21 @@ use crate::proxy::{BodyEnding, TrialReply, TrialRequest, Verdict};
 use crate::reload::Watch;
 use crate::telemetry::Label as _;
 
-/// Entries of a file, at most.
+/// Maximum number of entries of a file.
 const ENTRIES_MAX: usize = 10_000;
-/// Requests of one entry, at most.
+/// The number of requests of one entry.
 const TIMES: RangeInclusive<u64> = 1..=1_000_000;
-/// Members of one table of an entry, at most.
+/// Maximum number of members of one table of an entry.
 const MEMBERS_MAX: usize = 64;
 /// The latest time of a request.
 const AT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400 * 3_660);
-/// How long a request takes, at most.
+/// How long a request may take.
 const AFTER: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400 * 400);
 /// The amounts of limits.
 const UNITS: RangeInclusive<u64> = 0..=1 << 53;
 /// 2026-01-01T00:00:00Z, a Thursday.
 const START_US: i64 = 1_767_225_600_000_000;
-/// The client of requests that name none: of a block that is reserved for examples (RFC 5737).
+/// The client of requests that name none, from a block that is reserved for examples (RFC 5737).
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1));
 /// The policy's name where its module has none that can be one.
 const POLICY: &str = "policy";
@@ -56,7 +56,7 @@ pub struct Requests {
 /// One `[[requests]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Since the start.
+    /// The time since the start.
     pub at: Duration,
     /// The request.
     pub request: TrialRequest,
@@ -73,7 +73,7 @@ pub struct Entry {
 pub struct ScheduledReply {
     /// The reply.
     pub reply: TrialReply,
-    /// After the request was sent.
+    /// The time from the request to the reply.
     pub after: Duration,
 }
 
@@ -115,7 +115,8 @@ impl Requests {
         Self::load_with(path, None)
     }
 
-    /// The same, but where a setting names the first of these files, the second is read.
+    /// Like [`load`](Self::load), but where a setting names the first of these files, the second is
+    /// read.
     ///
     /// # Errors
     /// All errors at once.

@@ -11,7 +11,7 @@ use crate::engine::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, is_script_name};
 use crate::limit;
 use crate::reload::Watch;
 
-/// Names in the folder, at most: more are an error, as where a whole disk is named.
+/// Maximum number of names in the folder: more are an error, as where a whole disk is named.
 const ENTRIES_MAX: usize = 10_000;
 
 /// The folder's `.lua` files, in the order of their names. Hidden ones are skipped: editors make

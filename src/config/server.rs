@@ -22,17 +22,17 @@ use crate::wire::Rate;
 use crate::{insight, listen, plan, policy, proxy, telemetry};
 use weir_tls::Identity;
 
-/// Certificates of one listener, at most.
+/// Maximum number of certificates of one listener.
 const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 /// The default address of the operator's pages.
 pub const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
-/// Bytes of the name of a host (RFC 1035), and of a header field in an access line, at most.
+/// Maximum size of a host's name (RFC 1035), and of a header field in an access line, in bytes.
 const HOST_BYTES_MAX: usize = 253;
 const ACCESS_HEADER_BYTES_MAX: usize = 64;
 
-/// Where it is not written, one client address may have this part of `connections`, and at least so
-/// many.
+/// If the setting is missing, one client address may have one in this many of `connections`, and at
+/// least so many.
 const ADDRESS_PART: usize = 10;
 const ADDRESS_CONNECTIONS_MIN: usize = 100;
 
@@ -138,8 +138,8 @@ fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertifi
     }
     if let (None, Some(required)) = (&ca, &required) {
         required.found_key(
-            "no `client_ca` beside it",
-            "`client_ca` with the authorities that clients' certificates come from",
+            "no `client_ca` with it",
+            "`client_ca` with the authorities that issue clients' certificates",
             None,
         );
         return None;
@@ -299,7 +299,7 @@ fn admin_host(item: &Item<'_>) -> Option<String> {
     })
 }
 
-/// `show_keys` is that of `[admin]`.
+/// Reads `[log]`. `show_keys` is that of `[admin]`.
 pub(super) fn log(root: &mut Table<'_>, show_keys: bool) -> telemetry::Settings {
     let mut table = root.section("log");
     let mut settings = telemetry::Settings {

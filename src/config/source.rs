@@ -4,7 +4,7 @@
 //! Keeps the file's text for errors that show later (those of other modules and of guests), with
 //! anything that looks like a secret replaced by stars. Also keeps the texts of the data files that
 //! it names; each is the value of one setting. Their keys and values may be customers' keys, and
-//! one of them may stand where its digest belongs. So nothing of such a file is shown but its
+//! one of them may be where its digest belongs. So nothing of such a file is shown but its
 //! structure. Knows no section's meaning.
 
 use std::collections::HashMap;
@@ -19,13 +19,13 @@ use toml::de::{DeTable, DeValue};
 use super::reader::{Finding, Mark, join};
 use super::{ConfigErrors, Difference, ErrorAt, Source, Warning, drop_flat, json};
 use crate::reload::Watch;
-use crate::telemetry::{Label as _, Lint, SettingError};
+use crate::telemetry::{Lint, SettingError};
 
-/// Errors that are shown, at most; the rest is counted.
+/// Maximum number of errors that are shown; the rest is counted.
 const SHOWN_MAX: usize = 50;
-/// Characters of one part of a message, at most: a guest's message may be long.
+/// Maximum length of one part of a message, in characters: a guest's message may be long.
 const MESSAGE_CHARS_MAX: usize = 300;
-/// Bytes of a setting's path that are looked up, at most: a guest may send any path.
+/// Maximum size of a setting's path that is looked up, in bytes: a guest may send any path.
 const SETTING_BYTES_MAX: usize = 1_024;
 /// Levels of tables and arrays that are indexed. Deeper settings are marked at their parent.
 const DEPTH_MAX: usize = 64;
@@ -111,7 +111,7 @@ impl Source {
         self
     }
 
-    /// The same, where the settings of the file are also known under `section`.
+    /// A file whose settings are also known under `section`.
     pub(super) fn under(path: &Path, text: &str, root: &DeTable<'_>, section: &str) -> Self {
         let mut source = Self::new(path, text, root);
         index(&mut source.page.spans, section, root, 0);
@@ -199,7 +199,7 @@ impl Source {
     pub fn warn(&self, lint: &Lint) -> Warning {
         let (_, page) = self.page_of(&lint.setting);
         Warning {
-            name: lint.kind.label(),
+            name: lint.name.clone(),
             place: page.line_of(&lint.setting, lint.in_key),
             text: plain(&lint.text),
             remedy: lint.remedy.as_deref().map(plain),
@@ -215,7 +215,7 @@ impl Source {
 }
 
 impl Page {
-    /// `above` is the setting whose value is the whole text.
+    /// Indexes a text. `above` is the setting whose value is the whole text.
     fn new(name: &str, text: &str, above: &str, root: &DeTable<'_>) -> Self {
         let mut spans = HashMap::new();
         index(&mut spans, above, root, 0);
@@ -338,7 +338,7 @@ impl Page {
     /// A lint's sentence, with its setting and those beside it marked.
     fn render_lint(&self, lint: &Lint) -> String {
         let level = Level::WARNING;
-        let title = format!("{} [{}]", plain(&lint.text), lint.kind.label());
+        let title = format!("{} [{}]", plain(&lint.text), lint.name);
         let span = self.nearest_span(&lint.setting);
         let place = span.map(|span| if lint.in_key { &span.key } else { &span.value });
         let mut group = match place {
@@ -416,8 +416,8 @@ fn structure(text: &str) -> String {
 }
 
 impl Finding {
-    /// The same, named by a setting above it, and without texts that may be from the file: what is
-    /// quoted, and single words.
+    /// The same finding, named by a setting above it, and without texts that may be from the file:
+    /// what is quoted, and single words.
     fn below(mut self, setting: String) -> Self {
         let found = &self.error.found;
         let end = found.find(['"', '\'', '`']).unwrap_or(found.len());
@@ -446,7 +446,7 @@ impl Finding {
         (title, expected)
     }
 
-    /// All in one line.
+    /// The finding as one sentence.
     fn sentence(&self) -> String {
         let (title, expected) = self.parts();
         if expected.is_empty() { title } else { format!("{title}, {expected}") }

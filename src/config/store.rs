@@ -31,7 +31,8 @@ pub(super) fn has_open_digests(engine: &engine::Settings, limiter: &limit::Setti
     matches!(engine, engine::Settings::Redis(_)) && limiter.key_secret.is_none()
 }
 
-/// `waiting_max` is read from `[server.limits]`, where the other bounds of a worker are.
+/// Reads `[store]`. `waiting_max` is read from `[server.limits]`, where the other bounds of a
+/// worker are.
 pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> Store {
     let mut table = root.section("store");
     let kind = table.read(&store::ENGINE);
@@ -80,12 +81,12 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     }
 }
 
-/// Its folder must exist. The file itself appears when counters are first saved.
+/// Reads `snapshot`. Its folder must exist. The file itself appears when counters are first saved.
 fn snapshot(notes: &Notes, table: &mut Table<'_>) -> Option<SnapshotSettings> {
     let expected = embedded::SNAPSHOT.expected();
     let path = table.item(&embedded::SNAPSHOT).and_then(|item| {
         let path = notes.folder.join(item.text(expected)?);
-        // A file beside a configuration that is named without a folder has none, either.
+        // A file next to a configuration that is named without a folder has none, either.
         let here = |folder: &Path| folder.as_os_str().is_empty() || folder.is_dir();
         let folder = path.parent().is_some_and(here);
         if path.file_name().is_none() || path.is_dir() || !folder {
@@ -152,7 +153,8 @@ fn sentinel(table: &mut Table<'_>, mode: RedisMode, used: bool) -> Option<Sentin
     Some(SentinelSettings { master: master.unwrap_or_default(), username, password })
 }
 
-/// The keys are addresses, and not finished as a table of known keys would be.
+/// Reads `addresses`. Its keys are addresses, so it is not finished as a table of known keys would
+/// be.
 fn addresses(table: &mut Table<'_>) -> BTreeMap<String, String> {
     let mut addresses = BTreeMap::new();
     let Some(written) = table.item(&rows::ADDRESSES).and_then(|item| item.table()) else {

@@ -18,7 +18,7 @@ use crate::wire::{Body, BodyError, Request};
 
 const EXPECTED: &str = "a URL such as \"https://id.example.org/jwks.json\"";
 const EXPECTED_TLS: &str =
-    "https://, or http:// to this machine alone: what comes without TLS may be anybody's";
+    "https://, or http:// to this machine alone: without TLS, anybody may have sent it";
 const EXPECTED_OPEN: &str = "a URL without a user name or password";
 
 /// A document, its settings checked.
@@ -109,7 +109,7 @@ impl Document {
         Ok(Self { settings: settings.clone(), shown, target, upstream, fields })
     }
 
-    /// Whether it was made of these settings.
+    /// Whether it was made from these settings.
     #[must_use]
     pub fn is_of(&self, settings: &Settings) -> bool {
         self.settings == *settings
@@ -184,7 +184,7 @@ fn late() -> String {
     format!("no reply within {FETCH_TIME_MAX:?}")
 }
 
-/// A URL taken apart.
+/// The parts of a URL.
 #[derive(Debug, PartialEq, Eq)]
 struct UrlParts {
     origin: String,
@@ -193,7 +193,7 @@ struct UrlParts {
     target: String,
 }
 
-/// The error is what was expected.
+/// Takes a URL apart. The error is what was expected.
 fn place(url: &str) -> Result<UrlParts, &'static str> {
     // A fragment is the reader's, and would be lost without a word.
     let uri: Uri = url.parse().map_err(|_| EXPECTED)?;

@@ -13,7 +13,7 @@ pub(super) fn holds(path: &Path, bytes: &[u8]) -> bool {
     read.is_ok() && held == bytes
 }
 
-/// Writes a new file beside `path` and renames it over that. What `path` links to is replaced, not
+/// Writes a new file next to `path` and renames it over that. What `path` links to is replaced, not
 /// the link, and the file's permissions stay.
 ///
 /// # Errors
@@ -21,7 +21,7 @@ pub(super) fn holds(path: &Path, bytes: &[u8]) -> bool {
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
-    // Several processes, also on other machines, may write it at the same time.
+    // Several processes, even on other machines, may write it at the same time.
     let aside = path.with_file_name(format!(".{name}.{:016x}.new", fastrand::u64(..)));
     let written = write(&aside, path, bytes).and_then(|()| fs::rename(&aside, path));
     if written.is_err() {

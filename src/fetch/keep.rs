@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::{Accept, Document, FetchError, FetchResult, Settings, Shared, State, file};
 use crate::telemetry::Label as _;
 
-/// Between two fetches of a document pass this many seconds, at least.
+/// Minimum time between two fetches of a document.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The wait before a fetch that failed is repeated the first time. It doubles each time.
 const RETRY_FIRST: Duration = Duration::from_secs(2);
@@ -116,8 +116,8 @@ fn next(every: Duration, failures: u32) -> Duration {
     jittered(wait)
 }
 
-/// Between half and all of it, so that many proxies don't ask at the same time, and at least
-/// [`PAUSE_MIN`] where it is longer than that.
+/// A random time between half and all of `wait`, so that many proxies don't ask at the same time,
+/// and at least [`PAUSE_MIN`] where it is longer than that.
 fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(0.5 + fastrand::f64() / 2.0).max(wait.min(PAUSE_MIN))
 }
@@ -144,7 +144,7 @@ fn log(document: &Document, before: &State, result: &Result<FetchResult, FetchEr
                     url,
                     cause,
                     error,
-                    "a document was not renewed: what its file holds stays in force"
+                    "a document was not renewed: what its file holds stays in use"
                 );
             }
         }

@@ -47,7 +47,7 @@ pub struct Settings {
     pub file: PathBuf,
     /// How often it is fetched.
     pub every: Duration,
-    /// Its bytes, at most.
+    /// Its maximum size, in bytes.
     pub bytes_max: u64,
 }
 
@@ -85,7 +85,7 @@ pub struct State {
 /// What a fetch has brought.
 pub type Reply = Result<Vec<u8>, FetchError>;
 
-/// Whether a document can be used. The error says why not.
+/// Decides whether a document can be used. The error says why not.
 type Accept = dyn Fn(&Document, &[u8]) -> Result<(), String> + Send + Sync;
 
 /// The documents of one process, which outlive its configurations.
@@ -120,7 +120,7 @@ impl Documents {
         }
     }
 
-    /// These are the documents from now on. Those that were among them before are left alone.
+    /// Replaces the documents with these. Those that were among them before are left alone.
     ///
     /// # Errors
     /// The thread can't be started. Nothing is fetched then.

@@ -4,7 +4,7 @@
 //!
 //! Each worker has a slot of its own. Its mutexes are contended only while the operator looks, so
 //! no request waits for another. `recent` bounds what is remembered of requests, `top` counts keys
-//! by limit, and `sketch` finds those that have most.
+//! by limit, and `sketch` finds those that use most.
 
 mod recent;
 mod sketch;
@@ -20,7 +20,7 @@ use recent::Recent;
 
 pub use top::{KeyEvent, LimitName, Top, TopKey, TopKeys, TopOfLimit};
 
-/// One rejection is remembered for each so many refusals.
+/// One rejection is remembered for this many refusals.
 const REJECTIONS_PART: usize = 4;
 
 /// The digests that name a key: of its tag and of itself.
@@ -30,17 +30,17 @@ pub type Digest = [u128; 2];
 /// workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Maximum refusals; 0 for none. A quarter as many rejections are remembered besides.
+    /// Maximum number of refusals; 0 for none. A quarter as many rejections are remembered as well.
     pub refusals: usize,
-    /// Other requests, at most. 0 for none.
+    /// Maximum number of other requests; 0 for none.
     pub samples: usize,
-    /// One in so many other requests is remembered. 0 for none.
+    /// One in this many other requests is remembered; 0 for none.
     pub sample_one_in: u32,
-    /// Bytes of all of them, at most.
+    /// Maximum size of everything remembered, in bytes.
     pub bytes: usize,
-    /// Keys of each limit that are counted on each worker, at most. 0 for none.
+    /// Maximum number of keys that each worker counts for each limit; 0 for none.
     pub keys: usize,
-    /// The time for which they are counted, at most.
+    /// The longest time over which they are counted.
     pub window: Duration,
     /// Whether keys and secrets are shown as text.
     pub show_keys: bool,
@@ -61,13 +61,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Maximum rejections.
+    /// Maximum number of rejections.
     #[must_use]
     pub fn rejections(&self) -> usize {
         self.refusals.div_ceil(REJECTIONS_PART)
     }
 
-    /// The same, but nothing is remembered.
+    /// The same settings, but nothing is remembered.
     #[must_use]
     pub fn off(self) -> Self {
         Self { refusals: 0, samples: 0, sample_one_in: 0, keys: 0, ..self }
@@ -125,7 +125,7 @@ struct Worker<R> {
 }
 
 impl<R: Entry> Insight<R> {
-    /// Makes slots for so many workers, and one more that all other threads share. Remembers
+    /// Makes slots for this many workers, and one more that all other threads share. Remembers
     /// nothing until [`apply`](Self::apply).
     #[must_use]
     pub fn new(workers: usize) -> Self {
@@ -182,7 +182,7 @@ impl<R: Entry> Insight<R> {
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         let Some(worker) = self.mine() else { return false };
-        // Written by this worker alone, but for a reload and for threads that are no workers: what
+        // Written by this worker alone, but for a reload and for threads that are not workers: what
         // is lost then is a number of the countdown.
         match worker.until_sample.load(Ordering::Relaxed) {
             0 => false,
@@ -226,15 +226,15 @@ impl<R: Entry> Insight<R> {
         }
     }
 
-    /// The `count` keys that have most of each limit, or of those called `only`, at `now`.
+    /// The `count` keys that use most of each limit, or of those called `only`, at `now`.
     #[must_use]
     pub fn top(&self, now: Instant, only: Option<&str>, count: usize) -> TopKeys {
         let workers: Vec<&Mutex<Top>> = self.slots.iter().map(|worker| &worker.top).collect();
         top::merged(&workers, now, only, count)
     }
 
-    /// What `look` makes of requests: of the newest of each worker first, and at most `count` of
-    /// each worker. `look` is called while the worker may wait.
+    /// What `look` makes of requests: the newest of each worker first, and at most `count` of each
+    /// worker. `look` is called while the worker may wait.
     pub fn look<T>(&self, count: usize, mut look: impl FnMut(&R, Kind) -> Option<T>) -> Vec<T> {
         let mut found = Vec::new();
         for worker in &*self.slots {

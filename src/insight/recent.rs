@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use super::{Counts, Entry, Kind};
 
-/// One in so many bytes is for the sample.
+/// One in this many bytes is for the sample.
 const SAMPLES_BYTES_PART: usize = 4;
-/// One in so many bytes is for rejections.
+/// One in this many bytes is for rejections.
 const REJECTIONS_BYTES_PART: usize = 8;
 
 /// Refusals, rejections and a sample of other requests, each in a ring of its own: a flood of one

@@ -1,4 +1,4 @@
-//! Who has most: the keys of a stream with the largest sums, in bounded memory.
+//! Finds heavy hitters: the keys of a stream with the largest sums, in bounded memory.
 //!
 //! This is Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k
 //! Elements in Data Streams, ICDT 2005), for amounts rather than occurrences: a key that has no
@@ -14,11 +14,11 @@
 
 use super::Digest;
 
-/// Bytes of a key's text that are kept, at most.
+/// Maximum number of bytes kept of a key's text.
 pub(super) const TEXT_BYTES_MAX: usize = 128;
 /// What ends a text that was cut.
 const CUT: char = '\u{2026}';
-/// Entries of one sketch, at most: an index is 16 bits, and 0 is none.
+/// Maximum number of entries of one sketch: an index is 16 bits, and 0 is none.
 pub(super) const ENTRIES_MAX: usize = 16_384;
 
 /// A key with its units.
@@ -33,8 +33,8 @@ pub(super) struct HeavyKey {
     pub(super) text: String,
 }
 
-/// The keys with the most units. Each property of its entries is a list of its own, so that an
-/// update touches few cache lines.
+/// Finds the keys with the most units. Each property of its entries is a list of its own, so that
+/// an update touches few cache lines.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     /// Units of all keys.
@@ -135,7 +135,7 @@ impl Sketch {
         self.rise(usize::from(entry), (units, entry));
     }
 
-    /// The key gets the entry with the least units.
+    /// Gives the key the entry with the fewest units.
     fn take_over(&mut self, key: Digest, own: u32, units: u64, text: &str, seed: u64) {
         let Some((least, entry)) = self.heap.first().copied() else { return };
         self.is_full = true;

@@ -1,4 +1,4 @@
-//! The keys that use most, and that are refused most, by limit. Each worker counts for itself;
+//! The keys that use most, and that are refused most, by limit. Each worker counts by itself;
 //! [`merged`] adds the workers up.
 //!
 //! A limit has two windows: one that is counted in, and the one before. So what is shown covers at
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use super::Digest;
 use super::sketch::{ENTRIES_MAX, HeavyKey, Sketch};
 
-/// Limits of one worker that are watched, at most.
+/// Maximum number of limits of one worker that are watched.
 const LIMITS_MAX: usize = 256;
-/// Entries of one worker's sketches, at most: some 8 MiB with their texts.
+/// Maximum number of entries of one worker's sketches: some 8 MiB with their texts.
 const WORKER_ENTRIES_MAX: usize = 32_768;
 
 /// A limit whose keys are counted.
@@ -34,7 +34,7 @@ pub struct LimitName {
 pub struct Top {
     /// The limits by the digest of their names.
     limits: HashMap<u128, Limit, BuildHasherDefault<DigestHasher>>,
-    /// Where keys stand in sketches.
+    /// Where keys are in sketches.
     seed: u64,
     /// When the windows that are counted in began.
     began: Option<Instant>,
@@ -44,7 +44,7 @@ pub struct Top {
     before_began: Option<Instant>,
     /// The half of the time that is shown.
     window: Duration,
-    /// Entries of one sketch, at most.
+    /// Maximum number of entries of one sketch.
     keys_max: usize,
     /// Entries of all sketches.
     entries: usize,
@@ -69,7 +69,7 @@ struct Window {
 /// What happened to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyEvent {
-    /// So many units were taken.
+    /// This many units were taken.
     Used(u64),
     /// It was refused once.
     Refused,
@@ -111,7 +111,7 @@ impl Default for Top {
 }
 
 impl Top {
-    /// Bounds it from now on. What was counted under other bounds is dropped.
+    /// Sets new bounds. What was counted under other bounds is dropped.
     pub(super) fn bound(&mut self, keys_max: usize, time: Duration, keeps_texts: bool) {
         let keys_max = keys_max.min(ENTRIES_MAX);
         let window = time / 2;
@@ -129,7 +129,7 @@ impl Top {
         }
     }
 
-    /// The first window begins, or the one after that which is over.
+    /// Begins the first window, or the one after that which is over.
     #[cold]
     fn begin(&mut self, now: Instant) {
         let Some(began) = self.began else {
@@ -257,7 +257,7 @@ impl Window {
     }
 }
 
-/// The keys with most of one limit.
+/// The keys of one limit that use most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopOfLimit {
     /// The limit.
@@ -356,7 +356,7 @@ fn lock(worker: &Mutex<Top>) -> MutexGuard<'_, Top> {
 }
 
 /// What all workers have counted: of each limit, or of those called `only`, the `count` keys that
-/// have most.
+/// use most.
 pub(super) fn merged(
     workers: &[&Mutex<Top>],
     now: Instant,

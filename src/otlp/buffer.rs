@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use super::span::Trace;
 use crate::telemetry::{self, Counter, WORKERS_MAX};
 
-/// Traces that wait in a worker's buffer, at most.
+/// Maximum number of traces that wait in a worker's buffer.
 pub(super) const BUFFER_TRACES_MAX: usize = 2_048;
-/// Bytes that they take, at most.
+/// Maximum size of these traces, in bytes.
 pub(super) const BUFFER_BYTES_MAX: usize = 4 << 20;
 
 /// The share of requests that are traced, where nobody else has decided.
@@ -77,8 +77,8 @@ struct Buffer {
 }
 
 impl Tracer {
-    /// A tracer for so many workers. Traces nothing until [`apply`](Self::apply). Spans that don't
-    /// fit are counted in `dropped`.
+    /// A tracer for this many workers. Traces nothing until [`apply`](Self::apply). Spans that
+    /// don't fit are counted in `dropped`.
     pub(super) fn new(workers: usize, dropped: Counter) -> Self {
         Self::of((0..=workers.clamp(1, WORKERS_MAX)).map(|_| Slot::default()), Some(dropped))
     }

@@ -19,9 +19,9 @@ use crate::telemetry::{Label as _, Metrics, SettingError};
 use crate::upstream::{self, Ejection, Retry, Upstream};
 use crate::wire::{Body, Request};
 
-/// Bytes of a reply that are read, at most.
+/// Maximum number of bytes read of a reply.
 const REPLY_BYTES_MAX: u64 = 64 << 10;
-/// Characters of what a collector says that are logged, at most.
+/// Maximum number of characters logged of what a collector says.
 const MESSAGE_CHARS_MAX: usize = 200;
 /// Fields that the export itself sets.
 const OWN_FIELDS: [&str; 5] =
@@ -40,7 +40,7 @@ pub struct Collector {
     metrics_path: String,
 }
 
-/// A reply that took the export.
+/// A reply that accepted the export.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ExportReply {
     /// Spans or data points of it that the collector rejected.
@@ -120,7 +120,7 @@ impl Collector {
         })
     }
 
-    /// Whether it was made of these settings.
+    /// Whether it was made from these settings.
     #[must_use]
     pub fn is_of(&self, settings: &Settings) -> bool {
         self.settings == *settings
@@ -215,8 +215,8 @@ fn accepted(body: &[u8]) -> ExportReply {
     }
 }
 
-/// The body of a reply, if all of it comes and it is short. Nothing depends on it but what is
-/// counted.
+/// Reads the body of a reply, if all of it comes and it is short. Nothing but what is counted
+/// depends on it.
 async fn read(body: Body) -> Vec<u8> {
     let (mut body, mut text) = (body.limit(REPLY_BYTES_MAX), Vec::new());
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
@@ -237,9 +237,7 @@ fn place(endpoint: &str) -> Result<(String, String, String), &'static str> {
         return Err(EXPECTED);
     }
     if authority.as_str().contains('@') {
-        return Err(
-            "an endpoint without a user name or password: `headers_file` has a place for them",
-        );
+        return Err("an endpoint without a user name or password, which belong in `headers_file`");
     }
     let path = uri.path().trim_end_matches('/');
     if path.ends_with("/v1/traces") || path.ends_with("/v1/metrics") {

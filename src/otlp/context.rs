@@ -57,7 +57,7 @@ impl TraceParent {
     pub fn read(value: &[u8]) -> Option<Self> {
         let (known, rest) = value.split_at_checked(TEXT_BYTES)?;
         let version = number(known.get(..2)?)?;
-        // A later version may add parts at the end. 255 is no version.
+        // A later version may add parts at the end. 255 is not a version.
         let ends = match version {
             0 => rest.is_empty(),
             255 => false,

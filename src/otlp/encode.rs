@@ -14,9 +14,9 @@ use super::schema::{
 use super::span::{Kind, Span, Trace, Value};
 use crate::telemetry::{HistogramSnapshot, Metrics, Name, Reading, SeriesValue, names};
 
-/// Bytes of one request, about. A collector takes 20 MiB where it is not told otherwise.
+/// The approximate size of one request, in bytes. A collector takes 20 MiB by default.
 const BATCH_BYTES: usize = 1 << 20;
-/// Spans of one request, at most.
+/// Maximum number of spans of one request.
 const BATCH_SPANS_MAX: usize = 2_048;
 /// The flags of a span: the trace is sampled, and it is known whether its parent is remote.
 const FLAGS: u32 = 0x101;

@@ -78,7 +78,7 @@ impl InterruptibleWait {
         Self { collectors: collectors.clone(), over: false }
     }
 
-    /// Waits so long, or until `sooner`.
+    /// Waits for this long, or until `sooner`.
     async fn wait(&mut self, time: Duration, sooner: impl Future<Output = ()>) {
         if self.over {
             return;
@@ -110,7 +110,7 @@ impl<'a> Export<'a> {
             ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
         ];
         let given = settings.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        // What the operator says goes before.
+        // What the operator says takes precedence.
         let is_given = |key: &str| settings.attributes.iter().any(|(given, _)| given == key);
         let own = own.into_iter().filter(|(key, _)| !is_given(key));
         let encoder = Encoder::new(own.chain(given), shared.started_us);
@@ -203,7 +203,7 @@ impl<'a> Export<'a> {
         self.count(state.signal, ExportEnd::Accepted);
         let (signal, endpoint) = (state.signal.label(), &self.collector.endpoint);
         if std::mem::replace(&mut state.is_away, false) {
-            tracing::info!(signal, endpoint, "the OTLP collector takes exports again");
+            tracing::info!(signal, endpoint, "the OTLP collector accepts exports again");
         }
         if accepted.rejected == 0 {
             return;

@@ -33,7 +33,7 @@ pub use context::{SpanId, TraceId, TraceParent};
 pub use settings::{Header, Settings};
 pub use span::{Kind, Span, Trace, Value};
 
-/// How long the end of the process waits for the last export, at most.
+/// How long the end of the process waits at most for the last export.
 const FINISH_MAX: Duration = Duration::from_secs(2);
 
 labels! {
@@ -137,7 +137,7 @@ impl Otlp {
         Ok(())
     }
 
-    /// Exports what waits, and the metrics a last time, if that does not take long.
+    /// Exports what is waiting, and the metrics one last time, if that does not take long.
     pub fn finish(&self) {
         let exporter = self.exporter.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Exporter { collector, ended }) = exporter {

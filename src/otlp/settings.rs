@@ -23,7 +23,7 @@ pub struct Settings {
     pub sampling: Sampling,
     /// Time for one export, from connecting to the end of the reply.
     pub timeout: Duration,
-    /// Between two exports of metrics.
+    /// The time between two exports of metrics.
     pub interval: Duration,
     /// `service.name`.
     pub service: String,

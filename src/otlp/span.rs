@@ -34,7 +34,7 @@ pub struct Span {
     pub start: Instant,
     /// When it ended.
     pub end: Instant,
-    /// What is known of it.
+    /// What is known about it.
     pub attributes: Vec<(&'static str, Value)>,
     /// Whether it failed.
     pub failed: bool,
@@ -81,7 +81,7 @@ impl From<u16> for Value {
 }
 
 impl Trace {
-    /// The memory that it takes, in bytes, approximately. Its encoded form takes less.
+    /// The approximate memory that it takes, in bytes. Its encoded form takes less.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.spans.iter().map(Span::bytes).sum::<usize>()

@@ -15,6 +15,7 @@ use crate::limit::Ending;
 use crate::listen::Peer;
 use crate::proxy::decide::Decided;
 use crate::proxy::forward::Sent;
+use crate::proxy::forward::sent::REQUEST_TIMEOUT;
 use crate::proxy::forward::tunnel::{TransferredBytes, TunnelEnd};
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::{Received, hop};
@@ -30,7 +31,7 @@ use crate::wire::{self, Body, BodyEnd, Known, OnEnd, Request, Response, TrailerF
 pub(super) struct RequestContext {
     pub(super) received: Received,
     pub(super) routed: Routed,
-    /// None before it is decided on.
+    /// None before its policy is asked, and on a route without one.
     pub(super) decided: Option<Decided>,
     /// None before its upstream may have got it.
     pub(super) sent: Option<Sent>,
@@ -50,6 +51,7 @@ pub(super) struct End {
 
 impl RequestContext {
     /// The context of a request that has arrived.
+    #[inline]
     pub(super) fn begin(local: &LocalSnapshot, request: &Request, peer: &Peer) -> Box<Self> {
         Self::new(local, Received::new(local, request, peer))
     }
@@ -60,6 +62,7 @@ impl RequestContext {
     }
 
     /// Boxed once, since it becomes the end hook of the reply's body.
+    #[inline]
     fn new(local: &LocalSnapshot, received: Received) -> Box<Self> {
         Box::new(Self {
             received,
@@ -218,14 +221,15 @@ impl OnEnd for RequestContext {
 
     fn on_end(mut self: Box<Self>, end: &BodyEnd) {
         let (ending, failure) = match end.outcome {
-            wire::BodyOutcome::Complete if self.answer.status < 500 => {
+            // A reply of the route's own is what it was meant to be, whatever its status.
+            wire::BodyOutcome::Complete if self.answer.status < 500 || self.sent.is_none() => {
                 let is_cut = self.notes.usage.as_ref().is_some_and(|usage| usage.is_cut());
                 (Ending::Completed, is_cut.then_some("hard-cut"))
             }
             wire::BodyOutcome::Complete => (Ending::UpstreamFailed, None),
             // No refund, or a client could get one by making its request last.
             wire::BodyOutcome::Failed(wire::BodyFailure::Overdue) => {
-                (Ending::ClientGone, Some(settle::REQUEST_TIMEOUT))
+                (Ending::ClientGone, Some(REQUEST_TIMEOUT))
             }
             wire::BodyOutcome::Failed(_) => (Ending::UpstreamFailed, Some("reply-cut")),
             wire::BodyOutcome::Dropped => {
@@ -241,7 +245,7 @@ impl OnEnd for RequestContext {
 }
 
 impl Drop for RequestContext {
-    /// Only a request whose handler was dropped is not finished yet. `listen` drops it when the
+    /// Only a request whose handler was dropped is not finished yet: `listen` drops it when the
     /// client goes away before the reply.
     fn drop(&mut self) {
         if self.finished {

@@ -1,12 +1,15 @@
-//! The path of one request. Read `serve` first.
+//! The path of one request. Read `serve` first, which takes it to the head of the reply, then
+//! `context`, which takes it from there to its end.
 //!
 //! A folder for each phase, in the order in which a request meets them: `receive` (authority, path,
 //! fields, client), `route`, `decide` (facts, policy, limits), `forward`, `reply`, `settle` and
 //! `record`. Each folder's `mod.rs` says what the phase does and does not know, and has the type of
 //! what is known after it: [`Received`](receive::Received), [`Routed`](route::Routed),
-//! [`Decided`](decide::Decided), [`Sent`](forward::Sent), [`Answer`](reply::Answer) and, at the
-//! end, one [`Record`](record::Record) for all who observe requests. A phase uses those before it
-//! and none after it.
+//! [`Decided`](decide::Decided), [`Sent`](forward::Sent), [`Answer`](reply::Answer),
+//! [`SettlementReport`](settle::SettlementReport) and, at the end, one [`Record`](record::Record)
+//! for all who observe requests. A phase names those before it and none after it; what later phases
+//! have built for a route, such as its counters and its changes to replies, it reaches by the
+//! route's `handle`.
 //!
 //! `context` holds these parts while the request is under way. `refusal` and `verdict` are the
 //! words of all phases. `snapshot` holds what they work with, built from `settings`; of it, a

@@ -1,5 +1,7 @@
-//! A request on its way through the phases: [`handle`], [`admit`] and [`answer`].
+//! A request on its way through the phases, to the head of its reply: [`handle`], [`admit`] and
+//! [`answer`].
 
+use crate::clock;
 use crate::listen::Peer;
 use crate::wire::{self, Request, Response};
 
@@ -7,6 +9,7 @@ use super::context::RequestContext;
 use super::decide::Decided;
 use super::decide::admit::Question;
 use super::decide::facts::Facts;
+use super::decide::policy_fields::PolicyFields;
 use super::forward::exchange::{Exchange, UpstreamExchange};
 use super::forward::{self, Admitted};
 use super::live::LocalSnapshot;
@@ -18,28 +21,22 @@ use super::{reply, route};
 
 /// Answers one request. Whatever it began is finished at the reply's last byte, or when the client
 /// goes away.
-pub(super) async fn handle(local: &LocalSnapshot, request: Request, peer: &Peer) -> Response {
+pub(super) async fn handle(local: &LocalSnapshot, mut request: Request, peer: &Peer) -> Response {
     let mut context = RequestContext::begin(local, &request, peer);
-    match serve(local, request, peer, &mut context, &UpstreamExchange).await {
+    let served = match admit(local, &mut request, peer, &mut context, |_| {}).await {
+        Ok(mut admitted) => {
+            answer(request, &mut admitted, peer, &mut context, &UpstreamExchange).await
+        }
+        Err(refusal) => Err(refusal),
+    };
+    match served {
         Ok(reply) => context.stream(reply),
         Err(refusal) => context.refuse(&refusal),
     }
 }
 
-/// Takes a request to its reply's head, or to the reason for a refusal.
-pub(super) async fn serve<X: Exchange>(
-    local: &LocalSnapshot,
-    mut request: Request,
-    peer: &Peer,
-    context: &mut RequestContext,
-    exchange: &X,
-) -> Result<Response, Refusal> {
-    let admitted = admit(local, &mut request, peer, context, |_| {}).await?;
-    answer(request, admitted, peer, context, exchange).await
-}
-
-/// Takes a request through the phases in which Weir may refuse it: receive, route and decide. What
-/// the policy is shown goes to `watch`.
+/// Takes a request to where it can be sent: receive, route, decide, and what is changed in its path
+/// and its body. What the policy is shown goes to `watch`.
 pub(super) async fn admit<'l>(
     local: &'l LocalSnapshot,
     request: &mut Request,
@@ -60,56 +57,62 @@ pub(super) async fn admit<'l>(
     }
     // Before anything is charged.
     let body = route::body::limited(body, snapshot, route, &context.received)?;
+    let sends = matches!(route.action, Action::Upstream(_));
+    let rewritten = match &route.extras {
+        Some(extras) if sends => extras.path_and_query(target, &found.parameters)?,
+        _ => None,
+    };
 
     // The policy (Wasm), then the limits that it named (Lua).
-    let bypasses = context.routed.bypasses(request, &body);
-    let (body, read) = match route.decider.as_ref().and_then(|decider| decider.reader.as_ref()) {
-        None => (body, None),
-        Some(reader) => {
-            let deadline = route.request_timeout.map(|timeout| context.received.started + timeout);
-            reader.read(body, &request.fields, deadline).await?
+    let (body, read, fields) = match &route.decider {
+        None => (body, None, PolicyFields::new()),
+        Some(decider) => {
+            let bypasses = context.routed.bypasses(request, &body);
+            let (body, read) = match &decider.reader {
+                None => (body, None),
+                Some(reader) => {
+                    let started = context.received.started;
+                    let deadline = route.request_timeout.map(|timeout| started + timeout);
+                    reader.read(body, &request.fields, deadline).await?
+                }
+            };
+            let RequestContext { received, routed, decided, .. } = &mut *context;
+            let (received, routed) = (&*received, &*routed);
+            let decided = decided.insert(Decided::default());
+            let question = |request| Question {
+                decider,
+                request,
+                target,
+                peer,
+                parameters: &found.parameters,
+                body: read.as_ref(),
+                received,
+                routed,
+            };
+            let admitted = match bypasses {
+                true => question(request).bypass(decided, watch),
+                false => question(request).decide(&snapshot.limiter, decided, watch).await,
+            };
+            if routed.sampled || (admitted.is_err() && routed.handle.insight.remembers()) {
+                question(request).keep_facts(decided);
+            }
+            (body, read, admitted?)
         }
     };
-    let RequestContext { received, routed, decided, .. } = context;
-    let (received, routed) = (&*received, &*routed);
-    let decided = decided.insert(Decided::default());
-    let question = |request| Question {
-        route,
-        request,
-        target,
-        peer,
-        parameters: &found.parameters,
-        body: read.as_ref(),
-        received,
-        routed,
+    drop(found);
+    let body = match context.decided.as_ref().filter(|_| sends) {
+        Some(decided) => forward::bodies::edited(decided, &mut request.fields, read, body)?,
+        None => body,
     };
-    let admitted = match bypasses {
-        true => question(request).bypass(decided, watch),
-        false => question(request).decide(&snapshot.limiter, decided, watch).await,
-    };
-    if routed.sampled || (admitted.is_err() && routed.handle.insight.remembers()) {
-        question(request).keep_facts(decided);
-    }
-    let fields = admitted?;
-
-    let (mut rewritten, mut body) = (None, body);
-    if let Action::Upstream(_) = route.action {
-        if let Some(extras) = &route.extras {
-            rewritten = extras.path_and_query(target, &found.parameters)?;
-        }
-        drop(found);
-        body = forward::bodies::edited(decided, &mut request.fields, read, body)?;
-    } else {
-        drop(found);
-    }
     let NormalHead { authority, upgrade } = head;
     Ok(Admitted { snapshot, route, authority, upgrade, body, fields, rewritten })
 }
 
-/// Sends an admitted request to its upstream, or answers it with the route's own reply.
+/// Sends an admitted request to its upstream, or answers it with the route's own reply. Returns the
+/// reply's head.
 pub(super) async fn answer<X: Exchange>(
-    request: Request,
-    admitted: Admitted<'_>,
+    mut request: Request,
+    admitted: &mut Admitted<'_>,
     peer: &Peer,
     context: &mut RequestContext,
     exchange: &X,
@@ -119,7 +122,11 @@ pub(super) async fn answer<X: Exchange>(
         Action::Respond(own) => return Ok(reply::respond(own, context.reply_to())),
     };
     let RequestContext { received, routed, decided, sent, .. } = context;
-    let decided = decided.get_or_insert_default();
-    let known = (&*received, &*routed, &*decided);
-    forward::forward(request, upstream, admitted, peer, known, sent, exchange).await
+    let decided = decided.as_ref();
+    let sent = sent.insert(admitted.prepare(&mut request, peer, (received, routed, decided)));
+    let client = received.client.network(admitted.snapshot.settings.ipv6_prefix);
+    // Little happens between the decision and this. Saves a look at the clock.
+    let began = decided.and_then(|decided| decided.at).unwrap_or_else(clock::monotonic);
+    let reply = exchange.send(upstream, request, (client, began), sent).await;
+    sent.replied(upstream, reply)
 }

@@ -82,7 +82,7 @@ impl Cause {
 /// Why the request itself was rejected, whatever a policy answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// What of it was looked at: its head, method, target, host, path, route or body.
+    /// What of it was looked at: its head, method, target, host, path, route, body or facts.
     pub check: &'static str,
     /// What was found.
     pub found: Cow<'static, str>,

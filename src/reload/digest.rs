@@ -6,13 +6,13 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file that are compared, at most: more than any file that Weir reads.
+/// Maximum number of bytes compared of a file: more than any file that Weir reads.
 const COMPARED_BYTES_MAX: u64 = 256 << 20;
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Names in a folder that are compared, at most.
+/// Maximum number of names in a folder that are compared.
 const COMPARED_NAMES_MAX: usize = 10_001;
 
 /// A file to watch with what was read there, or a folder with the names that were in it.
@@ -132,7 +132,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// None where there is no readable file. A pipe is not opened: that could block for ever.
+/// `None` where there is no readable file. A pipe is not opened: that could block for ever.
 fn content(path: &Path) -> Option<Content> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;

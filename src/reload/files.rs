@@ -17,9 +17,9 @@ use tokio::sync::Notify;
 
 use super::Watch;
 
-/// Files that are watched, at most; the rest is ignored.
+/// Maximum number of files that are watched; the rest is ignored.
 const FILES_MAX: usize = 2_048;
-/// Directories that are watched, at most; the rest is ignored.
+/// Maximum number of directories that are watched; the rest is ignored.
 const DIRECTORIES_MAX: usize = 1_024;
 /// Symbolic links that are followed on the way to one file: the kernel's limit.
 const LINKS_MAX: usize = 40;
@@ -80,7 +80,7 @@ impl Watches {
 }
 
 fn is_change(event: &Event, names: &HashSet<PathBuf>, folders: &HashSet<PathBuf>) -> bool {
-    // Reading a file, as this process does itself, is no change.
+    // Reading a file, as this process does itself, is not a change.
     let written = !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
     // The kernel's queue overflowed: any event may have been lost.
     event.need_rescan()

@@ -1,5 +1,5 @@
-//! Notices that the configuration changed (a file was saved, `SIGHUP` came, or somebody asks
-//! through a [`Trigger`]) and calls the builder that `app` hands in.
+//! Notices that the configuration changed (a file was saved, `SIGHUP` was received, or somebody
+//! asks through a [`Trigger`]) and calls the builder that `app` hands in.
 //!
 //! Knows neither TOML nor what is built. A [`Watcher`] has a thread of its own, so that compiling a
 //! policy never delays a request:
@@ -11,7 +11,7 @@
 //!
 //! Watcher::start(Settings { files, on_sighup: true }, metrics, move |_reason| match build() {
 //!     Ok(files) => BuildReport::applied(files), // built aside, swapped, and these are the files to watch from now on
-//!     Err(files) => BuildReport::refused(files), // the old configuration serves on; the builder has logged why
+//!     Err(files) => BuildReport::refused(files), // the old configuration stays in use; the builder has logged why
 //! })
 //! # }
 //! ```
@@ -66,7 +66,7 @@ labels! {
         Applied = "applied",
         /// What was built is what serves already.
         Unchanged = "unchanged",
-        /// An error: the old configuration serves on.
+        /// An error: the old configuration stays in use.
         Refused = "refused",
     }
 }
@@ -87,7 +87,7 @@ pub struct BuildReport {
 #[derive(Clone, Debug)]
 pub struct Trigger(mpsc::Sender<oneshot::Sender<ReloadOutcome>>);
 
-/// How a reload ended that somebody asked for.
+/// How a reload that somebody asked for has ended.
 #[derive(Clone, Debug)]
 pub struct ReloadOutcome {
     /// What it led to.
@@ -99,15 +99,15 @@ pub struct ReloadOutcome {
 /// Why there is no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TriggerError {
-    /// [`ASKED_MAX`] wait for a reload already.
-    #[error("{ASKED_MAX} wait for a reload already")]
+    /// [`ASKED_MAX`] callers already wait for a reload.
+    #[error("{ASKED_MAX} callers already wait for a reload")]
     Busy,
     /// The watcher has ended.
     #[error("nothing is reloaded any more: this process is shutting down")]
     Ended,
 }
 
-/// How many may wait for a reload that they asked for, at most.
+/// Maximum number of callers that may wait for a reload that they asked for.
 pub const ASKED_MAX: usize = 64;
 
 /// Watches until it is dropped. Dropping waits for a build that is under way,
@@ -126,7 +126,7 @@ impl BuildReport {
         Self { result: ReloadResult::Applied, files, report: String::new() }
     }
 
-    /// The old configuration serves on.
+    /// The old configuration stays in use.
     #[must_use]
     pub fn refused(files: Vec<Watch>) -> Self {
         Self { result: ReloadResult::Refused, files, report: String::new() }
@@ -173,7 +173,7 @@ impl Watcher {
 }
 
 impl Trigger {
-    /// Has everything read and built anew, and waits for the result. A build that is under way may
+    /// Has everything read and built again, and waits for the result. A build that is under way may
     /// have read the files before this call, so it does not count. Those who wait at the same time
     /// share one build.
     ///

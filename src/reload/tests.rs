@@ -22,7 +22,7 @@ struct Set {
     _watcher: Watcher,
 }
 
-/// What a builder reads: all of it, noting each.
+/// Reads all of these files as a builder does, noting each.
 fn read(paths: &[PathBuf]) -> (Vec<Watch>, Vec<String>) {
     let read = |path: &PathBuf| match fs::read(path) {
         Ok(bytes) => (Watch::read(path, &bytes), String::from_utf8(bytes).unwrap()),
@@ -200,7 +200,7 @@ fn touching_a_file_builds_nothing() {
     set.counted(ReloadResult::Unchanged, || {
         fs::File::open(set.path("proxy.toml")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap()
     });
-    // Nor does a file beside it: the first build is that of the new content.
+    // Nor does a file next to it: the first build is that of the new content.
     fs::write(set.path("neighbour"), "two").unwrap();
     fs::rename(set.path("neighbour"), set.path("proxy.toml")).unwrap();
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Names and values of header fields.
 //!
-//! CGI makes `HTTP_X_API_KEY` of a field's name, with `_` for every character that is no letter or
-//! digit (RFC 3875, 4.1.18, speaks of hyphens; lighttpd does it with all). So `X-Api-Key`,
+//! CGI makes `HTTP_X_API_KEY` of a field's name, with `_` for every character that is not a letter
+//! or digit (RFC 3875, 4.1.18, speaks of hyphens; lighttpd does it with all). So `X-Api-Key`,
 //! `X_Api_Key` and `X.Api.Key` may be one field upstream.
 
 /// Whether an upstream may read the name as another one: it has a character that is no letter,

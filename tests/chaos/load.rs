@@ -16,7 +16,7 @@ use crate::harness::client::{Client, Reply};
 
 /// Connections for each proxy and shard.
 const CONNECTIONS: usize = 4;
-/// Requests that one load records, at most. It stops sending then.
+/// Maximum number of requests that one load records. It stops sending then.
 const SENT_MAX: usize = 1_000_000;
 /// Between two looks at what was recorded.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);

@@ -111,7 +111,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the rows and tells what each saw: two at a time in the short form, where most of the time
+/// Runs the rows and returns what each saw: two at a time in the short form, where most of the time
 /// is spent waiting for Redis.
 fn all(rows: &[&Row], run: &Run) -> Vec<Line> {
     let (next, seen) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));

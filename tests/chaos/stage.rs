@@ -24,7 +24,7 @@ pub const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 pub const BACK_WITHIN: Duration = Duration::from_secs(6);
 /// Proxies of a stage.
 pub const PROXIES: usize = 3;
-/// The units of a limit that no load uses up, so that its counter tells what was charged.
+/// The units of a limit that no load uses up, so that its counter shows what was charged.
 pub const HUGE: u64 = 1_000_000_000;
 /// The units of a limit that the load uses up, so that over-admission shows.
 pub const TIGHT: u64 = 1_000;
@@ -232,7 +232,7 @@ impl Stage {
         difference
     }
 
-    /// Asks for more than is left of tight limits, until they refuse, and tells the most units by
+    /// Asks for more than is left of tight limits, until they refuse, and returns the most units by
     /// which one of them was exceeded.
     pub fn exceeded(&mut self, targets: &[Target]) -> u64 {
         for target in targets {

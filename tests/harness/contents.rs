@@ -3,7 +3,7 @@
 use super::toml::Toml;
 use super::upstream::Upstream;
 
-/// Sign-ins by the name that they are for, wherever the client puts it.
+/// Limits sign-ins by user name, wherever the client puts the name.
 pub fn config(upstream: &Upstream) -> Toml {
     let limit = |key: &str| {
         format!(

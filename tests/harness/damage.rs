@@ -17,7 +17,7 @@ pub(crate) fn damage(original: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
     match random.u8(..8) {
         // Cut short.
         0 => damaged.truncate(random.usize(..original.len())),
-        // A section's length, or what stands before it.
+        // A section's length, or what comes before it.
         1 => {
             let at = sections[random.usize(..sections.len())].start;
             damaged[at.saturating_sub(1 + random.usize(..4))] = random.u8(..);

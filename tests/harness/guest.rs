@@ -37,7 +37,7 @@ pub(crate) fn misbehaving() -> PathBuf {
     module("misbehaving")
 }
 
-/// `tests/guests/shown`, which tells the value that it would count by.
+/// `tests/guests/shown`, which reports the value that it would count by.
 #[must_use]
 #[allow(dead_code, reason = "each user of this file needs other guests")]
 pub(crate) fn shown() -> PathBuf {

@@ -22,7 +22,7 @@ use super::server::Server;
 use frames::Piece;
 use shapes::Call;
 
-/// Bytes of a request's head, at most.
+/// Maximum size of a request's head, in bytes.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// How to answer a request.
@@ -37,9 +37,9 @@ pub struct Reply {
     pub tokens_per_event: u64,
     /// Calls a tool instead of writing text.
     pub tool: bool,
-    /// Whether it tells its usage.
+    /// Whether it reports its usage.
     pub usage: bool,
-    /// OpenAI's chat: tells the input in the first event, and the output alone in the last.
+    /// OpenAI's chat: reports the input in the first event, and the output alone in the last.
     pub split_usage: bool,
     /// Ends the lines of a stream of events.
     pub line_end: String,
@@ -47,15 +47,15 @@ pub struct Reply {
     pub data_lines: bool,
     /// Comments and events without data between the others.
     pub comments: bool,
-    /// Writes each byte for itself.
+    /// Writes each byte by itself.
     pub bytewise: bool,
     /// `Content-Encoding`. "gzip" compresses, whatever the request accepts; others only say so.
     pub coding: Option<String>,
     /// `Content-Type`, if another than the API's.
     pub media: Option<String>,
-    /// Closes the connection after so many events, or in the middle of a document.
+    /// Closes the connection after this many events, or in the middle of a document.
     pub die_after: Option<u64>,
-    /// Waits for [`Model::release`] after so many events.
+    /// Waits for [`Model::release`] after this many events.
     pub hold_after: Option<u64>,
     /// Waits for [`Model::release`] before the reply's head.
     pub hold_head: bool,
@@ -63,7 +63,7 @@ pub struct Reply {
     pub no_head: bool,
     /// An error instead of an answer.
     pub status: Option<u16>,
-    /// The error tells its usage: this input, and no output.
+    /// The error reports its usage: this input, and no output.
     pub error_usage: bool,
 }
 

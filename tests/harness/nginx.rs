@@ -27,7 +27,8 @@ impl Nginx {
         Self::with("", server)
     }
 
-    /// The same; `listen` is appended to its `listen`, for example `ssl http2`.
+    /// Like [`Nginx::start`]. `listen` is appended to the server's `listen`, for example `ssl
+    /// http2`.
     pub fn with(listen: &str, server: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir_all(folder.path().join("www")).expect("a folder for its files");
@@ -67,7 +68,7 @@ impl Nginx {
     }
 }
 
-/// Debian installs it in a folder that is only on root's PATH.
+/// The path of nginx: Debian installs it in a folder that is only on root's PATH.
 fn program() -> &'static str {
     if Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" }
 }

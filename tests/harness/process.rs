@@ -1,4 +1,4 @@
-//! Programs that are not ours, as clients and upstreams: run to their end, or kept running while a
+//! Other people's programs, as clients and upstreams: run to their end, or kept running while a
 //! test needs them and killed afterwards.
 
 use std::io::{BufRead, BufReader, Read};
@@ -13,7 +13,7 @@ use super::eventually;
 /// The time limit for everything that a client does: several times `TIMEOUT`, since one run makes
 /// many requests.
 const RUN: Duration = Duration::from_secs(120);
-/// Lines of a service's output that are kept for error messages, at most.
+/// Maximum number of lines of a service's output kept for error messages.
 const LINES_MAX: usize = 2_000;
 
 /// How a program ended, and what it wrote.
@@ -84,7 +84,7 @@ impl Service {
         self.lines.lock().expect("no panic while it is held").clone()
     }
 
-    /// Waits for its line `listening ADDRESS`.
+    /// Waits for its line `listening ADDRESS`, and returns the address.
     pub fn address(&mut self) -> SocketAddr {
         eventually(&format!("{} listens", self.what), || {
             let lines = self.lines();
@@ -110,7 +110,7 @@ impl Service {
         self.child.try_wait().expect("a child's status").is_none()
     }
 
-    /// SIGKILL, like a crash.
+    /// Kills it with SIGKILL, like a crash.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -70,7 +70,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.written.lock().expect("no panic while it is held")).into()
     }
 
-    /// What stands on the screen, line by line.
+    /// What the screen shows, line by line.
     pub fn screen(&self) -> Vec<String> {
         screen(&self.written())
     }
@@ -154,7 +154,7 @@ impl Left {
     }
 }
 
-/// What stands on the screen after this was written.
+/// What the screen shows after this was written.
 fn screen(written: &str) -> Vec<String> {
     let mut lines: Vec<Vec<char>> = Vec::new();
     let (mut row, mut column) = (0_usize, 0_usize);

@@ -19,7 +19,7 @@ impl TestProxy {
         Self::with(toml, &Pki::new())
     }
 
-    /// Starts it with the configuration's text as `change` makes it.
+    /// Starts it after `change` was applied to the configuration's text.
     pub fn start_text(toml: &Toml, change: impl Fn(String) -> String) -> Self {
         Self::changed(toml, &Pki::new(), change)
     }
@@ -73,7 +73,8 @@ pub(crate) fn identity(pki: &Pki) -> IssuedCertificate {
     pki.server(&["127.0.0.1", "localhost"])
 }
 
-/// The same in files, for programs that are not ours. The files exist as long as this value.
+/// A certificate and its key in files, for other people's programs. The files exist as long as this
+/// value.
 pub struct IdentityFiles {
     _folder: tempfile::TempDir,
     pub certificate: PathBuf,
@@ -113,7 +114,7 @@ impl Way {
         ))
     }
 
-    /// The same for a body that is too large to keep.
+    /// Like [`Way::curl`], for a body that is too large to keep.
     pub fn curl_to_nowhere(&self, target: &str, options: &[&str]) -> Transfer {
         let done = try_curl_to_nowhere(
             &self.arguments(target, options).iter().map(String::as_str).collect::<Vec<_>>(),

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::server::Server;
 
-/// Requests that are recorded, at most.
+/// Maximum number of requests that are recorded.
 const SEEN_MAX: usize = 10_000;
 
 /// The response to send.

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::pki::IssuedCertificate;
 use super::{TIMEOUT, client, eventually};
 
-/// Lines of a process's output that are kept for error messages, at most.
+/// Maximum number of lines of a process's output kept for error messages.
 const LINES_MAX: usize = 20_000;
 
 /// The program under test.

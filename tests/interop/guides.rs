@@ -73,7 +73,7 @@ fn the_commands_of_the_guides_run_as_they_are_written() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (text(&ended.stdout), text(&ended.stderr));
         assert!(ended.status.success(), "{line}\n{out}{err}");
-        // redis-cli tells errors of the server on stdout, and succeeds.
+        // redis-cli prints the server's errors to stdout, and succeeds.
         assert!(!out.starts_with("ERR "), "{line}\n{out}");
         ran += 1;
     }

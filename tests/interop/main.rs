@@ -1,6 +1,6 @@
-//! Weir beside other people's programs: clients, upstreams, languages and a browser, which
-//! `make setup` installs. And what takes long: bodies of a gigabyte, thousands of clients.
-//! README.md lists the files.
+//! Weir with other people's programs: clients, upstreams, languages and a browser, which `make
+//! setup` installs. And what takes long: bodies of a gigabyte, thousands of clients. README.md
+//! lists the files.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

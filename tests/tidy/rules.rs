@@ -3,10 +3,9 @@
 
 use super::{File, Finding};
 
-/// Lines of a file, at most.
+/// Maximum number of lines of a file.
 pub const LINES_MAX: usize = 640;
-/// Characters of a line that is a comment, at most: rustfmt's width, which rustfmt does not enforce
-/// for comments.
+/// Maximum width of a comment line: rustfmt's width, which rustfmt does not enforce for comments.
 pub const COMMENT_CHARS_MAX: usize = 100;
 
 /// Our crates: the folder of the source, and the module that it is. A crate without a module's name
@@ -132,7 +131,7 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     ("proxy", "listen", &["Peer", "Handler", "read_head"]),
     // It reports which files it read, it does not watch them.
     ("config", "reload", &["Watch"]),
-    // It says what is to be fetched, and fetches nothing.
+    // It says what to fetch, and fetches nothing.
     ("config", "fetch", &["Settings"]),
     // It reads TLS material without judging it, and it configures how slow a client may be.
     ("config", "tls", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX"]),

@@ -158,7 +158,8 @@ fn metric_words(text: &str) -> Vec<String> {
     words.filter(|word| is_metric(word)).map(str::to_owned).collect()
 }
 
-/// The names that every program uses for what the system tells of its process begin otherwise.
+/// Whether a word is the name of one of Weir's metrics, or of what the system knows about its
+/// process.
 fn is_metric(word: &str) -> bool {
     word.starts_with("weir_") || word.starts_with("process_")
 }

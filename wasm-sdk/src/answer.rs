@@ -94,9 +94,10 @@ impl Decision {
         self
     }
 
-    /// Says until when this decision is right, in milliseconds since 1970. If the manifest says
-    /// [`pure`](Manifest::pure), the proxy may remember it until then, also if it depends on the
-    /// time. [`LocalTime::next`](crate::LocalTime::next) is when clocks show an hour next.
+    /// Sets the time until which this decision is right, in milliseconds since 1970. If the
+    /// manifest says [`pure`](Manifest::pure), the proxy may remember it until then, even if it
+    /// depends on the time. [`LocalTime::next`](crate::LocalTime::next) is when clocks show an hour
+    /// next.
     #[must_use]
     pub fn valid_until_ms(mut self, unix_ms: u64) -> Self {
         self.valid_until_ms = Some(unix_ms);

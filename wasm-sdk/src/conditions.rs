@@ -14,7 +14,7 @@ use crate::mistakes::Mistakes;
 use crate::network::Network;
 use crate::{Digest, Facts, Json};
 
-/// Conditions, and values of one condition, at most.
+/// Maximum number of conditions, and of values of one condition.
 const MANY_MAX: usize = 1_000;
 /// What messages say was expected.
 const NETWORK: &str = "an address or a network, such as \"192.0.2.1\" or \"10.0.0.0/8\"";

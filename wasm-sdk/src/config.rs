@@ -51,7 +51,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(value: &Json<'_>) -> (Option<T>, V
 struct Reading<'t> {
     track: Track<'t>,
     mistakes: Vec<Mistake>,
-    /// A list was passed over. What the policy would say of the rest refers to no configuration
+    /// A list was passed over. What the policy would say about the rest refers to no configuration
     /// that somebody has written: a list may be all that there is of something.
     lacks_list: bool,
 }

@@ -52,8 +52,8 @@ impl<'a> Facts<'a> {
     ///
     /// If it was shown several times, the request is denied with 400, whatever the policy then
     /// decides: only the upstream knows which of two values it believes. [`only`](Self::only) is
-    /// for policies that treat such a request in another way, [`all`](Self::all) for those that
-    /// read all values.
+    /// for policies that treat such a request differently, [`all`](Self::all) for those that read
+    /// all values.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         let mut values = self.values(name);
@@ -67,8 +67,8 @@ impl<'a> Facts<'a> {
         first
     }
 
-    /// The first value of a fact, also if there are others; `None` if it wasn't shown. Nothing that
-    /// tells clients apart: the upstream may believe another one.
+    /// The first value of a fact, even if there are others; `None` if it wasn't shown. Never tell
+    /// clients apart by it: the upstream may believe another one.
     #[must_use]
     pub fn first(&self, name: &str) -> Option<&'a str> {
         self.all(name).next()

@@ -23,7 +23,8 @@
 //!     }
 //!
 //!     fn manifest(&self) -> Manifest {
-//!         Manifest::reads(["header.x-api-key", "client-ip"]).and(self.limits.facts()).pure()
+//!         let key = ["header.x-api-key", "client-ip"];
+//!         Manifest::reads(key).limits("limits", &self.limits, &key).pure()
 //!     }
 //!
 //!     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
@@ -51,6 +52,7 @@ pub mod bindings;
 mod client;
 mod conditions;
 mod config;
+mod declared;
 mod digest;
 mod facts;
 #[doc(hidden)]
@@ -99,9 +101,9 @@ pub use policy::Policy;
 pub use refund::{Statuses, Taken};
 pub use template::{NoKey, Template};
 
-/// Bytes of a limit's key, at most: what the proxy accepts.
+/// Maximum size of a limit's key, in bytes: what the proxy accepts.
 pub const KEY_BYTES_MAX: usize = 4096;
-/// Limits in one decision, at most.
+/// Maximum number of limits in one decision.
 pub const LIMITS_MAX: usize = 16;
 
 /// The README's policies compile.

@@ -16,7 +16,7 @@ impl Decision {
         self
     }
 
-    /// If the client leaves, reads the reply's rest for so long, to learn its usage.
+    /// If the client leaves, reads the rest of the reply for this long, to learn its usage.
     #[must_use]
     pub fn read_on(mut self, wait: Duration) -> Self {
         self.metering().read_on_ms = u32::try_from(milliseconds(wait)).unwrap_or(u32::MAX);
@@ -86,7 +86,7 @@ impl HardCut {
 }
 
 impl Gather {
-    /// The name of the fact that tells what was read at `pointer`.
+    /// The name of the fact that holds what was read at `pointer`.
     #[must_use]
     pub fn fact(self, pointer: &str) -> String {
         let word = match self {

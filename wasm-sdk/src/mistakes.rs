@@ -5,7 +5,7 @@ use std::fmt::Display;
 use crate::Mistake;
 use crate::config::{REPORTED, join, pack};
 
-/// Mistakes of one configuration, at most; further ones are not reported.
+/// Maximum number of mistakes of one configuration; further ones are not reported.
 pub(crate) const MISTAKES_MAX: usize = 32;
 
 /// Mistakes, collected so that an operator sees all of them at once.

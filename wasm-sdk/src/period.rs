@@ -42,7 +42,7 @@ const EXAMPLES: [(&str, u64); 5] = [
 pub struct Period<const MIN_MS: u64, const MAX_MS: u64>(u64);
 
 impl<const MIN_MS: u64, const MAX_MS: u64> Period<MIN_MS, MAX_MS> {
-    /// So many milliseconds, or the bound that is nearest to them: for a setting's default.
+    /// This many milliseconds, or the bound that is nearest to them: for a setting's default.
     #[must_use]
     pub const fn from_ms(ms: u64) -> Self {
         Self(if ms < MIN_MS {

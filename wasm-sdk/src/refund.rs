@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use crate::mistakes::message;
 use crate::{Adjustment, Json, Limit, Outcome, Refund, ResponseView, Settlement};
 
-/// Statuses and classes, at most.
+/// Maximum number of statuses and classes.
 const STATUSES_MAX: usize = 64;
 const EXPECTED: &str = "a status such as 404, or a class such as \"4xx\"";
 

@@ -1,15 +1,15 @@
-//! What became of [`Facts::get`](crate::Facts::get) in one call of `decide`: a fact that is there
+//! What became of [`Facts::get`](crate::Facts::get) in one call of `decide`: a fact that occurs
 //! several times has no one value, and a policy can't overlook that.
 
 use std::cell::RefCell;
 
 use crate::{Decision, Denial, Facts, Policy};
 
-/// Characters of a fact's name in a denial, at most.
+/// Maximum length of a fact's name in a denial, in characters.
 const NAME_CHARS_MAX: usize = 128;
 
 thread_local! {
-    /// The first fact that was asked for and is there several times.
+    /// The first fact that was asked for and occurs several times.
     static REPEATED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 

@@ -8,7 +8,7 @@ impl<'a> Facts<'a> {
     /// fact in lower case, as `header.x-api-key`.
     ///
     /// Like the other functions for parts of a request, this is `None` if the part is absent or
-    /// empty, and if it is there twice: see [`Facts::only`]. [`Facts::all`] has all values.
+    /// empty, and if it occurs twice: see [`Facts::only`]. [`Facts::all`] has all values.
     ///
     /// ```
     /// use weir_policy::Facts;

@@ -16,7 +16,7 @@ use crate::Facts;
 use crate::facts::fact_of;
 use crate::mistakes::message;
 
-/// Bytes of a template, at most: its literal text is part of every key.
+/// Maximum size of a template, in bytes: its literal text is part of every key.
 const TEMPLATE_BYTES_MAX: usize = 1024;
 
 /// A key as an operator writes it, with facts in braces. Use it as the type of a setting.

@@ -25,9 +25,12 @@ use std::cell::Cell;
 use std::fmt;
 
 use crate::{
-    Decision, Facts, LocalTime, Manifest, Mistake, Policy, ResponseView, Settlement, VerifyingKey,
-    guest, named, repeated,
+    Decision, DeclaredLimit, Facts, Limit, LocalTime, Manifest, Mistake, Policy, ResponseView,
+    Settlement, VerifyingKey, guest, named, repeated,
 };
+
+/// What the digest begins with that [`bounded_key`](crate::bounded_key) puts in a long key's place.
+const HASHED: &str = "\\#";
 
 /// Stands in for the host's [`verify`](crate::verify).
 pub type Verifier = fn(&VerifyingKey, &[u8], &[u8]) -> bool;
@@ -100,12 +103,16 @@ impl<P: Policy> Instance<P> {
     /// The policy's own.
     ///
     /// # Panics
-    /// The policy asks for a fact that its manifest does not name, and that is not among these.
+    /// The policy asks for a fact that its manifest does not name, and that is not among these. Or
+    /// its manifest declares limits, and the decision has one that differs from those of its name.
     pub fn decide(&self, facts: &[(&str, &str)]) -> Result<Decision, String> {
         let facts: Vec<(String, String)> =
             facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let _checked = Checked::begin(&self.0);
-        repeated::decide(&self.0, &Facts::new(&facts))
+        let decision = repeated::decide(&self.0, &Facts::new(&facts))?;
+        let declared = self.0.manifest().limits;
+        decision.limits().iter().for_each(|limit| is_as_declared(limit, &declared));
+        Ok(decision)
     }
 
     /// Calls `settle`.
@@ -119,6 +126,18 @@ impl<P: Policy> Instance<P> {
         let _checked = Checked::begin(&self.0);
         self.0.settle(memo, response)
     }
+}
+
+/// Fails a test in which a limit is not what the manifest says of those of its name.
+fn is_as_declared(limit: &Limit, declared: &[DeclaredLimit]) {
+    let named = || declared.iter().filter(|one| one.name == limit.name);
+    let fits = |one: &DeclaredLimit| {
+        let keyed = limit.key.starts_with(&one.key_prefix) || limit.key.starts_with(HASHED);
+        let costs = one.cost_max.is_none_or(|most| limit.cost <= most);
+        keyed && costs && one.algorithm == limit.algorithm && one.debt == limit.debt
+    };
+    let fits_one = named().next().is_none() || named().any(fits);
+    assert!(fits_one, "asks for {limit:?}, which its manifest declares otherwise");
 }
 
 /// While it lives, a fact that the manifest does not name may not be asked for.
@@ -140,7 +159,7 @@ impl Drop for Checked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Mistakes;
+    use crate::{Algorithm, Mistakes};
 
     #[derive(serde::Deserialize)]
     struct Forgetful {}
@@ -169,6 +188,44 @@ mod tests {
         assert_eq!(policy.decide(&[]).unwrap_err(), "no path");
         // One that a test shows is a test's own affair.
         policy.decide(&[("path", "/"), ("header.x-api-key", "abc")]).unwrap();
+    }
+
+    /// Charges another quota than it declares.
+    #[derive(serde::Deserialize)]
+    struct Careless {
+        declared: u64,
+    }
+
+    impl Policy for Careless {
+        type Config = Self;
+
+        fn new(config: Self) -> Result<Self, Mistakes> {
+            Ok(config)
+        }
+
+        fn manifest(&self) -> Manifest {
+            let limit = Limit::new("a", "", Algorithm::concurrency(self.declared));
+            Manifest::reads(["path"]).declare([DeclaredLimit::of(&limit, "declared", &[])])
+        }
+
+        fn decide(&self, facts: &Facts) -> Result<Decision, String> {
+            let name = facts.get("path").ok_or("no path")?;
+            Ok(Decision::check([Limit::new(name, "k", Algorithm::concurrency(5))]))
+        }
+    }
+
+    #[test]
+    fn a_limit_may_be_undeclared() {
+        let policy = Instance::<Careless>::new(r#"{"declared": 5}"#).unwrap();
+        policy.decide(&[("path", "a")]).unwrap();
+        policy.decide(&[("path", "b")]).unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "which its manifest declares otherwise")]
+    fn a_limit_that_is_declared_otherwise_fails_the_test() {
+        let policy = Instance::<Careless>::new(r#"{"declared": 6}"#).unwrap();
+        let _ = policy.decide(&[("path", "a")]);
     }
 
     #[test]

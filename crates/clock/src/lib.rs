@@ -36,7 +36,7 @@ impl Clock {
         Self(Source::System)
     }
 
-    /// A clock that stands at `unix_us` (microseconds since 1970) until [`Clock::set`] or
+    /// A clock that stays at `unix_us` (microseconds since 1970) until [`Clock::set`] or
     /// [`Clock::step`] moves it. Clones share the time.
     #[must_use]
     pub fn virtual_at(unix_us: i64) -> Self {

@@ -1,7 +1,7 @@
 //! Policies: WebAssembly guests that look at a request and say which rate limits apply to it.
 //!
 //! 1. [`policy`] runs a guest. It is given facts and returns a decision, with a plan of limits.
-//! 2. [`inspect`] reads what is inside of bodies, for policies that ask for it: values of JSON
+//! 2. [`inspect`] reads the contents of bodies, for policies that ask for it: values of JSON
 //!    documents, and the usage that replies report.
 //!
 //! Knows no HTTP, no counter and no Redis. The contract with guests is `wasm-sdk/wit/policy.wit`.

@@ -1,4 +1,4 @@
-//! Rate limits: what a request is to be charged, and the counters that decide.
+//! Rate limits: what a request should be charged, and the counters that decide.
 //!
 //! 1. A [`plan`] names the limits that apply to a request, each with its key and its cost.
 //! 2. The [`limit::Limiter`] charges all of them or none, and settles them when the request ends.

@@ -1,11 +1,12 @@
-//! By which names credentials are known: what is never shown, whoever asks.
+//! The names by which credentials are recognised, so that they are never shown, whoever asks.
 
-/// What has one of these words in its name is never shown. `token` is one more, `tokens` is not.
+/// A value with one of these words in its name is never shown. `token` is another such word,
+/// `tokens` is not.
 const CREDENTIALS: [&str; 8] =
     ["authorization", "bearer", "password", "passwd", "passphrase", "pwd", "secret", "credential"];
 
-/// Whether what has this name is a password or the like, whatever its case is. API keys are not:
-/// limits count by them, so an operator who shows keys shows them.
+/// Whether a value with this name is a password or the like. Case does not matter. API keys are
+/// not: limits count by them, so an operator who shows keys shows them.
 #[must_use]
 pub fn names_credentials(name: &str) -> bool {
     let name = name.to_ascii_lowercase();

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::label::Label as _;
 use crate::labels;
 
-/// How a field of a line begins that is a header field of the request: `header.x-api-key`.
+/// The prefix of a field of a line that is a header field of the request: `header.x-api-key`.
 pub const ACCESS_HEADER: &str = "header.";
 /// The bit after those of all [`AccessField`]s: [`AccessHeaders`] are shown.
-const HEADERS: u32 = 1 << 31;
+const HEADERS: u64 = 1 << 63;
 
 labels! {
     /// A field of an access line, in the order in which a line has them. Adding one that is in no
@@ -82,7 +82,7 @@ labels! {
 
 /// Some of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessFields(u32);
+pub struct AccessFields(u64);
 
 impl AccessFields {
     /// No field.
@@ -104,7 +104,7 @@ impl AccessFields {
     /// Adds `field`.
     #[must_use]
     pub const fn and(self, field: AccessField) -> Self {
-        Self(self.0 | 1 << field as u32)
+        Self(self.0 | 1 << field as u64)
     }
 
     /// Adds the header fields that [`AccessHeaders`] names.
@@ -121,13 +121,13 @@ impl AccessFields {
 
     /// Removes `field`.
     const fn without(self, field: AccessField) -> Self {
-        Self(self.0 & !(1 << field as u32))
+        Self(self.0 & !(1 << field as u64))
     }
 
     /// Whether `field` is one of them.
     #[must_use]
     pub const fn has(self, field: AccessField) -> bool {
-        self.0 & 1 << field as u32 != 0
+        self.0 & 1 << field as u64 != 0
     }
 
     /// Whether one of `others` is one of them.
@@ -138,7 +138,7 @@ impl AccessFields {
 }
 
 impl Default for AccessFields {
-    /// What holds where `proxy.toml` says nothing: all but those that show more of a client than
+    /// The fields where `proxy.toml` says nothing: all but those that show more of a client than
     /// limits need, or cost a request something.
     fn default() -> Self {
         let all = AccessField::ALL.iter().fold(Self::NONE, |all, field| all.and(*field));
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn each_field_is_a_bit_of_its_own() {
-        assert!(AccessField::ALL.len() < 32);
+        assert!(AccessField::ALL.len() < 64);
         for field in AccessField::ALL {
             let only = AccessFields::NONE.and(*field);
             let found: Vec<_> = AccessField::ALL.iter().filter(|one| only.has(**one)).collect();

@@ -32,13 +32,13 @@ pub struct HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// How many times there are.
+    /// The number of times in it.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// How many times there are in each bucket. The last one has no upper bound.
+    /// The number of times in each bucket. The last one has no upper bound.
     #[must_use]
     pub fn counts(&self) -> &[u64] {
         &self.counts
@@ -58,7 +58,7 @@ impl HistogramSnapshot {
         self.sum_ns as f64 / 1e9
     }
 
-    /// Those that came after `earlier`.
+    /// The times that were added after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = self.clone();
@@ -69,7 +69,7 @@ impl HistogramSnapshot {
         since
     }
 
-    /// Adds those of another histogram.
+    /// Adds the times of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;

@@ -19,7 +19,7 @@ pub use credentials::{is_credentials_header, names_credentials};
 pub use fields::{ACCESS_HEADER, AccessField, AccessFields, AccessHeaders};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use label::{CounterSet, Label};
-pub use lint::{Lint, LintKind};
+pub use lint::{Lint, LintKind, OF_POLICY};
 pub use log::{Access, Format, Settings, access_line, apply, flush, start};
 pub use metrics::{
     Counter, Gauge, Measure, Metrics, Reading, SeriesValue, WORKERS_MAX, enter_worker, worker,

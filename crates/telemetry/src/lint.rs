@@ -1,6 +1,8 @@
-//! What is allowed in a configuration but probably not meant. `config` adds file and line.
+//! What is allowed in a configuration but probably unintended. `config` adds file and line.
 
-use super::{SettingError, labels};
+use std::borrow::Cow;
+
+use super::{Label as _, SettingError, labels};
 
 labels! {
     /// What is suspicious about a setting.
@@ -44,11 +46,14 @@ labels! {
     }
 }
 
+/// What the names of kinds begin with that only a policy knows.
+pub const OF_POLICY: &str = "policy.";
+
 /// A setting that is probably not what its operator meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lint {
-    /// Its kind, as `weir check --allow` takes it.
-    pub kind: LintKind,
+    /// The name of its kind, as `weir check --allow` takes it.
+    pub name: Cow<'static, str>,
     /// The setting's path, as in a [`SettingError`].
     pub setting: String,
     /// Whether the setting's key is marked rather than its value.
@@ -65,8 +70,21 @@ impl Lint {
     /// A lint about `setting`.
     #[must_use]
     pub fn new(kind: LintKind, setting: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::named(kind.label().into(), setting, text)
+    }
+
+    /// What a policy finds in its own configuration. A kind that is none of [`LintKind`] is the
+    /// policy's, and its name begins with [`OF_POLICY`].
+    #[must_use]
+    pub fn of_policy(kind: &str, setting: impl Into<String>, text: impl Into<String>) -> Self {
+        let known = LintKind::ALL.iter().map(|known| known.label()).find(|known| *known == kind);
+        let name = known.map_or_else(|| format!("{OF_POLICY}{kind}").into(), Cow::from);
+        Self::named(name, setting, text)
+    }
+
+    fn named(name: Cow<'static, str>, setting: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
-            kind,
+            name,
             setting: setting.into(),
             in_key: false,
             text: text.into(),
@@ -75,7 +93,7 @@ impl Lint {
         }
     }
 
-    /// A lint about the key of a setting that was examined as an error is.
+    /// A lint about the key of a setting, with what was found there and what was expected.
     #[must_use]
     pub fn of(kind: LintKind, found: &SettingError) -> Self {
         let text = format!("{}, expected {}", found.found, found.expected);
@@ -110,5 +128,17 @@ impl Lint {
         self.setting = below(&self.setting);
         self.beside.iter_mut().for_each(|(setting, _)| *setting = below(setting));
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_that_only_a_policy_knows_is_named_as_the_policys() {
+        let name = |kind: &str| Lint::of_policy(kind, "config", "").name;
+        assert_eq!(name("small-budget"), LintKind::SmallBudget.label());
+        assert_eq!(name("small"), "policy.small");
     }
 }

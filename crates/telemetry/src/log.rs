@@ -20,11 +20,11 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use super::fields::{AccessFields, AccessHeaders};
 
-/// Messages that wait for the writer, at most.
+/// Maximum number of messages that wait for the writer.
 const QUEUE_LINES_MAX: usize = 8_192;
 /// Lines are gathered up to this size before they are written.
 const BATCH_BYTES: usize = 64 << 10;
-/// Waiting for the last lines to be written, at most.
+/// How long to wait at most for the last lines to be written.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// The wait before a full queue is tried again. The standard library's channel has no send with a
 /// timeout.
@@ -38,14 +38,14 @@ pub enum Format {
     Auto,
     /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 /// Which requests are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Each.
+    /// All requests.
     #[default]
     All,
     /// Those that got no answer from an upstream: refused, denied, failed.
@@ -63,7 +63,7 @@ pub struct Settings {
     pub format: Format,
     /// Which requests are logged.
     pub access: Access,
-    /// What a line says of a request.
+    /// What a line says about a request.
     pub access_fields: AccessFields,
     /// The header fields of requests among them.
     pub access_headers: AccessHeaders,

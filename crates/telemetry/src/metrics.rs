@@ -1,5 +1,5 @@
 //! Counters that cost a load and a store: each worker has a slot of its own, on its own cache line,
-//! and a scrape sums the slots. Threads that are no workers share one more slot and add to it
+//! and a scrape sums the slots. Threads that are not workers share one more slot and add to it
 //! atomically.
 
 use std::cell::Cell;
@@ -12,13 +12,14 @@ use super::histogram::{Histogram, HistogramSnapshot};
 use super::label::{CounterSet, Label};
 use super::names::{self, Kind, Name};
 
-/// Workers with a slot of their own; further threads share one, which costs speed and no counts.
+/// Maximum number of workers with a slot of their own; further threads share one, which costs speed
+/// but no counts.
 pub const WORKERS_MAX: usize = 64;
-/// Label sets of one metric, at most; what comes after is counted under `other`.
+/// Maximum number of label sets of one metric; later ones are counted under `other`.
 const SERIES_MAX: usize = 2_000;
-/// Label sets of one metric that share their first label, at most. A policy that invents names of
-/// limits thus leaves room for others, and all status codes of a route fit. What comes after is
-/// counted under `other`, beside the first label.
+/// Maximum number of label sets of one metric that share their first label. A policy that invents
+/// names of limits thus leaves room for others, and all status codes of a route fit. Later ones are
+/// counted under `other`, with the first label.
 const SERIES_OF_ONE_MAX: usize = 512;
 
 thread_local! {
@@ -34,7 +35,7 @@ pub fn enter_worker(index: usize) {
     WORKER.with(|worker| worker.set(index));
 }
 
-/// The calling thread's index among the workers. `None` if it is none of them.
+/// The calling thread's index among the workers. `None` if it is not a worker.
 #[must_use]
 #[inline]
 pub fn worker() -> Option<usize> {

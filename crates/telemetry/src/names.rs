@@ -25,9 +25,9 @@ pub enum Kind {
     OptionalGauge,
     /// A gauge that is always 1: what it says is in its labels.
     Info,
-    /// What the system counts of this process, if it does. Read when it is asked for.
+    /// What the system counts for this process, if anything. Read when it is asked for.
     MeasuredCounter,
-    /// What the system says of this process now, if it does. Read when it is asked for.
+    /// What the system says about this process now, if anything. Read when it is asked for.
     MeasuredGauge,
     /// Times, in seconds.
     Histogram,
@@ -55,19 +55,19 @@ names! {
     Counter DECISIONS "weir_decisions" ["policy", "decision"] "Policy decisions: admitted, refused, bypassed, denied, degraded, local, unavailable, failed (the policy, and the request was refused), uncounted (it failed, and the request was let through)";
     Counter ROUTE_REFUSALS "weir_route_refusals" ["route", "cause"] "Requests that Weir refused on this route, by cause: limit, denial (by the policy), store (a counter could not be reached), policy_error (the policy failed), overload";
     Counter LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused, or let through with less than they asked for (partial)";
-    Counter LIMIT_REFUSALS_HELD "weir_limit_refusals_held" ["policy", "limit"] "Requests that this limit refused although requests under way on this proxy had reserved enough that they may give back";
+    Counter LIMIT_REFUSALS_HELD "weir_limit_refusals_held" ["policy", "limit"] "Requests that this limit refused while requests under way on this proxy had reserved enough units that they may give back";
     Counter LIMIT_WOULD_REFUSE "weir_limit_would_refuse" ["policy", "limit"] "Requests that this shadow limit would have refused";
     Counter POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer, guest, overload, stopped (not called, because the policy kept failing)";
     Counter POLICY_CALLS "weir_policy_calls" ["policy", "call"] "Calls of a policy's guest: decide (decisions that were not remembered), settle";
     Counter POLICY_STOPS "weir_policy_stops" ["policy"] "Times that a policy was stopped for a while because it kept failing";
     Counter POLICY_REQUESTS "weir_policy_requests" ["policy", "label", "value"] "Requests to which the policy gave this label, for the labels listed under metrics";
-    Counter POLICY_AMOUNTS "weir_policy_amounts" ["policy", "amount"] "Units that requests used as the policy reckons them (input-tokens), for the amounts listed under metrics";
+    Counter POLICY_AMOUNTS "weir_policy_amounts" ["policy", "amount"] "Units that requests used, as counted by the policy (input-tokens), for the amounts listed under metrics";
     Counter STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
     Counter REFUSALS_REMEMBERED "weir_refusals_remembered" [] "Requests refused because an equal one was refused less than a second ago, without asking Redis";
     Counter STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
     Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";
     Counter SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped because the queue was full: give_back, charge, reset";
-    Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) had no answer, charge_refused no longer fitted, debt_full exceeded the limit's debt";
+    Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) got no answer, charge_refused no longer fitted, debt_full exceeded the limit's debt";
     Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, share, descriptors, body";
     Counter UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was ejected because it failed";
     Counter UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent (to another endpoint), reconnected (sent again after a pooled connection was closed), held (not retried, because the budget was used up)";
@@ -89,11 +89,11 @@ names! {
     Counter SNAPSHOTS_FAILED "weir_snapshots_failed" [] "Snapshots of counters in memory that could not be written";
     OptionalGauge SNAPSHOT_SAVED "weir_snapshot_saved_timestamp_seconds" [] "When counters in memory were last saved, in Unix seconds; absent before the first time";
     Gauge CONFIG_APPLIED "weir_config_applied_timestamp_seconds" [] "When the running configuration was applied, in Unix seconds";
-    Gauge CONFIG_HASH "weir_config_hash" [] "A number for what the running configuration says of policies, routes and the store, with the files named there: the same on all proxies on which that is the same";
+    Gauge CONFIG_HASH "weir_config_hash" [] "A number for what the running configuration says about policies, routes and the store, with the files named there: the same on all proxies on which that is the same";
     OptionalGauge CERTIFICATES_EXPIRE "weir_certificates_expire_timestamp_seconds" [] "When the first certificate of a listener expires, in Unix seconds; absent without TLS";
-    Histogram REQUEST_SECONDS "weir_request_duration_seconds" ["route"] "By route, from the request's headers to the end of the response, in seconds";
+    Histogram REQUEST_SECONDS "weir_request_duration_seconds" ["route"] "Time from the request's headers to the end of the response, by route, in seconds";
     Histogram DECISION_SECONDS "weir_decision_duration_seconds" [] "Time to decide, from the request's arrival: routing, policy and limits, in seconds";
-    Histogram UPSTREAM_SECONDS "weir_upstream_duration_seconds" ["upstream"] "From handing a request to this upstream to the head of its reply, in seconds; requests without a reply are not in it";
+    Histogram UPSTREAM_SECONDS "weir_upstream_duration_seconds" ["upstream"] "Time from handing a request to this upstream to the head of its reply, in seconds; requests without a reply are not included";
     Info BUILD "weir_build_info" ["version", "store"] "Always 1: the version that runs, and where its counters are (embedded, redis)";
     MeasuredCounter PROCESS_CPU "process_cpu_seconds" [] "CPU time that the process has used, in seconds";
     MeasuredGauge PROCESS_MEMORY "process_resident_memory_bytes" [] "Memory of the process that is in RAM, in bytes; Linux only";

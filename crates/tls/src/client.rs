@@ -21,7 +21,7 @@ pub struct ClientTls {
 /// An error in [`ClientTls`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientTlsError {
-    /// What is wrong: `ca`, `certificate` or `key`; empty if it is the whole.
+    /// What is wrong: `ca`, `certificate` or `key`; empty if it is the whole section.
     pub part: &'static str,
     /// What was found.
     pub found: String,
@@ -47,7 +47,7 @@ impl ClientTls {
         };
         let roots = match &self.ca {
             Some(ca) => {
-                read_roots(ca).map_err(|found| wrong("ca", found, "a PEM file of certificates"))
+                read_roots(ca).map_err(|found| wrong("ca", found, "a PEM file with certificates"))
             }
             None => system_roots().map_err(|found| {
                 let expected = "the system's certificate authorities, or a PEM file of your own";
@@ -56,11 +56,11 @@ impl ClientTls {
         };
         let identity = self.identity.as_ref().map(|identity| {
             let certificate = identity.certificate.certificates().map_err(|found| {
-                let expected = "a PEM file of a certificate and what leads to its root";
+                let expected = "a PEM file with a certificate and the chain to its root";
                 wrong("certificate", found, expected);
             });
             let key = identity.key.key();
-            let key = key.map_err(|found| wrong("key", found, "a PEM file of a private key"));
+            let key = key.map_err(|found| wrong("key", found, "a PEM file with a private key"));
             (certificate.unwrap_or_default(), key.ok())
         });
         let Some(roots) = roots.ok().filter(|_| errors.is_empty()) else { return Err(errors) };

@@ -10,7 +10,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Maximum bytes of a PEM file. A bundle of all public roots has a quarter of a megabyte.
+/// Maximum size of a PEM file, in bytes. A bundle of all public roots has a quarter of a megabyte.
 pub const PEM_BYTES_MAX: u64 = 4 << 20;
 
 /// The contents of a PEM file. Two are equal if path and bytes are equal.

@@ -1,6 +1,6 @@
-//! What a guest may answer: any decision, settlement and manifest of the contract's types. What is
-//! refused is told in one line. What is accepted keeps every bound of the contract, and is taken and
-//! settled on the engine in memory.
+//! What a guest may answer: any decision, settlement and manifest of the contract's types. A
+//! refusal is reported in one line. What is accepted keeps every bound of the contract, and is
+//! taken and settled on the engine in memory.
 //!
 //! Weir's own tests include this file, and give it random bytes.
 
@@ -19,7 +19,7 @@ use weir::policy::fuzzing::{decision, facts, settlement};
 use weir::policy::{Bodies, Decision, Settlement, Verdict};
 use weir::telemetry::Metrics;
 
-/// Bytes of a message, at most.
+/// Maximum size of a message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 2_000;
 /// 2026-01-01T00:00:00Z.
 const START_US: i64 = 1_767_225_600_000_000;

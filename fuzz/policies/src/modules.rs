@@ -53,7 +53,7 @@ fn good() -> &'static Policy {
 }
 
 /// Loads the bytes as the proxy does, and calls what could be loaded. Whatever is wrong with it is
-/// told in one line.
+/// reported in one line.
 pub fn modules(bytes: &[u8]) {
     let module = Module::File { path: "guest.wasm".into(), bytes: bytes.into() };
     match Policy::build(runtime(), &settings(module), metrics()) {

@@ -16,8 +16,8 @@ mod own;
 
 use serde::Deserialize;
 use weir_policy::{
-    Adjustment, Conditions, Decision, Facts, Ipv6Prefix, LIMITS_MAX, LimitResult, Limits, Manifest,
-    Missing, Mistakes, Outcome, Policy, ResponseView, Settlement, Template,
+    Adjustment, Conditions, Decision, DeclaredLimit, Facts, Ipv6Prefix, LIMITS_MAX, LimitResult,
+    Limits, Manifest, Missing, Mistakes, Outcome, Policy, ResponseView, Settlement, Template,
 };
 
 use ordinary::Ordinary;
@@ -100,10 +100,18 @@ impl Policy for Ban {
     }
 
     fn manifest(&self) -> Manifest {
-        Manifest::reads(["client-ip"])
+        let key = ["client-ip"];
+        // A request is charged one of each at most, at its end.
+        let own = self.own.declared("", &key).map(|limit| DeclaredLimit {
+            at: limit.name.clone(),
+            cost_max: Some(1),
+            ..limit.apart()
+        });
+        Manifest::reads(key)
             .and(self.bypass.facts())
-            .and(self.limits.facts())
+            .limits("limits", &self.limits, &key)
             .and(self.own.facts())
+            .declare(own)
             .pure()
     }
 

@@ -3,11 +3,11 @@
 use serde::Deserialize;
 use weir_policy::{Json, Limits, Mistakes};
 
-/// The names of these limits.
+/// The names of these limits, and the settings that they are made of.
 pub(crate) const STRIKES: &str = "strikes";
 pub(crate) const BAN: &str = "ban";
 
-/// Strikes, at most: each one is stored.
+/// Maximum number of strikes: each one is stored.
 const STRIKES_MAX: u64 = 10_000;
 /// Requests during a ban that may extend it, at most, until the first of them no longer counts.
 const EXTENSIONS_MAX: u64 = 1_000_000;

@@ -37,7 +37,10 @@ impl Policy for ClientIp {
     }
 
     fn manifest(&self) -> Manifest {
-        Manifest::reads(["client-ip"]).and(self.bypass.facts()).and(self.limits.facts()).pure()
+        Manifest::reads(["client-ip"])
+            .and(self.bypass.facts())
+            .limits("limits", &self.limits, &["client-ip"])
+            .pure()
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {

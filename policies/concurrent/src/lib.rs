@@ -5,8 +5,8 @@
 
 use serde::Deserialize;
 use weir_policy::{
-    Algorithm, Conditions, Decision, Facts, Ipv6Prefix, LIMITS_MAX, Limit, Limits, Manifest,
-    Missing, Mistakes, Policy, Template,
+    Algorithm, Conditions, Decision, DeclaredLimit, Facts, Ipv6Prefix, LIMITS_MAX, Limit, Limits,
+    Manifest, Missing, Mistakes, Policy, Template,
 };
 
 /// The most that the proxy counts.
@@ -99,9 +99,16 @@ impl Policy for Concurrent {
     }
 
     fn manifest(&self) -> Manifest {
-        Manifest::reads(["client-ip"])
+        let [max, limits] = &self.keyed;
+        let key = ["client-ip"];
+        let of_max =
+            max.declared("", &key).map(|limit| DeclaredLimit { at: "max".into(), ..limit });
+        let total = self.total.iter().map(|limit| DeclaredLimit::of(limit, "total", &[]));
+        Manifest::reads(key)
             .and(self.bypass.facts())
-            .and(self.keyed.iter().flat_map(Limits::facts))
+            .and(max.facts())
+            .declare(of_max.map(DeclaredLimit::apart).chain(total))
+            .limits("limits", limits, &key)
             .pure()
     }
 

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use weir_policy::{Conditions, Ipv6Prefix, Json, LIMITS_MAX, Mistakes};
+use weir_policy::{Algorithm, Conditions, Ipv6Prefix, Json, LIMITS_MAX, Mistakes, Warning};
 
 use crate::cost::Defaults;
 use crate::document::Bounds;
@@ -15,11 +15,13 @@ use crate::weights::{Weights, Written};
 
 /// What a limit may be charged at once, and a request may cost.
 pub(crate) const COST_MAX: u64 = 1 << 52;
+/// `max_cost`, if it is not written.
+const MAX_COST_DEFAULT: u64 = 10_000;
 /// Each is a call on the guest's stack, and so are fragments.
 const DEPTHS: RangeInclusive<u64> = 1..=100;
 const ALIASES: RangeInclusive<u64> = 0..=100_000;
 const DIRECTIVES: RangeInclusive<u64> = 0..=50_000;
-/// The largest document of so many takes some 3 ms, of the 10 ms that a call has.
+/// The largest document of this many takes about 3 ms, of the 10 ms that a call has.
 const TOKENS: RangeInclusive<u64> = 1..=50_000;
 const OPERATIONS: RangeInclusive<u64> = 1..=1_000;
 
@@ -37,17 +39,18 @@ pub struct Config {
     default_scalar: u64,
     /// Items of a list whose arguments don't say it.
     default_list: u64,
-    /// Fields inside one another, at most.
+    /// Maximum nesting depth of fields.
     pub(crate) max_depth: u64,
     /// What a request may cost, at most.
-    pub(crate) max_cost: u64,
+    max_cost: Option<u64>,
     /// Aliases in one document, at most.
     max_aliases: u64,
-    /// Directives in one document, at most. Each may be looked at by the server, and costs nothing.
+    /// Maximum number of directives in one document. The server may have to look at each of them,
+    /// and none adds to the cost.
     max_directives: u64,
-    /// Tokens of all documents of a request, at most.
+    /// Maximum number of tokens of all documents of a request.
     max_tokens: u64,
-    /// Operations in a batch, at most.
+    /// Maximum number of operations in a batch.
     pub(crate) max_operations: u64,
     /// Whether requests may ask for the schema.
     pub(crate) introspection: bool,
@@ -57,9 +60,9 @@ pub struct Config {
     subscription: u64,
     /// The arguments that say how many items a field returns.
     size_arguments: Vec<String>,
-    /// What is known of single fields.
+    /// What is known about single fields.
     fields: BTreeMap<String, Written>,
-    /// What is known of persisted queries.
+    /// What is known about persisted queries.
     pub(crate) persisted: Persisted,
     /// How to treat the digest of a query that is not listed.
     pub(crate) unknown_persisted: Unknown,
@@ -78,7 +81,7 @@ impl Default for Config {
             default_scalar: 1,
             default_list: 10,
             max_depth: 15,
-            max_cost: 10_000,
+            max_cost: None,
             max_aliases: 30,
             max_directives: 30,
             max_tokens: 15_000,
@@ -128,6 +131,34 @@ impl Config {
         }
     }
 
+    /// What a request may cost, at most.
+    pub(crate) fn max_cost(&self) -> u64 {
+        self.max_cost.unwrap_or(MAX_COST_DEFAULT)
+    }
+
+    /// A `max_cost` of requests that no limit ever lets pass.
+    pub(crate) fn unreached_cost(&self) -> Option<Warning> {
+        let max_cost = self.max_cost?;
+        let limits = self.limits.limits.each().enumerate().filter(|(_, limit)| {
+            limit.may_refuse()
+                && limit.cost_max() > 0
+                && !matches!(limit.algorithm, Algorithm::Script(_))
+        });
+        let each =
+            limits.map(|(index, limit)| (limit.cost_max() / limit.cost.max(1), index, limit));
+        let (most, index, limit) = each.min_by_key(|(most, ..)| *most)?;
+        let text = format!(
+            "requests that cost more than {most} never pass `{}`, and `max_cost` is {max_cost}: \
+             they are asked to come back, and are refused again",
+            limit.name
+        );
+        let at = format!("limits[{index}].{}", limit.amount_setting());
+        let warning = Warning::new("unreached-cost", "max_cost", text)
+            .beside(at, "this limit refuses them")
+            .remedy(format!("write `max_cost = {most}`, or raise the limit"));
+        (most < max_cost).then_some(warning)
+    }
+
     /// What documents may have.
     pub(crate) fn bounds(&self) -> Bounds {
         Bounds {
@@ -144,7 +175,7 @@ impl Config {
             ("default_scalar", self.default_scalar, 0..=COST_MAX),
             ("default_list", self.default_list, 1..=COST_MAX),
             ("max_depth", self.max_depth, DEPTHS),
-            ("max_cost", self.max_cost, 1..=COST_MAX),
+            ("max_cost", self.max_cost(), 1..=COST_MAX),
             ("max_aliases", self.max_aliases, ALIASES),
             ("max_directives", self.max_directives, DIRECTIVES),
             ("max_tokens", self.max_tokens, TOKENS),

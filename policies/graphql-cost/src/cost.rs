@@ -44,8 +44,8 @@ impl Adder<'_, '_> {
     /// What an operation costs.
     pub(crate) fn operation(&mut self, operation: &Operation<'_>) -> Result<Sum, Refusal> {
         let all = self.document.defaults.get(operation.defaults.clone()).unwrap_or_default();
-        // If a variable is there twice, the document is invalid, and it does not matter which
-        // default is taken.
+        // If a variable occurs twice, the document is invalid, and it does not matter which default
+        // is taken.
         let defaults = all.iter().map(|default| (default.name, &default.value)).collect();
         let root = self.weights.root(operation.kind);
         let mut run = Run { adder: self, defaults, fragments: BTreeMap::new(), nesting: 0 };

@@ -1,17 +1,16 @@
 //! Reads a GraphQL document as far as its cost depends on it: operations, fragments, fields and
 //! their arguments (GraphQL specification, September 2025, section 2).
 //!
-//! Types, directives and the values inside of lists are only checked for their syntax. A document
-//! is read once, from left to right, into a few flat lists, so that its size bounds time and
-//! memory.
+//! Types, directives and the values inside lists are only checked for their syntax. A document is
+//! read once, from left to right, into a few flat lists, so that its size bounds time and memory.
 
 use std::ops::Range;
 
 use crate::lexer::{Lexer, Token};
 use crate::refusal::{Refusal, shown};
 
-/// Selections, fragments, types and values inside one another, at most. Each is a call on the
-/// guest's stack. Far above what people write: the usual query for a schema has fewer than 20.
+/// Maximum nesting depth of selections, fragments, types and values. Each is a call on the guest's
+/// stack. Far above what people write: the usual query for a schema has fewer than 20.
 pub(crate) const NESTING_MAX: u32 = 200;
 
 /// How much of a value is kept: all of an argument's own, with the members of an object; of such a
@@ -19,7 +18,7 @@ pub(crate) const NESTING_MAX: u32 = 200;
 const ARGUMENT: u8 = 2;
 const NOTHING: u8 = 0;
 
-/// What a document may have, at most.
+/// The most that a document may have of each kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Tokens of all documents of a request.
@@ -102,7 +101,7 @@ pub(crate) struct Argument<'a> {
 /// A value, as far as it may say how long a list is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'a> {
-    /// A number of 0 or more, also if it is written as a text.
+    /// A number of 0 or more, even if it is written as a text.
     Number(u64),
     /// The length of a list.
     List(u64),
@@ -144,7 +143,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// A name that is there twice, in a sorted list.
+/// A name that occurs twice in a sorted list.
 fn repeated<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut last = None;
     names.into_iter().find(|name| last.replace(*name) == Some(*name))

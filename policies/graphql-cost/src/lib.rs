@@ -25,7 +25,7 @@ mod weights;
 
 use weir_policy::{
     Algorithm, Conditions, Decision, Denial, Enforcement, Facts, Ipv6Prefix, Limit, Limits,
-    Manifest, Mistakes, Policy,
+    Manifest, Mistakes, Policy, Warning,
 };
 
 use config::COST_MAX;
@@ -34,9 +34,9 @@ use refusal::Refusal;
 
 pub use config::Config;
 
-/// Units that an algorithm can count which stores each one, at most.
+/// Maximum number of units for an algorithm that stores each one.
 const MEMBERS_MAX: u64 = 10_000;
-/// Characters of the label `operation`, at most.
+/// Maximum length of the label `operation`, in characters.
 const LABEL_CHARS_MAX: usize = 64;
 
 /// The policy.
@@ -47,6 +47,8 @@ pub struct GraphqlCost {
     requests: Limits,
     ipv6_prefix: Ipv6Prefix,
     bypass: Conditions,
+    /// What `max_cost` is warned of.
+    unreached_cost: Option<Warning>,
 }
 
 impl Policy for GraphqlCost {
@@ -56,6 +58,7 @@ impl Policy for GraphqlCost {
         let mut mistakes = Mistakes::new();
         config.check(&mut mistakes);
         let (defaults, bounds) = (config.defaults(), config.bounds());
+        let unreached_cost = config.unreached_cost();
         let weights = config.weights(&mut mistakes);
         config.persisted.check(bounds, &mut mistakes);
         let pricing = Pricing {
@@ -63,7 +66,7 @@ impl Policy for GraphqlCost {
             defaults,
             bounds,
             depth_max: config.max_depth,
-            cost_max: config.max_cost,
+            cost_max: config.max_cost(),
             operations_max: usize::try_from(config.max_operations).unwrap_or(usize::MAX),
             introspection: config.introspection,
             persisted: config.persisted,
@@ -75,15 +78,20 @@ impl Policy for GraphqlCost {
             requests: config.requests.limits.ipv6_prefix(config.ipv6_prefix),
             ipv6_prefix: config.ipv6_prefix,
             bypass: config.bypass,
+            unreached_cost,
         })
     }
 
     fn manifest(&self) -> Manifest {
+        let key = ["client-ip"];
+        let cost_max = self.pricing.cost_max;
         Manifest::reads(request::FACTS)
-            .and(["client-ip"])
+            .and(key)
             .and(self.bypass.facts())
             .and(self.limits.facts())
-            .and(self.requests.facts())
+            .declare(self.limits.declared("limits", &key).map(|limit| limit.times(cost_max)))
+            .limits("requests", &self.requests, &key)
+            .warn(self.unreached_cost.clone())
             .pure()
     }
 

@@ -8,7 +8,7 @@ use weir_policy::{Digest, Json, Mistakes};
 
 use crate::document::{Bounds, Document};
 
-/// Listed queries, at most.
+/// Maximum number of listed queries.
 const QUERIES_MAX: usize = 100_000;
 
 /// A listed query.

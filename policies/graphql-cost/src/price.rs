@@ -25,7 +25,7 @@ pub(crate) struct Pricing {
     pub(crate) unknown_persisted: Unknown,
 }
 
-/// What is to be charged.
+/// What to charge.
 #[derive(Debug, Default)]
 pub(crate) struct Price {
     pub(crate) cost: u64,
@@ -84,7 +84,7 @@ impl Pricing {
         dearer.ok_or_else(|| Refusal::unreadable("there is no query"))
     }
 
-    /// What the operation of a document costs that is to be run, or the dearest one if none is
+    /// What the operation of a document that will be run costs, or the dearest one if none is
     /// named.
     fn document(
         &self,

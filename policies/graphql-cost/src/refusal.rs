@@ -3,9 +3,9 @@
 
 use weir_policy::Denial;
 
-/// Characters of a client's own words that a reason repeats, at most.
+/// Maximum number of characters that a reason repeats of a client's own words.
 const SHOWN_CHARS_MAX: usize = 64;
-/// Characters of what is wrong with JSON, at most.
+/// Maximum length of the description of a JSON error, in characters.
 const JSON_CHARS_MAX: usize = 256;
 
 /// A request that is not let through.
@@ -55,7 +55,7 @@ pub(crate) enum Refusal {
     NoFragment(String),
     /// Two fragments, or two operations, have the same name: servers differ in which they take.
     Twice(String),
-    /// The operation that is to be run is not in the document.
+    /// The operation to run is not in the document.
     NoOperation(String),
     /// The digest of a query that is not listed.
     UnknownPersisted,

@@ -1,9 +1,8 @@
 //! Finds the operations that a request asks for: in the parameters of a GET, or in a JSON body, one
 //! or a batch of them.
 //!
-//! What two servers could read in two ways is refused: names that are there twice or in another
-//! case, and parameters beside a body. Otherwise a cheap query could be shown here, and a dear one
-//! run.
+//! What two servers could read in two ways is refused: names that occur twice or in another case,
+//! and parameters next to a body. Otherwise a cheap query could be shown here, and a dear one run.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -27,7 +26,7 @@ pub(crate) const FACTS: [&str; 8] = [
     "query.variables",
     "query.extensions",
 ];
-/// Bytes of all queries of a request, as they are written in JSON, at most. Each is copied without
+/// Maximum size of all queries of a request as written in JSON, in bytes. Each is copied without
 /// its escapes, which would take 8 ms for a mebibyte of them.
 pub(crate) const QUERY_BYTES_MAX: usize = 256 << 10;
 

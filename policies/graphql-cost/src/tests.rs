@@ -208,3 +208,19 @@ fn without_an_address_the_policy_fails_and_charges_nobody() {
     let facts = [("method", "POST"), ("body.type", "json"), ("body.json:", body.as_str())];
     assert!(policy("").decide(&facts).is_err());
 }
+
+#[test]
+fn a_max_cost_that_no_limit_lets_pass_is_warned_of() {
+    let warned = |max: &str| {
+        let config = format!(
+            r#"{{{max}"limits": [{{"name": "a", "algorithm": "fixed_window", "quota": 100, "cost": 2, "period": "1m"}}]}}"#
+        );
+        let warnings = Instance::<GraphqlCost>::new(&config).unwrap().manifest().warnings;
+        let told = warnings.into_iter().map(|it| (it.kind, it.path, it.beside[0].0.clone()));
+        told.collect::<Vec<_>>()
+    };
+    let expected = ("unreached-cost".into(), "max_cost".into(), "limits[0].quota".into());
+    assert_eq!(warned(r#""max_cost": 50, "#), []);
+    assert_eq!(warned(r#""max_cost": 51, "#), [expected]);
+    assert_eq!(warned(""), [], "nobody wrote that");
+}

@@ -1,7 +1,7 @@
 //! The variables of a request, as far as they say how long lists are. Knows no documents.
 //!
-//! What is inside of lists is only counted, and of the members of objects only those are kept that
-//! may be a size: a client can send a megabyte of others.
+//! What is inside lists is only counted, and of the members of objects only those are kept that may
+//! be a size: a client can send a megabyte of others.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use serde_json::value::RawValue;
 
 use crate::document::{rounded, whole};
 
-/// Variables of one operation, at most.
+/// Maximum number of variables of one operation.
 const VARIABLES_MAX: usize = 1_000;
-/// Members of all objects among them, at most. What is deeper inside does not count.
+/// Maximum number of members of all objects among them. What is deeper inside does not count.
 const MEMBERS_MAX: usize = 2_000;
 
 /// A variable's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
-    /// A number of 0 or more, also if it is written as a text.
+    /// A number of 0 or more, even if it is written as a text.
     Number(u64),
     /// The length of a list, 1 at least.
     List(u64),

@@ -12,9 +12,9 @@ use weir_policy::{Json, Mistakes};
 
 use crate::document::Kind;
 
-/// Fields that have weights of their own, at most.
+/// Maximum number of fields with weights of their own.
 const FIELDS_MAX: usize = 10_000;
-/// Names of arguments in one list, at most: each is compared with each argument.
+/// Maximum number of argument names in one list: each is compared with each argument.
 const SIZES_MAX: usize = 16;
 /// The only field that every type has. Clients ask for it everywhere, and it costs servers nothing.
 pub(crate) const TYPENAME: &str = "__typename";
@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for List {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rule {
     pub(crate) cost: Option<u64>,
-    /// Items, if no argument says how many; `None` if it is no list.
+    /// Items, if no argument says how many; `None` if it is not a list.
     pub(crate) list: Option<u64>,
     /// The arguments that say how many items there are, instead of the usual ones.
     pub(crate) sizes: Option<Vec<SizeArgument>>,

@@ -7,7 +7,7 @@ use weir_policy::{Json, Mistakes};
 #[derive(Debug, Default)]
 pub(crate) struct Algorithms {
     known: Vec<Algorithm>,
-    /// Items that are none, with their indices: reported together with other mistakes.
+    /// Items that are not algorithms, with their indices: reported together with other mistakes.
     unknown: Vec<(usize, Json<'static>)>,
 }
 
@@ -52,7 +52,7 @@ impl Algorithms {
         self.known.is_empty() && self.unknown.is_empty()
     }
 
-    /// Adds the names that are none. `true` if there are any.
+    /// Adds the names that are not algorithms. `true` if there are any.
     pub(crate) fn check(&self, mistakes: &mut Mistakes) -> bool {
         let names: Vec<String> = NAMES.iter().map(|(name, _)| format!("`{name}`")).collect();
         for (index, found) in &self.unknown {

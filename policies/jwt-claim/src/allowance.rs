@@ -1,6 +1,8 @@
 //! Which limits a token has: those of everybody, or those of the plan that one of its claims names.
 
-use weir_policy::{Decision, Facts, FieldName, Ipv6Prefix, Json, Limits, Mistakes, PlanTable};
+use weir_policy::{
+    Decision, Facts, FieldName, Ipv6Prefix, Json, Limits, Manifest, Mistakes, PlanTable,
+};
 
 use crate::claims::Claim;
 
@@ -68,13 +70,12 @@ impl Allowance {
         Self::ByPlan(Plans { table, claim, default, header: plan_header })
     }
 
-    /// The facts that limits read.
-    pub(crate) fn facts(&self) -> impl Iterator<Item = &str> {
-        let (everybodys, of_plans) = match self {
-            Self::Same(limits) => (Some(limits.facts()), None),
-            Self::ByPlan(plans) => (None, Some(plans.table.facts())),
-        };
-        everybodys.into_iter().flatten().chain(of_plans.into_iter().flatten())
+    /// Declares the limits. `key` is the fact that names whoever is counted.
+    pub(crate) fn declare(&self, manifest: Manifest, key: &[&str]) -> Manifest {
+        match self {
+            Self::Same(limits) => manifest.limits("limits", limits, key),
+            Self::ByPlan(plans) => manifest.plans(&plans.table, key),
+        }
     }
 
     /// The plan that a token names, or the default one.

@@ -57,7 +57,7 @@ fn media_type(text: &str) -> String {
     }
 }
 
-/// Where a claim stands: its name, or a JSON pointer to it. Use it as the type of a setting.
+/// Where a claim is: its name, or a JSON pointer to it. Use it as the type of a setting.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim(String);
 

@@ -7,17 +7,17 @@ use weir_policy::{Json, Mistakes, RsaKey, VerifyingKey};
 use crate::algorithm::Algorithm;
 use crate::base64;
 
-/// Keys of a set, at most.
+/// Maximum number of keys of a set.
 const KEYS_MAX: usize = 100;
-/// Keys that are tried for one token, at most: each costs a check of a signature.
+/// Maximum number of keys that are tried for one token: each costs a check of a signature.
 const TRIED_MAX: usize = 4;
 /// Bytes of a modulus: 2,048 to 8,192 bits.
 const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
-/// Bytes of an exponent, at most.
+/// Maximum size of an exponent, in bytes.
 const EXPONENT_BYTES_MAX: usize = 8;
-/// Bytes of a shared secret, at least: RFC 7518, section 3.2, with HS256.
+/// Minimum size of a shared secret, in bytes: RFC 7518, section 3.2, with HS256.
 const SECRET_BYTES_MIN: usize = 32;
-/// Before the coordinates of an uncompressed point.
+/// The byte before the coordinates of an uncompressed point.
 const UNCOMPRESSED: u8 = 4;
 
 /// A set of keys. Use it as the type of a setting.

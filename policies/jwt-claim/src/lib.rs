@@ -25,7 +25,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use weir_policy::{
     Conditions, Decision, Denial, Facts, FieldName, Ipv6Prefix, Json, Limits, Manifest, Mistakes,
-    Period, PlanTable, Policy, now_ms, verify,
+    Period, PlanTable, Policy, Warning, now_ms, verify,
 };
 
 use algorithm::Algorithms;
@@ -36,7 +36,7 @@ use source::{Found, Source};
 use token::Token;
 use verified::{Verified, VerifiedTokens};
 
-/// Fields with claims for the upstream, at most.
+/// Maximum number of fields with claims for the upstream.
 const FORWARD_MAX: usize = 16;
 
 /// More would keep expired tokens alive.
@@ -134,6 +134,33 @@ fn one_minute() -> Leeway {
     Leeway::from_ms(60_000)
 }
 
+impl Config {
+    /// Tokens whose signatures are verified, but not whom they are for, or who issued them.
+    fn warnings(&self) -> impl Iterator<Item = Warning> {
+        let audience = "write what this API is called in the `aud` of its tokens, as in \
+                        `audience = \"api\"`";
+        let issuer = "write the `iss` of its tokens, as in `issuer = \"https://id.example.org/\"`";
+        let settings = [
+            (
+                &self.audience,
+                "no `audience`: a token that was issued for another service is accepted here, too",
+                audience,
+            ),
+            (
+                &self.issuer,
+                "no `issuer`: a token of anyone whose key is in the set is accepted, whatever its \
+                 `iss` says",
+                issuer,
+            ),
+        ];
+        let missing = settings.into_iter().filter(|(names, ..)| {
+            // Without a check, a gateway in front of Weir decides which tokens there are.
+            self.verify == Verify::Signature && names.count() == 0
+        });
+        missing.map(|(_, text, remedy)| Warning::new("unchecked-token", "", text).remedy(remedy))
+    }
+}
+
 /// The policy.
 #[derive(Debug)]
 pub struct JwtClaim {
@@ -156,9 +183,9 @@ impl Policy for JwtClaim {
     }
 
     fn manifest(&self) -> Manifest {
-        Manifest::reads([self.config.token.fact(), "client-ip"])
-            .and(self.config.bypass.facts())
-            .and(self.allowance.facts())
+        let token = self.config.token.fact();
+        let read = Manifest::reads([token, "client-ip"]).and(self.config.bypass.facts());
+        self.allowance.declare(read, &[token]).warn(self.config.warnings())
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
@@ -204,7 +231,7 @@ impl JwtClaim {
         Ok(self.tell(decision, Some(verified), verified.plan))
     }
 
-    /// What is known of a token that is valid now.
+    /// What is known about a token that is valid now.
     fn verified(&self, text: &str) -> Result<Rc<Verified>, &'static str> {
         let (now_ms, leeway_ms) = (now_ms(), self.config.leeway.ms());
         let known = self.verified.borrow().get(text);
@@ -299,7 +326,7 @@ fn keys(config: &mut Config, mistakes: &mut Mistakes) -> Keys {
         mistakes.add("", "no `keys`", expected);
         return Keys::default();
     };
-    // Without the algorithms it can't be told which keys are of use.
+    // Without the algorithms it is unknown which keys are of use.
     if !algorithms.check(mistakes) {
         keys.check(algorithms.iter(), mistakes);
     }
@@ -345,7 +372,7 @@ fn forward(written: &BTreeMap<String, Claim>, mistakes: &mut Mistakes) -> Vec<(F
     forward
 }
 
-/// A claim as the value of a field; empty if it is none that a field can have.
+/// A claim as the value of a field; empty if a field can't have it.
 fn shown(claim: &Claim, claims: &Json<'_>) -> String {
     let plain = |text: &String| text.bytes().all(|byte| (0x20..0x7F).contains(&byte));
     claim.of(claims).filter(plain).unwrap_or_default()

@@ -32,7 +32,7 @@ impl Source {
             return if facts.first(&self.0).is_some() { Found::Several } else { Found::None };
         };
         let token = match self.0 == AUTHORIZATION {
-            // Another scheme, such as Basic, is no token.
+            // Another scheme, such as Basic, is not a token.
             true => match value.split_at_checked(SCHEME.len()) {
                 Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token,
                 _ => "",

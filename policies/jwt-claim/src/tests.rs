@@ -487,3 +487,23 @@ fn missing_and_useless_settings_are_errors() {
         }
     }
 }
+
+#[test]
+fn tokens_for_anybody_and_from_anybody_are_warned_of() {
+    let told = |policy: &Instance<JwtClaim>| -> Vec<String> {
+        let warnings = policy.manifest().warnings.into_iter();
+        let all = warnings.map(|warning| {
+            assert_eq!((&*warning.kind, &*warning.path), ("unchecked-token", ""));
+            warning.message.split(':').next().unwrap().to_owned()
+        });
+        all.collect()
+    };
+    let missing = ["no `audience`", "no `issuer`"];
+    assert_eq!(told(&plain("")), missing);
+    assert_eq!(told(&plain(r#""verify": "signature", "#)), missing);
+    assert_eq!(told(&plain(r#""audience": "api", "#)), missing[1..]);
+    assert_eq!(told(&plain(r#""issuer": ["a", "b"], "#)), missing[..1]);
+    assert_eq!(told(&plain(r#""issuer": "a", "audience": "b", "#)), [""; 0]);
+    // Then the gateway in front of Weir decides which tokens there are.
+    assert_eq!(told(&policy(&format!(r#"{{"verify": "none", {LIMITS}}}"#))), [""; 0]);
+}

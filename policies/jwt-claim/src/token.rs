@@ -5,7 +5,7 @@ use weir_policy::Json;
 
 use crate::base64;
 
-/// Bytes of a token, at most.
+/// Maximum size of a token, in bytes.
 pub(crate) const TOKEN_BYTES_MAX: usize = 8 << 10;
 
 /// A token whose signature was not checked yet.
@@ -27,7 +27,7 @@ impl<'a> Token<'a> {
     /// Reads a token.
     ///
     /// # Errors
-    /// Why it is none that can be accepted.
+    /// Why it can't be accepted.
     pub(crate) fn read(text: &'a str) -> Result<Self, &'static str> {
         if text.len() > TOKEN_BYTES_MAX {
             return Err("the token is too long");

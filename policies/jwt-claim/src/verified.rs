@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use crate::claims::Validity;
 
-/// Tokens that are remembered, at most ...
+/// Maximum number of tokens that are remembered.
 const TOKENS_MAX: usize = 1024;
-/// ... and their bytes, at most.
+/// Maximum size of all remembered tokens, in bytes.
 const BYTES_MAX: usize = 2 << 20;
 
-/// What is known of a token.
+/// What is known about a token.
 #[derive(Debug)]
 pub(crate) struct Verified {
     pub(crate) validity: Validity,

@@ -53,7 +53,7 @@ impl Policy for Keyed {
 
     fn manifest(&self) -> Manifest {
         let none: [&str; 0] = [];
-        Manifest::reads(none).and(self.bypass.facts()).and(self.limits.facts()).pure()
+        Manifest::reads(none).and(self.bypass.facts()).limits("limits", &self.limits, &none).pure()
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {

@@ -1,4 +1,4 @@
-//! The APIs: where a request names its model and its maxima, and where a reply tells its usage.
+//! The APIs: where a request names its model and its maxima, and where a reply reports its usage.
 //! Does not know what anything costs.
 //!
 //! What an API's replies may contain depends on the request's path ([`Call`]). A path that is not
@@ -29,11 +29,12 @@ pub(crate) struct Api {
     pub(crate) second_prompt: Option<String>,
     /// Pointers to the service tier.
     pub(crate) tiers: Vec<String>,
-    /// The pointer that tells whether the reply is streamed.
+    /// The pointer to the value that says whether the reply is streamed.
     pub(crate) stream: Option<String>,
-    /// The pointer that tells whether the reply is only made later, and fetched by another request.
+    /// The pointer to the value that says whether the reply is made later, and fetched by another
+    /// request.
     pub(crate) background: Option<String>,
-    /// The parameter of the query that tells the form of a streamed reply.
+    /// The query parameter that names the form of a streamed reply.
     pub(crate) form: Option<String>,
     /// Where a request refers to what the provider adds to its input.
     pub(crate) references: References,
@@ -41,7 +42,7 @@ pub(crate) struct Api {
     /// Parts of the input that may have other prices.
     caches: Caches,
     output: UsageSources,
-    /// Where a reply tells its output so far, before it is complete.
+    /// Where a reply reports its output so far, before it is complete.
     so_far: Vec<Reading>,
     /// Pointers to the texts of a reply.
     texts: Vec<String>,
@@ -74,15 +75,15 @@ pub(crate) struct Reading {
 }
 
 /// Numbers in a reply that make one amount: the sum of the addends, each of which is the largest of
-/// the places where it may stand.
+/// the places where it may be.
 pub(crate) type UsageSources = Vec<Vec<Reading>>;
 
-/// Where a reply tells which parts of the input were read from a cache or written to it.
+/// Where a reply reports which parts of the input were read from a cache or written to it.
 #[derive(Debug, Default)]
 struct Caches {
     read: UsageSources,
     written: UsageSources,
-    /// What of that is kept for an hour.
+    /// The part of what was written that is kept for an hour.
     written_1h: UsageSources,
 }
 
@@ -149,14 +150,14 @@ pub(crate) struct Reply {
     pub(crate) written_1h: u64,
     /// Tokens of output.
     pub(crate) output: Option<u64>,
-    /// Tokens of output that were told before the reply was complete.
+    /// Tokens of output that were reported before the reply was complete.
     pub(crate) so_far: Option<u64>,
     /// Tokens of output, estimated from its texts; `None` if there are none.
     pub(crate) text: Option<u64>,
 }
 
 impl Reply {
-    /// Whether it tells any usage.
+    /// Whether it reports any usage.
     pub(crate) fn tells(&self) -> bool {
         self.input.or(self.output).or(self.so_far).is_some()
     }
@@ -180,7 +181,7 @@ impl Api {
         }
     }
 
-    /// Whether nothing tells what a request for this path uses.
+    /// Whether nothing reports what a request for this path uses.
     pub(crate) fn is_unpriced(&self, path: &str, posts: bool) -> bool {
         if matches!(self.dialect, Dialect::Own(_)) {
             return false;
@@ -249,7 +250,7 @@ impl Api {
         }
     }
 
-    /// The pointer to set to `true`, so that the reply tells its usage.
+    /// The pointer to set to `true`, so that the reply reports its usage.
     pub(crate) fn usage_to_ask(&self, call: Call, streams: bool) -> Option<&str> {
         match (&self.dialect, call) {
             (Dialect::OpenAi, Call::Chat | Call::Completions) if streams => {
@@ -269,7 +270,8 @@ impl Api {
         let input = input.map(|it| (Role::Input, meter(it)));
         let placed = |(place, it)| (Role::Output(place), meter(it));
         let output = self.output.iter().flat_map(|addend| (0..).zip(addend).map(placed));
-        // It has a place of its own: what the first event tells is part of what the last one does.
+        // It has a place of its own: what the first event reports is part of what the last one
+        // does.
         let places = self.output.iter().map(|addend| addend.len()).max().unwrap_or(0);
         let apart = Role::Output(u32::try_from(places).unwrap_or(u32::MAX));
         let so_far = self.so_far.iter().map(|it| (apart, meter(it)));
@@ -295,7 +297,7 @@ impl Api {
             Call::Chat | Call::Completions => !of_responses,
             Call::Responses => of_responses,
             Call::InputOnly => pointer.starts_with("/usage/"),
-            // There is no room for more than what all calls tell.
+            // There is no room for more than what all calls report.
             Call::Stream | Call::Other => !known::OPENAI_CACHED.contains(&pointer),
         }
     }

@@ -1,7 +1,7 @@
 //! What a request asks for, read from the facts of its body. Knows no limit.
 //!
-//! A name that is there twice in the body is a repeated fact. Which of the values the upstream
-//! takes is not known, so the larger maximum counts, and two models are refused.
+//! A name that occurs twice in the body is a repeated fact. Which of the values the upstream takes
+//! is not known, so the larger maximum counts, and two models are refused.
 
 use weir_policy::{Denial, Facts, Json};
 
@@ -19,7 +19,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) input: u64,
     /// Tokens of input that it can't have more of, as far as its body says.
     pub(crate) input_max: u64,
-    /// The service tiers that it names; an empty text for what is no name.
+    /// The service tiers that it names; an empty text for what is not a name.
     pub(crate) tiers: Vec<String>,
     /// Whether the provider adds something to the input that the body only refers to.
     pub(crate) refers: bool,
@@ -122,7 +122,7 @@ pub(crate) fn read<'a>(
         maximum: maximum.filter(|tokens| *tokens > 0),
         named,
         copies,
-        // Some servers take 1 or "yes" for true. A reply that is not streamed tells its usage
+        // Some servers take 1 or "yes" for true. A reply that is not streamed reports its usage
         // anyway.
         streams: api.stream.as_ref().is_some_and(|pointer| may_be_true(facts, pointer)),
         in_events: in_events(api, call, facts),
@@ -160,14 +160,14 @@ fn refuse_background(api: &Api, call: Call, facts: &Facts) -> Result<(), Denial>
     let Some(pointer) = &api.background else { return Ok(()) };
     let asked = facts.all(&json(pointer)).any(|value| value == "true");
     if asked || (call == Call::Responses && may_be_true(facts, pointer)) {
-        let reason = format!("{pointer} must be false: the reply would not tell its usage");
+        let reason = format!("{pointer} must be false: the reply would not report its usage");
         return Err(Denial::new(400, reason));
     }
     Ok(())
 }
 
-/// Each prompt of a list has as many answers as one alone, and how many there are is not told. A
-/// list of numbers is one prompt, in tokens.
+/// Each prompt of a list has as many answers as one alone, and a request does not say how many
+/// there are. A list of numbers is one prompt, in tokens.
 fn refuse_several_prompts(api: &Api, call: Call, facts: &Facts) -> Result<(), Denial> {
     let Some(pointer) = &api.second_prompt else { return Ok(()) };
     let is_prompt = |value: &str| !value.starts_with(|first: char| first.is_ascii_digit());
@@ -205,8 +205,8 @@ fn tiers(api: &Api, facts: &Facts) -> Vec<String> {
     values.map(|value| name(value).unwrap_or_default()).collect()
 }
 
-/// The largest number at `pointer`. `null` is none. A number in quotes is refused like all else
-/// that is no number: whether a server reads it is not known.
+/// The largest number at `pointer`. `null` is none. A number in quotes is refused like anything
+/// else that is not a number: whether a server reads it is not known.
 fn largest(facts: &Facts, pointer: &str) -> Result<Option<u64>, Denial> {
     let mut largest = None;
     for value in facts.all(&json(pointer)).filter(|value| *value != "null") {

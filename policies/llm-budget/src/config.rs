@@ -11,16 +11,18 @@ use crate::lists::{Counted, Plain, Settled};
 use crate::models::{Model, Models};
 use crate::references::Floors;
 use crate::reserve::IN_FLIGHT;
-use crate::{AMOUNT_MAX, LlmBudget};
+use crate::{AMOUNT_MAX, LlmBudget, warnings};
 
 /// The list of limits that are not settled.
-const REQUESTS: &str = "requests";
+pub(crate) const REQUESTS: &str = "requests";
 /// Bytes of one token, at most. More would make long inputs cost nothing.
 const BYTES_PER_TOKEN_MAX: u64 = 1_024;
-/// Requests of one key at the same time, at most: what a limit can count.
+/// Maximum number of simultaneous requests of one key: what a limit can count.
 const IN_FLIGHT_MAX: u64 = 1_000_000;
+/// How many there may be if `in_flight` is not written.
+const IN_FLIGHT_DEFAULT: u64 = 32;
 
-/// How long the proxy reads a reply on, at most: ten minutes.
+/// How long the proxy goes on reading a reply: at most ten minutes.
 type Wait = Period<0, 600_000>;
 
 /// `[policies.NAME.config]`.
@@ -38,15 +40,15 @@ pub struct Config {
     /// Limits charged in tokens of output.
     output_tokens: Option<Settled>,
     /// Limits charged in micro-dollars.
-    money: Option<Settled>,
+    pub(crate) money: Option<Settled>,
     /// Limits on requests.
     requests: Option<Plain>,
     /// Prices and maxima, by the model's name or its beginning and a `*`.
     #[serde(default)]
-    models: BTreeMap<String, Model>,
+    pub(crate) models: BTreeMap<String, Model>,
     /// Tokens of output reserved for a request that names no maximum.
     #[serde(default = "default_max_output")]
-    default_max_output: u64,
+    pub(crate) default_max_output: u64,
     /// Bytes of one token, where tokens are estimated.
     #[serde(default = "bytes_per_token")]
     bytes_per_token: u64,
@@ -55,8 +57,7 @@ pub struct Config {
     references: Floors,
     /// Requests with references of one key at the same time, unless `requests` limits that; 0: any
     /// number.
-    #[serde(default = "in_flight")]
-    in_flight: u64,
+    in_flight: Option<u64>,
     /// How long a reply is read on after its client left.
     #[serde(default = "read_on")]
     read_on: Wait,
@@ -69,9 +70,9 @@ pub struct Config {
     /// Tokens of output, without which no request is let through by `partial`.
     #[serde(default = "least_output")]
     least_output: u64,
-    /// Tokens of one step in which output is reserved while it comes; 0: all at first.
+    /// Tokens of one step in which output is reserved while it arrives; 0: all of it at the start.
     #[serde(default)]
-    hard_cut: u64,
+    pub(crate) hard_cut: u64,
     /// Whether calls are let through whose use nothing tells.
     #[serde(default)]
     unpriced: Unpriced,
@@ -86,14 +87,14 @@ pub struct Config {
     bypass: Conditions,
 }
 
-/// What becomes of calls whose use nothing tells.
+/// What becomes of calls whose usage nothing reports.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 enum Unpriced {
     /// They are refused.
     #[default]
     Deny,
-    /// They are charged what can be told from their bodies.
+    /// They are charged what their bodies show.
     Allow,
 }
 
@@ -117,10 +118,6 @@ fn bytes_per_token() -> u64 {
     3
 }
 
-fn in_flight() -> u64 {
-    32
-}
-
 fn read_on() -> Wait {
     Wait::from_ms(30_000)
 }
@@ -141,14 +138,16 @@ pub(crate) struct Settings {
     pub(crate) references: Floors,
     /// 0: any number.
     pub(crate) in_flight: u64,
+    /// It is not the default.
+    pub(crate) in_flight_is_written: bool,
     pub(crate) read_on_ms: u64,
     pub(crate) set_maximum: bool,
     pub(crate) partial: bool,
     pub(crate) least_output: u64,
     pub(crate) hard_cut: u64,
-    /// Calls are let through whose use nothing tells.
+    /// Whether calls are let through whose usage nothing reports.
     pub(crate) unpriced: bool,
-    /// The output of a complete reply without usage is estimated from its texts.
+    /// Whether the output of a complete reply without usage is estimated from its texts.
     pub(crate) estimates: bool,
 }
 
@@ -166,11 +165,13 @@ impl Config {
         self.check_numbers(&mut mistakes);
         self.check_lists(&mut mistakes);
         self.check_hard_cut(&mut mistakes);
+        let warnings = warnings::of(&self);
         let settings = Settings {
             default_max_output: self.default_max_output,
             bytes_per_token: self.bytes_per_token,
             references: self.references,
             in_flight: self.default_in_flight(),
+            in_flight_is_written: self.in_flight.is_some(),
             read_on_ms: self.read_on.ms(),
             set_maximum: self.set_maximum,
             partial: self.partial,
@@ -205,11 +206,12 @@ impl Config {
             settings,
             ipv6_prefix: prefix,
             bypass: self.bypass,
+            warnings,
         })
     }
 
     /// The lists that are settled, in the order of [`Counted::ALL`].
-    fn settled(&self) -> impl Iterator<Item = (Counted, &Settled)> {
+    pub(crate) fn settled(&self) -> impl Iterator<Item = (Counted, &Settled)> {
         let lists = [&self.tokens, &self.input_tokens, &self.output_tokens, &self.money];
         Counted::ALL
             .into_iter()
@@ -217,17 +219,21 @@ impl Config {
             .filter_map(|(counted, list)| Some((counted, list.as_ref()?)))
     }
 
+    fn in_flight(&self) -> u64 {
+        self.in_flight.unwrap_or(IN_FLIGHT_DEFAULT)
+    }
+
     /// Requests with references at the same time. The operator's own limits come first.
     fn default_in_flight(&self) -> u64 {
         let limited = self.requests.as_ref().is_some_and(Plain::limits_concurrency);
-        if limited || self.settled().next().is_none() { 0 } else { self.in_flight }
+        if limited || self.settled().next().is_none() { 0 } else { self.in_flight() }
     }
 
     fn check_numbers(&self, mistakes: &mut Mistakes) {
         for (setting, number, least, most) in [
             ("default_max_output", self.default_max_output, 1, AMOUNT_MAX),
             ("bytes_per_token", self.bytes_per_token, 1, BYTES_PER_TOKEN_MAX),
-            ("in_flight", self.in_flight, 0, IN_FLIGHT_MAX),
+            ("in_flight", self.in_flight(), 0, IN_FLIGHT_MAX),
             ("least_output", self.least_output, 1, AMOUNT_MAX),
             ("hard_cut", self.hard_cut, 0, AMOUNT_MAX),
         ] {

@@ -7,8 +7,9 @@
 //! One request, in reading order: `asked` reads the facts of its body, `reserve` makes the
 //! decision, `memo` carries what was reserved to the reply's end, and `settle` corrects it. `api`
 //! knows where each API writes its numbers, `references` what a body only refers to, `models` and
-//! `prices` the prices, `lists` the limits. Facts read: `method`, `path`, `upstream-path`,
-//! `client-ip`, the body and some of its values, and those that limits and conditions name.
+//! `prices` the prices, `lists` the limits, `warnings` what is probably not meant. Facts read:
+//! `method`, `path`, `upstream-path`, `client-ip`, the body and some of its values, and those that
+//! limits and conditions name.
 
 mod api;
 mod asked;
@@ -20,19 +21,21 @@ mod prices;
 mod references;
 mod reserve;
 mod settle;
+mod warnings;
 
 use weir_policy::{
-    Conditions, Decision, Denial, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Policy,
-    ResponseView, Settlement,
+    Conditions, Decision, DeclaredLimit, Denial, Facts, Ipv6Prefix, Limit, Limits, Manifest,
+    Mistakes, Policy, ResponseView, Settlement, Warning,
 };
 
 use api::Api;
 pub use config::Config;
-use config::Settings;
+use config::{REQUESTS, Settings};
 use lists::Counted;
 use models::Models;
 
-/// Units of a limit, tokens of a request and micro-dollars, at most: what the proxy accepts.
+/// Maximum number of units of a limit, tokens of a request and micro-dollars: what the proxy
+/// accepts.
 const AMOUNT_MAX: u64 = 1 << 52;
 
 /// The policy.
@@ -47,6 +50,7 @@ pub struct LlmBudget {
     settings: Settings,
     ipv6_prefix: Ipv6Prefix,
     bypass: Conditions,
+    warnings: Vec<Warning>,
 }
 
 /// Why there is no decision about limits.
@@ -91,6 +95,8 @@ impl Policy for LlmBudget {
             .and(body)
             .and(self.bypass.facts())
             .and(limits.flat_map(Limits::facts))
+            .declare(self.declared())
+            .warn(self.warnings.iter().cloned())
             .pure()
     }
 
@@ -103,7 +109,7 @@ impl Policy for LlmBudget {
         let path = asked::path(facts);
         let counts_use = !self.budgets.is_empty();
         if counts_use && !self.settings.unpriced && self.api.is_unpriced(path, posts) {
-            let reason = "nothing would tell what this call uses, so no budget can count it";
+            let reason = "nothing would report what this call uses, so no budget can count it";
             return Ok(Decision::deny(Denial::new(403, reason)));
         }
         let decision = if posts && counts_use {
@@ -122,6 +128,30 @@ impl Policy for LlmBudget {
         let memo = memo::Memo::read(memo).ok_or("a memo that this policy has not written")?;
         let reply = self.api.read(response, self.settings.bytes_per_token);
         Ok(settle::settlement(&memo, &reply, response, self.settings.estimates))
+    }
+}
+
+impl LlmBudget {
+    /// The limits that requests are charged.
+    fn declared(&self) -> Vec<DeclaredLimit> {
+        let key = ["client-ip"];
+        let settled = |(counted, limits): &(Counted, Limits)| -> Vec<DeclaredLimit> {
+            let most = limits.each().map(lists::cost_max).map(Some);
+            let declared = limits.declared(counted.setting(), &key).zip(most);
+            declared.map(|(limit, cost_max)| DeclaredLimit { cost_max, ..limit }).collect()
+        };
+        let mut all: Vec<DeclaredLimit> = self.budgets.iter().flat_map(settled).collect();
+        let may_refuse = self.budgets.iter().any(|(_, list)| list.each().any(Limit::may_refuse));
+        if may_refuse && self.settings.in_flight > 0 {
+            // Its key is that of one of the budgets.
+            let keys = all.iter().flat_map(|limit| &limit.key_facts).map(String::as_str);
+            let keys: Vec<&str> = keys.collect();
+            let at = if self.settings.in_flight_is_written { "in_flight" } else { "" };
+            let limit = reserve::in_flight(String::new(), self.settings.in_flight);
+            all.push(DeclaredLimit::of(&limit, at, &keys));
+        }
+        all.extend(self.requests.iter().flat_map(|list| list.declared(REQUESTS, &key)));
+        all
     }
 }
 

@@ -112,7 +112,7 @@ impl Settled {
         self.items.iter().map(|item| item.text("name"))
     }
 
-    /// Adds its mistakes, with those that are none in other policies' limits.
+    /// Adds its mistakes, including those that are allowed in other policies' limits.
     pub(crate) fn check(&self, counted: Counted, mistakes: &mut Mistakes) {
         let list = counted.setting();
         mistakes.append(self.mistakes.clone().under(list));

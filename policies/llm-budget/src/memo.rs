@@ -15,7 +15,7 @@ use crate::prices::{Rates, Tariff};
 pub(crate) struct Memo {
     /// Tokens of input, estimated.
     pub(crate) input: u64,
-    /// Tokens of output, at most.
+    /// Maximum number of tokens of output.
     pub(crate) output: u64,
     /// Whether the output is reserved in steps.
     pub(crate) extends: bool,

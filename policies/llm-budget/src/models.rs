@@ -8,12 +8,14 @@ use weir_policy::Mistakes;
 use crate::AMOUNT_MAX;
 use crate::prices::{Prices, WrittenRates, WrittenStep};
 
-/// Models in the table, at most.
+/// Maximum number of models in the table.
 const MODELS_MAX: usize = 10_000;
-/// Bytes of a model's name in the table, at most.
+/// Maximum size of a model's name in the table, in bytes.
 const NAME_BYTES_MAX: usize = 256;
-/// Characters of the label in the access log, at most.
+/// Maximum length of the label in the access log, in characters.
 const LABEL_CHARS_MAX: usize = 64;
+/// The name that stands for all models that have no other.
+pub(crate) const ALL: &str = "*";
 /// The label of a model that the table does not name.
 const OTHER: &str = "other";
 
@@ -21,8 +23,8 @@ const OTHER: &str = "other";
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Model {
-    input: Option<u64>,
-    output: Option<u64>,
+    pub(crate) input: Option<u64>,
+    pub(crate) output: Option<u64>,
     /// The price of input that is read from a cache.
     cached_input: Option<u64>,
     /// The price of input that is written to a cache, and to one that keeps it for an hour.
@@ -35,7 +37,7 @@ pub(crate) struct Model {
     #[serde(default)]
     tiers: BTreeMap<String, u64>,
     /// Tokens reserved for a request that names no maximum.
-    max_output: Option<u64>,
+    pub(crate) max_output: Option<u64>,
 }
 
 /// One model of the table.
@@ -112,7 +114,7 @@ impl Entry {
     fn known(&self) -> Known<'_> {
         let written = self.written.as_str();
         let end = written.char_indices().nth(LABEL_CHARS_MAX).map_or(written.len(), |(at, _)| at);
-        let label = if written == "*" { OTHER } else { written.get(..end).unwrap_or(OTHER) };
+        let label = if written == ALL { OTHER } else { written.get(..end).unwrap_or(OTHER) };
         Known { label, prices: self.prices.as_ref(), max_output: self.max_output }
     }
 }

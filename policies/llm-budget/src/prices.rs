@@ -1,6 +1,6 @@
 //! Prices of a model, and what tokens cost at them. Knows no model and no request.
 //!
-//! Before a reply tells the input, it is charged at the dearest price that may apply to it. All
+//! Before a reply reports the input, it is charged at the dearest price that may apply to it. All
 //! prices are micro-dollars for a million tokens.
 
 use std::collections::BTreeMap;
@@ -10,15 +10,16 @@ use weir_policy::Mistakes;
 
 use crate::AMOUNT_MAX;
 
-/// Prices are for so many tokens.
+/// The number of tokens that a price is for.
 const TOKENS_PER_PRICE: u128 = 1_000_000;
-/// Steps of a price by the size of the input, at most. They are kept in each memo.
+/// Maximum number of steps in a price that depends on the size of the input. They are kept in each
+/// memo.
 const STEPS_MAX: usize = 4;
-/// Tiers of a model, at most.
+/// Maximum number of tiers of a model.
 const TIERS_MAX: usize = 16;
-/// Bytes of a tier's name, at most.
+/// Maximum size of a tier's name, in bytes.
 const TIER_BYTES_MAX: usize = 64;
-/// The price of a tier in percent, at most.
+/// Maximum price of a tier, in percent.
 const PERCENT_MAX: u64 = 10_000;
 const PERCENT: u64 = 100;
 /// The tier of a request that names none.
@@ -93,6 +94,12 @@ pub(crate) struct Tariff {
     pub(crate) percent: u64,
     /// Tokens that its input can't have more of, as far as is known before the reply.
     pub(crate) input_max: u64,
+}
+
+/// What tokens of one kind cost at this price, in micro-dollars.
+pub(crate) fn cost_of(tokens: u64, price: u64) -> Option<u64> {
+    let micros = (u128::from(tokens) * u128::from(price)).div_ceil(TOKENS_PER_PRICE);
+    u64::try_from(micros).ok()
 }
 
 impl WrittenStep {
@@ -243,7 +250,7 @@ impl Tariff {
     pub(crate) fn of(&self, usage: &Usage) -> u64 {
         let step = self.above.iter().rev().find(|(more_than, _)| usage.input > *more_than);
         let rates = step.map_or(self.base, |(_, rates)| *rates);
-        // An upstream may tell parts that are more than the whole.
+        // An upstream may report parts that are more than the whole.
         let cached = usage.cached.min(usage.input);
         let written = usage.written.min(usage.input - cached);
         let written_1h = usage.written_1h.min(written);

@@ -10,7 +10,7 @@ use crate::AMOUNT_MAX;
 
 mod scan;
 
-/// References of one kind that are counted in one body, at most.
+/// Maximum number of references of one kind that are counted in one body.
 const COUNTED_MAX: u64 = 1_000;
 /// The fact with the whole body.
 const DOCUMENT: &str = "body.json:";
@@ -126,7 +126,7 @@ impl References {
             Self::At(_) => {
                 let mut counts = Counts::default();
                 for name in self.facts() {
-                    // Of a name that is there twice, either may be read.
+                    // Of a name that occurs twice, either may be read.
                     let most = facts.all(&name).map(files).max().unwrap_or(0);
                     counts.add(Kind::File, most);
                 }

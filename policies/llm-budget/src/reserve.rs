@@ -18,8 +18,8 @@ use crate::prices::Tariff;
 use crate::{AMOUNT_MAX, LlmBudget, Stop};
 
 /// Groups of the estimate's terms. A group is a sum, and the largest counts, as in
-/// [`Api::read`](crate::api::Api::read): the number of texts, their bytes, and the output as told
-/// at each place where it may stand.
+/// [`Api::read`](crate::api::Api::read): the number of texts, their bytes, and the output as
+/// reported at each place where it may be.
 const COUNT_GROUP: u32 = 0;
 const BYTES_GROUP: u32 = 1;
 const TOLD_GROUPS: u32 = 2;
@@ -34,7 +34,7 @@ enum Mode {
     Whole,
     /// All, or what is left if that is less.
     Partial,
-    /// The input, and so many tokens of output. The rest follows in steps.
+    /// The input, and this many tokens of output. The rest follows in steps.
     Steps(u64),
 }
 
@@ -109,6 +109,11 @@ impl LlmBudget {
     fn has_money(&self) -> bool {
         self.budgets.iter().any(|(counted, _)| *counted == Counted::Money)
     }
+}
+
+/// The limit on requests at the same time.
+pub(crate) fn in_flight(key: String, quota: u64) -> Limit {
+    Limit::new(IN_FLIGHT, key, Algorithm::concurrency(quota))
 }
 
 /// Charges these limits; without any, nothing is counted.
@@ -204,7 +209,7 @@ impl<'a> Reservation<'a> {
         let quota = self.settings.in_flight;
         let (_, of) = self.limits.iter().find(|(_, limit)| limit.may_refuse())?;
         let tag = of.tag.clone();
-        let limit = Limit::new(IN_FLIGHT, of.key.clone(), Algorithm::concurrency(quota));
+        let limit = in_flight(of.key.clone(), quota);
         (quota > 0 && self.asked.refers).then_some(Limit { tag, ..limit })
     }
 

@@ -1,6 +1,6 @@
 //! The end of a reply: what it used, and how the limits' charges change. Knows no API.
 //!
-//! Nothing is given back for nothing known: a reply that can't be read keeps its reservation.
+//! Nothing is given back where nothing is known: a reply that can't be read keeps its reservation.
 
 use weir_policy::{Adjustment, ResponseView, Settlement};
 
@@ -9,8 +9,8 @@ use crate::api::Reply;
 use crate::memo::{Memo, Taken};
 use crate::prices::Usage;
 
-/// What the proxy notes where there was no reply yet: the client left, the proxy shuts down, the
-/// request took longer than it may. And nothing at all.
+/// The statuses that the proxy notes if there was no reply yet: the client left, the proxy was
+/// shutting down, or the request took too long. 0 means that there was no status.
 const NO_REPLY: [u16; 4] = [0, 499, 503, 504];
 
 /// What a request has used.
@@ -18,7 +18,8 @@ const NO_REPLY: [u16; 4] = [0, 499, 503, 504];
 enum Used {
     /// Nothing: there was no answer.
     Nothing,
-    /// These tokens. The input was told, or is estimated.
+    /// These tokens. `told` says whether the reply reported its input, which is estimated
+    /// otherwise.
     Tokens { usage: Usage, told: bool },
     /// Nobody knows: the reservation stands.
     Unknown,
@@ -59,14 +60,14 @@ fn used(memo: &Memo, reply: &Reply, response: &ResponseView, estimates: bool) ->
     let seen = reply.text.max(reply.so_far);
     let output = match reply.output {
         Some(told) if complete => told,
-        // What was told may be older than the last text.
+        // What was reported may be older than the last text.
         Some(told) => told.max(seen.unwrap_or(0)),
-        // Of an output that nothing was seen of, only a complete reply says that it is empty.
+        // If no output was seen, only a complete reply shows that there was none.
         None if complete && (seen.is_none() || estimates) => seen.unwrap_or(0),
         // A stream that is cut is taken in steps as its text is seen.
         None if memo.extends && seen.is_some() => seen.unwrap_or(0),
-        // What is thought before the text is told by the usage alone, which did not come. And how
-        // many tokens a text has is known from the usage alone.
+        // Only the usage, which did not come, says what was thought before the text and how many
+        // tokens the text has.
         None => reserved_output(memo, response).max(seen.unwrap_or(0)),
     };
     let usage = match reply.input {
@@ -122,7 +123,7 @@ fn adjustment(
     }
 }
 
-/// What was taken of a limit in all.
+/// The total that was taken of a limit.
 fn taken(limit: &Taken, response: &ResponseView) -> u64 {
     if !limit.shares {
         return limit.units;

@@ -7,6 +7,7 @@ mod pricing;
 mod references;
 mod reserving;
 mod settling;
+mod warnings;
 
 use weir_policy::testing::Instance;
 use weir_policy::{Change, Decision, HardCut, Meter, Outcome, Partial, ResponseView, Verdict};

@@ -2,7 +2,7 @@
 //!
 //! The upstream may look for it elsewhere than this policy, and compare it in another way. Each
 //! difference would be a way to guess at one account and be counted for another. So all places
-//! where the account may stand are read, and they must agree.
+//! where the account may be are read, and they must agree.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,13 +11,13 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use weir_policy::{Facts, Json, Template};
 
-/// Bytes of an account's name, at most. An upstream may cut longer ones off.
+/// Maximum size of an account's name, in bytes. An upstream may cut longer ones off.
 const ACCOUNT_BYTES_MAX: usize = 512;
 const TOO_LONG: &str = "the account is too long";
-/// Places, at most.
+/// Maximum number of places that may name an account.
 const PLACES_MAX: usize = 8;
-/// Bytes of an account's name as JSON, at most: each of its bytes may be written as an escape.
-/// Longer ones are not read, which would take long.
+/// Maximum size of an account's name as JSON, in bytes: each of its bytes may be written as an
+/// escape. Longer ones are not read, which would take long.
 const JSON_BYTES_MAX: usize = 6 * ACCOUNT_BYTES_MAX + 2;
 /// How a fact of a JSON body's member begins.
 const MEMBER: &str = "body.json:";
@@ -38,11 +38,11 @@ pub(crate) enum Case {
 pub(crate) enum Account {
     Of(String),
     Missing,
-    /// It can't be told, for this reason.
+    /// It can't be determined, for this reason.
     Unclear(&'static str),
 }
 
-/// The places where the account may stand. Use it as the type of a setting.
+/// The places where the account may be. Use it as the type of a setting.
 pub(crate) struct Places {
     /// The facts with the account.
     facts: Vec<String>,
@@ -60,7 +60,7 @@ impl Places {
         self.facts.iter().map(String::as_str)
     }
 
-    /// The account, if all places that have one agree. A fact that is there several times is what
+    /// The account, if all places that have one agree. A fact that occurs several times is what
     /// servers may read in several ways.
     pub(crate) fn find(&self, facts: &Facts, case: Case, ascii_only: bool) -> Account {
         let mut found: Option<String> = None;

@@ -1,4 +1,4 @@
-//! The lists of limits: what may stand in them beyond what the SDK checks.
+//! The lists of limits, and checks of them beyond those of the SDK.
 
 use serde::{Deserialize, Deserializer};
 use weir_policy::{Json, Limits, Mistakes};
@@ -17,6 +17,8 @@ const DEFAULT_BY_ADDRESS: &str =
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) limits: Limits,
+    /// Whether the configuration has no list at all.
+    pub(crate) is_default: bool,
     /// Settings that are mistakes here and none in other policies' limits.
     misplaced: Vec<Misplaced>,
 }
@@ -40,7 +42,7 @@ const OWN: [(&str, &str); 3] = [
 pub(crate) fn default() -> (Option<Counters>, Option<Counters>) {
     let read = |text| {
         let value = Json::parse(text).ok()?;
-        Some(Counters::of(&value, Limits::read(&value).ok()?))
+        Some(Counters { is_default: true, ..Counters::of(&value, Limits::read(&value).ok()?) })
     };
     (read(DEFAULT_BY_PAIR), read(DEFAULT_BY_ADDRESS))
 }
@@ -87,7 +89,7 @@ impl Counters {
                 misplaced.push(Misplaced { index, key, found: found.into_owned(), expected });
             }
         }
-        Self { limits, misplaced }
+        Self { limits, is_default: false, misplaced }
     }
 }
 

@@ -18,8 +18,8 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 use weir_policy::{
-    Adjustment, Client, Conditions, Decision, Denial, Facts, Ipv6Prefix, Limit, Manifest, Mistakes,
-    Policy, Refund, ResponseView, Settlement, Template,
+    Adjustment, Client, Conditions, Decision, DeclaredLimit, Denial, Facts, Ipv6Prefix, Limit,
+    Manifest, Mistakes, Policy, Refund, ResponseView, Settlement, Template,
 };
 
 use account::{Account, Case, Places};
@@ -30,7 +30,7 @@ use status::Statuses;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where the account stands in an attempt.
+    /// Where the account is in an attempt.
     account: Places,
     /// What separates accounts of the same name, such as the host that the attempt is for.
     tenant: Option<Template>,
@@ -49,7 +49,7 @@ pub struct Config {
     methods: Vec<String>,
     /// Statuses with which the upstream answers a right password.
     success: Statuses,
-    /// Statuses with which it answers a wrong one. By default all below 500 that are no success.
+    /// Statuses with which it answers a wrong one. By default all below 500 that are not a success.
     failure: Option<Statuses>,
     /// Failures of one address for one account. A success resets them.
     by_pair: Option<Counters>,
@@ -83,12 +83,12 @@ fn post() -> Vec<String> {
 #[derive(Debug)]
 pub struct LoginGuard(Config);
 
-/// What a reply says of an attempt.
+/// What a reply says about an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Succeeded,
     Failed,
-    /// Nothing is known of the password: the upstream failed, for example.
+    /// Nothing is known about the password: the upstream failed, for example.
     Unknown,
 }
 
@@ -107,8 +107,8 @@ impl Attempt {
 const GIVE_BACK: &str = "give-back";
 const RESET: &str = "reset";
 
-/// The unit of limits that are in no `RateLimit` field. What is left of an account would tell
-/// anybody how often others have failed at it.
+/// The unit of limits that are in no `RateLimit` field. What is left for an account would tell
+/// anybody how often others have failed to sign in to it.
 const UNREPORTED: &str = "";
 
 impl Policy for LoginGuard {
@@ -147,6 +147,7 @@ impl Policy for LoginGuard {
             .and(tenant.iter().flat_map(Template::facts))
             .and(bypass.facts())
             .and(self.lists().flat_map(|counters| counters.limits.facts()))
+            .declare(self.declared())
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
@@ -192,6 +193,28 @@ impl LoginGuard {
     fn lists(&self) -> impl Iterator<Item = &Counters> {
         let Config { by_pair, by_address, by_account, .. } = &self.0;
         [by_pair, by_address, by_account].into_iter().flatten()
+    }
+
+    /// The limits that attempts are charged. All are settled.
+    fn declared(&self) -> Vec<DeclaredLimit> {
+        let Config { account, tenant, by_pair, by_address, by_account, .. } = &self.0;
+        let address = ["client-ip"];
+        let tenant = tenant.iter().flat_map(Template::facts);
+        let account: Vec<&str> = tenant.chain(account.facts()).collect();
+        let pair = [&address[..], &account].concat();
+        let lists = [
+            ("by_pair", by_pair, &pair[..]),
+            ("by_address", by_address, &address),
+            ("by_account", by_account, &account),
+        ];
+        let each = lists.into_iter().filter_map(|(list, counters, key)| {
+            let Counters { limits, is_default, .. } = counters.as_ref()?;
+            Some(limits.declared(list, key).map(|limit| DeclaredLimit {
+                at: if *is_default { String::new() } else { limit.at.clone() },
+                ..limit.apart()
+            }))
+        });
+        each.flatten().collect()
     }
 
     /// The account that an attempt is for, with its tenant.
@@ -253,7 +276,7 @@ impl LoginGuard {
     }
 }
 
-/// What `settle` needs to know of the limits that were charged. It may run in another instance.
+/// What `settle` needs to know about the limits that were charged. It may run in another instance.
 fn memo(charged: &[(Limit, &str)]) -> String {
     let mut memo = String::new();
     for (limit, on_success) in charged {

@@ -17,7 +17,7 @@ fn policy(config: &str) -> Instance<LoginGuard> {
     Instance::new(config).unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
 }
 
-/// The decision about an attempt with these facts, beside those of every attempt.
+/// The decision about an attempt with these facts, besides those of every attempt.
 fn decide(policy: &Instance<LoginGuard>, facts: &[(&str, &str)]) -> Decision {
     let head = [("client-ip", "192.0.2.1"), ("method", "POST")];
     policy.decide(&[&head[..], facts].concat()).unwrap()
@@ -75,7 +75,7 @@ fn a_failure_stays_charged_a_success_resets_its_account_and_all_else_is_given_ba
     ]);
     for (status, outcome, expected) in [
         (401, Outcome::Completed, &nothing),
-        // What is no success is a failure, unless the upstream failed.
+        // What is not a success is a failure, unless the upstream failed.
         (200, Outcome::Completed, &nothing),
         (404, Outcome::Completed, &nothing),
         (302, Outcome::Completed, &reset),
@@ -186,8 +186,8 @@ fn an_account_that_is_given_twice_is_refused_and_several_places_must_agree() {
     );
 }
 
-/// The proxy repeats members that stand in the document twice or in another case, and what is
-/// inside of such objects.
+/// The proxy repeats members that occur in the document twice or in another case, and what is
+/// inside such objects.
 #[test]
 fn a_document_with_members_that_an_upstream_could_take_for_the_account_is_refused() {
     let unclear = Err("the account must be a text, and be given once");

@@ -11,7 +11,7 @@ use weir_policy::{
     PathTable, PathTemplate, Policy, Spelling, Template, Tie,
 };
 
-/// Costs, at most: each is compared with the request's path.
+/// Maximum number of costs: each is compared with the request's path.
 const COSTS_MAX: usize = 500;
 
 /// `[policies.NAME.config]`.
@@ -56,6 +56,8 @@ fn one() -> u64 {
 pub struct PathCost {
     costs: PathTable<u64>,
     default_cost: u64,
+    /// What the dearest request costs.
+    cost_max: u64,
     ipv6_prefix: Ipv6Prefix,
     bypass: Conditions,
     limits: Limits,
@@ -122,15 +124,20 @@ impl Policy for PathCost {
         let mut mistakes = Mistakes::new();
         config.check_costs(&mut mistakes);
         let Some(costs) = config.table(&mut mistakes) else { return Err(mistakes) };
+        let each = config.costs.iter().map(|item| item.cost);
+        let cost_max = each.chain([config.default_cost]).max().unwrap_or_default();
         let Config { default_cost, key, missing, ipv6_prefix, bypass, limits, .. } = config;
         let limits = limits.by_default(key.as_ref(), missing).ipv6_prefix(ipv6_prefix);
-        mistakes.or(Self { costs, default_cost, ipv6_prefix, bypass, limits })
+        mistakes.or(Self { costs, default_cost, cost_max, ipv6_prefix, bypass, limits })
     }
 
     fn manifest(&self) -> Manifest {
         Manifest::reads(["path", "method", "client-ip"])
             .and(self.bypass.facts())
             .and(self.limits.facts())
+            .declare(
+                self.limits.declared("limits", &["client-ip"]).map(|one| one.times(self.cost_max)),
+            )
             .pure()
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use weir_policy::{DIGEST_EXPECTED, Digest, Mistakes, PlanTable};
 
-/// Assigned keys, at most.
+/// Maximum number of assigned keys.
 const KEYS_MAX: usize = 1_000_000;
 
 /// Keys by digest, and the plan of each.

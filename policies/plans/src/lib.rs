@@ -106,7 +106,7 @@ impl Policy for Plans {
     fn manifest(&self) -> Manifest {
         Manifest::reads([self.fact.as_str(), "client-ip"])
             .and(self.bypass.facts())
-            .and(self.plans.facts())
+            .plans(&self.plans, &[&self.fact])
             .pure()
     }
 

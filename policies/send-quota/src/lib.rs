@@ -13,8 +13,9 @@ mod units;
 
 use serde::Deserialize;
 use weir_policy::{
-    Conditions, Decision, Denial, Facts, Ipv6Prefix, LIMITS_MAX, Limit, Limits, Manifest, Methods,
-    Missing, Mistakes, Policy, Refund, ResponseView, Settlement, Statuses, Taken, Template,
+    Conditions, Decision, DeclaredLimit, Denial, Facts, Ipv6Prefix, LIMITS_MAX, Limit, Limits,
+    Manifest, Methods, Missing, Mistakes, Policy, Refund, ResponseView, Settlement, Statuses,
+    Taken, Template,
 };
 
 use refund::{Failed, Rule, Units};
@@ -194,11 +195,13 @@ impl Policy for SendQuota {
     }
 
     fn manifest(&self) -> Manifest {
+        let key = ["client-ip"];
         Manifest::reads(["method", "client-ip"])
             .and(self.source.facts())
             .and(self.bypass.facts())
             .and(self.limits.facts())
-            .and(self.requests.facts())
+            .declare(self.declared(&key))
+            .limits("requests", &self.requests, &key)
             .pure()
     }
 
@@ -225,6 +228,22 @@ impl Policy for SendQuota {
 }
 
 impl SendQuota {
+    /// The limits that are charged what is sent. Those with the policy's refund are compared with
+    /// each other alone.
+    fn declared(&self, key: &[&str]) -> Vec<DeclaredLimit> {
+        let declared = self.limits.declared("limits", key).zip(self.limits.each());
+        let each = declared.map(|(declared, limit)| {
+            let by_rule = limit.refund == Refund::BySettle && !self.rule.settles();
+            let together = if by_rule {
+                Some("limits, by refund".to_owned())
+            } else {
+                declared.together.clone()
+            };
+            DeclaredLimit { together, ..declared.times(self.cost_max) }
+        });
+        each.collect()
+    }
+
     /// What the request sends, and the limits to charge.
     fn charge(&self, key: &str, facts: &Facts) -> Result<(u64, Vec<Limit>), Denial> {
         let units = match (self.source.units(facts)?, self.otherwise) {

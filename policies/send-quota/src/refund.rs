@@ -16,7 +16,7 @@ pub(crate) enum Failed {
     Never,
     /// Given back if the upstream got nothing.
     Unsent,
-    /// Also if it failed, or answered 5xx.
+    /// Given back if the upstream got nothing, failed, or answered 5xx.
     #[default]
     UpstreamError,
 }

@@ -3,9 +3,9 @@
 use serde::de::{Deserialize, Deserializer, Error as _};
 use weir_policy::{Denial, Facts, Json, Template};
 
-/// Units of a request, at most: what the proxy accepts.
+/// Maximum number of units of a request: what the proxy accepts.
 pub(crate) const UNITS_MAX: u64 = 1 << 52;
-/// Lists of recipients, at most.
+/// Maximum number of lists of recipients.
 const LISTS_MAX: usize = 16;
 const JSON: &str = "body.json:";
 const BODY: &str = "body:";
@@ -35,7 +35,7 @@ impl Source {
     /// The fact with the number, if the template is a single fact.
     pub(crate) fn number(template: &Template) -> Option<Self> {
         let fact = template.only_fact()?;
-        // A number is to be told from a list, whose fact would be its size.
+        // The value must be a number and not a list, whose fact would be its size.
         let json = fact.strip_prefix(BODY).map(|pointer| format!("{JSON}{pointer}"));
         Some(Self::Number(json.unwrap_or_else(|| fact.to_owned())))
     }
@@ -68,7 +68,7 @@ impl Source {
         }
     }
 
-    /// The units of a request. `None` if it says nothing of them.
+    /// The units of a request. `None` if it does not mention them.
     ///
     /// What can't be read here might be read by the upstream, and nobody would have counted it: it
     /// is refused.

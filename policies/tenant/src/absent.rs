@@ -15,7 +15,7 @@ const USER: &str = "user";
 pub(crate) enum Absent {
     /// It is refused.
     Deny { status: u16 },
-    /// The client's address stands for it.
+    /// The client's address takes its place.
     Address,
     /// Only the other one's limits are charged.
     Other,

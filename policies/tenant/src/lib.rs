@@ -82,11 +82,12 @@ impl Policy for Tenant {
 
     fn manifest(&self) -> Manifest {
         let Config { tenant, user, tenant_limits, user_limits, bypass, .. } = &self.0;
+        let of_tenant: Vec<&str> = tenant.facts().collect();
+        let of_user: Vec<&str> = tenant.facts().chain(user.facts()).collect();
         Manifest::reads(["client-ip"])
-            .and(tenant.facts())
-            .and(user.facts())
-            .and(tenant_limits.facts())
-            .and(user_limits.facts())
+            .and(of_user.iter().copied())
+            .limits("tenant_limits", tenant_limits, &of_tenant)
+            .limits("user_limits", user_limits, &of_user)
             .and(bypass.facts())
             .pure()
     }

@@ -5,8 +5,8 @@
 //!
 //! A policy that refuses an unknown value, or counts it by address, passes: its decision says so.
 //! What can't be seen: conditions that none of the requests here fulfils, values that are accepted
-//! only in some form, and a gateway before Weir that checks or overwrites what clients send. A path
-//! and a method name the resource rather than the client, and are left alone.
+//! only in some form, and a gateway in front of Weir that checks or overwrites what clients send. A
+//! path and a method name the resource rather than the client, and are left alone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::telemetry::{Lint, LintKind};
 
 /// Time for one policy. A call may take as long as the policy's CPU time.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Routes, and paths from conditions, for which a policy is asked, at most.
+/// Maximum number of routes, and paths from conditions, for which a policy is asked.
 const ROUTES_MAX: usize = 16;
 const PATHS_MAX: usize = 8;
 /// The beginnings of facts that a client chooses freely, without and with a body.
@@ -47,7 +47,7 @@ pub(super) fn lints(
     let facts: Vec<&str> = policy.request_facts().iter().map(String::as_str).collect();
     let until = clock::monotonic() + TIME_MAX;
     let (mut told, mut lints) = (BTreeSet::new(), Vec::new());
-    let placed = settings.placed_limits();
+    let placed = policy.placed_limits();
     for scene in scenes(&choices(&facts), &settings.config_json, routes) {
         if clock::monotonic() > until {
             break;
@@ -81,7 +81,7 @@ fn lint(
     );
     let first = placed.iter().find(|limit| limits.contains(&limit.name));
     let setting = match first {
-        Some(limit) if limit.has_key => format!("{}.key", limit.setting),
+        Some(limit) if limit.has_key() => format!("{}.key", limit.setting),
         // The limit's default, if there is one in the configuration.
         Some(_) if settings.config_json.contains("\"key\":") => "config.key".to_owned(),
         Some(limit) => limit.setting.clone(),

@@ -7,25 +7,25 @@ use super::super::build::ConfigBuild;
 use crate::config::{Route, RouteAction, setting};
 use crate::engine;
 use crate::plan::Algorithm;
-use crate::policy::{self, PlacedLimit};
+use crate::policy::{PlacedLimit, Policy};
 use crate::telemetry::{Lint, LintKind};
 
 /// Lints about the limits of the policy in `section`, which decides for `routes`.
 pub(super) fn lints(
     built: &ConfigBuild,
-    settings: &policy::Settings,
+    policy: &Policy,
     section: &str,
     routes: &[(usize, &Route)],
 ) -> Vec<Lint> {
-    let placed = settings.placed_limits();
+    let placed = policy.placed_limits();
     let each = placed.iter().flat_map(|limit| {
-        let at = format!("{section}.{}", limit.setting);
+        let at = |key: &str| format!("{section}.{}", limit.part(key));
         match &limit.algorithm {
             Algorithm::LeakyBucket(bucket) if bucket.max_delay_ms > 0 => {
-                delays(built, limit, &at, bucket.max_delay_ms, routes)
+                delays(built, limit, &at("max_delay"), bucket.max_delay_ms, routes)
             }
             Algorithm::Concurrency(most) => {
-                in_flight(built, limit, &at, most.amount, routes).into_iter().collect()
+                in_flight(built, limit, &at("quota"), most.amount, routes).into_iter().collect()
             }
             _ => Vec::new(),
         }
@@ -33,7 +33,7 @@ pub(super) fn lints(
     each.collect()
 }
 
-/// Requests that may wait, and don't, or are ended while they do.
+/// Lints about requests that may wait and don't, or are ended while they wait.
 fn delays(
     built: &ConfigBuild,
     limit: &PlacedLimit,
@@ -41,7 +41,7 @@ fn delays(
     max_delay_ms: u64,
     routes: &[(usize, &Route)],
 ) -> Vec<Lint> {
-    let (name, at) = (&limit.name, format!("{at}.max_delay"));
+    let name = &limit.name;
     if built.limiter_settings.waiting_max == 0 {
         let text = format!("no request will ever wait in `{name}`: `waiting_per_worker` is 0");
         let lint = Lint::new(LintKind::NoDelay, at, text)
@@ -59,15 +59,15 @@ fn delays(
              {timeout_ms} ms in all: it is charged, waits, and gets 504",
             route.name
         );
-        Lint::new(LintKind::LongDelay, at.clone(), text)
+        Lint::new(LintKind::LongDelay, at, text)
             .beside(setting::route_timeout(*index), "the whole request has this time")
             .remedy("shorten `max_delay`, or raise the route's timeout")
     };
     ended.map(lint).collect()
 }
 
-/// A limit that allows more in flight than the upstreams take from this process. With a store that
-/// proxies share, nobody knows how many there are.
+/// A lint about a limit that allows more in flight than the upstreams take from this process. With
+/// a store that proxies share, nobody knows how many there are.
 fn in_flight(
     built: &ConfigBuild,
     limit: &PlacedLimit,
@@ -94,7 +94,7 @@ fn in_flight(
          upstream takes {room}; further ones get 503",
         limit.name, built.workers
     );
-    let lint = Lint::new(LintKind::UselessLimit, format!("{at}.quota"), text)
+    let lint = Lint::new(LintKind::UselessLimit, at, text)
         .beside(setting::requests_per_worker(first), "each worker sends at most this many")
         .remedy("lower the quota, or raise requests_per_worker");
     Some(lint)

@@ -33,7 +33,7 @@ pub(super) fn lints(listeners: &[Settings], routes: &[Route]) -> Vec<Lint> {
         );
         let lint = Lint::new(LintKind::OpenListener, setting::listener(index), text);
         let lint = lint.beside(setting::listener(beside?), "this listener requires one");
-        Some(lint.remedy("give listeners a `name`, and write on which `listeners` a route is"))
+        Some(lint.remedy("give listeners a `name`, and say with `listeners` which of them a route is on"))
     })
     .collect()
 }

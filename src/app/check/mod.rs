@@ -1,5 +1,5 @@
 //! `weir check`: builds everything that a configuration names, and looks for what is allowed but
-//! probably not meant. Serves nothing and charges nothing.
+//! probably unintended. Serves nothing and charges nothing.
 //!
 //! `routes` looks for routes that no request reaches, `listeners` for routes that are reached
 //! without the certificate that was asked for, `limits` for limits that can't be kept, `keys` for
@@ -18,25 +18,51 @@ use std::sync::Arc;
 use super::build::{Builder, ConfigBuild};
 use super::reach::{self, ReachResult};
 use crate::clock::Clock;
-use crate::config::{Config, ConfigErrors, Route, Warning};
-use crate::policy::{self, Module, Policy};
+use crate::config::{Config, ConfigErrors, Outline, Route, Warning};
+use crate::policy::{self, Policy};
 use crate::proxy::Snapshot;
 use crate::telemetry::{Lint, Metrics};
 
-/// Builds everything that `config` names, guests included, and drops it again. Returns what is
-/// allowed but probably not meant.
+/// What was found in a configuration without errors.
+#[derive(Debug)]
+pub struct Checked {
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<Warning>,
+    /// What it says, for a comparison.
+    pub outline: Outline,
+    /// What was asked, if anything.
+    pub reached: Vec<ReachResult>,
+}
+
+/// Builds everything that `config` names, guests included, and drops it again.
 ///
 /// # Errors
 /// All errors of all modules.
-pub fn check(config: Config) -> Result<Vec<Warning>, ConfigErrors> {
-    build(config).map(|(_, warnings)| warnings)
+pub fn check(config: Config) -> Result<Checked, ConfigErrors> {
+    let (built, warnings) = build(config)?;
+    Ok(Checked { warnings, outline: built.outline, reached: Vec::new() })
+}
+
+/// What a configuration says, with what its policies say of their limits: those that can be built.
+#[must_use]
+pub fn outline(config: Config) -> Outline {
+    let mut outline = config.outline;
+    let builder = Builder::new(Metrics::new(1), Clock::system(), &config.policy_runtime);
+    if let Ok(builder) = builder {
+        for settings in &config.policies {
+            if let Ok(policy) = builder.policy(settings) {
+                outline.declare(&settings.name, policy.limits());
+            }
+        }
+    }
+    outline
 }
 
 /// Like [`check`], and then asks the store and the upstreams whether they can be reached.
 ///
 /// # Errors
 /// All errors of all modules; nothing is asked then.
-pub fn check_and_reach(config: Config) -> Result<(Vec<Warning>, Vec<ReachResult>), ConfigErrors> {
+pub fn check_and_reach(config: Config) -> Result<Checked, ConfigErrors> {
     let (built, warnings) = build(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let reached = match runtime {
@@ -45,7 +71,7 @@ pub fn check_and_reach(config: Config) -> Result<(Vec<Warning>, Vec<ReachResult>
             vec![ReachResult { what: "this machine".into(), problem: Some(error.to_string()) }]
         }
     };
-    Ok((warnings, reached))
+    Ok(Checked { warnings, outline: built.outline, reached })
 }
 
 fn build(config: Config) -> Result<(ConfigBuild, Vec<Warning>), ConfigErrors> {
@@ -67,16 +93,16 @@ fn lints(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Lint> {
         let section = crate::config::setting::policy(name);
         let routes = routes_of(built, name);
         let under = |lint: Lint| lint.under(&section);
-        let of_limits = settings.limit_lints().into_iter();
+        let of_limits = policy.limit_lints().into_iter();
         let of_limits = of_limits.filter(|lint| is_confirmed(lint, settings, policy, &routes));
         lints.extend(of_limits.map(under));
-        lints.extend(limits::lints(built, settings, &section, &routes));
+        lints.extend(limits::lints(built, policy, &section, &routes));
         lints.extend(keys::lints(settings, policy, &routes).into_iter().map(under));
     }
     lints
 }
 
-/// Routes that a lint names or shows, at most.
+/// Maximum number of routes that a lint names or shows.
 const SHOWN_MAX: usize = 4;
 
 /// Some of these names, in a sentence.
@@ -90,20 +116,18 @@ fn names(all: &[&str]) -> String {
     }
 }
 
-/// Policies that charge each list of their configuration as it is written. Of others, two limits of
-/// a list are only compared if one decision is seen to charge both alike.
-const AS_WRITTEN: [&str; 5] = ["client-ip", "keyed", "plans", "graphql-cost", "llm-budget"];
-
+/// Whether a lint is about limits that the policy declares. Those of a policy that declares none
+/// are guessed from its configuration: then one decision must be seen to charge both alike.
 fn is_confirmed(
     lint: &Lint,
     settings: &policy::Settings,
     policy: &Policy,
     routes: &[(usize, &Route)],
 ) -> bool {
-    if matches!(&settings.module, Module::Shipped(name) if AS_WRITTEN.contains(&name.as_str())) {
+    if policy.declares_limits() {
         return true;
     }
-    let placed = settings.placed_limits();
+    let placed = policy.placed_limits();
     let name_at = |setting: &str| {
         let (limit, _) = setting.rsplit_once('.')?;
         placed.iter().find(|placed| placed.setting == limit).map(|placed| placed.name.as_str())

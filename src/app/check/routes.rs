@@ -25,7 +25,7 @@ fn lint(built: &ConfigBuild, UnreachedRoute { route, why }: UnreachedRoute) -> L
     match why {
         UnreachedCause::Hidden(by) => {
             let text = format!(
-                "no request can reach the route {name}: {} match all that it would",
+                "no request can reach the route {name}: {} match everything that it would",
                 others(&by)
             );
             beside(Lint::new(LintKind::HiddenRoute, at, text), &by)
@@ -42,7 +42,7 @@ fn lint(built: &ConfigBuild, UnreachedRoute { route, why }: UnreachedRoute) -> L
         }
         UnreachedCause::TooLong { bytes } => {
             let text = format!(
-                "no request can reach the route {name}: its path has {bytes} bytes at least, and \
+                "no request can reach the route {name}: its path has at least {bytes} bytes, and \
                  longer targets than `uri_bytes` are refused"
             );
             Lint::new(LintKind::HiddenRoute, at, text)

@@ -13,7 +13,7 @@ const ROUTE: &str = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p
 fn warnings(text: &str) -> Vec<Warning> {
     let config = Config::parse(text, Path::new("proxy.toml"));
     let config = config.unwrap_or_else(|errors| panic!("{errors}"));
-    check(config).unwrap_or_else(|errors| panic!("{errors}"))
+    check(config).unwrap_or_else(|errors| panic!("{errors}")).warnings
 }
 
 /// The warnings about a policy that decides for all requests.
@@ -22,7 +22,7 @@ fn about(policy: &str) -> Vec<Warning> {
 }
 
 fn names(warnings: &[Warning]) -> Vec<&str> {
-    warnings.iter().map(|warning| warning.name).collect()
+    warnings.iter().map(|warning| &*warning.name).collect()
 }
 
 /// The limits of a policy, each with a key.
@@ -45,8 +45,8 @@ fn a_route_that_others_hide_is_shown_with_them() {
     assert_eq!(names(&found), ["hidden-route"]);
     assert_eq!(
         found[0].to_string(),
-        "proxy.toml:4:8: no request can reach the route `a-all`: `a` and `a-id-all` match all that \
-         it would; remove it, or narrow the routes that hide it"
+        "proxy.toml:4:8: no request can reach the route `a-all`: `a` and `a-id-all` match \
+         everything that it would; remove it, or narrow the routes that hide it"
     );
     for part in [
         "warning: no request can reach the route `a-all`",
@@ -88,7 +88,7 @@ fn about_listeners(second: &str, routes: &[&str]) -> Vec<Warning> {
     let config = Config::parse(&text, &folder.path().join("proxy.toml"));
     let config = config.unwrap_or_else(|errors| panic!("{errors}"));
     let all = check(config).unwrap_or_else(|errors| panic!("{errors}"));
-    all.into_iter().filter(|warning| warning.name == "open-listener").collect()
+    all.warnings.into_iter().filter(|warning| warning.name == "open-listener").collect()
 }
 
 #[test]

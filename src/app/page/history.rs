@@ -206,7 +206,7 @@ impl History {
     /// now)` says of the samples at both ends.
     fn points(&self, value: impl Fn(usize, &Sample) -> f64) -> Vec<(f64, f64)> {
         let now_s = self.now_s();
-        // The axis begins here, whatever is known of that time.
+        // The axis begins here, whatever is known about that time.
         let mut points = vec![(-SPAN_S, f64::NAN)];
         let mut samples = self.samples.iter().enumerate().peekable();
         let mut before: Option<usize> = None;
@@ -300,7 +300,7 @@ impl Growth {
         self.sum_of(first, |_| true)
     }
 
-    /// The same of those whose labels `wanted` accepts.
+    /// The same for those whose labels `wanted` accepts.
     pub(super) fn sum_of(&self, first: &str, wanted: impl Fn(&[String]) -> bool) -> Sum {
         // Sorted by the first label, so they are neighbours: not all series are looked at.
         let from = [first.to_owned()];

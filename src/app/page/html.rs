@@ -24,8 +24,8 @@ pub(super) enum Kind {
     Name,
     Text,
     Number,
-    /// A small picture, which narrow screens leave out.
-    Picture,
+    /// A small chart, which narrow screens leave out.
+    Chart,
     /// Text that narrow screens leave out.
     Detail,
 }
@@ -125,7 +125,7 @@ fn class(kind: Kind) -> &'static str {
         Kind::Name => " class=\"name\"",
         Kind::Text => "",
         Kind::Number => " class=\"number\"",
-        Kind::Picture => " class=\"chart-cell\"",
+        Kind::Chart => " class=\"chart-cell\"",
         Kind::Detail => " class=\"detail\"",
     }
 }
@@ -141,7 +141,7 @@ pub(super) fn badge(mood: Severity, text: &str) -> String {
     format!("<span class=\"badge {mood}\">{}</span>", escaped(text))
 }
 
-/// How often something happens, in a second: `950`, `12.3k`, `0.4`.
+/// How often something happens, per second: `950`, `12.3k`, `0.4`.
 pub(super) fn rate(per_second: f64) -> String {
     if per_second > 0.0 && per_second < 0.01 {
         return "<0.01".to_owned();

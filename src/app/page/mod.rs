@@ -31,12 +31,12 @@ use crate::wire::Body;
 use history::History;
 use html::{Severity, badge, moment, span};
 
-/// Between two samples.
+/// The time between two samples.
 const EVERY: Duration = Duration::from_secs(1);
 /// Samples between two questions to Redis, while somebody watches.
 const ASK_EVERY: u32 = 2;
-/// People who watch at once, at most. Where files are scarce, fewer: half of the connections are
-/// left to probes and to those who ask for other pages.
+/// Maximum number of simultaneous viewers. There may be fewer where file descriptors are scarce:
+/// half of the connections are left to probes and to those who ask for other pages.
 const VIEWERS_MAX: usize = 32;
 
 /// The live page of a running proxy.
@@ -55,7 +55,7 @@ struct State {
     /// Counts how often the page was drawn.
     drawn: u64,
     viewers: Vec<Viewer>,
-    /// Nobody may watch any more.
+    /// Whether nobody may watch any more.
     is_over: bool,
 }
 
@@ -79,7 +79,7 @@ struct Viewer {
 /// What Redis last answered.
 #[derive(Debug, Default)]
 struct Store {
-    /// It was asked at all.
+    /// Whether it was asked at all.
     is_asked: bool,
     nodes: Vec<String>,
     /// Each shard that can't serve, and its cause.
@@ -109,7 +109,7 @@ impl LivePage {
         let unavailable = |why: String| Err((StatusCode::SERVICE_UNAVAILABLE, why));
         let mut state = self.lock();
         if state.is_over {
-            return unavailable("This process ends.".to_owned());
+            return unavailable("This process is ending.".to_owned());
         }
         state.viewers.retain(|viewer| !viewer.events.is_gone());
         let most = VIEWERS_MAX.min(running.current.load().operators_max() / 2).max(1);
@@ -164,7 +164,7 @@ impl LivePage {
         true
     }
 
-    /// Asks the shards whether they serve, as `/ready` does, beside the page's own task.
+    /// Asks the shards whether they serve, as `/ready` does, outside the page's own task.
     fn ask(&self, running: &Arc<Instance>) {
         let applied = running.current.load();
         if matches!(applied.built.engine_settings, Settings::Embedded(_)) {
@@ -272,7 +272,7 @@ impl State {
     }
 }
 
-/// Which Weir this is, since when it runs, and by which configuration.
+/// Which Weir this is, when it started, and with which configuration it runs.
 fn about(running: &Instance, now_s: i64) -> String {
     let up_s = u64::try_from(now_s - running.started_us / 1_000_000).unwrap_or(0);
     let applied = match running.metrics.gauge_value(names::CONFIG_APPLIED) {

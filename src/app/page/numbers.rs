@@ -1,4 +1,4 @@
-//! What the live page shows of traffic: the numbers of now, and charts of the last ten minutes.
+//! What the live page shows of traffic: the current numbers, and charts of the last ten minutes.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use super::html::{NOTHING, rate, thousands, time};
 use crate::chart::{AxisScale, Chart, Layout, Series, Unit, escaped};
 use crate::telemetry::{HistogramSnapshot, Metrics, names};
 
-/// Seconds over which the rates of now are taken.
+/// Seconds over which current rates are taken.
 const NOW_S: f64 = 5.0;
-/// Seconds over which the times of now are taken.
+/// Seconds over which current times are taken.
 const TIMES_S: f64 = 60.0;
 /// Shares of all requests whose times are shown.
 const SHARES: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
 
-/// The numbers of now, as a list of terms and what they are.
+/// The current numbers, as a list of terms and their values.
 pub(super) fn now(history: &History, metrics: &Metrics) -> String {
     let requests = history.per_second(NOW_S, |totals| totals.replies.iter().sum());
     let kind = |kind: usize| {

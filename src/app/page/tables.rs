@@ -11,7 +11,7 @@ use crate::engine::{Settings, SnapshotSettings};
 use crate::policy::Module;
 use crate::telemetry::{Metrics, names};
 
-/// Rows of a table, at most. Those with the most refusals are shown.
+/// Maximum number of rows of a table. Those with the most refusals are shown.
 const ROWS_MAX: usize = 50;
 
 const ROUTES: &[Column] = &[
@@ -20,7 +20,7 @@ const ROUTES: &[Column] = &[
     Column { title: "Requests/s", kind: Kind::Number },
     Column { title: "Refused/s", kind: Kind::Number },
     Column { title: "Refused, 10 min", kind: Kind::Number },
-    Column { title: "Refusals", kind: Kind::Picture },
+    Column { title: "Refusals", kind: Kind::Chart },
 ];
 
 /// Each route, and what was refused on it.
@@ -59,7 +59,7 @@ const LIMITS: &[Column] = &[
     Column { title: "Refused/s", kind: Kind::Number },
     Column { title: "Refused, 10 min", kind: Kind::Number },
     Column { title: "Would refuse, 10 min", kind: Kind::Number },
-    Column { title: "Refusals", kind: Kind::Picture },
+    Column { title: "Refusals", kind: Kind::Chart },
 ];
 
 /// Each limit that has refused a request, or would have.
@@ -254,7 +254,7 @@ const CERTIFICATES: &[Column] = &[
     Column { title: "Listener", kind: Kind::Text },
     Column { title: "File", kind: Kind::Detail },
 ];
-/// A certificate that expires within so many days is marked.
+/// A certificate that expires within this many days is marked.
 const SOON_DAYS: i64 = 21;
 const DAY_S: i64 = 86_400;
 
@@ -286,7 +286,7 @@ pub(super) fn certificates(built: &ConfigBuild, now_s: i64) -> String {
     table.html("No listener speaks TLS.")
 }
 
-/// A certificate with so many whole days left.
+/// A certificate with this many whole days left.
 fn validity(days: i64) -> String {
     match days {
         ..0 => badge(Severity::Bad, "expired"),

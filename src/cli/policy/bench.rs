@@ -25,7 +25,7 @@ pub(in crate::cli) struct Bench {
     #[arg(long)]
     body: Option<String>,
     /// A proxy.toml that has the policy, or a file of requests with its configuration [default: the
-    /// requests.toml beside the module]
+    /// requests.toml next to the module]
     #[arg(long)]
     config: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `weir policy build`: compiles a policy's crate to a module beside it.
+//! `weir policy build`: compiles a policy's crate to a module next to it.
 //!
 //! The toolchain is rustup's, or Debian's where rustup has none for WebAssembly and
 //! `WEIR_WASM_DEBIAN=1` says so.
@@ -15,10 +15,10 @@ use crate::cli::print::{errln, out};
 use crate::{app, policy, proxy};
 
 const TARGET: &str = "wasm32-unknown-unknown";
-/// Chooses Debian's `rustc-web` and `cargo-web`, as for the policies that ship.
+/// Chooses Debian's `rustc-web` and `cargo-web`, as for the built-in policies.
 const DEBIAN: &str = "WEIR_WASM_DEBIAN";
 
-/// What builds.
+/// The toolchain that builds a policy.
 struct Toolchain {
     cargo: OsString,
     rustc: OsString,
@@ -84,7 +84,7 @@ fn load(file: &Path, module: &Path) -> Result<String, ExitCode> {
     policy::load(&bytes, proxy::fact_names())
         .map_err(|setting_error| failed(setting_error.to_string()))?;
     Ok(format!(
-        "{}: {} (without a {REQUESTS} that configures it, nothing more is known)\n",
+        "{}: {} (not tried: there is no {REQUESTS} with its configuration)\n",
         module.display(),
         inspect::bytes(bytes.len())
     ))

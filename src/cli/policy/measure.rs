@@ -6,7 +6,7 @@ use crate::clock;
 
 /// Calls between two looks at the clock: one look takes a tenth of the shortest call.
 const BATCH: u32 = 16;
-/// Batches that are kept, at most.
+/// Maximum number of batches that are kept.
 const BATCHES_MAX: usize = 1 << 20;
 
 /// The time of one call: the median of batches over `time`. A mean would have the pauses of a busy

@@ -44,7 +44,7 @@ pub(super) enum Policy {
         /// A file of requests, or a folder with a requests.toml
         #[arg(default_value = ".")]
         files: Vec<PathBuf>,
-        /// Say of each request which limit decided, what each had left, and when it would pass
+        /// Say for each request which limit decided, what each had left, and when it would pass
         #[arg(long)]
         explain: bool,
     },

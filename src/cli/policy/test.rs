@@ -12,14 +12,14 @@ use crate::cli::print::{err, errln, out, outln};
 use crate::config::{Difference, Entry, Requests};
 use crate::proxy::{Account, Verdict};
 
-/// Requests that `--explain` explains of one entry, at most, beside those where the verdict
-/// changes and the last one.
+/// Maximum number of requests of one entry that `--explain` explains, besides those where the
+/// verdict changes and the last one.
 const EXPLAINED_MAX: u64 = 20;
 
 /// The status that `--explain` need not mention.
 const STATUS: u16 = 200;
 
-/// What one file came to.
+/// The result of one file.
 struct FileResult {
     requests: u64,
     differences: Vec<Difference>,
@@ -207,7 +207,7 @@ fn verdict(ran: &SimulatedReply) -> String {
     said
 }
 
-/// A source of the policy that was changed after its module was built, where they lie beside each
+/// A source of the policy that was changed after its module was built, where they lie next to each
 /// other as `weir policy new` puts them.
 fn newer_source(module: &Path) -> Option<PathBuf> {
     let changed = |path: &Path| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };

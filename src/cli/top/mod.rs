@@ -15,9 +15,9 @@ use super::pages::{self, Page, Pages};
 use crate::cli::print::errln;
 use table::TopTable;
 
-/// Keys of each limit, at most: what the page itself allows.
+/// Maximum number of keys of each limit: what the page itself allows.
 const KEYS_MAX: u64 = 1_000;
-/// Keys of each limit where none are asked for: printed, and on a terminal, which scrolls.
+/// The default number of keys of each limit: printed, and on a terminal, which scrolls.
 const KEYS_PRINTED: u64 = 10;
 const KEYS_ON_SCREEN: u64 = 100;
 
@@ -29,7 +29,7 @@ pub(super) struct Top {
     /// Keys of each limit [default: 10 if they are printed, 100 on a terminal]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=KEYS_MAX))]
     keys: Option<u64>,
-    /// Print them once, as text. So it is without a terminal, too
+    /// Print them once, as text, as is done without a terminal
     #[arg(long)]
     once: bool,
     /// The configuration file, for the admin address and its token [default: proxy.toml, where

@@ -18,7 +18,7 @@ use super::table::TopTable;
 use crate::clock;
 use state::State;
 
-/// Between two questions.
+/// The time between two questions.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long the keyboard is waited for before an answer or a signal is looked for.
 const KEYBOARD: Duration = Duration::from_millis(100);
@@ -69,7 +69,7 @@ where
     let restored = ratatui::try_restore();
     match (ended, restored) {
         (ScreenEnd::Quit, Ok(())) => ExitCode::SUCCESS,
-        // The terminal may be gone, and nobody be there to read of it.
+        // The terminal may be gone, with nobody there to read about it.
         (ScreenEnd::Signal(signal), _) => ExitCode::from(EXIT_SIGNAL.saturating_add(signal)),
         (ScreenEnd::Failed(error), _) => failed(&error),
         (ScreenEnd::Quit, Err(error)) => {
@@ -130,7 +130,7 @@ fn run(terminal: &mut DefaultTerminal, mut state: State, heard: &Receiver<Event>
         match event::poll(KEYBOARD).and_then(|is_there| is_there.then(event::read).transpose()) {
             Err(error) => return ScreenEnd::Failed(unusable(&error)),
             Ok(Some(event)) if state.is_over_after(&event) => return ScreenEnd::Quit,
-            // Another size: drawn anew in any case.
+            // The size has changed: it is drawn again in any case.
             Ok(_) => {}
         }
         if let Some(end) = listen(&mut state, heard, clock::monotonic()) {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cli::shell;
 
-/// Characters of a text that are shown, at most. A key's text has up to 128 bytes, a digest with
+/// Maximum number of characters shown of a text. A key's text has up to 128 bytes, a digest with
 /// its tag's 65.
 const TEXT_CHARS_MAX: usize = 256;
 /// Bytes of a key's text, at least, if the proxy kept only its beginning and an ellipsis.
@@ -78,7 +78,7 @@ impl TopTable {
     /// Reads the answer to a question for `count` keys of each limit.
     ///
     /// # Errors
-    /// It is none. The sentence says what was found.
+    /// It is not such an answer. The sentence says what was found.
     pub(super) fn read(json: &str, count: u64) -> Result<Self, String> {
         let found: String = json.chars().take(60).collect();
         let wrong = || format!("found {found:?}, expected the keys of limits as JSON");
@@ -102,7 +102,7 @@ impl TopTable {
         title
     }
 
-    /// That there are no keys.
+    /// A sentence for when there are no keys.
     pub(super) fn nothing(&self) -> String {
         let of = self.only.as_ref().map(|name| format!(" for a limit called {}", harmless(name)));
         format!("no key was counted{}", of.unwrap_or_default())

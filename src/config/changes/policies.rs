@@ -1,10 +1,11 @@
 //! Compares policies: their modules, and their own configurations with the limits in them.
 //!
-//! A guest reads its configuration as it likes. Only what has the form of the SDK's limits is
-//! understood here: their numbers are shown, and what happens to their counters is known. Names of
-//! other members may be customers' keys, so below the first level these are only counted.
+//! A guest reads its configuration as it likes. Only the settings of limits that it declares, and
+//! what has the form of the SDK's limits, is understood here: their numbers are shown, and what
+//! happens to their counters is known. Names of other members may be customers' keys, so below the
+//! first level these are only counted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -16,7 +17,7 @@ use super::{
     ADDED, CHANGED, Change, CounterIdentity, Effect, Outline, REMOVED, VALUE_CHARS_MAX, add_text,
     both, shortened,
 };
-use crate::policy::{self, ListedLimit, Module};
+use crate::policy::{self, DeclaredLimit, ListedLimit, Module};
 
 /// Hexadecimal digits of a module's digest that are shown.
 const DIGEST_CHARS: usize = 12;
@@ -30,6 +31,8 @@ pub(super) struct PolicyOutline {
     config_json: Arc<str>,
     /// The members of the configuration that are in files of their own.
     in_files: BTreeSet<String>,
+    /// The limits, as far as the policy was asked.
+    pub(super) declared: Arc<[DeclaredLimit]>,
 }
 
 impl PolicyOutline {
@@ -68,6 +71,7 @@ pub(super) fn outlines(
             digest: settings.module.digest().unwrap_or_default(),
             config_json: Arc::clone(&settings.config_json),
             in_files: files.map(|(member, _)| member.get_ref().to_string()).collect(),
+            declared: [].into(),
         }
     };
     policies.iter().map(|settings| (settings.name.clone(), outline(settings))).collect()
@@ -75,7 +79,6 @@ pub(super) fn outlines(
 
 /// Policies that only one of the two has are found where all sections are compared.
 pub(super) fn compare(before: &Outline, after: &Outline, found: &mut Vec<Change>) {
-    let limits = Limits { before: &before.counting, after: &after.counting };
     for (name, old, new) in both(&before.policies, &after.policies) {
         let (Some(old), Some(new)) = (old, new) else { continue };
         let at = setting::policy(name);
@@ -92,11 +95,51 @@ pub(super) fn compare(before: &Outline, after: &Outline, found: &mut Vec<Change>
             continue;
         }
         let parse = |json: &str| serde_json::from_str(json).unwrap_or(Value::Null);
-        let (old_config, new_config) = (parse(&old.config_json), parse(&new.config_json));
-        if let (Value::Object(old_config), Value::Object(new_config)) = (&old_config, &new_config) {
+        let (old_value, new_value) = (parse(&old.config_json), parse(&new.config_json));
+        if let (Value::Object(old_config), Value::Object(new_config)) = (&old_value, &new_value) {
             let in_files = old.in_files.union(&new.in_files).cloned().collect();
+            let limits = Limits {
+                before: &before.counting,
+                after: &after.counting,
+                known: [
+                    KnownLimits::of(&old.declared, &old_value),
+                    KnownLimits::of(&new.declared, &new_value),
+                ],
+            };
             limits.config(&join(&at, "config"), old_config, new_config, &in_files, found);
         }
+    }
+}
+
+/// The limits of one configuration that the policy declares, by the places of their settings in
+/// memory.
+struct KnownLimits(HashMap<*const Value, ListedLimit>);
+
+impl KnownLimits {
+    fn of(declared: &[DeclaredLimit], config: &Value) -> Self {
+        let limit = |limit: &DeclaredLimit| {
+            let place: *const Value = limit.setting_in(config)?;
+            let (name, algorithm) = (limit.name.clone(), Some(limit.algorithm.clone()));
+            Some((place, ListedLimit { name, algorithm }))
+        };
+        Self(declared.iter().filter_map(limit).collect())
+    }
+
+    /// The limit that this value is, if it is one.
+    fn read(&self, value: &Value) -> Option<ListedLimit> {
+        let declared = self.0.get(&std::ptr::from_ref(value));
+        declared.cloned().or_else(|| ListedLimit::read(value))
+    }
+
+    /// Whether there is one in this value.
+    fn are_in(&self, value: &Value) -> bool {
+        let is_limit = self.read(value).is_some();
+        is_limit
+            || match value {
+                Value::Array(elements) => elements.iter().any(|element| self.are_in(element)),
+                Value::Object(members) => members.values().any(|member| self.are_in(member)),
+                _ => false,
+            }
     }
 }
 
@@ -104,6 +147,8 @@ pub(super) fn compare(before: &Outline, after: &Outline, found: &mut Vec<Change>
 struct Limits<'a> {
     before: &'a CounterIdentity,
     after: &'a CounterIdentity,
+    /// Those of the old configuration and of the new one.
+    known: [KnownLimits; 2],
 }
 
 impl Limits<'_> {
@@ -133,7 +178,8 @@ impl Limits<'_> {
     /// A file of data may be long, and its names may be keys of customers: members are counted.
     fn in_file(&self, at: &str, old: &Value, new: &Value, found: &mut Vec<Change>) {
         let mut inside = Vec::new();
-        if has_limit(old) || has_limit(new) {
+        let [known_old, known_new] = &self.known;
+        if known_old.are_in(old) || known_new.are_in(new) {
             self.value(at, old, new, &mut inside);
         }
         let effect = if inside.iter().any(|change| change.effect == Some(Effect::Fresh)) {
@@ -149,9 +195,8 @@ impl Limits<'_> {
     }
 
     fn value(&self, at: &str, old: &Value, new: &Value, found: &mut Vec<Change>) {
-        if let (Some(before), Some(after)) =
-            (ListedLimit::read("", old), ListedLimit::read("", new))
-        {
+        let [known_old, known_new] = &self.known;
+        if let (Some(before), Some(after)) = (known_old.read(old), known_new.read(new)) {
             self.limit(at, (old, &before), (new, &after), found);
         } else if let (Some(old), Some(new)) = (named(old), named(new)) {
             for (name, old, new) in both(&old, &new) {
@@ -174,9 +219,12 @@ impl Limits<'_> {
     ) {
         let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
         let (mut others_old, mut others_new) = (Map::new(), Map::new());
+        let [known_old, known_new] = &self.known;
         for name in names {
             let (old, new) = (old.get(name), new.get(name));
-            if old.is_some_and(has_limit) || new.is_some_and(has_limit) {
+            if old.is_some_and(|old| known_old.are_in(old))
+                || new.is_some_and(|new| known_new.are_in(new))
+            {
                 self.element(&join(at, name), old, new, found);
             } else if old != new {
                 others_old.extend(old.map(|old| (name.clone(), old.clone())));
@@ -193,7 +241,7 @@ impl Limits<'_> {
         match (old, new) {
             (Some(old), Some(new)) => self.value(at, old, new, found),
             (Some(old), None) => {
-                let effect = has_limit(old).then_some(Effect::Left);
+                let effect = self.known[0].are_in(old).then_some(Effect::Left);
                 found.push(Change::new(at, REMOVED, effect));
             }
             (None, _) => found.push(Change::new(at, ADDED, None)),
@@ -212,8 +260,25 @@ impl Limits<'_> {
             (Some(before), Some(after)) => Some(self.after.effect(after, self.before, before)),
             _ => None,
         };
-        let (Value::Object(old), Value::Object(new)) = (old, new) else { return };
         let mut is_told = false;
+        let none = Map::new();
+        let (old, new) = match (old, new) {
+            (Value::Object(old), Value::Object(new)) => (old, new),
+            _ => {
+                // A limit that the policy makes of one value.
+                if old != new {
+                    let is_one = |value: &Value| !value.is_object() && !value.is_array();
+                    let what = if is_one(old) && is_one(new) {
+                        format!("{} -> {}", shown(old), shown(new))
+                    } else {
+                        CHANGED.to_owned()
+                    };
+                    found.push(Change::new(at, what, effect));
+                    is_told = true;
+                }
+                (&none, &none)
+            }
+        };
         let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
         for name in names {
             let (old, new) = (old.get(name), new.get(name));
@@ -221,12 +286,12 @@ impl Limits<'_> {
                 continue;
             }
             let counts = ListedLimit::counts_by(name);
-            let shown = |value: &&Value| counts || value.is_number() || value.is_boolean();
+            let is_shown = |value: &&Value| counts || value.is_number() || value.is_boolean();
             let text = |value: Option<&Value>| match value {
-                Some(value) => shortened(&value.to_string(), VALUE_CHARS_MAX),
+                Some(value) => shown(value),
                 None => "default".to_owned(),
             };
-            let what = if old.iter().chain(&new).all(shown) {
+            let what = if old.iter().chain(&new).all(is_shown) {
                 format!("{} -> {}", text(old), text(new))
             } else {
                 CHANGED.to_owned()
@@ -242,6 +307,11 @@ impl Limits<'_> {
     }
 }
 
+/// A value of a limit.
+fn shown(value: &Value) -> String {
+    shortened(&value.to_string(), VALUE_CHARS_MAX)
+}
+
 /// The elements of a list by their names, where all have names and these are distinct.
 fn named(value: &Value) -> Option<BTreeMap<String, &Value>> {
     let elements = value.as_array()?;
@@ -250,16 +320,6 @@ fn named(value: &Value) -> Option<BTreeMap<String, &Value>> {
         .map(|entry| entry.map(|(name, value)| (name.to_owned(), value)))
         .collect::<Option<_>>()?;
     (named.len() == elements.len()).then_some(named)
-}
-
-fn has_limit(value: &Value) -> bool {
-    match value {
-        Value::Array(elements) => elements.iter().any(has_limit),
-        Value::Object(members) => {
-            ListedLimit::read("", value).is_some() || members.values().any(has_limit)
-        }
-        _ => false,
-    }
 }
 
 /// How many members or elements differ.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::plan::{Alignment, Debt, FixedWindow, Rate, SlidingWindowBuckets, SlidingWindowLog};
 
 const BASE: &str = r#"
 [store]
@@ -376,4 +377,77 @@ fn changes_that_need_a_restart_say_so_and_the_lines_are_bounded() {
     let text = changes.to_string();
     assert!(text.starts_with("policies.public.config.limits[per-minute].quota"), "{text}");
     assert!(text.ends_with("\n... and 69 more"), "{text}");
+}
+
+#[test]
+fn limits_that_a_policy_makes_of_its_settings_are_understood_as_it_declares_them() {
+    let base = r#"
+[upstreams.api]
+endpoints = ["http://127.0.0.1:3000"]
+[policies.p]
+use = "ban"
+config.statuses = [404]
+config.strikes = { quota = 5, period = "1m" }
+config.ban = "1h"
+[[routes]]
+path = "/*"
+upstream = "api"
+policy = "p"
+"#;
+    let outlined = |text: &str, quota: u64, extends: bool| {
+        let config = Config::parse(text, Path::new("proxy.toml"));
+        let mut outline = config.unwrap_or_else(|errors| panic!("{errors}")).outline;
+        let rate = |amount, per_ms| Rate { amount, per_ms };
+        let strikes = Algorithm::SlidingWindowLog(SlidingWindowLog {
+            rate: rate(quota, 60_000),
+            debt: Debt::None,
+        });
+        let ban = rate(1, 3_600_000);
+        let ban = match extends {
+            true => {
+                let debt = Debt::Units(9);
+                Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+                    rate: ban,
+                    buckets: 60,
+                    debt,
+                })
+            }
+            false => Algorithm::FixedWindow(FixedWindow {
+                rate: ban,
+                alignment: Alignment::FirstRequest,
+                debt: Debt::None,
+            }),
+        };
+        let limit = |name: &str, algorithm| DeclaredLimit {
+            name: name.into(),
+            at: name.into(),
+            algorithm,
+            key_facts: Vec::new(),
+            key_prefix: String::new(),
+            together: None,
+            cost_max: None,
+        };
+        outline.declare("p", &[limit("strikes", strikes), limit("ban", ban)]);
+        outline
+    };
+    let before = outlined(base, 5, false);
+    let quota = base.replace("quota = 5", "quota = 7");
+    let changes = Changes::between(&before, &outlined(&quota, 7, false)).to_string();
+    assert_eq!(
+        changes,
+        "policies.p.config.strikes.quota: 5 -> 7 (existing counters keep their counts)"
+    );
+    let extends = base.replace("config.ban = \"1h\"", "config.ban = \"60m\"\nconfig.extend = true");
+    let changes = Changes::between(&before, &outlined(&extends, 5, true)).to_string();
+    let expected = [
+        "policies.p.config.ban: \"1h\" -> \"60m\" (starts with fresh counters)",
+        "policies.p.config.extend: added",
+    ];
+    assert_eq!(changes.lines().collect::<Vec<_>>(), expected);
+    let extends = base.replace("[[routes]]", "config.extend = true\n[[routes]]");
+    let changes = Changes::between(&before, &outlined(&extends, 5, true)).to_string();
+    assert!(
+        changes.contains("policies.p.config.ban: counts differently (starts with"),
+        "{changes}"
+    );
 }

@@ -1,5 +1,5 @@
 //! The file as written, with a digest in place of each value: enough to tell which settings differ,
-//! and nothing that could show a secret. A setting that names a file stands for its content, too.
+//! and nothing that could show a secret. A setting that names a file includes that file's content.
 //!
 //! Leaves out what `policies` compares: the policies' modules and their own configurations.
 
@@ -12,7 +12,7 @@ use super::super::{setting, settings};
 use super::{ADDED, CHANGED, Change, Effect, REMOVED, add_text};
 use crate::reload::Watch;
 
-/// Levels of tables and arrays that are told apart. What is deeper is not compared: no setting is.
+/// Maximum depth of tables and arrays that are compared. No setting is deeper.
 const DEPTH_MAX: usize = 32;
 /// The settings that name an element of a list, the first that all elements have.
 const IDENTITIES: [&str; 2] = ["name", "address"];
@@ -46,7 +46,7 @@ impl Default for Tree {
     }
 }
 
-/// What is known of the file beside its text.
+/// What is known about the file besides its text.
 struct FileFacts<'a> {
     /// The names of all routes, in the file's order: they need not be written.
     routes: &'a [&'a str],
@@ -216,8 +216,8 @@ fn members(before: &Nodes, after: &Nodes, path: impl Fn(&str) -> String, found: 
     }
 }
 
-/// What only one of the two has. Of a whole section, which need not be written, its members are
-/// told.
+/// Notes what only one of the two has. For a whole section, which need not be written, its members
+/// are noted.
 fn one_sided(at: &str, node: &Node, what: &str, found: &mut Vec<Change>) {
     let is_section = !at.contains(['.', '[']);
     match node {

@@ -8,7 +8,7 @@ use toml::de::DeValue;
 use crate::config::reader::{Item, integer, nearest};
 use crate::config::units;
 
-/// What the reference says of a setting's values.
+/// What the reference says about a setting's values.
 pub(in crate::config) trait Form: Sync + 'static {
     /// Their type and range.
     fn form(&self) -> String;
@@ -30,7 +30,7 @@ pub(in crate::config) trait Kind: Sync {
     }
     /// Type and range, for the reference.
     fn form(&self) -> String;
-    /// As the file has it.
+    /// The value as it is written in the file.
     fn written(&self, value: &Self::Value) -> String;
 
     /// The value, or none where it is wrong, which is noted.
@@ -43,7 +43,7 @@ pub(in crate::config) trait Kind: Sync {
     }
 }
 
-/// A setting that has a value also where none is written.
+/// A setting that has a value even where none is written.
 pub(in crate::config) struct Is<K: Kind> {
     pub(in crate::config) kind: K,
     pub(in crate::config) default: K::Value,
@@ -115,7 +115,7 @@ impl<T: Number> Kind for Whole<T> {
     }
 }
 
-/// `20_000`.
+/// Writes a number in groups of three digits: `20_000`.
 fn grouped<T: Number>(number: T) -> String {
     let digits = wide(number).to_string();
     let count = digits.len();
@@ -307,7 +307,7 @@ impl Kind for Text {
     }
 }
 
-/// An array, or a table whose keys the operator chooses, of so many entries at most.
+/// An array, or a table whose keys the operator chooses, of at most this many entries.
 pub(in crate::config) struct List {
     pub(in crate::config) of: &'static str,
     pub(in crate::config) max: usize,

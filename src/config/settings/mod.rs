@@ -19,7 +19,7 @@ pub(super) use kinds::{
 use kinds::{flag, list, ms, s, size, text, time, whole, word_or, words};
 pub use reference::reference;
 
-/// Listeners, at most, and listeners of a route.
+/// Maximum number of listeners, and of listeners of a route.
 pub(super) const LISTENERS_MAX: usize = 64;
 
 /// All sections, in the order of docs/settings.md.

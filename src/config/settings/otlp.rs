@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Bytes of an attribute's name or value, at most.
+/// Maximum size of an attribute's name or value, in bytes.
 pub(in crate::config) const ATTRIBUTE_BYTES_MAX: usize = 256;
-/// Header fields, and attributes, at most.
+/// Maximum number of header fields, and of attributes.
 const FIELDS_MAX: usize = 64;
 
 section! {
@@ -22,7 +22,7 @@ section! {
     INTERVAL "interval": Is<Time> = time(s(1)..=s(3_600), s(60)),
         "How often metrics are exported.";
     TIMEOUT "timeout": Is<Time> = time(ms(100)..=s(60), s(10)),
-        "For one export.";
+        "Time for one export.";
     SERVICE "service": Else<Text> = text("a text of 1 to 256 bytes", "\"weir\""),
         "The resource's `service.name`.";
     ATTRIBUTES "attributes": List = list("table of texts of 1 to 256 bytes", FIELDS_MAX, "{}"),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Labels of one policy in the metrics, and amounts, at most.
+/// Maximum number of labels of one policy in the metrics, and of amounts.
 const MEASURED_MAX: usize = 16;
 const NAMES: &str = "array of names, each 1 to 64 of a-z 0-9 . _ -";
 
@@ -11,7 +11,7 @@ section! {
         "A WebAssembly module and its configuration. Routes that use the same policy share its \
          counters.";
     USE "use": Else<Text> =
-        text("the name of a policy that ships", "one of `use` and `wasm` is required"),
+        text("the name of a built-in policy", "one of `use` and `wasm` is required"),
         "A policy that is built in; see [policies.md](policies.md).";
     WASM "wasm": Else<Text> =
         text("the path of a .wasm file", "one of `use` and `wasm` is required"),
@@ -36,7 +36,7 @@ section! {
         "Memory of an instance.";
     // The low end is enough for a plan with one limit.
     ANSWER_BYTES "answer_bytes": Is<Size<usize>> = size(16 << 10..=16 << 20, 256 << 10),
-        "What the policy may hand over in one call.";
+        "Bytes that the policy may return from one call.";
     LOG_LINES "log_lines": Is<Whole<u32>> = whole(0..=1_000, 8),
         "Lines that it may log in one call; the rest is only counted.";
     LOG_LINES_PER_SECOND "log_lines_per_second": Is<Whole<u32>> = whole(0..=10_000, 100),
@@ -48,20 +48,21 @@ section! {
 section! {
     breaker = ["[policies.NAME] breaker"], "When a policy that keeps failing is stopped.";
     FAILURES "failures": Is<Whole<u32>> = whole(0..=1_000_000, 20),
-        "Failures, being most of the calls since the first of them, after which the policy is \
-         tried with requests that it has answered before; 0 for never.";
+        "Failures after which the policy is tried with requests that it has answered before, if \
+         they are most of the calls since the first of them; 0 for never.";
     TIME "time": Is<Time> = time(ms(10)..=s(3_600), s(1)),
-        "How long it is stopped if it fails with these too; this doubles each time.";
+        "How long it is stopped if it fails with those too; this doubles each time.";
     TIME_MAX "time_max": Is<Time> = time(ms(10)..=s(3_600), s(30)),
         "How long it is stopped at most; not shorter than `time`.";
 }
 
 section! {
-    metrics = ["[policies.NAME] metrics"], "What a policy says of requests and the metrics show.";
+    metrics = ["[policies.NAME] metrics"],
+        "What a policy says about requests that the metrics show.";
     LABELS "labels": List = list(NAMES, MEASURED_MAX, "[]"),
-        "The labels among them.";
+        "The labels to show.";
     AMOUNTS "amounts": List = list(NAMES, MEASURED_MAX, "[]"),
-        "The amounts among them.";
+        "The amounts to show.";
 }
 
 section! {

@@ -5,9 +5,9 @@ use super::*;
 use crate::plan::OnStoreError;
 use crate::proxy::{FieldStyle, Oversized, Preflight};
 
-/// Names in one set of header rules, at most.
+/// Maximum number of names in one set of header rules.
 const RULES_MAX: usize = 64;
-/// Bytes of an answer in the configuration file, at most.
+/// Maximum size of an answer in the configuration file, in bytes.
 pub(in crate::config) const BODY_TEXT_BYTES_MAX: usize = 64 << 10;
 const DAY: std::time::Duration = s(24 * 3_600);
 
@@ -20,14 +20,14 @@ section! {
     NAME "name": Else<Text> = text("a name of 1 to 64 of A-Z a-z 0-9 . _ -", "made from the path"),
         "The name in metrics and logs.";
     PATH "path": Else<Text> = text("a path such as \"/*\" or \"/v1/users/{id}\"", "required"),
-        "Which paths.";
+        "The paths of its requests.";
     HOST "host": Else<Text> =
         text("a host such as \"api.example.com\" or \"*.example.com\"", "all"),
-        "Which hosts.";
+        "The hosts of its requests.";
     METHODS "methods": List = list("array of methods such as \"GET\"", 32, "all"),
-        "Which methods.";
+        "The methods of its requests.";
     LISTENERS "listeners": List = list("array of the names of listeners", LISTENERS_MAX, "all"),
-        "Which listeners.";
+        "The listeners that it is on.";
     UPSTREAM "upstream": Else<Text> =
         text("the name of an upstream", "one of `upstream` and `respond` is required"),
         "Where the requests are forwarded.";
@@ -35,31 +35,33 @@ section! {
         "The policy that decides.";
     ON_POLICY_ERROR "on_policy_error": Is<Words<bool>> =
         words(&[("deny", false), ("allow", true)], false),
-        "Whether requests pass when the policy itself fails, but not over a body that it read.";
+        "Whether requests pass when the policy itself fails, unless it failed over a body that it \
+         read.";
     ON_STORE_ERROR "on_store_error": Else<Words<Option<OnStoreError>>> = Else { kind: Choice(&[
         ("allow", Some(OnStoreError::Allow)), ("local", Some(OnStoreError::Local)),
         ("deny", Some(OnStoreError::Deny)), ("policy", None),
     ]), default: "the store's" },
-        "What happens to a request whose counter can't be reached or stored; `\"policy\"` is as \
-         each limit says.";
+        "What happens to a request whose counter can't be reached or stored; with `\"policy\"`, \
+         what each limit says.";
     LIMIT_SCOPE "limit_scope": Is<Words<bool>> =
         words(&[("policy", false), ("route", true)], false),
-        "Whether the route shares the counters of its policy, or has its own.";
+        "Whether the route shares its policy's counters with other routes, or has its own.";
     RATELIMIT_FIELDS "ratelimit_fields": Is<Words<FieldStyle>> = words(&[
         ("draft", FieldStyle::Draft), ("legacy", FieldStyle::Legacy), ("both", FieldStyle::Both),
         ("off", FieldStyle::Off),
     ], FieldStyle::Draft),
-        "Which fields tell clients of their limits: `RateLimit` and `RateLimit-Policy`, \
+        "Which fields tell clients about their limits: `RateLimit` and `RateLimit-Policy`, \
          `X-RateLimit-*`, both, or none.";
     BODY_BYTES "body_bytes": Else<Size<u64>> =
         Else { kind: Size(super::BODY_BYTES), default: "that of `[server.limits]`" },
         "Size of the body of a request; a larger one is answered with 413.";
     INSPECT_BYTES "inspect_bytes": Else<Size<u64>> =
         Else { kind: Size(super::INSPECT_BYTES), default: "that of `[server.limits]`" },
-        "Bytes of a body that are read before the decision where the policy asks for facts of it.";
+        "Bytes of a body that are read before the decision where the policy asks for facts about \
+         it.";
     INSPECT_OVERSIZED "inspect_oversized": Is<Words<Oversized>> =
         words(&[("refuse", Oversized::Refuse), ("pass", Oversized::Pass)], Oversized::Refuse),
-        "Whether a longer one is answered with 413, or decided without these facts and forwarded \
+        "Whether a longer body is answered with 413, or decided without these facts and forwarded \
          unread.";
     UPSTREAM_HOST "upstream_host": Else<Text> =
         text("a host such as \"api.internal\"", "the client's own"),
@@ -75,12 +77,13 @@ section! {
     route_timeouts = ["[[routes]] timeouts"], "How long a request may take.";
     // A download may take hours.
     REQUEST "request": Else<Time> = Else { kind: Time(ms(1)..=DAY), default: "no limit" },
-        "For a whole request, to the last byte of the response; then 504, or 408 while its body \
-         is still arriving.";
+        "Time for a whole request, to the last byte of the response; after it 504, or 408 while \
+         its body is still arriving.";
 }
 
 section! {
-    rewrite = ["[[routes]] rewrite"], "Other prefixes for the upstream; at least one.";
+    rewrite = ["[[routes]] rewrite"],
+        "Other prefixes of the path for the upstream; at least one of the two.";
     STRIP_PREFIX "strip_prefix": Else<Text> = text("a path such as \"/api\"", "none"),
         "What is taken off the path.";
     ADD_PREFIX "add_prefix": Else<Text> = text("a path such as \"/v1\"", "none"),
@@ -89,8 +92,8 @@ section! {
 
 section! {
     rules = ["[[routes]] request_headers", "[[routes]] response_headers"],
-        "Changes to the header of the request to the upstream, and of every response to the \
-         client.";
+        "Changes to the header of the request to the upstream, and to that of every response to \
+         the client.";
     SET "set": List = list("table of header fields", RULES_MAX, "{}"),
         "Fields that replace those of the same name.";
     SET_FILE "set_file": List =
@@ -124,11 +127,11 @@ section! {
         list("array of protocols such as \"websocket\"", 16, "[\"websocket\"]"),
         "Protocols to which connections may be upgraded.";
     IDLE "idle": Is<Time> = time(ms(1)..=DAY, s(300)),
-        "How long both sides may be silent then.";
+        "How long both sides of a tunnel may be silent.";
 }
 
 section! {
-    cors = ["[[routes]] cors"], "Browsers' scripts of other origins.";
+    cors = ["[[routes]] cors"], "What scripts from other origins may do in a browser.";
     ORIGINS "origins": List =
         list("array of origins, such as [\"https://app.example.com\"]", 256, "required"),
         "The origins whose scripts may read Weir's own responses.";
@@ -136,7 +139,7 @@ section! {
         "Whether these scripts may send cookies.";
     PREFLIGHT "preflight": Is<Words<Preflight>> =
         words(&[("bypass", Preflight::Bypass), ("limit", Preflight::Limit)], Preflight::Bypass),
-        "Whether preflights pass uncounted, or are decided as any request.";
+        "Whether preflights pass uncounted, or are decided like any other request.";
 }
 
 section! {
@@ -156,7 +159,7 @@ section! {
 
 section! {
     refusals = ["[[refusals]]", "[[routes]] refusals"],
-        "Bodies for refusals, on every route or on one, whose own are preferred. Without them \
+        "Bodies for refusals, on all routes or on one, whose own take precedence. Without them \
          Weir answers with problem documents.";
     STATUS "status": Else<Whole<u16>> = Else { kind: Whole(400..=599), default: "required" },
         "The status that the body is for, or several in an array.";

@@ -7,15 +7,15 @@ use super::*;
 use crate::proxy::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, AccessField, Format, Label, WORKERS_MAX};
 
-/// Header fields in an access line, at most.
+/// Maximum number of header fields in an access line.
 pub(in crate::config) const ACCESS_HEADERS_MAX: usize = 16;
-/// For one step of a connection.
+/// The time for one step of a connection.
 const STEP: RangeInclusive<Duration> = ms(1)..=s(3_600);
 /// Bytes a second. With 0 a client may be as slow as it likes.
 const RATE: RangeInclusive<u64> = 0..=1 << 30;
-/// Of the body of a request. With 0 no request may have one.
+/// The size of a request's body. With 0 no request may have one.
 pub(in crate::config) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
-/// Of a body that is read for a policy, and held in memory.
+/// The size of a body that is read for a policy, and held in memory.
 pub(in crate::config) const INSPECT_BYTES: RangeInclusive<u64> = 0..=64 << 20;
 
 section! {
@@ -26,13 +26,13 @@ section! {
         "an address and port, such as \"127.0.0.1:8080\" or \"[::]:8080\"",
         "required; without any `[[listeners]]`, \"127.0.0.1:8080\"",
     ), restart,
-        "Where the listener accepts connections; a listener that is added or removed is one of \
-         another address.";
+        "Where the listener accepts connections; adding or removing a listener takes a restart as \
+         well.";
     CLIENT_CA "client_ca": Else<Text> = text(
         "a PEM file with certificate authorities",
         "none: clients are not asked for certificates",
     ),
-        "The authorities that clients' certificates must come from.";
+        "The authorities that must have issued clients' certificates.";
     CLIENT_CERTIFICATES "client_certificates": Is<Words<bool>> =
         words(&[("required", true), ("optional", false)], true),
         "Whether a handshake fails if the client shows no certificate.";
@@ -54,9 +54,10 @@ section! {
         "Threads that serve; `\"auto\"` is one for each core.";
     TRUSTED_PROXIES "trusted_proxies": List =
         list("array of networks such as \"10.0.0.0/8\", or single addresses", 1_024, "[]"),
-        "The proxies whose `X-Forwarded-For` is believed.";
+        "The proxies whose `X-Forwarded-For` is trusted.";
     SHUTDOWN_DELAY "shutdown_delay": Is<Time> = time(s(0)..=s(600), s(0)),
-        "How long to serve on at SIGTERM while `/ready` says no, so that load balancers notice.";
+        "How long to keep serving after SIGTERM while `/ready` says no, so that load balancers \
+         notice.";
     SHUTDOWN_GRACE "shutdown_grace": Is<Time> = time(s(0)..=s(3_600), s(30)), restart,
         "Time to finish requests in flight at a shutdown.";
     CACHE_FOLDER "cache_folder": Else<Text> = text(
@@ -65,7 +66,7 @@ section! {
     ), restart,
         "Where compiled policies are cached; with `\"off\"` they are compiled at each start.";
     CACHE_BYTES "cache_bytes": Is<Size<u64>> = size(1 << 20..=1 << 40, 256 << 20), restart,
-        "Size of that cache, at most; what was not used for longest is removed first.";
+        "Maximum size of that cache; what has been unused for longest is removed first.";
     UNDERSCORES_IN_HEADERS "underscores_in_headers": Is<Flag> = flag(false),
         "Whether header fields with an underscore or dot in their names, which many upstreams \
          can't tell from those with a hyphen, are forwarded.";
@@ -74,15 +75,15 @@ section! {
 section! {
     limits = ["[server.limits]"], "Bounds of connections and requests.";
     CONNECTIONS "connections": Is<Whole<usize>> = whole(1..=1_000_000, 20_000),
-        "Connections at once, over all workers; when nearly all are taken, those that were idle \
-         longest are closed.";
+        "Simultaneous connections over all workers; when nearly all are taken, those that have \
+         been idle longest are closed.";
     CONNECTIONS_PER_ADDRESS "connections_per_address": Else<Whole<usize>> =
         Else { kind: Whole(1..=1_000_000), default: "a tenth of `connections`, at least 100" },
         "Connections of one client address: at most half of `connections`, and without a limit \
          for trusted proxies.";
     // From a provider's block to a single address.
     IPV6_PREFIX "ipv6_prefix": Is<Whole<u8>> = whole(16..=128, 64),
-        "IPv6 addresses with this prefix in common are one client address.";
+        "IPv6 addresses that share a prefix of this length count as one client address.";
     // The low end is what an HTTP/1 connection reads at a time. With the high end a head of HTTP/2,
     // whose fields count 32 bytes more than they have, stays below the 24,576 fields that a
     // `HeaderMap` can hold.
@@ -95,15 +96,15 @@ section! {
         "Size of the body of a request, which a route may override; a larger one is answered with \
          413.";
     INSPECT_BYTES "inspect_bytes": Is<Size<u64>> = size(super::INSPECT_BYTES, 1 << 20),
-        "Bytes of a body that are read before the decision where a policy asks for facts of it; a \
-         route may override it.";
+        "Bytes of a body that are read before the decision where a policy asks for facts about it; \
+         a route may override it.";
     // The low end is what a worker's connections with large bodies hold. It is far above the bytes
     // that workers have counted but not yet reported.
     BUFFERED_BYTES "buffered_bytes": Is<Size<usize>> = size(4 << 20..=1 << 44, 1 << 30),
         "Bytes that are buffered for clients and upstreams over all workers, headers included; \
-         beyond it, new requests are answered with 503.";
+         beyond that, new requests are answered with 503.";
     STREAMS_PER_CONNECTION "streams_per_connection": Is<Whole<u32>> = whole(1..=10_000, 100),
-        "HTTP/2: requests at once on one connection.";
+        "HTTP/2: simultaneous requests on one connection.";
     BODY_RATE "body_rate": Is<Size<u64>> = size(RATE, 240),
         "Bytes a second that a client must send of a body on average while Weir waits for it, \
          else 408; `\"0B\"` for no minimum.";
@@ -112,18 +113,18 @@ section! {
          connection is closed; `\"0B\"` for no minimum.";
     // Each waiting request holds its connection, and what the client has sent of its body.
     WAITING_PER_WORKER "waiting_per_worker": Is<Whole<usize>> = whole(0..=1_000_000, 1_000),
-        "Requests that wait for their turn in a leaky bucket on each worker; beyond it they are \
-         answered with 429 instead, with 0 all of them.";
+        "Requests that may wait for their turn in a leaky bucket on each worker; further ones are \
+         answered with 429, and with 0 all of them are.";
 }
 
 section! {
     timeouts = ["[server.timeouts]"], "How long connections of clients may take.";
     TLS_HANDSHAKE "tls_handshake": Is<Time> = time(STEP, s(5)),
-        "For a TLS handshake.";
+        "Time for a TLS handshake.";
     REQUEST_HEADER "request_header": Is<Time> = time(STEP, s(10)),
-        "For the head of a request.";
+        "Time for the head of a request.";
     BODY_IDLE "body_idle": Is<Time> = time(STEP, s(30)),
-        "Between two pieces of a request body, not for the whole body.";
+        "Time between two pieces of a request body, not for the whole body.";
     SEND_IDLE "send_idle": Is<Time> = time(STEP, s(60)),
         "How long a client may read nothing of its response.";
     RATE_GRACE "rate_grace": Is<Time> = time(STEP, s(10)),
@@ -131,7 +132,7 @@ section! {
     HALF_CLOSE "half_close": Is<Time> = time(STEP, s(1)),
         "How long to serve a client that has closed its sending side (HTTP/1).";
     KEEP_ALIVE "keep_alive": Is<Time> = time(STEP, s(75)),
-        "Between two requests of a connection.";
+        "Time between two requests of a connection.";
 }
 
 section! {
@@ -141,14 +142,15 @@ section! {
         ("compare", EncodedSlash::Compare), ("reject", EncodedSlash::Reject),
         ("keep", EncodedSlash::Keep), ("decode", EncodedSlash::Decode),
     ], EncodedSlash::Compare),
-        "What `%2F` in a path is: forwarded if it makes no difference to route and policy, else \
-         400; always 400; data; or a slash, for the upstream too.";
+        "What becomes of `%2F` in a path: it is forwarded if it makes no difference to route and \
+         policy, else answered with 400; always answered with 400; data; or a slash, for the \
+         upstream too.";
     PARAMETERS "parameters": Is<Words<PathParameters>> = words(&[
         ("ignore", PathParameters::Ignore), ("keep", PathParameters::Keep),
         ("strip", PathParameters::Strip), ("reject", PathParameters::Reject),
     ], PathParameters::Ignore),
-        "What `;x` in `/login;x` is: left out of what is matched; part of another path; removed, \
-         for the upstream too; or answered with 400.";
+        "What becomes of `;x` in `/login;x`: it is left out of what is matched; part of a \
+         different path; removed, for the upstream too; or answered with 400.";
     CONTROL_CHARACTERS "control_characters": Is<Words<bool>> =
         words(&[("reject", false), ("keep", true)], false),
         "Whether `%0A` and the like are answered with 400, or are data.";
@@ -157,7 +159,7 @@ section! {
         "Whether `/login/` and `/login` are different paths.";
     TRAILING_DOTS "trailing_dots": Is<Words<bool>> =
         words(&[("exact", false), ("ignore", true)], false),
-        "Whether `/login.` and `/login%20` match as `/login`, as IIS takes them.";
+        "Whether `/login.` and `/login%20` match as `/login` does, since IIS treats them alike.";
     CASE "case": Is<Words<bool>> = words(&[("ignore", false), ("exact", true)], false),
         "Whether `/Login` and `/login` are different paths.";
 }
@@ -166,7 +168,7 @@ section! {
     pool = ["[server.policies]"], "What all policies share.";
     // Each instance reserves some GiB of address space, of which a process has 128 TiB.
     INSTANCES "instances": Is<Whole<u32>> = whole(1..=10_000, 1_000), restart,
-        "Instances of all policies over all workers, at least one for each worker; beyond it, \
+        "Instances of all policies over all workers, at least one for each worker; beyond that, \
          requests are answered with 503.";
     CORE_INSTANCES "core_instances": Is<Whole<u32>> = whole(1..=1_000, 50), restart,
         "Core modules of one instance; a Python guest has 38.";
@@ -203,24 +205,24 @@ section! {
 }
 
 section! {
-    explain = ["[admin.explain]"], "What `/explain` remembers, of the whole process.";
+    explain = ["[admin.explain]"], "What `/explain` remembers, for the whole process.";
     REFUSALS "refusals": Is<Whole<usize>> = whole(0..=1_000_000, 4_096),
         "The last refused requests, and a quarter as many rejected ones; 0 for none.";
     SAMPLES "samples": Is<Whole<usize>> = whole(0..=1_000_000, 1_024),
         "The last ones of a sample of all other requests; 0 for none.";
     SAMPLE_ONE_IN "sample_one_in": Is<Whole<u32>> = whole(0..=1_000_000_000, 1_000),
-        "One in so many of these is in the sample; 0 for none.";
+        "One in this many of these is in the sample; 0 for none.";
     BYTES "bytes": Is<Size<usize>> = size(64 << 10..=1 << 34, 16 << 20),
-        "Memory for all that is remembered.";
+        "Memory for everything that is remembered.";
 }
 
 section! {
     top = ["[admin.top]"], "What `/top` counts: the keys that use most and that are refused most.";
     KEYS "keys": Is<Whole<usize>> = whole(0..=16_384, 512),
-        "Keys of each limit that are counted on each worker; no number is wrong by more than one \
-         in so many of all, and with 0 none is counted.";
+        "Keys of each limit that each worker counts; no number is off by more than the total \
+         divided by this, and with 0 none is counted.";
     WINDOW "window": Is<Time> = time(s(2)..=s(86_400), s(300)),
-        "The time for which they are counted, and half of it at least.";
+        "The time over which they are counted, and never less than half of it.";
 }
 
 section! {
@@ -229,7 +231,7 @@ section! {
         ("error", "error"), ("warn", "warn"), ("info", "info"), ("debug", "debug"),
         ("trace", "trace"),
     ], "info"),
-        "Which messages are logged: those of this level, and of those before it.";
+        "Which messages are logged: those of this level, and of the levels before it.";
     FORMAT "format": Is<Words<Format>> = words(&[
         ("auto", Format::Auto), ("text", Format::Text), ("json", Format::Json),
     ], Format::Auto),
@@ -243,5 +245,5 @@ section! {
         AccessField::ALL.len() + ACCESS_HEADERS_MAX,
         "all but host, query, referer, user_agent, protocol, tls_version, bytes_in, upstream and upstream_ms",
     ),
-        "What the line of a request says; a field without a value is left out.";
+        "The fields of a request's line; one without a value is left out.";
 }

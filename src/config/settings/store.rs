@@ -34,14 +34,14 @@ section! {
     ),
         "With `\"local\"`: this proxy's share of each limit.";
     DEADLINE "deadline": Is<Time> = time(ms(1)..=s(10), ms(50)),
-        "For a whole decision.";
+        "Time for a whole decision.";
     // Renewed three times within it.
     LEASE "lease": Is<Time> = time(s(1)..=s(300), s(10)),
         "On Redis: how long a request in flight stays counted if its proxy falls silent; the same \
          on all proxies.";
     REMEMBER_REFUSALS "remember_refusals": Is<Time> = time(s(0)..=s(1), s(1)),
-        "On Redis: how long a refusal is answered again without asking, where no unit can be \
-         given back.";
+        "On Redis: how long a refusal is repeated without asking Redis, where no unit can be given \
+         back.";
     SCRIPTS "scripts": Else<Text> = text("the path of a folder with Lua files", "none"),
         "A folder in which each `NAME.lua` is an algorithm of your own; see \
          [scripts.md](scripts.md).";
@@ -55,12 +55,13 @@ section! {
 section! {
     embedded = ["[store.embedded]"], "Counters in this process.";
     MAX_KEYS "max_keys": Is<Whole<usize>> = whole(1..=1_000_000_000, 1_000_000),
-        "Keys at once; beyond it, known keys still work and new ones follow `on_store_error`.";
+        "Simultaneous keys; beyond that, known keys still work and new ones follow \
+         `on_store_error`.";
     SNAPSHOT "snapshot": Else<Text> =
         text("the path of a file in a folder that exists, such as \"weir.snapshot\"", "none"),
         "A file for these counters, so that a restart forgets nothing; it must not be shared.";
     SNAPSHOT_EVERY "snapshot_every": Is<Time> = time(ms(100)..=s(24 * 3_600), s(5)),
-        "How often they are saved, which is what a crash forgets at most.";
+        "How often they are saved, and so the most that a crash can lose.";
 }
 
 section! {
@@ -78,7 +79,7 @@ section! {
         "the name under which the sentinels watch the master, such as \"mymaster\"",
         "required with sentinels",
     ),
-        "Which master of the sentinels.";
+        "The master to use, of those that the sentinels watch.";
     SENTINEL_USERNAME "sentinel_username": Else<Text> = USER,
         "The user that sentinels know this proxy as.";
     SENTINEL_PASSWORD_FILE "sentinel_password_file": Else<Text> = SECRET_FILE,
@@ -97,5 +98,5 @@ section! {
         "What the names of all keys begin with.";
     ADDRESSES "addresses": Else<Text> =
         text("table of \"host:port\", each with the one to connect to instead", "{}"),
-        "Where nodes are reached that announce other addresses.";
+        "Where to reach nodes that announce other addresses.";
 }

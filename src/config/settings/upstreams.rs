@@ -15,8 +15,8 @@ section! {
     upstream = ["[upstreams.NAME]"], "Servers that requests are forwarded to.";
     ENDPOINTS "endpoints": List =
         list("array of URLs, such as [\"http://127.0.0.1:9000\"]", 256, "required"),
-        "The servers, all `http://` or all `https://`; of several, or of several addresses of a \
-         name, each request goes to the less busy of two.";
+        "The servers, all `http://` or all `https://`; with several of them, or several addresses \
+         of a name, each request goes to the less busy of two.";
     PROTOCOL "protocol": Is<Words<Protocol>> =
         words(&[("h1", Protocol::H1), ("h2", Protocol::H2)], Protocol::H1),
         "HTTP/1.1, or HTTP/2 as gRPC needs it: by ALPN with TLS, by prior knowledge without.";
@@ -32,18 +32,18 @@ section! {
     POOL_IDLE_PER_WORKER "pool_idle_per_worker": Is<Whole<usize>> = whole(0..=10_000, 64),
         "Idle connections that each worker keeps.";
     REQUESTS_PER_WORKER "requests_per_worker": Is<Whole<usize>> = whole(1..=1_000_000, 16_384),
-        "Requests that each worker has there at once; beyond it, further ones are answered with \
+        "Simultaneous requests that each worker may have there; further ones are answered with \
          503.";
 }
 
 section! {
     upstream_timeouts = ["[upstreams.NAME] timeouts"], "How long an upstream may take.";
     CONNECT "connect": Is<Time> = time(STEP, s(1)),
-        "To connect, including TLS.";
+        "Time to connect, including TLS.";
     RESPONSE_HEADER "response_header": Is<Time> = time(STEP, s(30)),
-        "From the end of the request to the head of the response.";
+        "Time from the end of the request to the head of the response.";
     IDLE "idle": Is<Time> = time(STEP, s(60)),
-        "Between two pieces of a body; also how long an unused connection is kept.";
+        "Time between two pieces of a body; also how long an unused connection is kept.";
 }
 
 section! {
@@ -53,11 +53,11 @@ section! {
     FAILURES "failures": Is<Whole<u32>> = whole(0..=1_000, 3),
         "Failures in a row that eject an endpoint; 0 for never.";
     TIME "time": Is<Time> = time(ms(100)..=DAY, s(10)),
-        "How long it is ejected first; this doubles each time.";
+        "How long it is ejected the first time; this doubles each time.";
     TIME_MAX "time_max": Is<Time> = time(ms(100)..=DAY, s(300)),
         "How long it is ejected at most; not shorter than `time`.";
     MAX_PERCENT "max_percent": Is<Whole<usize>> = whole(1..=100, 50),
-        "How many of a hundred addresses are ejected at once; one always may be.";
+        "How many of a hundred addresses may be ejected at once; one always may.";
 }
 
 section! {
@@ -66,10 +66,10 @@ section! {
         "Connections of each worker to each endpoint; another one is opened when the others are \
          full.";
     STREAMS_PER_CONNECTION "streams_per_connection": Is<Whole<usize>> = whole(1..=10_000, 100),
-        "Requests at once on one of them; the upstream may allow fewer.";
+        "Simultaneous requests on one of them; the upstream may allow fewer.";
     PING_INTERVAL "ping_interval": Is<WordOr<Time>> = word_or("off", Time(s(1)..=DAY)),
-        "A connection with requests on it that was silent for so long is pinged; many gRPC \
-         servers take pings more often than every 5m for an attack.";
+        "How long a connection with requests on it may be silent before it is pinged; many gRPC \
+         servers treat pings more often than every 5m as an attack.";
     PING_TIMEOUT "ping_timeout": Is<Time> = time(STEP, s(10)),
         "How long the upstream may take to answer a ping.";
 }
@@ -83,7 +83,7 @@ section! {
     ],
         "TLS to a server that Weir connects to: 1.2 and 1.3. The files are watched.";
     CA "ca": Else<Text> = text(PEM, "the system's authorities"),
-        "The authorities that the server's certificate must come from.";
+        "The authorities that must have issued the server's certificate.";
     CERTIFICATE "certificate": Else<Text> = text(PEM, "none"),
         "The certificate to show to servers that ask for one.";
     KEY "key": Else<Text> = text(PEM, "none"),

@@ -8,7 +8,7 @@ use super::*;
 const PLANS: &str = "[upstreams.api]\nendpoints = [\"http://h:1\"]\n[policies.p]\nuse = \"plans\"\nconfig_files = { assign = \"customers.toml\" }\n\
                      config = { default_plan = \"free\" }\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
 
-/// A configuration with files beside it.
+/// A configuration with files next to it.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -78,7 +78,7 @@ fn an_error_that_a_guest_finds_is_reported_with_that_file_and_its_line() {
         ],
         "{shown}"
     );
-    // Where, and what was expected, but nothing that stands there.
+    // Where, and what was expected, but nothing that is there.
     assert!(
         shown.contains("4 | \"*.*\" = \"******\"\n  |         ^^^^^^^^ expected another"),
         "{shown}"
@@ -201,7 +201,7 @@ fn a_file_that_can_not_be_read_is_an_error_in_it_or_where_it_is_named() {
     );
     let shown = Folder::with(&[("customers.toml", "")])
         .wrong(&PLANS.replace("{ default_plan", "{ assign.a = \"x\", default_plan"));
-    assert!(shown.contains("found a file for `assign`, which stands in `config` too"), "{shown}");
+    assert!(shown.contains("found a file for `assign`, which is in `config` too"), "{shown}");
     let shown = Folder::with(&[]).wrong(&PLANS.replace("\"customers.toml\"", "3"));
     assert!(shown.contains("policies.p.config_files.assign: found 3"), "{shown}");
     let folder = Folder::with(&[]);
@@ -288,7 +288,7 @@ fn one_file_keeps_one_document_and_others_may_read_it() {
     let two = |file: &str| format!("{}{}", fetched(DOCUMENT), other.replace("FILE", file));
     let shown = folder.wrong(&two(DOCUMENT));
     assert!(shown.contains("the file of policies.p.config_files.assign"), "{shown}");
-    assert!(shown.contains("name its file alone"), "{shown}");
+    assert!(shown.contains("name only its file"), "{shown}");
     let config =
         folder.parse(&two("\"customers.toml\"")).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.documents.len(), 1);

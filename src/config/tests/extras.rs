@@ -1,4 +1,4 @@
-//! What a route does beside deciding and forwarding.
+//! What a route does besides deciding and forwarding.
 
 use std::fs;
 

@@ -180,7 +180,7 @@ fn files_that_are_replaced_together_are_read_together() {
         });
         let read = || {
             let config = Config::load(&path("live/proxy.toml")).ok()?;
-            let quota = config.policies.first()?.limits().first()?.algorithm.clone()?.amount()?;
+            let quota = config.policies.first()?.written_limits().first()?.algorithm.amount()?;
             let pages = config.requests.refusals.iter().map(|page| page.body.clone());
             Some((quota.to_string(), pages.collect::<Vec<_>>()))
         };

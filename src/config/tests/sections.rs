@@ -10,12 +10,12 @@ use crate::policy::CacheFolder;
 use crate::telemetry::{AccessField, AccessFields, AccessHeaders, WORKERS_MAX};
 use crate::upstream::Protocol;
 
-/// The minimal file after `text`: it begins with a table, so keys may stand before it.
+/// The minimal file after `text`: it begins with a table, so keys may come before it.
 fn extended(text: &str) -> String {
     format!("{text}\n{}", MINIMAL)
 }
 
-/// `text` makes exactly one error, and its picture says this.
+/// Checks that `text` has exactly one error, whose excerpt contains these parts.
 fn says(text: &str, parts: &[&str]) {
     let excerpt = parse(&extended(text)).expect_err(text).text;
     assert!(excerpt.ends_with("proxy.toml: 1 error"), "{excerpt}");
@@ -311,7 +311,7 @@ fn a_listeners_certificates_are_read_and_watched() {
     wrong("certificates = [{ certificate = \"api.pem\" }]", "listeners[0].certificates[0].key");
     wrong("certificates = [{ certificate = \"absent\", key = \"api.key\" }]", "No such file");
     wrong("client_ca = \"ca.pem\"", "a listener with `certificates`");
-    wrong(&format!("{ONE}\nclient_certificates = \"required\""), "no `client_ca` beside it");
+    wrong(&format!("{ONE}\nclient_certificates = \"required\""), "no `client_ca` with it");
     wrong(
         &format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"maybe\""),
         "\"required\" or \"optional\"",

@@ -109,7 +109,7 @@ fn row(path: &[String]) -> Option<&'static dyn Row> {
     rows.into_iter().find(|(path, _)| is_same(path)).map(|(_, row)| row)
 }
 
-/// Checks one setting, or those in a table that is no setting itself.
+/// Checks one setting, or those in a table that is not a setting itself.
 fn check_shown(Shown { path, value, is_comment }: Shown) -> usize {
     if path.len() > 2 && path[0] == "policies" && path[2] == "config" {
         return 0;

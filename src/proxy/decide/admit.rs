@@ -21,7 +21,6 @@ use crate::proxy::receive::Received;
 use crate::proxy::receive::target::Target;
 use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::route::Routed;
-use crate::proxy::snapshot::Route;
 use crate::proxy::verdict::Verdict;
 use crate::telemetry::{Access, Counter};
 use crate::wire::Request;
@@ -29,7 +28,7 @@ use crate::wire::Request;
 /// A request on its route, to be decided on.
 #[derive(Clone, Copy)]
 pub(in crate::proxy) struct Question<'a> {
-    pub(in crate::proxy) route: &'a Route,
+    pub(in crate::proxy) decider: &'a Decider,
     pub(in crate::proxy) request: &'a Request,
     pub(in crate::proxy) target: Target<'a>,
     pub(in crate::proxy) peer: &'a Peer,
@@ -43,9 +42,8 @@ pub(in crate::proxy) struct Question<'a> {
 
 impl<'a> Question<'a> {
     /// Asks the policy and the limits, and returns the fields that the policy sets on the request
-    /// to the upstream. On a route without a policy there are none. What becomes known on the way
-    /// is in `decided`, also if nobody waits for the answer any more. What the policy is shown goes
-    /// to `watch`.
+    /// to the upstream. What becomes known on the way is in `decided`, also if nobody waits for the
+    /// answer any more. What the policy is shown goes to `watch`.
     ///
     /// The policy is asked at once, and only the limits in the future: a reference to a request
     /// can't be sent across threads, since its body can't.
@@ -58,11 +56,9 @@ impl<'a> Question<'a> {
         decided: &'a mut Decided,
         watch: W,
     ) -> impl Future<Output = Result<PolicyFields, Refusal>> + use<'a, W> {
-        let decider = self.route.decider.as_ref();
-        let asked = decider.map(|decider| (decider, self.ask(decider, decided, watch)));
-        let (received, routed) = (self.received, self.routed);
+        let asked = self.ask(decided, watch);
+        let (decider, received, routed) = (self.decider, self.received, self.routed);
         async move {
-            let Some((decider, asked)) = asked else { return Ok(PolicyFields::new()) };
             let admitted = match asked {
                 Ok((decision, upstream_fields)) => {
                     charge(limiter, decision, (received, routed), decided)
@@ -93,13 +89,12 @@ impl<'a> Question<'a> {
         decided: &mut Decided,
         watch: impl FnOnce(&Facts<'_>),
     ) -> Result<PolicyFields, Refusal> {
-        let Some(decider) = &self.route.decider else { return Ok(PolicyFields::new()) };
-        let asked = self.ask(decider, decided, watch);
+        let asked = self.ask(decided, watch);
         decided.response_fields = PolicyFields::new();
         let (_, upstream_fields) = match asked {
             Ok(asked) => asked,
             Err(failed) => {
-                return on_policy_error(decider, failed, &self.routed.handle, decided);
+                return on_policy_error(self.decider, failed, &self.routed.handle, decided);
             }
         };
         decided.conclude(Verdict::Bypassed, &self.routed.handle);
@@ -107,7 +102,7 @@ impl<'a> Question<'a> {
     }
 
     /// What the policy is shown.
-    pub(in crate::proxy) fn facts(self, decider: &'a Decider) -> Facts<'a> {
+    fn facts(self) -> Facts<'a> {
         let view = RequestView {
             request: self.request,
             target: self.target,
@@ -117,25 +112,23 @@ impl<'a> Question<'a> {
             parameters: self.parameters,
             body: self.body,
         };
-        Facts::gather(&decider.queries, view)
+        Facts::gather(&self.decider.queries, view)
     }
 
     /// Keeps what the policy was shown.
     #[cold]
     pub(in crate::proxy) fn keep_facts(self, decided: &mut Decided) {
-        let decider = self.route.decider.as_ref();
-        decided.facts = decider.map(|decider| PackedFacts::of(&self.facts(decider)));
+        decided.facts = Some(PackedFacts::of(&self.facts()));
     }
 
     /// Asks the policy. A failure is logged here.
     fn ask(
         self,
-        decider: &Decider,
         decided: &mut Decided,
         watch: impl FnOnce(&Facts<'_>),
     ) -> Result<(Arc<Decision>, PolicyFields), DecisionError> {
         let (id, handle) = (&self.received.id, &self.routed.handle);
-        let facts = self.facts(decider);
+        let facts = self.facts();
         if facts.are_too_many() {
             return Err(DecisionError::TooManyValues);
         }
@@ -146,7 +139,8 @@ impl<'a> Question<'a> {
             }
         };
         let has_body = self.body.is_some_and(|body| !body.bytes.is_empty());
-        let decision = decider
+        let decision = self
+            .decider
             .policy
             .decide_for(Some(id.as_bytes()), &facts.pairs())
             .inspect_err(|error| failed(error))

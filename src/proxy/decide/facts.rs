@@ -1,8 +1,8 @@
 //! The facts that a policy is shown of a request: those that its manifest asks for, where they
 //! exist, and nothing else. Knows no limit.
 //!
-//! Each fact stands in one table here: [`SINGLE`] or [`FAMILIES`]. Policies are checked against the
-//! names in them.
+//! Each fact but `bearer` and `upstream-path` stands in one table here: [`SINGLE`] or [`FAMILIES`].
+//! Policies are checked against these names.
 //!
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
 //! dropped, and no two values look alike. A value that upstreams read alike in several spellings is

@@ -2,8 +2,8 @@
 //!
 //! `content` reads a body that the policy looks into, `facts` gathers what the policy reads, and
 //! `admit` asks it (Wasm) and then the limits that it named (Lua), or less of them (`partial`).
-//! `keys` counts for the operator what was taken. After it, the decision, its outcome and the grant
-//! are known. Knows no connection, and nothing of how a refusal reads to a client.
+//! `keys` counts for the operator what keys use. After it, the decision, its outcome and the grant
+//! are known. Knows nothing of how a refusal reads to a client.
 
 pub(super) mod admit;
 pub(super) mod content;
@@ -29,10 +29,10 @@ use crate::proxy::handle::RouteHandle;
 use crate::proxy::settings::{Inspect, RoutePolicy, Settings};
 use crate::proxy::verdict::Verdict;
 
-/// What is known of a request once it is being decided on.
+/// What is known of a request once its policy is asked.
 #[derive(Debug, Default)]
 pub(super) struct Decided {
-    /// What was decided. None while its limits are asked, and on a route without a policy.
+    /// What was decided. None while its limits are asked.
     pub(super) verdict: Option<Verdict>,
     /// When the policy and the limits had decided, after the wait in a leaky bucket.
     pub(super) at: Option<Instant>,

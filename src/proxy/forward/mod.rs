@@ -16,20 +16,16 @@ pub(super) mod tunnel;
 
 use std::sync::Arc;
 
-use self::exchange::Exchange;
 use self::sent::REQUEST_BYTES;
-use crate::clock;
 use crate::listen::Peer;
 use crate::proxy::decide::Decided;
 use crate::proxy::decide::policy_fields::{self, PolicyFields};
 use crate::proxy::receive::target::Authority;
 use crate::proxy::receive::{Received, hop};
-use crate::proxy::refusal::Refusal;
 use crate::proxy::route::Routed;
 use crate::proxy::snapshot::{Route, Snapshot};
 use crate::telemetry::{Access, AccessField};
-use crate::upstream::Upstream;
-use crate::wire::{Body, InterimFilter, Request, Response};
+use crate::wire::{Body, InterimFilter, Request};
 
 pub(super) use sent::Sent;
 
@@ -48,56 +44,44 @@ pub(super) struct Admitted<'l> {
     pub(super) rewritten: Option<String>,
 }
 
-/// Sends an admitted request to its upstream, and returns the reply's head. What becomes known on
-/// the way is in `sent`.
-///
-/// # Errors
-/// The upstream gave no reply.
-pub(super) async fn forward<X: Exchange>(
-    mut request: Request,
-    upstream: &Upstream,
-    admitted: Admitted<'_>,
-    peer: &Peer,
-    (received, routed, decided): (&Received, &Routed, &Decided),
-    sent: &mut Option<Sent>,
-    exchange: &X,
-) -> Result<Response, Refusal> {
-    let Admitted { snapshot, route, authority, upgrade, body, fields, rewritten } = admitted;
-    let ambiguous = snapshot.settings.underscores_in_headers;
-    head::prepare(&mut request, &authority, peer, received);
-    if let Some(extras) = &route.extras {
-        extras.apply(&mut request, rewritten.as_deref(), ambiguous);
-    }
-    policy_fields::set(&mut request.fields, &fields, ambiguous);
-    let filter = trailers::filter(&mut request.fields, &route.touched, &fields, ambiguous);
-    bodies::ask_plain(decided, &mut request.fields);
-    let body = body.filter_trailers(filter);
-    let upgrade = upgrade.and_then(|protocol| {
-        tunnel::request_upgrade(&route.upgrades, &mut request, &body, protocol)
-    });
-    let sent = sent.insert(Sent::new(received, upgrade));
-    let body = sent.with_timeout(body, received.started, route.request_timeout);
-    let counts = (routed.handle.access != Access::Off
-        && routed.handle.access_fields.has(AccessField::BytesIn))
-        || settle_reads(routed, decided, REQUEST_BYTES);
-    request.body = if counts { sent.count(body) } else { body };
-    request.interim_filter = routed.handle.interim.clone().map(|it| it as Arc<dyn InterimFilter>);
-    let client = received.client.network(snapshot.settings.ipv6_prefix);
-    // Little happens between the decision and this. Saves a look at the clock.
-    let began = decided.at.unwrap_or_else(clock::monotonic);
-    match exchange.send(upstream, request, (client, began), sent).await {
-        Ok(reply) if sent.accepts(&reply) => {
-            sent.by_upstream = true;
-            Ok(reply)
+impl Admitted<'_> {
+    /// Turns the client's request into the upstream's. From here on, the upstream may have got it.
+    pub(super) fn prepare(
+        &mut self,
+        request: &mut Request,
+        peer: &Peer,
+        (received, routed, decided): (&Received, &Routed, Option<&Decided>),
+    ) -> Sent {
+        let route = self.route;
+        let ambiguous = self.snapshot.settings.underscores_in_headers;
+        head::prepare(request, &self.authority, peer, received);
+        if let Some(extras) = &route.extras {
+            extras.apply(request, self.rewritten.as_deref(), ambiguous);
         }
-        Ok(_) => Err(sent.failed(&upstream.protocol_error())),
-        Err(error) => Err(sent.failed(&error)),
+        policy_fields::set(&mut request.fields, &self.fields, ambiguous);
+        let filter = trailers::filter(&mut request.fields, &route.touched, &self.fields, ambiguous);
+        if let Some(decided) = decided {
+            bodies::ask_plain(decided, &mut request.fields);
+        }
+        let body = std::mem::take(&mut self.body).filter_trailers(filter);
+        let upgrade = self.upgrade.take().and_then(|protocol| {
+            tunnel::request_upgrade(&route.upgrades, request, &body, protocol)
+        });
+        let mut sent = Sent::new(received, upgrade);
+        let body = sent.with_timeout(body, received.started, route.request_timeout);
+        let counts = (routed.handle.access != Access::Off
+            && routed.handle.access_fields.has(AccessField::BytesIn))
+            || settle_reads(routed, decided, REQUEST_BYTES);
+        request.body = if counts { sent.count(body) } else { body };
+        request.interim_filter =
+            routed.handle.interim.clone().map(|it| it as Arc<dyn InterimFilter>);
+        sent
     }
 }
 
 /// Whether the policy's `settle` is to be called, and reads the response fact `name`.
-fn settle_reads(routed: &Routed, decided: &Decided, name: &str) -> bool {
+fn settle_reads(routed: &Routed, decided: Option<&Decided>, name: &str) -> bool {
     let policy = routed.handle.policy.as_ref();
-    decided.memo().is_some()
+    decided.is_some_and(|decided| decided.memo().is_some())
         && policy.is_some_and(|scope| scope.policy.response_facts().iter().any(|fact| fact == name))
 }

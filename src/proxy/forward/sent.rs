@@ -12,14 +12,17 @@ use crate::limit::Ending;
 use crate::proxy::receive::Received;
 use crate::proxy::refusal::Refusal;
 use crate::telemetry::Label as _;
-use crate::upstream::{SendRecord, UpstreamError};
-use crate::wire::{Body, BodyEnd, Response};
+use crate::upstream::{SendRecord, Upstream, UpstreamError};
+use crate::wire::{Body, BodyEnd, BodyError, Response};
 
 /// The request's body has not ended yet.
 pub(in crate::proxy) const BYTES_UNKNOWN: u64 = u64::MAX;
 
 /// The fact that says how long a request's body was. Counted only where it is asked for.
 pub(in crate::proxy) const REQUEST_BYTES: &str = "request.bytes";
+
+/// The failure of a request whose time was over before its reply was whole.
+pub(in crate::proxy) const REQUEST_TIMEOUT: &str = "request-timeout";
 
 /// What is known of a request from the moment at which its upstream may get it.
 #[derive(Debug)]
@@ -101,6 +104,25 @@ impl Sent {
         }
     }
 
+    /// Records what came of the sending.
+    ///
+    /// # Errors
+    /// The upstream gave no reply that can be passed on.
+    pub(in crate::proxy) fn replied(
+        &mut self,
+        upstream: &Upstream,
+        reply: Result<Response, UpstreamError>,
+    ) -> Result<Response, Refusal> {
+        match reply {
+            Ok(reply) if self.accepts(&reply) => {
+                self.by_upstream = true;
+                Ok(reply)
+            }
+            Ok(_) => Err(self.failed(&upstream.protocol_error())),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
     /// Whether a reply's status is valid here. 600 and above have no meaning (RFC 9110, 15), and a
     /// 101 must agree to the protocol that was asked for.
     pub(in crate::proxy) fn accepts(&self, reply: &Response) -> bool {
@@ -115,7 +137,11 @@ impl Sent {
     /// There is no reply. A request whose own body failed is the client's fault and refunds
     /// nothing.
     pub(in crate::proxy) fn failed(&mut self, error: &UpstreamError) -> Refusal {
-        self.failure = Some(error.cause.label());
+        self.failure = Some(match error.body {
+            // Its client took all of the request's time to send it.
+            Some(BodyError::Overdue) => REQUEST_TIMEOUT,
+            _ => error.cause.label(),
+        });
         if error.body.is_none() {
             let now = clock::monotonic();
             let overdue = self.timeout.as_ref().is_some_and(|timeout| now >= timeout.deadline);

@@ -61,6 +61,7 @@ pub(super) struct NormalHead {
 
 impl Received {
     /// A request whose head was read.
+    #[inline]
     pub(super) fn new(local: &LocalSnapshot, request: &Request, peer: &Peer) -> Self {
         let client = Client::of(&request.fields, peer, &local.snapshot().settings.trusted_proxies);
         let id = Id::of(&request.fields, client.trusted);
@@ -115,7 +116,7 @@ impl Received {
 /// to the policy and forwarded. Takes out of its head what is for this connection alone.
 ///
 /// # Errors
-/// 400, 414 and 501.
+/// 400, 414 and 501; 204 for `OPTIONS *`.
 pub(super) fn normalize(
     request: &mut Request,
     received: &mut Received,

@@ -85,7 +85,7 @@ fn is_misspelt(method: &Method) -> bool {
 /// authority.
 ///
 /// # Errors
-/// 400, 414 and 501.
+/// 400, 414 and 501; 204 for `OPTIONS *`.
 pub(in crate::proxy) fn normalize(
     request: &mut Request,
     https: bool,

@@ -16,7 +16,7 @@ use crate::proxy::tally::NO_ROUTE;
 pub(in crate::proxy) struct Record<'a> {
     pub(in crate::proxy) received: &'a Received,
     pub(in crate::proxy) routed: &'a Routed,
-    /// None if it ended before it was decided on.
+    /// None if it ended before its policy was asked, and on a route without one.
     pub(in crate::proxy) decided: Option<&'a Decided>,
     /// None if its upstream can't have got it.
     pub(in crate::proxy) sent: Option<&'a Sent>,

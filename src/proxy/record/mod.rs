@@ -1,9 +1,9 @@
 //! The last phase: what is recorded of a request when it has ended.
 //!
 //! Everything that is known of it is one [`Record`], which is read and never changed: `measure`
-//! counts it, `access` writes its line, `trace` its spans, and `remember` keeps it for the operator
-//! (`remembered`). `account` tells how it was decided. Changes nothing: no counter of a limit, and
-//! nothing that a client sees.
+//! counts the policy's labels and amounts, `access` writes its line, `trace` its spans, and
+//! `remember` keeps it for the operator (`remembered`). `account` tells how it was decided. Changes
+//! nothing: no counter of a limit, and nothing that a client sees.
 
 pub(super) mod access;
 pub(super) mod account;

@@ -73,7 +73,7 @@ fn of_request(record: &Record<'_>, trace: &TraceContext, end: Instant) -> Span {
     attributes.push(("network.protocol.version", trace.version.into()));
     attributes.push(("weir.request_id", received.id.as_str().to_owned().into()));
     let late = record.failure().filter(|failure| LATE_FAILURES.contains(failure));
-    let failed = status >= 500 || late.is_some();
+    let failed = status >= 500 || (late.is_some() && !record.answer.refused);
     if failed {
         attributes.push(("error.type", error_type(record)));
     }

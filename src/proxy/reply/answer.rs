@@ -29,7 +29,7 @@ pub(in crate::proxy) struct ReplyTo<'a> {
 pub(in crate::proxy) struct Answer {
     /// 0 until it is answered.
     pub(in crate::proxy) status: u16,
-    /// It was refused, denied or failed here, or the client left before it was forwarded.
+    /// It was refused, denied or failed here, or the client left before it was answered.
     pub(in crate::proxy) refused: bool,
     /// Why it was refused.
     pub(in crate::proxy) cause: Option<Cause>,
@@ -48,7 +48,8 @@ impl Answer {
 
     /// Records why a request is refused, and counts it.
     pub(in crate::proxy) fn refused(&mut self, refusal: &Refusal, routed: &Routed) {
-        self.refused = true;
+        // `OPTIONS *` is answered here, and nobody is refused.
+        self.refused = !matches!(refusal, Refusal::ServerOptions);
         self.cause = refusal.cause();
         self.failure = refusal.failure();
         if let Some(cause) = self.cause {

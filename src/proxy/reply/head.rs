@@ -1,4 +1,4 @@
-//! Weir's own replies, and the fields that it adds to every reply. Knows no route and no upstream.
+//! Weir's own replies, and the fields that it adds to every reply.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! `head` adds what every reply shows, with `fields` for the limits, after the route's own changes
 //! (`extras`). `problem` writes the answer to
 //! a request that is refused: a problem document, the operator's own page (`page`) or gRPC's
-//! trailers (`grpc`). Knows no upstream.
+//! trailers (`grpc`).
 
 pub(super) mod answer;
 pub(super) mod extras;

@@ -1,5 +1,5 @@
 //! The response to a request that is refused: a short problem document (RFC 9457), the operator's
-//! own page, or gRPC's trailers. Knows no route.
+//! own page, or gRPC's trailers.
 
 use std::borrow::Cow;
 

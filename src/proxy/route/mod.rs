@@ -46,6 +46,7 @@ pub(super) struct Routed {
 /// # Errors
 /// There is none, or the path has an escaped slash and would be decided on differently if that were
 /// a slash.
+#[inline]
 pub(super) fn find<'l, 'r>(
     local: &'l LocalSnapshot,
     target: Target<'r>,
@@ -68,6 +69,7 @@ impl Routed {
     }
 
     /// A request whose route was found.
+    #[inline]
     pub(super) fn on(handle: &Arc<RouteHandle>, received: &Received, fields: &Fields) -> Self {
         let mut routed = Self {
             handle: Arc::clone(handle),

@@ -56,7 +56,7 @@ pub(in crate::proxy) struct CutBody {
 
 impl fmt::Debug for CutBody {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Cut").field("rule", &self.rule).finish_non_exhaustive()
+        out.debug_struct("CutBody").field("rule", &self.rule).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The end of a request: settles its grant and calls the policy's `settle`. Knows no connection.
+//! The sixth phase, the end of a request: settles its grant and calls the policy's `settle`. Knows
+//! no connection.
 //!
 //! `settle` is called if the policy asked for it and the request was let through. After a refusal,
 //! of which nothing was taken, it is called only if the policy asked for that, too. If it fails,
@@ -18,7 +19,7 @@ use crate::limit::{Ending, Grant};
 use crate::plan::Adjustment;
 use crate::policy::{FactNames, LimitResult, Member, ResponseOutcome, ResponseView, Settlement};
 use crate::proxy::decide::{Decided, keys};
-use crate::proxy::forward::sent::{BYTES_UNKNOWN, REQUEST_BYTES, Sent};
+use crate::proxy::forward::sent::{BYTES_UNKNOWN, REQUEST_BYTES, REQUEST_TIMEOUT, Sent};
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::receive::Received;
 use crate::proxy::receive::text::latin1;
@@ -80,9 +81,6 @@ const AT_THE_END: &[(&str, Find)] = &[
     ("response.bytes", |end| Some(end.bytes)),
     ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
 ];
-
-/// The failure of a request whose time was over before its reply was whole.
-pub(super) const REQUEST_TIMEOUT: &str = "request-timeout";
 
 /// How the names of facts begin: fields of a reply's head, and of its trailers.
 const HEADER: &str = "header.";

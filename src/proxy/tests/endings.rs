@@ -77,6 +77,14 @@ async fn a_reply_that_was_read_whole_ends_by_its_status() {
 }
 
 #[tokio::test]
+async fn a_routes_own_reply_is_no_failure_of_an_upstream() {
+    let handler = handler();
+    let context = admitted(&handler, Refund::UpstreamError).await;
+    Reply::read(context.stream(reply(503))).await;
+    assert!(!is_back(&handler).await);
+}
+
+#[tokio::test]
 async fn a_reply_that_was_left_unread_refunds_nothing() {
     let handler = handler();
     let mut context = admitted(&handler, Refund::UpstreamError).await;
@@ -238,6 +246,24 @@ async fn a_policy_is_told_what_became_of_a_request_and_whose_the_status_is() {
         context.answer.failure = failure;
         let view = settle::view(&ended(&context, ending, 0, Duration::ZERO), &[]);
         assert_eq!((view.outcome, view.by_upstream), (outcome, false), "{ending:?} {failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_takes_all_the_time_to_send_its_body_is_overdue() {
+    use crate::policy::ResponseOutcome;
+    use crate::wire::BodyError;
+    for (error, outcome) in [
+        (BodyError::Overdue, ResponseOutcome::Overdue),
+        (BodyError::Slow, ResponseOutcome::ClientGone),
+    ] {
+        let handler = handler();
+        let mut context = admitted(&handler, Refund::UpstreamError).await;
+        let error = UpstreamError { cause: Cause::Body, sent: true, body: Some(error) };
+        let refusal = send(&mut context).failed(&error);
+        let ended = ended(&context, Ending::ClientGone, 0, Duration::ZERO);
+        assert_eq!(settle::view(&ended, &[]).outcome, outcome);
+        Reply::read(context.refuse(&refusal)).await.problem(408);
     }
 }
 

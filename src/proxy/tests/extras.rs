@@ -121,6 +121,23 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
 }
 
 #[tokio::test]
+async fn a_path_that_is_too_long_for_the_upstream_is_charged_nothing() {
+    let proxy = TestProxy::new(|route| {
+        route.policy = Some(client_ip(TWO_A_MINUTE));
+        route.path = "/api/*".into();
+        route.extras.rewrite = Some(Rewrite::Template(format!("/{}/*", "a".repeat(65_500))));
+    })
+    .await;
+    let request =
+        format!("GET /api/{} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "b".repeat(100));
+    for nth in 0..3 {
+        let reply = proxy.exchange(&request).await;
+        assert!(reply.starts_with("HTTP/1.1 414 "), "{nth}: {reply}");
+    }
+    assert_eq!(proxy.heads().len(), 0);
+}
+
+#[tokio::test]
 async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_takes_off() {
     let keyed = r#"{"name":"l","algorithm":"fixed_window","quota":1,"period":"1m","key":"{path} {header.x-key}"}"#;
     let proxy = TestProxy::new(|route| {

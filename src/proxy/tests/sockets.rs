@@ -166,9 +166,14 @@ async fn a_reply_is_the_upstreams_only_if_an_upstream_sent_it() {
         (TestProxy::new(|route| route.action = own()).await, false),
     ] {
         let local = proxy.live.load();
-        let request = http::Request::get("http://api.example/").body(Body::empty()).unwrap().into();
-        let mut context = RequestContext::begin(&local, &request, &peer());
-        serve::serve(&local, request, &peer(), &mut context, &UpstreamExchange).await.unwrap();
+        let request = http::Request::get("http://api.example/").body(Body::empty()).unwrap();
+        let (mut request, peer) = (Request::from(request), peer());
+        let mut context = RequestContext::begin(&local, &request, &peer);
+        let admitted = serve::admit(&local, &mut request, &peer, &mut context, |_| {}).await;
+        let mut admitted = admitted.unwrap();
+        serve::answer(request, &mut admitted, &peer, &mut context, &UpstreamExchange)
+            .await
+            .unwrap();
         assert_eq!(context.sent.as_ref().is_some_and(|sent| sent.by_upstream), by_upstream);
     }
 }

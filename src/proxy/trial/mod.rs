@@ -417,11 +417,11 @@ async fn handle(
     let mut context = RequestContext::begin(local, &request, peer);
     let facts = |facts: &Facts<'_>| watch.facts(facts);
     let served = match admit(local, &mut request, peer, &mut context, facts).await {
-        Ok(admitted) => {
+        Ok(mut admitted) => {
             if watch.decided(&context) == Next::Stop {
                 return None;
             }
-            answer(request, admitted, peer, &mut context, watch).await
+            answer(request, &mut admitted, peer, &mut context, watch).await
         }
         Err(refusal) => {
             note_rejection(&mut context, &refusal, watch);

@@ -13,11 +13,11 @@ use crate::stage::{Setting, Stage};
 
 /// The shard whose master fails.
 const SHARD: usize = 0;
-/// A script or a load that is this long under way is answered with an error.
+/// A script or a load that has taken this long is answered with an error.
 const BUSY_AFTER_MS: &str = "20";
-/// Keys that make a load long.
+/// The number of keys that makes loading take long.
 const BALLAST: u64 = 2_000;
-/// What all proxies' memory may grow by, over all faults.
+/// How much the memory of all proxies may grow, over all faults.
 const GROWTH_KIB: u64 = 16 << 10;
 /// Calls beyond one for each request: connections that are opened, and what the load had in flight.
 const CALLS_BESIDE: u64 = 100;
@@ -176,7 +176,7 @@ fn under(run: &Run, fault: &Fault, stage: &Stage, load: &Load, deadline: Duratio
     let is_other = |cause: &str| cause != fault.cause && (run.long || cause != "timeout");
     let others: u64 =
         caused.iter().filter(|(cause, _)| is_other(cause)).map(|(_, count)| count).sum();
-    // With a deadline that it does not exceed, a delay is no error.
+    // A delay within the deadline is not an error.
     let harmless = fault.number == "6a" && deadline > Duration::from_millis(50);
     line.judge(
         harmless || (expected > 0 && others * 100 <= expected * OTHERS_PERCENT),
@@ -188,7 +188,7 @@ fn under(run: &Run, fault: &Fault, stage: &Stage, load: &Load, deadline: Duratio
     line
 }
 
-/// Calls of scripts that a shard's first master was sent.
+/// The script calls that were sent to a shard's first master.
 fn calls(stage: &Stage) -> u64 {
     let mut connection = stage.cluster.nodes[SHARD].connect();
     connection.attempts("evalsha") + connection.attempts("eval")
@@ -227,8 +227,7 @@ fn background(stage: &Stage, words: &[&str]) -> JoinHandle<()> {
     })
 }
 
-/// Makes the server load its own data again, slowly. It is answered with LOADING until that has
-/// ended.
+/// Makes the server load its own data again, slowly. It answers with LOADING until that has ended.
 fn load_data(stage: &Stage, lasting: Duration) -> Option<JoinHandle<()>> {
     let each_us = lasting.as_micros() as u64 / BALLAST;
     let fill = "for i = 1, ARGV[1] do redis.call('SET', KEYS[1] .. i, string.rep('x', 1100), 'EX', 60) end";

@@ -1,5 +1,5 @@
 //! A guest of `weir:policy@0.9.0` that uses all of the contract. The fact `query` selects what it
-//! answers, and the labels of its settlement tell what `settle` was shown.
+//! answers, and the labels of its settlement repeat what `settle` was shown.
 
 use weir_policy::bindings::exports::weir::policy::handler::Guest;
 use weir_policy::bindings::weir::policy::host::{self, VerifyingKey};

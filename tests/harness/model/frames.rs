@@ -18,7 +18,7 @@ pub(super) struct Answer {
     pub(super) streamed: bool,
 }
 
-/// Bytes that are written at once, unless each is written for itself.
+/// Bytes that are written at once, unless each is written by itself.
 pub(super) struct Piece {
     pub(super) bytes: Vec<u8>,
     /// Tokens of output in them.

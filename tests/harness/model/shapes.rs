@@ -128,7 +128,7 @@ impl Shape<'_> {
         self.tokens.chunks(each).map(|tokens| (tokens.concat(), tokens.len() as u64))
     }
 
-    /// The JSON, with the usage unless the reply tells none.
+    /// The JSON, with the usage unless the reply reports none.
     fn telling(&self, mut json: Value, usage: Value) -> Value {
         if self.reply.usage {
             json["usage"] = usage;

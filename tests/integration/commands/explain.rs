@@ -1,4 +1,4 @@
-//! `weir explain`: what it prints of a key is what `weir key` takes, what it says of a malformed
+//! `weir explain`: the key that it prints is what `weir key` takes, what it says about a malformed
 //! request is what a listener does, and its JSON is as documented.
 
 use std::collections::BTreeSet;
@@ -86,7 +86,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_malformed_request_is_told_which_check_refuses_it() {
+fn a_malformed_request_is_reported_with_the_check_that_refuses_it() {
     let folder = folder();
     for (request, status, check, found) in [
         ("GE(T /", 400, "head", "the head is not HTTP"),
@@ -110,7 +110,7 @@ fn a_malformed_request_is_told_which_check_refuses_it() {
         assert!(ended.out.contains(&told), "{told}: {}", ended.out);
         assert!(ended.out.contains("; expected "), "{}", ended.out);
     }
-    // Values that the policy reads, more than it is asked about.
+    // More values of a fact than a policy is asked about.
     let key = format!("{DAY}, key = \"{{cookie.sid}}\"");
     let config = simple("http://127.0.0.1:9", &[&key]).text().replace("client-ip", "keyed");
     std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
@@ -118,11 +118,11 @@ fn a_malformed_request_is_told_which_check_refuses_it() {
         let ended = explain(&folder, &[&format!("GET / cookie: {}", "sid=a; ".repeat(count))]);
         assert!(ended.out.contains(told), "{count}: {}", ended.out);
     }
-    // What Weir answers itself is no error.
+    // A request that Weir answers itself is not an error.
     let ended = explain(&folder, &["OPTIONS *"]);
     assert_eq!(ended.code, 0, "{}", ended.err);
     assert!(ended.out.ends_with("admitted\n    Weir answers it itself\n"), "{}", ended.out);
-    // What no client could send is an error of the command line.
+    // What no client could send is an error on the command line.
     let ended = explain(&folder, &["GET / x: \u{1b}"]);
     assert_eq!(ended.code, 2, "{}", ended.out);
     assert!(ended.err.contains("expected no control characters"), "{}", ended.err);

@@ -69,7 +69,7 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
                 && out.contains("\n    shape fw2-86400000f, forgotten in "),
             "{out}"
         );
-        assert_eq!(remaining(&weir).await, 2, "to look takes nothing");
+        assert_eq!(remaining(&weir).await, 2, "looking takes nothing");
 
         let (code, out, err) = key(&weir, "reset", "day", "127.0.0.1", &[]);
         assert!(
@@ -89,7 +89,7 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
             };
             assert!(servers.into_iter().all(gone), "{name}");
         } else {
-            assert_eq!(config.store, "", "on Redis its name is told: {out}");
+            assert_eq!(config.store, "", "on Redis its name is shown: {out}");
         }
         assert_eq!(remaining(&weir).await, 4);
         let (code, out, _) = key(&weir, "reset", "day", "somebody else", &[]);
@@ -207,7 +207,7 @@ async fn an_invalid_question_is_refused_with_the_reason() {
 
 /// The table in `docs/counters.md`: which `--key` finds what a request was counted under.
 #[tokio::test]
-async fn the_keys_that_the_guide_tells_are_those_that_policies_answer() {
+async fn the_keys_in_the_guide_are_those_that_policies_answer() {
     let page =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counters.md"))
             .unwrap();

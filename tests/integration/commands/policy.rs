@@ -152,7 +152,7 @@ fn a_file_with_errors_is_refused_with_all_of_them() {
     for part in ["`expect`", "100 to 599"] {
         assert!(told.contains(part), "{part}: {told}");
     }
-    // The policy's own are told once the file can be read.
+    // The policy's own are reported once the file can be read.
     let (code, told) = test(&COUNTED.replace("quota = 10", "qouta = 10"), &[]);
     assert_eq!(code, 2, "{told}");
     assert!(told.contains("`quota`") && told.contains("requests.toml:5:"), "{told}");

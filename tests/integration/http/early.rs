@@ -65,7 +65,8 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, reply: &str) {
     let _ = stream.shutdown().await;
 }
 
-/// The same over HTTP/2: the connection continues, and the rest of the upload is not read.
+/// An upstream that refuses an upload over HTTP/2: the connection continues, and the rest of the
+/// upload is not read.
 fn refusing_over_http2() -> SocketAddr {
     serving(|stream| async move {
         let mut connection = h2::server::handshake(stream).await.unwrap();

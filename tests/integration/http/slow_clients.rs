@@ -58,7 +58,7 @@ async fn a_body_that_drips_is_408() {
     let reply = drip(weir.http).await;
     assert!(reply.starts_with("HTTP/1.1 408 ") && reply.contains("too slowly"), "{reply}");
 
-    // Also where it calls itself gRPC, which its upstream does not speak: over HTTP/1.
+    // Even where it calls itself gRPC, which its upstream does not speak: over HTTP/1.
     for media in ["text/plain", "application/grpc"] {
         let stream = TcpStream::connect(weir.http).await.unwrap();
         let (client, connection) = h2::client::handshake(stream).await.unwrap();

@@ -48,7 +48,7 @@ fn reserved(output: u64) -> u64 {
     body(output).len() as u64 + output
 }
 
-/// The tokens left, as `/counters` tells.
+/// The tokens left, as `/counters` reports them.
 fn left(weir: &Weir, quota: u64) -> u64 {
     let page = weir.admin_page("/counters?policy=llm&limit=tokens&key=a").text();
     let used = page.split_once(" of ").map(|(before, _)| before);

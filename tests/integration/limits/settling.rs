@@ -1,5 +1,5 @@
-//! What a request holds and how it is settled: concurrency leases, turns in a leaky bucket,
-//! replies whose cost is told at their end.
+//! What a request holds and how it is settled: concurrency leases, turns in a leaky bucket, replies
+//! whose cost is reported at their end.
 
 use std::time::{Duration, Instant};
 
@@ -201,8 +201,8 @@ fn reply_cost(limit: &str) -> Toml {
     Toml::new().upstream("app", "http://127.0.0.1:9", "").more(&policy).route(route)
 }
 
-/// 1,000 tokens, replies that cost 500, told at their end, 64 callers at once: those that were
-/// under way are charged whole, and nobody else passes until their debt is paid.
+/// 1,000 tokens, replies that cost 500, as they report at their end, 64 callers at once: those that
+/// were under way are charged whole, and nobody else passes until their debt is paid.
 #[tokio::test]
 async fn replies_that_cost_more_than_is_left_are_owed() {
     const CALLERS: u64 = 64;

@@ -1,11 +1,11 @@
 //! The first millisecond of a window, on a real Redis. Uses the limiter as a library, because a
 //! response has whole seconds only.
 //!
-//! The classic error is a counter that relies on expiry. A key lives through its whole last
+//! The classic mistake is a counter that relies on expiry. A key lives through its whole last
 //! millisecond, so in the first moments of a window such a counter finds the old count and refuses.
 //! One caller sends requests as fast as it can, so the order of answers is the order of decisions,
 //! and no clock is needed to judge them: while a window refuses, the time until the next one only
-//! decreases. When it has increased, a new window has begun, and a refusal there is the error.
+//! decreases. When it has increased, a new window has begun, and a refusal there is the bug.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! `/explain`: the id of a refused request is enough to find out how it was decided, and what is
-//! told then is what the client was told. Nobody but the operator reads it, and no secret is in it.
+//! shown then is what the client was told. Nobody but the operator reads it, and no secret is in
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,7 @@ fn agreed(weir: &Weir, reply: &Reply) -> Value {
     let explained = explained(weir, &id);
     assert_eq!(explained["request_id"], id.as_str());
     assert_eq!(explained["status"], reply.status, "{explained}");
-    // A refusal tells whole seconds, rounded up.
+    // A refusal states whole seconds, rounded up.
     let after = explained["retry_after_ms"].as_u64();
     let after = after.map(|ms| ms.div_ceil(1_000).max(1).to_string()).unwrap_or_default();
     assert_eq!(after, reply.header("retry-after"), "{explained}");
@@ -385,7 +386,7 @@ async fn a_rejected_request_is_explained_by_its_check() {
     let page = weir.admin_page("/explain?request_id=nobody");
     let told = page.text();
     assert_eq!(page.status, 404);
-    assert!(told.contains("are 0 refusals, of at most 4096 (by a limit, "), "{told}");
+    assert!(told.contains("remembers 0 refusals, of at most 4096 (by a limit, "), "{told}");
     assert!(told.contains("11 rejected requests, of at most 1024 (malformed, "), "{told}");
 }
 
@@ -488,7 +489,7 @@ async fn a_sample_of_the_admitted_is_explained_and_a_reload_changes_what_is_reme
     let id = refused.header("x-request-id");
     let page = weir.admin_page(&format!("/explain?request_id={id}"));
     assert_eq!(page.status, 404);
-    let said = "are 0 refusals, of at most 0 (by a limit";
+    let said = "remembers 0 refusals, of at most 0 (by a limit";
     assert!(page.text().contains(said) && page.text().contains("admin.explain"), "{}", page.text());
     weir.reload(&config("refusals = 1"), "applied");
     assert_eq!(agreed(&weir, &get(weir.http, "/", &[]).await)["cause"], "limit");

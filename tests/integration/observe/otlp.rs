@@ -265,7 +265,7 @@ async fn a_collector_that_is_away_costs_only_what_does_not_fit() {
     assert_eq!(told("can't export"), 1);
 
     let receiver = Receiver::start_at(address);
-    eventually("it exports again", || match told("takes exports again") {
+    eventually("it exports again", || match told("accepts exports again") {
         1 => Ok(()),
         n => Err(format!("told {n} times")),
     });
@@ -276,7 +276,7 @@ async fn a_collector_that_is_away_costs_only_what_does_not_fit() {
     });
     let after = get(weir.http, "/c", &[]).await.header("x-request-id");
     receiver.of_request(&after);
-    assert_eq!((told("can't export"), told("takes exports again")), (1, 1));
+    assert_eq!((told("can't export"), told("accepts exports again")), (1, 1));
 }
 
 #[tokio::test]

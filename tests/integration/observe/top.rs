@@ -142,7 +142,7 @@ async fn texts_are_shown_where_that_is_allowed_and_nothing_is_counted_where_that
     assert!(page.status == 400 && page.text().contains("from 1 to 1000"), "{}", page.text());
 }
 
-/// A model whose replies tell what they used, behind a policy that reserves more at first.
+/// A model whose replies report what they used, behind a policy that reserves more at first.
 fn budget(url: &str) -> Toml {
     let tokens = "{ name = \"tokens\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\", key = \"{authority}\" }";
     let calls = "{ name = \"calls\", algorithm = \"fixed_window\", quota = 100, period = \"1d\", key = \"{authority}\", refund = \"upstream_error\" }";
@@ -155,7 +155,7 @@ fn budget(url: &str) -> Toml {
         .route("path = \"/*\"\nupstream = \"model\"\npolicy = \"llm\"")
 }
 
-/// What `/top` tells at last of the units of both limits of [`budget`].
+/// Waits until `/top` shows these units for the two limits of [`budget`].
 fn settled(weir: &Weir, expected: [Option<u64>; 2]) {
     eventually("what was settled", || {
         let all = top(weir, "");
@@ -339,7 +339,7 @@ async fn weir_top_on_a_terminal_is_refreshed_and_leaves_it_as_it_was() {
     terminal.await_text("> keyed, wide: ");
     terminal.type_keys("\x1b[D\x1b[D");
     terminal.await_text("> never, never, nothing: ");
-    // Too small for the list of limits: their number is told instead.
+    // Too small for the list of limits: their number is shown instead.
     terminal.resize((50, 8));
     terminal.await_text("(limit 3 of 3)");
     terminal.await_width(50);
@@ -378,7 +378,7 @@ async fn weir_top_on_a_terminal_is_refreshed_and_leaves_it_as_it_was() {
     weir.signal(Signal::CONT);
     assert_eq!(left.code, 0, "{left:?}");
     left.is_restored();
-    // The proxy goes: what was known stays, and the error beside it.
+    // The proxy goes: what was known stays, with the error next to it.
     let mut terminal = start((80, 24));
     terminal.await_text("keyed, narrow");
     weir.signal(Signal::KILL);

@@ -148,7 +148,7 @@ async fn statuses_of_the_upstream_are_strikes_and_other_clients_are_not_banned()
     assert!(banned.status == 429 && (3590..=3600).contains(&wait), "{banned:?}");
     assert_eq!(banned.json()["violated-policies"], serde_json::json!(["ban"]));
     let other = ask("other").await;
-    // What is only looked at is not told.
+    // A limit that is only looked at is not reported.
     assert_eq!((other.status, other.header("ratelimit").as_str()), (200, ""));
     assert_eq!(upstream.count(), 6);
 }

@@ -61,7 +61,7 @@ async fn damaged_modules_and_components_cost_a_running_proxy_one_reload_each() {
         let of_config = text.starts_with("policies.public.config");
         assert!(of_module || of_config, "round {round}: {answer}");
         assert!(text.contains("expected ") && text.len() < 1_500, "round {round}: {answer}");
-        // The policy before it serves on, with its counts.
+        // The policy before it stays in use, with its counts.
         let reply = get(weir.http, "/", &[]).await;
         left -= 1;
         assert_eq!((reply.status, reply.remaining("day")), (200, left), "round {round}: {answer}");

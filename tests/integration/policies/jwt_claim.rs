@@ -42,7 +42,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// A token with these claims beside those that each has.
+    /// A token with these claims besides those that every token has.
     pub fn token(&self, more: Value) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({ "iss": ISSUER, "aud": ["web", "api"], "exp": now + 600 });
@@ -325,7 +325,7 @@ async fn keys_are_rotated_without_a_restart_and_without_losing_a_count() {
     assert_eq!([status(&by_old).await, status(&by_new).await], [429, 429], "one user, one count");
     change(&set(&[&new]), "applied");
     assert_eq!([status(&by_old).await, status(&by_new).await], [401, 429]);
-    // An error is told with its file, shows no key, and leaves the keys as they are.
+    // An error is reported with its file, shows no key, and leaves the keys as they are.
     let broken = set(&[&new]).replace("\"x\":\"", "\"x\":\"!");
     change(&broken, "refused");
     let page = weir.admin_page("/status").text();

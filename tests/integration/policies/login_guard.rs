@@ -28,7 +28,7 @@ fn start(config: &Toml) -> Weir {
     Weir::start(&config.text().replace("access = \"off\"", "access = \"all\""))
 }
 
-/// Waits until so many requests have ended. They are settled before their log line is written.
+/// Waits until this many requests have ended. They are settled before their log line is written.
 async fn ended(weir: &Weir, count: usize) {
     eventually_async("the requests' end", async || {
         let events = weir.output().events();

@@ -148,7 +148,7 @@ async fn a_request_under_way_finishes_in_the_old_process() {
     weir.output().await_events("ready", 2);
     let _successor = Successor::of(&weir, 1);
     weir.output()
-        .await_events("handed over to a new process: what is under way here may finish", 1);
+        .await_events("handed over to a new process: requests in flight here may finish", 1);
     assert!(weir.running());
     // As a service manager does that stops all processes of a service: the first one says nothing
     // new to a process that ends already.

@@ -53,7 +53,7 @@ fn issuer(keys: &str) -> Upstream {
     issuer_at((Ipv4Addr::LOCALHOST, 0).into(), keys)
 }
 
-/// What `/status` says of the one document.
+/// What `/status` says about the one document.
 fn state(weir: &Weir) -> Value {
     let status: Value = serde_json::from_str(&weir.admin_page("/status").text()).unwrap();
     let documents = status["documents"].as_array().unwrap();
@@ -182,7 +182,7 @@ async fn a_document_that_cant_be_fetched_or_used_leaves_the_old_keys_in_force_an
     assert_eq!((weir.reloads("applied"), weir.reloads("refused")), (0, 0));
     let failures = weir
         .output()
-        .await_events("a document was not renewed: what its file holds stays in force", 1);
+        .await_events("a document was not renewed: what its file holds stays in use", 1);
     assert!(failures.iter().all(|event| event["setting"] == SETTING && event["url"] == url));
     let weir = weir.restart(Signal::TERM);
     await_error(&weir, "it can't be reached: connect: Connection refused");
@@ -223,7 +223,7 @@ async fn without_a_file_and_without_a_server_the_start_fails_and_names_the_url()
     let (code, err) = started(&url);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("none of them for a configured algorithm"), "{err}");
-    assert!(err.contains(&format!("nothing is kept of what was fetched from {url}")), "{err}");
+    assert!(err.contains(&format!("what was fetched from {url} is not kept")), "{err}");
     issuer.answer(503, &[], "");
     let (code, err) = started(&url);
     assert!(code == 1 && err.contains("it answered 503 Service Unavailable"), "{code} {err}");

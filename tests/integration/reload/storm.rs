@@ -323,7 +323,7 @@ fn under_load(weir: &Weir, ca: &str, name: &str, work: impl FnOnce()) -> Seen {
     })
 }
 
-/// Ends the load also when an assertion fails.
+/// Ends the load even when an assertion fails.
 struct StopWhenDropped<'a>(&'a AtomicBool);
 
 impl Drop for StopWhenDropped<'_> {

@@ -1,5 +1,5 @@
-//! `weir replay` beside the proxy that wrote the log: windows that end, buckets that fill up, and
-//! policies that fail.
+//! `weir replay` compared with the proxy that wrote the log: windows that end, buckets that fill
+//! up, and policies that fail.
 
 use std::process::Command;
 use std::time::Duration;

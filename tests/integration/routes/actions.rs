@@ -73,7 +73,7 @@ async fn a_route_is_on_the_listeners_that_it_names() {
     };
     assert_eq!(statuses("/x").await, (204, 200));
     assert_eq!(statuses("/both").await, (200, 200));
-    // The names change places, and the next request on either connection is told by them.
+    // The names change places, and the next request on either connection goes by the new ones.
     let swapped = text.replace("name = \"public\"", "name = \"-\"");
     let swapped = swapped.replace("name = \"private\"", "name = \"public\"");
     weir.rewrite(&swapped.replace("name = \"-\"", "name = \"private\""));

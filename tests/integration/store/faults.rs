@@ -16,7 +16,7 @@ const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000,
 const DEGRADED: &str = "weir_store_degraded_total{policy=\"public\"}";
 
 /// Cuts the connection of one take after Redis has run it, and checks that it is charged once. A
-/// new connection runs at most so many scripts of its own (`checks`), with EVAL.
+/// new connection runs at most this many scripts of its own (`checks`), with EVAL.
 async fn a_cut_take_stands_once(config: &Toml, cutter: &Cutter, redis: &Redis, checks: u64) {
     let weir = Weir::start(&config.text());
     let mut client = Client::connect(weir.http).await.unwrap();
@@ -153,7 +153,7 @@ async fn a_store_that_comes_back_counts_again() {
     for _ in 0..10 {
         assert_eq!(get(weir.http, "/", &[]).await.status, 503);
     }
-    let failing = "a Redis shard fails: the limits on it follow on_store_error";
+    let failing = "a Redis shard is failing: the limits on it follow on_store_error";
     let fails = weir.output().await_events(failing, 1);
     assert_eq!(fails.len(), 1, "{fails:?}");
     assert_eq!(fails[0]["node"], redis.address.to_string());
@@ -165,7 +165,7 @@ async fn a_store_that_comes_back_counts_again() {
         if status == 200 { Ok(()) } else { Err(status.to_string()) }
     })
     .await;
-    let serves = weir.output().await_events("a Redis shard serves again", 1);
+    let serves = weir.output().await_events("a Redis shard is serving again", 1);
     assert_eq!(serves.len(), 1, "{serves:?}");
     assert!(serves[0]["failed_calls"].as_u64().is_some_and(|failed| failed > 10), "{serves:?}");
     eventually_async("the proxy is ready", async || {
@@ -256,7 +256,7 @@ async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() 
     eventually_async("one line about the shard", async || {
         let _ = get(weir.http, "/", &[("x-tenant", lost)]).await;
         let events = weir.output().events();
-        let message = "a Redis shard fails: the limits on it follow on_store_error";
+        let message = "a Redis shard is failing: the limits on it follow on_store_error";
         let nodes: Vec<_> = events
             .iter()
             .filter(|event| event["message"] == message)

@@ -1,6 +1,6 @@
 //! OpenAI's and Anthropic's own libraries through `llm-budget`: what each request is charged,
-//! beside what the model really did. Each test has its model, its proxy, and a budget for each
-//! case.
+//! compared with what the model really did. Each test has its model, its proxy, and a budget for
+//! each case.
 //!
 //! `openai`, `anthropic` and `gemini` go through the table "What is charged in the end" in the
 //! policy's README; `leaving` has clients that do not wait for the end, `limits` the end of a
@@ -22,7 +22,7 @@ use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
 /// More than any case uses, and the limits of one that is counted in all ways: their names, and
-/// where they stand.
+/// where they are.
 const QUOTA: u64 = 1_000_000;
 const LISTS: [(&str, &str); 4] =
     [("tokens", "all"), ("input_tokens", "input"), ("output_tokens", "output"), ("money", "money")];
@@ -34,7 +34,7 @@ const DEFAULT_OUTPUT: u64 = 300;
 /// The field whose value a budget belongs to.
 const FIELD: &str = "x-case";
 
-/// A limit on everything that is charged, each case for itself.
+/// A limit on everything that is charged, each case by itself.
 fn limit(name: &str, quota: u64) -> String {
     format!(
         "{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\", key = \"{{header.{FIELD}}}\" }}"
@@ -107,7 +107,7 @@ impl Budget {
         truths[0].clone()
     }
 
-    /// Runs the libraries, and checks everything that is known of each case.
+    /// Runs the libraries, and checks everything that is known about each case.
     fn check(&self, cases: &[Case]) {
         for (case, seen) in cases.iter().zip(self.run(cases)) {
             self.check_reserved(case, &seen);
@@ -124,7 +124,7 @@ impl Budget {
         seen
     }
 
-    /// What `RateLimit` told when the reply began.
+    /// Checks what `RateLimit` reported when the reply began.
     fn check_reserved(&self, case: &Case, seen: &Seen) {
         if seen.ratelimit.is_empty() {
             return;
@@ -182,8 +182,8 @@ fn units(input: u64, output: u64) -> Vec<u64> {
 enum Charge {
     /// What the model counted.
     Told,
-    /// What the model counted of the input. What it told of the output, or its texts, whichever is
-    /// more: with the texts of these tests, these.
+    /// What the model counted of the input. What it reported of the output, or its texts, whichever
+    /// is more: in these tests, the texts.
     ToldAndEstimated,
     /// What the model counted of the input. What was reserved for the output.
     ToldAndReserved,
@@ -208,7 +208,7 @@ impl Charge {
     }
 }
 
-/// The texts of so many tokens, or their bytes / 3, whichever is more.
+/// The texts of this many tokens, or their bytes / 3, whichever is more.
 fn estimate(reply: &Reply, generated: u64) -> u64 {
     let bytes: usize = reply.tokens(generated).iter().map(String::len).sum();
     generated.div_ceil(reply.tokens_per_event).max((bytes as u64).div_ceil(3))
@@ -225,7 +225,7 @@ struct Case {
     /// Tokens of output that it may use, as far as the policy knows.
     maximum: u64,
     reply: Reply,
-    /// The client leaves after so many texts.
+    /// The client leaves after this many texts.
     leave_after: Option<u64>,
     /// What the library must return: `text`, `tool`, `finish`, `error`.
     wanted: Value,
@@ -279,7 +279,7 @@ impl Case {
         self
     }
 
-    /// The text of so many tokens arrives.
+    /// The text of this many tokens arrives.
     fn wants_tokens(self, tokens: u64) -> Self {
         let text = self.reply.tokens(tokens).concat();
         self.wants("text", text)
@@ -324,7 +324,7 @@ impl Seen {
         self.sent.div_ceil(3)
     }
 
-    /// What `RateLimit` told of this limit.
+    /// What `RateLimit` reported of this limit.
     fn remaining(&self, limit: &str) -> Option<u64> {
         let mut headers = http::HeaderMap::new();
         headers.insert("ratelimit", self.ratelimit.parse().expect("a field"));

@@ -1,6 +1,6 @@
 //! Popular clients and upstreams on either side of Weir: curl, Python's httpx, websockets and
 //! grpcio, the libraries of OpenAI and Anthropic, a reader of server-sent events; nginx, hypercorn
-//! and grpcio's server. Clients that we wrote ourselves could share our errors.
+//! and grpcio's server. Clients that we wrote ourselves could share our mistakes.
 
 mod curl;
 mod grpc;

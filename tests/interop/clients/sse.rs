@@ -7,7 +7,7 @@ use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
 const EVENTS: &str = "50";
-/// Longer than every timeout below that might error a quiet stream for a dead one.
+/// Longer than every timeout below that might mistake a quiet stream for a dead one.
 const PAUSE_S: &str = "2.5";
 const PAUSES: &str = "2";
 

@@ -1,4 +1,4 @@
-//! Spellings of one request, sent through Weir to real upstreams which tell what they read.
+//! Spellings of one request, sent through Weir to real upstreams which report what they read.
 //!
 //! Two requests that an upstream reads as the same key must be one key for Weir, or be refused. And
 //! what a route or a policy removes or sets never reaches an upstream under that name. The test

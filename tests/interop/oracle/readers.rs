@@ -1,4 +1,4 @@
-//! Real upstreams that tell which values they read of a request, by the usual means of their
+//! Real upstreams that report which values they read of a request, by the usual means of their
 //! framework: `tests/clients/reads.*`.
 
 use std::collections::BTreeMap;

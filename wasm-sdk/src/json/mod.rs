@@ -10,7 +10,7 @@ use std::fmt;
 
 pub(crate) use reader::{Error, Problem, Reader, Step, Track, shown, unknown};
 
-/// Any JSON value, for a setting that can be written in several ways: read it first, and then look
+/// Any JSON value, for a setting that can be written in several ways: read it first, and then see
 /// what it is.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json<'t>(Cow<'t, str>);
@@ -148,13 +148,13 @@ impl<'t> Json<'t> {
         self.0.parse().ok()
     }
 
-    /// The items of a list. Nothing, if it is none.
+    /// The items of a list; empty if it is not one.
     pub fn items(&self) -> impl Iterator<Item = Json<'_>> {
         items(&self.0).map(Json::of_valid)
     }
 
-    /// The names and values of a table, in the order in which they are written. Nothing, if it is
-    /// none.
+    /// The names and values of a table, in the order in which they are written; empty if it is not
+    /// one.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, Json<'_>)> {
         members(&self.0).map(|(name, value)| (name, Json::of_valid(value)))
     }
@@ -181,8 +181,8 @@ impl<'t> Json<'t> {
         found.map(Json::of_valid)
     }
 
-    /// The items of a list, or the value itself if it is none: for a setting that can be one value
-    /// or several.
+    /// The items of a list, or the value itself if it is not one: for a setting that can be one
+    /// value or several.
     #[must_use]
     pub fn one_or_several(&self) -> Vec<Json<'_>> {
         if self.is_list() { self.items().collect() } else { vec![self.borrowed()] }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Values inside one another, at most.
+/// Maximum nesting depth of values.
 pub(super) const DEPTH_MAX: usize = 128;
 
 /// Returns the one value of a text, without the spaces around it.
@@ -164,7 +164,7 @@ fn unit(text: &str) -> Option<(u32, &str)> {
     Some((unit, rest))
 }
 
-/// What a string says; `text` is what stands between its quotes.
+/// What a string says; `text` is what is between its quotes.
 pub(super) fn unescaped(text: &str) -> Cow<'_, str> {
     let Some(mut at) = text.find('\\') else { return Cow::Borrowed(text) };
     let (mut plain, mut rest) = (String::with_capacity(text.len()), text);

@@ -39,12 +39,12 @@ impl Limits {
         self.limits.iter().map(|entry| &entry.limit)
     }
 
-    /// The limits to charge for a request that costs `cost` units: each takes so many times its own
-    /// `cost`. Without a cost, nothing is charged and no key is needed.
+    /// The limits to charge for a request that costs `cost` units: each takes this many times its
+    /// own `cost`. Without a cost, nothing is charged and no key is needed.
     ///
     /// # Errors
-    /// As [`Limits::charge`], and a denial with 400 if an enforced limit can't count so many units
-    /// at once. A cost within [`Limit::cost_max`] never is.
+    /// As [`Limits::charge`], and a denial with 400 if an enforced limit can't count that many
+    /// units at once. A cost within [`Limit::cost_max`] never is.
     pub fn charge_cost(&self, key: &str, cost: u64, facts: &Facts) -> Result<Vec<Limit>, Denial> {
         if cost == 0 {
             return Ok(Vec::new());
@@ -109,6 +109,20 @@ impl Limit {
         most.min(units_max(&self.algorithm))
     }
 
+    /// The setting of a limit that says how much it can let through at once: `burst` if that is not
+    /// the default, and else `quota`.
+    #[must_use]
+    pub fn amount_setting(&self) -> &'static str {
+        let is_own = match &self.algorithm {
+            Algorithm::TokenBucket(bucket) | Algorithm::Gcra(bucket) => {
+                bucket.burst != bucket.rate.amount
+            }
+            Algorithm::LeakyBucket(bucket) => bucket.burst != 1,
+            _ => false,
+        };
+        if is_own { "burst" } else { "quota" }
+    }
+
     /// Whether it can refuse a request. A shadow limit can't, nor can a quota that only counts.
     #[must_use]
     pub fn may_refuse(&self) -> bool {
@@ -148,6 +162,22 @@ mod tests {
 
     fn limits(algorithm: &str) -> Limits {
         serde_json::from_str(&format!(r#"[{{"name": "a", {algorithm}}}]"#)).unwrap()
+    }
+
+    #[test]
+    fn the_setting_of_an_amount_is_the_burst_if_there_is_one() {
+        for (algorithm, expected) in [
+            (r#""algorithm": "gcra", "quota": 9, "period": "1m""#, "quota"),
+            (r#""algorithm": "gcra", "quota": 9, "period": "1m", "burst": 5"#, "burst"),
+            (
+                r#""algorithm": "leaky_bucket", "quota": 9, "period": "1m", "max_delay": "1s""#,
+                "quota",
+            ),
+            (r#""algorithm": "concurrency", "quota": 9"#, "quota"),
+        ] {
+            let setting = limits(algorithm).each().next().unwrap().amount_setting();
+            assert_eq!(setting, expected, "{algorithm}");
+        }
     }
 
     #[test]

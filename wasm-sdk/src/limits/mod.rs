@@ -94,7 +94,7 @@ impl Limits {
         self
     }
 
-    /// Separates these limits' counters from those of limits in other spaces, also if their names
+    /// Separates these limits' counters from those of limits in other spaces, even if their names
     /// and keys are the same. The name of a space must not contain `/`.
     #[must_use]
     pub fn in_space(mut self, space: &str) -> Self {
@@ -172,6 +172,16 @@ impl Limits {
             Ok(limits) => Decision::check(limits),
             Err(denial) => Decision::deny(denial),
         }
+    }
+
+    /// Each limit, with its template if it has one.
+    pub(crate) fn keyed(&self) -> impl Iterator<Item = (&WitLimit, Option<&Template>)> {
+        self.limits.iter().map(|entry| (&entry.limit, entry.selector.key.as_ref()))
+    }
+
+    /// What all keys begin with.
+    pub(crate) fn space(&self) -> &str {
+        &self.space
     }
 
     fn spaced(&self, key: String) -> String {

@@ -5,11 +5,11 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::mistakes::Mistakes;
-use crate::{Decision, Facts, Ipv6Prefix, Limits, NAME_EXPECTED, is_name};
+use crate::{Decision, DeclaredLimit, Facts, Ipv6Prefix, Limits, NAME_EXPECTED, is_name};
 
-/// Plans, at most.
+/// Maximum number of plans.
 const PLANS_MAX: usize = 1_000;
-/// Plans that a message names, at most.
+/// Maximum number of plans that a message names.
 const SHOWN_MAX: usize = 16;
 
 /// The `plans` table of a configuration: a name, and the limits of whoever is on that plan. Use it
@@ -78,6 +78,15 @@ impl PlanTable {
     /// The facts that the limits of all plans read, for the manifest.
     pub fn facts(&self) -> impl Iterator<Item = &str> {
         self.plans.iter().flat_map(|(_, limits)| limits.facts())
+    }
+
+    /// All plans' limits as a manifest declares them. `key` is that of [`Limits::declared`].
+    pub fn declared(&self, key: &[&str]) -> impl Iterator<Item = DeclaredLimit> {
+        let plans = self.plans.iter();
+        plans.flat_map(move |(name, limits)| {
+            let at = format!("plans.{name}");
+            limits.declared(&at, key).collect::<Vec<_>>()
+        })
     }
 
     /// The decision that checks a plan's limits ([`Limits::check`]). Its label `plan` is the name.

@@ -12,11 +12,11 @@ use crate::mistakes::message;
 
 pub use table::{Methods, PathTable, Tie};
 
-/// Segments of a template, at most.
+/// Maximum number of segments of a template.
 const SEGMENTS_MAX: usize = 64;
-/// Bytes of a template, at most.
+/// Maximum size of a template, in bytes.
 const PATH_BYTES_MAX: usize = 1024;
-/// Bytes of a parameter's name, at most.
+/// Maximum size of a parameter's name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 /// What messages say was expected.
 const EXPECTED: &str = "a path such as \"/reports/{id}\" or \"/v1/*\"";
@@ -33,9 +33,8 @@ pub enum Spelling {
 
 /// A template of paths. Use it as the type of a setting.
 ///
-/// `{name}` matches any one segment, a trailing `/*` everything below, also nothing. Everything
-/// else matches itself, and escapes are decoded first. A slash at the end is not part of a
-/// template.
+/// `{name}` matches any one segment, a trailing `/*` everything below, or nothing. Everything else
+/// matches itself, and escapes are decoded first. A slash at the end is not part of a template.
 ///
 /// ```
 /// use weir_policy::{PathTemplate, Spelling};
@@ -181,7 +180,7 @@ impl<'de> Deserialize<'de> for PathTemplate {
 }
 
 /// A request's path in segments. With [`Spelling::Exact`], a slash at its end is an empty segment,
-/// which only `/*` matches. `None` for what is no path: `*`.
+/// which only `/*` matches. `None` for what is not a path: `*`.
 fn segments(path: &str, spelling: Spelling) -> Option<Vec<Vec<u8>>> {
     let mut rest = path.strip_prefix('/')?;
     if spelling == Spelling::Any {

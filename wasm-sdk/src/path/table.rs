@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 use super::{PathTemplate, Spelling, segments};
 use crate::mistakes::message;
 
-/// Methods, at most.
+/// Maximum number of methods in one list.
 const METHODS_MAX: usize = 32;
 
 /// Methods, any unless they are written: `["GET", "POST"]`. `GET` includes `HEAD`. Use it as the

@@ -1,15 +1,15 @@
-//! Undoes a content coding (RFC 9110, 8.4.1) beside a stream that is passed on as it is.
+//! Undoes a content coding (RFC 9110, 8.4.1) of a stream that is itself passed on unchanged.
 
 use std::io::{self, Write};
 use std::mem;
 
-/// The largest window of zstd that is undone, as a power of two: 8 MiB, as RFC 9659 says for HTTP.
+/// The largest zstd window that is decoded, as a power of two: 8 MiB, as RFC 9659 says for HTTP.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
-/// Bytes of a decoder's output at once.
+/// The size of a decoder's output buffer, in bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// Bytes that are decoded at once, and of their content, at most. A body that contains more in so
-/// few bytes is made to exhaust memory.
+/// Maximum number of bytes that are decoded at once, and of what they decode to. A body that
+/// contains more in so few bytes is made to exhaust memory.
 const PART_BYTES: usize = 2 << 10;
 const CONTENT_BYTES_MAX: usize = 256 << 10;
 
@@ -33,13 +33,13 @@ impl Write for DecodeBuffer {
 
 /// Undoes the codings of one body.
 pub(super) enum Decoder {
-    /// There is none.
+    /// The body has no coding.
     Identity,
     Gzip(Box<flate2::write::MultiGzDecoder<DecodeBuffer>>),
     Deflate(Box<flate2::write::ZlibDecoder<DecodeBuffer>>),
     Brotli(Box<brotli_decompressor::DecompressorWriter<DecodeBuffer>>),
     Zstd(Box<zstd::stream::write::Decoder<'static, DecodeBuffer>>),
-    /// It is unknown, or the data is not what it says.
+    /// The coding is unknown, or the data is not encoded in it.
     Unreadable,
 }
 
@@ -57,8 +57,8 @@ impl std::fmt::Debug for Decoder {
 }
 
 impl Decoder {
-    /// A decoder for a body with this coding. Several of them, one in the other, are not undone:
-    /// each could make a thousand bytes of one.
+    /// A decoder for a body with this coding. Nested codings are not undone: each could make a
+    /// thousand bytes of one.
     pub(super) fn of(codings: &str) -> Self {
         let names = codings.split(',').map(str::trim);
         let mut names =

@@ -6,13 +6,13 @@ use super::pointer::{Pointer, Pointers};
 use super::scan::{FoundValue, Kind};
 use super::select::scan;
 
-/// Places of one document that an edit changes, at most: more are written to make it grow.
+/// Maximum number of places of one document that an edit changes: more are written to make it grow.
 const PATCHES_MAX: usize = 64;
 
 /// A value to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
-    /// Where it stands: a single place.
+    /// Where the value is: a single place.
     pub pointer: Pointer,
     /// The new value, as JSON.
     pub json: Box<str>,
@@ -27,9 +27,9 @@ struct Patch {
 
 impl Edit {
     /// The document with the value set. What is missing on the way is added as objects. Where
-    /// something else stands on the way, it is replaced. Where a name occurs twice in an object,
-    /// both are set. `None` if this is not a JSON document, if the way leads through a document
-    /// that is no object, if a name on the way occurs very often, or in another case: some servers
+    /// something else is in the way, it is replaced. Where a name occurs twice in an object, both
+    /// are set. `None` if this is not a JSON document, if the way leads through a document that is
+    /// not an object, if a name on the way occurs very often, or in another case: some servers
     /// would read that one.
     #[must_use]
     pub fn apply(&self, document: &[u8]) -> Option<Vec<u8>> {

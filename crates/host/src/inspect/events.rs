@@ -32,7 +32,7 @@ enum Line {
     /// Nothing of the stream was read.
     #[default]
     Start,
-    /// After this many bytes of the word `data`. With none, at the line's begin.
+    /// After this many bytes of the word `data`. With none, at the beginning of a line.
     Name(usize),
     /// After `data:`. One space is not part of the data.
     Space,

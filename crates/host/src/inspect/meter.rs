@@ -16,7 +16,7 @@ const NUMBER_MAX: u64 = 1 << 52;
 /// What to read from a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meter {
-    /// Where it stands in each document.
+    /// Where the value is in each document.
     pub pointer: Pointer,
     /// How several values become one.
     pub gather: Gather,
@@ -77,7 +77,7 @@ impl Gather {
     }
 }
 
-/// A whole number, rounded up. Negative ones are none.
+/// Reads a number as a whole one, rounded up; `None` if it is negative.
 fn number(digits: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(digits).ok()?;
     if let Ok(whole) = text.parse::<u64>() {

@@ -1,8 +1,8 @@
-//! Reads what is inside of bodies: values of JSON documents, and the usage that replies report,
-//! alone or in server-sent events. Knows no HTTP, no policy and no limit.
+//! Reads the contents of bodies: values of JSON documents, and the usage that replies report, alone
+//! or in server-sent events. Knows no HTTP, no policy and no limit.
 //!
 //! `scan` reads a document in pieces of any size and finds what `pointer`s lead to. `events` takes
-//! a stream of events apart, `coding` undoes a compression. On these stand `select` and `edit`,
+//! a stream of events apart, `coding` undoes a compression. `select` and `edit` build on these,
 //! which read and change a request's whole document, and `meter`, which reads a reply while it
 //! streams and holds nothing of it but numbers, and one event, with which `repeat` compares the
 //! next.

@@ -4,9 +4,9 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-/// Bytes of a pointer, at most.
+/// Maximum size of a pointer, in bytes.
 pub(crate) const POINTER_BYTES_MAX: usize = 256;
-/// Tokens of a pointer, at most.
+/// Maximum number of tokens of a pointer.
 const TOKENS_MAX: usize = 16;
 
 /// A pointer: the names and indices that lead to a value from the document's root. `*` stands for
@@ -88,7 +88,7 @@ fn unescaped(token: &str) -> Result<String, PointerError> {
     Ok(text)
 }
 
-/// One place of a value is listed so often, at most.
+/// Maximum number of times that one place of a value is listed.
 const PLACE_TIMES_MAX: usize = 2;
 
 /// The places in a tree of pointers that a value is at: more than one if a `*` and an index both

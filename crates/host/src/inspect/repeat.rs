@@ -3,11 +3,11 @@
 
 use super::scan::{FoundValue, Kind, Scanner};
 
-/// Bytes of a document that is kept to compare others with.
+/// Maximum size of a document that is kept to compare others with, in bytes.
 const BYTES_MAX: usize = 4 << 10;
-/// Texts in it.
+/// Maximum number of texts in it.
 const TEXTS_MAX: usize = 64;
-/// After so many documents in a row that were different, no others are compared.
+/// After this many different documents in a row, no others are compared.
 const MISSES_MAX: u8 = 16;
 
 /// The last document that was scanned.

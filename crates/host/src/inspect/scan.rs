@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use super::pointer::{POINTER_BYTES_MAX, Places, Pointers};
 
-/// Containers in each other, at most. A deeper document counts as invalid.
+/// Maximum nesting depth of containers. A deeper document counts as invalid.
 pub(super) const DEPTH_MAX: u32 = 128;
-/// Characters of a number that is read, at most.
+/// Maximum number of characters of a number that is read.
 const NUMBER_BYTES_MAX: usize = 64;
 
 /// A value that a pointer leads to.
@@ -194,7 +194,7 @@ impl Scanner {
         self.at += bytes as u64;
     }
 
-    /// Records where texts that are no names stand, from here on.
+    /// Records where texts other than names are, from here on.
     pub(super) fn record_texts(&mut self) {
         self.texts = Some(Vec::new());
     }

@@ -7,13 +7,14 @@ use smallvec::{SmallVec, smallvec};
 use super::pointer::{Pointer, Pointers};
 use super::scan::{FoundValue, Kind, Scanner};
 
-/// Values found in one document, at most: a client may write one name as often as it likes.
+/// Maximum number of values found in one document: a client may write one name as often as it
+/// likes.
 const VALUES_MAX: usize = 64;
 
 /// A value to select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
-    /// Where it stands.
+    /// Where the value is.
     pub pointer: Pointer,
     /// Whether it is shown as JSON. Otherwise a text is shown without quotes and escapes, and of an
     /// array or an object its size in bytes.
@@ -36,7 +37,7 @@ impl Selection {
     pub fn new(wanted: Vec<Selector>) -> Self {
         let mut ways: Vec<(Pointer, Vec<usize>)> = Vec::new();
         for (index, Selector { pointer, .. }) in wanted.iter().enumerate() {
-            // Elements that a `*` stands for are several without being repeated.
+            // A `*` may stand for several elements, which are no repetition.
             let on_the_way = pointer.tokens().len().saturating_sub(1);
             let ancestors = pointer.ancestry().skip(1).take(on_the_way);
             for way in ancestors.filter(|_| pointer.is_single()) {
@@ -57,7 +58,7 @@ impl Selection {
     /// or if there are too many values.
     ///
     /// What servers may read in several ways is found at least twice: a name that occurs twice in
-    /// an object or in another case, and all that is inside of such a value.
+    /// an object or in another case, and everything inside such a value.
     #[must_use]
     pub fn of(&self, document: &[u8]) -> Option<Vec<(usize, String)>> {
         let text = std::str::from_utf8(document).ok()?;
@@ -85,7 +86,7 @@ impl Selection {
     }
 }
 
-/// Lists a value once more that was found once: it is inside of one that is repeated.
+/// Lists a value a second time that was found once: it is inside one that is repeated.
 fn repeat(values: &mut Vec<(usize, String)>, index: usize) {
     let mut own = values.iter().filter(|(of, _)| *of == index);
     if let (Some(only), None) = (own.next(), own.next()) {

@@ -23,11 +23,11 @@ use super::caps::BreakerSettings;
 use super::error::Cause;
 use crate::clock;
 
-/// Lists of facts that are kept for trials.
+/// Maximum number of lists of facts that are kept for trials.
 const SAMPLES_MAX: usize = 2;
-/// Larger facts are not kept, in bytes.
+/// Maximum size of facts that are kept, in bytes.
 const SAMPLE_BYTES_MAX: usize = 64 << 10;
-/// If fewer than half of so many times `failures` calls failed, failures are counted afresh.
+/// If fewer than half of this many times `failures` calls failed, counting starts again.
 const RUN_CALLS: u64 = 4;
 
 /// Facts that the policy has answered.
@@ -40,7 +40,7 @@ pub(super) struct Breaker {
     /// 0 while the policy runs. While it is stopped: when the next call is let through as a probe,
     /// in milliseconds since `began`.
     probe_ms: AtomicU64,
-    /// The facts of the next call that succeeds are to be kept.
+    /// Whether the facts of the next call that succeeds should be kept.
     wants_sample: AtomicBool,
     record: Mutex<Record>,
 }
@@ -76,7 +76,7 @@ pub(super) enum Turn {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Suspicion {
     None,
-    /// The policy is to be tried with these facts, and the result reported to [`Breaker::tried`].
+    /// The policy should be tried with these facts, and the result reported to [`Breaker::tried`].
     Try(Trial),
 }
 
@@ -123,7 +123,7 @@ impl Breaker {
         }
     }
 
-    /// While stopped: one call each time the pause is over. The pause is set anew at once, so that
+    /// While stopped: one call each time the pause is over. The pause is renewed at once, so that
     /// other calls don't follow it, and the next probe comes even if this one never reports.
     #[cold]
     fn turn_at(&self, probe_ms: u64, now_ms: u64) -> Turn {
@@ -136,17 +136,18 @@ impl Breaker {
         if won.is_ok() { Turn::Probe } else { Turn::Stopped }
     }
 
-    /// Whether [`succeeded`](Self::succeeded) is to be called for a call.
+    /// Whether [`succeeded`](Self::succeeded) should be called for a call.
     pub(super) fn wants_success(&self, turn: Turn) -> bool {
         turn == Turn::Probe || self.wants_sample.load(Ordering::Relaxed)
     }
 
-    /// The facts of the next call that succeeds replace the oldest ones that are kept.
+    /// Has the facts of the next call that succeeds replace the oldest ones that are kept.
     pub(super) fn want_sample(&self) {
         self.wants_sample.store(true, Ordering::Relaxed);
     }
 
-    /// A call with these facts was answered. Whether a stopped policy runs again.
+    /// Notes that a call with these facts was answered. Returns whether a stopped policy runs
+    /// again.
     #[cold]
     pub(super) fn succeeded(&self, turn: Turn, facts: &[(&str, &str)]) -> bool {
         let now_ms = self.now_ms();
@@ -157,7 +158,7 @@ impl Breaker {
         turn == Turn::Probe && self.resume(&mut record, now_ms)
     }
 
-    /// A call failed. `calls` have been made in all, this one included.
+    /// Notes that a call failed. `calls` have been made in all, this one included.
     #[cold]
     pub(super) fn failed(&self, turn: Turn, cause: Cause, calls: impl Fn() -> u64) -> Suspicion {
         if self.settings.failures == 0 || matches!(cause, Cause::Overload | Cause::Stopped) {
@@ -197,7 +198,7 @@ impl Breaker {
         Suspicion::Try(record.trial())
     }
 
-    /// The result of a trial: whether the policy works.
+    /// Notes the result of a trial: whether the policy works.
     pub(super) fn tried(&self, turn: Turn, works: bool) -> TrialChange {
         self.tried_at(turn, works, self.now_ms())
     }

@@ -21,10 +21,10 @@ use crate::telemetry::{Label as _, Metrics, SettingError};
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
-/// Errors of one guest that are reported.
+/// Maximum number of errors of one guest that are reported.
 const ERRORS_MAX: usize = 64;
 /// If starting an instance takes more CPU time than this, the workers' instances are started
-/// beforehand. It is the time of some hundred requests.
+/// beforehand. That is the time of about a hundred requests.
 const SLOW: Duration = Duration::from_millis(2);
 
 /// The names of the policies that ship inside the binary.
@@ -33,7 +33,7 @@ pub fn shipped() -> &'static [&'static str] {
     NAMES
 }
 
-/// The module of a policy that ships; empty if there is none of this name.
+/// The module of a shipped policy; empty if none has this name.
 pub(super) fn shipped_module(name: &str) -> &'static [u8] {
     SHIPPED.iter().find(|(known, _)| *known == name).map_or(&[], |(_, bytes)| bytes)
 }
@@ -78,8 +78,10 @@ pub(super) fn here(
     }
     let declared = answer::declared(&mut manifest, &settings.scripts);
     let (limits, warnings) = declared.map_err(|wrong| {
-        vec![SettingError::new(source, one_line(&wrong), "a manifest as the contract has it")]
+        vec![SettingError::new(source, one_line(&wrong), "a manifest that follows the contract")]
     })?;
+    let declares_limits = !limits.is_empty();
+    let limits = if declares_limits { limits } else { settings.written_limits() };
     let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;
     let facts =
         |unknown: Vec<fact::UnknownFact>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
@@ -105,6 +107,7 @@ pub(super) fn here(
         isolated: settings.isolated,
         remembers: manifest.pure && !settings.isolated,
         limits,
+        declares_limits,
         warnings,
         request_facts,
         response_facts,
@@ -125,7 +128,7 @@ fn not_started(
     bounds: &Bounds,
 ) -> Vec<SettingError> {
     match unready {
-        // What both found wrong is reported once.
+        // An error that both found is reported once.
         StartError::Refused(errors) => {
             let refused = refused("config", &errors);
             let is_news =

@@ -89,7 +89,7 @@ impl Cache {
             Err(CacheMiss::Absent) => return None,
             Err(CacheMiss::Unsafe(why)) => {
                 tracing::warn!(
-                    "compiled again, as its cached code can't be used: {}: {why}",
+                    "a policy is recompiled, because its cached code can't be used: {}: {why}",
                     path.display()
                 );
                 return None;
@@ -101,7 +101,9 @@ impl Cache {
         // that it is whole. It is copied from memory, so it can't change meanwhile.
         let loaded = unsafe { Component::deserialize(engine, code) };
         loaded
-            .inspect_err(|error| tracing::warn!("compiled again: {}: {error:#}", path.display()))
+            .inspect_err(|error| {
+                tracing::warn!("a policy is recompiled: {}: {error:#}", path.display())
+            })
             .ok()
     }
 
@@ -143,7 +145,7 @@ impl Cache {
         written.inspect_err(|_| drop(fs::remove_file(&unfinished)))
     }
 
-    /// Removes what was not used for longest while there is more than there may be.
+    /// Removes the least recently used files until the rest is within the maximum.
     fn shrink(&self) -> io::Result<()> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {

@@ -44,8 +44,8 @@ impl Default for Caps {
 /// When a policy that keeps failing is stopped, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// Failures, being most of the calls since the first of them, after which a policy is
-    /// suspected. With 0 it is never stopped.
+    /// Failures after which a policy is suspected, if they are most of the calls since the first of
+    /// them. With 0 it is never stopped.
     pub failures: u32,
     /// How long it is stopped.
     pub time: Duration,
@@ -79,7 +79,7 @@ pub struct RuntimeSettings {
     pub stack_bytes: usize,
     /// Where compiled code is cached.
     pub cache: CacheFolder,
-    /// Bytes of the cache, at most: when there are more, what was not used for longest is removed.
+    /// Maximum size of the cache, in bytes: beyond that, the least recently used files are removed.
     pub cache_bytes: u64,
 }
 

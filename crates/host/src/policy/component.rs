@@ -190,5 +190,5 @@ fn link(
 }
 
 fn mismatch(error: &wasmtime::Error) -> ComponentError {
-    (one_line(&format!("{error:#}")), "imports as the contract has them".to_owned()).into()
+    (one_line(&format!("{error:#}")), "imports that the contract defines".to_owned()).into()
 }

@@ -1,10 +1,14 @@
 //! What a policy says about itself when it is configured, besides the facts that it reads: the
-//! limits that its decisions may have, and what is probably not meant in its configuration.
+//! limits that its decisions may have, and what is probably unintended in its configuration.
 //!
-//! Nothing is decided by it. It is for `weir check`, `weir key`, and what a reload reports. They do
-//! not read it yet: `listed` and `lints` still look for limits in the configuration.
+//! Nothing is decided by it. The limits are for `weir check`, `weir key` and what a reload reports;
+//! of a guest that declares none, `listed` looks for them in the configuration. The warnings are
+//! shown by `weir check`, at start and at a reload.
+
+use serde_json::Value;
 
 use crate::plan::Algorithm;
+use crate::telemetry::Lint;
 
 /// A limit that a policy's decisions may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,10 +31,39 @@ pub struct DeclaredLimit {
     pub cost_max: Option<u64>,
 }
 
+impl DeclaredLimit {
+    /// The setting that it is read from or made of; `None` if there is none.
+    #[must_use]
+    pub fn setting_in<'a>(&self, config: &'a Value) -> Option<&'a Value> {
+        if self.at.is_empty() { None } else { find(config, &self.at) }
+    }
+}
+
+/// The value at the path `at` of a configuration, such as `plans.gold[0]`. Names may contain dots.
+fn find<'a>(value: &'a Value, at: &str) -> Option<&'a Value> {
+    match value {
+        _ if at.is_empty() => Some(value),
+        Value::Array(items) => {
+            let (index, rest) = at.strip_prefix('[')?.split_once(']')?;
+            find(items.get(index.parse::<usize>().ok()?)?, rest)
+        }
+        Value::Object(table) => {
+            let at = at.strip_prefix('.').unwrap_or(at);
+            table.iter().find_map(|(key, member)| {
+                let rest = at.strip_prefix(key.as_str())?;
+                let ends = rest.is_empty() || rest.starts_with(['.', '[']);
+                if ends { find(member, rest) } else { None }
+            })
+        }
+        _ => None,
+    }
+}
+
 /// Something in a policy's configuration that is allowed and probably not meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// As `weir check --allow` takes it.
+    /// Its kind. `weir check --allow` takes it, with `policy.` before it if the proxy has no such
+    /// kind itself.
     pub kind: String,
     /// Its setting, below `config`.
     pub at: String,
@@ -40,4 +73,24 @@ pub struct Warning {
     pub beside: Vec<(String, String)>,
     /// What to do about it.
     pub remedy: Option<String>,
+}
+
+impl Warning {
+    /// The same for people, below the policy's section.
+    pub(super) fn lint(&self) -> Lint {
+        let setting = |at: &str| match at {
+            "" => "config".to_owned(),
+            _ if at.starts_with('[') => format!("config{at}"),
+            _ => format!("config.{at}"),
+        };
+        let lint = Lint::of_policy(&self.kind, setting(&self.at), self.text.as_str());
+        // A warning about the whole configuration marks where it begins.
+        let lint = if self.at.is_empty() { lint.in_key() } else { lint };
+        let beside = self.beside.iter();
+        let lint = beside.fold(lint, |lint, (at, label)| lint.beside(setting(at), label.as_str()));
+        match &self.remedy {
+            Some(remedy) => lint.remedy(remedy.as_str()),
+            None => lint,
+        }
+    }
 }

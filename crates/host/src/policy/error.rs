@@ -9,12 +9,13 @@ use super::caps::shown_bytes;
 use super::instance::Bounds;
 use crate::telemetry::{Label as _, labels};
 
-/// Characters of a message, at most: some messages are the guest's.
+/// Maximum length of a message, in characters: some messages are the guest's.
 const MESSAGE_CHARS_MAX: usize = 300;
-/// The same for an error in a policy's configuration. It may list all keys that were expected, and
-/// the nearest one comes last.
+/// Maximum length of an error in a policy's configuration, in characters. It may list all expected
+/// keys, with the nearest one last.
 const ERROR_CHARS_MAX: usize = 512;
-/// A part of wasmtime's error about a guest that hands over too much. Its type is private.
+/// A part of the message of wasmtime's error about a guest that hands over too much. The error's
+/// type is private.
 const TOO_MUCH_HANDED_OVER: &str = "fuel allocated for hostcalls";
 
 /// Why a guest gave no decision.
@@ -38,10 +39,10 @@ labels! {
         Time = "time",
         /// It wanted more memory than it may have.
         Memory = "memory",
-        /// It recursed too deep, or reached outside its memory. In a Rust guest the stack lies
+        /// It recursed too deeply, or reached outside its memory. In a Rust guest the stack lies
         /// below the data, so the two can't be told apart.
         Stack = "stack",
-        /// It answered something outside the contract, or too much.
+        /// Its answer was outside the contract, or too large.
         Answer = "answer",
         /// It returned an error of its own.
         Guest = "guest",
@@ -53,8 +54,8 @@ labels! {
 }
 
 impl Cause {
-    /// Whether a request's content can bring it about: one that costs a lot, is nested deep, or
-    /// meets an error of the guest. An error that the guest returns itself is its own decision.
+    /// Whether a request's content can bring it about: one that costs a lot, is deeply nested, or
+    /// triggers a bug in the guest. An error that the guest returns itself is its own decision.
     #[must_use]
     pub fn may_be_provoked(self) -> bool {
         match self {
@@ -69,7 +70,7 @@ impl Cause {
 pub(super) struct Failure {
     pub(super) cause: Cause,
     pub(super) message: String,
-    /// Whose setting the message is to name.
+    /// The cap whose setting the message should name.
     cap: Option<Cap>,
 }
 
@@ -147,7 +148,7 @@ impl Cap {
 #[error("the guest asked for more {what} than it may have")]
 pub(super) struct LimiterRefusal {
     pub(super) what: &'static str,
-    /// None where the contract has the cap.
+    /// `None` if the cap is part of the contract.
     pub(super) cap: Option<Cap>,
 }
 
@@ -186,18 +187,18 @@ impl From<wasmtime::Error> for Failure {
     }
 }
 
-/// A foreign text for a log line: shortened, and without control characters, which could begin a
-/// new line or move a terminal's cursor.
+/// Makes a foreign text fit for a log line: shortens it, and removes control characters, which
+/// could begin a new line or move a terminal's cursor.
 pub(super) fn one_line(text: &str) -> String {
     bounded(text, MESSAGE_CHARS_MAX)
 }
 
-/// The same for an error's text.
+/// Like [`one_line`], for the text of an error in a configuration.
 pub(super) fn error_line(text: &str) -> String {
     bounded(text, ERROR_CHARS_MAX)
 }
 
-/// The same with another bound.
+/// Like [`one_line`], for a text of at most `chars_max` characters.
 pub(super) fn bounded(text: &str, chars_max: usize) -> String {
     let mut shown: String = text
         .chars()

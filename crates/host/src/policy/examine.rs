@@ -13,15 +13,15 @@ use super::{
 };
 use crate::telemetry::SettingError;
 
-/// Imports or exports that are listed, at most.
+/// Maximum number of imports or exports that are listed.
 const LISTED_MAX: usize = 64;
 
 /// What a module is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleReport {
-    /// Bytes.
+    /// Its size, in bytes.
     pub size: usize,
-    /// BLAKE3, in hexadecimal digits.
+    /// Its BLAKE3 digest, in hexadecimal digits.
     pub digest: String,
     /// Whether it is a component, or a plain module.
     pub is_component: bool,
@@ -53,7 +53,7 @@ pub fn examine(module: &Module) -> ModuleReport {
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
-            // What is inside of a component is its own affair.
+            // What is inside a component is its own affair.
             _ if depth > 0 => {}
             Payload::ImportSection(section) => {
                 let each = section.into_imports().map_while(Result::ok);

@@ -7,9 +7,9 @@
 use crate::inspect::Pointer;
 use crate::plan::is_token;
 
-/// Facts of a request, and of a response, that one policy may name.
+/// Maximum number of facts of a request, and of a response, that one policy may name.
 const FACTS_MAX: usize = 64;
-/// Bytes of a fact's name, at most.
+/// Maximum size of a fact's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
 /// The facts that policies may name.

@@ -1,5 +1,5 @@
-//! For the fuzz targets of `fuzz/policies`: answers as a guest gives them, and what becomes of
-//! them. Not part of any build but theirs and that of the tests.
+//! Converts a guest's answers, for the fuzz targets of `fuzz/policies`. Part of no builds but
+//! theirs and those of the tests.
 
 use super::{Decision, FactNames, KnownFacts, Member, Settlement, answer};
 
@@ -30,14 +30,13 @@ pub fn facts(
     manifest: &mut types::Manifest,
 ) -> Result<[Vec<String>; 2], Vec<(String, String)>> {
     let declared = answer::declared(manifest, &[]);
-    declared.map_err(|wrong| vec![(wrong, "a manifest as the contract has it".to_owned())])?;
+    declared.map_err(|wrong| vec![(wrong, "a manifest that follows the contract".to_owned())])?;
     let request = known.of_request(&manifest.request_facts)?;
     let response = known.of_response(&manifest.response_facts)?;
     Ok([request, response])
 }
 
-/// The facts that a shipped policy or one of the tests names. In Weir the proxy says which there
-/// are.
+/// The facts that a shipped policy or a test names. In Weir itself the proxy defines them.
 #[must_use]
 pub fn known_facts() -> KnownFacts {
     KnownFacts {

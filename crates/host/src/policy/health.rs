@@ -1,4 +1,4 @@
-//! What is counted of each policy, for `/metrics` and `/status`. Each worker counts apart.
+//! What is counted for each policy, for `/metrics` and `/status`. Each worker counts separately.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use super::error::Cause;
 use crate::clock;
 use crate::telemetry::{Counter, CounterSet, Label as _, Metrics, labels, names};
 
-/// One call of so many is timed on each thread. A power of two.
+/// One call in this many is timed on each thread. A power of two.
 const TIMED_EVERY: u32 = 64;
-/// One call of so many has its facts kept for the breaker's trials. A power of two.
+/// One call in this many has its facts kept for the breaker's trials. A power of two.
 const SAMPLED_EVERY: u32 = 4_096;
 
 thread_local! {
@@ -38,7 +38,7 @@ pub struct PolicyStats {
     pub errors: u64,
     /// Decisions that were refused without a call, because the policy was stopped.
     pub not_called: u64,
-    /// Time of all calls, in microseconds, estimated from one call of 64.
+    /// Time of all calls, in microseconds, estimated from one call in 64.
     pub time_us: u64,
     /// Linear memory of the largest instance since the policy was built.
     pub memory_bytes: usize,
@@ -64,7 +64,7 @@ pub(super) struct CallTimer {
 }
 
 impl CallTimer {
-    /// Whether the facts of this call are to be kept.
+    /// Whether the facts of this call should be kept.
     pub(super) fn is_sampled(&self) -> bool {
         self.nth.is_multiple_of(SAMPLED_EVERY)
     }

@@ -16,10 +16,11 @@ use super::verify;
 use crate::clock::{Clock, LogThrottle, thread_cpu};
 use crate::plan::TimeZone;
 
-/// Signatures that a guest may have verified in one call, and bytes of a message: in the contract.
+/// Maximum number of signatures that a guest may have verified in one call, and maximum size of a
+/// message, in bytes: in the contract.
 const VERIFICATIONS_MAX: u32 = 16;
 const VERIFIED_BYTES_MAX: usize = 64 << 10;
-/// Characters of a logged line, at most.
+/// Maximum length of a logged line, in characters.
 const LOG_CHARS_MAX: usize = 1_000;
 
 /// The bounds of all instances of a policy.

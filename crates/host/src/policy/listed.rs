@@ -1,13 +1,12 @@
-//! Finds the limits in a policy's configuration, for `weir key` and for reporting what a reload
-//! changes. Decides nothing: a guest reads its own configuration. Here a table counts as a limit if
-//! it has a `name` and an `algorithm`, as the SDK's tables do. Beside these are the limits that
-//! shipped policies make of other settings.
+//! Finds the limits in a policy's configuration, for reporting what a reload changes, and for
+//! guests that declare none. Decides nothing: a guest reads its own configuration. Here a table
+//! counts as a limit if it has a `name` and an `algorithm`, as the SDK's tables do.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use weir_algorithms::{Every, Row, Setting, Written};
 
-use super::Module;
+use super::DeclaredLimit;
 use crate::plan::{Algorithm, Alignment, Debt};
 
 /// Maximum number of limits listed.
@@ -16,8 +15,6 @@ const LISTED_MAX: usize = 1_024;
 /// A limit as written in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedLimit {
-    /// The key of the list that contains it: `limits`, or a plan's name.
-    pub list: String,
     /// Its name.
     pub name: String,
     /// Its algorithm; `None` if its settings are wrong.
@@ -25,12 +22,12 @@ pub struct ListedLimit {
 }
 
 impl ListedLimit {
-    /// The limit that a value in `list` is, if it is one.
+    /// The limit that a value is, if it is one.
     #[must_use]
-    pub fn read(list: &str, value: &Value) -> Option<Self> {
+    pub fn read(value: &Value) -> Option<Self> {
         let table = value.as_object().filter(|table| table.contains_key("algorithm"))?;
         let name = table.get("name")?.as_str()?;
-        Some(Self { list: list.to_owned(), name: name.to_owned(), algorithm: algorithm(table) })
+        Some(Self { name: name.to_owned(), algorithm: algorithm(table) })
     }
 
     /// Whether the member `key` of such a table says how it counts, as `quota` does.
@@ -40,52 +37,65 @@ impl ListedLimit {
     }
 }
 
-/// All limits of a configuration, in order.
-pub(super) fn limits(module: &Module, config_json: &str) -> Vec<ListedLimit> {
-    let mut listed = Vec::new();
+/// The limits of a configuration that have this form, as a guest would declare them.
+pub(super) fn limits(config_json: &str) -> Vec<DeclaredLimit> {
+    let mut found = Vec::new();
     if let Ok(config) = serde_json::from_str(config_json) {
-        walk("", &config, &mut listed);
-        if let Module::Shipped(name) = module {
-            walk("", &made(name, &config), &mut listed);
-        }
+        walk(&Place::default(), &config, &mut found);
     }
-    listed
+    found
 }
 
-/// The limits that a shipped policy makes of settings that are no limits, as it would write them.
-fn made(policy: &str, config: &Value) -> Value {
-    let has = |key: &str| config.get(key).is_some();
-    match policy {
-        "login-guard" if !["by_pair", "by_address", "by_account"].into_iter().any(has) => {
-            let window = |name: &str, quota: u64| json!([{ "name": name, "algorithm": "fixed_window", "quota": quota, "period": "15m" }]);
-            json!({ "by_pair": window("pair", 5), "by_address": window("address", 50) })
-        }
-        "ban" => {
-            let extends = config.get("extend").and_then(Value::as_bool).unwrap_or(false);
-            let ban = if extends { "sliding_window_buckets" } else { "fixed_window" };
-            let strikes = |key: &str| config.get("strikes").and_then(|strikes| strikes.get(key));
-            json!({ "own": [
-                { "name": "strikes", "algorithm": "sliding_window_log", "quota": strikes("quota"), "period": strikes("period") },
-                { "name": "ban", "algorithm": ban, "quota": 1, "period": config.get("ban") },
-            ] })
-        }
-        _ => Value::Null,
-    }
+/// Where a value is.
+#[derive(Default)]
+struct Place {
+    /// Its path.
+    at: String,
+    /// The key of the list that contains it: `limits`, or a plan's name.
+    list: String,
+    /// The path of the list whose item it is.
+    item_of: Option<String>,
 }
 
-fn walk(list: &str, value: &Value, listed: &mut Vec<ListedLimit>) {
+fn walk(place: &Place, value: &Value, found: &mut Vec<DeclaredLimit>) {
     match value {
-        Value::Array(items) => items.iter().for_each(|item| walk(list, item, listed)),
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                let at = format!("{}[{index}]", place.at);
+                let (list, item_of) = (place.list.clone(), Some(place.at.clone()));
+                walk(&Place { at, list, item_of }, item, found);
+            }
+        }
         Value::Object(table) => {
-            let limit = ListedLimit::read(list, value);
-            listed.extend(limit.filter(|_| listed.len() < LISTED_MAX));
-            table.iter().for_each(|(key, member)| walk(key, member, listed));
+            let limit = ListedLimit::read(value).and_then(|limit| declared(place, limit));
+            found.extend(limit.filter(|_| found.len() < LISTED_MAX));
+            for (key, member) in table {
+                let at =
+                    if place.at.is_empty() { key.clone() } else { format!("{}.{key}", place.at) };
+                walk(&Place { at, list: key.clone(), item_of: None }, member, found);
+            }
         }
         _ => {}
     }
 }
 
-pub(super) fn algorithm(table: &Map<String, Value>) -> Option<Algorithm> {
+fn declared(place: &Place, limit: ListedLimit) -> Option<DeclaredLimit> {
+    let key_prefix = match place.list.as_str() {
+        "" => String::new(),
+        list => format!("{list}/"),
+    };
+    Some(DeclaredLimit {
+        name: limit.name,
+        at: place.at.clone(),
+        algorithm: limit.algorithm?,
+        key_facts: Vec::new(),
+        key_prefix,
+        together: place.item_of.clone(),
+        cost_max: None,
+    })
+}
+
+fn algorithm(table: &Map<String, Value>) -> Option<Algorithm> {
     let text = |key: &str| table.get(key).and_then(Value::as_str);
     let number = |setting: Setting| table.get(setting.key()).and_then(Value::as_u64);
     let ms = |setting: Setting| {
@@ -133,10 +143,6 @@ mod tests {
         Calendar, FixedWindow, Gcra, Quota, Rate, Script, SlidingWindowBuckets, TimeZone,
     };
 
-    fn limits(config: &str) -> Vec<ListedLimit> {
-        super::limits(&Module::Shipped("keyed".into()), config)
-    }
-
     #[test]
     fn limits_are_listed_at_any_depth() {
         let config = r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 3, "period": "1h30m"}, {"name": "no limit"},
@@ -152,17 +158,21 @@ mod tests {
             Algorithm::Quota(Quota { amount: 9, calendar, conditional: true, debt: Debt::None });
         let script =
             Algorithm::Script(Script { name: "mine".into(), arguments: [].into_iter().collect() });
-        let one = |list: &str, name: &str, algorithm| ListedLimit {
-            list: list.into(),
+        let one = |at: &str, prefix: &str, name: &str, algorithm| DeclaredLimit {
             name: name.into(),
+            at: at.into(),
             algorithm,
+            key_facts: Vec::new(),
+            key_prefix: prefix.into(),
+            together: at.split_once('[').map(|(list, _)| list.to_owned()),
+            cost_max: None,
         };
         assert_eq!(
             limits(config),
             [
-                one("limits", "a", Some(gcra)),
-                one("limits", "b", Some(script)),
-                one("gold", "a", Some(quota))
+                one("limits[0]", "limits/", "a", gcra),
+                one("limits[2]", "limits/", "b", script),
+                one("plans.gold[0]", "gold/", "a", quota)
             ]
         );
         assert_eq!(limits("nonsense"), []);
@@ -174,7 +184,6 @@ mod tests {
             limits(&format!(r#"[{{"name": "a", "quota": 2, "period": "1s", {text}}}]"#))
                 .remove(0)
                 .algorithm
-                .unwrap()
         };
         assert_eq!(
             read(r#""algorithm": "leaky_bucket", "max_delay": "500ms""#).capacity(),

@@ -29,6 +29,7 @@ mod runtime;
 mod stopping;
 mod ticker;
 mod verify;
+mod view;
 mod workers;
 mod written;
 
@@ -61,7 +62,7 @@ pub use listed::ListedLimit;
 pub use runtime::Runtime;
 pub use stopping::PolicyState;
 
-/// A decision that is valid for some time is remembered for so long at most. Within that time a
+/// A decision that is valid for some time is remembered for at most this long. Within that time a
 /// step of the wall clock has no effect on it.
 const REMEMBERED_MS_MAX: u64 = 60_000;
 
@@ -76,7 +77,7 @@ pub struct Settings {
     pub cpu_time: Duration,
     /// Linear memory of one instance, in bytes.
     pub memory_bytes: usize,
-    /// A fresh instance for each request.
+    /// Whether each request has a fresh instance.
     pub isolated: bool,
     /// `[policies.NAME.config]` as JSON.
     pub config_json: Arc<str>,
@@ -85,11 +86,11 @@ pub struct Settings {
     pub scripts: Arc<[String]>,
     /// What reaches the metrics.
     pub measured: MeasuredNames,
-    /// What its instances may use besides.
+    /// What else its instances may use.
     pub caps: Caps,
 }
 
-/// What a policy says of requests that is shown in metrics, by name.
+/// What a policy says about requests that is shown in metrics, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeasuredNames {
     /// Labels: requests are counted by their values.
@@ -99,7 +100,7 @@ pub struct MeasuredNames {
 }
 
 impl MeasuredNames {
-    /// Whether nothing is.
+    /// Whether nothing is measured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.amounts.is_empty()
@@ -112,29 +113,14 @@ impl Settings {
     #[must_use]
     pub fn lints(&self) -> Vec<Lint> {
         let methods = written::suspicious("config", &self.config_json);
-        let mut lints: Vec<Lint> =
-            methods.iter().map(|method| Lint::of(LintKind::MethodCase, method)).collect();
-        lints.extend(lints::of_tokens(self));
-        lints
+        methods.iter().map(|method| Lint::of(LintKind::MethodCase, method)).collect()
     }
 
-    /// Limits that contradict each other, or that no request can reach, each at its setting.
+    /// The limits that the configuration lists, as far as they have the form that the SDK reads. A
+    /// policy that is built knows more: [`Policy::limits`].
     #[must_use]
-    pub fn limit_lints(&self) -> Vec<Lint> {
-        lints::of_limits(self)
-    }
-
-    /// The limits that the configuration lists, with the setting of each.
-    #[must_use]
-    pub fn placed_limits(&self) -> Vec<PlacedLimit> {
-        lints::placed(self)
-    }
-
-    /// The limits that the configuration lists, as far as they have the form that the SDK reads,
-    /// and those that a shipped policy makes itself.
-    #[must_use]
-    pub fn limits(&self) -> Vec<ListedLimit> {
-        listed::limits(&self.module, &self.config_json)
+    pub fn written_limits(&self) -> Vec<DeclaredLimit> {
+        listed::limits(&self.config_json)
     }
 }
 
@@ -178,6 +164,7 @@ pub struct Policy {
     isolated: bool,
     remembers: bool,
     limits: Vec<DeclaredLimit>,
+    declares_limits: bool,
     warnings: Vec<Warning>,
     request_facts: Vec<String>,
     response_facts: Vec<String>,
@@ -200,20 +187,20 @@ struct SpareInstances {
 pub struct Decision {
     /// What happens to the request.
     pub verdict: Verdict,
-    /// Set on the request to the upstream. Names in lower case; each character of a value stands
-    /// for one byte (Latin-1).
+    /// Header fields to set on the request to the upstream. Names are in lower case; each character
+    /// of a value stands for one byte (Latin-1).
     pub upstream_headers: Vec<(String, String)>,
-    /// Set on the reply, in the same shape.
+    /// Header fields to set on the reply, in the same shape.
     pub response_headers: Vec<(String, String)>,
     /// Labels for the access log.
     pub labels: Vec<(String, String)>,
     /// When present, `settle` is called at the response's end and is given this back.
     pub settle_with: Option<String>,
-    /// Also when a limit refuses the request.
+    /// Whether `settle` is called even if a limit refuses the request.
     pub settle_on_refusal: bool,
     /// What is done with the bodies of the request and of the reply, if anything.
     pub bodies: Option<Box<Bodies>>,
-    /// Until when it is right, in milliseconds since 1970, if the policy says so.
+    /// The time until which it is right, in milliseconds since 1970, if the policy says so.
     pub valid_until_ms: Option<u64>,
     /// Where consumers of the decision keep what they derive from it.
     pub slot: Slot,
@@ -239,9 +226,9 @@ pub struct Bodies {
 pub struct Partial {
     /// The names of the limits.
     pub limits: Vec<String>,
-    /// The least units with which the request is not refused.
+    /// The fewest units with which the request is not refused.
     pub least: u64,
-    /// The numbers in the request's body that say to the upstream what it may use.
+    /// The numbers in the request's body that tell the upstream how much it may use.
     pub tell: Vec<Pointer>,
     /// What of the units taken is not for the upstream to use.
     pub base: u64,
@@ -265,7 +252,7 @@ pub struct HardCut {
 /// What a meter has read, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Those of one group are added.
+    /// Its group: terms of one group are added.
     pub group: u32,
     /// The meter's index.
     pub meter: usize,
@@ -289,13 +276,13 @@ pub enum Verdict {
 /// A policy's own refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// 400 to 599.
+    /// The status, 400 to 599.
     pub status: u16,
     /// The reason in the problem document.
     pub reason: String,
     /// `Retry-After`, where waiting helps.
     pub retry_after_ms: Option<u64>,
-    /// Set on the reply, in the shape of [`Decision::upstream_headers`].
+    /// Header fields to set on the reply, in the shape of [`Decision::upstream_headers`].
     pub headers: Vec<(String, String)>,
     /// The media type and text of the reply's body; without them it is a problem document.
     pub body: Option<(String, String)>,
@@ -306,7 +293,7 @@ pub struct Denial {
 pub struct Settlement {
     /// Changes of what the limits took.
     pub adjustments: Vec<Adjustment>,
-    /// Labels for the access log, beside those of the decision.
+    /// Labels for the access log, in addition to those of the decision.
     pub labels: Vec<(String, String)>,
     /// Units that the request used, by name.
     pub amounts: Vec<(String, u64)>,
@@ -395,22 +382,47 @@ impl Policy {
         }
     }
 
-    /// What it says of requests that is shown in metrics.
+    /// What it says about requests that is shown in metrics.
     #[must_use]
     pub fn measured(&self) -> &MeasuredNames {
         &self.measured
     }
 
-    /// The limits that its decisions may have, as far as it says.
+    /// The limits that its decisions may have, as far as it says. If it declares none, those that
+    /// its configuration lists in the form that the SDK reads.
     #[must_use]
     pub fn limits(&self) -> &[DeclaredLimit] {
         &self.limits
+    }
+
+    /// Whether the policy itself says which limits there are, and which are charged together.
+    #[must_use]
+    pub fn declares_limits(&self) -> bool {
+        self.declares_limits
+    }
+
+    /// Those limits that have a setting.
+    #[must_use]
+    pub fn placed_limits(&self) -> Vec<PlacedLimit> {
+        lints::placed(&self.limits, &self.config_json)
     }
 
     /// What it finds in its configuration that is allowed and probably not meant.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
+    }
+
+    /// Limits that contradict each other, and keys with many spellings, each at its setting.
+    #[must_use]
+    pub fn limit_lints(&self) -> Vec<Lint> {
+        lints::of_limits(&self.limits, &self.config_json)
+    }
+
+    /// Its [`warnings`](Self::warnings) for people, each at its setting.
+    #[must_use]
+    pub fn lints(&self) -> Vec<Lint> {
+        self.warnings.iter().map(Warning::lint).collect()
     }
 
     /// The names of the request facts that the guest reads, each once. Only these are shown to it,
@@ -459,8 +471,8 @@ impl Policy {
         Ok(decision)
     }
 
-    /// Until when a decision may be remembered; `None` if it may not be at all. One that depends on
-    /// the time may be as long as the policy says.
+    /// The time until which a decision may be remembered; `None` if it may not be at all. One that
+    /// depends on the time may be as long as the policy says.
     fn expiry(&self, decision: &Decision, told_time: bool) -> Option<Expiry> {
         let Some(until_ms) = decision.valid_until_ms else {
             return (!told_time).then_some(Expiry::NEVER);
@@ -517,7 +529,7 @@ impl Policy {
         memo: &str,
         view: &ResponseView,
     ) -> Result<Settlement, PolicyError> {
-        let view = view_of(view);
+        let view = view::view_of(view);
         self.call(CallKind::Settle, |instance| {
             let settlement = instance.settle(memo, &view, request_id)?;
             answer::settlement(settlement).map_err(|message| Failure::new(Cause::Answer, &message))
@@ -598,39 +610,6 @@ impl Policy {
             cause: failure.cause,
             message: failure.message,
         }
-    }
-}
-
-fn view_of(view: &ResponseView) -> abi::types::ResponseView {
-    use abi::types;
-    types::ResponseView {
-        outcome: match view.outcome {
-            ResponseOutcome::Completed => types::Outcome::Completed,
-            ResponseOutcome::Unsent => types::Outcome::Unsent,
-            ResponseOutcome::TimedOut => types::Outcome::TimedOut,
-            ResponseOutcome::UpstreamFailed => types::Outcome::UpstreamFailed,
-            ResponseOutcome::ClientGone => types::Outcome::ClientGone,
-            ResponseOutcome::Overdue => types::Outcome::Overdue,
-            ResponseOutcome::Refused => types::Outcome::Refused,
-        },
-        status: view.status,
-        status_from: match view.by_upstream {
-            true => types::Origin::Upstream,
-            false => types::Origin::Proxy,
-        },
-        facts: view.facts.clone(),
-        limits: view
-            .limits
-            .iter()
-            .map(|limit| types::LimitResult {
-                name: limit.name.clone(),
-                fits: limit.fits,
-                remaining: limit.remaining,
-                resets_ms: limit.resets_ms,
-                options: Vec::new(),
-            })
-            .collect(),
-        options: Vec::new(),
     }
 }
 

@@ -24,17 +24,17 @@ const WAYS: usize = 8;
 /// largest one holds more than 12,000 decisions.
 const SETS_MIN: usize = 8;
 const SETS_MAX: usize = 2_048;
-/// Where a table may be larger than that, it has a set for so many bytes.
+/// Where a table may be larger than that, it has one set for this many bytes.
 const BYTES_PER_SET: usize = THREAD_BYTES_MAX / SETS_MAX;
-/// Larger facts or decisions are not cached, in bytes.
+/// Maximum size of facts or decisions that are cached, in bytes.
 const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
 /// Bytes that the tables of one thread share equally, if it asked for no other number. When a table
 /// is added, the others shrink to their share with their next new entries.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
-/// The size from which on a list of facts is cached when it comes again and not the first time.
+/// The size from which a list of facts is cached when it comes a second time, and not the first.
 const SEEN_AGAIN_FROM_BYTES: usize = 1 << 20;
-/// Lists of facts of which it is remembered that they came once. A power of two, above the number
+/// Number of lists of facts that are remembered to have come once. A power of two, above the number
 /// of decisions that a table holds: lists that come in turn must not be forgotten in between.
 const SEEN_ONCE_MAX: usize = 32_768;
 /// Bytes that are counted for what consumers derive from each limit and keep in the slots of plan
@@ -43,14 +43,14 @@ const DERIVED_LIMIT_BYTES: usize = 512;
 /// After this many look-ups one set is aged, each set in turn. So a set is aged once in this many
 /// look-ups for each set of the table, and an entry that is used in between stays in a full table.
 const LOOKUPS_PER_AGING: usize = 32;
-/// Sets that are searched for bytes to free for one new entry, at most.
+/// Maximum number of sets that are searched for bytes to free for one new entry.
 const SETS_FREED_MAX: usize = 32;
 
 #[derive(Default)]
 pub(super) struct DecisionCache {
     /// Empty until the first decision is cached.
     sets: Vec<Set>,
-    /// The bytes of all entries, approximately.
+    /// The approximate size of all entries, in bytes.
     bytes: usize,
     /// The set that was aged or searched last.
     hand: usize,
@@ -81,7 +81,7 @@ struct Entry {
     expiry: Expiry,
 }
 
-/// Until when a decision may be used, by [`Clock::steady_us`].
+/// The time until which a decision may be used, by [`Clock::steady_us`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expiry(i64);
 
@@ -270,7 +270,7 @@ enum Found {
     Expired(Entry),
 }
 
-/// How many sets a table of so many bytes may have, a power of two.
+/// How many sets a table of this many bytes may have, a power of two.
 fn sets_max(bytes_max: usize) -> usize {
     let sets = (bytes_max / BYTES_PER_SET).max(1);
     (1 << sets.ilog2()).max(SETS_MAX)
@@ -397,7 +397,7 @@ fn pairs(pairs: &[(String, String)]) -> usize {
     pairs.iter().map(|(name, value)| name.len() + value.len() + 48).sum()
 }
 
-/// The bytes that a decision holds, approximately.
+/// The approximate size of a decision, in bytes.
 fn weight(decision: &Decision) -> usize {
     // What such a decision reads of a body hardly comes twice.
     if decision.bodies.is_some() {

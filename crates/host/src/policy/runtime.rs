@@ -18,10 +18,10 @@ use super::ticker::Ticker;
 use crate::clock::Clock;
 use crate::telemetry::SettingError;
 
-/// Linear memory of one instance, at most, whatever is configured.
+/// Maximum linear memory of one instance, whatever is configured.
 pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
-/// Core instances for each of the pool's instances: so many core instances and tables, on average
-/// over all guests. A guest made from one module has one of each.
+/// Core instances for each of the pool's instances: how many core instances and tables there are
+/// per guest, on average. A guest made from one module has one of each.
 const CORE_INSTANCES_EACH: u32 = 10;
 const TABLES_EACH: u32 = 4;
 /// Stack of a thread that builds policies, besides the guest's.
@@ -43,7 +43,7 @@ pub struct Runtime {
     ticker: Arc<Ticker>,
     facts: KnownFacts,
     cache: Option<Cache>,
-    /// Requests are being served: what is built must leave the processors to them.
+    /// Whether requests are being served: what is built must leave the processors to them.
     serving: AtomicBool,
     /// What guests are told when they ask for the time.
     clock: Clock,
@@ -73,7 +73,7 @@ impl Runtime {
         Self::timed(settings, facts, Clock::system())
     }
 
-    /// The same, where guests are told the time of `clock`.
+    /// Like [`with`](Self::with), where guests are told the time of `clock`.
     ///
     /// # Errors
     /// When this machine can't run wasmtime.
@@ -83,7 +83,7 @@ impl Runtime {
         clock: Clock,
     ) -> Result<Arc<Self>, SettingError> {
         Self::of(&pooling(settings), settings, facts.clone(), clock.clone()).or_else(|error| {
-            tracing::warn!("policies' instances are made one by one, for there is little address space: {error:#}");
+            tracing::warn!("instances of policies are allocated one by one, because there is little address space: {error:#}");
             Self::of(&sparing(settings), settings, facts, clock).map_err(|error| {
                 let expected = "a machine that can run WebAssembly, with 64-bit address space to reserve";
                 SettingError::new("", format!("{error:#}"), expected)
@@ -114,8 +114,8 @@ impl Runtime {
         }))
     }
 
-    /// To be called when requests are served, here or by another process on this machine: policies
-    /// are built on one thread of low priority. Before, they are compiled on all cores.
+    /// Has policies built on one thread of low priority, for when requests are served here or by
+    /// another process on this machine. Before this call, they are compiled on all cores.
     pub fn serve(&self) {
         self.serving.store(true, Ordering::Relaxed);
     }
@@ -156,7 +156,7 @@ impl Runtime {
         match rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build() {
             Ok(pool) => pool.install(|| compile(&self.engine)),
             Err(error) => {
-                tracing::warn!("policies are compiled on threads of no pool: {error}");
+                tracing::warn!("policies are compiled without a thread pool: {error}");
                 compile(&self.engine)
             }
         }
@@ -198,7 +198,7 @@ fn lower_priority() {
     if let Err(error) = rustix::process::getpriority_process(None)
         .and_then(|ours| rustix::process::setpriority_process(None, ours + NICER))
     {
-        tracing::debug!("policies are built with the priority of everything else: {error}");
+        tracing::debug!("policies are built at normal priority: {error}");
     }
 }
 

@@ -53,11 +53,11 @@ impl Policy {
 
     #[cold]
     pub(super) fn resumed(&self) {
-        tracing::info!(policy = &*self.bounds.policy, "the policy works again: it is called");
+        tracing::info!(policy = &*self.bounds.policy, "the policy works again and is called");
     }
 
     /// Whether a fresh instance answers any of these facts as it did before. If there are none yet,
-    /// whether it survives no facts.
+    /// whether it survives a call without facts.
     fn works(&self, trial: &Trial) -> bool {
         if trial.samples.is_empty() {
             return match self.tried_with(&[]) {

@@ -13,7 +13,7 @@ use super::instance::Instance;
 use super::remember::{DecisionCache, Expiry, THREAD_BYTES_MAX};
 use crate::clock::Clock;
 
-/// Policies that one thread keeps an instance of, at most; the oldest one is replaced.
+/// Maximum number of policies of which one thread keeps an instance; the oldest one is replaced.
 const POLICIES_PER_THREAD_MAX: usize = 64;
 
 /// Bytes of cached decisions, of all workers together.
@@ -109,7 +109,7 @@ pub(super) fn release() {
     });
 }
 
-/// Lets this thread cache decisions of so many bytes, of all policies together. For a thread that
+/// Lets this thread cache decisions of this many bytes, over all policies. For a thread that
 /// decides alone, as in a replay: a process has many workers.
 pub fn set_cache_bytes_max(bytes: usize) {
     with(|worker| {

@@ -12,7 +12,7 @@ use super::error::one_line;
 use crate::plan::TimeZone;
 use crate::telemetry::SettingError;
 
-/// Errors that are reported, at most.
+/// Maximum number of errors that are reported.
 const ERRORS_MAX: usize = 32;
 /// The methods of RFC 9110 and RFC 5789.
 const METHODS: [&str; 9] =

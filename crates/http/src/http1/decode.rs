@@ -42,7 +42,7 @@ pub(crate) struct Decoder {
 /// What the first bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyPart {
-    /// So many bytes of content.
+    /// This many bytes of content.
     Data(usize),
     /// Incomplete: more bytes are needed.
     More,

@@ -9,7 +9,7 @@ use crate::wire::{Fields, Known, KnownSet, Request, Response};
 /// Where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// After so many bytes. 0 means that there is no body.
+    /// After this many bytes. 0 means that there is no body.
     Length(u64),
     /// The body ends with its last chunk.
     Chunked,
@@ -45,8 +45,8 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, HeadError> {
             let all = || fields.get_all(Known::TransferEncoding).flat_map(list);
             let chunked = all().filter(|coding| coding.eq_ignore_ascii_case(b"chunked")).count();
             let last = all().last().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
-            // If `chunked` is not the last coding, the end of the request is unknown. If it is
-            // there twice, other readers may decode it twice.
+            // If `chunked` is not the last coding, the end of the request is unknown. If it occurs
+            // twice, other readers may decode it twice.
             if last && chunked == 1 {
                 Err(HeadError::UnknownCoding)
             } else {
@@ -56,7 +56,7 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, HeadError> {
     }
 }
 
-/// The framing of a reply's body. Removes a length beside `chunked`, and merges repeated ones.
+/// The framing of a reply's body. Removes a length next to `chunked`, and merges repeated ones.
 pub(super) fn of_reply(
     reply: &mut Response,
     method: &Method,
@@ -72,7 +72,7 @@ pub(super) fn of_reply(
         return Ok(if bodiless { Framing::Length(0) } else { Framing::UntilClose });
     }
     if fields.has(Known::TransferEncoding) {
-        // Another coding beside `chunked` changes the content, which the client would not know.
+        // Another coding besides `chunked` changes the content, which the client would not know.
         let mut codings = fields.get_all(Known::TransferEncoding).flat_map(list);
         let chunked = codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
         if !chunked || codings.next().is_some() || version == Version::HTTP_10 {

@@ -118,7 +118,7 @@ impl Scan {
         request(bytes.get(head).unwrap_or_default()).map(|head| Some((head, end)))
     }
 
-    /// The same for the reply to a `method` request. Its lines may end in LF alone.
+    /// Parses the head of the reply to a `method` request, likewise. Its lines may end in LF alone.
     ///
     /// # Errors
     /// The head is refused.
@@ -280,7 +280,7 @@ fn fields(head: &[u8], lines: &[httparse::Header<'_>]) -> Option<Fields> {
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// Whether CRLF stands just before `position`.
+/// Whether there is a CRLF just before `position`.
 fn ends_line(head: &[u8], position: usize) -> bool {
     position.checked_sub(LINE_END.len()).and_then(|start| head.get(start..position))
         == Some(LINE_END)

@@ -24,11 +24,11 @@ const KEPT_BYTES_MAX: usize = 4 << 10;
 pub(crate) enum Encoding {
     /// No body, and the head's `Content-Length` is left as it is.
     NoBody,
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
     /// The body is sent in chunks.
     Chunked,
-    /// Until the connection closes.
+    /// The body ends when the connection closes.
     Close,
 }
 
@@ -312,7 +312,7 @@ impl Outbox {
 /// What to do next.
 #[derive(Debug)]
 enum Step {
-    /// Send what there is. True if the body is pending, so that nothing follows for now.
+    /// Send what there is. `true` if the body is pending, so that nothing follows for now.
     Send(bool),
     /// The whole message was taken.
     Done,

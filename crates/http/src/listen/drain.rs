@@ -51,7 +51,7 @@ struct Group {
 }
 
 impl Drain {
-    /// One serves a whole process.
+    /// Creates a drain; one serves a whole process.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

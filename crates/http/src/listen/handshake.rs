@@ -28,10 +28,9 @@ const NOT_PLAIN: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\ncontent-length: 95\r\n\r\n\
     {\"title\":\"Bad Request\",\"status\":400,\"detail\":\"plain HTTP was sent to a port that speaks HTTPS\"}";
 
-/// Performs the handshake and stores what it revealed in `peer`. Fails after `within`, or when the
-/// connection is aborted, or where the client's certificate has expired at `now_s` (Unix seconds).
-/// Until the client has sent its first byte, the connection counts as idle
-/// and may be reclaimed.
+/// Performs the handshake and stores what it revealed in `peer`. Fails after `within`, if the
+/// connection is aborted, or if the client's certificate has expired at `now_s` (Unix seconds).
+/// Until the client has sent its first byte, the connection counts as idle and may be reclaimed.
 pub(super) async fn perform(
     socket: TcpStream,
     config: Arc<ServerConfig>,
@@ -51,8 +50,8 @@ pub(super) async fn perform(
     };
     peer.sni = session.server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
     if let Some(leaf) = session.peer_certificates().and_then(|chain| chain.first()) {
-        // A session that is resumed has the certificate with which it began, and nobody has looked
-        // at that again.
+        // A resumed session has the certificate with which it began, which nobody has checked
+        // since.
         if subject::expires_s(leaf).is_none_or(|expires_s| expires_s < now_s) {
             let expired = io::Error::new(io::ErrorKind::InvalidData, "the certificate has expired");
             return Err(ConnectionError::Tls(TlsCause::Certificate, expired));

@@ -121,7 +121,7 @@ struct Connection<'a, H> {
     is_first: bool,
     /// Accepted after the drain had begun: one request is still served.
     accepted_in_drain: bool,
-    /// Since when the next request is waited for, once it is.
+    /// When the wait for the next request began, once it has.
     waiting_since: Instant,
     /// A drain has begun, and [`DRAIN_GRACE`] runs.
     last_chance: bool,
@@ -139,7 +139,7 @@ enum ClientInput {
     Http2,
     /// Bytes that are not a valid request, and the status to reply with.
     Rejected(StatusCode, ConnectionError),
-    /// The client closed the connection, or nothing more is to be expected on it.
+    /// The client closed the connection, or nothing more can be expected on it.
     Nothing,
     Aborted,
 }

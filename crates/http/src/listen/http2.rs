@@ -36,8 +36,9 @@ use crate::wire::{Body, Request, Timer, delegate_write, is_padded};
 
 /// How much of one request's body a client may send before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// The same for all request bodies of a connection, which is their sum up to this. So bodies that
-/// an upstream does not read can't block others: many a client is itself a proxy for many clients.
+/// The most that a client may send ahead for all request bodies of a connection, which is their sum
+/// up to this. So bodies that an upstream does not read can't block others: many a client is itself
+/// a proxy for many clients.
 const CONNECTION_WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
 /// How much of a reply is buffered for a slow client, plus the piece that exceeds it.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;

@@ -57,7 +57,7 @@ pub use tls::{ServedCertificate, Tls};
 pub struct Settings {
     /// Its path in the configuration, used in error messages: `listeners[0]`.
     pub setting: String,
-    /// What routes call it.
+    /// The name by which routes refer to it.
     pub name: Option<String>,
     /// The address to listen on.
     pub address: SocketAddr,

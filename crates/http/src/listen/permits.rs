@@ -104,7 +104,7 @@ impl Permits {
         count
     }
 
-    /// The idle connections that were not told to close yet, and since when each has been idle.
+    /// The idle connections that were not told to close yet, and when each became idle.
     fn idle(&self) -> Vec<(u64, Arc<ConnectionState>)> {
         let lists: Vec<_> = self.lists().iter().filter_map(Weak::upgrade).collect();
         let mut idle = Vec::new();

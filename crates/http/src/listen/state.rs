@@ -90,7 +90,7 @@ impl ConnectionState {
         self.idle_since_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// Since when it is idle. `None` if it is busy or was told to close.
+    /// When it became idle. `None` if it is busy or was told to close.
     pub(super) fn idle_since_ms(&self) -> Option<u64> {
         let since = self.idle_since_ms.load(Ordering::Relaxed);
         (since != 0 && !self.is_draining() && !self.is_aborted()).then_some(since)

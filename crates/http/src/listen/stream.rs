@@ -36,7 +36,7 @@ pub(super) struct ClientStream<S> {
     writes: u64,
     /// The timer was armed by a flush.
     armed_by_flush: bool,
-    /// Keeps the connection counted as open while the stream lives, also after an upgrade.
+    /// Keeps the connection counted as open while the stream lives, even after an upgrade.
     _permit: Option<Arc<Permit>>,
     /// The client has closed its side.
     read_closed: bool,

@@ -16,8 +16,8 @@ struct Inner {
     per_worker: AtomicUsize,
 }
 
-/// The count of open connections, on a cache line of its own, since requests read the fields beside
-/// it.
+/// The count of open connections, on a cache line of its own, since requests read the fields next
+/// to it.
 #[derive(Debug)]
 #[repr(align(128))]
 struct OpenCount(AtomicUsize);

@@ -71,7 +71,7 @@ impl Host {
         self.ejected_until_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether its ejection is over and the caller shall probe it. A probe that never reports its
+    /// Whether its ejection is over and the caller should probe it. A probe that never reports its
     /// result is repeated after the same interval.
     pub(super) fn may_probe(&self, upstream: &Inner) -> bool {
         let until = self.ejected_until_ms.load(Ordering::Relaxed);

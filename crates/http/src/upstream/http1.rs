@@ -37,7 +37,7 @@ use crate::wire::{
 /// Maximum size of a reply's head, in bytes.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
 /// A connection that was idle for less than this is assumed to be open, without a check. Under load
-/// that is every connection, and no server's keep-alive is so short.
+/// that is every connection, and no server's keep-alive is that short.
 pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
 
 /// An HTTP/1.1 connection. Boxed once when it is opened, so that passing it on moves a pointer.
@@ -117,7 +117,7 @@ impl Http1Connection {
     }
 
     /// Whether nothing has arrived on a connection on which nothing is expected. The runtime knows,
-    /// so this is no system call.
+    /// so this is not a system call.
     pub(super) fn is_quiet(&mut self) -> bool {
         self.reader.input.is_empty()
             && matches!(

@@ -110,7 +110,7 @@ pub struct EndpointStatus {
     pub ejected: bool,
 }
 
-/// Where a request was sent, and how long that took: for whoever wants to know.
+/// Where a request was sent, and how long that took: for callers that ask for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendRecord {
     /// The address that it was sent to last. `None` if it was sent nowhere.
@@ -146,8 +146,8 @@ impl Upstream {
     /// Checks the settings. Connects to nothing yet.
     ///
     /// # Errors
-    /// Endpoints that are none (setting `endpoints[0]`); certificates and keys that
-    /// can't be used (`tls.key`).
+    /// Endpoints that are not URLs (setting `endpoints[0]`); certificates and keys that can't be
+    /// used (`tls.key`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<SettingError>> {
         Self::build_within(settings, metrics, &Budget::unlimited())
     }

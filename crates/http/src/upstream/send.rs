@@ -37,7 +37,7 @@ const HOST_TRIES_MAX: usize = 3;
 enum Attempt {
     /// The reply's head, and the connection that its body comes on.
     Reply(Box<Http1Connection>, ReplyHead),
-    /// The same over HTTP/2.
+    /// The reply's head and its stream, over HTTP/2.
     Shared(Box<(StreamPermit, http::Response<Incoming>, Option<Arc<UploadProgress>>)>),
     /// Nothing was sent, and the body is still there.
     Unsent(Cause),

@@ -40,7 +40,7 @@ pub struct Settings {
     pub logs_failures: bool,
 }
 
-/// Which requests are tried again. A request of which nothing was sent was certainly not watched
+/// Which requests are tried again. A request of which nothing was sent was certainly not carried
 /// out. An idempotent one may be carried out twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {

@@ -158,7 +158,7 @@ impl Body {
         self.with(|content| content.idle_timeout(idle))
     }
 
-    /// Fails with [`BodyError::Slow`] when its reader has waited so long that the peer is below
+    /// Fails with [`BodyError::Slow`] when its reader has waited for so long that the peer is below
     /// `rate`. [`idle_timeout`](Self::idle_timeout) bounds how much credit a fast start earns.
     #[must_use]
     #[inline]

@@ -73,7 +73,7 @@ impl Charge {
         Self(0)
     }
 
-    /// A charge of so many bytes.
+    /// A charge of this many bytes.
     #[must_use]
     pub fn of(bytes: usize) -> Self {
         hold(bytes);

@@ -45,10 +45,10 @@ pub(super) struct Content {
     on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
 }
 
-/// Is shown a body's content, piece by piece.
+/// A function that is shown a body's content, piece by piece.
 pub type Observer = Box<dyn FnMut(&[u8]) + Send>;
 
-/// What is done beside the reader with what it reads.
+/// What is done with what the reader reads, besides reading it.
 struct Watch {
     /// Called with each piece, in order.
     see: Observer,

@@ -113,7 +113,7 @@ impl Fields {
         LineIndex(block)
     }
 
-    /// Stores a text beside the fields, such as a target or a reason phrase.
+    /// Stores a text next to the fields, such as a target or a reason phrase.
     pub(crate) fn keep(&mut self, text: &[u8]) -> Span {
         let block = self.block_mut();
         let start = block.text.len();

@@ -24,7 +24,7 @@ pub struct Request {
     pub upgrade: bool,
     /// Sends interim replies (103) to the client, if its version has them.
     pub interim: Option<Arc<dyn InterimSender>>,
-    /// What is done with their fields before.
+    /// Changes the fields of interim replies before they are sent.
     pub interim_filter: Option<Arc<dyn InterimFilter>>,
     target: Span,
     authority: Option<Span>,

@@ -59,8 +59,8 @@ impl Pace {
         }
     }
 
-    /// Starts a wait for the peer, which has transferred `bytes` so far. Returns until when it may
-    /// last.
+    /// Starts a wait for the peer, which has transferred `bytes` so far. Returns the time until
+    /// which it may last.
     pub(crate) fn start_wait(&mut self, now: Instant, bytes: u64) -> Instant {
         self.end_wait(now);
         let earned = self.rate.time_of(bytes.saturating_sub(self.bytes));

@@ -12,8 +12,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::content::Content;
 
-/// Bodies that are read on at the same time in this process, at most. Others are dropped with their
-/// reader.
+/// Maximum number of bodies that this process reads on at the same time. Others are dropped with
+/// their reader.
 const READ_ON_MAX: usize = 4_096;
 /// How often a body that is read on asks whether it still may be.
 const ASK_EVERY: Duration = Duration::from_millis(100);

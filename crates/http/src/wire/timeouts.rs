@@ -39,7 +39,7 @@ impl ReadTimeouts {
         Poll::Ready(if slow { BodyError::Slow } else { BodyError::Idle })
     }
 
-    /// Starts a wait and returns until when it may last, if it has a limit.
+    /// Starts a wait and returns when it must end, if it has a limit.
     fn begin(&mut self, bytes: u64) -> Option<Instant> {
         if self.idle.is_none() && self.rate.is_none() {
             return self.deadline;

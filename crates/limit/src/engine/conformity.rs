@@ -247,7 +247,7 @@ proptest! {
                 } else {
                     (last.at - first.at) / period + 2
                 };
-                // A debt that is not carried over may be made anew in each window.
+                // A debt that is not carried over may be made again in each window.
                 let most = windows * quota + debt * if cut { windows } else { 1 };
                 prop_assert!(units <= most, "{units} in {windows} windows of {quota}");
             }

@@ -31,7 +31,7 @@ const LAST_LINE_BEGINS: &str = "return { take = take, give_back = give_back";
 /// The functions of a program.
 const FUNCTIONS: [&str; 3] = ["take", "give_back", "charge"];
 
-/// Values of a reply that one call of `pack` packs, at most.
+/// Maximum number of values of a reply that one call of `pack` packs.
 const VALUES_PER_PACK_MAX: usize = 18;
 
 /// What a script does with its cells.
@@ -41,7 +41,7 @@ pub(super) enum Verb {
     Take,
     /// Answers whether a take would succeed; writes nothing.
     Look,
-    /// Gives each cell back independently of the others; also when Redis is out of memory.
+    /// Gives each cell back independently of the others, even when Redis is out of memory.
     GiveBack,
     /// Charges each cell independently of the others, into debt if need be.
     Charge,

@@ -315,8 +315,8 @@ impl Embedded {
         Ok(())
     }
 
-    /// Keeps what refused for as long as it was told to: the lifetime may have been set under a
-    /// larger quota, with which all would be back earlier.
+    /// Keeps the counters that refused until the reported time: their lifetime may have been set
+    /// under a larger quota, with which all would be back earlier.
     fn extend(&self, shard: &mut Shard, cells: &Cells, decisions: &[(u128, Decision)]) {
         for (cell, (id, decision)) in cells.iter().zip(decisions) {
             let told = !decision.fits && decision.retry > 0.0;
@@ -410,7 +410,7 @@ impl Embedded {
     }
 
     /// Drops expired counters: a part of those of some shards, so that all have been checked after
-    /// `SHARDS / SHARDS_PER_SWEEP * PARTS` calls. So memory comes back after a flood, also when no
+    /// `SHARDS / SHARDS_PER_SWEEP * PARTS` calls. So memory comes back after a flood, even when no
     /// requests come.
     pub fn sweep(&self) {
         if self.keys.load(Ordering::Relaxed) == 0 {
@@ -506,7 +506,7 @@ impl Embedded {
     }
 
     /// Puts a restored counter in its place. It may replace an older state of itself, and is kept
-    /// also where there are more keys than there may be.
+    /// even where there are more keys than there may be.
     pub(super) fn put(&self, shard: usize, id: u128, entry: Entry) {
         let Some(mut shard) = self.shard_at(shard) else { return };
         let after = entry.counter.weight();

@@ -299,8 +299,8 @@ fn load(lua: &Lua, program: &'static Program) -> mlua::Result<Code> {
     })
 }
 
-/// Logs that an operator's script failed. That is no bug in Weir, and may happen at each request,
-/// so the lines are rate limited.
+/// Logs that an operator's script failed. That is not a bug in Weir, and may happen at each
+/// request, so the lines are rate limited.
 fn sandbox_failed(name: &str, why: &str) -> EngineError {
     if let Some(held_back) = FAILURE_LOG.due() {
         tracing::error!(

@@ -188,7 +188,7 @@ impl Cause {
             Self::NoReplicas => "it has too few replicas for its min-replicas-to-write",
             Self::Busy => "a script or module blocks it: SCRIPT KILL ends a script that only reads",
             Self::NoPermission => "check store.redis' user and password, and the user's ACL",
-            Self::Misconfigured => "it refuses writes since it can't save: see its own log",
+            Self::Misconfigured => "it refuses writes because it can't save: see its own log",
             Self::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
             Self::Overload => "it answers too slowly for the calls that it gets: add shards",
             Self::Script | Self::Full => "see the lines before this one",

@@ -91,7 +91,7 @@ impl Scripts {
             let tried = try_out(file).map_err(|(found, expected)| wrong(file, found, expected));
             let kept = tried.and_then(|()| {
                 let expected =
-                    "at most 256 different texts of scripts in a process' life: restart it";
+                    "at most 256 different script texts in the lifetime of a process: restart it";
                 intern(&file.name, &file.text)
                     .ok_or_else(|| wrong(file, "one text too many".into(), expected))
             });

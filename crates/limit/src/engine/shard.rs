@@ -22,8 +22,8 @@ const SEGMENT_COUNTERS: usize = 208;
 /// When the average segment has fewer, the last one is merged. Far enough below for counters that
 /// come and go to cause neither.
 const SEGMENT_COUNTERS_MIN: usize = SEGMENT_COUNTERS / 2;
-/// Removed counters that a shard remembers during a hand-over, at most. Others stay in the new
-/// process until they expire.
+/// Maximum number of removed counters that a shard remembers during a hand-over. Others stay in the
+/// new process until they expire.
 const REMOVED_MAX: usize = 65_536;
 /// The lowest bit of a hash that selects the segment. Lower ones select a place in its table.
 const SEGMENT_SHIFT: u32 = 16;
@@ -298,7 +298,7 @@ impl Shard {
         self.journal = journal;
     }
 
-    /// Returns where an operation on a counter is to be noted.
+    /// Returns where to note an operation on a counter.
     pub(super) fn journal(&self) -> Option<&Journal> {
         self.journal.as_ref()
     }

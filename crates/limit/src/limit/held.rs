@@ -70,7 +70,7 @@ impl HeldUnits {
     }
 }
 
-/// The time in so long, as whole seconds since the first call.
+/// The time after this long, as whole seconds since the first call.
 fn seconds(ahead: Duration) -> u64 {
     static BEGIN: OnceLock<Instant> = OnceLock::new();
     let now = monotonic();
@@ -82,7 +82,7 @@ fn seconds(ahead: Duration) -> u64 {
 #[derive(Debug)]
 pub(super) struct Hold {
     shared: Arc<Shared>,
-    /// Each counter, until when, and how many.
+    /// The units that each counter holds, and until when.
     units: SmallVec<[(Key, u64, u64); 2]>,
 }
 

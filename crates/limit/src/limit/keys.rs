@@ -58,7 +58,7 @@ impl Digests {
         self.0.is_some()
     }
 
-    /// Those of a key and its tag.
+    /// The digests of a key and its tag.
     pub(super) fn of_key(&self, key: &str, tag: Option<&str>) -> KeyDigest {
         let key = self.of(&[key.as_bytes()]);
         KeyDigest { tag: tag.map_or(key, |tag| self.of(&[tag.as_bytes()])), key }
@@ -80,9 +80,9 @@ impl Digests {
     }
 }
 
-/// Names the counters of a key by digests, without telling the key. As text it is what stands in a
-/// counter's name on Redis: the key's digest in hexadecimal, after that of the tag and a colon if a
-/// tag was given that is not the key.
+/// Names the counters of a key by digests, without revealing the key. As text it is the part of a
+/// counter's name on Redis that depends on the key: the key's digest in hexadecimal, after that of
+/// the tag and a colon if a tag was given that is not the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyDigest {
     pub(super) tag: u128,

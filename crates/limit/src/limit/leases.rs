@@ -30,8 +30,8 @@ const RENEWALS: u32 = 3;
 /// Maximum number of renewals that one worker has in flight to one shard.
 const RENEWING_MAX: usize = 1_024;
 
-/// Takes with an unknown outcome whose permits one worker gives back, at most. Those of further
-/// ones end by themselves.
+/// Maximum number of takes with an unknown outcome whose permits one worker gives back. Those of
+/// further ones end by themselves.
 const UNKNOWN_MAX: usize = 4_096;
 /// Time between two attempts to give them back.
 const UNKNOWN_EVERY: Duration = Duration::from_millis(100);
@@ -190,7 +190,7 @@ pub(super) fn give_back_unknown(shared: &Arc<Shared>, worker: &Arc<Worker>, cell
     }
 }
 
-/// Marks the task that gives permits back as ended when dropped, also when the runtime drops it.
+/// Marks the task that gives permits back as ended when dropped, even if the runtime drops it.
 struct UnknownTask(Option<Arc<Worker>>);
 
 impl Drop for UnknownTask {

@@ -18,13 +18,13 @@ use crate::clock::monotonic;
 use crate::engine::{Cell, Cells, ChargeReply, EngineError, Execution, Key};
 use crate::plan::{Algorithm, Debt, Rate};
 
-/// Counters remembered, at most. The units of others are not charged later.
+/// Maximum number of counters remembered. The units of others are not charged later.
 const COUNTERS_MAX: usize = 65_536;
 /// What was charged is remembered for at most this long: the longest period.
 const HANDED_MS_MAX: u64 = 400 * 86_400_000;
-/// Minimum time between two attempts to charge what is owed ...
+/// Minimum time between two attempts to charge what is owed.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(250);
-/// ... and counters charged in one attempt, at most.
+/// Maximum number of counters charged in one attempt.
 const ATTEMPT_MAX: usize = 1_024;
 /// Counters after which an attempt lets other tasks run.
 const YIELD_EVERY: usize = 16;
@@ -56,7 +56,7 @@ struct OwedUnits {
     /// The limit's allowance: no more than this is owed.
     most: u64,
     rate: Rate,
-    /// Until when units that came back in the meantime are accounted for.
+    /// The time up to which units that came back in the meantime are accounted for.
     at: Instant,
 }
 
@@ -101,7 +101,7 @@ impl State {
         if units == 0 || self.handed.len() >= COUNTERS_MAX {
             return;
         }
-        // In so long a bucket of this capacity is full again, and a window is over.
+        // By then a bucket of this capacity is full again, and a window is over.
         let Rate { amount, per_ms } = owed.rate;
         let full_ms = owed.most.saturating_mul(per_ms).div_ceil(amount.max(1)).max(per_ms);
         let until = now + Duration::from_millis(full_ms.min(HANDED_MS_MAX));

@@ -1,8 +1,8 @@
 //! Takes a plan's limits, and settles them when the request ends.
 //!
-//! Turns a [`Plan`] into engine calls (keys, tags, order) and their replies into an
-//! [`PlanOutcome`]. A store failure becomes what the configuration says. Knows nothing of HTTP,
-//! Wasm or Redis' protocol.
+//! Turns a [`Plan`] into engine calls (keys, tags, order) and their replies into a [`PlanOutcome`].
+//! A store failure becomes what the configuration says. Knows nothing of HTTP, Wasm or Redis'
+//! protocol.
 //!
 //! In the order in which a plan passes through them:
 //!
@@ -49,7 +49,7 @@ pub use look::{Counter, CounterName};
 pub use prepared::{Identities, Identity};
 pub use weir_algorithms::{Shape, Share};
 
-/// What the limiter needs beside its engine.
+/// What the limiter needs besides its engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Time limit for one whole decision.
@@ -278,7 +278,7 @@ impl Limiter {
         self.find_by_digest(scope, limit, self.digest(key, tag.as_deref())).await
     }
 
-    /// The same of a key that is known by its digest.
+    /// Like [`find`](Self::find), for a key that is known by its digest.
     ///
     /// # Errors
     /// The store does not answer.
@@ -291,8 +291,8 @@ impl Limiter {
         look::find(&self.shared, scope, limit, digest).await
     }
 
-    /// The digest by which a key's counters are found. In memory and without a `key_secret`, it is
-    /// another one in each process.
+    /// The digest by which a key's counters are found. In memory and without a `key_secret`, it
+    /// differs in each process.
     #[must_use]
     pub fn digest(&self, key: &str, tag: Option<&str>) -> KeyDigest {
         self.shared.digests.of_key(key, tag)
@@ -449,7 +449,7 @@ pub struct SettledUnits {
 
 impl Grant {
     /// Settles a grant of which nothing came: its request was never sent. What only a policy could
-    /// give back is given back, too, as the policy can't know of it.
+    /// give back is given back, too, as the policy can't know about it.
     fn cancel(self) {
         let limits = self.plan.limits().iter();
         let reserved = limits.filter(|limit| {

@@ -18,14 +18,15 @@ use foldhash::fast::RandomState;
 use super::prepared::Identities;
 use crate::plan::{Enforcement, Limit, PlanOutcome, Refund};
 
-/// Refusals remembered on one worker, at most. When there are more, all are forgotten.
+/// Maximum number of refusals remembered on one worker. When there are more, all are forgotten.
 const REFUSALS_MAX: usize = 4_096;
 /// A refusal is remembered at most this long.
 pub(super) const HELD_MAX: Duration = Duration::from_secs(1);
-/// The last part of that time, one in so many, in which one request asks again.
+/// One request asks again in the last part of that time: one in this many.
 const RENEWED_IN: u32 = 10;
 
-/// Limits known to give units back, at most. When there are more, no refusal is remembered.
+/// Maximum number of limits known to give units back. When there are more, no refusal is
+/// remembered.
 const GIVEN_BACK_MAX: usize = 4_096;
 
 /// The limits, by their digests, whose units some plan gives back: one with a refund, or one with
@@ -49,7 +50,7 @@ impl RefundableLimits {
     }
 }
 
-/// One worker's remembered refusals. By the first counter of a plan: its limit, key and tag.
+/// One worker's remembered refusals, by the first counter of a plan: its limit, key and tag.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     by_counter: HashMap<(u128, [u128; 2]), Refusal, RandomState>,

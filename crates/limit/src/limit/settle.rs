@@ -426,7 +426,7 @@ impl Drop for Drainer {
     }
 }
 
-/// A call in flight. Counted as failed unless it succeeds, also when its task is dropped with the
+/// A call in flight. Counted as failed unless it succeeds, even if its task is dropped with the
 /// runtime.
 struct PendingCall {
     failed: Option<Counter>,

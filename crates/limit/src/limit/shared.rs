@@ -22,7 +22,8 @@ use crate::engine::{
 use crate::plan::{Algorithm, Limit};
 use crate::telemetry::{Counter, Metrics, names};
 
-/// Counters that are held while shards are away, at most. When there are more, new ones are denied.
+/// Maximum number of counters that are held while shards are away. When there are more, new ones
+/// are denied.
 const STANDBY_KEYS_MAX: usize = 1_000_000;
 
 /// Stands for a script that does not exist. It fails, and a script's error is a store error, so the
@@ -267,7 +268,7 @@ impl Shared {
     }
 }
 
-/// Counts a drain for as long as it runs, also if its future is dropped.
+/// Counts a drain for as long as it runs, even if its future is dropped.
 struct DrainGuard<'a>(&'a AtomicUsize);
 
 impl<'a> DrainGuard<'a> {

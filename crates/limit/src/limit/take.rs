@@ -2,8 +2,8 @@
 //!
 //! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On
 //! Redis the round is [`DetachOnDrop`], so that a call which was sent is always followed up. A
-//! request may be dropped in mid-take, when its client disconnects. The round then runs to
-//! completion in a task, and the unclaimed grant is cancelled, because nothing reached the
+//! request may be dropped in the middle of a take, when its client disconnects. The round then runs
+//! to completion in a task, and the unclaimed grant is cancelled, because nothing reached the
 //! upstream.
 
 use std::pin::Pin;

@@ -24,14 +24,14 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 12.0;
 /// Room for the labels of the horizontal axis, which a narrow page shows larger.
 const BOTTOM: f64 = 32.0;
-/// Labels of an axis, about.
+/// Approximate number of labels of an axis.
 const TICKS: usize = 5;
-/// Labels of a logarithmic axis, at most.
+/// Maximum number of labels of a logarithmic axis.
 const LOG_TICKS: usize = 10;
 /// Distance of a mark's text to its line, and height of a line of such text.
 const MARK_GAP: f64 = 5.0;
 const MARK_ROW: f64 = 15.0;
-/// Series that have a class of their own. Others begin again with the first.
+/// Number of series that have a class of their own. Others begin again with the first.
 const CLASSES: usize = 6;
 /// Height of a bar with its distance to the next.
 const ROW: f64 = 22.0;
@@ -42,7 +42,7 @@ const VALUES: f64 = 70.0;
 /// Size of a [`spark`].
 const SPARK_WIDTH: f64 = 120.0;
 const SPARK_HEIGHT: f64 = 20.0;
-/// Characters of a bar's name, at most.
+/// Maximum length of a bar's name, in characters.
 const NAME_CHARS_MAX: usize = 36;
 
 /// Values over another number.
@@ -50,9 +50,9 @@ const NAME_CHARS_MAX: usize = 36;
 pub struct Chart {
     /// What it shows, for a screen reader.
     pub title: String,
-    /// What stands in it, in a sentence, for a screen reader.
+    /// What it shows, in a sentence, for a screen reader.
     pub description: String,
-    /// How the series lie to each other.
+    /// How the series are arranged.
     pub layout: Layout,
     /// What the horizontal axis counts.
     pub x: Unit,
@@ -66,7 +66,7 @@ pub struct Chart {
     pub series: Vec<Series>,
 }
 
-/// How series lie to each other.
+/// How series are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Each is a line of its own.
@@ -98,7 +98,7 @@ pub struct Mark {
 pub struct Series {
     /// The name in the legend.
     pub name: String,
-    /// Points in the order of their first number. A value that is no number leaves a gap.
+    /// Points in the order of their first number. A value that is not a number leaves a gap.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -109,7 +109,7 @@ pub struct Bars {
     pub title: String,
     /// What the values count.
     pub unit: Unit,
-    /// A name and its value, from above to below.
+    /// Names and their values, from top to bottom.
     pub rows: Vec<(String, f64)>,
 }
 

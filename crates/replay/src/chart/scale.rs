@@ -17,7 +17,7 @@ pub enum Unit {
     Share,
 }
 
-/// Values of an axis to places in a chart.
+/// Maps values of an axis to places in a chart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     from: (f64, f64),
@@ -30,12 +30,12 @@ impl Scale {
         Self { from, to, is_logarithmic: false }
     }
 
-    /// One on which equal distances are equal factors. Both ends are above 0.
+    /// A scale on which equal distances are equal factors. Both ends are above 0.
     pub(super) fn logarithmic(from: (f64, f64), to: (f64, f64)) -> Self {
         Self { from: (from.0.ln(), from.1.ln()), to, is_logarithmic: true }
     }
 
-    /// The place of `value`. All values of an axis without a length lie at its begin.
+    /// The place of `value`. All values of an axis without a length are at its beginning.
     pub(super) fn of(&self, value: f64) -> f64 {
         let length = self.from.1 - self.from.0;
         if !length.is_finite() || length <= 0.0 {
@@ -173,21 +173,15 @@ fn trimmed(value: f64) -> String {
     }
 }
 
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
 fn instant(seconds: f64, span: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "a cast saturates")]
     let at = jiff::Timestamp::from_second(seconds as i64).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-    let at = at.to_zoned(jiff::tz::TimeZone::UTC);
-    if span >= 2.0 * DAY {
-        let month = usize::try_from(at.month() - 1).ok().and_then(|month| MONTHS.get(month));
-        format!("{} {}", at.day(), month.unwrap_or(&""))
-    } else if span >= 600.0 {
-        format!("{:02}:{:02}", at.hour(), at.minute())
-    } else {
-        format!("{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second())
-    }
+    let form = match span {
+        days if days >= 2.0 * DAY => "%-d %b",
+        minutes if minutes >= 600.0 => "%H:%M",
+        _ => "%H:%M:%S",
+    };
+    at.strftime(form).to_string()
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What a configuration changes for the requests of a log, beside another one.
+//! What a configuration changes for the requests of a log, compared with another one.
 
 use std::collections::HashMap;
 
 use super::record::Record;
 use super::tally::{DecidedRequest, Refusal};
 
-/// Changes that are shown, at most.
+/// Maximum number of changes that are shown.
 const SHOWN_MAX: usize = 20;
 
 /// Requests by what each of two configurations does with them.
@@ -59,7 +59,7 @@ impl Difference {
         }
     }
 
-    /// The clients that would be stopped most, with their numbers, at most so many.
+    /// The clients that would be stopped most, with their numbers, at most this many.
     #[must_use]
     pub fn top_clients(&self, most: usize) -> Vec<(u32, u64, u64)> {
         let mut all: Vec<(u32, u64, u64)> = self

@@ -1,4 +1,4 @@
-//! The formats of logs: their names, how they are told apart, and the reader of each.
+//! The formats of logs: their names, how they are recognised, and the reader of each.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ pub const FORMATS: [(&str, Format); 7] = [
 /// How lines are read.
 #[derive(Clone, Debug)]
 pub enum Reading {
-    /// Each file as its first line that is known looks.
+    /// Each file in the format of its first line that is recognised.
     Detected,
     /// All as this format.
     As(Format),
@@ -52,7 +52,7 @@ pub enum Reading {
     Pattern(LinePattern),
 }
 
-/// A pattern in the way of nginx's `log_format`, checked.
+/// A pattern like those of nginx's `log_format`, checked.
 #[derive(Clone, Debug)]
 pub struct LinePattern(std::sync::Arc<Pattern>);
 
@@ -105,7 +105,8 @@ pub(super) struct Reader {
     found: Option<Format>,
     /// The pattern of common and combined.
     pattern: Option<Pattern>,
-    /// Weir leaves out the query where there is none: a line had one, so the log shows them.
+    /// Whether a line had a query. Weir leaves the query out where there is none, so this log shows
+    /// them.
     shows_queries: bool,
 }
 
@@ -145,7 +146,7 @@ impl Reader {
     }
 
     /// # Errors
-    /// Why it is no request of this log.
+    /// Why it is not a request of this log.
     pub(super) fn read<'l>(&mut self, text: &'l str) -> Result<Line<'l>, Cow<'static, str>> {
         if let Reading::Pattern(LinePattern(pattern)) = &self.reading {
             return pattern.read(text);

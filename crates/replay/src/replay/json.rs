@@ -199,7 +199,7 @@ fn caddy<'l>(mut object: Object) -> Read<'l> {
             let Value::Array(values) = values else { continue };
             for value in values {
                 let Value::String(value) = value else { continue };
-                // Caddy leaves these out unless it is told to show them.
+                // Caddy leaves these out unless it is configured to show them.
                 let value = if value == "REDACTED" { String::new() } else { value };
                 line.add_header(Cow::Owned(name.to_ascii_lowercase()), Cow::Owned(value));
             }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-/// The most header fields that are taken from a line.
+/// Maximum number of header fields that are taken from a line.
 pub(super) const HEADERS_MAX: usize = 64;
 
 /// A request of a log. What the line does not say is `None`, or false.
@@ -18,7 +18,7 @@ pub(super) struct Line<'l> {
     pub(super) method: Option<Cow<'l, str>>,
     /// Path and query, or an absolute URI.
     pub(super) target: Option<Cow<'l, str>>,
-    /// A query that the log keeps apart from the path.
+    /// A query that the log keeps separate from the path.
     pub(super) query: Option<Cow<'l, str>>,
     /// The log leaves queries out.
     pub(super) no_queries: bool,

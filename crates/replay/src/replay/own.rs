@@ -86,7 +86,7 @@ impl<'l> LineFields<'l> {
     }
 
     /// A header field of the request, one without a value if it was not sent. It is left out if one
-    /// of its values is not what the client sent: cut, or of bytes that are no text; or if there
+    /// of its values is not what the client sent: cut, or of bytes that are not text; or if there
     /// may have been more.
     fn tell_header(&mut self, name: &str, values: impl AsRef<[Cow<'l, str>]>) {
         let Some(name) = name.strip_prefix(HEADER) else { return };
@@ -156,7 +156,7 @@ pub(super) fn read(text: &str) -> Result<Line<'_>, Cow<'static, str>> {
     Ok(told.line())
 }
 
-/// What JSON puts into quotes, lists and objects; and what follows it.
+/// Reads what JSON puts into quotes, lists and objects; also returns what follows it.
 fn quoted(text: &str) -> Option<(Value, &str)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let value = values.next()?.ok()?;

@@ -12,7 +12,7 @@ use crate::chart::{AxisScale, Bars, Chart, Layout, Mark, Series, Unit, escaped};
 use crate::plan::algorithm_text;
 
 const STYLE: &str = include_str!("page.css");
-/// Bars of a chart, at most.
+/// Maximum number of bars of a chart.
 const BARS_MAX: usize = 12;
 /// The factor between the largest and the smallest quota of a curve up to which its axis is linear.
 /// On a longer one, what small quotas do would be a line at its left end.
@@ -98,7 +98,7 @@ impl ReplayReport {
             unit: Unit::Count,
             rows: rows.collect(),
         };
-        section(out, "By client", "The clients that are stopped most.", &bars.svg());
+        section(out, "By client", "The clients that are stopped most often.", &bars.svg());
         let rows = clients.iter().map(|(number, requests, stopped, first_us)| {
             vec![
                 cut(self.client(*number)),
@@ -160,8 +160,8 @@ impl ReplayReport {
         let Some((against, difference)) = &self.against else { return };
         let other = self.against_config.as_deref().unwrap_or_default();
         let text = format!(
-            "{other}: {}. With {} instead, {} requests would be stopped and {} would pass that \
-             did not; {} concerned.",
+            "{other}: {}. With {} instead, {} requests would be stopped and {} would pass that did \
+             not; {} affected.",
             counts(&against.counts),
             self.config,
             difference.newly_stopped,
@@ -215,9 +215,9 @@ fn curve(limit: &LimitTally, quotas: Option<&Quotas>, share: f64) -> String {
     };
     let is_wide = last.quota as f64 > first.quota as f64 * LINEAR_FACTOR_MAX;
     let marks: Vec<(&str, u64)> = match (limit.algorithm.amount(), suggestion.quota) {
-        (Some(now), Some(other)) if now == other => vec![("present and suggested quota", now)],
+        (Some(now), Some(other)) if now == other => vec![("current and suggested quota", now)],
         (now, other) => {
-            let now = now.map(|now| ("present quota", now));
+            let now = now.map(|now| ("current quota", now));
             now.into_iter().chain(other.map(|other| ("suggested quota", other))).collect()
         }
     };

@@ -1,5 +1,5 @@
-//! Lines of text that a pattern describes, in the way of nginx's `log_format`: text, and variables
-//! that reach to the next piece of text.
+//! Lines of text that a pattern describes, as in nginx's `log_format`: text, and variables that
+//! reach to the next piece of text.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ struct Part {
     variable: Variable,
     /// What ends it; empty at the end of the line.
     until: memmem::Finder<'static>,
-    /// It stands between quotes, inside which a quote is escaped.
+    /// It is between quotes, inside which a quote is escaped.
     quoted: bool,
 }
 
@@ -47,7 +47,7 @@ impl Pattern {
         let mut parts = Vec::new();
         let mut before = start.clone();
         let mut pieces = pieces.peekable();
-        // Where the next `$` stands, in characters from 1.
+        // The position of the next `$`, in characters from 1.
         let mut place = start.chars().count() + 1;
         while let Some(piece) = pieces.next() {
             let at = |wrong: String| format!("at character {place}: {wrong}");

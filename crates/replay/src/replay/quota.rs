@@ -6,7 +6,7 @@ use crate::plan::{
 };
 
 /// The same algorithm with this quota, and with its burst in the same proportion, rounded up.
-/// `None` of scripts, of what refuses everything, and where it would be out of range.
+/// `None` for scripts, for what refuses everything, and where it would be out of range.
 #[must_use]
 pub fn with_quota(algorithm: &Algorithm, quota: u64) -> Option<Algorithm> {
     let now = algorithm.amount().filter(|amount| *amount > 0)?;

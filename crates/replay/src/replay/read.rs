@@ -19,20 +19,20 @@ use flate2::bufread::MultiGzDecoder;
 use super::format::{Reader, Reading};
 use super::record::{Client, Clients, Record, SkipCause};
 
-/// Lines of a file that are held to sort them, at most.
+/// Maximum number of lines of a file that are held for sorting.
 pub const WINDOW: usize = 65_536;
-/// Bytes of all lines that are held to sort them, at most, approximately. Each file has an equal
-/// share, and in any case one line.
+/// Approximate maximum size of all lines that are held for sorting, in bytes. Each file has an
+/// equal share, and at least one line.
 pub const WINDOWS_BYTES_MAX: usize = 256 << 20;
-/// Files that are read at once, at most.
+/// Maximum number of files that are read at once.
 pub const FILES_MAX: usize = 64;
-/// Bytes of a line, at most.
+/// Maximum size of a line, in bytes.
 const LINE_BYTES_MAX: usize = 1 << 16;
-/// Broken lines that are shown, at most.
+/// Maximum number of broken lines that are shown.
 const SHOWN_MAX: usize = 20;
-/// Requests that are handed on at once.
+/// The number of requests that are handed on at once.
 const BATCH: usize = 4_096;
-/// Their bytes, approximately: a batch with more is handed on as it is.
+/// Their approximate size, in bytes: a batch with more is handed on as it is.
 const BATCH_BYTES: usize = 4 << 20;
 const BUFFER_BYTES: usize = 1 << 18;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -47,7 +47,7 @@ pub struct LogError {
     pub cause: io::Error,
 }
 
-/// A line that is no request.
+/// A line that is not a request.
 #[derive(Clone, Debug)]
 pub struct BrokenLine {
     /// The file.
@@ -82,7 +82,7 @@ pub struct Summary {
     pub skipped: u64,
     /// Requests that Weir had rejected before a route was found. They are not replayed.
     pub rejected: u64,
-    /// Lines that are no request.
+    /// Lines that are not requests.
     pub broken: u64,
     /// The first of them.
     pub broken_shown: Vec<BrokenLine>,
@@ -107,7 +107,7 @@ pub struct Batch {
     pub clients: Vec<Client>,
 }
 
-/// Bytes that were read so far, for who watches.
+/// Bytes that were read so far, for whoever watches.
 pub type Progress = Arc<AtomicU64>;
 
 struct ProgressReader<R> {
@@ -153,9 +153,10 @@ pub struct Logs {
     sources: Vec<Source>,
     clients: Clients,
     summary: Summary,
-    /// Bytes of one file's window, at most.
+    /// Maximum size of one file's window, in bytes.
     window_bytes_max: usize,
-    /// Their bytes as they are stored; none where it is not known, as of standard input.
+    /// Their size as they are stored, in bytes; `None` where it is not known, as for standard
+    /// input.
     pub bytes: Option<u64>,
 }
 
@@ -530,7 +531,7 @@ mod tests {
     fn a_compressed_file_that_is_damaged_is_read_up_to_that() {
         let (lines, whole) = packed();
         let (targets, _) = read(&whole);
-        // A part that is no gzip after one that is: a file that was copied over another.
+        // A part that is not gzip after one that is: a file that was copied over another.
         let (found, summary) = read(&[&whole[..], b"nothing of the kind"].concat());
         assert_eq!(found, targets);
         let [damaged] = &summary.damaged[..] else { panic!("{:?}", summary.damaged) };

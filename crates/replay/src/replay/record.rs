@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 use super::line::Line;
 use super::own;
 
-/// The most clients of a replay.
+/// Maximum number of clients of a replay.
 pub const CLIENTS_MAX: usize = 4_000_000;
-/// Bytes of a method, target, host and header fields, at most, together.
+/// Maximum size of a method, target, host and header fields together, in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 /// The block from which names get addresses: reserved, so that no client comes from it (RFC 1112).
 const NAMES_FROM: u32 = 0xf000_0000;
@@ -127,11 +127,11 @@ impl FactNeed {
 pub struct Client {
     /// Its address without a port, or its name.
     pub text: Box<str>,
-    /// Its address. One of its own, of a block that is reserved, where the log has a name.
+    /// Its address. One of its own, from a block that is reserved, where the log has a name.
     pub address: IpAddr,
 }
 
-/// Why a line becomes no request.
+/// Why a line does not become a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SkipCause {
     /// It is not one that could be sent.
@@ -171,7 +171,7 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// A list of at most so many.
+    /// A list of at most this many.
     pub(super) fn new(most: usize) -> Self {
         let (addresses, named) = (HashMap::default(), HashMap::default());
         Self { addresses, named, most, new: Vec::new(), names: 0 }
@@ -337,7 +337,7 @@ impl Record {
         }
     }
 
-    /// Whether the line answers what was asked, and with a digest only.
+    /// Whether the line answers what was asked only with a digest.
     #[must_use]
     pub fn is_digest(&self, asked: &FactNeed) -> bool {
         let FactNeed::Header(name) = asked else { return false };

@@ -17,7 +17,7 @@ use super::tally::{
 use super::time::stamp;
 use crate::plan::algorithm_text;
 
-/// Clients and keys that a report lists, at most.
+/// Maximum number of clients and keys that a report lists.
 pub(super) const LISTED_MAX: usize = 20;
 
 /// What a replay found.
@@ -123,11 +123,11 @@ impl ReplayReport {
         );
         count(
             candidate.without_status,
-            "requests have no status: their upstream is taken to have answered 200",
+            "requests have no status: their upstream is assumed to have answered 200",
         );
         count(
             candidate.were_refused,
-            "requests were refused by a limiter when they were logged: their upstream is taken to have answered 200",
+            "requests were refused by a limiter when they were logged: their upstream is assumed to have answered 200",
         );
         count(
             summary.late,

@@ -17,21 +17,21 @@ use super::tally::{Demand, LimitTally};
 
 /// The largest quota that is tried.
 const QUOTA_MAX: u64 = 1 << 50;
-/// Quotas that a limit can't have in a row, at most, between some that it can.
+/// Maximum number of quotas in a row that a limit can't have, between some that it can.
 const HOLE_MAX: usize = 4_096;
-/// Quotas of a curve, at most, beside those that are asked for.
+/// Maximum number of quotas of a curve, besides those that are asked for.
 const POINTS: usize = 16;
-/// Threads that count, at most.
+/// Maximum number of counting threads.
 const THREADS_MAX: usize = 16;
-/// Demands for which a second thread is worth its start.
+/// Number of demands from which a second thread is worth starting.
 const DEMANDS_FOR_THREADS: usize = 10_000;
 
 /// Counts one limit with different quotas.
 pub trait QuotaCounter {
-    /// Begins afresh with this quota. False if the limit can't have it.
+    /// Starts again with this quota. Returns false if the limit can't have it.
     fn begin(&mut self, quota: u64) -> bool;
 
-    /// What follows is asked for another key, which was never counted since the beginning.
+    /// Begins another key, which has not been counted since the beginning.
     fn next_key(&mut self);
 
     /// Whether a request fits. Called in the order of a key's time.
@@ -157,7 +157,7 @@ impl<'t> Search<'t> {
         suggestion
     }
 
-    /// What quotas from 1 to the one at which nobody is refused would do, including the present one
+    /// What quotas from 1 to the one at which nobody is refused would do, including the current one
     /// and `also`. All of them together take about as long as the replay itself, so they are only
     /// counted on request. It begins with the smallest quota: a key that a quota does not refuse is
     /// not counted again with larger ones.
@@ -191,7 +191,7 @@ impl<'t> Search<'t> {
         points
     }
 
-    /// A key had so many refusals with this quota.
+    /// A key had this many refusals with this quota.
     fn learn(&mut self, key: u32, quota: u64, refusals: u64) {
         let key = key as usize;
         match refusals {
@@ -200,8 +200,8 @@ impl<'t> Search<'t> {
         }
     }
 
-    /// The quota that would have been enough for so many keys if what each had used at most did not
-    /// depend on the quota. For windows it does not, unless they refuse.
+    /// The quota that would have been enough for this many keys if what each had used at most did
+    /// not depend on the quota. For windows it does not, unless they refuse.
     fn likely(&self, needed: usize) -> u64 {
         let now = self.limit.algorithm.amount().unwrap_or(1).max(1);
         let at = self.order.len().saturating_sub(needed.max(1));
@@ -225,7 +225,7 @@ impl<'t> Search<'t> {
         all.then(|| self.limit.keys.len() - refused - newly)
     }
 
-    /// The keys of which this holds, by `fits_from` and `refused_to`.
+    /// The keys for which this holds, by `fits_from` and `refused_to`.
     fn keys(&self, mut which: impl FnMut(u64, u64) -> bool) -> Vec<u32> {
         let of = |known: &[u64], key: u32| known.get(key as usize).copied().unwrap_or(0);
         let all = self.order.iter().copied();
@@ -277,7 +277,7 @@ impl<'t> Search<'t> {
     }
 }
 
-/// The smallest quota with which the limit has room for so many units at once. The burst of a
+/// The smallest quota with which the limit has room for this many units at once. The burst of a
 /// bucket is in proportion to its quota.
 fn holding(limit: &LimitTally, units: u64) -> u64 {
     let (amount, capacity) = (limit.algorithm.amount(), limit.algorithm.capacity());

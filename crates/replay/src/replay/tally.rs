@@ -10,19 +10,19 @@ use foldhash::fast::RandomState;
 use super::record::{FactNeed, Record};
 use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Refund};
 
-/// Routes and policies that are counted apart, at most.
+/// Maximum number of routes and policies that are counted separately.
 const ROWS_MAX: usize = 4_096;
-/// Limits that are counted apart, at most.
+/// Maximum number of limits that are counted separately.
 const LIMITS_MAX: usize = 256;
-/// Keys of a limit, at most: requests with others are counted for the limit alone.
+/// Maximum number of keys of a limit: requests with others are counted for the limit alone.
 const KEYS_MAX: usize = 4_000_000;
-/// What a limit was asked for, kept to suggest a quota, at most, over all limits.
+/// Maximum number of demands that are kept to suggest quotas, over all limits.
 const DEMANDS_MAX: usize = 50_000_000;
-/// Refusals that are shown, at most.
+/// Maximum number of refusals that are shown.
 const SHOWN_MAX: usize = 20;
-/// Spans of time that are counted apart, at most.
+/// Maximum number of spans of time that are counted separately.
 const SPANS_MAX: usize = 240;
-/// Facts of a policy that are counted, at most.
+/// Maximum number of facts of a policy that are counted.
 const FACTS_MAX: usize = 256;
 
 /// What became of a request.
@@ -184,7 +184,7 @@ pub struct PolicyTally {
 pub struct FactTally {
     /// Its name.
     pub name: String,
-    /// It is one of replies.
+    /// Whether it is a fact of replies.
     pub of_reply: bool,
     /// Requests for which the log does not record it.
     pub missing: u64,
@@ -264,7 +264,7 @@ pub struct LimitTally {
     pub keys: Vec<KeyTally>,
     /// What was asked, in the order of time.
     pub demands: Vec<Demand>,
-    /// Not all of it could be kept.
+    /// Whether not all of it could be kept.
     pub demands_cut: bool,
     numbers: HashMap<Box<str>, u32, RandomState>,
 }
@@ -325,7 +325,7 @@ pub struct Tally {
     pub limits: Vec<LimitTally>,
     /// Requests by client, at its number.
     pub clients: Vec<ClientTally>,
-    /// Over time.
+    /// Requests over time.
     pub timeline: Option<Timeline>,
     /// When the last request came.
     pub last_us: i64,
@@ -345,7 +345,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// One that does not count limits, clients and refusals.
+    /// A tally that does not count limits, clients and refusals.
     #[must_use]
     pub fn brief() -> Self {
         Self { is_brief: true, ..Self::default() }
@@ -548,7 +548,7 @@ impl LimitTally {
         Some(number)
     }
 
-    /// The keys that were refused, the most often refused ones first, at most so many.
+    /// The keys that were refused, the most often refused ones first, at most this many.
     #[must_use]
     pub fn refused_keys(&self, most: usize) -> Vec<(&str, KeyTally)> {
         let all = self.numbers.iter().filter_map(|(key, number)| {

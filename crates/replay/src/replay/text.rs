@@ -10,11 +10,11 @@ use super::tally::{Counts, LimitTally, Refusal, Tally, VERDICTS};
 use super::time::shown;
 use crate::plan::{algorithm_text, wait_text};
 
-/// Rows of a list, at most. JSON has more.
+/// Maximum number of rows of a list. JSON has more.
 const ROWS_MAX: usize = 10;
-/// Characters of a client, a key or a request, at most.
+/// Maximum length of a client, a key or a request, in characters.
 const CHARS_MAX: usize = 60;
-/// Characters of why a request was rejected, at most.
+/// Maximum length of the reason for a rejection, in characters.
 const WHY_CHARS_MAX: usize = 160;
 
 /// Characters that turn the order of others around, or that nobody sees: text would read as
@@ -173,7 +173,7 @@ impl ReplayReport {
         if clients.is_empty() {
             return;
         }
-        out.push_str("\nclients that are stopped most\n");
+        out.push_str("\nclients that are stopped most often\n");
         for (number, requests, stopped, first_us) in clients.into_iter().take(ROWS_MAX) {
             line(
                 out,
@@ -220,7 +220,7 @@ impl ReplayReport {
 
     fn difference_text(&self, out: &mut String, against: &Tally, difference: &Difference) {
         let other = self.against_config.as_deref().unwrap_or_default();
-        let _ = writeln!(out, "\nbeside {other}: {}", counts(&against.counts));
+        let _ = writeln!(out, "\ncompared with {other}: {}", counts(&against.counts));
         let Difference { newly_stopped, newly_passed, clients, .. } = difference;
         if newly_stopped + newly_passed == 0 {
             line(out, "no request of the log is treated differently");
@@ -229,7 +229,7 @@ impl ReplayReport {
         line(
             out,
             &format!(
-                "{newly_stopped} would be stopped now, {newly_passed} would pass now; {} concerned",
+                "{newly_stopped} would be stopped now, {newly_passed} would pass now; {} affected",
                 are(clients.len(), "client")
             ),
         );
@@ -293,7 +293,7 @@ pub(super) fn suggestion(limit: &LimitTally, quotas: Option<&Quotas>, share: f64
     }
     let now = limit.algorithm.amount().unwrap_or(0);
     let _ =
-        write!(text, "; its present one of {now} never refused {}", suggestion.never_refused_now);
+        write!(text, "; its current one of {now} never refused {}", suggestion.never_refused_now);
     if limit.demands_cut {
         text.push_str("; not all requests could be taken into account");
     }

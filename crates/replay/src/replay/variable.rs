@@ -1,11 +1,12 @@
-//! The variables of a pattern: which there are, and what the value of each says of a request.
+//! The variables of a pattern: which ones there are, and what the value of each says about a
+//! request.
 
 use std::borrow::Cow;
 
 use super::line::{Line, unescaped};
 use super::time;
 
-/// Characters of what was found that an error shows, at most.
+/// Maximum number of characters that an error shows of what was found.
 const FOUND_CHARS_MAX: usize = 40;
 /// The beginning of a header field's variable.
 const HEADER: &str = "http_";
@@ -33,7 +34,7 @@ pub(super) enum Variable {
     Other,
 }
 
-/// What is used here. `$http_NAME` does, too.
+/// The variables that are used here. `$http_NAME` is, too.
 static KNOWN: [(&str, Variable); 21] = [
     ("remote_addr", Variable::Client),
     ("realip_remote_addr", Variable::Client),

@@ -17,7 +17,8 @@ impl Policy for ApiKey {
     }
 
     fn manifest(&self) -> Manifest {
-        Manifest::reads(["header.x-api-key", "client-ip"]).and(self.limits.facts()).pure()
+        let key = ["header.x-api-key", "client-ip"];
+        Manifest::reads(key).limits("limits", &self.limits, &key).pure()
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {

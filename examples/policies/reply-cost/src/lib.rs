@@ -50,7 +50,7 @@ impl Policy for ReplyCost {
 
     fn manifest(&self) -> Manifest {
         Manifest::reads(["client-ip"])
-            .and(self.0.limits.facts())
+            .limits("limits", &self.0.limits, &["client-ip"])
             .and_of_response([self.cost_fact()])
             .pure()
     }
@@ -81,7 +81,7 @@ impl Policy for ReplyCost {
     }
 }
 
-/// The cost that a reply tells. A number that is too large is as large as can be: a reply that
+/// The cost that a reply reports. A number that is too large is as large as can be: a reply that
 /// claims to cost more than anything must not be free.
 fn cost(value: &str) -> Option<u64> {
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());

@@ -189,7 +189,7 @@ fn costs_tokens_and_aliases_have_a_maximum_each() {
     assert_eq!(charged(&decision), Err((400, expected)));
     assert_eq!((label(&decision, "cost"), label(&decision, "operation")), (Some("6"), Some("Q")));
 
-    // 13 tokens; spaces, commas and comments are none.
+    // 13 tokens; spaces, commas and comments do not count.
     assert_eq!(cost(&policy, "{ a b c , , d e # f g\n ...{ h i } j }"), 1);
     let expected = (400, "the query has more than 13 tokens".to_owned());
     assert_eq!(refused(&policy, &query("{ a b c d e f g h i j k l }")), expected);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A wide margin, since tests are compiled without optimisation and run beside others. What takes
-/// too long takes minutes, or does not end.
+/// A wide margin, since tests are compiled without optimisation and run in parallel with others.
+/// What takes too long takes minutes, or does not end.
 const SOON: Duration = Duration::from_secs(5);
 
 /// The decision, made on a stack as small as a guest's.

@@ -39,11 +39,12 @@ pub(super) const CHAT_MAXIMA: &[&str] = &["/max_tokens", "/max_completion_tokens
 pub(super) const COMPLETIONS_MAXIMA: &[&str] = &["/max_tokens"];
 pub(super) const RESPONSES_MAXIMA: &[&str] = &["/max_output_tokens"];
 
-/// Calls whose use no reply tells, by the last words of their paths: the work is done later, or
+/// Calls whose usage no reply reports, by the last words of their paths: the work is done later, or
 /// elsewhere.
 pub(super) const UNPRICED: [&str; 5] =
     ["/batches", "/fine_tuning/jobs", "/runs", "/submit_tool_outputs", ":batchgeneratecontent"];
-/// The same of calls over a connection of their own, which is not read, by a word in their paths.
+/// Calls whose usage is not known because they use a connection of their own, which is not read, by
+/// a word in their paths.
 pub(super) const UNPRICED_STREAMS: [&str; 2] = ["/realtime", "bidigeneratecontent"];
 
 /// What is before the model in Azure's paths.
@@ -107,7 +108,7 @@ fn openai() -> Api {
     }
 }
 
-/// Messages. A stream tells its input in its first event, and its output in the last but one.
+/// Messages. A stream reports its input in its first event, and its output in the last but one.
 fn anthropic() -> Api {
     // `input_tokens` leaves out what was written to the cache or read from it.
     let kinds = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
@@ -138,7 +139,7 @@ fn anthropic() -> Api {
 }
 
 /// `generateContent` and its relatives. A stream is a JSON array or a list of events, and each
-/// element tells the usage so far.
+/// element reports the usage so far.
 fn gemini() -> Api {
     let sum = |names: &[&str]| -> UsageSources {
         let places =
@@ -167,7 +168,7 @@ fn gemini() -> Api {
         background: None,
         form: Some("alt".to_owned()),
         references: References::Known,
-        // What a tool's results take is told apart from the prompt.
+        // What a tool's results take is reported separately from the prompt.
         input: sum(&["promptTokenCount", "toolUsePromptTokenCount"]),
         caches: Caches { read: sum(&["cachedContentTokenCount"]), ..Caches::default() },
         output: sum(&["candidatesTokenCount", "thoughtsTokenCount"]),

@@ -7,15 +7,15 @@ use weir_policy::{Gather, Mistakes};
 use super::{Api, Caches, Dialect, ModelAt, Reading};
 use crate::references::References;
 
-/// Meters of a decision, at most.
+/// Maximum number of meters of a decision.
 const METERS_MAX: usize = 32;
-/// Pointers to maxima, at most: each is a fact of its own.
+/// Maximum number of pointers to maxima: each is a fact of its own.
 const MAXIMA_MAX: usize = 8;
 /// Pointers to references, at most, for the same reason.
 const REFERENCES_MAX: usize = 8;
-/// Bytes of a pointer, at most. It is part of a fact's name.
+/// Maximum size of a pointer, in bytes. It is part of a fact's name.
 const POINTER_BYTES_MAX: usize = 200;
-/// Names and indices in a pointer, at most.
+/// Maximum number of names and indices in a pointer.
 const POINTER_TOKENS_MAX: usize = 16;
 /// What messages say was expected.
 const POINTER: &str =
@@ -42,7 +42,7 @@ pub(crate) struct Pointers {
     /// Files, or lists of them, that a request refers to.
     #[serde(default)]
     references: Vec<Pointer>,
-    /// What to set to `true` in each request, so that its reply tells the usage.
+    /// What to set to `true` in each request, so that its reply reports the usage.
     include_usage: Option<Pointer>,
 }
 

@@ -8,7 +8,7 @@
 
 use super::{Counts, Kind};
 
-/// Levels of a body that are looked at, at most. The proxy takes no deeper document for JSON.
+/// Maximum depth to which a body is examined. The proxy takes no deeper document for JSON.
 const DEPTH_MAX: usize = 256;
 /// Bytes of the longest name that means something, without `_` and `-`.
 const NAME_BYTES_MAX: usize = 24;

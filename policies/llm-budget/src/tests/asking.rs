@@ -46,7 +46,7 @@ fn a_maximum_that_the_call_ignores_bounds_nothing() {
             }
         }
     }
-    // It does not count beside one that the call heeds either, also if it is larger.
+    // It does not count next to one that the call heeds either, even if it is larger.
     let both = [("body.json:/max_tokens", "9"), ("body.json:/max_output_tokens", "500")];
     assert_eq!(cost(&policy, &post(chat, &both)), 109);
     assert_eq!(cost(&policy, &post(responses, &both)), 600);

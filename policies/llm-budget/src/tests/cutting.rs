@@ -196,7 +196,7 @@ fn the_estimate_while_a_reply_streams_is_that_at_its_end() {
     let bytes = |text: &str| format!("usage.bytes:/choices/*/delta/{text}");
     let [content, thought] = ["content", "reasoning_content"];
     let told = ("usage.last:/usage/completion_tokens", "7");
-    // The numbers of all texts together, or their bytes together, or what is told.
+    // The numbers of all texts together, or their bytes together, or what is reported.
     is_estimated(Named::OpenAi, &[(&count(content), "40"), (&count(thought), "50")], 90);
     is_estimated(
         Named::OpenAi,
@@ -210,7 +210,7 @@ fn the_estimate_while_a_reply_streams_is_that_at_its_end() {
     // The first event's tokens are among the last one's.
     let places = ["/message/usage", "/usage"].map(|at| format!("usage.last:{at}/output_tokens"));
     is_estimated(Named::Anthropic, &[(&places[0], "3"), (&places[1], "70")], 70);
-    // Thoughts are told apart.
+    // Thoughts are reported separately.
     let text = ("usage.count:/candidates/*/content/parts/*/text", "9");
     for at in ["/usageMetadata", "/*/usageMetadata"] {
         let parts = ["candidates", "thoughts"].map(|of| format!("usage.last:{at}/{of}TokenCount"));

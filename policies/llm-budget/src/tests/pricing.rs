@@ -96,7 +96,7 @@ fn parts_of_the_input_are_read_only_where_they_have_a_price() {
     assert!(!reads(&priced("openai", r#"{"input": 2, "output": 8, "cached_input": 2}"#), CHAT));
     let tokens = format!(r#"{}, "models": {{"m": {cached}}}"#, tokens());
     assert!(!reads(&openai(&tokens), CHAT));
-    // Of a call that is not known so much is read that there is no room.
+    // So much is read of an unknown call that there is no room.
     let other = decide(&priced("openai", cached), &asked("/v1/other", &[]));
     assert_eq!(meters(&other).len(), 32);
     let anthropic = decide(&priced("anthropic", cached), &asked(MESSAGES, &[]));
@@ -136,7 +136,7 @@ fn a_large_input_has_other_prices_for_the_whole_request() {
     // What is referred to may be of any size.
     let refers = asked(CHAT, &[("body.json:", r#"{"previous_response_id":"r"}"#)]);
     assert_eq!(cost(&policy, &refers), 20_100 * 3 + 6_000);
-    // Without a told input, at the prices of the reservation.
+    // If the input is not reported, at the prices of the reservation.
     let text = completed(&[("usage.last:/usage/completion_tokens", "10")]);
     assert_eq!(charged(&policy, &facts, &text), 200 + 50);
 }

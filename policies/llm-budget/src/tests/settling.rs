@@ -61,7 +61,7 @@ fn responses_and_embeddings_tell_their_usage_in_their_own_places() {
         let view = completed(&[(&input, "90"), (&output, "200")]);
         assert_eq!(change(&policy, &request, &view), 290 - 1_100, "{place}");
     }
-    // Embeddings tell no output.
+    // Embeddings report no output.
     let request = post("/v1/embeddings", &[]);
     assert_eq!(change(&policy, &request, &completed(&[(PROMPT, "70")])), -30);
     assert_eq!(change(&policy, &request, &completed(&[])), 0);

@@ -22,7 +22,7 @@ const HELP_HEIGHT_MIN: u16 = 6;
 const SHARE_WIDTH_MIN: u16 = 60;
 /// Columns between two others.
 const GAP: &str = "  ";
-/// Lines of an error, at most.
+/// Maximum number of lines of an error.
 const ERROR_LINES_MAX: u16 = 2;
 
 /// Draws the state as it is `now`.
@@ -67,7 +67,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
     frame.render_widget(Line::from(cut(HELP, help.width)).dim(), help);
 }
 
-/// What is shown, and of when. An error stands there if it has no lines of its own.
+/// What is shown, and as of when. An error is there if it has no lines of its own.
 fn first_line(state: &State, now: Instant, (width, error_fits): (u16, bool)) -> Line<'static> {
     let old = state.old_s(now).map(|age| format!(", {age} s ago")).unwrap_or_default();
     let text = match &state.error {

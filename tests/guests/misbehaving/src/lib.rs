@@ -5,8 +5,9 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use weir_policy::{
-    Adjustment, Algorithm, Calendar, Change, Decision, Denial, Facts, Level, Limit, Manifest,
-    Mistakes, Outcome, Policy, Quota, ResponseView, Settlement, VerifyingKey, log, now_ms, verify,
+    Adjustment, Algorithm, Calendar, Change, Decision, Denial, Facts, Level, Limit, Limits,
+    Manifest, Mistakes, Outcome, Policy, Quota, ResponseView, Settlement, VerifyingKey, log,
+    now_ms, verify,
 };
 
 /// The content of the manifest, so that a test can choose it.
@@ -26,6 +27,9 @@ pub struct Misbehaving {
     /// Between these times, in milliseconds since 1970, each decision panics.
     #[serde(default)]
     broken_ms: Option<(u64, u64)>,
+    /// Not in the manifest, and in no decision.
+    #[serde(default, rename = "limits")]
+    _undeclared: Limits,
     #[serde(skip)]
     calls: std::cell::Cell<u64>,
 }

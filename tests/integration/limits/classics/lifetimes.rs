@@ -82,7 +82,7 @@ async fn a_crash_between_incr_and_expire_refuses_for_ever_and_in_one_script_ther
 
 const CRASHES: usize = 40;
 
-/// Starts a take, and stops everything that works on it after so many polls. The last one of
+/// Starts a take, and stops everything that works on it after this many polls. The last one of
 /// [`CRASHES`] gets its answer.
 fn crash(address: std::net::SocketAddr, turns: usize, key: &str) {
     let (warm, plan) =

@@ -115,7 +115,7 @@ async fn multi_and_exec_can_not_decide_and_a_script_can() {
         [5, 6],
         "the second one learns that it was too late when it is counted: 6 of {LIMIT}"
     );
-    // Reading before MULTI is the same error again: read, then update.
+    // Reading before MULTI is the same mistake again: read, then update.
     naive[0].ask(&["SET", "used", "4", "EX", "3600"]);
     let read: Vec<i64> =
         naive.iter_mut().map(|client| client.ask(&["GET", "used"]).number()).collect();

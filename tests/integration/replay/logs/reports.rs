@@ -60,10 +60,10 @@ fn the_curve_of_quotas_has_its_marks_and_an_axis_that_shows_the_small_ones() {
     let at = |quota: u64| curve.iter().find(|point| point["quota"] == quota).unwrap();
     assert!(suggested > 5 && at(suggested)["keys_refused"].as_f64().unwrap() <= 0.1);
     for told in [
-        format!("Marked: present quota 5, suggested quota {suggested}.</desc>"),
+        format!("Marked: current quota 5, suggested quota {suggested}.</desc>"),
         format!(">suggested quota {suggested}</text>"),
-        ">present quota 5</text>".to_owned(),
-        "The present quota of 5 refuses ".to_owned(),
+        ">current quota 5</text>".to_owned(),
+        "The current quota of 5 refuses ".to_owned(),
     ] {
         assert!(text.contains(&told), "{told}");
     }
@@ -81,7 +81,7 @@ fn the_curve_of_quotas_has_its_marks_and_an_axis_that_shows_the_small_ones() {
     let suggested = report["limits"][0]["suggestion"]["quota"].as_u64().unwrap();
     std::fs::write(folder.path().join("proxy.toml"), config(suggested)).unwrap();
     let (_, text) = page(&["--percent", "100"]);
-    assert!(text.contains(&format!("Marked: present and suggested quota {suggested}.</desc>")));
+    assert!(text.contains(&format!("Marked: current and suggested quota {suggested}.</desc>")));
 }
 
 /// The names of the members of an object, and of those within it.

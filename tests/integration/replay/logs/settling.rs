@@ -1,9 +1,9 @@
-//! What is counted when a request has ended, by what its log tells of the reply.
+//! What is counted when a request has ended, by what the log says about the reply.
 
 use super::*;
 
-/// A ban is charged by the policy's `settle`, from statuses that the log has. Replies as long as
-/// these are told by no honest log, and must not take the time that they would take to send.
+/// A ban is charged by the policy's `settle`, from statuses that the log has. No honest log has
+/// replies as long as these, and they must not take the time that sending them would.
 #[test]
 fn later_charges_of_a_policy_are_counted_and_no_quota_is_suggested() {
     let mut text = String::new();

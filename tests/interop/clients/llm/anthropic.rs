@@ -1,4 +1,4 @@
-//! Anthropic's library: messages. A stream tells its input first, and its output last.
+//! Anthropic's library: messages. A stream reports its input first, and its output last.
 
 use serde_json::json;
 
@@ -65,7 +65,7 @@ fn messages_that_tell_nothing_or_break_off_stay_reserved() {
         // The message's start, a block's start and a ping come before the first text.
         broken("after-text", Charge::ToldAndReserved, dies(9)).wants("error", cut.clone()),
         broken("before-anything", Charge::Reserved, dies(0)).wants("error", cut.clone()),
-        // All texts came, and not what the last event but one tells.
+        // All texts came, but not what the last event but one reports.
         broken("before-usage", Charge::ToldAndReserved, dies(24)).wants("error", cut.clone()),
         // That came, and only the last event is missing.
         broken("before-the-end", Charge::ToldAndEstimated, dies(25)).wants("error", cut.clone()),
@@ -80,7 +80,7 @@ fn a_message_that_breaks_off_at_its_start_is_charged_the_input_that_it_says() {
     let reply = Reply { die_after: Some(1), ..Reply::default() };
     let case = Case::new("start", "messages", Charge::ToldAndReserved).streamed().reply(reply);
     budget.run(&[case.wants("error", json!(["APIConnectionError", "RemoteProtocolError"]))]);
-    // The one token of output that the start tells is not all of it.
+    // The one token of output that the start reports is not all of it.
     let input = budget.truth("start").input;
     assert_eq!(
         (budget.charged("input", "start"), budget.charged("output", "start")),

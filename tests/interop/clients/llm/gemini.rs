@@ -1,5 +1,5 @@
 //! Gemini's contents, whole, as a stream of events and as an array, without a library: each part of
-//! a stream tells the usage so far.
+//! a stream reports the usage so far.
 
 use serde_json::json;
 

@@ -139,7 +139,7 @@ fn a_reply_is_cut_when_nothing_is_left() {
         assert!(seen.texts > STEP, "{seen:?}");
         assert!(input + passed <= BUDGET + STEP, "{passed}");
         assert!(input + passed + 2 * STEP >= BUDGET, "it was cut too early: {passed}");
-        // Anthropic told its input; OpenAI would have told it at the end.
+        // Anthropic reported its input; OpenAI would have reported it at the end.
         let truth = budget.model.truths()[0].clone();
         let told = if api == "openai" { input } else { truth.input };
         assert_eq!(budget.charged("all", SHARED), told + passed);

@@ -182,7 +182,7 @@ fn replies_that_break_off_before_their_usage_keep_the_reservation_of_their_outpu
         broken("before-text", Charge::Reserved, dies(1)),
         broken("input-alone", Charge::ToldAndReserved, split),
         broken("input-and-text", Charge::ToldAndReserved, later),
-        // All was told, and only `[DONE]` is missing.
+        // Everything was reported, and only `[DONE]` is missing.
         broken("before-done", Charge::ToldAndEstimated, dies(23)),
         Case::new("whole", "chat", Charge::Reserved)
             .reply(odd(|reply| (reply.output, reply.die_after) = (200, Some(0))))

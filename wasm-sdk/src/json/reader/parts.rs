@@ -155,7 +155,7 @@ impl<'de> MapAccess<'de> for &mut Members<'_, 'de> {
     }
 }
 
-/// The name of a member. In JSON it is a text, also if the type wants a number.
+/// The name of a member. In JSON it is a text, even if the type wants a number.
 struct Name<'de>(Cow<'de, str>);
 
 macro_rules! numbers {
@@ -247,7 +247,7 @@ impl<'r, 'de> EnumAccess<'de> for Variant<'r, 'de> {
     }
 }
 
-/// What stands in a variant.
+/// The content of a variant.
 pub(super) struct Content<'r, 'de> {
     json: Option<&'de str>,
     track: &'r mut Track<'de>,

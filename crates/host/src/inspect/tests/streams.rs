@@ -10,7 +10,7 @@ use super::*;
 const EVENTS: &str = "text/event-stream";
 const ALL: [Gather; 5] = [Gather::Last, Gather::Max, Gather::Sum, Gather::Bytes, Gather::Count];
 
-/// What a meter reads of these documents, by a whole parse of each.
+/// What a meter should read of these documents, found by parsing each as a whole.
 fn expected(documents: &[Value], text: &str, gather: Gather) -> Option<u64> {
     let tokens = pointer(text).tokens().to_vec();
     let values = documents.iter().flat_map(|document| found(document, &tokens));
@@ -122,7 +122,7 @@ proptest! {
         }
     }
 
-    /// As the events of a language model do.
+    /// The events of a language model differ in this way.
     #[test]
     fn events_that_differ_in_their_texts_are_read_like_any_others(
         base in document(),
@@ -290,7 +290,7 @@ fn content_that_is_made_to_exhaust_memory_is_given_up() {
     assert_eq!(values, [None]);
 }
 
-/// Nothing of a document is kept: neither of a text, nor of an event that never ends.
+/// Nothing of a document is kept, neither of a text nor of an event that never ends.
 #[test]
 fn memory_does_not_grow_with_what_is_read() {
     let list = meters(&[("/choices/*/text", Gather::Bytes), ("/usage", Gather::Last)]);

@@ -9,16 +9,16 @@ use super::shortened;
 use crate::inspect::{Edit, Gather, Meter, Meters, Pointer};
 use crate::plan::{self, AMOUNT_MAX, Limit, Refund};
 
-/// Changes to a body that a decision may name.
+/// Maximum number of changes to a body that a decision may name.
 const CHANGES_MAX: usize = 16;
-/// Bytes of a value that is set.
+/// Maximum size of a value that is set, in bytes.
 const VALUE_BYTES_MAX: usize = 1_024;
-/// Meters that a decision may name.
+/// Maximum number of meters that a decision may name.
 const METERS_MAX: usize = 32;
 /// How long a reply may be read after its client has left.
 const READ_ON_MS_MAX: u32 = 600_000;
 
-/// Converts the fields of the answer that concern bodies. `None` if nothing is to be done with
+/// Converts the fields of the answer that concern bodies. `None` if nothing has to be done with
 /// them.
 pub(super) fn of(
     changes: Vec<types::BodyChange>,
@@ -141,7 +141,7 @@ fn hard_cut(answered: usage::HardCut, limits: &[Limit], meters: usize) -> Result
     Ok(HardCut { limits, taken, step, base: used.base, terms })
 }
 
-/// Each name is that of a limit whose units can be given back.
+/// Checks that each name is that of a limit whose units can be given back.
 fn known(at: &str, names: &[String], limits: &[Limit]) -> Result<(), String> {
     at_most(&format!("{at}.limits"), names.len(), plan::LIMITS_MAX)?;
     if names.is_empty() {

@@ -4,15 +4,15 @@ use super::super::abi::types;
 use super::super::declared::{DeclaredLimit, Warning};
 use super::{NAME_BYTES_MAX, algorithm, bounded, debt_of, is_name, options};
 
-/// Limits that a policy may declare.
+/// Maximum number of limits that a policy may declare.
 const LIMITS_MAX: usize = 4_096;
 const WARNINGS_MAX: usize = 64;
-/// Facts of which one key may be made.
+/// Maximum number of facts from which one key may be made.
 const KEY_FACTS_MAX: usize = 64;
-/// Bytes of a setting's path, and of a sentence.
+/// Maximum size of a setting's path, and of a sentence, in bytes.
 const PATH_BYTES_MAX: usize = 1_024;
 const TEXT_BYTES_MAX: usize = 1_024;
-/// Settings that are shown beside a warning.
+/// Maximum number of settings that are shown with a warning.
 const BESIDE_MAX: usize = 8;
 
 /// Converts what a manifest declares. `scripts` are the names of the configured scripts.
@@ -42,7 +42,7 @@ pub(in super::super) fn declared(
     ))
 }
 
-/// The error continues the path of the limit.
+/// Converts a declared limit. The error continues the path of the limit.
 fn limit(declared: types::DeclaredLimit, scripts: &[String]) -> Result<DeclaredLimit, String> {
     options("", &declared.options)?;
     if !is_name(&declared.name) {
@@ -76,7 +76,7 @@ fn limit(declared: types::DeclaredLimit, scripts: &[String]) -> Result<DeclaredL
     })
 }
 
-/// The error continues the path of the warning.
+/// Converts a declared warning. The error continues the path of the warning.
 fn warning(declared: types::Warning) -> Result<Warning, String> {
     if !is_name(&declared.kind) {
         return Err(format!(".kind: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));

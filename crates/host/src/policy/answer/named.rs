@@ -61,7 +61,7 @@ pub(super) fn algorithm(named: &Named) -> Result<Algorithm, String> {
     })
 }
 
-/// The error is what was expected.
+/// Sets an argument. The error is what was expected.
 fn set<'w>(written: &mut Written<'w>, setting: Setting, value: &'w Value) -> Result<(), String> {
     let number = || match value {
         Value::Number(number) => u64::try_from(*number).ok(),

@@ -1,47 +1,61 @@
 //! Lints about the limits of a policy's configuration, for `weir check`: limits that can never
-//! refuse because another one refuses first, bursts that another limit never lets come, and
-//! requests that a limit can never let pass. Also about tokens that are hardly checked, which a
-//! start tells, too.
+//! refuse because another one refuses first, and bursts that another limit never lets come. What
+//! only the policy knows, it warns of itself.
 //!
-//! Only limits that the SDK would read are compared, and only those of one list with the same key:
-//! a policy charges the whole list. `bound` has the bounds; `shipped` knows settings of policies
-//! that ship with Weir, and `spelled` keys that clients can spell in many ways.
+//! Only limits of which the policy says that the same requests are charged to them are compared,
+//! and only those with the same key. `bound` has the bounds, and `spelled` keys that clients can
+//! spell in many ways.
 
 mod bound;
-mod shipped;
 mod spelled;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
-use super::{Settings, listed};
+use super::DeclaredLimit;
 use crate::plan::Algorithm;
 use crate::telemetry::{Lint, LintKind};
 use bound::{UpperBound, never_refuses};
 
-/// Lints about one policy, at most.
+/// Maximum number of lints about one policy.
 const LINTS_MAX: usize = 32;
-/// Limits of one list that are compared with each other, at most: no plan has more.
-const LIST_MAX: usize = crate::plan::LIMITS_MAX;
+/// Limits of one group that are compared with each other, at most: no plan has more.
+const GROUP_MAX: usize = crate::plan::LIMITS_MAX;
 
-/// Limits of one policy that are placed, at most, give or take one list.
-const PLACED_MAX: usize = 1_024;
-
-/// A limit of a policy's configuration, and its setting.
+/// A limit that has a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedLimit {
-    /// Below the policy's section: `config.limits[0]`.
+    /// Its setting, below the policy's section: `config.limits[0]`.
     pub setting: String,
     /// Its name.
     pub name: String,
     /// Its algorithm.
     pub algorithm: Algorithm,
-    /// Whether it has a key of its own.
-    pub has_key: bool,
+    /// The keys that are written in it, if it is a table.
+    keys: Vec<String>,
 }
 
-/// A limit as written in a list.
+impl PlacedLimit {
+    /// Whether it has a key of its own.
+    #[must_use]
+    pub fn has_key(&self) -> bool {
+        self.keys.iter().any(|own| own == "key")
+    }
+
+    /// The setting `key` of this limit; its own, if that is not written.
+    #[must_use]
+    pub fn part(&self, key: &str) -> String {
+        match self.keys.iter().any(|own| own == key) {
+            true => format!("{}.{key}", self.setting),
+            false => self.setting.clone(),
+        }
+    }
+}
+
+/// A limit as written in the configuration.
 struct WrittenLimit<'a> {
     /// Its setting, below the policy's section.
     at: String,
@@ -50,90 +64,58 @@ struct WrittenLimit<'a> {
     algorithm: Algorithm,
 }
 
-/// Lints about the limits of `settings`, each at its setting below the policy's section.
-pub(super) fn of_limits(settings: &Settings) -> Vec<Lint> {
+/// Lints about the `limits` of a policy, and the keys in its configuration, each at its setting
+/// below the policy's section.
+pub(super) fn of_limits(limits: &[DeclaredLimit], config_json: &str) -> Vec<Lint> {
     let mut lints = Vec::new();
-    let Ok(config) = serde_json::from_str::<Value>(&settings.config_json) else { return lints };
-    let is = |name: &str| matches!(&settings.module, super::Module::Shipped(own) if own == name);
-    let settled: &[&str] = if is("llm-budget") { &shipped::LLM_SETTLED } else { &[] };
-    walk("config", &config, &mut |at, list| {
-        // What each limit of such a list is charged depends on its own quota.
-        if lints.len() < LINTS_MAX
-            && !settled.iter().any(|settled| at.strip_prefix("config.") == Some(settled))
-        {
-            compare(&read(at, list), &mut lints);
+    let Ok(config) = serde_json::from_str::<Value>(config_json) else { return lints };
+    for group in together(limits) {
+        if lints.len() < LINTS_MAX {
+            compare(&written(&group, &config), &mut lints);
         }
-    });
-    if is("llm-budget") {
-        shipped::llm_budget(&config, &mut lints);
-        shipped::llm_prices(&config, &mut lints);
-    }
-    if is("graphql-cost") {
-        shipped::graphql_cost(&config, &mut lints);
     }
     spelled::keys("config", &config, &mut lints);
     lints.truncate(LINTS_MAX);
     lints
 }
 
-/// Lints about which tokens `settings` accepts, each at its setting below the policy's section.
-pub(super) fn of_tokens(settings: &Settings) -> Vec<Lint> {
-    match &settings.module {
-        super::Module::Shipped(name) if name == "jwt-claim" => {
-            let config = serde_json::from_str(&settings.config_json);
-            config.map(|config| shipped::jwt_claim(&config)).unwrap_or_default()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// All limits of a configuration, with their settings.
-pub(super) fn placed(settings: &Settings) -> Vec<PlacedLimit> {
-    let mut placed = Vec::new();
-    let Ok(config) = serde_json::from_str::<Value>(&settings.config_json) else { return placed };
-    walk("config", &config, &mut |at, list| {
-        if placed.len() < PLACED_MAX {
-            placed.extend(read(at, list).into_iter().map(|limit| PlacedLimit {
-                has_key: limit.table.contains_key("key"),
-                name: limit.name.to_owned(),
-                setting: limit.at,
-                algorithm: limit.algorithm,
-            }));
-        }
+/// The limits that have a setting, with the keys that are written there.
+pub(super) fn placed(limits: &[DeclaredLimit], config_json: &str) -> Vec<PlacedLimit> {
+    let Ok(config) = serde_json::from_str::<Value>(config_json) else { return Vec::new() };
+    let placed = limits.iter().filter_map(|limit| {
+        let table = limit.setting_in(&config)?.as_object();
+        Some(PlacedLimit {
+            setting: format!("config.{}", limit.at),
+            name: limit.name.clone(),
+            algorithm: limit.algorithm.clone(),
+            keys: table.map(|table| table.keys().cloned().collect()).unwrap_or_default(),
+        })
     });
-    placed
+    placed.collect()
 }
 
-/// Calls `look` with each list of tables and its setting.
-fn walk(at: &str, value: &Value, look: &mut dyn FnMut(&str, &[Value])) {
-    match value {
-        Value::Array(items) => {
-            if items.first().is_some_and(Value::is_object) {
-                look(at, items);
-            }
-            for (index, item) in items.iter().enumerate() {
-                walk(&format!("{at}[{index}]"), item, look);
-            }
+/// The groups of limits that are charged by the same requests, each as its setting says.
+fn together(limits: &[DeclaredLimit]) -> Vec<Vec<&DeclaredLimit>> {
+    let mut groups: BTreeMap<&str, Vec<&DeclaredLimit>> = BTreeMap::new();
+    for limit in limits {
+        if let Some(text) = &limit.together {
+            groups.entry(text).or_default().push(limit);
         }
-        Value::Object(table) => {
-            table.iter().for_each(|(key, member)| walk(&format!("{at}.{key}"), member, look));
-        }
-        _ => {}
     }
+    groups.into_values().collect()
 }
 
-/// The limits of a list, without those that are written wrongly.
-fn read<'a>(at: &str, list: &'a [Value]) -> Vec<WrittenLimit<'a>> {
-    let limit = |(index, item): (usize, &'a Value)| {
-        let table = item.as_object()?;
+/// Those of a group that are tables in the configuration.
+fn written<'a>(group: &[&'a DeclaredLimit], config: &'a Value) -> Vec<WrittenLimit<'a>> {
+    let limit = |limit: &&'a DeclaredLimit| {
         Some(WrittenLimit {
-            at: format!("{at}[{index}]"),
-            name: table.get("name")?.as_str()?,
-            table,
-            algorithm: listed::algorithm(table)?,
+            at: format!("config.{}", limit.at),
+            name: &limit.name,
+            table: limit.setting_in(config)?.as_object()?,
+            algorithm: limit.algorithm.clone(),
         })
     };
-    list.iter().take(LIST_MAX).enumerate().filter_map(limit).collect()
+    group.iter().take(GROUP_MAX).filter_map(limit).collect()
 }
 
 impl WrittenLimit<'_> {
@@ -254,7 +236,7 @@ fn contradicts(window: &WrittenLimit<'_>, bucket: &WrittenLimit<'_>) -> bool {
 fn unreached_burst(bucket: &WrittenLimit<'_>, window: &WrittenLimit<'_>) -> Lint {
     let burst = bucket.algorithm.capacity().unwrap_or(0);
     let text = format!(
-        "a burst of {burst} can never come at once: `{}` has the same key and lets {} through",
+        "a burst of {burst} can never pass at once: `{}` has the same key and lets {} through",
         window.name,
         window.amount_text()
     );

@@ -1,38 +1,26 @@
 //! Lints about limits, and that what is called useless never refuses.
 
-use std::time::Duration;
-
 use proptest::prelude::*;
 
-use super::super::Module;
+use super::super::listed;
 use super::bound::never_refuses;
 use super::*;
 use crate::plan::{Alignment, Debt, FixedWindow, Gcra, Rate, SlidingWindowLog};
-use crate::telemetry::Label as _;
 
-fn settings(shipped: &str, config: &str) -> Settings {
-    Settings {
-        name: "p".into(),
-        module: Module::Shipped(shipped.into()),
-        cpu_time: Duration::from_millis(10),
-        memory_bytes: 1 << 20,
-        isolated: false,
-        config_json: config.into(),
-        scripts: [].into(),
-        measured: super::super::MeasuredNames::default(),
-        caps: super::super::Caps::default(),
-    }
+/// The lints about the limits that the configuration lists.
+fn of_limits(config: &str) -> Vec<Lint> {
+    super::of_limits(&listed::limits(config), config)
 }
 
 /// The lints about these limits of client-ip: kind, setting, and what is beside it.
-fn lints(limits: &[&str]) -> Vec<(&'static str, String, String)> {
+fn lints(limits: &[&str]) -> Vec<(String, String, String)> {
     let limits: Vec<String> = limits.iter().map(|limit| format!("{{{limit}}}")).collect();
     let config = format!(r#"{{"limits": [{}]}}"#, limits.join(","));
     let read = serde_json::from_str::<Value>(&config);
     assert!(read.is_ok(), "{config}");
-    let found = of_limits(&settings("client-ip", &config));
+    let found = of_limits(&config);
     let all = found.into_iter();
-    all.map(|lint| (lint.kind.label(), lint.setting, lint.beside[0].0.clone())).collect()
+    all.map(|lint| (lint.name.into_owned(), lint.setting, lint.beside[0].0.clone())).collect()
 }
 
 #[track_caller]
@@ -41,7 +29,10 @@ fn one(limits: &[&str], kind: &str, setting: &str, beside: &str) {
     let other = format!("config.limits{beside}");
     let found = lints(limits);
     assert_eq!(
-        found.iter().map(|(kind, at, by)| (*kind, at.as_str(), by.as_str())).collect::<Vec<_>>(),
+        found
+            .iter()
+            .map(|(kind, at, by)| (kind.as_str(), at.as_str(), by.as_str()))
+            .collect::<Vec<_>>(),
         [(kind, expected.as_str(), other.as_str())]
     );
 }
@@ -58,12 +49,16 @@ fn a_key_of_a_whole_authorization_field_is_reported() {
     let found = |key: &str| {
         let limit = format!(r#"{{{MINUTE}, "key": "{key}"}}"#);
         let config = format!(r#"{{"key": "{key}", "limits": [{limit}]}}"#);
-        let found = of_limits(&settings("keyed", &config)).into_iter();
-        found.map(|lint| (lint.kind.label(), lint.setting)).collect::<Vec<_>>()
+        let found = of_limits(&config).into_iter();
+        found.map(|lint| (lint.name.into_owned(), lint.setting)).collect::<Vec<_>>()
     };
     for key in ["{header.authorization}", "{client_ip}/{header.Authorization}", "{header.cookie}"] {
         let expected = ["config.key", "config.limits[0].key"];
-        assert_eq!(found(key), expected.map(|at| ("spelled-key", at.to_owned())), "{key}");
+        assert_eq!(
+            found(key),
+            expected.map(|at| ("spelled-key".to_owned(), at.to_owned())),
+            "{key}"
+        );
     }
     assert_eq!(found("{bearer}"), []);
     assert_eq!(found("{header.x-authorization}"), []);
@@ -114,7 +109,7 @@ fn limits_that_each_refuse_something_are_left_alone() {
     assert_eq!(lints(&[counts, SECOND]), []);
     // Other lists are for other clients.
     let config = format!(r#"{{"plans": {{"free": [{{{MINUTE}}}], "gold": [{{{SECOND}}}]}}}}"#);
-    assert_eq!(of_limits(&settings("plans", &config)), []);
+    assert_eq!(of_limits(&config), []);
 }
 
 #[test]
@@ -129,97 +124,11 @@ fn a_burst_that_a_window_never_lets_come_is_reported() {
     // Within seconds such a burst does come.
     let second = SECOND.replace("100", "20");
     assert_eq!(lints(&[&second, &bucket(r#", "burst": 50"#)]), []);
-    let found =
-        of_limits(&settings("client-ip", &format!(r#"{{"limits": [{{{MINUTE}}}, {{{burst}}}]}}"#)));
+    let found = of_limits(&format!(r#"{{"limits": [{{{MINUTE}}}, {{{burst}}}]}}"#));
     assert_eq!(
         found[0].text,
-        "a burst of 30 can never come at once: `minute` has the same key and lets 20 in 1m through"
+        "a burst of 30 can never pass at once: `minute` has the same key and lets 20 in 1m through"
     );
-}
-
-#[test]
-fn a_requests_reservation_is_compared_with_its_limits() {
-    let llm = |config: &str| {
-        let found = of_limits(&settings("llm-budget", config));
-        found.into_iter().map(|lint| (lint.setting, lint.beside[0].0.clone())).collect::<Vec<_>>()
-    };
-    let list = |name: &str, quota: u64| {
-        format!(
-            r#""{name}": [{{"name": "a", "algorithm": "fixed_window", "quota": {quota}, "period": "1m"}}]"#
-        )
-    };
-    let pair = |one: &str, other: &str| vec![(one.to_owned(), other.to_owned())];
-    let default = "config.default_max_output";
-    assert_eq!(
-        llm(&format!("{{{}}}", list("tokens", 4_095))),
-        pair("config.tokens[0].quota", default)
-    );
-    assert_eq!(llm(&format!("{{{}}}", list("tokens", 4_096))), []);
-    assert_eq!(llm(&format!(r#"{{{}, "default_max_output": 99}}"#, list("tokens", 100))), []);
-    assert_eq!(llm(&format!(r#"{{{}, "hard_cut": 64}}"#, list("tokens", 100))), []);
-    let models = r#""models": {"*": {"max_output": 50, "output": 30000000}}"#;
-    assert_eq!(llm(&format!("{{{}, {models}}}", list("output_tokens", 50))), []);
-    assert_eq!(
-        llm(&format!("{{{}, {models}}}", list("money", 1_499))),
-        pair("config.money[0].quota", "config.models.*.max_output")
-    );
-    assert_eq!(llm(&format!("{{{}, {models}}}", list("money", 1_500))), []);
-    // These are charged by what requests use, not alike.
-    let two = r#"{"tokens": [{"name": "a", "algorithm": "fixed_window", "quota": 5000, "period": "1m"},
-                             {"name": "b", "algorithm": "fixed_window", "quota": 9000, "period": "1m"}]}"#;
-    assert_eq!(llm(two), []);
-}
-
-#[test]
-fn a_price_of_all_other_models_that_is_lower_than_one_of_them_is_reported() {
-    let found = |limits: &str, others: &str| {
-        let config = format!(
-            r#"{{{limits}, "models": {{"big*": {{"input": 5, "output": 9}}, "small": {{"input": 1, "output": 1}}, "*": {others}}}}}"#
-        );
-        let found = of_limits(&settings("llm-budget", &config)).into_iter();
-        let cheap = found.filter(|lint| lint.kind.label() == "cheap-others");
-        cheap.map(|lint| (lint.setting, lint.beside[0].0.clone())).collect::<Vec<_>>()
-    };
-    let money = r#""money": [{"name": "a", "algorithm": "fixed_window", "quota": 1000000, "period": "1m"}]"#;
-    let pair =
-        |kind: &str| (format!("config.models.*.{kind}"), format!("config.models.big*.{kind}"));
-    assert_eq!(found(money, r#"{"input": 4, "output": 9}"#), [pair("input")]);
-    assert_eq!(found(money, r#"{"input": 4, "output": 8}"#), [pair("input"), pair("output")]);
-    assert_eq!(found(money, r#"{"input": 5, "output": 10}"#), []);
-    let tokens = money.replace("money", "tokens");
-    assert_eq!(found(&tokens, r#"{"input": 4, "output": 9}"#), [], "prices don't matter");
-}
-
-#[test]
-fn a_cost_that_no_limit_lets_pass_is_reported() {
-    let graphql = |max: u64| {
-        let config = format!(
-            r#"{{"max_cost": {max}, "limits": [{{"name": "a", "algorithm": "fixed_window", "quota": 100, "cost": 2, "period": "1m"}}]}}"#
-        );
-        of_limits(&settings("graphql-cost", &config)).len()
-    };
-    assert_eq!((graphql(50), graphql(51)), (0, 1));
-}
-
-#[test]
-fn tokens_for_anybody_and_from_anybody_are_reported() {
-    let told = |module: &str, config: &str| -> Vec<String> {
-        let found = settings(module, config).lints().into_iter();
-        let all = found.map(|lint| {
-            assert_eq!((lint.kind.label(), lint.setting.as_str()), ("unchecked-token", "config"));
-            lint.text.split(':').next().unwrap().to_owned()
-        });
-        all.collect()
-    };
-    let missing = ["no `audience`", "no `issuer`"];
-    assert_eq!(told("jwt-claim", "{}"), missing);
-    assert_eq!(told("jwt-claim", r#"{"verify": "signature"}"#), missing);
-    assert_eq!(told("jwt-claim", r#"{"audience": "api"}"#), missing[1..]);
-    assert_eq!(told("jwt-claim", r#"{"issuer": ["a", "b"]}"#), missing[..1]);
-    assert_eq!(told("jwt-claim", r#"{"issuer": "a", "audience": "b"}"#), [""; 0]);
-    // Then the gateway in front of Weir decides which tokens there are.
-    assert_eq!(told("jwt-claim", r#"{"verify": "none"}"#), [""; 0]);
-    assert_eq!(told("client-ip", "{}"), [""; 0]);
 }
 
 /// A naive limit: whether it admits one unit at a time in milliseconds, and that it did.

@@ -6,7 +6,7 @@
 use super::any_answer::{Answer, answers};
 
 const ROUNDS: usize = 10_000;
-/// Bytes that the choices of one answer are read from, at most.
+/// Maximum number of bytes from which the choices of one answer are read.
 const BYTES_MAX: usize = 1_500;
 
 #[test]

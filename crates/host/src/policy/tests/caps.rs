@@ -1,4 +1,4 @@
-//! Each cap is named by the message of what reached it, and a larger one lets it pass.
+//! The message about a cap that was reached names its setting, and a larger cap lets the call pass.
 
 use super::contract::Lines;
 use super::*;

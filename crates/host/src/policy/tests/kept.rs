@@ -10,7 +10,7 @@ use crate::plan::{
     TimeZone,
 };
 
-/// Bytes of a guest, at most: it is part of the repository.
+/// Maximum size of a guest, in bytes: it is part of the repository.
 const BYTES_MAX: usize = 96 << 10;
 
 fn kept(name: &str) -> Vec<u8> {
@@ -66,6 +66,9 @@ fn a_guest_of_0_9_0_says_what_it_reads_and_declares() {
             remedy: Some("raise it".into()),
         };
         assert_eq!(policy.warnings(), [warning]);
+        let lint = policy.lints().remove(0);
+        assert_eq!((&*lint.name, &*lint.setting), ("policy.kept", "config.limits[0].quota"));
+        assert_eq!(lint.beside, [("config.limits[1].quota".into(), "this is larger".into())]);
         let errors = build(&settings(guest, r#"{"key": "wrong"}"#)).unwrap_err();
         assert_eq!((errors.len(), errors[0].setting.as_str()), (1, "config.key"));
         assert_eq!((&*errors[0].found, &*errors[0].expected), ("\"wrong\"", "\"right\""));

@@ -166,7 +166,7 @@ fn comparable(message: &Message) -> Message {
         target.insert(0, '/');
     }
     if is_reply {
-        // We remove a length beside chunks, and merge repeated ones.
+        // We remove a length next to chunks, and merge repeated ones.
         message.fields.retain(|(name, _)| name != "content-length");
         message.version = Version::HTTP_11;
     }

@@ -11,7 +11,7 @@ use crate::wire::{Buffer, Fields, Known, KnownSet, PLAIN_BYTES};
 #[derive(Clone, Debug)]
 enum Op {
     Push(usize),
-    /// Reads up to so many bytes into the buffer, which may hold up to so many.
+    /// Reads up to this many bytes into the buffer, and how many it may hold.
     Fill(usize, usize),
     FillLarge(usize),
     Consume(usize),

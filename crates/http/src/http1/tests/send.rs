@@ -122,7 +122,7 @@ impl Source for Pieces {
     fn finish(self: Box<Self>, _: &BodyEnd) {}
 }
 
-/// A connection that takes up to so many bytes per write, and is pending every second time.
+/// A connection that takes up to this many bytes per write, and is pending every second time.
 pub(crate) struct Slow {
     pub(crate) taken: Vec<u8>,
     pub(crate) most: usize,

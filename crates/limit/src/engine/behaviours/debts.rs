@@ -25,7 +25,7 @@ fn owing(program: &'static Program, name: &str, quota: u64, period_us: u64, debt
     cell
 }
 
-/// The same with the calendar's periods around `now_us`, as the limiter names them.
+/// The cell with the calendar's periods around `now_us`, as the limiter names them.
 fn named(cell: &Cell, period_us: u64, now_us: u64) -> Cell {
     let mut cell = cell.clone();
     if cell.program.name == "quota" {

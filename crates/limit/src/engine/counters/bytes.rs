@@ -33,7 +33,7 @@ impl CounterContent {
         }
     }
 
-    /// Reads a counter; `None` if the bytes are no counter.
+    /// Reads a counter; `None` if the bytes are not a counter.
     pub(in crate::engine) fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
         match bytes.u8()? {
             NUMBERS => Some(Self::Numbers([bytes.f64()?, bytes.f64()?, bytes.f64()?])),

@@ -109,7 +109,7 @@ impl Members {
         }
     }
 
-    /// Reads what [`Members::write`] wrote; `None` if the bytes are no such records.
+    /// Reads what [`Members::write`] wrote; `None` if the bytes are not such records.
     pub(super) fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
         let mut all = Self::default();
         for _ in 0..bytes.u32()? {

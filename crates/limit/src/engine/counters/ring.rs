@@ -29,7 +29,7 @@ impl Ring {
         out.extend_from_slice(&self.total.to_le_bytes());
     }
 
-    /// Reads what [`Ring::write`] wrote; `None` if the bytes are no ring.
+    /// Reads what [`Ring::write`] wrote; `None` if the bytes are not a ring.
     pub(super) fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
         let (last, buckets) = (bytes.u64()?, bytes.u32()?);
         let counts: Option<Vec<u64>> = (0..buckets).map(|_| bytes.u64()).collect();

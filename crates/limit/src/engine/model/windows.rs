@@ -199,8 +199,8 @@ fn second_end(query: &Query, start: i128, ends: i128) -> i128 {
 impl Quota {
     /// The period to count in at `now`, with its end if it has one. It is the one that contains
     /// `now`, or the next one if that was started before the clock stepped back. A period hands
-    /// what is owed of the units that it could not hold to the next one. `None` if the periods
-    /// named don't tell.
+    /// what is owed of the units that it could not hold to the next one. `None` if the periods that
+    /// were named don't cover it.
     fn seen(&self, query: &Query) -> Option<(Self, Option<i128>)> {
         let [amount, _, _, this, next, ..] = query.numbers;
         let (mut start, mut ends) = period(query, query.now)?;

@@ -17,7 +17,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 const SETTINGS_COMPARE_EVERY: Duration = Duration::from_secs(10);
 /// ... and how often the settings are checked again while it stays the same.
 const SETTINGS_CHECK_EVERY: Duration = Duration::from_secs(600);
-/// Longer node timeouts are warned about.
+/// Maximum node timeout that causes no warning.
 const NODE_TIMEOUT_MS_MAX: u64 = 15_000;
 /// The oldest major version of Redis with script flags and effects replication only.
 const MAJOR_MIN: u32 = 7;
@@ -30,7 +30,7 @@ pub(super) async fn watch_settings(link: Weak<Link>) {
     loop {
         let Some(link) = link.upgrade().filter(|link| !link.is_closed()) else { return };
         let now = clock::monotonic();
-        // The first calls make the connections, and wait for no questions.
+        // The first calls make the connections, and must not wait for these questions.
         if let Some(topology) = link.watch.topology() {
             let same = seen.as_ref().is_some_and(|seen| topology.has_masters_of(seen));
             if !same || checked_at.is_none_or(|at| now - at >= SETTINGS_CHECK_EVERY) {
@@ -99,7 +99,7 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
         if config("save").await.trim().is_empty() && config("appendonly").await == "no" {
             warnings.push(format!(
                 "Redis {node} saves nothing (save \"\", appendonly no): if it restarts, the limits \
-                 on it start again; with a replica, it may even empty that one"
+                 on it start again; with a replica, it may even empty the replica"
             ));
         }
         let replicas = query(&["INFO", "replication"]).await.unwrap_or_default();

@@ -137,7 +137,7 @@ impl Calls {
         self.out.get(self.out_written..).unwrap_or_default()
     }
 
-    /// Records that so many more bytes were written.
+    /// Records that this many more bytes were written.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.out_written += bytes;
         if self.out_written == self.out.len() {

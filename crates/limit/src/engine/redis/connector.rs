@@ -29,7 +29,7 @@ const CONNECT_WAIT: Duration = Duration::from_millis(250);
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
 /// An idle connection is probed after this long, and then this often.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
-/// Bytes of the replies to a handshake, at most.
+/// Maximum size of the replies to a handshake, in bytes.
 const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
 
 /// A connection's bytes.

@@ -18,7 +18,7 @@ pub(super) enum ErrorAction {
     WaitForSlot,
     /// Nothing ran: the node can't serve now.
     WaitForNode,
-    /// Nothing ran: the node is no master any more.
+    /// Nothing ran: the node is no longer a master.
     Demoted,
     /// Give up.
     Fail(EngineError),

@@ -13,7 +13,7 @@ use crate::telemetry::Label;
 const FAILURES_UNTOLD_MAX: u64 = 2;
 /// Minimum time from the end of a shard's outage to the line about its next one.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Shards remembered, at most.
+/// Maximum number of shards remembered.
 const SHARDS_MAX: usize = 1_024;
 
 /// The outages of all shards.
@@ -49,7 +49,7 @@ impl Outages {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Says why `node` could not be connected to, for the next line about it.
+    /// Records why `node` could not be connected to, for the next line about it.
     pub(super) fn explain(&self, node: &str, why: String) {
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         if reasons.len() >= SHARDS_MAX {
@@ -92,7 +92,7 @@ impl Outages {
                 cause = cause.label(),
                 error = self.reason(node),
                 remedy = cause.remedy(),
-                "a Redis shard fails: the limits on it follow on_store_error"
+                "a Redis shard is failing: the limits on it follow on_store_error"
             );
         }
     }
@@ -104,7 +104,7 @@ impl Outages {
                 node,
                 failed_calls = failed,
                 away_s = away.as_secs_f64(),
-                "a Redis shard serves again"
+                "a Redis shard is serving again"
             );
         }
     }

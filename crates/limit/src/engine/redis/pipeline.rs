@@ -21,7 +21,8 @@ use super::resp::{self, ReplyScan};
 use crate::clock;
 use crate::engine::{Cause, EngineError, Execution};
 
-/// Calls that one connection has open, and calls that wait for one, at most each. More are refused.
+/// Maximum number of open calls on one connection, and of calls that wait for one. More are
+/// refused.
 const IN_FLIGHT_MAX: usize = 4_096;
 /// After this many calls in a row without an answer in time, the node is away.
 const TIMEOUTS_MAX: usize = 3;

@@ -4,7 +4,7 @@
 
 use ::redis::{RedisError, Value};
 
-/// Bytes of one reply, at most.
+/// Maximum size of one reply, in bytes.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
 /// What was received is not a reply, or one that is too large.

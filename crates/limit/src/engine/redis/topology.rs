@@ -71,7 +71,7 @@ impl Topology {
         u16::try_from(number).ok().filter(|number| *number != NOBODY)
     }
 
-    /// The same, but with `slot` owned by the node at `address`; `None` if it already is.
+    /// A copy with `slot` owned by the node at `address`; `None` if it already is.
     pub(super) fn move_slot(&self, slot: u16, address: &str) -> Option<Self> {
         if self.owner(slot).is_some_and(|owner| &*owner.address == address) {
             return None;

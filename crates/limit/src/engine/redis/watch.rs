@@ -22,7 +22,7 @@ use crate::engine::{Cause, EngineError, Execution, RedisMode};
 
 /// Pause between two readings.
 const READ_EVERY: Duration = Duration::from_millis(100);
-/// The same while no call fails, with sentinels.
+/// Pause between two readings of the sentinels while no call fails.
 const SENTINELS_EVERY: Duration = Duration::from_secs(1);
 /// Readings go on for this long after the last failed call.
 const READ_FOR: Duration = Duration::from_secs(3);
@@ -56,7 +56,7 @@ struct State {
     failed: Option<Instant>,
     /// Why no node could be asked the last time.
     refused: Option<Cause>,
-    /// Since when only views with earlier epochs are seen.
+    /// The time since which only views with earlier epochs have been seen.
     doubted: Option<Instant>,
     /// Counts the nodes asked, so that each time another one comes first.
     turn: usize,

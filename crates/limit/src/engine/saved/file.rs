@@ -11,7 +11,7 @@ use super::format::{FormatError, Kind, Reader};
 use super::{Embedded, RestoreSummary};
 use crate::clock;
 
-/// Files that can't be read are kept under this many names, at most.
+/// Maximum number of names under which files that can't be read are kept.
 const UNREADABLE_MAX: usize = 9;
 /// Only its owner may read it: it contains the salt of keys.
 const MODE: u32 = 0o600;
@@ -82,7 +82,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SaveErro
 
 impl Embedded {
     /// Loads the configured snapshot. One that can't be read is set aside, and nothing of it is
-    /// used. One that another process writes is that process's.
+    /// used. One that another process writes is left alone.
     pub(in crate::engine) fn restore(&self) {
         let Some(path) = self.snapshot_path() else { return };
         if let Err(error) = self.hold(&mut self.snapshot_file(), &path) {
@@ -130,7 +130,7 @@ impl Embedded {
             reader.end()?;
             Ok::<_, FormatError>((header.at_us, restored))
         };
-        // First to its end, so that nothing is used of a file that is not whole.
+        // Read to its end first, so that nothing is used of a file that is not whole.
         read(false)?;
         (&file).rewind()?;
         read(true).map(Some)
@@ -166,7 +166,8 @@ impl Embedded {
 
     fn write_file(&self, path: &Path) -> Result<SaveSummary, SaveError> {
         let (began, aside) = (clock::monotonic(), with_suffix(path, ".new"));
-        // What a process left that was killed. Made anew, so that it is ours whatever was there.
+        // A process that was killed may have left one. It is made again, so that it is ours
+        // whatever was there.
         match std::fs::remove_file(&aside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("can't replace", &aside)(error));

@@ -53,7 +53,7 @@ impl Kind {
 pub enum FormatError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("found no snapshot of Weir's, expected one that begins with \"weir snapshot 1\"")]
+    #[error("found no Weir snapshot, expected one that begins with \"weir snapshot 1\"")]
     Foreign,
     #[error("found a snapshot of another version of Weir, expected version 1 of the format")]
     Version,

@@ -19,9 +19,9 @@ use crate::engine::{
     scripts,
 };
 
-/// Operations that wait to be sent, at most. Those beyond it are lost, and counted.
+/// Maximum number of operations that wait to be sent. Those beyond it are lost, and counted.
 const WAITING_MAX: usize = 16_384;
-/// Counters of which less was charged than was spent that are remembered, at most.
+/// Maximum number of counters remembered that were charged less than was spent.
 const SHORT_MAX: usize = 65_536;
 /// What an operation begins with.
 const SPENT: u8 = 1;
@@ -293,7 +293,7 @@ impl Shortfall {
         }
     }
 
-    /// What is left of a give-back of so many units.
+    /// What is left of a give-back of this many units.
     fn take_off(&mut self, counter: u128, units: u64) -> u64 {
         let Some(short) = self.0.get_mut(&counter) else { return units };
         let off = units.min(*short);
@@ -525,7 +525,7 @@ mod tests {
         assert!(sent.done > 0 && sent.done == received.done, "{sent:?} {received:?}");
         let left = |tag| embedded(&new).look(&one(&limit(tag))).unwrap().cells[0].remaining;
         let used: u64 = (0..700).map(|tag| QUOTA - left(tag)).sum();
-        // What could not be sent as fast as it came is told, and not counted.
+        // What could not be sent as fast as it came is reported, and not counted.
         assert_eq!(used, taken - sent.lost);
     }
 

@@ -244,7 +244,7 @@ fn a_failed_save_is_made_up_for_later() {
     fs::create_dir(&folder).unwrap();
     assert_eq!(engine.save().unwrap().unwrap().counters, 1);
     assert!(engine.save().unwrap().is_none());
-    // Something that is no file stands in the way of the next one.
+    // Something that is not a file is in the way of the next one.
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert!(engine.take(&one(&all(1)[0])).unwrap().admitted);

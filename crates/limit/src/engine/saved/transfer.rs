@@ -18,7 +18,7 @@ pub struct CounterSender<'a, W> {
     remembering: RemovalLog<'a>,
 }
 
-/// Passes over what changed while this process still decides, at most.
+/// Maximum number of passes over what changed while this process still decides.
 const ROUNDS_MAX: usize = 5;
 /// So few counters are sent within a millisecond or two.
 const FEW: u64 = 5_000;

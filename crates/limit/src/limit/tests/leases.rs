@@ -255,7 +255,7 @@ async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends_if_its_prox
     assert!(other.admits(&limit).await);
 }
 
-/// Permits on the shard that does not answer: so many that renewing them takes longer than a lease.
+/// Permits on the shard that does not answer: enough that renewing them takes longer than a lease.
 const FROZEN_PERMITS: usize = 4_200;
 
 /// A shard that does not answer delays the renewals of no other.

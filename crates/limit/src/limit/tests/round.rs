@@ -203,7 +203,7 @@ fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
     }
 }
 
-/// Numbers that tell where they come from.
+/// Numbers that show where they come from.
 struct TaggedNumbers;
 
 impl Numbers for TaggedNumbers {

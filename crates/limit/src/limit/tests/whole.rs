@@ -34,7 +34,7 @@ struct TestLimit {
 enum Action {
     /// A request that ends in this way, if it is admitted.
     Request(Vec<TestLimit>, End),
-    /// The request that has been under way longest ends, and gives back so many units of each
+    /// The request that has been under way longest ends, and gives back this many units of each
     /// limit.
     Return(u64),
 }

@@ -48,7 +48,7 @@ impl Sentinel {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// What it knows of the master.
+    /// What it knows about the master.
     fn fields(&self) -> Option<std::collections::BTreeMap<String, String>> {
         let url = format!("redis://:{}@{}", PASSWORD.replace(' ', "%20"), self.address());
         let mut conn = ::redis::Client::open(url).ok()?.get_connection().ok()?;
