@@ -151,6 +151,27 @@ fn decisions(bench: &mut Criterion) {
     decision(bench, "jwt-claim", &config, &facts);
 }
 
+/// What bodies of a mebibyte cost `llm-budget`, which looks for references in them: one long text,
+/// as a picture is, and the dearest that is known. Above 10 ms it would be denied by default.
+fn large_bodies(bench: &mut Criterion) {
+    let mut settings = settings("llm-budget", &of_readme("llm-budget"));
+    settings.cpu_time = Duration::from_secs(1);
+    settings.memory_bytes = 32 << 20;
+    let runtime = Runtime::new(weir::proxy::fact_names()).unwrap();
+    let policy = Policy::build(&runtime, &settings, &Metrics::new(1)).unwrap();
+    let mut group = bench.benchmark_group("llm-budget/1MiB");
+    for (name, piece) in [("text", "\"abcdefghijklmnopqrstuvwxyz\""), ("objects", r#"{"a":{}}"#)] {
+        let count = (1 << 20) / (piece.len() + 1);
+        let body = format!("[{}]", vec![piece; count].join(","));
+        let facts = [("body.json:", body.as_str())];
+        let facts: Vec<_> = ALWAYS.iter().copied().chain(facts).collect();
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| policy.decide_anew(black_box(&facts)).unwrap());
+        });
+    }
+    group.finish();
+}
+
 fn decision(bench: &mut Criterion, name: &str, config: &Value, known: &[(&str, &str)]) {
     let runtime = Runtime::new(weir::proxy::fact_names()).unwrap();
     let policy = Policy::build(&runtime, &settings(name, config), &Metrics::new(1))
@@ -174,5 +195,5 @@ fn decision(bench: &mut Criterion, name: &str, config: &Value, known: &[(&str, &
     group.finish();
 }
 
-criterion_group!(benches, decisions);
+criterion_group!(benches, decisions, large_bodies);
 criterion_main!(benches);

@@ -174,6 +174,8 @@ fn begin(store: &mut Store<State>, budget: Duration) {
     state.logged.clear();
     state.bounds.ticker.want();
     store.set_epoch_deadline(1);
+    #[cfg(test)]
+    instructions::start(store);
 }
 
 /// One call, for the request `id` if there is one. What the guest logged is written at the end,
@@ -186,6 +188,8 @@ fn call<R>(
 ) -> Result<R, Failure> {
     begin(store, budget);
     let answer = run(store);
+    #[cfg(test)]
+    instructions::end(store);
     if store.data().lines > 0 {
         store.data_mut().write_log(id);
     }
@@ -340,5 +344,32 @@ impl host::Host for State {
     fn now_ms(&mut self) -> u64 {
         let clock = &self.bounds.clock;
         *self.now_ms.get_or_insert_with(|| u64::try_from(clock.wall_us() / 1_000).unwrap_or(0))
+    }
+}
+
+/// Wasm instructions that calls execute, where the runtime counts them. Unlike their time, they are
+/// the same on any machine.
+#[cfg(test)]
+pub(super) mod instructions {
+    use std::cell::Cell;
+
+    use super::{State, Store};
+
+    thread_local! {
+        static LAST: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn start(store: &mut Store<State>) {
+        // Refused by all runtimes but the one that counts.
+        let _counts = store.set_fuel(u64::MAX);
+    }
+
+    pub(super) fn end(store: &Store<State>) {
+        LAST.set(store.get_fuel().map_or(0, |left| u64::MAX - left));
+    }
+
+    /// How many this thread's last call executed.
+    pub(in super::super) fn last() -> u64 {
+        LAST.get()
     }
 }

@@ -114,6 +114,15 @@ impl Runtime {
         }))
     }
 
+    /// One that counts the Wasm instructions of each call: see [`super::instance::instructions`].
+    #[cfg(test)]
+    pub(super) fn counting(facts: KnownFacts) -> Arc<Self> {
+        let settings = RuntimeSettings::default();
+        let mut config = pooling(&settings);
+        config.consume_fuel(true);
+        Self::of(&config, &settings, facts, Clock::system()).unwrap()
+    }
+
     /// Has policies built on one thread of low priority, for when requests are served here or by
     /// another process on this machine. Before this call, they are compiled on all cores.
     pub fn serve(&self) {

@@ -130,27 +130,39 @@ fn plain_name(written: &[u8], plain: &mut [u8; NAME_BYTES_MAX]) -> Option<usize>
     Some(length)
 }
 
+/// What is known of an object or a list, one bit each. Four bytes hold a level, and a body may open
+/// half a million.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Marks(u16);
+
+impl Marks {
+    const OBJECT: Self = Self(1 << 0);
+    const ITEM: Self = Self(1 << 1);
+    /// It has the address or the id of something.
+    const REFERS: Self = Self(1 << 2);
+    /// It has a type, all of them are types of pictures, one is a type of input.
+    const TYPE: Self = Self(1 << 3);
+    const IMAGE: Self = Self(1 << 4);
+    const INPUT: Self = Self(1 << 5);
+    /// It has a type of tools that the provider runs, or that of an item that is stored.
+    const TOOL: Self = Self(1 << 6);
+    const STORED: Self = Self(1 << 7);
+    const ID: Self = Self(1 << 8);
+    const CONTENT: Self = Self(1 << 9);
+
+    fn when(self, holds: bool) -> Self {
+        if holds { self } else { Self(0) }
+    }
+}
+
 /// An object or a list that has begun and not ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
-    is_object: bool,
-    /// In an object: whether the next text is a name, and the name of the member that is read.
-    awaits_name: bool,
+    /// In an object: the name of the member that is read.
     member: Name,
     /// The name under which it stands itself, be it in a list of that name.
     name: Name,
-    is_item: bool,
-    /// It has the address or the id of something.
-    refers: bool,
-    /// It has a type, all of them are types of pictures, one is a type of input.
-    has_type: bool,
-    is_image: bool,
-    is_input: bool,
-    /// It has a type of tools that the provider runs, or that of an item that is stored.
-    is_tool: bool,
-    is_stored: bool,
-    has_id: bool,
-    has_content: bool,
+    marks: Marks,
 }
 
 #[derive(Debug)]
@@ -175,7 +187,7 @@ impl Scan {
                 b'"' => {
                     let text;
                     (text, rest) = split_text(after);
-                    self.text(text);
+                    self.text(text, rest);
                 }
                 b'{' | b'[' => {
                     if self.levels.len() >= DEPTH_MAX {
@@ -184,65 +196,69 @@ impl Scan {
                     self.open(*first == b'{');
                 }
                 b'}' | b']' => self.close(),
-                b',' => {
-                    if let Some(level) = self.levels.last_mut() {
-                        level.awaits_name = level.is_object;
-                    }
+                b',' => {}
+                _ => {
+                    let Some(next) = quote_or_bracket(after) else { return };
+                    rest = after.get(next..).unwrap_or_default();
                 }
-                _ => {}
             }
         }
     }
 
     fn open(&mut self, is_object: bool) {
         let depth = self.levels.len();
-        let mut level = Level { is_object, awaits_name: is_object, ..Level::default() };
+        let mut level = Level { marks: Marks::OBJECT.when(is_object), ..Level::default() };
         if let Some(parent) = self.levels.last_mut() {
-            level.name = if parent.is_object { parent.member } else { parent.name };
-            level.is_item = !parent.is_object;
-            parent.has_content |= parent.is_object && parent.member == Name::Content;
-            if is_object && parent.is_object {
-                match parent.member {
-                    Name::Stored | Name::Prompt if depth == ROOT => {
-                        self.counts.add(Kind::Stored, 1);
+            if parent.has(Marks::OBJECT) {
+                level.name = parent.member;
+                parent.mark(Marks::CONTENT.when(parent.member == Name::Content));
+                if is_object && depth <= ITEMS {
+                    let is_tool = parent.name == Name::Tools;
+                    match parent.member {
+                        Name::Stored | Name::Prompt if depth == ROOT => {
+                            self.counts.add(Kind::Stored, 1);
+                        }
+                        Name::WebSearchOptions if depth == ROOT => self.counts.add(Kind::Tool, 1),
+                        Name::Tool if is_tool => self.counts.add(Kind::Tool, 1),
+                        _ => {}
                     }
-                    Name::WebSearchOptions if depth == ROOT => self.counts.add(Kind::Tool, 1),
-                    Name::Tool if parent.name == Name::Tools && depth <= ITEMS => {
-                        self.counts.add(Kind::Tool, 1);
-                    }
-                    _ => {}
                 }
+            } else {
+                level.name = parent.name;
+                level.mark(Marks::ITEM);
             }
         }
         self.levels.push(level);
     }
 
-    /// A text, be it a name or a value.
-    fn text(&mut self, text: &[u8]) {
+    /// A text, be it a name or a value. `after` is what follows it: a colon, if it is a name.
+    fn text(&mut self, text: &[u8], after: &[u8]) {
         let depth = self.levels.len();
-        let Some(level) = self.levels.last_mut().filter(|level| level.is_object) else { return };
-        if level.awaits_name {
+        let Some(level) = self.levels.last_mut().filter(|level| level.has(Marks::OBJECT)) else {
+            return;
+        };
+        let next = after.iter().find(|byte| !byte.is_ascii_whitespace());
+        if next == Some(&b':') {
             level.member = Name::of(text);
-            level.awaits_name = false;
             return;
         }
-        let is_inline = text.starts_with(b"data:");
+        let is_inline = || text.starts_with(b"data:");
         match level.member {
+            Name::Other => {}
             Name::Type => level.add_type(text),
             Name::MimeType => level.add_image(text.starts_with(b"image/")),
-            Name::Role => level.has_content = true,
-            Name::Content => level.has_content = true,
+            Name::Role | Name::Content => level.mark(Marks::CONTENT),
             _ if text.is_empty() => {}
-            Name::Id => level.has_id = true,
-            Name::File => level.refers = true,
+            Name::Id => level.mark(Marks::ID),
+            Name::File => level.mark(Marks::REFERS),
             Name::ImageUrl => {
-                level.refers |= !is_inline;
+                level.mark(Marks::REFERS.when(!is_inline()));
                 level.add_image(true);
             }
-            Name::MediaUrl => level.refers |= !is_inline,
+            Name::MediaUrl => level.mark(Marks::REFERS.when(!is_inline())),
             Name::Url => {
                 let holds = matches!(level.name, Name::ImageUrl | Name::MediaUrl | Name::Source);
-                level.refers |= holds && !is_inline;
+                level.mark(Marks::REFERS.when(holds && !is_inline()));
             }
             Name::StoredId | Name::Stored if depth == ROOT => self.counts.add(Kind::Stored, 1),
             _ => {}
@@ -250,40 +266,51 @@ impl Scan {
     }
 
     fn close(&mut self) {
-        let Some(level) = self.levels.pop().filter(|level| level.is_object) else { return };
+        let Some(level) = self.levels.pop().filter(|level| level.has(Marks::OBJECT)) else {
+            return;
+        };
         let depth = self.levels.len() + 1;
-        if level.refers && level.holds_content() {
-            if level.is_image || level.name == Name::ImageUrl {
+        if level.has(Marks::REFERS) && level.holds_content() {
+            if level.has(Marks::IMAGE) || level.name == Name::ImageUrl {
                 self.counts.add(Kind::Image, 1);
-            } else if level.name == Name::Source && !level.is_item {
+            } else if level.name == Name::Source && !level.has(Marks::ITEM) {
                 // What it is, is said beside it.
                 if let Some(parent) = self.levels.last_mut() {
-                    parent.refers = true;
-                    parent.is_input = true;
+                    parent.mark(Marks::REFERS);
+                    parent.mark(Marks::INPUT);
                 }
             } else {
                 self.counts.add(Kind::File, 1);
             }
         }
-        if level.is_item && depth == ITEMS {
+        if level.has(Marks::ITEM) && depth == ITEMS {
             match level.name {
-                Name::Tools if level.is_tool => self.counts.add(Kind::Tool, 1),
+                Name::Tools if level.has(Marks::TOOL) => self.counts.add(Kind::Tool, 1),
                 Name::McpServers => self.counts.add(Kind::Tool, 1),
                 Name::Input if level.is_stored_item() => self.counts.add(Kind::Stored, 1),
                 _ => {}
             }
         }
-        if level.name == Name::Audio && level.has_id {
+        if level.name == Name::Audio && level.has(Marks::ID) {
             self.counts.add(Kind::Stored, 1);
         }
     }
 }
 
 impl Level {
+    fn has(self, mark: Marks) -> bool {
+        self.marks.0 & mark.0 != 0
+    }
+
+    fn mark(&mut self, mark: Marks) {
+        self.marks.0 |= mark.0;
+    }
+
     fn add_type(&mut self, text: &[u8]) {
-        self.is_input |= text.starts_with(b"input_");
-        self.is_tool |= !CLIENT_TOOLS.iter().any(|tool| text.starts_with(tool));
-        self.is_stored |= text == b"item_reference";
+        self.mark(Marks::INPUT.when(text.starts_with(b"input_")));
+        let runs_at_client = CLIENT_TOOLS.iter().any(|tool| text.starts_with(tool));
+        self.mark(Marks::TOOL.when(!runs_at_client));
+        self.mark(Marks::STORED.when(text == b"item_reference"));
         // The type of an object with an address says what kind of address it is.
         if self.name != Name::Source {
             self.add_image(matches!(text, b"image" | b"input_image" | b"image_url"));
@@ -292,22 +319,25 @@ impl Level {
 
     /// Where it is said twice what it is, both must say that it is a picture.
     fn add_image(&mut self, is_image: bool) {
-        self.is_image = is_image && (self.is_image || !self.has_type);
-        self.has_type = true;
+        let is_image = is_image && (self.has(Marks::IMAGE) || !self.has(Marks::TYPE));
+        self.marks.0 &= !Marks::IMAGE.0;
+        self.mark(Marks::IMAGE.when(is_image));
+        self.mark(Marks::TYPE);
     }
 
     /// Whether an id or an address in it is one of the API's, and not an argument of somebody's
     /// tool.
-    fn holds_content(&self) -> bool {
-        let in_list = self.is_item && matches!(self.name, Name::Content | Name::Input);
+    fn holds_content(self) -> bool {
+        let in_list = self.has(Marks::ITEM) && matches!(self.name, Name::Content | Name::Input);
         let is_part =
             matches!(self.name, Name::ImageUrl | Name::MediaUrl | Name::Source | Name::Output);
-        in_list || is_part || self.is_input
+        in_list || is_part || self.has(Marks::INPUT)
     }
 
     /// Whether it is an item that is stored, with nothing but its id.
-    fn is_stored_item(&self) -> bool {
-        self.is_stored || (self.has_id && !self.has_type && !self.has_content)
+    fn is_stored_item(self) -> bool {
+        let is_more = self.has(Marks::TYPE) || self.has(Marks::CONTENT);
+        self.has(Marks::STORED) || (self.has(Marks::ID) && !is_more)
     }
 }
 
@@ -326,19 +356,43 @@ fn split_text(bytes: &[u8]) -> (&[u8], &[u8]) {
     (bytes, &[])
 }
 
-/// The first quote or backslash. Eight bytes at a time: pictures in a body are long texts.
+/// The first quote or backslash.
 fn quote_or_escape(bytes: &[u8]) -> Option<usize> {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    const HIGHS: u64 = u64::from_le_bytes([0x80; 8]);
-    const QUOTES: u64 = u64::from_le_bytes([b'"'; 8]);
-    const ESCAPES: u64 = u64::from_le_bytes([b'\\'; 8]);
-    let has_zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS != 0;
-    let (words, _) = bytes.as_chunks::<8>();
-    let without = words.iter().position(|word| {
-        let word = u64::from_le_bytes(*word);
-        has_zero(word ^ QUOTES) || has_zero(word ^ ESCAPES)
-    });
-    let start = without.unwrap_or(words.len()) * 8;
-    let rest = bytes.get(start..).unwrap_or_default();
-    rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).map(|found| start + found)
+    position(bytes, |word| zeros(word ^ each(b'"')) | zeros(word ^ each(b'\\')))
+}
+
+/// The first quote or bracket in JSON outside of texts. The four brackets have `BRACKET`'s bits in
+/// common with bytes that occur only in texts.
+fn quote_or_bracket(bytes: &[u8]) -> Option<usize> {
+    const BRACKET: u8 = b'{' & b'}' & b'[' & b']';
+    let brackets = |word: u64| zeros(!word & each(BRACKET));
+    position(bytes, |word| zeros(word ^ each(b'"')) | brackets(word))
+}
+
+/// Eight times the same byte.
+const fn each(byte: u8) -> u64 {
+    u64::from_le_bytes([byte; 8])
+}
+
+/// The highest bit of each byte that is zero. A byte above one that is zero may have it, too.
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(each(1)) & !word & each(0x80)
+}
+
+/// Where the first byte is that `find` marks with its highest bit. It is given eight bytes at a
+/// time: there may be a picture in a text.
+fn position(bytes: &[u8], find: impl Fn(u64) -> u64) -> Option<usize> {
+    let (words, last) = bytes.as_chunks::<8>();
+    let first = |word: &[u8; 8]| {
+        let found = find(u64::from_le_bytes(*word));
+        (found != 0).then(|| found.trailing_zeros() as usize / 8)
+    };
+    for (index, word) in words.iter().enumerate() {
+        if let Some(found) = first(word) {
+            return Some(8 * index + found);
+        }
+    }
+    let mut word = [0; 8];
+    word.get_mut(..last.len())?.copy_from_slice(last);
+    first(&word).map(|found| bytes.len() - last.len() + found)
 }
