@@ -1,6 +1,8 @@
 //! A request on its way through the phases, to the head of its reply: [`handle`], [`admit`] and
 //! [`answer`].
 
+use std::pin::pin;
+
 use crate::clock;
 use crate::listen::Peer;
 use crate::wire::{self, Request, Response};
@@ -23,9 +25,12 @@ use super::{reply, route};
 /// goes away.
 pub(super) async fn handle(local: &LocalSnapshot, mut request: Request, peer: &Peer) -> Response {
     let mut context = RequestContext::begin(local, &request, peer);
-    let served = match admit(local, &mut request, peer, &mut context, |_| {}).await {
+    // What is awaited here and below is pinned where it is made: to await it by value would move
+    // its state, which is kilobytes, at each level once more.
+    let admitted = pin!(admit(local, &mut request, peer, &mut context, |_| {})).await;
+    let served = match admitted {
         Ok(mut admitted) => {
-            answer(request, &mut admitted, peer, &mut context, &UpstreamExchange).await
+            pin!(answer(request, &mut admitted, peer, &mut context, &UpstreamExchange)).await
         }
         Err(refusal) => Err(refusal),
     };
@@ -91,7 +96,7 @@ pub(super) async fn admit<'l>(
             };
             let admitted = match bypasses {
                 true => question(request).bypass(decided, watch),
-                false => question(request).decide(&snapshot.limiter, decided, watch).await,
+                false => pin!(question(request).decide(&snapshot.limiter, decided, watch)).await,
             };
             if routed.sampled || (admitted.is_err() && routed.handle.insight.remembers()) {
                 question(request).keep_facts(decided);
@@ -127,6 +132,6 @@ pub(super) async fn answer<X: Exchange>(
     let client = received.client.network(admitted.snapshot.settings.ipv6_prefix);
     // Little happens between the decision and this. Saves a look at the clock.
     let began = decided.and_then(|decided| decided.at).unwrap_or_else(clock::monotonic);
-    let reply = exchange.send(upstream, request, (client, began), sent).await;
+    let reply = pin!(exchange.send(upstream, request, (client, began), sent)).await;
     sent.replied(upstream, reply)
 }

@@ -1,6 +1,7 @@
 //! Whether a request is admitted: asks its policy (Wasm), then the limits that the policy named
 //! (Lua). Knows neither engine.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -61,7 +62,7 @@ impl<'a> Question<'a> {
         async move {
             let admitted = match asked {
                 Ok((decision, upstream_fields)) => {
-                    charge(limiter, decision, (received, routed), decided)
+                    pin!(charge(limiter, decision, (received, routed), decided))
                         .await
                         .map(|()| upstream_fields)
                 }
@@ -294,7 +295,7 @@ pub(in crate::proxy) async fn charge(
         return Ok(());
     };
     let mut identities = handle.insight.counts_keys().then(Identities::new);
-    let (taken, less) = take(limiter, scope, (&decision, plan), identities.as_mut()).await;
+    let (taken, less) = pin!(take(limiter, scope, (&decision, plan), identities.as_mut())).await;
     decided.taken = less;
     if let Take::Granted(outcome, _) | Take::Refused(outcome) = &taken
         && let Some(identities) = &identities
@@ -361,10 +362,7 @@ async fn take(
     (decision, plan): (&Decision, &Arc<Plan>),
     identities: Option<&mut Identities>,
 ) -> (Take, Option<u64>) {
-    let mut taken = match identities {
-        Some(identities) => limiter.take_identified(scope, plan, identities).await,
-        None => limiter.take(scope, plan).await,
-    };
+    let mut taken = pin!(limiter.take_identified(scope, plan, identities)).await;
     let Some(partial) = decision.bodies.as_ref().and_then(|bodies| bodies.partial.as_ref()) else {
         return (taken, None);
     };

@@ -34,7 +34,7 @@ impl Exchange for UpstreamExchange {
     ) -> Result<Response, UpstreamError> {
         let reached = sent.reached.as_mut();
         match &sent.timeout {
-            None => upstream.send_noting(request, client, began, reached).await,
+            None => pin!(upstream.send_noting(request, client, began, reached)).await,
             // Boxed: few routes have a timeout, and every connection would carry its state.
             Some(timeout) => {
                 let sending = upstream.send_noting(request, client, began, reached);

@@ -9,6 +9,7 @@
 //! stream).
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -278,7 +279,7 @@ impl Upstream {
         if let Some(reached) = &mut reached {
             reached.began = Some(began);
         }
-        let reply = send::send(&self.0, request, client, reached.as_deref_mut()).await;
+        let reply = pin!(send::send(&self.0, request, client, reached.as_deref_mut())).await;
         let took = clock::monotonic().saturating_duration_since(began);
         match &reply {
             Ok(_) => self.0.seconds.observe(took),

@@ -2,6 +2,7 @@
 //! try again. Knows nothing of how a connection works.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -86,7 +87,7 @@ pub(super) async fn send(
             reached.address = pool::host_of(upstream, &permit).map(|host| host.address);
         }
         let outcome = match protocol {
-            Protocol::H1 => exchange.try_h1(&mut permit).await,
+            Protocol::H1 => pin!(exchange.try_h1(&mut permit)).await,
             // Boxed: its state is large, and every HTTP/1.1 request would carry it.
             Protocol::H2 => Box::pin(exchange.try_h2(&mut permit)).await,
         };

@@ -237,19 +237,19 @@ impl Limiter {
     /// Returns after the wait for a leaky bucket, which needs a tokio runtime with its timer
     /// enabled, in memory too. A future that is dropped during the wait is settled as
     /// [`Ending::Unsent`] as well; its slot in the bucket stays taken.
-    pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
-        take::take(&self.shared, scope, plan, None).await
+    pub fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> impl Future<Output = Take> {
+        take::take(&self.shared, scope, plan, None)
     }
 
-    /// [`take`](Self::take) that also returns in `identities` what each limit counts under, which
-    /// is cheaper than [`identities`](Self::identities) after it.
-    pub async fn take_identified(
+    /// [`take`](Self::take) that also returns in `identities`, if wanted, what each limit counts
+    /// under, which is cheaper than [`identities`](Self::identities) after it.
+    pub fn take_identified(
         &self,
         scope: &Arc<Scope>,
         plan: &Arc<Plan>,
-        identities: &mut Identities,
-    ) -> Take {
-        take::take(&self.shared, scope, plan, Some(identities)).await
+        identities: Option<&mut Identities>,
+    ) -> impl Future<Output = Take> {
+        take::take(&self.shared, scope, plan, identities)
     }
 
     /// A grant of which nothing was taken: what [`Grant::settle`] is told to charge after a
