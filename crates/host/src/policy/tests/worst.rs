@@ -8,8 +8,8 @@ use super::super::instance::instructions;
 use super::*;
 
 const BODY_BYTES: usize = 1 << 20;
-/// What a call may execute. A core executes some seven million in a millisecond, so that a call ends
-/// within the 10 ms that `cpu_time` is without a setting, or little later.
+/// What a call may execute. A core executes some seven million in a millisecond, so that a call
+/// ends within the 10 ms that `cpu_time` is without a setting, or little later.
 const INSTRUCTIONS_MAX: u64 = 80 << 20;
 
 /// `start`, then `piece` as often as it fits, then `end`.
