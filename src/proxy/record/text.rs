@@ -10,10 +10,11 @@ pub(in crate::proxy) fn cut_method(method: &str) -> &str {
 }
 
 type Stamp = [u8; 24];
+const EPOCH: Stamp = *b"1970-01-01T00:00:00.000Z";
 
 thread_local! {
     /// The last second that was formatted, and its text.
-    static SECOND: Cell<(i64, Stamp)> = const { Cell::new((i64::MIN, *b"1970-01-01T00:00:00.000Z")) };
+    static SECOND: Cell<(i64, Stamp)> = const { Cell::new((i64::MIN, EPOCH)) };
 }
 
 /// The time of a line as text.
@@ -34,28 +35,11 @@ pub(super) fn timestamp(wall_us: i64) -> Stamp {
     stamp
 }
 
-/// The text of a second since 1970.
+/// The text of a second since 1970; of the first one, if it is beyond the year 9999.
 fn date(second: i64) -> Stamp {
-    let (days, of_day) = (second.div_euclid(86_400), second.rem_euclid(86_400).unsigned_abs());
-    // Counted from 1 March of the year 0, so that a leap day is a year's last. 400 years have
-    // 146,097 days.
-    let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March have 31, 30, 31, 30, 31 days, repeating: 153 in five.
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    let mut stamp = *b"0000-00-00T00:00:00.000Z";
-    put(&mut stamp, 0, &digits::<4>(year.unsigned_abs()));
-    put(&mut stamp, 5, &digits::<2>(month.unsigned_abs()));
-    put(&mut stamp, 8, &digits::<2>(day.unsigned_abs()));
-    put(&mut stamp, 11, &digits::<2>(of_day / 3_600));
-    put(&mut stamp, 14, &digits::<2>(of_day / 60 % 60));
-    put(&mut stamp, 17, &digits::<2>(of_day % 60));
-    stamp
+    let known = jiff::Timestamp::from_second(second).ok();
+    let text = known.map(|timestamp| format!("{timestamp:.3}"));
+    text.and_then(|text| text.as_bytes().try_into().ok()).unwrap_or(EPOCH)
 }
 
 /// The last `N` decimal digits.

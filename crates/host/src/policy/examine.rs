@@ -1,5 +1,6 @@
 //! What a module is, for a person who asks, and what its calls cost.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use wasmparser::{Parser, Payload};
@@ -44,12 +45,12 @@ pub struct FreshDecision {
 #[must_use]
 pub fn examine(module: &Module) -> ModuleReport {
     let bytes = match module {
-        Module::File { bytes, .. } => bytes,
-        Module::Shipped(name) => shipped_module(name),
+        Module::File { bytes, .. } => Cow::Borrowed(&bytes[..]),
+        Module::Shipped(name) => Cow::Owned(shipped_module(name).unwrap_or_default()),
     };
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     let mut depth = 0_usize;
-    for payload in Parser::new(0).parse_all(bytes).map_while(Result::ok) {
+    for payload in Parser::new(0).parse_all(&bytes).map_while(Result::ok) {
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
@@ -80,8 +81,8 @@ pub fn examine(module: &Module) -> ModuleReport {
     };
     ModuleReport {
         size: bytes.len(),
-        digest: blake3::hash(bytes).to_hex().to_string(),
-        is_component: Parser::is_component(bytes),
+        digest: blake3::hash(&bytes).to_hex().to_string(),
+        is_component: Parser::is_component(&bytes),
         imports: listed(imports),
         exports: listed(exports),
     }

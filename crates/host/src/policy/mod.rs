@@ -142,11 +142,11 @@ impl Module {
     /// The BLAKE3 digest of its bytes in hexadecimal; none of a name that no policy ships under.
     #[must_use]
     pub fn digest(&self) -> Option<String> {
-        let bytes = match self {
-            Self::Shipped(name) => build::shipped_bytes(name)?,
-            Self::File { bytes, .. } => bytes,
+        let digest = match self {
+            Self::Shipped(name) => blake3::hash(&build::shipped_module(name)?),
+            Self::File { bytes, .. } => blake3::hash(bytes),
         };
-        Some(blake3::hash(bytes).to_hex().to_string())
+        Some(digest.to_hex().to_string())
     }
 }
 

@@ -248,24 +248,12 @@ impl Upstream {
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send(&self, request: Request) -> Result<Response, UpstreamError> {
-        self.send_for(request, None).await
+        self.send_noting(request, None, clock::monotonic(), None).await
     }
 
-    /// Like [`send`](Self::send), for a request of `client`. While the worker is busy, each client
-    /// is limited to a share of its requests.
-    ///
-    /// # Errors
-    /// See [`UpstreamError`].
-    pub fn send_for(
-        &self,
-        request: Request,
-        client: Option<Network>,
-    ) -> impl Future<Output = Result<Response, UpstreamError>> {
-        self.send_noting(request, client, clock::monotonic(), None)
-    }
-
-    /// Like [`send_for`](Self::send_for), and records in `reached` where the request was sent. Its
-    /// time counts from `began`.
+    /// Like [`send`](Self::send), for a request of `client` that began at `began`, which its time
+    /// counts from. Records in `reached` where it was sent. While the worker is busy, each client is
+    /// limited to a share of its requests.
     ///
     /// # Errors
     /// See [`UpstreamError`].

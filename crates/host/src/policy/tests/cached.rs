@@ -19,10 +19,10 @@ fn a_start_with_ten_cached_policies_is_quick() {
         cache: CacheFolder::At(folder.path().join("code")),
         ..RuntimeSettings::default()
     };
-    let modules: Vec<&[u8]> = crate::policy::build::modules().collect();
+    let modules: Vec<_> = crate::policy::build::modules().map(|(_, module)| module).collect();
     // Ten modules that differ: each with a custom section of its own.
     let module = |nth: usize| {
-        let mut module = modules[nth % modules.len()].to_vec();
+        let mut module = modules[nth % modules.len()].clone();
         module.extend([0, 2, 1, b'a' + u8::try_from(nth).unwrap()]);
         bytes(module)
     };

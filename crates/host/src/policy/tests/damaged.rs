@@ -16,7 +16,7 @@ fn originals() -> Vec<Vec<u8>> {
         .iter()
         .map(|path| std::fs::read(path).unwrap())
         .collect();
-    all.extend(crate::policy::build::modules().map(<[u8]>::to_vec));
+    all.extend(crate::policy::build::modules().map(|(_, module)| module));
     let components: Vec<Vec<u8>> = all
         .iter()
         .map(|module| crate::policy::component::validated(module).unwrap().unwrap())

@@ -301,22 +301,23 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     )
     .unwrap();
     let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
+    let send = |client| upstream.send_noting(get(), client, clock::monotonic(), None);
     let mut permits = Vec::new();
     while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, client(1)) {
         permits.push(permit);
     }
     // Half of them, which are not counted, and an eighth.
     assert_eq!(permits.len(), 16 + 4);
-    let error = upstream.send_for(get(), client(1)).await.unwrap_err();
+    let error = send(client(1)).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Share, false));
     assert!(
         metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"share\"} 1")
     );
-    assert_eq!(text(upstream.send_for(get(), client(2)).await.unwrap()).await, "ok");
-    assert_eq!(text(upstream.send_for(get(), None).await.unwrap()).await, "ok");
+    assert_eq!(text(send(client(2)).await.unwrap()).await, "ok");
+    assert_eq!(text(send(None).await.unwrap()).await, "ok");
     // The counted permits are returned. Below half, nothing is counted.
     drop(permits);
-    assert_eq!(text(upstream.send_for(get(), client(1)).await.unwrap()).await, "ok");
+    assert_eq!(text(send(client(1)).await.unwrap()).await, "ok");
     let permits: Vec<_> = (0..16).map(|_| pool::admit(&upstream.0, client(1))).collect();
     assert!(permits.iter().all(|admitted| matches!(admitted, pool::Admission::Granted(_))));
     assert!(matches!(pool::admit(&upstream.0, client(1)), pool::Admission::Granted(_)));
