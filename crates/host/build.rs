@@ -1,5 +1,5 @@
-//! Builds the built-in policies, each folder of `policies/`, and packs them into one file, which the
-//! crate includes: they have so much in common that it is a seventh of their size. See
+//! Builds the built-in policies, each folder of `policies/`, and packs them into one file, which
+//! the crate includes: they have so much in common that it is a seventh of their size. See
 //! `build/guest.rs` for the toolchain.
 
 use std::fmt::Write as _;

@@ -201,9 +201,9 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["flate2", "brotli_decompressor", "zstd"],
-        to: &["inspect/", "replay/", "cli/policy/new"],
-        why: "inspect looks into compressed bodies, replay into compressed logs; the SDK in the \
-              binary is compressed, too",
+        to: &["inspect/", "replay/", "cli/policy/new", "policy/build"],
+        why: "inspect looks into compressed bodies, replay into compressed logs; the SDK and the \
+              policies in the binary are compressed, too",
     },
     Belongs {
         crates: &["httparse", "httpdate"],

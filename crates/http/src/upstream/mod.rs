@@ -252,8 +252,8 @@ impl Upstream {
     }
 
     /// Like [`send`](Self::send), for a request of `client` that began at `began`, which its time
-    /// counts from. Records in `reached` where it was sent. While the worker is busy, each client is
-    /// limited to a share of its requests.
+    /// counts from. Records in `reached` where it was sent. While the worker is busy, each client
+    /// is limited to a share of its requests.
     ///
     /// # Errors
     /// See [`UpstreamError`].
