@@ -161,8 +161,18 @@ pub const PHASES: &[&str] =
 
 /// Modules whose files use each other in one direction.
 pub const ONE_WAY: &[&str] = &[
-    "proxy", "admin", "cli", "fetch", "insight", "inspect", "otlp", "plan", "reload", "replay",
+    "proxy",
+    "admin",
+    "cli",
+    "fetch",
+    "insight",
+    "inspect",
+    "otlp",
+    "plan",
+    "reload",
+    "replay",
     "chart",
+    "http1",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.

@@ -3,7 +3,7 @@
 
 use http::{Method, StatusCode, Version};
 
-use super::head::HeadError;
+use super::error::HeadError;
 use crate::wire::{Fields, Known, KnownSet, Request, Response};
 
 /// Where a body ends.

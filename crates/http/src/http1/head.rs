@@ -11,48 +11,12 @@ use std::ops::Range;
 use http::{Method, StatusCode, Version};
 use memchr::memchr;
 
+use super::error::HeadError;
 use super::framing::{self, Framing};
 use crate::wire::{Fields, Known, KnownSet, Request, Response, Span};
 
 /// Maximum fields of a head. Above it a request is answered 431, and a reply fails.
 pub(crate) const FIELDS_MAX: usize = 100;
-
-/// Why a head is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadError {
-    /// Not HTTP, or ambiguous: 400.
-    Malformed(&'static str),
-    /// Too many fields: 431.
-    TooManyFields,
-    /// A transfer coding other than `chunked`: 501.
-    UnknownCoding,
-}
-
-impl std::fmt::Display for HeadError {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(self.why())
-    }
-}
-
-impl HeadError {
-    /// What was found.
-    pub(crate) fn why(self) -> &'static str {
-        match self {
-            Self::Malformed(why) => why,
-            Self::TooManyFields => "too many fields",
-            Self::UnknownCoding => "an unknown transfer coding",
-        }
-    }
-
-    /// The status that the client is sent.
-    pub(crate) fn status(self) -> StatusCode {
-        match self {
-            Self::Malformed(_) => StatusCode::BAD_REQUEST,
-            Self::TooManyFields => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
-        }
-    }
-}
 
 /// Finds the end of a head that may arrive in pieces, and continues where it stopped.
 #[derive(Clone, Copy, Debug, Default)]

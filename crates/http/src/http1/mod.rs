@@ -4,7 +4,7 @@
 //!
 //! Where to read on: `head` parses the head of a request or a reply, `framing` decides how long its
 //! body is, `decode` decodes the body, and `reader` does so on a connection's input. `write` writes
-//! heads, `send` sends a head with its body.
+//! heads, `send` sends a head with its body. `error` has the errors of parsing and decoding.
 //!
 //! The states of [`Decoder`] while it reads a body (RFC 9112, 6 and 7), with the error if the
 //! connection ends early:
@@ -21,6 +21,7 @@
 
 mod date;
 mod decode;
+mod error;
 mod framing;
 mod head;
 mod reader;
@@ -30,8 +31,9 @@ mod tests;
 mod write;
 
 pub(crate) use decode::{BodyPart, Decoder};
+pub(crate) use error::{FramingError, HeadError};
 pub(crate) use framing::Framing;
-pub(crate) use head::{HeadError, ReplyHead, RequestHead, Scan};
+pub(crate) use head::{ReplyHead, RequestHead, Scan};
 #[cfg(test)]
 use head::{reply, request};
 pub(crate) use reader::Reader;
@@ -40,8 +42,3 @@ pub(crate) use write::{reply_head, request_head};
 
 /// How an HTTP/2 connection begins (RFC 9113, 3.4).
 pub(crate) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// The framing of a body is broken, so its connection can't be reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct FramingError(pub(crate) &'static str);
