@@ -173,6 +173,7 @@ pub const ONE_WAY: &[&str] = &[
     "replay",
     "chart",
     "http1",
+    "wire",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.

@@ -3,6 +3,7 @@
 //!
 //! Its methods are documented at `Body`.
 
+use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::pin::Pin;
@@ -408,9 +409,24 @@ impl Content {
             return false;
         };
         let Some(read_on) = watch.read_on.take() else { return false };
-        let rest = mem::replace(self, Self::nothing());
-        runtime.spawn(read_on::read(rest, read_on, place));
+        let mut rest = mem::replace(self, Self::nothing());
+        runtime.spawn(async move {
+            read_on::limited(rest.read_to_end(), read_on).await;
+            // What was read by now is all that will be known. It is settled before the place is
+            // free.
+            drop(rest);
+            drop(place);
+        });
         true
+    }
+
+    /// Reads what is left, for the hooks and the observer alone.
+    async fn read_to_end(&mut self) {
+        while let Some(Ok(())) = poll_fn(|cx| self.poll_fill(cx)).await {
+            let bytes = self.data().len();
+            self.consume(bytes);
+            self.end_if_read();
+        }
     }
 
     /// Whether hyper reports an end that is not one. It reports an HTTP/2 stream that was reset

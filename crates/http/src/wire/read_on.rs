@@ -1,16 +1,12 @@
-//! Reads the rest of a body whose reader has gone, because somebody else wants to know what it
-//! says.
+//! Limits how long the rest of a body is read whose reader has gone, because somebody else wants to
+//! know what it says, and how many such bodies there are. Knows nothing about bodies.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
-
-use super::content::Content;
 
 /// Maximum number of bodies that this process reads on at the same time. Others are dropped with
 /// their reader.
@@ -68,20 +64,10 @@ pub async fn wait_for_read_on() {
     }
 }
 
-/// Reads `content` to its end, as long as it may be.
-pub(super) async fn read(mut content: Content, read_on: ReadOn, place: ReadOnPlace) {
+/// Waits for `reading`, which reads a body to its end, as long as it may go on.
+pub(super) async fn limited(reading: impl Future<Output = ()>, read_on: ReadOn) {
     let until = Instant::now() + read_on.wait;
-    let mut reading = pin!(poll_fn(|cx| {
-        loop {
-            match ready!(content.poll_fill(cx)) {
-                Some(Ok(())) => {}
-                None | Some(Err(_)) => return Poll::Ready(()),
-            }
-            let bytes = content.data().len();
-            content.consume(bytes);
-            content.end_if_read();
-        }
-    }));
+    let mut reading = pin!(reading);
     loop {
         let next = Instant::now() + ASK_EVERY;
         let ended = timeout_at(next.min(until), reading.as_mut()).await.is_ok();
@@ -89,7 +75,4 @@ pub(super) async fn read(mut content: Content, read_on: ReadOn, place: ReadOnPla
             break;
         }
     }
-    // What was read by now is all that will be known. It is settled before the place is free.
-    drop(content);
-    drop(place);
 }
