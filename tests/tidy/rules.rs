@@ -174,6 +174,7 @@ pub const ONE_WAY: &[&str] = &[
     "chart",
     "http1",
     "wire",
+    "listen",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.

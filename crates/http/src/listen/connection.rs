@@ -12,6 +12,7 @@ use bytes::Bytes;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
+use super::context::ConnectionContext;
 use super::error::ConnectionError;
 use super::http1::{self, Http1End};
 use super::permits::Permit;
@@ -20,14 +21,6 @@ use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
 use crate::clock::Clock;
-
-/// What all requests of a connection share. It is behind one `Arc` per connection, because the
-/// counts of an `Arc` shared between workers would be contended.
-pub(super) struct ConnectionContext<H> {
-    pub(super) handler: H,
-    pub(super) peer: Arc<Peer>,
-    pub(super) state: Arc<ConnectionState>,
-}
 
 /// An accepted connection.
 pub(super) struct Connection<H> {

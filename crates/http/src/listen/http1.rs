@@ -26,7 +26,7 @@ use http::{Method, StatusCode, Version};
 use tokio::io::AsyncWrite;
 
 use super::client::Client;
-use super::connection::ConnectionContext;
+use super::context::ConnectionContext;
 use super::error::ConnectionError;
 use super::permits::Permit;
 use super::progress::Progress;

@@ -25,7 +25,7 @@ use hyper_util::rt::TokioIo;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection::ConnectionContext;
+use super::context::ConnectionContext;
 use super::error::ConnectionError;
 use super::http2_reply::{self, BodyPoll};
 use super::permits::Permit;

@@ -4,7 +4,8 @@
 //! Where to read on:
 //!
 //! - `accept`: a worker's accept loop
-//! - `connection`: one connection, from its first byte to its close
+//! - `connection`: one connection, from its first byte to its close; `context`: what its requests
+//!   share
 //! - `tls`: the certificates and which one a client is shown; `handshake`: one TLS handshake
 //! - `http1`, with `client` (the socket), `upload` (a request's body) and `progress` (how fast the
 //!   client takes its reply)
@@ -31,6 +32,7 @@ mod addresses;
 mod bind;
 mod client;
 mod connection;
+mod context;
 mod drain;
 mod error;
 mod handshake;
