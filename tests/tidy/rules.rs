@@ -175,6 +175,7 @@ pub const ONE_WAY: &[&str] = &[
     "http1",
     "wire",
     "listen",
+    "telemetry",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.

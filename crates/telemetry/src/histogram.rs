@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::metrics::{add, slot, slots};
+use super::slots::{add, slot, slots};
 
 /// Upper bounds in microseconds: from a decision in memory to a slow upstream.
 const BOUNDS_US: [u64; 23] = [

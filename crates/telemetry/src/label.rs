@@ -4,7 +4,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::metrics::Counter;
+use super::counter::Counter;
 
 /// A closed set of label values. Implemented by [`labels!`](crate::labels) alone.
 pub trait Label: Copy + 'static {

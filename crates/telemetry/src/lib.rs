@@ -4,6 +4,7 @@
 //! from the configuration; they are never a key, a path or a header's value. This module uses no
 //! other.
 
+mod counter;
 mod credentials;
 mod exposition;
 mod fields;
@@ -14,18 +15,19 @@ mod log;
 mod metrics;
 pub mod names;
 mod setting_error;
+mod slots;
 
+pub use counter::{Counter, Gauge};
 pub use credentials::{is_credentials_header, names_credentials};
 pub use fields::{ACCESS_HEADER, AccessField, AccessFields, AccessHeaders};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use label::{CounterSet, Label};
 pub use lint::{Lint, LintKind, OF_POLICY};
 pub use log::{Access, Format, Settings, access_line, apply, flush, start};
-pub use metrics::{
-    Counter, Gauge, Measure, Metrics, Reading, SeriesValue, WORKERS_MAX, enter_worker, worker,
-};
+pub use metrics::{Measure, Metrics, Reading, SeriesValue};
 pub use names::Name;
 pub use setting_error::SettingError;
+pub use slots::{WORKERS_MAX, enter_worker, worker};
 
 /// The README's example runs.
 #[cfg(doctest)]

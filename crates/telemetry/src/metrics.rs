@@ -1,144 +1,20 @@
-//! Counters that cost a load and a store: each worker has a slot of its own, on its own cache line,
-//! and a scrape sums the slots. Threads that are not workers share one more slot and add to it
-//! atomically.
+//! All metrics of one running Weir, by their names and the values of their labels. Knows neither
+//! how they are counted (`counter`, `histogram`) nor how `/metrics` shows them (`exposition`).
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::counter::{Counter, Gauge};
 use super::histogram::{Histogram, HistogramSnapshot};
 use super::label::{CounterSet, Label};
 use super::names::{self, Kind, Name};
 
-/// Maximum number of workers with a slot of their own; further threads share one, which costs speed
-/// but no counts.
-pub const WORKERS_MAX: usize = 64;
 /// Maximum number of label sets of one metric; later ones are counted under `other`.
 const SERIES_MAX: usize = 2_000;
 /// Maximum number of label sets of one metric that share their first label. A policy that invents
 /// names of limits thus leaves room for others, and all status codes of a route fit. Later ones are
 /// counted under `other`, with the first label.
 const SERIES_OF_ONE_MAX: usize = 512;
-
-thread_local! {
-    static WORKER: Cell<usize> = const { Cell::new(NO_WORKER) };
-}
-
-const NO_WORKER: usize = usize::MAX;
-
-/// Makes the calling thread the worker `index`, counted from 0, of the metrics that it counts in.
-/// No two threads may be the same worker of the same metrics at a time: they would overwrite each
-/// other's counts.
-pub fn enter_worker(index: usize) {
-    WORKER.with(|worker| worker.set(index));
-}
-
-/// The calling thread's index among the workers. `None` if it is not a worker.
-#[must_use]
-#[inline]
-pub fn worker() -> Option<usize> {
-    Some(WORKER.with(Cell::get)).filter(|index| *index != NO_WORKER)
-}
-
-/// The calling thread's slot, and whether this thread alone writes to it. The last slot is shared.
-#[inline]
-pub(super) fn slot<T>(slots: &[T]) -> Option<(&T, bool)> {
-    let (shared, own) = slots.split_last()?;
-    own.get(WORKER.with(Cell::get)).map_or(Some((shared, false)), |slot| Some((slot, true)))
-}
-
-/// A slot for each of `workers`, and the shared one.
-pub(super) fn slots<T: Default>(workers: usize) -> Arc<[T]> {
-    (0..=workers.clamp(1, WORKERS_MAX)).map(|_| T::default()).collect()
-}
-
-/// Adds to a number; `alone` says that only this thread writes it.
-#[inline]
-pub(super) fn add(number: &AtomicU64, n: u64, alone: bool) {
-    if alone {
-        number.store(number.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    } else {
-        number.fetch_add(n, Ordering::Relaxed);
-    }
-}
-
-#[repr(align(64))]
-#[derive(Default)]
-struct Slot(AtomicU64);
-
-/// One series of a counter. Cheap to clone and to increment from any thread: look it up once and
-/// keep it.
-#[derive(Clone)]
-pub struct Counter(Arc<[Slot]>);
-
-impl Counter {
-    /// Adds one.
-    #[inline]
-    pub fn inc(&self) {
-        self.add(1);
-    }
-
-    /// Adds `n`.
-    #[inline]
-    pub fn add(&self, n: u64) {
-        if let Some((slot, alone)) = slot(&self.0) {
-            add(&slot.0, n, alone);
-        }
-    }
-
-    /// The sum over all workers.
-    #[must_use]
-    pub fn get(&self) -> u64 {
-        self.0.iter().map(|slot| slot.0.load(Ordering::Relaxed)).sum()
-    }
-}
-
-impl fmt::Debug for Counter {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Counter({})", self.get())
-    }
-}
-
-/// A value that goes up and down, shared by all threads.
-#[derive(Clone, Debug, Default)]
-pub struct Gauge(Arc<GaugeValue>);
-
-#[derive(Debug, Default)]
-struct GaugeValue {
-    now: AtomicI64,
-    /// The highest value since [`Gauge::take_most`].
-    most: AtomicI64,
-}
-
-impl Gauge {
-    /// Sets it.
-    #[inline]
-    pub fn set(&self, value: i64) {
-        self.0.now.store(value, Ordering::Relaxed);
-        self.0.most.fetch_max(value, Ordering::Relaxed);
-    }
-
-    /// Adds `n`, which may be negative.
-    #[inline]
-    pub fn add(&self, n: i64) {
-        let now = self.0.now.fetch_add(n, Ordering::Relaxed) + n;
-        self.0.most.fetch_max(now, Ordering::Relaxed);
-    }
-
-    /// The highest value since the last call of this, including peaks between two calls.
-    #[must_use]
-    pub fn take_most(&self) -> i64 {
-        self.0.most.swap(self.get(), Ordering::Relaxed)
-    }
-
-    /// Its value.
-    #[must_use]
-    pub fn get(&self) -> i64 {
-        self.0.now.load(Ordering::Relaxed)
-    }
-}
 
 /// Reads numbers of this process, and calls its argument with each of them.
 pub type Measure = fn(&mut dyn FnMut(Name, f64));
@@ -194,7 +70,7 @@ impl Metrics {
     pub fn counter(&self, name: Name, values: &[&str]) -> Counter {
         let mut counters = locked(&self.0.counters);
         let (_, series) = counters.entry(name.name).or_insert_with(|| (name, Series::new()));
-        of(series, name, values, || Counter(slots(self.0.workers)))
+        of(series, name, values, || Counter::new(self.0.workers))
     }
 
     /// Calls `see` with the values of the labels of each series of the counter `name`, and with its
@@ -208,7 +84,7 @@ impl Metrics {
     /// A counter that `/metrics` does not show.
     #[must_use]
     pub fn unshown(&self) -> Counter {
-        Counter(slots(self.0.workers))
+        Counter::new(self.0.workers)
     }
 
     /// Adds one to a series. Looks it up each time, so it is not for hot paths.
@@ -365,40 +241,6 @@ fn is_full<T>(series: &Series<T>, labels: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn workers_count_apart_and_a_scrape_sums_them() {
-        let metrics = Metrics::new(2);
-        let counter = metrics.counter(names::REQUESTS, &["api", "200"]);
-        let other = counter.clone();
-        let thread = std::thread::spawn(move || {
-            enter_worker(1);
-            other.add(2);
-        });
-        counter.inc();
-        thread.join().unwrap();
-        assert!(
-            metrics.encode().contains("weir_requests_total{route=\"api\",code=\"200\"} 3"),
-            "{}",
-            metrics.encode()
-        );
-    }
-
-    #[test]
-    fn threads_that_are_no_workers_of_these_metrics_lose_no_counts() {
-        let metrics = Metrics::new(1);
-        let counter = metrics.counter(names::REQUESTS, &["api", "200"]);
-        std::thread::scope(|scope| {
-            for index in [None, None, Some(0), Some(1), Some(1)] {
-                let counter = counter.clone();
-                scope.spawn(move || {
-                    index.into_iter().for_each(enter_worker);
-                    (0..100_000).for_each(|_| counter.inc());
-                });
-            }
-        });
-        assert_eq!(counter.get(), 500_000);
-    }
 
     #[test]
     fn a_metric_without_labels_shows_from_the_start() {
