@@ -176,6 +176,7 @@ pub const ONE_WAY: &[&str] = &[
     "wire",
     "listen",
     "telemetry",
+    "upstream",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.

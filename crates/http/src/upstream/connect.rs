@@ -12,21 +12,22 @@ use super::endpoint::Endpoint;
 use super::host::Host;
 use super::hosts::Hosts;
 use super::stream::Stream;
-use super::{Cause, Inner, Protocol, pool};
+use super::{Cause, Inner, Protocol};
 use crate::telemetry::Label as _;
 use crate::wire::is_out_of_descriptors;
 
-/// Connects to `host`. Failures are logged with their reason, at most once a second: while an
+/// Connects to `host`. `make_room` closes idle connections to other hosts; it is called when no
+/// file descriptor is left. Failures are logged with their reason, at most once a second: while an
 /// upstream is down, every request fails like this.
 pub(super) async fn connect(
     upstream: &Arc<Inner>,
     host: &Host,
     protocol: Protocol,
+    make_room: fn(),
 ) -> Result<Stream, Cause> {
     let endpoint = upstream.endpoints.get(host.endpoint).ok_or(Cause::Connect)?;
-    // Close idle connections to other hosts to make room.
     let permit = upstream.budget.open().or_else(|| {
-        pool::release_idle();
+        make_room();
         upstream.budget.open()
     });
     let Some(permit) = permit else {
@@ -40,7 +41,7 @@ pub(super) async fn connect(
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err((Cause::Descriptors, _))) => {
                 // The next attempt may find a descriptor.
-                pool::release_idle();
+                make_room();
                 upstream.warn_exhausted(host);
                 return Err(Cause::Descriptors);
             }

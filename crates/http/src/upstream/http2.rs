@@ -20,8 +20,8 @@ use super::connect::connect;
 use super::host::Host;
 use super::http1::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX};
 use super::outgoing::{Outgoing, PendingRequest, UploadProgress};
-use super::pool::{self, RequestPermit};
 use super::reply_timeout::ReplyTimeout;
+use super::requests::RequestPermit;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
 use crate::telemetry::Label as _;
@@ -87,7 +87,8 @@ pub(super) struct Http2Connection {
     created: Instant,
     /// When the last request ended, in milliseconds since `created`.
     idle_since_ms: AtomicU64,
-    pub(super) host: Arc<Host>,
+    /// Notified when a stream has become free.
+    freed: Arc<Notify>,
     pub(super) upstream: Arc<Inner>,
 }
 
@@ -113,14 +114,19 @@ impl Http2Connection {
     /// own. The connection is used once the upstream's SETTINGS have arrived, which HTTP/2 requires
     /// it to send first. So nothing is sent to an endpoint that speaks another protocol, and no
     /// request is sent only to be refused.
+    ///
+    /// `freed` is notified when a stream has become free. `make_room` is that of [`connect`].
     pub(super) async fn connect(
         upstream: &Arc<Inner>,
-        host: &Arc<Host>,
+        host: &Host,
+        freed: Arc<Notify>,
+        make_room: fn(),
     ) -> Result<Arc<Self>, Cause> {
         let deadline =
             tokio::time::Instant::from_std(clock::monotonic() + upstream.settings.connect);
         let peer = Arc::new(PeerSettings::default());
-        let sender = begin(connect(upstream, host, Protocol::H2).await?, upstream, &peer).await?;
+        let stream = connect(upstream, host, Protocol::H2, make_room).await?;
+        let sender = begin(stream, upstream, &peer).await?;
         if timeout_at(deadline, peer.wait()).await.is_err() {
             upstream.warn_unconnected(host, &"it sends nothing in HTTP/2");
             return Err(Cause::Timeout);
@@ -138,7 +144,7 @@ impl Http2Connection {
             answered: AtomicBool::new(false),
             created: clock::monotonic(),
             idle_since_ms: AtomicU64::new(0),
-            host: Arc::clone(host),
+            freed,
             upstream: Arc::clone(upstream),
         }))
     }
@@ -290,7 +296,7 @@ impl Drop for StreamPermit {
                 .idle_since_ms
                 .store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
-        pool::freed(connection);
+        connection.freed.notify_one();
     }
 }
 

@@ -2,11 +2,11 @@
 //! no limit and no policy.
 //!
 //! Read on in `send` (the path of a request), `pool` and `slots` (a worker's connections, and the
-//! choice between hosts), `host` and `hosts` (addresses, as all workers see them), `http1` (one
-//! HTTP/1.1 connection), `http2` and `streams` (HTTP/2 connections) with `head` and `outgoing` (a
-//! request's head and body over HTTP/2), `reply_timeout` (how long to wait for a reply),
-//! `endpoint`, `connect` with `budget`, `tls` and `stream` (from a configured endpoint to a byte
-//! stream).
+//! choice between hosts), `requests` (how many are under way), `host` and `hosts` (addresses, as
+//! all workers see them), `http1` (one HTTP/1.1 connection), `http2`, `streams` and `acquire`
+//! (HTTP/2 connections) with `head` and `outgoing` (a request's head and body over HTTP/2), `phase`
+//! and `reply_timeout` (how long to wait for a reply), `endpoint`, `connect` with `budget`, `tls`
+//! and `stream` (from a configured endpoint to a byte stream).
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -20,6 +20,7 @@ use crate::telemetry::{
 };
 use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request, Response};
 
+mod acquire;
 mod budget;
 mod connect;
 mod endpoint;
@@ -29,8 +30,10 @@ mod hosts;
 mod http1;
 mod http2;
 mod outgoing;
+mod phase;
 mod pool;
 mod reply_timeout;
+mod requests;
 mod send;
 mod settings;
 mod slots;
@@ -350,7 +353,7 @@ impl Inner {
     }
 
     /// Records how a reply's body ended, for the request of `permit`.
-    fn reply_ended(&self, permit: &pool::RequestPermit, end: &BodyEnd) {
+    fn reply_ended(&self, permit: &requests::RequestPermit, end: &BodyEnd) {
         match end.outcome {
             // The host has answered. An event stream may be quiet for long, and any client can ask
             // for one, so this does not count against the host.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::reply_timeout::Phase;
+use super::phase::Phase;
 use crate::clock;
 use crate::wire::{Body, BodyError};
 

@@ -1,6 +1,6 @@
-//! A worker's usable connections by upstream and host, the number of its requests under way, and
-//! the choice of a host for a request. Lives in a thread-local: never shared, never held across an
-//! await. Knows nothing of HTTP.
+//! A worker's usable connections by upstream and host, and whether and to which host it sends a
+//! further request. Lives in a thread-local: never shared, never held across an await. Knows
+//! nothing of HTTP.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,13 +8,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::host::{Host, InFlight};
+use super::Inner;
+use super::host::Host;
 use super::hosts::Hosts;
 use super::http1::Http1Connection;
-use super::http2::Http2Connection;
-use super::slots::Slots;
+use super::requests::{RequestPermit, Requests};
+use super::slots::{DiscardedConnections, Slots};
 use super::streams::Streams;
-use super::{Cause, Inner};
 use crate::clock;
 use crate::wire::Network;
 
@@ -35,10 +35,7 @@ struct Pools {
 struct Pool {
     upstream: Arc<Inner>,
     slots: Slots,
-    outstanding: usize,
-    /// The part of `outstanding` that is counted by client: requests that came while the worker was
-    /// busy.
-    by_client: HashMap<Network, usize>,
+    requests: Arc<Requests>,
     /// How many requests may be sent a second time, in hundredths. See [`Inner::retry_percent`].
     credit: usize,
 }
@@ -75,17 +72,6 @@ impl Hasher for IdHasher {
     }
 }
 
-/// The permit for one request at a host. Returned on drop.
-pub(super) struct RequestPermit {
-    upstream: u64,
-    /// The index of the host's slot, at least a moment ago.
-    slot: usize,
-    /// `None` if there is only one host.
-    in_flight: Option<InFlight>,
-    /// The client, if its requests are counted.
-    client: Option<Network>,
-}
-
 /// The result of [`admit`].
 pub(super) enum Admission {
     Granted(RequestPermit),
@@ -103,12 +89,14 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission
     let mut discarded = DiscardedConnections::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
         let (pool, new) = pools.of(upstream);
-        if pool.outstanding >= upstream.settings.requests_per_worker {
+        let outstanding = pool.requests.outstanding();
+        if outstanding >= upstream.settings.requests_per_worker {
             return (Admission::Full, false);
         }
         let capacity = upstream.request_capacity(pool.slots.len());
-        let client = client.filter(|_| pool.outstanding >= capacity / MANY_PART);
-        if client.is_some_and(|client| pool.has_share(client, (capacity / CLIENT_PART).max(1))) {
+        let client = client.filter(|_| outstanding >= capacity / MANY_PART);
+        let share = (capacity / CLIENT_PART).max(1);
+        if client.is_some_and(|client| pool.requests.of(client) >= share) {
             return (Admission::Share, false);
         }
         pool.slots.update_hosts(upstream, &mut discarded);
@@ -118,12 +106,8 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission
         let Some((slot, in_flight)) = pool.slots.choose(upstream, &[]) else {
             return (Admission::Unresolved, false);
         };
-        pool.outstanding += 1;
-        if let Some(client) = client {
-            *pool.by_client.entry(client).or_insert(0) += 1;
-        }
         pool.credit = (pool.credit + upstream.settings.retry_percent).min(CREDIT_MAX);
-        let permit = RequestPermit { upstream: upstream.id, slot, in_flight, client };
+        let permit = pool.requests.begin(slot, in_flight, client);
         (Admission::Granted(permit), new && !std::mem::replace(&mut pools.sweeping, true))
     });
     if begin_to_sweep {
@@ -145,8 +129,7 @@ pub(super) fn move_to_another_host(
         let Some((slot, Some(in_flight))) = pool.slots.choose(upstream, tried) else {
             return false;
         };
-        permit.slot = slot;
-        permit.in_flight = Some(in_flight);
+        permit.move_to(slot, in_flight);
         true
     })
 }
@@ -171,14 +154,14 @@ pub(super) fn take(
     // Unusable connections are dropped after the borrow.
     let mut discarded = DiscardedConnections::default();
     POOLS.with_borrow_mut(|pools| {
-        pools.of(upstream).0.slots.take(upstream, permit.slot, permit.host(), now, &mut discarded)
+        pools.of(upstream).0.slots.take(upstream, permit.slot(), permit.host(), now, &mut discarded)
     })
 }
 
 /// The host that the permit's request goes to.
 pub(super) fn host_of(upstream: &Arc<Inner>, permit: &RequestPermit) -> Option<Arc<Host>> {
     permit.host().cloned().or_else(|| {
-        POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.host(permit.slot).cloned())
+        POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.host(permit.slot()).cloned())
     })
 }
 
@@ -226,17 +209,6 @@ pub(super) fn with_streams<T>(
         .flatten()
 }
 
-/// A stream on `connection` has become free.
-pub(super) fn freed(connection: &Http2Connection) {
-    let _ = POOLS.try_with(|pools| {
-        if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&connection.upstream.id)
-            && let Some(streams) = pool.slots.streams(&connection.host)
-        {
-            streams.freed();
-        }
-    });
-}
-
 fn start_sweeping() {
     let sweeping = SweepGuard;
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -251,6 +223,7 @@ async fn sweep(_sweeping: SweepGuard) {
         let now = clock::monotonic();
         // Dropped after the borrow.
         let mut discarded = DiscardedConnections::default();
+        let mut emptied = Vec::new();
         let mut used = Vec::new();
         let left = POOLS.with_borrow_mut(|pools| {
             for pool in pools.by_upstream.values_mut() {
@@ -264,12 +237,10 @@ async fn sweep(_sweeping: SweepGuard) {
                     used.push(Arc::clone(&pool.upstream));
                 }
             }
-            discarded.pools.extend(
-                pools.by_upstream.extract_if(|_, pool| pool.is_empty()).map(|(_, pool)| pool),
-            );
+            emptied.extend(pools.by_upstream.extract_if(|_, pool| pool.is_empty()));
             !pools.by_upstream.is_empty()
         });
-        drop(discarded);
+        drop((discarded, emptied));
         used.iter().for_each(Hosts::resolve_in_background);
         // A burst of large bodies leaves buffers behind that may not be needed for long.
         crate::wire::trim_buffers();
@@ -277,15 +248,6 @@ async fn sweep(_sweeping: SweepGuard) {
             return;
         }
     }
-}
-
-/// Connections to be closed, dropped outside the borrow.
-#[derive(Default)]
-pub(super) struct DiscardedConnections {
-    #[allow(clippy::vec_box, reason = "as in `Slot`")]
-    pub(super) http1: Vec<Box<Http1Connection>>,
-    pub(super) http2: Vec<Arc<Http2Connection>>,
-    pools: Vec<Pool>,
 }
 
 /// Marks the sweeping task as running. When it ends, at the latest with its runtime, the next
@@ -307,8 +269,7 @@ impl Pools {
             Pool {
                 upstream: Arc::clone(upstream),
                 slots: Slots::default(),
-                outstanding: 0,
-                by_client: HashMap::new(),
+                requests: Arc::default(),
                 credit: CREDIT_FIRST,
             }
         });
@@ -317,61 +278,7 @@ impl Pools {
 }
 
 impl Pool {
-    fn has_share(&self, client: Network, share: usize) -> bool {
-        self.by_client.get(&client).is_some_and(|count| *count >= share)
-    }
-
-    fn leave(&mut self, client: Option<Network>) {
-        self.outstanding = self.outstanding.saturating_sub(1);
-        if let Some(client) = client
-            && let Some(count) = self.by_client.get_mut(&client)
-        {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.by_client.remove(&client);
-            }
-        }
-    }
-
     fn is_empty(&self) -> bool {
-        self.outstanding == 0 && self.slots.are_empty()
-    }
-}
-
-impl RequestPermit {
-    pub(super) fn host(&self) -> Option<&Arc<Host>> {
-        self.in_flight.as_ref().map(|in_flight| &in_flight.host)
-    }
-
-    /// The request is begun at its host.
-    pub(super) fn begin(&mut self, now: Instant) {
-        if let Some(in_flight) = &mut self.in_flight {
-            in_flight.began = Some(now);
-        }
-    }
-
-    /// The host has answered.
-    pub(super) fn succeeded(&self, upstream: &Inner) {
-        if let Some(in_flight) = &self.in_flight {
-            in_flight.host.succeeded(upstream);
-        }
-    }
-
-    /// The host has failed the request.
-    pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
-        if let Some(in_flight) = &self.in_flight {
-            in_flight.host.failed(upstream, cause, in_flight.began);
-        }
-    }
-}
-
-impl Drop for RequestPermit {
-    fn drop(&mut self) {
-        // A reply that outlives its worker's pools has nothing to return.
-        let _ = POOLS.try_with(|pools| {
-            if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&self.upstream) {
-                pool.leave(self.client);
-            }
-        });
+        self.requests.outstanding() == 0 && self.slots.are_empty()
     }
 }

@@ -1,35 +1,13 @@
-//! How long to wait for the upstream, which depends on the phase of the exchange. Knows nothing of
-//! connections.
+//! How long to wait for the head of a reply over HTTP/2. Knows nothing of connections.
 
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use super::Inner;
 use super::outgoing::UploadProgress;
+use super::phase::Phase;
 use crate::clock;
 use crate::wire::Timer;
-
-/// What an exchange waits for, and since when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// The upstream, to take the next piece of the request's body.
-    Sending(Instant),
-    /// The client, to send the next piece. The body has an idle timeout of its own.
-    AwaitingClient,
-    /// The upstream, to reply.
-    AwaitingReply(Instant),
-}
-
-impl Phase {
-    /// When the upstream has used up its time. `None` while the client is awaited.
-    pub(super) fn deadline(self, upstream: &Inner) -> Option<Instant> {
-        match self {
-            Self::Sending(since) => Some(since + upstream.settings.idle),
-            Self::AwaitingClient => None,
-            Self::AwaitingReply(since) => Some(since + upstream.settings.response_header),
-        }
-    }
-}
 
 /// The time limit on one reply's head.
 pub(super) struct ReplyTimeout<'a> {

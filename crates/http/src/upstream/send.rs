@@ -14,9 +14,10 @@ use super::hosts::Hosts;
 use super::http1::{Http1Connection, Http1Outcome};
 use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
-use super::pool::{self, Admission, RequestPermit};
+use super::pool::{self, Admission};
+use super::requests::RequestPermit;
 use super::{Cause, Inner, Protocol, Retry, RetryResult, SendRecord, UpstreamError};
-use super::{head, streams};
+use super::{acquire, head};
 use crate::clock;
 use crate::http1::ReplyHead;
 use crate::wire::{Body, Network, Request, Response};
@@ -224,7 +225,8 @@ impl Exchange<'_> {
                 }
                 Err(host) => {
                     let Some(host) = host else { return Attempt::Unsent(Cause::Connect) };
-                    match Box::pin(Http1Connection::connect(self.upstream, &host)).await {
+                    let (upstream, make_room) = (self.upstream, pool::release_idle);
+                    match Box::pin(Http1Connection::connect(upstream, &host, make_room)).await {
                         Ok(connection) => {
                             now = clock::monotonic();
                             (connection, false)
@@ -260,7 +262,7 @@ impl Exchange<'_> {
         let mut request = Some(head::to_h2(&self.request, body, endpoint));
         let mut cause = Cause::Connect;
         for _ in 0..REFUSALS_MAX {
-            let stream = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
+            let stream = match acquire::stream(self.upstream, &host, clock::monotonic()).await {
                 Ok(stream) => stream,
                 Err(why) => {
                     cause = why;

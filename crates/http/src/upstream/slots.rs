@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::Inner;
 use super::host::{Host, InFlight};
 use super::http1::Http1Connection;
-use super::pool::DiscardedConnections;
+use super::http2::Http2Connection;
 use super::streams::Streams;
 
 /// The slots of all of an upstream's hosts.
@@ -31,6 +31,14 @@ struct Slot {
     idle: Vec<Box<Http1Connection>>,
     /// HTTP/2.
     streams: Streams,
+}
+
+/// Connections to be closed, which the caller drops outside the borrow of its thread-local.
+#[derive(Default)]
+pub(super) struct DiscardedConnections {
+    #[allow(clippy::vec_box, reason = "as in `Slot`")]
+    http1: Vec<Box<Http1Connection>>,
+    http2: Vec<Arc<Http2Connection>>,
 }
 
 impl Slots {

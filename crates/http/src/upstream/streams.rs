@@ -1,15 +1,13 @@
-//! Finds a stream for a request among a worker's HTTP/2 connections to a host: on one with room, on
-//! a new one, or as soon as one is free. Knows nothing of what is sent.
+//! A worker's HTTP/2 connections to a host, and where a request may get a stream: on one with room,
+//! on a new one, or as soon as one is free. Knows neither how it is waited for nor what is sent.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use tokio::sync::Notify;
-use tokio::time::timeout_at;
 
-use super::host::Host;
 use super::http2::{Http2Connection, StreamPermit};
-use super::{Cause, Inner, pool};
+use super::{Cause, Inner};
 
 /// One worker's connections to one host.
 #[derive(Default)]
@@ -23,60 +21,23 @@ pub(super) struct Streams {
 
 /// A connection being opened by one request while others wait for it.
 #[derive(Default)]
-struct PendingConnection {
+pub(super) struct PendingConnection {
     outcome: OnceLock<Result<(), Cause>>,
     over: Notify,
 }
 
-enum Placement {
+/// Where a request may get a stream.
+pub(super) enum Placement {
     Ready(StreamPermit),
-    /// The caller opens a connection.
-    Open(Opener),
+    /// The caller opens a connection, which notifies the second when a stream on it becomes free.
+    Open(Arc<PendingConnection>, Arc<Notify>),
     Opening(Arc<PendingConnection>),
     /// No further connection is allowed: wait for a request to end.
     Full(Arc<Notify>),
 }
 
-/// The duty to open a connection. Dropping it, also because its request was dropped, lets the
-/// waiting requests continue.
-struct Opener {
-    opening: Arc<PendingConnection>,
-    upstream: Arc<Inner>,
-    host: Arc<Host>,
-}
-
-/// A stream on a connection to `host`. Waits for one at most for the time to connect.
-pub(super) async fn acquire(
-    upstream: &Arc<Inner>,
-    host: &Arc<Host>,
-    now: Instant,
-) -> Result<StreamPermit, Cause> {
-    let deadline = tokio::time::Instant::from_std(now + upstream.settings.connect);
-    loop {
-        let placement =
-            pool::with_streams(upstream, host, |streams| streams.place_request(upstream, host))
-                .ok_or(Cause::Connect)?;
-        match placement {
-            Placement::Ready(permit) if permit.is_still_open(now).await => return Ok(permit),
-            // The other side closed it while it was idle.
-            Placement::Ready(_) => {}
-            Placement::Open(opener) => {
-                if let Some(permit) = opener.open().await? {
-                    return Ok(permit);
-                }
-            }
-            Placement::Opening(opening) => {
-                timeout_at(deadline, opening.over()).await.map_err(|_| Cause::Timeout)??;
-            }
-            Placement::Full(freed) => {
-                timeout_at(deadline, freed.notified()).await.map_err(|_| Cause::Overload)?
-            }
-        }
-    }
-}
-
 impl Streams {
-    fn place_request(&mut self, upstream: &Arc<Inner>, host: &Arc<Host>) -> Placement {
+    pub(super) fn place_request(&mut self, upstream: &Inner) -> Placement {
         self.connections.retain(|connection| connection.is_usable());
         if let Some(permit) = self.connections.iter().find_map(Http2Connection::try_acquire) {
             return Placement::Ready(permit);
@@ -89,12 +50,19 @@ impl Streams {
         }
         let opening = Arc::<PendingConnection>::default();
         self.opening = Some(Arc::clone(&opening));
-        Placement::Open(Opener { opening, upstream: Arc::clone(upstream), host: Arc::clone(host) })
+        Placement::Open(opening, Arc::clone(&self.freed))
     }
 
-    /// A stream has become free.
-    pub(super) fn freed(&self) {
-        self.freed.notify_one();
+    /// Adds a connection that was opened.
+    pub(super) fn add(&mut self, connection: Arc<Http2Connection>) {
+        self.connections.push(connection);
+        // Requests that found all other connections full may find room on this one.
+        self.freed.notify_waiters();
+    }
+
+    /// Another request may open the next connection.
+    pub(super) fn end_opening(&mut self, ended: &Arc<PendingConnection>) {
+        self.opening.take_if(|opening| Arc::ptr_eq(opening, ended));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -114,41 +82,24 @@ impl Streams {
     }
 }
 
-impl Opener {
-    /// Opens the connection, adds it to the pool, and takes a stream on it.
-    async fn open(self) -> Result<Option<StreamPermit>, Cause> {
-        let opened = Http2Connection::connect(&self.upstream, &self.host).await;
-        let _ = self.opening.outcome.set(opened.as_ref().map(|_| ()).map_err(|cause| *cause));
-        let connection = opened?;
-        let permit = connection.try_acquire();
-        if !self.upstream.is_closed() {
-            pool::with_streams(&self.upstream, &self.host, |streams| {
-                streams.connections.push(connection);
-                // Requests that found all other connections full may find room on this one.
-                streams.freed.notify_waiters();
-            });
-        }
-        Ok(permit)
-    }
-}
-
 impl PendingConnection {
+    /// The connection was opened, or could not be.
+    pub(super) fn set(&self, outcome: Result<(), Cause>) {
+        let _ = self.outcome.set(outcome);
+    }
+
+    /// Lets the waiting requests continue.
+    pub(super) fn end(&self) {
+        self.over.notify_waiters();
+    }
+
     /// Waits until it is opened. If there is no outcome, the opener was dropped and the caller
     /// looks again.
-    async fn over(&self) -> Result<(), Cause> {
+    pub(super) async fn over(&self) -> Result<(), Cause> {
         if self.outcome.get().is_none() {
             self.over.notified().await;
         }
         self.outcome.get().copied().unwrap_or(Ok(()))
-    }
-}
-
-impl Drop for Opener {
-    fn drop(&mut self) {
-        pool::with_streams(&self.upstream, &self.host, |streams| {
-            streams.opening.take_if(|opening| Arc::ptr_eq(opening, &self.opening));
-        });
-        self.opening.over.notify_waiters();
     }
 }
 

@@ -191,7 +191,7 @@ async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_on
     close.notify_one();
     // The other side has closed once this thread's runtime has seen the close.
     let host = Arc::clone(&upstream.0.hosts.current()[0]);
-    let mut other = http1::Http1Connection::connect(&upstream.0, &host)
+    let mut other = http1::Http1Connection::connect(&upstream.0, &host, || {})
         .await
         .unwrap_or_else(|cause| panic!("{cause:?}"));
     assert!(other.is_quiet());

@@ -1,0 +1,27 @@
+//! What an exchange waits for, which decides how long it may wait. Knows nothing of connections.
+
+use std::time::Instant;
+
+use super::Inner;
+
+/// What an exchange waits for, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The upstream, to take the next piece of the request's body.
+    Sending(Instant),
+    /// The client, to send the next piece. The body has an idle timeout of its own.
+    AwaitingClient,
+    /// The upstream, to reply.
+    AwaitingReply(Instant),
+}
+
+impl Phase {
+    /// When the upstream has used up its time. `None` while the client is awaited.
+    pub(super) fn deadline(self, upstream: &Inner) -> Option<Instant> {
+        match self {
+            Self::Sending(since) => Some(since + upstream.settings.idle),
+            Self::AwaitingClient => None,
+            Self::AwaitingReply(since) => Some(since + upstream.settings.response_header),
+        }
+    }
+}
