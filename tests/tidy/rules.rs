@@ -177,6 +177,7 @@ pub const ONE_WAY: &[&str] = &[
     "listen",
     "telemetry",
     "upstream",
+    "limit",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::round::ChargeTimes;
-use super::shared::Shared;
 use crate::clock::monotonic;
 use crate::engine::Key;
 use crate::plan::{LimitOutcome, Plan, Refund};
@@ -81,15 +80,15 @@ fn seconds(ahead: Duration) -> u64 {
 /// What one grant holds. Given up when the grant is settled or dropped.
 #[derive(Debug)]
 pub(super) struct Hold {
-    shared: Arc<Shared>,
+    all: Arc<HeldUnits>,
     /// The units that each counter holds, and until when.
     units: SmallVec<[(Key, u64, u64); 2]>,
 }
 
 impl Hold {
-    /// Holds what a plan was charged. `None` if it can't give anything back by settling.
+    /// Holds in `all` what a plan was charged. `None` if it can't give anything back by settling.
     pub(super) fn new<'k>(
-        shared: &Arc<Shared>,
+        all: &Arc<HeldUnits>,
         plan: &Plan,
         (outcomes, charged): (&[LimitOutcome], &ChargeTimes),
         key: impl Fn(usize) -> Option<&'k Key>,
@@ -107,15 +106,14 @@ impl Hold {
         if units.is_empty() {
             return None;
         }
-        units.iter().for_each(|(key, until_s, cost)| shared.held.add(key, *until_s, *cost));
-        Some(Box::new(Self { shared: Arc::clone(shared), units }))
+        units.iter().for_each(|(key, until_s, cost)| all.add(key, *until_s, *cost));
+        Some(Box::new(Self { all: Arc::clone(all), units }))
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let held = &self.shared.held;
-        self.units.iter().for_each(|(key, until_s, cost)| held.remove(key, *until_s, *cost));
+        self.units.iter().for_each(|(key, until_s, cost)| self.all.remove(key, *until_s, *cost));
     }
 }
 
@@ -130,7 +128,7 @@ fn reserved(plan: &Plan) -> impl Iterator<Item = (usize, u64)> {
 /// Tells the limits that refused what of them is held. Where that would be enough, the request may
 /// come again soon.
 pub(super) fn report<'k>(
-    shared: &Shared,
+    all: &HeldUnits,
     plan: &Plan,
     outcomes: &mut [LimitOutcome],
     key: impl Fn(usize) -> Option<&'k Key>,
@@ -139,7 +137,7 @@ pub(super) fn report<'k>(
         let Some(outcome) = outcomes.get_mut(index).filter(|outcome| !outcome.fits) else {
             continue;
         };
-        outcome.held = key(index).map_or(0, |key| shared.held.of(key));
+        outcome.held = key(index).map_or(0, |key| all.of(key));
         if outcome.is_held(cost) {
             let wait_us = outcome.retry_after_us.unwrap_or(RETRY_US);
             outcome.retry_after_us = Some(wait_us.min(RETRY_US));

@@ -140,6 +140,18 @@ pub fn secret_id(secret: Option<&Secret>) -> [u8; 16] {
     key.and_then(|key| key.first_chunk().copied()).unwrap_or_default()
 }
 
+/// What a limit of a plan counts under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// A digest of the limit's scope, name and shape.
+    pub limit: u128,
+    /// The digests of its key and tag.
+    pub key: KeyDigest,
+}
+
+/// What each limit of a plan counts under, in the plan's order.
+pub type Identities = SmallVec<[Identity; 1]>;
+
 /// Computes the digests of one plan's keys. Limits mostly share a key, which is digested once.
 pub(super) struct PlanDigests<'a> {
     digests: &'a Digests,

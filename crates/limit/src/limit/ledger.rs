@@ -8,14 +8,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
-
-use super::shared::Shared;
 use crate::clock::monotonic;
-use crate::engine::{Cell, Cells, ChargeReply, EngineError, Execution, Key};
+use crate::engine::{Cell, ChargeReply, Key, NUMBERS_MAX};
 use crate::plan::{Algorithm, Debt, Rate};
 
 /// Maximum number of counters remembered. The units of others are not charged later.
@@ -26,8 +23,6 @@ const HANDED_MS_MAX: u64 = 400 * 86_400_000;
 const ATTEMPT_EVERY: Duration = Duration::from_millis(250);
 /// Maximum number of counters charged in one attempt.
 const ATTEMPT_MAX: usize = 1_024;
-/// Counters after which an attempt lets other tasks run.
-const YIELD_EVERY: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -49,10 +44,11 @@ struct State {
     attempted: Option<Instant>,
 }
 
+/// Units that are to be charged on Redis.
 #[derive(Debug)]
-struct OwedUnits {
+pub(super) struct OwedUnits {
     /// The counter as on Redis, with all units as its cost.
-    cell: Cell,
+    pub(super) cell: Cell,
     /// The limit's allowance: no more than this is owed.
     most: u64,
     rate: Rate,
@@ -159,8 +155,14 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what was admitted or charged. `cell` is the counter as on Redis.
-    pub(super) fn add(&self, shared: &Shared, algorithm: &Algorithm, cell: &Cell) {
+    /// Adds what was admitted or charged. `cell` is the counter as on Redis, and `numbers_of` are
+    /// the numbers that an algorithm's program reads.
+    pub(super) fn add(
+        &self,
+        algorithm: &Algorithm,
+        cell: &Cell,
+        numbers_of: impl FnOnce(&Algorithm) -> [i64; NUMBERS_MAX],
+    ) {
         let (Some(rate), Some(most)) = (algorithm.rate(), algorithm.capacity()) else { return };
         // A leaky bucket's turns are over with their requests.
         if algorithm.queues() || cell.cost == 0 {
@@ -168,7 +170,7 @@ impl Ledger {
         }
         // Only what fits is charged.
         let without_debt = algorithm.clone().with_debt(Debt::None);
-        let numbers = shared.numbers(without_debt.as_ref().unwrap_or(algorithm), 0);
+        let numbers = numbers_of(without_debt.as_ref().unwrap_or(algorithm));
         let now = monotonic();
         let cell = Cell { numbers, ..cell.clone() };
         self.lock().insert(OwedUnits { cell, most, rate, at: now }, now);
@@ -182,8 +184,14 @@ impl Ledger {
         self.lock().remove(key, units, monotonic())
     }
 
-    /// Takes the next counters, if it is time for an attempt.
-    fn begin(&self) -> Option<Vec<OwedUnits>> {
+    /// Whether any units are to be charged.
+    pub(super) fn owes(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Takes the next counters, if it is time for an attempt. It lasts until
+    /// [`end`](Self::end).
+    pub(super) fn begin(&self) -> Option<Vec<OwedUnits>> {
         let (mut state, now) = (self.lock(), monotonic());
         let recent = state.attempted.is_some_and(|at| now.duration_since(at) < ATTEMPT_EVERY);
         if state.is_running || recent {
@@ -203,7 +211,7 @@ impl Ledger {
     }
 
     /// The units were charged. Returns what was given back meanwhile.
-    fn charged(&self, owed: OwedUnits, charged: &ChargeReply) -> Option<RedisRefund> {
+    pub(super) fn charged(&self, owed: OwedUnits, charged: &ChargeReply) -> Option<RedisRefund> {
         let units = charged.units.first().copied().flatten().unwrap_or(0);
         let (mut state, now) = (self.lock(), monotonic());
         let (key, cost) = (owed.cell.key.clone(), owed.cell.cost);
@@ -214,7 +222,7 @@ impl Ledger {
     }
 
     /// The shard is still away.
-    fn put_back(&self, mut owed: OwedUnits) {
+    pub(super) fn put_back(&self, mut owed: OwedUnits) {
         let mut state = self.lock();
         let meanwhile = state.charging.remove(&owed.cell.key).unwrap_or(0);
         owed.cell.cost = owed.cell.cost.saturating_sub(meanwhile);
@@ -225,62 +233,13 @@ impl Ledger {
     }
 
     /// Whether the units were charged is not known: nothing of them is given back.
-    fn unknown(&self, owed: &OwedUnits) {
+    pub(super) fn unknown(&self, owed: &OwedUnits) {
         self.lock().charging.remove(&owed.cell.key);
     }
-}
 
-/// A call to Redis has succeeded: charges what is owed, in a task. A shard that does not answer is
-/// asked once an attempt.
-pub(super) fn hand_back(shared: &Arc<Shared>) {
-    if !shared.ledger.any.load(Ordering::Relaxed) {
-        return;
-    }
-    let Some(taken) = shared.ledger.begin() else { return };
-    let running = AttemptGuard(Arc::clone(shared));
-    tokio::spawn(async move {
-        let shared = &running.0;
-        let mut away: SmallVec<[usize; 4]> = SmallVec::new();
-        for (nth, mut owed) in (1..).zip(taken) {
-            let shard = shared.engine.shard_of(&owed.cell.key);
-            if away.contains(&shard) {
-                shared.ledger.put_back(owed);
-            } else {
-                owed.cell.member = fastrand::u128(..);
-                match shared.engine.charge(&Cells::from_iter([owed.cell.clone()])).await {
-                    Ok(charged) => give_back(shared, shared.ledger.charged(owed, &charged)).await,
-                    Err(EngineError { ran: Execution::No, .. }) => {
-                        away.push(shard);
-                        shared.ledger.put_back(owed);
-                    }
-                    Err(EngineError { ran: Execution::Unknown, .. }) => {
-                        away.push(shard);
-                        shared.ledger.unknown(&owed);
-                        shared.counters.failed.charge.inc();
-                    }
-                }
-            }
-            if nth % YIELD_EVERY == 0 {
-                tokio::task::yield_now().await;
-            }
-        }
-    });
-}
-
-/// Gives back on Redis what was given back here while it was charged there.
-async fn give_back(shared: &Shared, back: Option<RedisRefund>) {
-    let Some((cell, at_us)) = back else { return };
-    if shared.engine.give_back(&Cells::from_iter([cell]), at_us).await.is_err() {
-        shared.counters.failed.give_back.inc();
-    }
-}
-
-/// An attempt. It is over however its task ends.
-struct AttemptGuard(Arc<Shared>);
-
-impl Drop for AttemptGuard {
-    fn drop(&mut self) {
-        let mut state = self.0.ledger.lock();
+    /// Ends an attempt.
+    pub(super) fn end(&self) {
+        let mut state = self.lock();
         state.is_running = false;
         state.charging.clear();
     }
@@ -288,10 +247,13 @@ impl Drop for AttemptGuard {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
+    use smallvec::SmallVec;
 
     use super::*;
-    use crate::engine::{NUMBERS_MAX, Space};
+    use crate::engine::Space;
     use crate::plan::{Debt, Gcra, Rate};
 
     const KEYS: usize = 3;

@@ -14,14 +14,12 @@ use smallvec::SmallVec;
 
 use super::queue::Worker;
 use super::refusals::Refusals;
-use super::shared::Shared;
+use super::shared::{SCOPES_MAX, Shared};
 use super::{Scope, keys};
 use crate::engine::Space;
 use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
 
-/// Maximum number of scopes cached for one limiter.
-pub(super) const SCOPES_MAX: usize = 1_024;
 /// Maximum number of limits that one worker remembers to have noted.
 const GIVEN_BACK_MAX: usize = 4_096;
 /// Maximum number of limit names cached for one scope.

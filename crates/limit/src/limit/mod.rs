@@ -12,16 +12,18 @@
 //! - `prepared` caches what all takes of a plan have in common.
 //! - `keys` names counters.
 //! - `failure` decides what a failed store means for a limit.
-//! - `leases` holds and renews `concurrency` permits.
+//! - `leases` holds and renews `concurrency` permits, which `lease_table` lists.
 //! - `settle` and `queue` give back and charge when a request ends.
 //! - `local` is per worker, `shared` is common to all workers.
 //! - `refusals` are remembered for a moment instead of asking Redis again.
-//! - `ledger` is what was counted here while a shard was away.
+//! - `ledger` is what was counted here while a shard was away, and `hand_back` charges it on Redis.
 //! - `look` finds and resets counters for `weir key`.
 
 mod failure;
+mod hand_back;
 mod held;
 mod keys;
+mod lease_table;
 mod leases;
 mod ledger;
 mod local;
@@ -44,9 +46,8 @@ use crate::engine::{self, Engine, EngineError, Scripts, Secret};
 use crate::plan::{Adjustment, Algorithm, Limit, OnStoreError, Plan, PlanOutcome};
 use crate::telemetry::Metrics;
 
-pub use keys::{KeyDigest, KeyDigestError, secret_id};
+pub use keys::{Identities, Identity, KeyDigest, KeyDigestError, secret_id};
 pub use look::{Counter, CounterName};
-pub use prepared::{Identities, Identity};
 pub use weir_algorithms::{Shape, Share};
 
 /// What the limiter needs besides its engine.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::keys::{self, KeyDigest, PlanDigests};
+use super::keys::{self, Identities, Identity, KeyDigest, PlanDigests};
 use super::local::{self, ScopeCache};
 use super::round::{Calls, Round};
 use super::shared::Shared;
@@ -42,18 +42,6 @@ pub(super) struct PreparedPlan {
     /// Whether a request may have to wait for a leaky bucket.
     may_wait: bool,
 }
-
-/// What a limit of a plan counts under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// A digest of the limit's scope, name and shape.
-    pub limit: u128,
-    /// The digests of its key and tag.
-    pub key: KeyDigest,
-}
-
-/// What each limit of a plan counts under, in the plan's order.
-pub type Identities = SmallVec<[Identity; 1]>;
 
 /// What a take depends on besides its plan.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::leases::Leases;
+use super::lease_table::Leases;
 use crate::engine::{Cells, Key};
 use crate::plan::Algorithm;
 use crate::telemetry::Counter;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 
-use super::prepared::Identities;
+use super::keys::Identities;
 use crate::plan::{Enforcement, Limit, PlanOutcome, Refund};
 
 /// Maximum number of refusals remembered on one worker. When there are more, all are forgotten.

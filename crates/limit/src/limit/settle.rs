@@ -83,7 +83,7 @@ fn settle_ledger(shared: &Arc<Shared>, worker: &Arc<Worker>, job: &Job, charged:
         Job::Charge { cells, algorithm, .. } => {
             // A charge has one cell.
             for cell in cells {
-                ledger.add(shared, algorithm, &Cell { cost: charged, ..cell.clone() });
+                shared.owe(algorithm, &Cell { cost: charged, ..cell.clone() });
             }
         }
         Job::Reset(key) => {

@@ -12,12 +12,11 @@ use super::Settings;
 use super::held::HeldUnits;
 use super::keys::Digests;
 use super::ledger::Ledger;
-use super::local::SCOPES_MAX;
 use super::queue::{ByKind, Worker};
 use super::refusals::{HELD_MAX, RefundableLimits};
 use crate::clock::Clock;
 use crate::engine::{
-    self, Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts,
+    self, Cell, Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts,
 };
 use crate::plan::{Algorithm, Limit};
 use crate::telemetry::{Counter, Metrics, names};
@@ -25,6 +24,9 @@ use crate::telemetry::{Counter, Metrics, names};
 /// Maximum number of counters that are held while shards are away. When there are more, new ones
 /// are denied.
 const STANDBY_KEYS_MAX: usize = 1_000_000;
+
+/// Maximum number of scopes whose ids are kept, and of scopes that a worker caches.
+pub(super) const SCOPES_MAX: usize = 1_024;
 
 /// Stands for a script that does not exist. It fails, and a script's error is a store error, so the
 /// limit's `on_store_error` decides.
@@ -82,7 +84,7 @@ pub(super) struct Shared {
     /// What was counted there and is not yet charged on Redis.
     pub(super) ledger: Ledger,
     /// What requests under way may give back.
-    pub(super) held: HeldUnits,
+    pub(super) held: Arc<HeldUnits>,
     /// A lease's length.
     pub(super) lease: Duration,
     scripts: Scripts,
@@ -164,7 +166,7 @@ impl Shared {
             resets: AtomicU64::new(0),
             given_back: RefundableLimits::default(),
             ledger: Ledger::default(),
-            held: HeldUnits::default(),
+            held: Arc::default(),
             lease,
             scripts: settings.scripts,
             waiting_max: settings.waiting_max,
@@ -201,6 +203,12 @@ impl Shared {
     /// 1970.
     pub(super) fn numbers(&self, algorithm: &Algorithm, now_us: i64) -> [i64; NUMBERS_MAX] {
         algorithm.numbers(Moment { lease: self.lease, now_us })
+    }
+
+    /// Remembers what was admitted or charged in this process while the shard was away. `cell` is
+    /// the counter as on Redis.
+    pub(super) fn owe(&self, algorithm: &Algorithm, cell: &Cell) {
+        self.ledger.add(algorithm, cell, |algorithm| self.numbers(algorithm, 0));
     }
 
     /// Drops expired counters in memory, a part of them with each call.

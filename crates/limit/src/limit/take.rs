@@ -17,13 +17,14 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::held::Hold;
+use super::keys::Identities;
 use super::leases::{self, LeaseGuard};
-use super::prepared::{self, CellRequest, Identities, PreparedPlan, TakeContext};
+use super::prepared::{self, CellRequest, PreparedPlan, TakeContext};
 use super::queue::{Job, WaitPermit, Worker};
 use super::round::{ChargeTimes, GroupStore, LimitSet, Numbers, Round, RoundResult, Step};
 use super::shared::Shared;
 use super::{Grant, Scope, Take, settle};
-use super::{held, ledger, local};
+use super::{hand_back, held, local};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan, PlanOutcome};
@@ -201,7 +202,7 @@ async fn run_on_redis(
                     GroupStore::Store => shared.engine.take(cells).await,
                 };
                 match answer {
-                    Ok(_) if place == GroupStore::Store => ledger::hand_back(shared),
+                    Ok(_) if place == GroupStore::Store => hand_back::start(shared),
                     Err(EngineError { ran: Execution::Unknown, .. }) => {
                         leases::give_back_unknown(shared, worker, cells);
                     }
@@ -426,7 +427,7 @@ fn finish(
     round.report(limits, &mut outcome.limits, &mut charged);
     let key = |index: usize| prepared.calls.cell(index).map(|cell| &cell.key);
     if !outcome.admitted {
-        held::report(shared, plan, &mut outcome.limits, key);
+        held::report(&shared.held, plan, &mut outcome.limits, key);
     }
     if !plan.is_quiet() {
         count(shared, scope, limits, &outcome);
@@ -437,7 +438,7 @@ fn finish(
         if !owed.is_empty() {
             owe(shared, limits, prepared, (&charged, owed));
         }
-        let holding = Hold::new(shared, plan, (&outcome.limits, &charged), key);
+        let holding = Hold::new(&shared.held, plan, (&outcome.limits, &charged), key);
         let grant = Grant {
             shared: Arc::clone(shared),
             scope: Arc::clone(scope),
@@ -466,7 +467,7 @@ fn owe(
             && owed.contains(index)
             && let Some(cell) = prepared.calls.cell(index)
         {
-            shared.ledger.add(shared, &limit.algorithm, cell);
+            shared.owe(&limit.algorithm, cell);
         }
     }
 }

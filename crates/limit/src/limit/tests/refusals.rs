@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
+use super::super::keys::Identities;
 use super::super::prepared;
-use super::super::prepared::Identities;
 use super::super::refusals::{HELD_MAX, RefundableLimits, Refusals, may_hold};
 use super::redis_server::Server;
 use super::settling::algorithms;
