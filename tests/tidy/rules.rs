@@ -178,6 +178,7 @@ pub const ONE_WAY: &[&str] = &[
     "telemetry",
     "upstream",
     "limit",
+    "policy",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.

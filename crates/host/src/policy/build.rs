@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use super::abi::types;
 use super::answer;
+use super::bounds::Bounds;
 use super::breaker::Breaker;
 use super::component;
 use super::error::{CallPhase, Cause, error_line, one_line};
 use super::fact;
 use super::health::Health;
-use super::instance::{Bounds, Instance, StartError};
+use super::instance::{Instance, StartError};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
 use super::written;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 
+use super::bounds::Bounds;
 use super::caps::shown_bytes;
-use super::instance::Bounds;
 use crate::telemetry::{Label as _, labels};
 
 /// Maximum length of a message, in characters: some messages are the guest's.

@@ -1,19 +1,17 @@
 //! One running guest and its bounds: CPU time, memory, stack, log lines, and bytes handed over. It
 //! is configured before its first call.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use wasmtime::component::InstancePre;
 use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 
 use super::abi::{Exports, Label, host, types, usage};
-use super::caps::{Caps, RuntimeSettings};
+use super::bounds::Bounds;
 use super::error::{Cap, Cause, Failure, LimiterRefusal, bounded};
-use super::ticker::Ticker;
 use super::verify;
-use crate::clock::{Clock, LogThrottle, thread_cpu};
+use crate::clock::thread_cpu;
 use crate::plan::TimeZone;
 
 /// Maximum number of signatures that a guest may have verified in one call, and maximum size of a
@@ -22,23 +20,6 @@ const VERIFICATIONS_MAX: u32 = 16;
 const VERIFIED_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of a logged line, in characters.
 const LOG_CHARS_MAX: usize = 1_000;
-
-/// The bounds of all instances of a policy.
-#[derive(Clone, Debug)]
-pub(super) struct Bounds {
-    pub(super) policy: Arc<str>,
-    pub(super) cpu_time: Duration,
-    pub(super) memory_bytes: usize,
-    pub(super) caps: Arc<Caps>,
-    pub(super) pool: Arc<RuntimeSettings>,
-    /// Linear memory of the largest instance so far, in bytes.
-    pub(super) largest: Arc<AtomicUsize>,
-    pub(super) ticker: Arc<Ticker>,
-    /// What all instances of the policy may log together.
-    pub(super) log: Arc<LogThrottle>,
-    /// What it is told when it asks for the time.
-    pub(super) clock: Clock,
-}
 
 /// What the host keeps for one instance.
 pub(super) struct State {

@@ -9,6 +9,7 @@
 
 mod abi;
 mod answer;
+mod bounds;
 mod breaker;
 mod build;
 mod cache;
@@ -42,10 +43,11 @@ use wasmtime::component::InstancePre;
 use crate::inspect::{Edit, Meters, Pointer};
 use crate::plan::{Adjustment, Plan, Slot};
 use crate::telemetry::{Lint, LintKind, Metrics, SettingError};
+use bounds::Bounds;
 use breaker::{Breaker, Turn};
 use error::{CallPhase, Failure};
 use health::{CallKind, Health};
-use instance::{Bounds, Instance, StartError, State};
+use instance::{Instance, StartError, State};
 use remember::Expiry;
 use workers::Token;
 pub use workers::{set_cache_bytes_max, share_cache};

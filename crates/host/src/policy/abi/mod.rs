@@ -17,7 +17,6 @@ use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, HasSelf, Instance, Lift, Linker, Lower, TypedFunc};
 
 use super::error::{Failure, one_line};
-use super::instance::State;
 
 /// How the names of the contract's interfaces begin.
 pub(super) const PACKAGE: &str = "weir:policy/";
@@ -130,8 +129,11 @@ pub(super) fn wits() -> String {
 }
 
 /// Adds what guests of all versions may import.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    v0_9::Policy::add_to_linker::<State, HasSelf<State>>(linker, |state| state)
+pub(super) fn add_to_linker<T>(linker: &mut Linker<T>) -> wasmtime::Result<()>
+where
+    T: host::Host + types::Host + usage::Host + 'static,
+{
+    v0_9::Policy::add_to_linker::<T, HasSelf<T>>(linker, |state| state)
 }
 
 /// The exports of a running guest.
@@ -140,10 +142,10 @@ pub(super) enum Exports {
 }
 
 impl Exports {
-    pub(super) fn of(
+    pub(super) fn of<T: 'static>(
         label: &Label,
         running: &Instance,
-        store: &mut Store<State>,
+        store: &mut Store<T>,
     ) -> Result<Self, Failure> {
         match label.version {
             Version::V0_9 => v0_9::Exports::of(&label.handler(), running, store).map(Self::V0_9),
@@ -151,9 +153,9 @@ impl Exports {
     }
 
     /// Calls `configure` with the configuration as JSON.
-    pub(super) fn configure(
+    pub(super) fn configure<T: 'static>(
         &self,
-        store: &mut Store<State>,
+        store: &mut Store<T>,
         config: &str,
     ) -> wasmtime::Result<Result<types::Manifest, Vec<types::Mistake>>> {
         match self {
@@ -162,9 +164,9 @@ impl Exports {
     }
 
     /// Calls `decide` with the names and values of facts.
-    pub(super) fn decide(
+    pub(super) fn decide<T: 'static>(
         &self,
-        store: &mut Store<State>,
+        store: &mut Store<T>,
         facts: &[(&str, &str)],
     ) -> wasmtime::Result<Result<types::Decision, String>> {
         match self {
@@ -173,9 +175,9 @@ impl Exports {
     }
 
     /// Calls `settle` with the memo and how the request ended.
-    pub(super) fn settle(
+    pub(super) fn settle<T: 'static>(
         &self,
-        store: &mut Store<State>,
+        store: &mut Store<T>,
         memo: &str,
         view: &types::ResponseView,
     ) -> wasmtime::Result<Result<types::Settlement, String>> {
@@ -186,13 +188,14 @@ impl Exports {
 }
 
 /// An exported function of a guest.
-fn function<P, R>(
+fn function<T, P, R>(
     handler: &str,
     running: &Instance,
-    store: &mut Store<State>,
+    store: &mut Store<T>,
     name: &str,
 ) -> Result<TypedFunc<P, R>, Failure>
 where
+    T: 'static,
     P: ComponentNamedList + Lower,
     R: ComponentNamedList + Lift,
 {

@@ -25,7 +25,6 @@ use wasmtime::Store;
 use wasmtime::component::{Instance, TypedFunc};
 
 use super::super::error::Failure;
-use super::super::instance::State;
 use super::function;
 
 /// The contract's text, with which a plain module is made into a component.
@@ -50,10 +49,10 @@ pub(in super::super) struct Exports {
 }
 
 impl Exports {
-    pub(super) fn of(
+    pub(super) fn of<T: 'static>(
         handler: &str,
         running: &Instance,
-        store: &mut Store<State>,
+        store: &mut Store<T>,
     ) -> Result<Self, Failure> {
         Ok(Self {
             configure: function(handler, running, store, "configure")?,
@@ -62,25 +61,25 @@ impl Exports {
         })
     }
 
-    pub(super) fn configure(
+    pub(super) fn configure<T: 'static>(
         &self,
-        store: &mut Store<State>,
+        store: &mut Store<T>,
         config: &str,
     ) -> wasmtime::Result<Result<types::Manifest, Vec<types::Mistake>>> {
         self.configure.call(store, (config,)).map(|(answer,)| answer)
     }
 
-    pub(super) fn decide(
+    pub(super) fn decide<T: 'static>(
         &self,
-        store: &mut Store<State>,
+        store: &mut Store<T>,
         facts: &[(&str, &str)],
     ) -> wasmtime::Result<Result<types::Decision, String>> {
         self.decide.call(store, (facts,)).map(|(answer,)| answer)
     }
 
-    pub(super) fn settle(
+    pub(super) fn settle<T: 'static>(
         &self,
-        store: &mut Store<State>,
+        store: &mut Store<T>,
         memo: &str,
         view: &types::ResponseView,
     ) -> wasmtime::Result<Result<types::Settlement, String>> {
