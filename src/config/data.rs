@@ -8,15 +8,16 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::documents;
-use super::policies::{JSON_DEPTH_MAX, JSON_WHOLE_MAX, json};
-use super::reader::{Finding, Item, Mark, Notes, Table, join};
+use super::finding::{Finding, Mark, join};
+use super::policy_json::{JSON_DEPTH_MAX, JSON_WHOLE_MAX, json};
+use super::reader::{Item, Notes, Table};
 use super::settings::policies::policy as rows;
 use super::source::Data;
 use super::{drop_flat, syntax_errors};
 use crate::telemetry::SettingError;
 
 /// Maximum size of one file, in bytes: some 180,000 customers.
-pub(super) const DATA_BYTES_MAX: u64 = 16 << 20;
+const DATA_BYTES_MAX: u64 = 16 << 20;
 
 /// The members that are in files of their own; `None` where one of them could not be read, which is
 /// noted. They belong to `policy`. `config` is the setting that they are members of, `inline` its
@@ -43,7 +44,9 @@ pub(super) fn files(
         }
         let setting = join(config, &member);
         let file = match item.value {
-            DeValue::Table(_) => documents::document(notes, policy, &member, &item)?,
+            DeValue::Table(_) => {
+                documents::document(notes, policy, &member, &item, DATA_BYTES_MAX)?
+            }
             _ => item,
         };
         content(notes, setting, &file).map(|value| (member, value))

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::data::DATA_BYTES_MAX;
-use super::reader::{Finding, Item, Notes};
+use super::finding::Finding;
+use super::reader::{Item, Notes};
 use super::settings::policies::document;
 use super::tls;
 use crate::fetch::Settings;
@@ -12,12 +12,13 @@ use crate::reload::Watch;
 use crate::telemetry::SettingError;
 
 /// Reads the table of `member`, a member of the configuration of `policy`. Returns the setting that
-/// names the file in which the document is kept.
+/// names the file in which the document is kept, which has at most `bytes_max` bytes.
 pub(super) fn document<'a>(
     notes: &Notes,
     policy: &str,
     member: &str,
     item: &Item<'a>,
+    bytes_max: u64,
 ) -> Option<Item<'a>> {
     let mut table = item.table()?;
     let url = table.required(&document::URL).and_then(|item| item.text(document::URL.expected()));
@@ -46,7 +47,7 @@ pub(super) fn document<'a>(
         tls,
         file: path,
         every,
-        bytes_max: DATA_BYTES_MAX,
+        bytes_max,
     });
     Some(file)
 }

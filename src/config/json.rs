@@ -6,8 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::reader::join;
-use super::source::Span;
+use super::finding::{Span, join};
 
 /// Maximum nesting depth: that of serde_json.
 const DEPTH_MAX: usize = 128;

@@ -5,12 +5,13 @@
 //! `server.limits.connections`; its position in the file is known to [`super::source`].
 
 use std::cell::RefCell;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+use super::finding::{Finding, Mark, join};
 use super::settings::{Choice, Else, Is, Kind, List, Setting, Size, Time, Whole};
 use super::source::Data;
 use crate::reload::Watch;
@@ -20,40 +21,6 @@ use crate::telemetry::SettingError;
 const FOUND_CHARS_MAX: usize = 60;
 /// Maximum number of known keys or names that a message lists.
 const LISTED_MAX: usize = 16;
-
-/// An error, and how to show it.
-#[derive(Clone, Debug)]
-pub(super) struct Finding {
-    pub(super) error: SettingError,
-    pub(super) mark: Mark,
-    pub(super) help: Option<String>,
-    /// The expected range is only that of all numbers in the file. The module that uses the setting
-    /// knows a narrower one.
-    pub(super) general: bool,
-}
-
-impl Finding {
-    pub(super) fn new(error: SettingError, mark: Mark, help: Option<String>) -> Self {
-        Self { error, mark, help, general: false }
-    }
-
-    /// One that another module, or a guest, has found.
-    pub(super) fn elsewhere(error: SettingError) -> Self {
-        let mark = if error.in_key { Mark::Key } else { Mark::Value };
-        Self::new(error, mark, None)
-    }
-}
-
-/// Which part of a setting is marked.
-#[derive(Clone, Debug)]
-pub(super) enum Mark {
-    /// Its value, or the nearest setting above it where it is missing.
-    Value,
-    /// Its key.
-    Key,
-    /// These bytes of the file, for syntax errors.
-    At(Range<usize>),
-}
 
 /// What is gathered while reading.
 #[derive(Debug)]
@@ -425,11 +392,6 @@ impl<'a> Item<'a> {
         );
         None
     }
-}
-
-/// `path.key`, as every module writes a setting.
-pub(super) fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
 pub(super) fn integer(value: &DeValue<'_>) -> Option<i128> {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::extras::{extras, respond};
-use super::reader::{Item, Mark, Table};
+use super::finding::Mark;
+use super::reader::{Item, Table};
 use super::settings::routes::{route, route_timeouts};
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::reader::{Item, Mark, Notes, Table};
+use super::finding::Mark;
+use super::reader::{Item, Notes, Table};
 use super::settings::server::{
     ACCESS_HEADERS_MAX, admin, certificates, explain, limits, listeners, log, paths, server,
     timeouts, top,

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
-use super::reader::{Finding, Mark, join};
+use super::finding::{Finding, Mark, Span, join};
 use super::{ConfigErrors, Difference, ErrorAt, Source, Warning, drop_flat, json};
 use crate::reload::Watch;
 use crate::telemetry::{Lint, SettingError};
@@ -39,13 +39,6 @@ const DIGEST_KEYS: &str = ".config.assign.";
 const DIGEST_BEGIN: &str = "sha256:";
 /// Shown in place of a text that may be a secret.
 const NOT_SHOWN: &str = "a text that is not shown, as it may be a secret";
-
-/// The position of a setting, in bytes of the file.
-#[derive(Clone, Debug)]
-pub(super) struct Span {
-    pub(super) key: Range<usize>,
-    pub(super) value: Range<usize>,
-}
 
 /// A text, and the position of each setting in it.
 #[derive(Default)]

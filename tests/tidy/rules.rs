@@ -179,6 +179,7 @@ pub const ONE_WAY: &[&str] = &[
     "upstream",
     "limit",
     "policy",
+    "config",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.

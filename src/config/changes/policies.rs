@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use toml::de::DeTable;
 
-use super::super::reader::join;
+use super::super::finding::join;
 use super::super::setting;
 use super::{
     ADDED, CHANGED, Change, CounterIdentity, Effect, Outline, REMOVED, VALUE_CHARS_MAX, add_text,

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use toml::de::{DeTable, DeValue};
 
-use super::super::reader::{integer, join};
+use super::super::finding::join;
+use super::super::reader::integer;
 use super::super::{setting, settings};
 use super::{ADDED, CHANGED, Change, Effect, REMOVED, add_text};
 use crate::reload::Watch;
