@@ -294,7 +294,7 @@ impl App {
         built.warn(None);
         built.prepare();
         let public = match sockets.is_empty() {
-            true => bind(&built, &mut inherited, workers),
+            true => bind(&built.listeners, &mut inherited, workers),
             false => sockets.into_iter().map(|socket| given(vec![socket], workers)).collect(),
         };
         let public = numbered(public?);
@@ -312,7 +312,7 @@ impl App {
             .filter_map(|per_worker| per_worker.first().map(Listener::address))
             .collect();
         let admin_address = pages.first().map(Listener::address);
-        let sockets = handles(&built, &public, &pages);
+        let sockets = handles((&built.listeners, &public), (admin, &pages));
 
         let (insight, otlp) = observing(&built, &metrics, &clock)?;
         let observers = Observers { insight: insight.clone(), tracer: otlp.tracer() };

@@ -11,7 +11,6 @@ use std::sync::{Arc, Weak};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
 use super::StartError;
-use super::build::ConfigBuild;
 use crate::listen::{self, Listener};
 
 /// Set by the Weir that this one takes over from: its process id, the number of a descriptor to
@@ -156,14 +155,14 @@ impl InheritedSockets {
 
 /// The sockets of all listeners that are configured.
 pub(super) fn bind(
-    built: &ConfigBuild,
+    listeners: &[listen::Settings],
     inherited: &mut InheritedSockets,
     workers: usize,
 ) -> Result<Vec<Vec<Listener>>, StartError> {
     let one = |settings: &listen::Settings| {
         bind_one(SocketRole::Clients, settings.address, inherited, workers)
     };
-    built.listeners.iter().map(one).collect()
+    listeners.iter().map(one).collect()
 }
 
 /// Each listener's sockets, with its number.
@@ -202,17 +201,16 @@ pub(super) fn given(
     all.collect::<std::io::Result<_>>().map_err(StartError::Worker)
 }
 
-/// All sockets, for a process that takes over.
+/// All sockets, for a process that takes over: those of the listeners, and those at `admin`.
 pub(super) fn handles(
-    built: &ConfigBuild,
-    public: &[Vec<Listener>],
-    pages: &[Listener],
+    (listeners, public): (&[listen::Settings], &[Vec<Listener>]),
+    (admin, pages): (Option<SocketAddr>, &[Listener]),
 ) -> Vec<Socket> {
-    let clients = built.listeners.iter().zip(public).flat_map(|(settings, sockets)| {
+    let clients = listeners.iter().zip(public).flat_map(|(settings, sockets)| {
         sockets.iter().map(|socket| (SocketRole::Clients, settings.address, socket))
     });
-    let operators = built.admin.iter().flat_map(|admin| {
-        pages.iter().map(|socket| (SocketRole::Operators, admin.address, socket))
+    let operators = admin.into_iter().flat_map(|address| {
+        pages.iter().map(move |socket| (SocketRole::Operators, address, socket))
     });
     let handle = |(role, configured, socket): (SocketRole, SocketAddr, &Listener)| Socket {
         role,

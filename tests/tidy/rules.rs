@@ -180,6 +180,7 @@ pub const ONE_WAY: &[&str] = &[
     "limit",
     "policy",
     "config",
+    "app",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.
