@@ -181,6 +181,9 @@ pub const ONE_WAY: &[&str] = &[
     "policy",
     "config",
     "app",
+    "spelling",
+    "clock",
+    "tls",
 ];
 
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.
