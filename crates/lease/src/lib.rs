@@ -1,0 +1,24 @@
+//! Leases of rate limits: a process takes several units of a shared counter in one call and spends
+//! them in its own memory until a deadline.
+//!
+//! 1. [`Terms`] says which numbers the store has to run with, so that a limit keeps its promise
+//!    although units are spent later than they were taken.
+//! 2. [`Demand`] and [`units_to_ask`] say how many units are worth a call.
+//! 3. [`Holder`] is the state of one key in one process: when to spend, wait, ask or give back.
+//!
+//! Pure: no IO, no clock and no Lua. Time comes in as microseconds of a monotonic clock. `docs/leases.md`
+//! has the promises with their arguments, and `tests/model.rs` checks them with the functions of
+//! this crate and the programs in `lua/`.
+
+mod demand;
+mod holder;
+mod terms;
+
+pub use demand::{Asking, Demand, units_to_ask};
+pub use holder::{Action, Call, GiveBack, Holder, Reply, Spent};
+pub use terms::{Bound, DRIFT_PPM, Numbers, Terms, TermsError};
+
+/// The README's example runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
