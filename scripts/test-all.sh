@@ -11,6 +11,8 @@ export WEIR_DAMAGED_MODULES="${WEIR_DAMAGED_MODULES:-400}"
 say "Tests"
 more_threads
 cargo test --workspace
+say "The specification of leases"
+cargo test --quiet --locked --manifest-path crates/lease/spec/Cargo.toml
 say "Other people's programs, and faults of Redis"
 cargo test --workspace --test interop --test chaos
 # Callgrind runs on Linux only.

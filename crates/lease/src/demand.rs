@@ -82,3 +82,91 @@ pub fn units_to_ask(asking: Asking) -> u64 {
     let units = demand.min(share).min(units_max.unwrap_or(u64::MAX));
     units.max(cost)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE_US: u64 = 200_000;
+
+    /// The demand after requests of one unit each `every_us` for `lives` lives.
+    fn steady(every_us: u64, lives: u64) -> (Demand, u64) {
+        let mut demand = Demand::new(LIFE_US);
+        let mut now_us = 7_000_000;
+        for _ in 0..lives * LIFE_US / every_us {
+            now_us += every_us;
+            demand.add(now_us, 1);
+        }
+        (demand, now_us)
+    }
+
+    #[test]
+    fn a_steady_rate_is_wanted_for_one_life() {
+        for every_us in [5, 100, 1_000, 10_000] {
+            let (demand, now_us) = steady(every_us, 10);
+            let (found, expected) = (demand.units(now_us), LIFE_US / every_us);
+            let within = expected / 50 + 1;
+            assert!(found.abs_diff(expected) <= within, "{every_us}: {found} for {expected}");
+        }
+    }
+
+    #[test]
+    fn two_thirds_of_a_new_rate_are_seen_after_one_life() {
+        let (demand, now_us) = steady(1_000, 1);
+        assert!((120..=135).contains(&demand.units(now_us)), "{}", demand.units(now_us));
+    }
+
+    #[test]
+    fn a_pause_ends_demand() {
+        let (demand, now_us) = steady(1_000, 10);
+        assert!(demand.units(now_us + LIFE_US) <= 101);
+        assert!(demand.units(now_us + 9 * LIFE_US) <= 21);
+        assert_eq!(demand.units(now_us + 1_000 * LIFE_US), 1);
+        assert_eq!(Demand::new(LIFE_US).units(1), 0);
+    }
+
+    #[test]
+    fn any_numbers_are_counted() {
+        let mut demand = Demand::new(0);
+        for now_us in [5, 3, u64::MAX, 0] {
+            demand.add(now_us, u64::MAX);
+            assert!(demand.units(now_us) <= UNITS_MAX);
+        }
+    }
+
+    #[test]
+    fn half_a_share_of_what_is_left_is_asked_for() {
+        let asking =
+            Asking { cost: 1, demand: 1_000, left: Some(600), holders: 3, units_max: None };
+        assert_eq!(units_to_ask(asking), 100);
+        assert_eq!(units_to_ask(Asking { demand: 40, ..asking }), 40);
+        assert_eq!(units_to_ask(Asking { units_max: Some(20), ..asking }), 20);
+        // The last units are taken one by one, and so are the first.
+        assert_eq!(units_to_ask(Asking { left: Some(5), ..asking }), 1);
+        assert_eq!(units_to_ask(Asking { left: None, ..asking }), 1);
+        assert_eq!(units_to_ask(Asking { cost: 150, ..asking }), 150);
+        assert_eq!(units_to_ask(Asking { holders: 0, ..asking }), 300);
+        assert_eq!(units_to_ask(Asking { holders: u64::MAX, ..asking }), 1);
+    }
+
+    /// Three processes that together want ten times the limit take all of it, in few calls, and
+    /// nobody takes more than half of what is left.
+    #[test]
+    fn a_limit_is_used_up_in_calls_that_grow_with_its_logarithm() {
+        let (mut left, mut calls) = (400_000, 0);
+        while left > 0 {
+            let asking = Asking {
+                cost: 1,
+                demand: 4_000_000,
+                left: Some(left),
+                holders: 6,
+                units_max: None,
+            };
+            let units = units_to_ask(asking);
+            assert!(units <= (left / 12).max(1), "{units} of {left}");
+            left -= units;
+            calls += 1;
+        }
+        assert!(calls < 150, "{calls} calls");
+    }
+}

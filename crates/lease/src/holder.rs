@@ -246,3 +246,150 @@ impl Lease {
         GiveBack { call: self.call, units: self.units, taken_at: self.taken_at }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE_US: u64 = 1_000;
+
+    fn granted(units: u64) -> Reply {
+        Reply::Granted { units, life_us: LIFE_US, taken_at: 77 }
+    }
+
+    /// A holder that asked for `units` at the instant 10, and its call.
+    fn asking(units: u64) -> (Holder, Call) {
+        let mut holder = Holder::new(LIFE_US);
+        let Action::Ask { call, give_back: None } = holder.want(10, 1, units) else {
+            panic!("{holder:?} asks for nothing");
+        };
+        assert_eq!((call.sent_us, call.units), (10, units));
+        (holder, call)
+    }
+
+    /// A holder of `units` units, until the instant 1,010.
+    fn holding(units: u64) -> Holder {
+        let (mut holder, call) = asking(units);
+        assert_eq!(holder.reply(400, call, granted(units)), None);
+        holder
+    }
+
+    #[test]
+    fn units_are_spent_until_the_deadline_which_counts_from_before_the_call() {
+        let mut holder = holding(3);
+        assert_eq!(holder.deadline_us(), Some(1_010));
+        assert!(matches!(holder.want(1_009, 1, 9), Action::Spend(_)));
+        assert_eq!((holder.held(1_009), holder.held(1_010)), (2, 0));
+        assert!(matches!(holder.want(1_010, 1, 9), Action::Ask { give_back: None, .. }));
+    }
+
+    #[test]
+    fn requests_wait_for_the_call_in_flight_and_no_longer_than_a_life() {
+        let (mut holder, call) = asking(5);
+        assert_eq!(holder.want(10, 1, 5), Action::Wait);
+        assert_eq!(holder.want(1_009, 1, 5), Action::Wait);
+        assert_eq!(holder.want(1_010, 1, 5), Action::AskAlone);
+        // What comes now is too late to be spent, or to be given back.
+        assert_eq!(holder.reply(1_011, call, granted(5)), None);
+        assert_eq!(holder.held(1_011), 0);
+    }
+
+    #[test]
+    fn after_a_refusal_requests_ask_alone_until_the_store_admits_one() {
+        for reply in [Reply::Refused, Reply::Unknown] {
+            let (mut holder, call) = asking(5);
+            assert_eq!(holder.reply(20, call, reply), None);
+            assert_eq!(holder.want(20, 1, 5), Action::AskAlone);
+            assert_eq!(holder.want(20, 1, 5), Action::AskAlone);
+            holder.admitted_alone();
+            assert!(matches!(holder.want(20, 1, 5), Action::Ask { .. }));
+        }
+    }
+
+    #[test]
+    fn a_late_grant_makes_requests_ask_alone() {
+        let (mut holder, call) = asking(5);
+        assert_eq!(holder.reply(1_010, call, granted(5)), None);
+        assert_eq!(holder.want(1_010, 1, 5), Action::AskAlone);
+    }
+
+    #[test]
+    fn a_request_for_which_no_lease_is_worth_it_asks_alone() {
+        let mut holder = Holder::new(LIFE_US);
+        assert_eq!(holder.want(10, 3, 3), Action::AskAlone);
+        assert_eq!(holder.want(10, 0, 1), Action::AskAlone);
+        assert_eq!(holder.call(), None);
+    }
+
+    #[test]
+    fn a_cost_of_zero_needs_a_unit_and_spends_none() {
+        let mut holder = holding(2);
+        assert!(matches!(holder.want(500, 0, 9), Action::Spend(_)));
+        assert_eq!(holder.held(500), 2);
+        assert!(matches!(holder.want(500, 2, 9), Action::Spend(_)));
+        assert!(matches!(holder.want(500, 0, 9), Action::Ask { .. }));
+    }
+
+    #[test]
+    fn what_is_left_of_a_lease_goes_back_with_the_next_call() {
+        let mut holder = holding(3);
+        let Action::Ask { call, give_back: Some(give_back) } = holder.want(500, 4, 9) else {
+            panic!("{holder:?} gives nothing back");
+        };
+        assert_eq!((give_back.units, give_back.taken_at), (3, 77));
+        assert_ne!(give_back.call.number(), call.number());
+    }
+
+    #[test]
+    fn unused_units_go_back_before_the_deadline_only() {
+        let mut holder = holding(3);
+        assert!(matches!(holder.want(500, 1, 9), Action::Spend(_)));
+        let units = |give_back: Option<GiveBack>| give_back.map(|give_back| give_back.units);
+        let mut late = holder;
+        assert_eq!(units(late.leave(1_010)), None);
+        assert_eq!(units(holder.leave(1_009)), Some(2));
+        assert_eq!(units(holder.leave(1_009)), None);
+    }
+
+    #[test]
+    fn a_grant_that_nobody_waits_for_goes_back() {
+        let (mut holder, call) = asking(5);
+        assert_eq!(holder.reply(20, call, Reply::Unknown), None);
+        let give_back = holder.reply(30, call, granted(5));
+        assert_eq!(give_back, Some(GiveBack { call, units: 5, taken_at: 77 }));
+    }
+
+    #[test]
+    fn spent_units_return_to_their_own_lease_only() {
+        let mut holder = holding(2);
+        let Action::Spend(first) = holder.want(500, 1, 9) else { panic!("{holder:?}") };
+        holder.undo(500, first);
+        assert_eq!(holder.held(500), 2);
+        let Action::Spend(spent) = holder.want(500, 2, 9) else { panic!("{holder:?}") };
+        // The next lease, which a coarse clock dates like the first one.
+        let Action::Ask { call, .. } = holder.want(500, 1, 4) else { panic!("{holder:?}") };
+        assert_eq!(holder.reply(500, call, granted(4)), None);
+        holder.undo(500, spent);
+        assert_eq!(holder.held(500), 4);
+    }
+
+    #[test]
+    fn units_that_are_returned_after_the_deadline_lapse() {
+        let mut holder = holding(2);
+        let Action::Spend(spent) = holder.want(500, 1, 9) else { panic!("{holder:?}") };
+        holder.undo(1_010, spent);
+        assert_eq!((holder.held(1_009), holder.held(1_010)), (1, 0));
+    }
+
+    #[test]
+    fn a_grant_has_no_more_units_than_were_asked_for_and_lives_no_longer() {
+        let (mut holder, call) = asking(5);
+        let reply = Reply::Granted { units: 9, life_us: 300, taken_at: 0 };
+        assert_eq!(holder.reply(20, call, reply), None);
+        assert_eq!((holder.held(309), holder.held(310)), (5, 0));
+        let (mut holder, call) = asking(5);
+        let reply = Reply::Granted { units: 5, life_us: u64::MAX, taken_at: 0 };
+        assert_eq!(holder.reply(20, call, reply), None);
+        assert_eq!((holder.held(1_009), holder.held(1_010)), (5, 0));
+    }
+}

@@ -265,3 +265,121 @@ fn clamped(value: u128) -> u64 {
 fn number(place: &'static str, found: u64, expected: &'static str) -> TermsError {
     TermsError::Number { place, found, expected }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_US: u64 = 1_000_000;
+
+    fn terms(numbers: Numbers, life_us: u64) -> Result<Terms, TermsError> {
+        Terms::new(numbers, 1, life_us, Bound::Strict)
+    }
+
+    #[test]
+    fn a_strict_bucket_gives_up_what_flows_in_during_a_life() {
+        // 1,000 a second, 100 at once.
+        let bucket = Numbers::Bucket { quota: 1, period: 1_000, burst: 100 };
+        let strict = terms(bucket, 50_000).unwrap();
+        assert_eq!(strict.life_at_store, 50_011);
+        assert_eq!(strict.numbers, Numbers::Bucket { quota: 1, period: 1_000, burst: 49 });
+        let loose = Terms::new(bucket, 1, 50_000, Bound::Loose).unwrap();
+        assert_eq!((loose.numbers, loose.life_at_store), (bucket, 50_011));
+    }
+
+    #[test]
+    fn windows_that_slide_keep_units_a_life_longer() {
+        let sliding = terms(Numbers::Sliding { period: SECOND_US }, 200_000).unwrap();
+        assert_eq!(sliding.numbers, Numbers::Sliding { period: SECOND_US + 200_041 });
+        let sub_windows = Numbers::SubWindows { length: 100_000, buckets: 10 };
+        let more = Numbers::SubWindows { length: 100_000, buckets: 13 };
+        assert_eq!(terms(sub_windows, 200_000).unwrap().numbers, more);
+    }
+
+    #[test]
+    fn a_life_in_milliseconds_is_rounded_up() {
+        let day_ms = 24 * 3600 * 1000;
+        let day = Numbers::Sliding { period: day_ms };
+        let terms = Terms::new(day, 1_000, 200_000, Bound::Strict).unwrap();
+        assert_eq!(terms.numbers, Numbers::Sliding { period: day_ms + 201 });
+    }
+
+    #[test]
+    fn a_lease_ends_before_the_window_that_the_store_reported() {
+        let terms = terms(Numbers::Window { period: SECOND_US }, 200_000).unwrap();
+        assert_eq!(terms.life_of_grant_us(None), 200_000);
+        assert_eq!(terms.life_of_grant_us(Some(900_000)), 200_000);
+        // One unit less, and 200 ppm.
+        assert_eq!(terms.life_of_grant_us(Some(100_000)), 99_979);
+        assert_eq!(terms.life_of_grant_us(Some(1)), 0);
+        assert_eq!(terms.life_of_grant_us(Some(0)), 0);
+        let calendar = Terms::new(Numbers::Calendar, 1_000, 200_000, Bound::Strict).unwrap();
+        assert_eq!(calendar.life_of_grant_us(Some(100)), 98_980);
+    }
+
+    #[test]
+    fn the_longest_life_that_an_error_names_is_allowed_and_no_longer_one() {
+        let all = [
+            Numbers::Bucket { quota: 9, period: 10_000, burst: 20 },
+            Numbers::Bucket { quota: 7, period: 3, burst: 1_000 },
+            Numbers::Sliding { period: SECOND_US },
+            Numbers::SubWindows { length: 16_667, buckets: 60 },
+            Numbers::SubWindows { length: 1_000, buckets: 999 },
+            Numbers::Window { period: 3 * SECOND_US },
+            Numbers::Places { length: 10 * SECOND_US },
+        ];
+        for numbers in all {
+            for (unit_us, bound) in [(1, Bound::Strict), (1, Bound::Loose), (1_000, Bound::Strict)]
+            {
+                let too_long = Terms::new(numbers, unit_us, u64::MAX / 4, bound);
+                let Err(TermsError::Life { most_us, .. }) = too_long else {
+                    panic!("{numbers:?}: {too_long:?}");
+                };
+                let longest = Terms::new(numbers, unit_us, most_us, bound).unwrap();
+                assert!(keeps_sense(longest), "{longest:?}");
+                let more = Terms::new(numbers, unit_us, most_us + 1, bound);
+                assert!(matches!(more, Err(TermsError::Life { .. })), "{more:?}");
+            }
+        }
+    }
+
+    /// Whether something can still be taken, and is counted for long enough.
+    fn keeps_sense(terms: Terms) -> bool {
+        match terms.numbers {
+            Numbers::Bucket { burst, .. } => burst > 0,
+            Numbers::SubWindows { buckets, .. } => buckets <= BUCKETS_MAX,
+            Numbers::Places { length } => terms.life_at_store <= length,
+            _ => true,
+        }
+    }
+
+    #[test]
+    fn a_bucket_of_one_unit_has_no_strict_lease() {
+        let bucket = Numbers::Bucket { quota: 1, period: 1_000, burst: 1 };
+        let error = terms(bucket, 1_000).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "lease.life: found 1000 us, expected 1 to 0 us: the burst is reduced by what flows in \
+             during one life, and at least 1 must be left"
+        );
+    }
+
+    #[test]
+    fn algorithms_without_leases_say_so() {
+        for (numbers, name) in [(Numbers::LeakyBucket, "leaky_bucket"), (Numbers::Script, "script")]
+        {
+            let error = terms(numbers, 1_000).unwrap_err();
+            assert!(matches!(error, TermsError::NoLeases { algorithm, .. } if algorithm == name));
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_zero_is_named() {
+        let empty = Numbers::Bucket { quota: 1, period: 1_000, burst: 0 };
+        let error = terms(empty, 1_000).unwrap_err();
+        assert_eq!(error.to_string(), "burst: found 0, expected at least 1");
+        assert!(terms(Numbers::Sliding { period: 0 }, 1_000).is_err());
+        assert!(terms(Numbers::SubWindows { length: 10, buckets: 0 }, 1).is_err());
+        assert!(terms(Numbers::Places { length: 0 }, 1).is_err());
+    }
+}

@@ -34,7 +34,11 @@ fn breaks(case: Case, property: &'static str) {
     let Some(path) = checker.discovery(property) else {
         panic!("{name} with {mutant:?}: nothing breaks \"{property}\"");
     };
-    println!("{name}, {mutant:?}: {} states, {:?}", checker.unique_state_count(), path.into_actions());
+    println!(
+        "{name}, {mutant:?}: {} states, {:?}",
+        checker.unique_state_count(),
+        path.into_actions()
+    );
 }
 
 fn with(mutant: Mutant, case: Case) -> Case {

@@ -77,11 +77,7 @@ impl Program {
 
     pub fn take(self, state: [i64; 3], now: i64, cost: i64, numbers: &[i64]) -> Taken {
         let answer = self.ask(false, &[&state[..], &[now, cost], numbers].concat());
-        Taken {
-            fits: answer[0] == 1,
-            state: [answer[1], answer[2], answer[3]],
-            reset: answer[6],
-        }
+        Taken { fits: answer[0] == 1, state: [answer[1], answer[2], answer[3]], reset: answer[6] }
     }
 
     /// The state after a give-back.

@@ -49,10 +49,10 @@ impl Promise {
             (Self::Trailing { span, .. }, Meter::Recent(admitted)) => {
                 admitted.retain(|(at, _)| *at > now - span);
             }
-            (Self::Windows { period, .. }, Meter::Window { number, units }) => {
-                if *number != store_now / period {
-                    (*number, *units) = (store_now / period, 0);
-                }
+            (Self::Windows { period, .. }, Meter::Window { number, units })
+                if *number != store_now / period =>
+            {
+                (*number, *units) = (store_now / period, 0);
             }
             _ => {}
         }

@@ -154,7 +154,11 @@ enum Message {
 pub enum Action {
     Tick,
     /// A request comes; `alone`: its process asks for no lease; `stays`: it is not rolled back.
-    Request { process: usize, alone: bool, stays: bool },
+    Request {
+        process: usize,
+        alone: bool,
+        stays: bool,
+    },
     /// A message arrives.
     Arrive(usize),
     TimeOut(usize),
@@ -568,9 +572,7 @@ impl Model for Case {
                 };
                 world.processes.iter().enumerate().all(within)
             }),
-            Property::sometimes(crate::REACHED, |case: &Self, world| {
-                case.over(world) == 0
-            }),
+            Property::sometimes(crate::REACHED, |case: &Self, world| case.over(world) == 0),
             Property::sometimes(crate::TOGETHER, |case: &Self, world| {
                 let holds = |(number, process): (usize, &Process)| {
                     process.held(case.clock(world, number)) > 0
