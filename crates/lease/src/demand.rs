@@ -13,9 +13,9 @@ const UNITS_MAX: u64 = 1 << 40;
 /// one life, so that at a steady rate it is rate x life.
 ///
 /// The average is the exponentially weighted one of Linux' load average and of RFC 6298, for events
-/// at any distance: `forward decay` (Cormode, Shkapenyuk, Srivastava and Xu, 2009). A step of length
-/// t divides by 1 + t / life, the implicit Euler form of the exponential: the same for steps that
-/// are short against a life, and slower after a pause.
+/// at any distance (Cormode, Shkapenyuk, Srivastava and Xu, "Forward decay", 2009). A step of
+/// length t divides by 1 + t / life, the implicit Euler form of the exponential: the same for steps
+/// that are short against a life, and slower after a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Demand {
     life_us: u64,
@@ -31,8 +31,8 @@ impl Demand {
         Self { life_us: life_us.max(1), at_us: 0, count: 0 }
     }
 
-    /// Counts `units` that requests want at `now_us`, whether they are admitted or not. A caller may
-    /// add those of several requests at once.
+    /// Counts `units` that requests want at `now_us`, whether they are admitted or not. A caller
+    /// may add those of several requests at once.
     pub fn add(&mut self, now_us: u64, units: u64) {
         let count = self.decayed(now_us).saturating_add(units.min(UNITS_MAX) * UNIT);
         self.count = count.min(UNITS_MAX * UNIT);

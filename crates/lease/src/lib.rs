@@ -6,9 +6,9 @@
 //! 2. [`Demand`] and [`units_to_ask`] say how many units are worth a call.
 //! 3. [`Holder`] is the state of one key in one process: when to spend, wait, ask or give back.
 //!
-//! Pure: no IO, no clock and no Lua. Time comes in as microseconds of a monotonic clock. `docs/leases.md`
-//! has the promises with their arguments, and `tests/model.rs` checks them with the functions of
-//! this crate and the programs in `lua/`.
+//! Pure: no IO, no clock and no Lua. Time comes in as microseconds of a monotonic clock.
+//! `docs/leases.md` has the promises with their arguments, and `tests/model` checks them with the
+//! functions of this crate and the programs in `lua/`.
 
 mod demand;
 mod holder;

@@ -76,19 +76,23 @@ pub fn sub_windows() -> Case {
     case(running(SLIDING_WINDOW_BUCKETS, numbers), terms, promise, (5, 10_000))
 }
 
-/// Four units in two ticks, aligned to the clock.
+/// Four units in two ticks.
 pub fn fixed_window() -> Case {
+    window(true)
+}
+
+fn window(aligned: bool) -> Case {
     let period = 20_000;
     let terms = terms(Numbers::Window { period }, Bound::Strict);
-    let promise = Promise::Windows { quota: 4, period: period as i64 };
-    let running = running(FIXED_WINDOW, vec![4, period as i64, 1, 0]);
+    let promise = Promise::Windows { quota: 4, period: period as i64, aligned };
+    let running = running(FIXED_WINDOW, vec![4, period as i64, i64::from(aligned), 0]);
     case(running, terms, promise, (3, 10_000))
 }
 
 /// The same by a calendar.
 pub fn quota() -> Case {
     let terms = terms(Numbers::Calendar, Bound::Strict);
-    let promise = Promise::Windows { quota: 4, period: CALENDAR };
+    let promise = Promise::Windows { quota: 4, period: CALENDAR, aligned: true };
     case(running(QUOTA, vec![4, 1]), terms, promise, (3, 10_000))
 }
 
@@ -161,6 +165,12 @@ fn sliding_window_buckets_with_more_sub_windows_keeps_its_bound() {
 #[test]
 fn fixed_window_is_exact_in_each_window() {
     holds(fixed_window(), &[REACHED, TOGETHER], &ALONE);
+}
+
+#[test]
+fn fixed_window_that_starts_with_its_first_request_is_exact() {
+    let faults = Faults { left: 1, ..Faults::default() };
+    holds(Case { faults, ..window(false) }, &[REACHED, TOGETHER], &[Event::GivenBack]);
 }
 
 #[test]

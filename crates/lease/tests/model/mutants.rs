@@ -1,5 +1,5 @@
-//! Mistakes that the model has to find: each is one change of how a lease is used, or of the numbers
-//! that the store runs with, and breaks the promise or the bound of holdings.
+//! Mistakes that the model has to find: each is one change of how a lease is used, or of the
+//! numbers that the store runs with, and breaks the promise or the bound of holdings.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The programs in `lua/`, run by LuaJIT as the embedded engine does, with their answers remembered:
-//! a program is pure, and a search asks the same thing many times.
+//! The programs in `lua/`, run by LuaJIT as the embedded engine does, with their answers
+//! remembered: a program is pure, and a search asks the same thing many times.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -9,8 +9,9 @@ pub enum Promise {
     Bucket { quota: i64, period: i64, burst: i64, late: i64 },
     /// At most `quota` units in any span (s, s + `span`], in microseconds.
     Trailing { quota: i64, span: i64 },
-    /// At most `quota` units in each window of `period` microseconds of the store's clock.
-    Windows { quota: i64, period: i64 },
+    /// At most `quota` units in each window of `period` microseconds of the store's clock. If they
+    /// are not aligned to it, a window starts with its first unit.
+    Windows { quota: i64, period: i64, aligned: bool },
     /// At most `most` places in use.
     InUse { most: i64 },
 }
@@ -39,8 +40,9 @@ impl Promise {
         }
     }
 
-    /// Forgets what no later span holds. `now` is the true time, `store_now` the store's.
-    pub fn pass(self, meter: &mut Meter, now: i64, store_now: i64) {
+    /// Forgets what no later span holds. `now` is the true time, `window_now` an instant of the
+    /// store's window.
+    pub fn pass(self, meter: &mut Meter, now: i64, window_now: i64) {
         match (self, meter) {
             (Self::Bucket { quota, .. }, Meter::Excess { level, at }) => {
                 *level = (*level - quota * (now - *at)).max(0);
@@ -50,16 +52,16 @@ impl Promise {
                 admitted.retain(|(at, _)| *at > now - span);
             }
             (Self::Windows { period, .. }, Meter::Window { number, units })
-                if *number != store_now / period =>
+                if *number != window_now / period =>
             {
-                (*number, *units) = (store_now / period, 0);
+                (*number, *units) = (window_now / period, 0);
             }
             _ => {}
         }
     }
 
-    pub fn admit(self, meter: &mut Meter, now: i64, store_now: i64, units: i64) {
-        self.pass(meter, now, store_now);
+    pub fn admit(self, meter: &mut Meter, now: i64, window_now: i64, units: i64) {
+        self.pass(meter, now, window_now);
         match (self, meter) {
             (Self::Bucket { period, .. }, Meter::Excess { level, .. }) => *level += units * period,
             (_, Meter::Recent(admitted)) => match admitted.last_mut() {

@@ -187,6 +187,19 @@ impl Case {
         1 + u64::from(world.tick) * (self.tick_us - lost_us)
     }
 
+    /// An instant of the window that the store is in. A window that starts with its first unit is
+    /// named by that instant.
+    fn window_now(&self, world: &World) -> i64 {
+        let now = self.store_now(world);
+        match (&world.store, self.promise) {
+            (
+                Store::Numbers([start, units, _]),
+                Promise::Windows { period, aligned: false, .. },
+            ) if *units > 0 && now - start < period => *start,
+            _ => now,
+        }
+    }
+
     /// Whether nothing has happened, and it does not matter when it does.
     fn is_idle(&self, world: &World) -> bool {
         self.running.program.is_even()
@@ -220,8 +233,8 @@ impl Case {
     }
 
     fn admit(&self, world: &mut World, units: i64) {
-        let (now, store_now) = (self.now(world), self.store_now(world));
-        self.promise.admit(&mut world.meter, now, store_now, units);
+        let (now, window_now) = (self.now(world), self.window_now(world));
+        self.promise.admit(&mut world.meter, now, window_now, units);
     }
 
     fn request(&self, world: &mut World, process: usize, alone: bool, stays: bool) -> Option<()> {
@@ -366,8 +379,8 @@ impl Case {
         match action {
             Action::Tick => {
                 world.tick += 1;
-                let (now, store_now) = (self.now(world), self.store_now(world));
-                self.promise.pass(&mut world.meter, now, store_now);
+                let (now, window_now) = (self.now(world), self.window_now(world));
+                self.promise.pass(&mut world.meter, now, window_now);
             }
             Action::Request { process, alone, stays } => {
                 self.request(world, process, alone, stays)?;
