@@ -12,7 +12,8 @@ say "Tests"
 more_threads
 cargo test --workspace
 say "The specification of leases"
-cargo test --quiet --locked --manifest-path crates/lease/spec/Cargo.toml
+CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/lease-spec" \
+    cargo test --quiet --locked --manifest-path crates/lease/spec/Cargo.toml
 say "Other people's programs, and faults of Redis"
 cargo test --workspace --test interop --test chaos
 # Callgrind runs on Linux only.

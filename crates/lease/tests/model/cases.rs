@@ -32,6 +32,7 @@ fn case(running: Running, terms: Terms, promise: Promise, (ticks, tick_us): (u8,
         tick_us,
         ticks,
         faults: Faults::default(),
+        excuses: true,
         mutant: None,
         seen: Arc::new(Seen::default()),
     }

@@ -139,3 +139,15 @@ fn a_late_give_back_with_the_instant_of_the_take_is_harmless() {
         checker.assert_no_discovery(HOLDINGS);
     }
 }
+
+/// No mistake, but it shows that these faults do what they are excused for.
+#[test]
+fn a_failover_and_a_step_of_the_stores_clock_do_admit_more() {
+    let (failovers, steps) = (1, 1);
+    for faults in [Faults { failovers, ..Faults::default() }, Faults { steps, ..Faults::default() }]
+    {
+        for case in [longer(bucket(GCRA, Bound::Strict)), sliding(SLIDING_WINDOW_LOG, 2)] {
+            breaks(Case { faults, excuses: false, ..case }, PROMISE);
+        }
+    }
+}

@@ -53,6 +53,8 @@ pub struct Case {
     /// How many steps time makes.
     pub ticks: u8,
     pub faults: Faults,
+    /// Whether a fault excuses what it may admit beyond the promise.
+    pub excuses: bool,
     pub mutant: Option<Mutant>,
     /// What happened in any history.
     pub seen: Arc<Seen>,
@@ -223,6 +225,9 @@ impl Case {
     /// What may be admitted beyond the promise, in units: a store that forgets a lease may grant it
     /// again, and one whose clock steps may start afresh.
     fn excused(&self, world: &World) -> i64 {
+        if !self.excuses {
+            return 0;
+        }
         let failovers = self.faults.failovers - world.left.failovers;
         let steps = self.faults.steps - world.left.steps;
         i64::from(failovers) * self.units as i64 + i64::from(steps) * self.promise.allowance()
