@@ -22,7 +22,7 @@ use crate::{HOLDINGS, PROMISE, REACHED, TOGETHER};
 pub const LIFE_US: u64 = 9_999;
 
 /// A case with two processes, one of them with a slow clock. `ticks` ticks of `tick_us`.
-fn case(running: Running, terms: Terms, promise: Promise, (ticks, tick_us): (u8, u64)) -> Case {
+pub fn case(running: Running, terms: Terms, promise: Promise, (ticks, tick_us): (u8, u64)) -> Case {
     Case {
         running,
         terms,
@@ -31,6 +31,8 @@ fn case(running: Running, terms: Terms, promise: Promise, (ticks, tick_us): (u8,
         units: 2,
         tick_us,
         ticks,
+        messages: 2,
+        calls: 2,
         faults: Faults::default(),
         excuses: true,
         mutant: None,
@@ -38,7 +40,7 @@ fn case(running: Running, terms: Terms, promise: Promise, (ticks, tick_us): (u8,
     }
 }
 
-fn running(program: Program, numbers: Vec<i64>) -> Running {
+pub fn running(program: Program, numbers: Vec<i64>) -> Running {
     Running { program, numbers }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! `world` is the model, `store` the counter, `promise` what is measured. `cases` has one limit for
 //! each algorithm, which must keep its promise. `mutants` names mistakes, each of which must break
-//! it in `cases`.
+//! it in `cases`. `long` follows some long histories of larger limits.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,6 +14,7 @@
 )]
 
 mod cases;
+mod long;
 mod mutants;
 mod programs;
 mod promise;

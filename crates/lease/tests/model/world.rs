@@ -52,6 +52,11 @@ pub struct Case {
     pub tick_us: u64,
     /// How many steps time makes.
     pub ticks: u8,
+    /// The most messages in flight. More are possible in reality, and would only charge the store
+    /// for units that nobody spends.
+    pub messages: usize,
+    /// The most calls for a lease of each process.
+    pub calls: u32,
     pub faults: Faults,
     /// Whether a fault excuses what it may admit beyond the promise.
     pub excuses: bool,
@@ -105,12 +110,6 @@ impl Seen {
         }
     }
 }
-
-/// The most messages in flight. One more is possible in reality, and would only charge the store
-/// for units that nobody spends.
-const MESSAGES_MAX: usize = 2;
-/// The most calls for a lease of each process.
-const CALLS_MAX: u32 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
@@ -577,8 +576,8 @@ impl Model for Case {
     }
 
     fn within_boundary(&self, world: &World) -> bool {
-        world.messages.len() <= MESSAGES_MAX
-            && world.processes.iter().all(|process| process.calls <= CALLS_MAX)
+        world.messages.len() <= self.messages
+            && world.processes.iter().all(|process| process.calls <= self.calls)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
