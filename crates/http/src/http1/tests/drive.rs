@@ -1,5 +1,5 @@
 //! Reads a stream of requests, or one reply, from bytes that arrive in pieces, as `listen/http1.rs`
-//! and `upstream/http1.rs` do. Returns the messages and why reading stopped. The fuzz targets
+//! and `upstream/http1/mod.rs` do. Returns the messages and why reading stopped. The fuzz targets
 //! include this file too.
 
 use std::task::Poll;
