@@ -1,15 +1,15 @@
 //! `[policies.*]`: a module, its bounds, and its own configuration. That goes to the guest
 //! unchanged, as JSON: from this file, and from files of data whose contents become members of it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::data;
 use super::policy_json::json;
-use super::reader::{Item, Notes, Table};
+use super::reader::{Item, Notes, Table, quoted};
 use super::settings::policies as rows;
-use super::{NAMED_MAX, check_name};
+use super::{NAMED_MAX, check_name, data, files};
 use crate::engine::ScriptFile;
 use crate::plan::NAME_BYTES_MAX;
 use crate::policy::{self, Caps, MeasuredNames, Module};
@@ -116,11 +116,7 @@ fn whole(mut config: Value, files: Vec<(String, Value)>) -> Value {
 
 fn module(notes: &Notes, table: &mut Table<'_>, caps: &Caps) -> Option<Module> {
     match (table.item(&rows::policy::USE), table.item(&rows::policy::WASM)) {
-        (Some(shipped), None) => {
-            let words: Vec<(&str, String)> =
-                policy::shipped().iter().map(|name| (*name, (*name).to_owned())).collect();
-            shipped.choice(&words).map(Module::Shipped)
-        }
+        (Some(named), None) => built_in(notes, &named),
         (None, Some(file)) => {
             // The message names the cap.
             let (what, bytes_max) = ("a .wasm file (`module_bytes`)", caps.module_bytes as u64);
@@ -136,4 +132,29 @@ fn module(notes: &Notes, table: &mut Table<'_>, caps: &Caps) -> Option<Module> {
             None
         }
     }
+}
+
+/// The built-in policy that `use` names.
+fn built_in(notes: &Notes, named: &Item<'_>) -> Option<Module> {
+    let known = policy::shipped();
+    let text = named.value.as_str().unwrap_or_default();
+    if !known.contains(&text) && is_path(text) {
+        // A file was meant, which is another setting.
+        let path = notes.folder.join(text);
+        let missing = if files::is_plain(&path) { "" } else { ", where no file is" };
+        let help = format!(
+            "a module in a file is named by `wasm`: `wasm = {}` is {}{missing}",
+            quoted(text),
+            path.display()
+        );
+        let expected = format!("the name of a built-in policy: one of {}", known.join(", "));
+        named.wrong_with(expected, Some(help));
+        return None;
+    }
+    let words: Vec<(&str, String)> = known.iter().map(|name| (*name, (*name).to_owned())).collect();
+    named.choice(&words).map(Module::Shipped)
+}
+
+fn is_path(text: &str) -> bool {
+    text.contains('/') || Path::new(text).extension().is_some_and(|ending| ending == "wasm")
 }

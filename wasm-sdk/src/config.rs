@@ -222,7 +222,7 @@ mod tests {
                 "inner.kind",
                 "found the unknown word `secnd`, expected `first` or `second`; `second` is near",
             ),
-            pair("prefix", "found string \"x\", expected a whole number, 0 or more"),
+            pair("prefix", "found \"x\", expected a whole number, 0 or more"),
             pair(
                 "wrods",
                 "found the unknown key `wrods`, expected one of `prefix`, `words`, `inner`, `needed`; `words` is near",
@@ -241,7 +241,7 @@ mod tests {
         );
         assert_eq!(
             mistakes(r#"{"needed": 3}"#),
-            [pair("needed", "found integer `3`, expected true or false")]
+            [pair("needed", "found 3, expected true or false")]
         );
     }
 
@@ -249,7 +249,7 @@ mod tests {
     fn elements_of_a_list_are_named_with_their_position() {
         assert_eq!(
             mistakes(r#"{"needed": true, "words": ["a", 7]}"#),
-            [pair("words[1]", "found integer `7`, expected a string")]
+            [pair("words[1]", "found 7, expected a string")]
         );
         let mut found = mistakes(r#"{"needed": 1, "words": ["a", 7], "inner": {"kind": "x"}}"#);
         found.sort();

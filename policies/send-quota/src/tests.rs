@@ -266,5 +266,5 @@ fn errors_say_what_was_expected() {
         r#"{{"limits": [{}]}}"#,
         DAY.replace("\"quota\": 100", "\"quota\": \"x\"")
     ));
-    assert_eq!(typo, ["limits[0].quota: found string \"x\", expected a whole number, 0 or more"]);
+    assert_eq!(typo, ["limits[0].quota: found \"x\", expected a whole number, 0 or more"]);
 }

@@ -308,6 +308,50 @@ fn check_names_what_a_guest_lacks() {
 }
 
 #[test]
+fn check_says_which_file_a_policys_module_was_looked_for_in() {
+    let check = |policy: &str| {
+        let route = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
+        let weir = Weir::build(&format!("{HEAD}[policies.p]\n{policy}\n{route}"));
+        let path = weir.folder().join("nothing.wasm").display().to_string();
+        let (code, out, err) = Weir::check(weir);
+        (code, out + &err, path)
+    };
+    let (code, told, path) = check("wasm = \"nothing.wasm\"");
+    let found = format!("policies.p.wasm: found {path} (No such file or directory)");
+    assert!(code == EXIT_CONFIG && told.contains(&found), "{told}");
+    assert!(told.contains("expected the path of a .wasm file"), "{told}");
+    let (code, told, path) = check("use = \"nothing.wasm\"");
+    assert!(
+        code == EXIT_CONFIG && told.contains("policies.p.use: found \"nothing.wasm\""),
+        "{told}"
+    );
+    assert!(told.contains("expected the name of a built-in policy: one of "), "{told}");
+    let help = format!(
+        "a module in a file is named by `wasm`: `wasm = \"nothing.wasm\"` is {path}, where no file is"
+    );
+    assert!(told.contains(&help), "{told}");
+}
+
+#[test]
+fn check_repeats_a_wrong_value_as_it_is_written() {
+    for (value, found, expected) in [
+        ("quota = \"many\"", "found \"many\"", "expected a whole number, 0 or more"),
+        ("quota = 1.5", "found 1.5", "expected a whole number, 0 or more"),
+        ("quota = [1]", "found a list", "expected a whole number, 0 or more"),
+        ("quota = 1, shadow = 7", "found 7", "expected true or false"),
+        ("quota = 1, name = { a = 1 }", "found a table", "expected a string"),
+    ] {
+        let name = if value.contains("name") { "" } else { "name = \"a\", " };
+        let (code, told) = checked(&format!(
+            "{HEAD}[policies.p]\nuse = \"client-ip\"\nconfig.limits = [{{ {name}algorithm = \"gcra\", period = \"1s\", {value} }}]\n\
+             [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+        ));
+        assert_eq!(code, EXIT_CONFIG, "{told}");
+        assert!(told.contains(&format!("{found}\n")) && told.contains(expected), "{value}: {told}");
+    }
+}
+
+#[test]
 fn run_without_a_file_says_how_to_do_without_or_name_another() {
     let (code, out, err) = Weir::with_arguments(&["run"]).run();
     assert_eq!(code, EXIT_CONFIG, "{out}{err}");

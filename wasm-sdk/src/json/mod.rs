@@ -10,6 +10,9 @@ use std::fmt;
 
 pub(crate) use reader::{Error, Problem, Reader, Step, Track, shown, unknown};
 
+/// Maximum length of a text that a message repeats, in characters.
+const FOUND_CHARS_MAX: usize = 80;
+
 /// Any JSON value, for a setting that can be written in several ways: read it first, and then see
 /// what it is.
 #[derive(Clone, PartialEq, Eq)]
@@ -103,17 +106,14 @@ impl<'t> Json<'t> {
         }
     }
 
-    /// What was found instead of something else, in serde's words.
+    /// What was found instead of something else, for a message: the value, if it is short to say.
     pub(crate) fn found(&self) -> String {
         let json = self.as_text();
         match self.kind() {
             Kind::Null => "null".to_owned(),
-            Kind::Bool => format!("boolean `{json}`"),
-            Kind::Number if json.contains(['.', 'e', 'E']) => format!("floating point `{json}`"),
-            Kind::Number => format!("integer `{json}`"),
-            Kind::String => format!("string {:?}", self.as_str().unwrap_or_default()),
-            Kind::List => "sequence".to_owned(),
-            Kind::Table => "map".to_owned(),
+            Kind::Bool | Kind::Number => json.to_owned(),
+            Kind::String => found_text(&self.as_str().unwrap_or_default()),
+            Kind::List | Kind::Table => self.kind_text().to_owned(),
         }
     }
 
@@ -205,6 +205,15 @@ impl<'t> Json<'t> {
     pub fn is_table(&self) -> bool {
         self.kind() == Kind::Table
     }
+}
+
+/// A text in quotes, for a message: its beginning, if it is long.
+pub(crate) fn found_text(text: &str) -> String {
+    let mut short: String = text.chars().take(FOUND_CHARS_MAX).collect();
+    if short.len() < text.len() {
+        short.push_str("...");
+    }
+    format!("{short:?}")
 }
 
 fn kind(text: &str) -> Kind {

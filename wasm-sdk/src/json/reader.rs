@@ -62,7 +62,7 @@ impl<'r, 'de> Reader<'r, 'de> {
     }
 }
 
-/// What was found instead, in serde's words.
+/// The error about another value than expected.
 fn wrong(json: &str, expected: &dyn Expected) -> Error {
     let found = Json::of_valid(json).found();
     Error::unfit(&found, &expected.to_string())

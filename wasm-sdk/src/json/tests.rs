@@ -270,3 +270,11 @@ fn types_are_read_as_serde_json_reads_them() {
         assert_eq!(ours.ok().map(|all| format!("{all:?}")), theirs, "{text}");
     }
 }
+
+#[test]
+fn a_message_repeats_the_beginning_of_a_long_text() {
+    let text = "\u{e9}".repeat(81);
+    let found = Json::from(text.as_str()).found();
+    assert_eq!(found, format!("\"{}...\"", "\u{e9}".repeat(80)));
+    assert_eq!(Json::from("a\nb").found(), r#""a\nb""#);
+}

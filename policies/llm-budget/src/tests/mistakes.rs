@@ -94,9 +94,9 @@ fn floors_are_whole_numbers_of_known_kinds() {
         &with(r#"{"image": 4503599627370497}"#),
         "references.image: found 4503599627370497, expected 0 to 4503599627370496",
     );
-    starts(&with(r#"{"image": -1}"#), "references.image: found integer `-1`, expected a whole");
+    starts(&with(r#"{"image": -1}"#), "references.image: found -1, expected a whole");
     starts(&with(r#"{"video": 1}"#), "references.video: found the unknown key `video`");
-    starts(&with("7"), "references: found integer `7`");
+    starts(&with("7"), "references: found 7");
 }
 
 #[test]
@@ -177,12 +177,9 @@ fn models_have_names_and_prices() {
     starts(&with(r#"{"a": {"output": 5}}"#), "models.a.input: found no `input`, expected a price");
     starts(
         &with(r#"{"a": {"input": 5, "output": -1}}"#),
-        "models.a.output: found integer `-1`, expected a whole",
+        "models.a.output: found -1, expected a whole",
     );
-    starts(
-        &with(r#"{"a": {"input": 2.5, "output": 1}}"#),
-        "models.a.input: found floating point `2.5`",
-    );
+    starts(&with(r#"{"a": {"input": 2.5, "output": 1}}"#), "models.a.input: found 2.5");
     starts(
         &with(r#"{"a": {"input": 5, "output": 4503599627370497}}"#),
         "models.a.output: found 4503599627370497, expected 0 to",
@@ -204,7 +201,7 @@ fn models_have_names_and_prices() {
             r#""cached_input": 4503599627370497"#,
             "cached_input: found 4503599627370497, expected 0 to",
         ),
-        (r#""cache_write": -1"#, "cache_write: found integer `-1`, expected a whole"),
+        (r#""cache_write": -1"#, "cache_write: found -1, expected a whole"),
         (
             r#""above": [{"input": 1, "output": 1}]"#,
             "above[0]: found no `input_tokens`, expected this",
@@ -226,7 +223,7 @@ fn models_have_names_and_prices() {
             "tiers.flex: found 10001, expected 0 to 10000 percent of the model's prices",
         ),
         (r#""tiers": {"": 50}"#, "tiers.: found the name \"\", expected a tier of 1 to 64 bytes"),
-        (r#""tiers": {"flex": 0.5}"#, "tiers.flex: found floating point `0.5`, expected a whole"),
+        (r#""tiers": {"flex": 0.5}"#, "tiers.flex: found 0.5, expected a whole"),
     ] {
         let model = format!(r#"{{"a": {{"input": 5, "output": 5, {model}}}}}"#);
         starts(&with(&model), &format!("models.a.{expected}"));
@@ -252,15 +249,15 @@ fn numbers_have_their_ranges() {
         ("default_max_output", "4503599627370497", "found 4503599627370497, expected 1 to"),
         ("bytes_per_token", "0", "found 0, expected 1 to 1024"),
         ("bytes_per_token", "1025", "found 1025, expected 1 to 1024"),
-        ("bytes_per_token", "3.5", "found floating point `3.5`, expected a whole number"),
+        ("bytes_per_token", "3.5", "found 3.5, expected a whole number"),
         ("in_flight", "1000001", "found 1000001, expected 0 to 1000000"),
         ("least_output", "0", "found 0, expected 1 to"),
         ("hard_cut", "4503599627370497", "found 4503599627370497, expected 0 to"),
         ("read_on", "30", "found 30, expected a duration from \"0s\" to \"10m\""),
         ("read_on", "\"11m\"", "found \"11m\", expected a duration"),
         ("read_on", "\"soon\"", "found \"soon\", expected a duration"),
-        ("set_maximum", "1", "found integer `1`, expected true or false"),
-        ("partial", "\"no\"", "found string \"no\", expected true or false"),
+        ("set_maximum", "1", "found 1, expected true or false"),
+        ("partial", "\"no\"", "found \"no\", expected true or false"),
         (
             "without_usage",
             "\"free\"",
@@ -379,11 +376,11 @@ fn all_errors_come_at_once() {
         "api: found the unknown word `opnai`",
         "hard_cut: found 5, with limits in `money`",
         "least_output: found 0, expected 1 to",
-        "models.gpt*4.output: found string \"x\"",
+        "models.gpt*4.output: found \"x\"",
         "models.gpt*4: found the name \"gpt*4\"",
         "money[0].cost: found 3, expected nothing: a request is charged its micro-dollars",
         "partail: found the unknown key `partail`",
-        "tokens[0].quota: found string \"x\"",
+        "tokens[0].quota: found \"x\"",
     ];
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {
@@ -402,13 +399,13 @@ fn an_error_in_a_limit_hides_no_other() {
         "models": {"m*x": {"max_output": "y"}}, "hard_cut": -1}"#;
     let found = mistakes(config);
     let expected = [
-        "hard_cut: found integer `-1`",
-        "models.m*x.max_output: found string \"y\"",
+        "hard_cut: found -1",
+        "models.m*x.max_output: found \"y\"",
         "models.m*x: found the name \"m*x\"",
         "requests[0].name: found \"a\", which is also in `tokens`",
         "requests[0].period: found \"1x\"",
         "requests[1].refund: found \"by_settle\"",
-        "tokens[0].quota: found string \"x\"",
+        "tokens[0].quota: found \"x\"",
         "tokens[1].cost: found 7",
     ];
     assert_eq!(found.len(), expected.len(), "{found:#?}");

@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 
 use serde::de::{self, Expected, Unexpected};
 
+use crate::json::found_text;
 use crate::mistakes::{message, nearest};
 
 /// Small, since each step of reading returns one or a value.
@@ -93,30 +94,22 @@ impl de::Error for Error {
     }
 }
 
-/// The description of serde, but without the digits of a fraction.
+/// What was found, as it is written.
 fn described(found: Unexpected<'_>) -> String {
     match found {
-        Unexpected::Bool(value) => format!("boolean `{value}`"),
-        Unexpected::Unsigned(value) => format!("integer `{value}`"),
-        Unexpected::Signed(value) => format!("integer `{value}`"),
+        Unexpected::Bool(value) => value.to_string(),
+        Unexpected::Unsigned(value) => value.to_string(),
+        Unexpected::Signed(value) => value.to_string(),
         Unexpected::Float(_) => "a number with a fraction".to_owned(),
-        Unexpected::Char(value) => format!("character `{value}`"),
-        Unexpected::Str(value) => format!("string {value:?}"),
+        Unexpected::Char(value) => found_text(value.encode_utf8(&mut [0; 4])),
+        Unexpected::Str(value) => found_text(value),
         Unexpected::Other(other) => other.to_owned(),
-        other => match other {
-            Unexpected::Bytes(_) => "byte array",
-            Unexpected::Unit => "null",
-            Unexpected::Option => "Option value",
-            Unexpected::NewtypeStruct => "newtype struct",
-            Unexpected::Seq => "sequence",
-            Unexpected::Map => "map",
-            Unexpected::Enum => "enum",
-            Unexpected::UnitVariant => "unit variant",
-            Unexpected::NewtypeVariant => "newtype variant",
-            Unexpected::TupleVariant => "tuple variant",
-            _ => "struct variant",
-        }
-        .to_owned(),
+        Unexpected::Unit => "null".to_owned(),
+        Unexpected::Bytes(_) | Unexpected::Seq => "a list".to_owned(),
+        Unexpected::UnitVariant => "a word alone".to_owned(),
+        Unexpected::Option | Unexpected::NewtypeStruct => "a value".to_owned(),
+        // Variants with content are tables, too.
+        _ => "a table".to_owned(),
     }
 }
 
@@ -126,11 +119,26 @@ fn translate(text: String) -> String {
     if text.starts_with("found ") || text.starts_with(crate::config::RECORD) {
         return text;
     }
+    if text.starts_with("data did not match any variant of untagged enum ") {
+        return message(&"a value of another form", &"one of the forms that the policy reads");
+    }
     let starts = ["invalid type: ", "invalid value: ", "invalid length "];
     let bare = starts.iter().find_map(|start| text.strip_prefix(start)).unwrap_or(&text);
     match bare.rsplit_once(", expected ") {
-        Some((found, expected)) => message(&found, &plain_type(expected)),
+        Some((found, expected)) => message(&plain_found(found), &plain_type(expected)),
         None => message(&bare, &"a value that the policy accepts"),
+    }
+}
+
+/// What serde says that it found, without the names of its types.
+fn plain_found(found: &str) -> &str {
+    let typed = ["integer `", "floating point `", "boolean `", "character `"];
+    let value = typed.iter().find_map(|start| found.strip_prefix(start)?.strip_suffix('`'));
+    match found {
+        "sequence" | "byte array" => "a list",
+        "map" => "a table",
+        "unit value" => "null",
+        _ => value.or_else(|| found.strip_prefix("string ")).unwrap_or(found),
     }
 }
 
@@ -141,8 +149,43 @@ fn plain_type(expected: &str) -> &str {
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
         "a sequence" => "a list",
-        "a map" => "a table",
+        "a map" | "struct variant" | "newtype variant" => "a table",
+        "unit variant" => "a word alone",
+        "tuple variant" => "a list",
         other if other.starts_with("struct ") => "a table",
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn messages_of_other_readers_are_put_into_our_words() {
+        let told = |text: &str| Error::custom(text).to_string();
+        for (theirs, ours) in [
+            (
+                "invalid type: string \"x\", expected u64",
+                "found \"x\", expected a whole number, 0 or more",
+            ),
+            ("invalid type: integer `7`, expected a boolean", "found 7, expected true or false"),
+            (
+                "invalid value: floating point `1.5`, expected i8",
+                "found 1.5, expected a whole number",
+            ),
+            ("invalid type: map, expected a sequence", "found a table, expected a list"),
+            ("invalid type: sequence, expected struct Mine", "found a list, expected a table"),
+            (
+                "data did not match any variant of untagged enum Mine",
+                "found a value of another form, expected one of the forms that the policy reads",
+            ),
+            ("too dear", "found too dear, expected a value that the policy accepts"),
+            ("found 1, expected 2", "found 1, expected 2"),
+        ] {
+            assert_eq!(told(theirs), ours);
+        }
     }
 }

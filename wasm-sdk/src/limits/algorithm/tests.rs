@@ -140,7 +140,7 @@ fn a_script_is_named_with_its_numbers() {
         ),
         (
             r#", "script": "a", "arguments": [1.5]"#,
-            "limits[0].arguments[0]: found floating point `1.5`, expected a whole number",
+            "limits[0].arguments[0]: found 1.5, expected a whole number",
         ),
         (
             r#", "script": "a", "quota": 5"#,
