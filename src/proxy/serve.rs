@@ -12,8 +12,8 @@ use super::decide::Decided;
 use super::decide::admit::Question;
 use super::decide::facts::Facts;
 use super::decide::policy_fields::PolicyFields;
+use super::forward::Admitted;
 use super::forward::exchange::{Exchange, UpstreamExchange};
-use super::forward::{self, Admitted};
 use super::live::LocalSnapshot;
 use super::receive::target::Target;
 use super::receive::{self, NormalHead};
@@ -91,6 +91,7 @@ pub(super) async fn admit<'l>(
                 peer,
                 parameters: &found.parameters,
                 body: read.as_ref(),
+                is_sent: sends,
                 received,
                 routed,
             };
@@ -105,12 +106,13 @@ pub(super) async fn admit<'l>(
         }
     };
     drop(found);
-    let body = match context.decided.as_ref().filter(|_| sends) {
-        Some(decided) => forward::bodies::edited(decided, &mut request.fields, read, body)?,
-        None => body,
+    let edited = context.decided.as_mut().and_then(|decided| decided.edited.take());
+    let (body, is_edited) = match (edited, read) {
+        (Some(edited), Some(read)) => (read.replaced(edited), true),
+        _ => (body, false),
     };
     let NormalHead { authority, upgrade } = head;
-    Ok(Admitted { snapshot, route, authority, upgrade, body, fields, rewritten })
+    Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, rewritten })
 }
 
 /// Sends an admitted request to its upstream, or answers it with the route's own reply. Returns the

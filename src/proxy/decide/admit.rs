@@ -4,9 +4,11 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::content::ReadBody;
+use super::edits::Editor;
 use super::facts::{Facts, RequestView};
 use super::packed::PackedFacts;
 use super::partial::{self, PARTIAL_TRIES_MAX};
@@ -37,6 +39,8 @@ pub(in crate::proxy) struct Question<'a> {
     pub(in crate::proxy) parameters: &'a [&'a str],
     /// If the policy asks for facts of it.
     pub(in crate::proxy) body: Option<&'a ReadBody>,
+    /// Whether it is sent to an upstream if it is admitted.
+    pub(in crate::proxy) is_sent: bool,
     pub(in crate::proxy) received: &'a Received,
     pub(in crate::proxy) routed: &'a Routed,
 }
@@ -51,6 +55,7 @@ impl<'a> Question<'a> {
     ///
     /// # Errors
     /// The policy denied, a limit refused, or one of them failed and the configuration says deny.
+    /// Or the body has no place for the values that the policy sets, and nothing was charged.
     pub(in crate::proxy) fn decide<W: FnOnce(&Facts<'_>)>(
         self,
         limiter: &'a Limiter,
@@ -59,10 +64,11 @@ impl<'a> Question<'a> {
     ) -> impl Future<Output = Result<PolicyFields, Refusal>> + use<'a, W> {
         let asked = self.ask(decided, watch);
         let (decider, received, routed) = (self.decider, self.received, self.routed);
+        let editor = self.is_sent.then_some(Editor { read: self.body });
         async move {
             let admitted = match asked {
                 Ok((decision, upstream_fields)) => {
-                    pin!(charge(limiter, decision, (received, routed), decided))
+                    pin!(charge(limiter, decision, editor, (received, routed), decided))
                         .await
                         .map(|()| upstream_fields)
                 }
@@ -270,10 +276,11 @@ fn on_policy_error(
     }
 }
 
-/// Carries out the verdict.
+/// Carries out the verdict. `editor` is for a request that is sent if it is admitted.
 pub(in crate::proxy) async fn charge(
     limiter: &Limiter,
     decision: Arc<Decision>,
+    editor: Option<Editor<'_>>,
     (received, routed): (&Received, &Routed),
     decided: &mut Decided,
 ) -> Result<(), Refusal> {
@@ -283,6 +290,7 @@ pub(in crate::proxy) async fn charge(
     let plan = match &decision.verdict {
         policy::Verdict::Check(plan) => plan,
         policy::Verdict::Bypass => {
+            decided.edited = edited(&decision, editor)?;
             decided.conclude(Verdict::Bypassed, handle);
             return Ok(());
         }
@@ -294,9 +302,13 @@ pub(in crate::proxy) async fn charge(
     let Some(scope) = handle.policy.as_ref().map(|policy| &policy.scope) else {
         return Ok(());
     };
+    // Before anything is charged.
+    let body = EditedBody { editor, edited: edited(&decision, editor)? };
     let mut identities = handle.insight.counts_keys().then(Identities::new);
-    let (taken, less) = pin!(take(limiter, scope, (&decision, plan), identities.as_mut())).await;
+    let asked = (&*decision, plan);
+    let (taken, less, body) = pin!(take(limiter, scope, asked, body, identities.as_mut())).await?;
     decided.taken = less;
+    decided.edited = body;
     if let Take::Granted(outcome, _) | Take::Refused(outcome) = &taken
         && let Some(identities) = &identities
     {
@@ -354,25 +366,48 @@ fn refused_keys(
     violated.map(|(_, identity)| identity.key).collect()
 }
 
+/// A request's body, and who edits it. Without an editor it is not sent.
+struct EditedBody<'a> {
+    editor: Option<Editor<'a>>,
+    edited: Option<Bytes>,
+}
+
+/// The body with the decision's values, if it is sent and is not as it came.
+fn edited(decision: &Decision, editor: Option<Editor<'_>>) -> Result<Option<Bytes>, Refusal> {
+    match (editor, &decision.bodies) {
+        (Some(editor), Some(bodies)) => editor.edited(bodies),
+        _ => Ok(None),
+    }
+}
+
 /// Takes the plan's limits; what is left of them, if the decision allows that. Then how many units
-/// that were comes with it. `identities` gets what they count under.
+/// that were comes with it, and the body tells the upstream. `identities` gets what they count
+/// under.
+///
+/// # Errors
+/// Less is left, and the body can't tell the upstream. Nothing was taken.
 async fn take(
     limiter: &Limiter,
     scope: &Arc<Scope>,
     (decision, plan): (&Decision, &Arc<Plan>),
+    EditedBody { editor, edited }: EditedBody<'_>,
     identities: Option<&mut Identities>,
-) -> (Take, Option<u64>) {
+) -> Result<(Take, Option<u64>, Option<Bytes>), Refusal> {
     let mut taken = pin!(limiter.take_identified(scope, plan, identities)).await;
     let Some(partial) = decision.bodies.as_ref().and_then(|bodies| bodies.partial.as_ref()) else {
-        return (taken, None);
+        return Ok((taken, None, edited));
     };
     for _ in 0..PARTIAL_TRIES_MAX {
         let Take::Refused(outcome) = &taken else { break };
         let Some((left, plan)) = partial::reduced(partial, plan, outcome) else { break };
+        let lowered = match editor {
+            Some(editor) => editor.lowered(partial, left, edited.as_ref())?,
+            None => None,
+        };
         taken = Box::pin(limiter.take(scope, &Arc::new(plan))).await;
         if matches!(taken, Take::Granted(..)) {
-            return (taken, Some(left));
+            return Ok((taken, Some(left), lowered.or(edited)));
         }
     }
-    (taken, None)
+    Ok((taken, None, edited))
 }

@@ -12,8 +12,8 @@ use std::time::Instant;
 use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
 
-use crate::inspect::{Edit, Selection, Selector};
-use crate::proxy::refusal::{Check, Refusal};
+use crate::inspect::{Selection, Selector};
+use crate::proxy::refusal::Refusal;
 use crate::proxy::settings::{Inspect, Oversized};
 use crate::wire::{self, Body, BodyEnd, BodyError, Charge, Fields, Known, Source, counted};
 
@@ -29,9 +29,6 @@ pub(in crate::proxy) struct BodyReader {
 
 /// Fields of a form, at most.
 const FORM_FIELDS_MAX: usize = 1_000;
-
-/// The message to a client whose body has no place for a value, or too many.
-const UNCHANGEABLE: &str = "the body is not a JSON object, or has a name twice or in another case";
 
 /// What a body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,30 +198,9 @@ fn is_form(bytes: &[u8]) -> bool {
 }
 
 impl ReadBody {
-    /// The body with these values set, and its fields as they must be then. Digests of the content
-    /// are removed, since they no longer hold. `body` unchanged if it is not JSON.
-    ///
-    /// # Errors
-    /// A value can't be set. The request must not be forwarded: it would use what it may not.
-    pub(in crate::proxy) fn edited<'e>(
-        self,
-        edits: impl IntoIterator<Item = &'e Edit>,
-        fields: &mut Fields,
-        body: Body,
-    ) -> Result<Body, Refusal> {
-        if self.body_type != BodyType::Json {
-            return Ok(body);
-        }
-        let mut document = self.bytes;
-        for edit in edits {
-            let edited = edit.apply(&document);
-            document = edited.ok_or(Refusal::BadRequest(Check::Body.wrong(UNCHANGEABLE)))?.into();
-        }
-        for name in ["content-digest", "repr-digest", "digest", "content-md5"] {
-            fields.remove(name);
-        }
-        fields.set(Known::ContentLength, itoa::Buffer::new().format(document.len()));
-        Ok(Replay::whole(counted(document), self.trailers))
+    /// A body with another content, followed by the same trailers.
+    pub(in crate::proxy) fn replaced(self, content: Bytes) -> Body {
+        Replay::whole(counted(content), self.trailers)
     }
 }
 

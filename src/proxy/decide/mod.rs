@@ -1,12 +1,14 @@
 //! The third phase: whether a request may pass.
 //!
 //! `content` reads a body that the policy looks into, `facts` gathers what the policy reads, and
-//! `admit` asks it (Wasm) and then the limits that it named (Lua), or less of them (`partial`).
+//! `admit` asks it (Wasm), sets the values that it wants in the body (`edits`), and then asks the
+//! limits that it named (Lua), or less of them (`partial`).
 //! `keys` counts for the operator what keys use. After it, the decision, its outcome and the grant
 //! are known. Knows nothing of how a refusal reads to a client.
 
 pub(super) mod admit;
 pub(super) mod content;
+pub(super) mod edits;
 pub(super) mod facts;
 pub(super) mod keys;
 pub(super) mod packed;
@@ -16,6 +18,7 @@ pub(super) mod policy_fields;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use self::content::BodyReader;
@@ -44,6 +47,8 @@ pub(super) struct Decided {
     pub(super) grant: Option<Grant>,
     /// Units that were taken of the limits of a [`Partial`](policy::Partial) instead of their cost.
     pub(super) taken: Option<u64>,
+    /// The request's body with the decision's values, until it is forwarded.
+    pub(super) edited: Option<Bytes>,
     /// The fields that the policy sets on the reply.
     pub(super) response_fields: PolicyFields,
     /// The check that was skipped to let it through: `Weir-Degraded`.

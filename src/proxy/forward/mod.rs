@@ -1,7 +1,7 @@
 //! The fourth phase: an admitted request as the upstream gets it.
 //!
-//! `head` writes what the upstream is told of the client, `bodies` what the decision changes in the
-//! request's body, `extras` with `rules` makes the route's changes, `trailers` keeps them from
+//! `head` writes what the upstream is told of the client, `bodies` what the decision changes for
+//! the sake of bodies, `extras` with `rules` makes the route's changes, `trailers` keeps them from
 //! arriving by another way, `tunnel` asks for another protocol, and `exchange` sends.
 //! After it, the head of the reply is known, or why there is none. Knows no limit.
 
@@ -38,6 +38,8 @@ pub(super) struct Admitted<'l> {
     /// The protocol that the client asks to upgrade to.
     pub(super) upgrade: Option<hop::Text>,
     pub(super) body: Body,
+    /// Whether the body is another one than the client's.
+    pub(super) is_edited: bool,
     /// The fields that the policy sets on the request.
     pub(super) fields: PolicyFields,
     /// Path and query, if the route rewrites them.
@@ -59,7 +61,12 @@ impl Admitted<'_> {
             extras.apply(request, self.rewritten.as_deref(), ambiguous);
         }
         policy_fields::set(&mut request.fields, &self.fields, ambiguous);
-        let filter = trailers::filter(&mut request.fields, &route.touched, &self.fields, ambiguous);
+        if self.is_edited {
+            // After the route and the policy, which may set what is removed here.
+            bodies::describe_edited(&mut request.fields, &self.body, ambiguous);
+        }
+        let kept = trailers::Kept { ambiguous, digests: !self.is_edited };
+        let filter = trailers::filter(&mut request.fields, &route.touched, &self.fields, kept);
         if let Some(decided) = decided {
             bodies::ask_plain(decided, &mut request.fields);
         }

@@ -9,6 +9,7 @@
 use http::HeaderName;
 use smallvec::SmallVec;
 
+use super::bodies;
 use crate::proxy::decide::facts;
 use crate::proxy::decide::policy_fields::PolicyFields;
 use crate::proxy::receive::hop;
@@ -37,13 +38,22 @@ impl ChangedFields {
     }
 }
 
+/// Which trailers are kept that not every request keeps.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::proxy) struct Kept {
+    /// Those with names that an upstream may read as others.
+    pub(in crate::proxy) ambiguous: bool,
+    /// Digests of the content.
+    pub(in crate::proxy) digests: bool,
+}
+
 /// The filter for a request's trailers. `fields` are the request's, as they are sent: what they
 /// announce is reduced to what is forwarded.
 pub(in crate::proxy) fn filter(
     fields: &mut Fields,
     touched: &ChangedFields,
     policy: &PolicyFields,
-    ambiguous_kept: bool,
+    kept: Kept,
 ) -> TrailerFilter {
     if !fields.has(Known::Trailer) {
         return TrailerFilter::Only(Box::default());
@@ -54,7 +64,8 @@ pub(in crate::proxy) fn filter(
     let mut allowed: SmallVec<[HeaderName; 4]> = SmallVec::new();
     for name in fields.get_all(Known::Trailer).flat_map(hop::tokens).take(ANNOUNCED_MAX) {
         let passes = hop::may_be_trailer(name)
-            && (ambiguous_kept || !spelling::is_ambiguous(name))
+            && (kept.ambiguous || !spelling::is_ambiguous(name))
+            && (kept.digests || !bodies::is_digest(name))
             && !touched.has(name)
             && !set(name);
         if let Some(name) = HeaderName::from_bytes(name).ok().filter(|_| passes)
@@ -90,7 +101,8 @@ mod tests {
         for line in announced {
             fields.append(Known::Trailer, line);
         }
-        let filter = filter(&mut fields, &touched, &policy, ambiguous_kept);
+        let kept = Kept { ambiguous: ambiguous_kept, digests: true };
+        let filter = filter(&mut fields, &touched, &policy, kept);
         let mut trailers = HeaderMap::new();
         let all =
             ["x-sum", "x-other", "x-user", "x_user", "x-api-key", "x-plan", "x.plan", "x_sum"];
@@ -108,6 +120,20 @@ mod tests {
     fn unannounced_trailers_are_dropped() {
         assert_eq!(sent(&[], false), (None, vec![]));
         assert_eq!(sent(&["X-Sum"], false), (Some("x-sum".into()), vec!["x-sum".into()]));
+    }
+
+    #[test]
+    fn digests_of_a_body_that_was_edited_are_dropped() {
+        let announced = |digests: bool| {
+            let mut fields = Fields::new();
+            fields.append(Known::Trailer, "content-digest, x-sum, Content_MD5");
+            let kept = Kept { ambiguous: true, digests };
+            let none = (ChangedFields::default(), PolicyFields::new());
+            let _filter = filter(&mut fields, &none.0, &none.1, kept);
+            String::from_utf8(fields.get(Known::Trailer).unwrap().to_vec()).unwrap()
+        };
+        assert_eq!(announced(true), "content-digest, x-sum, content_md5");
+        assert_eq!(announced(false), "x-sum");
     }
 
     #[test]

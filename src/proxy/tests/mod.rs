@@ -180,7 +180,7 @@ impl TestHandler {
     ) -> Result<(), Refusal> {
         let RequestContext { received, routed, decided, .. } = context;
         let decided = decided.insert(Decided::default());
-        admit::charge(&self.limiter, decision, (received, routed), decided).await
+        admit::charge(&self.limiter, decision, None, (received, routed), decided).await
     }
 
     #[track_caller]

@@ -3,6 +3,8 @@
 use crate::harness::TIMEOUT;
 use crate::harness::client::{raw, statuses};
 use crate::harness::contents::config;
+use crate::harness::guest;
+use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
@@ -64,4 +66,64 @@ fn a_body_that_is_too_long_is_refused_or_forwarded_unread() {
     }
     assert_eq!(send("/pass", "Content-Length: 2", "{}"), Some(200), "its own counter");
     assert_eq!(upstream.last().body, "{}");
+}
+
+/// A proxy whose policy sets values in bodies, on a route that sets a digest of its own.
+fn editing(upstream: &Upstream) -> Weir {
+    let policy = "[policies.guest]\nwasm = \"guest.wasm\"\nconfig.facts = [\"body.type\"]";
+    let route = "name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"guest\"\n\
+                 request_headers.set = { digest = \"sha-256=AA==\", x-set = \"yes\" }";
+    let config = Toml::new().upstream("api", &upstream.url(), "").more(policy).route(route);
+    let module = std::fs::read(guest::misbehaving()).expect("the module");
+    Weir::build(&config.text()).file("guest.wasm", &module).start()
+}
+
+fn post(weir: &Weir, query: &str, body: &str) -> Option<u16> {
+    let head = format!(
+        "POST /?{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-MD5: AA==\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    statuses(&raw(weir.http, head.as_bytes(), TIMEOUT)).pop()
+}
+
+/// What the counters of the guest's limit say.
+fn counted(weir: &Weir) -> String {
+    weir.admin_page("/counters?policy=guest&limit=edits&key=k").text()
+}
+
+#[test]
+fn an_edited_body_has_no_digest_whoever_set_it() {
+    let upstream = Upstream::start();
+    let weir = editing(&upstream);
+    let digests = ["content-digest", "repr-digest", "digest", "content-md5"];
+    let sent = || digests.map(|name| upstream.last().header(name).is_some());
+    assert_eq!(post(&weir, "digests", "{\"max_tokens\":9}"), Some(200));
+    assert_eq!((upstream.last().body.as_ref(), sent()), (&b"{\"max_tokens\":9}"[..], [true; 4]));
+    assert_eq!(post(&weir, "edits", "{\"max_tokens\":9}"), Some(200));
+    let last = upstream.last();
+    assert_eq!((last.body.as_ref(), sent()), (&b"{\"max_tokens\":5}"[..], [false; 4]));
+    assert_eq!(last.header("content-length").as_deref(), Some("16"));
+    assert_eq!(last.header("x-set").as_deref(), Some("yes"));
+}
+
+#[test]
+fn a_body_that_has_no_place_for_a_value_costs_nothing() {
+    let upstream = Upstream::start();
+    let weir = editing(&upstream);
+    for body in ["[1]", "{\"Max_Tokens\":9}"] {
+        assert_eq!(post(&weir, "edits", body), Some(400), "{body}");
+    }
+    assert!(counted(&weir).contains("\"counters\":[]"), "{}", counted(&weir));
+    // Eight of ten are taken, and then less than that is left.
+    assert_eq!(post(&weir, "lowers", "no JSON"), Some(200), "nothing need be said in it");
+    assert!(counted(&weir).contains("\"8 used"), "{}", counted(&weir));
+    for body in ["no JSON", "", "[1]", "{\"Max_Tokens\":9}"] {
+        assert_eq!(post(&weir, "lowers", body), Some(400), "{body}");
+    }
+    assert!(counted(&weir).contains("\"8 used"), "{}", counted(&weir));
+    assert_eq!(upstream.count(), 1);
+    assert_eq!(post(&weir, "lowers", "{\"max_tokens\":9}"), Some(200));
+    assert_eq!(upstream.last().body, "{\"max_tokens\":2}");
+    assert!(counted(&weir).contains("\"10 used"), "{}", counted(&weir));
+    assert_eq!(post(&weir, "lowers", "{\"max_tokens\":9}"), Some(429));
 }

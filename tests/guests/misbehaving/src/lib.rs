@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use weir_policy::{
     Adjustment, Algorithm, Calendar, Change, Decision, Denial, Facts, Level, Limit, Limits,
-    Manifest, Mistakes, Outcome, Policy, Quota, ResponseView, Settlement, VerifyingKey, log,
-    now_ms, verify,
+    Manifest, Mistakes, Outcome, Partial, Policy, Quota, Refund, ResponseView, Settlement,
+    VerifyingKey, log, now_ms, verify,
 };
 
 /// The content of the manifest, so that a test can choose it.
@@ -170,6 +170,9 @@ impl Policy for Misbehaving {
             "amount-name" => Ok(Settlement::nothing().amount("a b", 1)),
             "settle-label" => Ok(Settlement::nothing().label("a b", "c")),
             "reset" => Ok(Adjustment::reset(limit).into()),
+            "give-back" => Ok(Adjustment::give_back(limit, 1).into()),
+            "owe" => Ok(Adjustment::debt(limit, 1).into()),
+            "elsewhere" => Ok(Adjustment::charge("nowhere", 1).into()),
             _ => {
                 let units =
                     i64::from(response.status) - 200 + i64::try_from(memo.len()).unwrap_or(0);
@@ -201,6 +204,15 @@ fn longer(query: &str) -> Option<Decision> {
             .settle_with("strikes")
             .settle_refusals()
         }
+        // What `settle` then does is not allowed for this limit.
+        "settles-reset" => one("a", "k").settle_with("reset"),
+        "settles-give-back" => one("a", "k").settle_with("give-back"),
+        "settles-owe" => one("a", "k").settle_with("owe"),
+        "settles-elsewhere" => one("a", "k").settle_with("elsewhere"),
+        "edits" => digests(edits(1)).body_change("/max_tokens", "5"),
+        "digests" => digests(edits(0)),
+        // Takes what is left, if that is less, and says so in the body.
+        "lowers" => edits(8).partial(Partial::new(["edits"], 1).tell(["/max_tokens"], 0)),
         "own-body" => {
             let body = r#"{"errors":[{"message":"no"}]}"#;
             Decision::deny(Denial::new(403, "no").body("application/json", body))
@@ -220,6 +232,19 @@ fn longer(query: &str) -> Option<Decision> {
 
 fn limit(name: &str, key: &str) -> Limit {
     Limit::new(name, key, Algorithm::gcra(10, Duration::from_secs(1), 10))
+}
+
+/// Charges a limit of ten a day.
+fn edits(cost: u64) -> Decision {
+    let day = Algorithm::fixed_window(10, Duration::from_secs(86_400));
+    Decision::check([Limit::new("edits", "k", day).cost(cost).refund(Refund::BySettle)])
+}
+
+/// Sets digests of a body that the policy has never seen.
+fn digests(decision: Decision) -> Decision {
+    decision
+        .upstream_header("content-digest", "sha-256=:AA==:")
+        .upstream_header("repr-digest", "sha-256=:AA==:")
 }
 
 fn work(rounds: u64) {
