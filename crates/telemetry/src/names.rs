@@ -57,7 +57,7 @@ names! {
     Counter LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused, or let through with less than they asked for (partial)";
     Counter LIMIT_REFUSALS_HELD "weir_limit_refusals_held" ["policy", "limit"] "Requests that this limit refused while requests under way on this proxy had reserved enough units that they may give back";
     Counter LIMIT_WOULD_REFUSE "weir_limit_would_refuse" ["policy", "limit"] "Requests that this shadow limit would have refused";
-    Counter POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer, guest, overload, stopped (not called, because the policy kept failing)";
+    Counter POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer (also an adjustment of `settle` that its limit does not allow), guest, overload, stopped (not called, because the policy kept failing)";
     Counter POLICY_CALLS "weir_policy_calls" ["policy", "call"] "Calls of a policy's guest: decide (decisions that were not remembered), settle";
     Counter POLICY_STOPS "weir_policy_stops" ["policy"] "Times that a policy was stopped for a while because it kept failing";
     Counter POLICY_REQUESTS "weir_policy_requests" ["policy", "label", "value"] "Requests to which the policy gave this label, for the labels listed under metrics";

@@ -298,3 +298,37 @@ async fn a_refusal_may_be_charged_to_another_limit() {
         assert_eq!(own.text(), "{\"errors\":[{\"message\":\"no\"}]}");
     }
 }
+
+/// What a limit does not allow is not done, and somebody should know.
+#[tokio::test]
+async fn an_adjustment_that_is_not_allowed_is_logged_with_what_to_set() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .more("[policies.guest]\nwasm = \"guest.wasm\"")
+        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"guest\"");
+    let module = std::fs::read(guest::misbehaving()).unwrap();
+    let weir = Weir::build(&config.text()).file("guest.wasm", &module).start();
+    for (query, limit, why) in [
+        ("settles-reset", "a", "a reset needs `refund = \"by_settle\"` on the limit"),
+        ("settles-give-back", "a", "giving back needs `refund = \"by_settle\"` on the limit"),
+        ("settles-owe", "a", "a charge into debt needs a `debt` on the limit"),
+        ("settles-elsewhere", "nowhere", "the plan has no such limit"),
+    ] {
+        // At most one line a second: until this one is due.
+        let event = eventually_async(query, async || {
+            get(weir.http, &format!("/?{query}"), &[]).await;
+            let events = weir.output().events();
+            let found = events.into_iter().find(|event| event["why"] == why);
+            found.ok_or_else(|| weir.output().tail(3))
+        })
+        .await;
+        assert_eq!(
+            (&event["message"], &event["level"], &event["policy"], &event["limit"]),
+            (&"adjustment ignored".into(), &"WARN".into(), &"guest".into(), &limit.into()),
+            "{event}"
+        );
+    }
+    let errors = weir.metric("weir_policy_errors_total{policy=\"guest\",cause=\"answer\"}");
+    assert!(errors >= 4, "{errors}");
+}

@@ -239,8 +239,8 @@ fn declared_refund(limit: &Limit, charged: bool, ending: Ending) -> Settlement {
     }
 }
 
-/// Adds the policy's adjustments to `settlements`. One that is not allowed is counted as a wrong
-/// answer of the policy.
+/// Adds the policy's adjustments to `settlements`. One that is not allowed is ignored, counted as a
+/// wrong answer of the policy, and logged, at most one a second.
 fn adjust(grant: &Grant, adjustments: &[Adjustment], settlements: &mut Settlements) {
     for adjustment in adjustments {
         let limits = grant.plan.limits();
@@ -250,7 +250,9 @@ fn adjust(grant: &Grant, adjustments: &[Adjustment], settlements: &mut Settlemen
         });
         if let Err(why) = apply(adjustment.change, limit) {
             grant.shared.metrics.count(names::POLICY_ERRORS, &[&grant.scope.policy, "answer"]);
-            tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, change = %adjustment.change, why, "adjustment ignored");
+            if let Some(held_back) = grant.shared.ignored.due() {
+                tracing::warn!(policy = grant.scope.policy, limit = adjustment.limit, change = %adjustment.change, why, held_back, "adjustment ignored");
+            }
         }
     }
 }
@@ -261,14 +263,14 @@ fn apply(
 ) -> Result<(), &'static str> {
     let (limit, charged, settlement) = limit.ok_or("the plan has no such limit")?;
     if !limit.algorithm.settles() {
-        return Err("changes a concurrency or leaky_bucket limit, which can't be adjusted");
+        return Err("a concurrency or leaky_bucket limit can't be adjusted");
     }
     if requested.units() > AMOUNT_MAX {
         return Err("more than 2^52 units");
     }
     let units = match requested {
         Change::Reset if limit.refund != Refund::BySettle => {
-            return Err("resets, but the limit's refund is not by-settle");
+            return Err("a reset needs `refund = \"by_settle\"` on the limit");
         }
         Change::Reset => {
             // What was taken is deleted with the counter. Other changes would race with that.
@@ -279,7 +281,7 @@ fn apply(
             return Err("the limit is reset already");
         }
         Change::Debt(_) if limit.algorithm.debt() == Debt::None => {
-            return Err("charges into debt, but the limit has no debt");
+            return Err("a charge into debt needs a `debt` on the limit");
         }
         Change::Debt(units) => {
             settlement.owe = (settlement.owe + units).min(AMOUNT_MAX);
@@ -290,7 +292,7 @@ fn apply(
     if units > 0 {
         settlement.charge = (settlement.charge + units.unsigned_abs()).min(AMOUNT_MAX);
     } else if limit.refund != Refund::BySettle {
-        return Err("gives back, but the limit's refund is not by-settle");
+        return Err("giving back needs `refund = \"by_settle\"` on the limit");
     } else if charged.is_some() {
         settlement.give_back = (settlement.give_back + units.unsigned_abs()).min(limit.cost);
     }

@@ -14,7 +14,7 @@ use super::keys::Digests;
 use super::ledger::Ledger;
 use super::queue::{ByKind, Worker};
 use super::refusals::{HELD_MAX, RefundableLimits};
-use crate::clock::Clock;
+use crate::clock::{Clock, LogThrottle};
 use crate::engine::{
     self, Cell, Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts,
 };
@@ -91,6 +91,8 @@ pub(super) struct Shared {
     /// Maximum number of requests that wait for a leaky bucket on one worker.
     pub(super) waiting_max: usize,
     pub(super) counters: Counters,
+    /// For the log lines about adjustments that are ignored.
+    pub(super) ignored: LogThrottle,
     /// One for each live thread that has charged here. Locked only at a thread's first use and in a
     /// drain.
     workers: Mutex<Vec<Weak<Worker>>>,
@@ -171,6 +173,7 @@ impl Shared {
             scripts: settings.scripts,
             waiting_max: settings.waiting_max,
             counters,
+            ignored: LogThrottle::default(),
             workers: Mutex::default(),
             drainers: AtomicUsize::new(0),
             idle: Notify::new(),
