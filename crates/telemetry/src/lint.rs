@@ -23,6 +23,8 @@ labels! {
         OpenListener = "open-listener",
         /// A route that only unusual methods reach.
         UnusualMethods = "unusual-methods",
+        /// A policy that gives no decision about any request.
+        FailingPolicy = "failing-policy",
         /// A limit that delays, where nothing may wait.
         NoDelay = "no-delay",
         /// A delay that is longer than the request may take.

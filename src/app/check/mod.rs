@@ -3,13 +3,16 @@
 //!
 //! `routes` looks for routes that no request reaches, `listeners` for routes that are reached
 //! without the certificate that was asked for, `limits` for limits that can't be kept, `keys` for
-//! keys that clients choose themselves. None of it is done at start or at a reload: it may take a
-//! while, and does not change what is served.
+//! keys that clients choose themselves, `failing` for policies that give no decision. The last two
+//! ask policies about made-up requests (`samples`). None of it is done at start or at a reload: it
+//! may take a while, and does not change what is served.
 
+mod failing;
 mod keys;
 mod limits;
 mod listeners;
 mod routes;
+mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -93,6 +96,11 @@ fn lints(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Lint> {
         let section = crate::config::setting::policy(name);
         let routes = routes_of(built, name);
         let under = |lint: Lint| lint.under(&section);
+        // What asks for its decisions would find nothing.
+        if let Some(failing) = failing::lint(settings, policy, &routes) {
+            lints.push(under(failing));
+            continue;
+        }
         let of_limits = policy.limit_lints().into_iter();
         let of_limits = of_limits.filter(|lint| is_confirmed(lint, settings, policy, &routes));
         lints.extend(of_limits.map(under));

@@ -189,6 +189,31 @@ async fn fields_that_would_break_framing_are_the_policys_error() {
     assert_eq!(upstream.count(), 0);
 }
 
+#[test]
+fn check_warns_of_a_policy_that_fails_whatever_it_is_asked() {
+    let module = std::fs::read(guest::misbehaving()).expect("the module");
+    let check = |more: &str| {
+        let config = config("http://127.0.0.1:9", "")
+            .more(&format!("[policies.guest.config]\n{more}"))
+            .text();
+        let line = 1 + config.lines().position(|line| line.starts_with("wasm")).unwrap();
+        let (code, out, err) = Weir::check(Weir::build(&config).file("guest.wasm", &module));
+        (code, out + &err, format!("proxy.toml:{line}:"))
+    };
+    let (code, told, line) = check("broken_ms = [0, 9000000000000]");
+    assert_eq!(code, 0, "{told}");
+    let begin = "warning: the policy guest fails (trap: ";
+    let parts =
+        [begin, "unreachable", "requests that were tried, such as GET /", "[failing-policy]"];
+    for part in parts.into_iter().chain([line.as_str()]) {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(told.matches("[failing-policy]").count(), 1, "{told}");
+    // One that fails with some requests only may know why.
+    let (code, told, _) = check("");
+    assert!(code == 0 && told.ends_with(": no errors\n"), "{told}");
+}
+
 /// One of the hand-written guests under `tests/guests`.
 fn wat(name: &str) -> Vec<u8> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name);
