@@ -37,6 +37,13 @@ pub(crate) fn misbehaving() -> PathBuf {
     module("misbehaving")
 }
 
+/// `tests/guests/declaring`, which makes its limits of settings of its own, and declares them.
+#[must_use]
+#[allow(dead_code, reason = "each user of this file needs other guests")]
+pub(crate) fn declaring() -> PathBuf {
+    module("declaring")
+}
+
 /// `tests/guests/shown`, which reports the value that it would count by.
 #[must_use]
 #[allow(dead_code, reason = "each user of this file needs other guests")]

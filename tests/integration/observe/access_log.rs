@@ -114,6 +114,35 @@ async fn fields_that_show_more_of_a_client_are_in_no_line_by_default() {
     }
 }
 
+#[test]
+fn a_question_about_the_server_is_answered_and_not_refused() {
+    let upstream = Upstream::start();
+    let toml = simple(&upstream.url(), &[LIMIT]);
+    let options = "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let nowhere = "OPTIONS /%00 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let lines = |weir: &Weir| {
+        let events = weir.output().events().into_iter();
+        events.filter(|event| event["method"] == "OPTIONS").collect::<Vec<_>>()
+    };
+    for (access, expected) in [("refused", &[400][..]), ("all", &[204, 400])] {
+        let text = toml.text().replace("access = \"off\"", &format!("access = \"{access}\""));
+        let weir = Weir::start(&text);
+        for (asked, status) in [(options, "HTTP/1.1 204 "), (nowhere, "HTTP/1.1 400 ")] {
+            let reply = raw(weir.http, asked.as_bytes(), crate::harness::TIMEOUT);
+            assert!(reply.starts_with(status), "{reply}");
+        }
+        // Lines are written in the order of the requests.
+        let lines = eventually("the refused one is logged", || {
+            let lines = lines(&weir);
+            let is_last = lines.iter().any(|line| line["status"] == 400);
+            if is_last { Ok(lines) } else { Err(weir.output().tail(5)) }
+        });
+        let statuses: Vec<_> = lines.iter().filter_map(|line| line["status"].as_u64()).collect();
+        assert_eq!(statuses, expected, "{access}: {lines:?}");
+    }
+    assert_eq!(upstream.count(), 0);
+}
+
 #[tokio::test]
 async fn an_upstream_that_failed_is_named() {
     let nowhere = listener().local_addr().unwrap();

@@ -3,6 +3,7 @@
 mod ban;
 mod contents;
 mod damaged;
+mod declared;
 pub mod examples;
 mod guests;
 pub mod jwt_claim;
