@@ -13,10 +13,17 @@ use crate::admin::Views as _;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn app() -> App {
+    app_with("")
+}
+
+/// With these settings besides.
+fn app_with(more: &str) -> App {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
-    let text = "[[listeners]]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n[server]\nworkers = 2\n[server.limits]\nconnections = 2\n\
-                [[routes]]\npath = \"/*\"\nrespond = { status = 200, body = \"ok\" }\n";
+    let text = format!(
+        "[[listeners]]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n[server]\nworkers = 2\n{more}\
+         [[routes]]\npath = \"/*\"\nrespond = {{ status = 200, body = \"ok\" }}\n"
+    );
     std::fs::write(&path, text).unwrap();
     App::start(Config::load(&path).unwrap()).unwrap()
 }
@@ -42,7 +49,7 @@ fn get_from(last: u8, address: SocketAddr, close: &str) -> (TcpStream, String) {
 
 #[test]
 fn full_listeners_do_not_shut_the_operator_out() {
-    let app = app();
+    let app = app_with("[server.limits]\nconnections = 2\n");
     let public = app.addresses()[0];
     // Each has begun another request: an idle connection would be closed for the third client.
     let begun = "\r\nGET /next HTTP/1.1\r\nhost: a";
@@ -248,7 +255,8 @@ fn a_successor_that_fails_at_the_last_moment_leaves_this_process_serving() {
     }
     let error = app.hand_over(&CommandLine::of("weir-is-not-here", &[]), &Abort::default());
     assert!(error.unwrap_err().to_string().starts_with("can't start a new process"));
-    assert!(serves(&app) && app.shutdown());
+    assert!(serves(&app));
+    assert!(app.shutdown());
 }
 
 #[test]
@@ -262,5 +270,6 @@ fn a_hand_over_can_be_aborted() {
         work.join().unwrap().unwrap_err().to_string()
     });
     assert!(error.starts_with("the new process did not take over"), "{error}");
-    assert!(serves(&app) && app.shutdown());
+    assert!(serves(&app));
+    assert!(app.shutdown());
 }

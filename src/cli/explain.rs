@@ -129,17 +129,11 @@ impl Explain {
             };
             let passes = account.retry_after.map(words::wait);
             let passes = passes.map(|wait| format!(", passes in {wait}")).unwrap_or_default();
-            let then = match (&account.rejection, account.status) {
-                (Some(_), Some(status)) if account.verdict.is_some() => {
-                    format!(", then refused with {status}")
-                }
-                _ => String::new(),
-            };
             let which = match self.times {
                 1 => String::new(),
                 times => format!("{nth} of {times}: "),
             };
-            text.push_str(&format!("{which}{verdict}{by}{passes}{then}\n"));
+            text.push_str(&format!("{which}{verdict}{by}{passes}\n"));
             text.push_str(&words::account(account, &ran.left));
         }
         text

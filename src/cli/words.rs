@@ -53,12 +53,12 @@ pub(super) fn reason(account: &Account) -> String {
     }
 }
 
-/// Why it was rejected, before or after the policy was asked.
+/// Why it was rejected, before or after the policy was asked. No limit was.
 fn rejected(account: &Account) -> String {
     let status = account.status.map(|status| format!(" with {status}"));
-    let when = match account.verdict {
+    let when = match account.decision {
         None => "before the policy was asked",
-        Some(_) => "after its limits",
+        Some(_) => "before its limits were asked",
     };
     let mut text = format!("refused{} {when}", status.unwrap_or_default());
     if let Some(rejection) = &account.rejection {
@@ -119,9 +119,6 @@ pub(super) fn account(account: &Account, left: &[(String, LimitOutcome)]) -> Str
     }
     if !account.delay.is_zero() {
         lines.push(format!("waits {}", time(account.delay)));
-    }
-    if account.rejection.is_some() && account.verdict.is_some() {
-        lines.push(rejected(account));
     }
     let decision = account.decision.as_deref();
     let set = |what: &str, pairs: &[(String, String)]| {

@@ -129,7 +129,7 @@ fn a_malformed_request_is_reported_with_the_check_that_refuses_it() {
 }
 
 #[test]
-fn a_body_that_is_refused_after_the_limits_is_reported() {
+fn a_body_that_has_no_place_for_a_policys_value_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let config = Toml::new()
         .upstream("model", "http://127.0.0.1:9", "")
@@ -148,9 +148,9 @@ fn a_body_that_is_refused_after_the_limits_is_reported() {
     };
     // The maximum can't be set in a list.
     let out = told("[1]");
-    assert!(out.contains("\nadmitted, then refused with 400\n"), "{out}");
-    let line = "    refused with 400 after its limits, by the check of its body: ";
-    assert!(out.contains(line) && out.contains("had 1000, took 101; 1000 left"), "{out}");
+    let line = "    refused with 400 before its limits were asked, by the check of its body: ";
+    assert!(out.contains("\nrejected 400\n") && out.contains(line), "{out}");
+    assert!(!out.contains("had 1000"), "nothing is charged: {out}");
     let out = told("{\"model\":\"m\"}");
     assert!(out.contains("\nadmitted\n") && !out.contains("refused"), "{out}");
 }
