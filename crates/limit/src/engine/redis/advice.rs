@@ -139,6 +139,7 @@ fn too_old(info: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::super::connector::Connector;
+    use super::super::owners;
     use super::super::watch::Watch;
     use super::*;
     use crate::engine::testing::{Cluster, Server, wait_until};
@@ -150,7 +151,7 @@ mod tests {
         let connector = Arc::new(Connector::new(&settings).unwrap());
         let watch = Arc::new(Watch::new(mode, &connector));
         let link = Arc::new(Link::new(connector, watch));
-        let topology = link.watch.known(&link, clock::monotonic() + deadline).await.unwrap();
+        let topology = owners::known(&link, clock::monotonic() + deadline).await.unwrap();
         (link, topology)
     }
 

@@ -4,9 +4,10 @@
 //! others. A command is sent again only after an answer that proves that nothing ran, within the
 //! deadline. redis-rs gives the commands and parses the replies.
 //!
-//! Read next: `link` (how a command finds its node), `pipeline` (a worker's connection to a node),
-//! `calls` (which reply belongs to which call), `failure` (what an error means), `watch` (who owns
-//! which slot), `connector` (how connections are opened). Must not know what a program computes.
+//! Read next: `send` (how a command finds its node), `link` (a worker's connections and scripts),
+//! `pipeline` (a worker's connection to a node), `calls` (which reply belongs to which call),
+//! `failure` (what an error means), `watch` (which node owns which slot), `owners` (how that is
+//! read), `connector` (how connections are opened). Must not know what a program computes.
 
 mod advice;
 mod calls;
@@ -15,8 +16,10 @@ mod failure;
 mod find;
 mod link;
 mod outage;
+mod owners;
 mod pipeline;
 mod resp;
+mod send;
 mod topology;
 mod watch;
 
@@ -226,7 +229,7 @@ impl Redis {
     /// can.
     pub(super) async fn ping(&self) -> Result<Vec<(String, Cause)>, EngineError> {
         let (link, until) = (self.link(), self.until(self.deadline));
-        let topology = self.watch.known(&link, until).await?;
+        let topology = owners::known(&link, until).await?;
         let check = |out: &mut Vec<u8>| {
             resp::begin(out, 3);
             [b"EVAL", CHECK.as_bytes(), b"0"].iter().for_each(|word| resp::word(out, word));
@@ -248,7 +251,7 @@ impl Redis {
         let lacks_owners = topology.lacks_owners();
         if lacks_owners || failing.iter().any(|(_, cause)| is_about_the_node(*cause)) {
             // A proxy without requests must find the new owners, too.
-            self.watch.failed(&link);
+            owners::failed(&link);
         }
         if failing.len() == masters.len() {
             let cause = failing.first().map_or(Cause::Cluster, |(_, cause)| *cause);
@@ -297,7 +300,7 @@ impl Redis {
                 self.failures.inc(error.cause);
                 outages.failed(&link.node_of(slot), error.cause, clock::monotonic());
                 if is_about_the_node(error.cause) {
-                    self.watch.failed(link);
+                    owners::failed(link);
                 }
             }
         }

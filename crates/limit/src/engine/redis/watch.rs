@@ -1,33 +1,25 @@
-//! Which node owns each slot: known to all workers, corrected by redirections at once, and read
-//! again from the cluster after a redirection and while calls fail.
-//!
-//! One task reads, for all workers, and only while there is something to learn. It asks the nodes
-//! in turn. Of two different views, the one with the later epoch is right: a master that was cut
-//! off still believes that it owns its slots.
+//! Which node owns each slot, as all workers know it, and when that is to be read again. Of two
+//! different views, the one with the later epoch is right: a master that was cut off still believes
+//! that it owns its slots. Must not know how the owners are read (`owners`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::redis::{Cmd, Value};
 use arc_swap::ArcSwapOption;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch as version};
-use tokio::time::{sleep, timeout_at};
 
 use super::connector::Connector;
-use super::link::Link;
 use super::topology::Topology;
-use super::{failure, text};
 use crate::clock;
-use crate::engine::{Cause, EngineError, Execution, RedisMode};
+use crate::engine::{Cause, RedisMode};
 
 /// Pause between two readings.
-const READ_EVERY: Duration = Duration::from_millis(100);
+pub(super) const READ_EVERY: Duration = Duration::from_millis(100);
 /// Pause between two readings of the sentinels while no call fails.
 const SENTINELS_EVERY: Duration = Duration::from_secs(1);
 /// Readings go on for this long after the last failed call.
 const READ_FOR: Duration = Duration::from_secs(3);
-/// Time limit for one node's answer.
-const ANSWER_WAIT: Duration = Duration::from_millis(250);
 /// A view with an earlier epoch is accepted when only such views were seen for this long: the
 /// cluster was made anew.
 const EPOCH_TRUSTED_FOR: Duration = Duration::from_secs(5);
@@ -87,66 +79,79 @@ impl Watch {
         self.topology.load_full()
     }
 
-    /// The topology. Waits for it at most until `until`, and not at all while no node can be asked.
-    pub(super) async fn known(
-        &self,
-        link: &Arc<Link>,
-        until: Instant,
-    ) -> Result<Arc<Topology>, EngineError> {
-        let not_run = |cause| EngineError { cause, ran: Execution::No };
-        let mut changed = self.changed.subscribe();
-        loop {
-            if let Some(topology) = self.topology() {
-                return Ok(topology);
-            }
-            self.failed(link);
-            if let Some(cause) = self.lock().refused {
-                return Err(not_run(cause));
-            }
-            let until = tokio::time::Instant::from_std(until);
-            match timeout_at(until, changed.changed()).await {
-                Ok(Ok(())) if !self.lock().is_closed => {}
-                Ok(_) => return Err(not_run(Cause::Connection)),
-                Err(_) => return Err(not_run(Cause::Timeout)),
-            }
-        }
+    /// A receiver that is told of each change, from now on.
+    pub(super) fn changes(&self) -> version::Receiver<u64> {
+        self.changed.subscribe()
     }
 
-    /// A node has redirected: `slot` is owned by the node at `address`.
-    pub(super) fn moved(&self, link: &Arc<Link>, slot: u16, address: &str) {
+    /// Why no node could be asked the last time.
+    pub(super) fn refused(&self) -> Option<Cause> {
+        self.lock().refused
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    /// A node has redirected: `slot` is owned by the node at `address`. Returns whether the caller
+    /// must start the task that reads.
+    #[must_use]
+    pub(super) fn moved(&self, slot: u16, address: &str) -> bool {
         if self.is_fixed {
-            return;
+            return false;
         }
         // Another worker may change it in the same moment; the next redirection corrects that.
-        if let Some(moved) = self.topology().and_then(|known| known.move_slot(slot, address)) {
-            self.topology.store(Some(Arc::new(moved)));
-            self.read_again(link, |state| state.is_wanted = true);
-        }
+        let Some(moved) = self.topology().and_then(|known| known.move_slot(slot, address)) else {
+            return false;
+        };
+        self.topology.store(Some(Arc::new(moved)));
+        self.read_again(|state| state.is_wanted = true)
     }
 
     /// A call failed: the owners are read again and again until no call has failed for a while.
-    pub(super) fn failed(&self, link: &Arc<Link>) {
-        if !self.is_fixed {
-            let now = clock::monotonic();
-            self.read_again(link, |state| state.failed = Some(now));
-        }
+    /// Returns whether the caller must start the task that reads.
+    #[must_use]
+    pub(super) fn failed(&self) -> bool {
+        let now = clock::monotonic();
+        !self.is_fixed && self.read_again(|state| state.failed = Some(now))
     }
 
-    fn read_again(&self, link: &Arc<Link>, why: impl FnOnce(&mut State)) {
+    fn read_again(&self, why: impl FnOnce(&mut State)) -> bool {
         let mut state = self.lock();
         why(&mut state);
         if state.is_running {
             drop(state);
             self.wake.notify_one();
-        } else if !state.is_closed {
-            state.is_running = true;
-            drop(state);
-            tokio::spawn(run(ReadTask(Arc::clone(link))));
+            return false;
         }
+        state.is_running = !state.is_closed;
+        state.is_running
+    }
+
+    /// The task begins to read: it will learn what is wanted by now.
+    pub(super) fn begin_reading(&self) {
+        self.lock().is_wanted = false;
+    }
+
+    /// The task has ended, so another may start.
+    pub(super) fn end_task(&self) {
+        self.lock().is_running = false;
+    }
+
+    /// A number that is one higher each time.
+    pub(super) fn next_turn(&self) -> usize {
+        let mut state = self.lock();
+        state.turn = state.turn.wrapping_add(1);
+        state.turn
+    }
+
+    /// Ready when a call fails while the task pauses.
+    pub(super) fn woken(&self) -> Notified<'_> {
+        self.wake.notified()
     }
 
     /// The pause before the next reading; `None` if the task is over.
-    fn pause(&self) -> Option<Duration> {
+    pub(super) fn pause(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = clock::monotonic();
         let failing = state.failed.is_some_and(|at| now.duration_since(at) < READ_FOR);
@@ -165,7 +170,7 @@ impl Watch {
     }
 
     /// Replaces the known topology with a view, unless the view is older than what is known.
-    fn accept(&self, seen: Topology) {
+    pub(super) fn accept(&self, seen: Topology) {
         let now = clock::monotonic();
         let mut state = self.lock();
         state.refused = None;
@@ -182,7 +187,7 @@ impl Watch {
         self.changed.send_modify(|version| *version += 1);
     }
 
-    fn refuse(&self, cause: Cause) {
+    pub(super) fn refuse(&self, cause: Cause) {
         self.lock().refused = Some(cause);
         self.changed.send_modify(|version| *version += 1);
     }
@@ -192,91 +197,4 @@ impl Watch {
         self.lock().is_closed = true;
         self.changed.send_modify(|version| *version += 1);
     }
-}
-
-/// The task that reads. When it ends, in whatever way, the next failure starts another.
-struct ReadTask(Arc<Link>);
-
-impl Drop for ReadTask {
-    fn drop(&mut self) {
-        self.0.watch.lock().is_running = false;
-    }
-}
-
-async fn run(running: ReadTask) {
-    let link = &running.0;
-    loop {
-        link.watch.lock().is_wanted = false;
-        match read(link).await {
-            Ok(seen) => link.watch.accept(seen),
-            Err(cause) => link.watch.refuse(cause),
-        }
-        if let Some(topology) = link.watch.topology() {
-            let is_master =
-                |node: &str| topology.masters().iter().any(|master| &*master.address == node);
-            link.connector.outages.keep(is_master, clock::monotonic());
-        }
-        let Some(pause) = link.watch.pause() else { return };
-        // A call that fails meanwhile ends a long pause.
-        let woken = link.watch.wake.notified();
-        let _ = timeout_at(tokio::time::Instant::now() + pause, async {
-            sleep(READ_EVERY).await;
-            woken.await;
-        })
-        .await;
-    }
-}
-
-/// Reads the owners from the first node that answers, beginning with another one each time.
-async fn read(link: &Arc<Link>) -> Result<Topology, Cause> {
-    let known = link.watch.topology().filter(|_| link.connector.is_cluster());
-    let masters = known.iter().flat_map(|known| known.masters());
-    let mut nodes: Vec<Arc<str>> = masters.map(|master| Arc::clone(&master.address)).collect();
-    nodes.extend(link.connector.nodes().map(Arc::from));
-    nodes.sort_unstable();
-    nodes.dedup();
-    let count = nodes.len().max(1);
-    let mut failed = Cause::Connection;
-    for _ in 0..count {
-        let turn = {
-            let mut state = link.watch.lock();
-            state.turn = state.turn.wrapping_add(1);
-            state.turn
-        };
-        let Some(node) = nodes.get(turn % count) else { continue };
-        match ask(link, node).await {
-            Ok(seen) => return Ok(seen),
-            Err(error) => failed = error.cause,
-        }
-    }
-    Err(failed)
-}
-
-async fn ask(link: &Arc<Link>, node: &Arc<str>) -> Result<Topology, EngineError> {
-    let until = clock::monotonic() + ANSWER_WAIT;
-    let pipeline = link.pipeline(node)?;
-    let query = async |words: [&str; 3]| {
-        let mut command = Cmd::new();
-        words.iter().filter(|word| !word.is_empty()).for_each(|word| _ = command.arg(*word));
-        pipeline.call(until, false, |out| command.write_packed_command(out)).await
-    };
-    let answer =
-        |reply: Value| reply.extract_error().map_err(|error| failure::engine_error(&error));
-    let wrong = EngineError { cause: Cause::Cluster, ran: Execution::No };
-    if let Some(master) = link.connector.sentinels_master() {
-        let reply = query(["SENTINEL", "MASTER", master]).await?.extract_error();
-        let why = match reply.as_ref().map(Topology::from_sentinel) {
-            Ok(Some(topology)) => return Ok(topology),
-            Ok(None) => "its answer can't be parsed".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        link.connector.outages.explain(node, format!("asked for the master {master:?}: {why}"));
-        return Err(wrong);
-    }
-    let ranges = answer(query(["CLUSTER", "SLOTS", ""]).await?)?;
-    let info = answer(query(["CLUSTER", "INFO", ""]).await?)?;
-    // A node that has not joined a cluster knows no masters.
-    Topology::parse(&ranges, &text(&info), node)
-        .filter(|topology| !topology.masters().is_empty())
-        .ok_or(wrong)
 }
