@@ -22,10 +22,8 @@ use std::fmt::Write as _;
 use smallvec::SmallVec;
 
 use self::template::Template;
-use super::{Cell, Cells, Kind, NUMBERS_MAX, Program, scripts};
+use super::{Cell, Cells, Kind, NUMBERS_MAX, Program, script_texts};
 
-/// The last line of an operator's script.
-pub(super) const LAST_LINE: &str = "return { take = take, give_back = give_back }";
 /// How the last line of each program begins. The driver removes it and calls the functions itself.
 const LAST_LINE_BEGINS: &str = "return { take = take, give_back = give_back";
 /// The functions of a program.
@@ -112,7 +110,7 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         operators_scripts(text, programs, function);
     }
     let mut done: SmallVec<[&str; 4]> = SmallVec::new();
-    for program in programs.iter().filter(|program| !scripts::is_operator_script(program)) {
+    for program in programs.iter().filter(|program| !script_texts::is_operator_script(program)) {
         let Some(function) = function.filter(|_| !done.contains(&program.name)) else { continue };
         done.push(program.name);
         line(text, format_args!("local {}\ndo", program.name));
@@ -157,8 +155,8 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
 /// hidden from later ones.
 fn operators_scripts(text: &mut String, programs: &[&'static Program], function: &str) {
     let mut done: SmallVec<[&str; 4]> = SmallVec::new();
-    for program in programs.iter().filter(|program| scripts::is_operator_script(program)) {
-        let (name, body) = (program.name, scripts::body(program));
+    for program in programs.iter().filter(|program| script_texts::is_operator_script(program)) {
+        let (name, body) = (program.name, script_texts::body(program));
         if done.contains(&name) {
             continue;
         }

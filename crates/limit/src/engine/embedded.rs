@@ -15,9 +15,10 @@ use smallvec::SmallVec;
 
 use super::counters::{self, CounterContent};
 use super::found::{FOUND_MAX, FoundCounter};
+use super::journal::Operation;
 use super::lua::{self, Decision};
-use super::saved::{Operation, SALT_BYTES, SecretId, SnapshotFile};
 use super::shard::{Entry, NEVER_US, Shard};
+use super::snapshot_file::SnapshotFile;
 use super::{
     Cause, Cell, Cells, ChargeReply, EmbeddedSettings, EngineError, Execution, Key, Kind, Space,
     TakeReply,
@@ -28,6 +29,10 @@ use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
 /// Number of shards, a power of two. Far more than there are workers, so that two workers rarely
 /// contend for one.
 pub(super) const SHARDS: usize = 256;
+/// Bytes of the random salt of keys.
+pub(super) const SALT_BYTES: usize = 32;
+/// Identifies the secret under which keys are digested.
+pub(super) type SecretId = [u8; 16];
 /// Counters that each call checks for expiry, in addition to two for each of its cells: this frees
 /// keys faster than calls can add them.
 const SWEEP_STEPS: usize = 2;

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use mlua::{Function, Lua, LuaOptions, StdLib, Table};
 
-use super::{Cause, Cell, CellReply, EngineError, Execution, OUTSIDE, Program, scripts};
+use super::{Cause, Cell, CellReply, EngineError, Execution, OUTSIDE, Program, script_texts};
 use crate::clock::LogThrottle;
 
 pub(super) use sandbox::Sandbox;
@@ -95,7 +95,7 @@ const NUMBERS_USUAL_MAX: usize = 4;
 
 /// Maximum number of sandboxes per thread. Beyond it all are dropped and created again on use,
 /// which removes those of scripts that a reload has replaced.
-const SANDBOXES_MAX: usize = scripts::SCRIPTS_MAX;
+const SANDBOXES_MAX: usize = script_texts::SCRIPTS_MAX;
 /// Log lines per second about failing scripts, over all workers.
 const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
 
@@ -166,7 +166,7 @@ impl Vm {
         {
             return Ok(index);
         }
-        let code = if scripts::is_operator_script(program) {
+        let code = if script_texts::is_operator_script(program) {
             let sandboxed = |loaded: &LoadedProgram| matches!(loaded.code, Code::Sandboxed(_));
             if self.loaded.iter().filter(|loaded| sandboxed(loaded)).count() >= SANDBOXES_MAX {
                 self.loaded.retain(|loaded| !sandboxed(loaded));

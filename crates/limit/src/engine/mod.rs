@@ -5,16 +5,20 @@
 //! `lua/`. The driver around them reads, decides, and writes only when all cells agree: `driver`
 //! generates it for Redis, `embedded` implements it in Rust.
 
+mod bytes;
 mod counters;
 mod driver;
 mod embedded;
 mod found;
+mod journal;
 mod key;
 mod lua;
 mod redis;
 mod saved;
+mod script_texts;
 mod scripts;
 mod shard;
+mod snapshot_file;
 
 #[cfg(test)]
 mod behaviours;
@@ -39,10 +43,12 @@ pub use embedded::Embedded;
 pub use found::FoundCounter;
 pub use saved::{
     CounterReceiver, CounterSender, OperationCounts, OperationReceiver, OperationSender,
-    ReceiveError, SaveError, SaveSummary,
+    ReceiveError, SaveSummary,
 };
-pub use scripts::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, Scripts, is_script_name};
+pub use script_texts::SCRIPTS_MAX;
+pub use scripts::{SCRIPT_BYTES_MAX, ScriptFile, Scripts, is_script_name};
 use smallvec::SmallVec;
+pub use snapshot_file::SaveError;
 pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
 
 use crate::clock::Clock;

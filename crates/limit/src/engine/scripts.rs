@@ -1,30 +1,18 @@
 //! The operator's own algorithms: Lua files that follow the contract of `lua/`. Each is tried out
-//! before any request uses it.
-//!
-//! A [`Program`] is never freed, because cores would contend for a reference count in each cell. So
-//! a text is stored once for the life of the process, and the number of texts is bounded. Must not
-//! know what a script computes, nor where its file is.
+//! before any request uses it. Must not know what a script computes, nor where its file is.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use super::driver::LAST_LINE;
-use super::lua::Sandbox;
 use weir_algorithms::ARGUMENTS_MAX;
 
-use super::{Kind, NUMBERS_MAX, Program};
+use super::lua::Sandbox;
+use super::script_texts::{LAST_LINE, intern};
+use super::{NUMBERS_MAX, Program};
 use crate::telemetry::SettingError;
 
-/// Maximum number of scripts in one configuration.
-pub const SCRIPTS_MAX: usize = 64;
 /// Maximum size of a script in bytes.
 pub const SCRIPT_BYTES_MAX: u64 = 64 << 10;
-/// Maximum number of different texts that a process loads in its life.
-const TEXTS_MAX: usize = 256;
 /// Maximum length of a script's name in bytes.
 const SCRIPT_NAME_BYTES_MAX: usize = 64;
 
-/// Prefix of a script's name inside generated Lua, so that `end` and `call` are valid file names.
-const PREFIX: &str = "user_";
 /// Starts a comment line with numbers to try the script with.
 const TRIAL: &str = "-- trial:";
 /// The numbers for a script without such a line.
@@ -36,8 +24,6 @@ const TRIALS_MAX: usize = 8;
 const TRIAL_NOW_US: f64 = 1_774_785_600_000_000.0;
 const TRIAL_STEPS_US: [f64; 6] = [0.0, 0.0, 1.0, 250_000.0, 86_400_000_000.0, -3_600_000_000.0];
 const TRIAL_COSTS: [u64; 4] = [1, 0, 3, 1 << 31];
-
-static TEXTS: Mutex<Vec<&'static Program>> = Mutex::new(Vec::new());
 
 /// A script file as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,57 +103,6 @@ pub fn is_script_name(name: &str) -> bool {
     name.len() <= SCRIPT_NAME_BYTES_MAX
         && name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(plain)
-}
-
-/// Whether a program is an operator's script.
-pub(super) fn is_operator_script(program: &'static Program) -> bool {
-    texts().iter().any(|known| std::ptr::eq(*known, program))
-}
-
-/// All programs: those that ship with Weir, and the scripts that this process has loaded.
-pub(super) fn all() -> Vec<&'static Program> {
-    weir_algorithms::programs().into_iter().chain(texts().iter().copied()).collect()
-}
-
-/// Whether the units of a program may be owed: whether it has a `charge`.
-pub(super) fn has_charge(program: &Program) -> bool {
-    !program.text.trim_end().ends_with(LAST_LINE)
-}
-
-/// A script's text without its last line.
-pub(super) fn body(program: &Program) -> &str {
-    program.text.trim_end().strip_suffix(LAST_LINE).unwrap_or(program.text)
-}
-
-fn texts() -> MutexGuard<'static, Vec<&'static Program>> {
-    // Nothing panics while holding the lock, and an entry is complete before it is added.
-    TEXTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Stores a text, or finds the program that already has this name and text. `None` when there are
-/// too many.
-fn intern(name: &str, text: &str) -> Option<&'static Program> {
-    let mut texts = texts();
-    let known = |program: &&&'static Program| {
-        program.name.strip_prefix(PREFIX) == Some(name) && program.text == text
-    };
-    if let Some(program) = texts.iter().find(known) {
-        return Some(program);
-    }
-    if texts.len() >= TEXTS_MAX {
-        return None;
-    }
-    let name = (PREFIX.to_owned() + name).leak();
-    let program = Program {
-        name,
-        text: text.to_owned().leak(),
-        kind: Kind::Numbers,
-        state: 3,
-        numbers: ARGUMENTS_MAX,
-    };
-    let program: &'static Program = Box::leak(Box::new(program));
-    texts.push(program);
-    Some(program)
 }
 
 /// Checks that a script follows the contract, as far as some states, times and costs can show.

@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, Hasher};
 use indexmap::{IndexMap, IndexSet};
 
 use super::counters::CounterContent;
-use super::saved::Journal;
+use super::journal::Journal;
 
 /// Counters in the average segment when one is added. Just before its split a segment has twice as
 /// many, which still fits into a table of 512 (at 7/8).

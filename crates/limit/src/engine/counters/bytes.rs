@@ -1,7 +1,7 @@
 //! Counters as bytes, for a snapshot. Numbers are little-endian.
 
 use super::{CounterContent, Members, Ring};
-use crate::engine::saved::Bytes;
+use crate::engine::bytes::Bytes;
 
 const NUMBERS: u8 = 0;
 const LOG: u8 = 1;

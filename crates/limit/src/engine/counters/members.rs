@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::saved::Bytes;
+use crate::engine::bytes::Bytes;
 
 /// The units `from..to` of one take, all with one instant.
 struct Record {

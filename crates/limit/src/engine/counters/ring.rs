@@ -2,7 +2,7 @@
 //! count.
 
 use crate::engine::Content;
-use crate::engine::saved::Bytes;
+use crate::engine::bytes::Bytes;
 
 /// A ring, and the last sub-window written.
 pub(in crate::engine) struct Ring {

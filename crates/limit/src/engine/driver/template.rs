@@ -2,7 +2,7 @@
 //! placeholders are documented at the top of `lua/driver/frame.lua`.
 
 use crate::engine::counters::PURGE_EVERY;
-use crate::engine::{Kind, OUTSIDE, Program, scripts};
+use crate::engine::{Kind, OUTSIDE, Program, script_texts};
 
 const FRAME: &str = include_str!("../../../../../lua/driver/frame.lua");
 const NUMBERS: &str = include_str!("../../../../../lua/driver/numbers.lua");
@@ -104,7 +104,7 @@ impl Template<'_> {
             if filled.contains(placeholder) {
                 let name = self.program.name;
                 // An operator's script has its answer checked first.
-                let (before, after) = if scripts::is_operator_script(self.program) {
+                let (before, after) = if script_texts::is_operator_script(self.program) {
                     (format!("sound_{function}({name}("), ")")
                 } else {
                     (format!("{name}("), "")

@@ -1,7 +1,7 @@
-//! The snapshot's file: written aside and renamed, so that there is always a whole one; held by one
-//! process at a time; set aside if it can't be read.
+//! Writes and reads the snapshot's file: it is written aside and renamed, so that there is always a
+//! whole one, and set aside if it can't be read.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Seek};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -10,31 +10,10 @@ use std::time::Duration;
 use super::format::{FormatError, Kind, Reader};
 use super::{Embedded, RestoreSummary};
 use crate::clock;
+use crate::engine::snapshot_file::{MODE, SaveError, SnapshotFile, failed, with_suffix};
 
 /// Maximum number of names under which files that can't be read are kept.
 const UNREADABLE_MAX: usize = 9;
-/// Only its owner may read it: it contains the salt of keys.
-const MODE: u32 = 0o600;
-
-/// Why a snapshot was not written.
-#[derive(Debug, thiserror::Error)]
-pub enum SaveError {
-    /// The system refused.
-    #[error("{what} {path}: {error}")]
-    Io {
-        /// What failed.
-        what: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// Another process saves its counters there.
-    #[error(
-        "another process saves its counters to {0}, expected a file for each: only the first one writes"
-    )]
-    Held(PathBuf),
-}
 
 /// What was saved.
 #[derive(Clone, Copy, Debug)]
@@ -45,39 +24,6 @@ pub struct SaveSummary {
     pub bytes: u64,
     /// How long it took.
     pub took: Duration,
-}
-
-/// The file, once this process holds it.
-#[derive(Debug)]
-pub(in crate::engine) struct SnapshotFile {
-    path: PathBuf,
-    /// Locked for as long as it is open.
-    _lock: File,
-}
-
-impl SnapshotFile {
-    /// Makes this process the one that writes `path`.
-    fn hold(path: &Path) -> Result<Self, SaveError> {
-        let lock_path = with_suffix(path, ".lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(MODE)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&lock_path)
-            .map_err(failed("can't open", &lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(SaveError::Held(path.to_owned())),
-            Err(TryLockError::Error(error)) => Err(failed("can't lock", &lock_path)(error)),
-        }
-    }
-}
-
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SaveError {
-    let path = path.to_owned();
-    move |error| SaveError::Io { what, path, error }
 }
 
 impl Embedded {
@@ -138,7 +84,7 @@ impl Embedded {
 
     /// Makes this process the one that writes `path`, if it is not yet.
     fn hold(&self, held: &mut Option<SnapshotFile>, path: &Path) -> Result<(), SaveError> {
-        if held.as_ref().is_none_or(|held| held.path != path) {
+        if held.as_ref().is_none_or(|held| !held.is_at(path)) {
             *held = None;
             *held = Some(SnapshotFile::hold(path)?);
             self.set_unsaved();
@@ -216,10 +162,4 @@ fn set_aside(path: &Path) -> Option<PathBuf> {
         (1..=UNREADABLE_MAX).map(|number| with_suffix(path, &format!(".unreadable-{number}")));
     let free = names.clone().find(|name| !name.exists()).or_else(|| names.clone().next_back())?;
     std::fs::rename(path, &free).ok().map(|()| free)
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }

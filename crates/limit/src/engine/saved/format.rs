@@ -241,51 +241,6 @@ pub(super) fn shortened(hash: blake3::Hash) -> [u8; DIGEST_BYTES] {
     hash.as_bytes().first_chunk().copied().unwrap_or_default()
 }
 
-/// Reads numbers from the front of a payload.
-pub(in crate::engine) struct Bytes<'a>(pub(in crate::engine) &'a [u8]);
-
-impl<'a> Bytes<'a> {
-    pub(in crate::engine) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(in crate::engine) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    pub(in crate::engine) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (first, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(first)
-    }
-
-    pub(in crate::engine) fn u8(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    pub(in crate::engine) fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    pub(in crate::engine) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(in crate::engine) fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    pub(in crate::engine) fn u128(&mut self) -> Option<u128> {
-        self.array().map(u128::from_le_bytes)
-    }
-
-    pub(in crate::engine) fn f64(&mut self) -> Option<f64> {
-        self.array().map(f64::from_le_bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,23 +15,18 @@ mod transfer;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
+use super::bytes::Bytes;
 use super::counters::CounterContent;
-use super::embedded::SHARDS;
+use super::embedded::{SALT_BYTES, SHARDS, SecretId};
+use super::journal::Journal;
 use super::shard::{CopyMode, CopyPosition, Entry};
 use super::{Embedded, Space};
 use format::{FormatError, Kind, Reader, Writer};
 
-pub(super) use file::SnapshotFile;
-pub use file::{SaveError, SaveSummary};
-pub(super) use format::Bytes;
-pub(super) use operations::{Journal, Operation};
+pub use file::SaveSummary;
 pub use operations::{OperationCounts, OperationReceiver, OperationSender};
 pub use transfer::{CounterReceiver, CounterSender, ReceiveError};
 
-/// Bytes of the random salt of keys.
-pub(super) const SALT_BYTES: usize = 32;
-/// Identifies the secret under which keys are digested.
-pub(super) type SecretId = [u8; 16];
 /// A block is written when it is this long. A log or a ring may make it longer, but never longer
 /// than a block may be: a log of 10,000 records takes 320 kB.
 const BLOCK_BYTES: usize = 64 << 10;

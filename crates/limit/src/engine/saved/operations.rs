@@ -10,13 +10,14 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
-use super::format::{Bytes, FormatError, Kind, Reader, Writer};
+use super::format::{FormatError, Kind, Reader, Writer};
 use super::{BLOCK_BYTES, Embedded, ReceiveError};
+use crate::engine::bytes::Bytes;
+use crate::engine::journal::{Journal, Operation};
 use crate::engine::{
-    Cell, Cells, ChargeReply, Engine, Key, Kind as ProgramKind, NUMBERS_MAX, Program, Space,
-    scripts,
+    Cell, Cells, ChargeReply, Engine, Key, NUMBERS_MAX, Program, Space, script_texts,
 };
 
 /// Maximum number of operations that wait to be sent. Those beyond it are lost, and counted.
@@ -33,17 +34,6 @@ type TextDigest = [u8; 16];
 
 fn text_digest(program: &Program) -> TextDigest {
     super::format::shortened(blake3::hash(program.text.as_bytes()))
-}
-
-/// Something that was written to a counter.
-#[derive(Clone, Debug)]
-pub(in crate::engine) enum Operation {
-    /// The cell's cost was taken or charged.
-    Spent(Cell),
-    /// The cell's cost, taken at that time (microseconds since 1970), was given back.
-    GivenBack(Cell, u64),
-    /// The counter was deleted.
-    Reset(Key),
 }
 
 impl Operation {
@@ -130,33 +120,8 @@ struct Programs(HashMap<TextDigest, Option<&'static Program>>);
 impl Programs {
     fn find(&mut self, digest: TextDigest) -> Option<&'static Program> {
         *self.0.entry(digest).or_insert_with(|| {
-            scripts::all().into_iter().find(|program| text_digest(program) == digest)
+            script_texts::all().into_iter().find(|program| text_digest(program) == digest)
         })
-    }
-}
-
-/// Notes operations. Each shard has one, and the journal ends when none has any more.
-#[derive(Clone, Debug)]
-pub(in crate::engine) struct Journal {
-    sender: SyncSender<Operation>,
-    lost: Arc<AtomicU64>,
-}
-
-impl Journal {
-    /// Notes what was spent or given back. Leases are left out, as they are when counters are sent.
-    pub(in crate::engine) fn note(&self, operation: Operation) {
-        let leases = match &operation {
-            Operation::Spent(cell) | Operation::GivenBack(cell, _) => {
-                cell.program.kind == ProgramKind::Leases
-            }
-            Operation::Reset(_) => false,
-        };
-        // What was spent and is lost may not be given back: once anything is lost, nothing is.
-        let back = matches!(operation, Operation::GivenBack(..));
-        let unknown = back && self.lost.load(Ordering::Relaxed) > 0;
-        if !leases && (unknown || self.sender.try_send(operation).is_err()) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
     }
 }
 
@@ -188,7 +153,7 @@ impl<W: Write> OperationSender<W> {
     pub(super) fn new(writer: Writer<W>) -> (Self, Journal) {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let lost = Arc::new(AtomicU64::new(0));
-        let journal = Journal { sender, lost: Arc::clone(&lost) };
+        let journal = Journal::new(sender, Arc::clone(&lost));
         (Self { writer, receiver, lost }, journal)
     }
 
@@ -332,7 +297,7 @@ impl Embedded {
 
     /// Charges the cell's cost as far as there is room; returns how many units that was.
     fn spend(&self, cell: Cell) -> u64 {
-        let (cost, charges) = (cell.cost, scripts::has_charge(cell.program));
+        let (cost, charges) = (cell.cost, script_texts::has_charge(cell.program));
         let cells = Cells::from_iter([cell]);
         if charges {
             let units = |charged: ChargeReply| charged.units.first().copied().flatten();
@@ -350,7 +315,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::super::testing::{ALL, FIXED_WINDOW, SECOND_US, START_US, cell, cost, one};
-    use super::super::super::{CellReply, EmbeddedSettings, Settings};
+    use super::super::super::{CellReply, EmbeddedSettings, Kind as ProgramKind, Settings};
     use super::super::{CounterReceiver, CounterSender};
     use super::*;
     use crate::clock::Clock;
@@ -417,7 +382,7 @@ mod tests {
                 }
                 Action::Charge { counter: nth, cost: units } => {
                     let cell = Cell { member, ..cost(&counter(*nth), *units) };
-                    if scripts::has_charge(cell.program) {
+                    if script_texts::has_charge(cell.program) {
                         self.0.charge(&one(&cell)).unwrap();
                     }
                 }
@@ -552,7 +517,7 @@ mod tests {
     /// Both processes decide, and the new one has no room for all that the old one spent.
     #[test]
     fn charges_without_room_are_not_given_back_either() {
-        for program in ALL.into_iter().filter(|program| scripts::has_charge(program)) {
+        for program in ALL.into_iter().filter(|program| script_texts::has_charge(program)) {
             let clock = Clock::virtual_at(START_US as i64);
             let (old, new, mut bytes) = (engine(&clock), engine(&clock), Vec::new());
             let limit = Cell { member: 1, ..cell(program, "short", 10, 60 * SECOND_US, 10) };

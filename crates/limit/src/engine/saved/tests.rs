@@ -10,8 +10,9 @@ use super::super::testing::{
     ALL, CONCURRENCY, FIXED_WINDOW, GCRA, SECOND_US, SLIDING_WINDOW_BUCKETS, SLIDING_WINDOW_LOG,
     START_US, cell, cost, one,
 };
-use super::super::{Cell, Cells, Content, Embedded, EmbeddedSettings, SnapshotSettings, Space};
-use super::SaveError;
+use super::super::{
+    Cell, Cells, Content, Embedded, EmbeddedSettings, SaveError, SnapshotSettings, Space,
+};
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
 
