@@ -161,33 +161,6 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
 pub const PHASES: &[&str] =
     &["receive", "route", "decide", "forward", "reply", "settle", "record", "context", "trial"];
 
-/// Modules whose files use each other in one direction.
-pub const ONE_WAY: &[&str] = &[
-    "proxy",
-    "admin",
-    "cli",
-    "fetch",
-    "insight",
-    "inspect",
-    "otlp",
-    "plan",
-    "reload",
-    "replay",
-    "chart",
-    "http1",
-    "wire",
-    "listen",
-    "telemetry",
-    "upstream",
-    "limit",
-    "policy",
-    "config",
-    "app",
-    "spelling",
-    "clock",
-    "tls",
-];
-
 /// Crates that only some modules may use: their names, path prefixes in the source folder, and why.
 pub struct Belongs {
     pub crates: &'static [&'static str],

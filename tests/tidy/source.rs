@@ -104,16 +104,16 @@ fn file_module(place: &str) -> Vec<String> {
     }
 }
 
-/// The files of each of these modules that use each other in a circle. A file names the parts that
-/// it declares (`mod NAME;`), and they may use it.
-pub fn cycles(files: &[File], modules: &[&str]) -> Vec<Finding> {
+/// The files of a module that use each other in a circle. A file names the parts that it declares
+/// (`mod NAME;`), and they may use it.
+pub fn cycles(files: &[File]) -> Vec<Finding> {
     let places: BTreeSet<Vec<String>> =
         files.iter().map(|file| file_module(&rules::place(&file.path))).collect();
     let mut uses: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = BTreeMap::new();
     for (from, path) in walk(files).1.paths {
         let file = (1..=path.len()).rev().map(|end| &path[..end]).find(|it| places.contains(*it));
         let Some(file) = file.filter(|file| !file.starts_with(&from)) else { continue };
-        if from[0] == file[0] && modules.contains(&from[0].as_str()) {
+        if from[0] == file[0] {
             uses.entry(from).or_default().insert(file.to_vec());
         }
     }
