@@ -24,7 +24,7 @@ const PLANS_MAX: usize = 16;
 
 /// The limit that is counted again.
 #[derive(Clone, Debug)]
-pub(super) struct RecountedLimit {
+struct RecountedLimit {
     scope: String,
     name: String,
     algorithm: Algorithm,
@@ -34,7 +34,7 @@ pub(super) struct RecountedLimit {
 impl RecountedLimit {
     /// `None` for limits whose quota only a script knows, and for those that requests ask nothing
     /// of.
-    pub(super) fn of(limit: &LimitTally) -> Option<Self> {
+    fn of(limit: &LimitTally) -> Option<Self> {
         if limit.free || with_quota(&limit.algorithm, limit.algorithm.amount()?).is_none() {
             return None;
         }
@@ -73,8 +73,17 @@ struct QuotaCount {
 }
 
 impl LimitRecount {
+    /// Returns what makes counters of `limit`, one for each thread; `None` if it can't be counted
+    /// again.
+    pub(super) fn maker(
+        limit: &LimitTally,
+    ) -> Option<impl Fn() -> Option<Box<dyn QuotaCounter>> + Sync + use<>> {
+        let of = RecountedLimit::of(limit)?;
+        Some(move || -> Option<Box<dyn QuotaCounter>> { Some(Box::new(Self::new(of.clone())?)) })
+    }
+
     /// `None` if this machine can't run it.
-    pub(super) fn new(of: RecountedLimit) -> Option<Self> {
+    fn new(of: RecountedLimit) -> Option<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
         let scope = Scope::new(of.scope.clone(), of.scope.clone(), OnStoreError::Allow, false);
         Some(Self {

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use super::counting::{LimitRecount, RecountedLimit};
+use super::counting::LimitRecount;
 use super::simulation::in_virtual_time;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigErrors};
@@ -20,9 +20,10 @@ use crate::proxy::{
     self, DecidedReplay, InvalidRequest, PendingReplay, ReplayDecision, ReplayReply, ReplayRequest,
     Trial, TrialClient,
 };
+use crate::replay::report::ReplayReport;
 use crate::replay::{
-    Batch, Client, DecidedRequest, Decider, Difference, LogError, Logs, Progress, QuotaCounter,
-    Quotas, Record, Rejection, ReplayReport, Search, Summary, Tally, Verdict,
+    Batch, Client, DecidedRequest, Decider, Difference, LogError, Logs, Progress, Record, Rejection,
+    Summary, Tally, Verdict, quotas,
 };
 use crate::telemetry;
 
@@ -99,7 +100,8 @@ pub fn replay(
             Some(replayed) => ReplayReport { summary, ..replayed },
             None => return Err(ReplayError::Nothing(Box::new(summary))),
         };
-        replayed.quotas = quotas(&mut replayed.candidate, percent, curves);
+        let limits = &mut replayed.candidate.limits;
+        replayed.quotas = quotas(limits, percent, curves, LimitRecount::maker);
         replayed.percent = percent;
         Ok(replayed)
     })
@@ -166,20 +168,6 @@ fn decide(
         against,
         ..ReplayReport::default()
     }))
-}
-
-/// What each limit's quota could be.
-fn quotas(tally: &mut Tally, percent: f64, curves: bool) -> Vec<Option<Quotas>> {
-    let each = tally.limits.iter_mut().map(|limit| {
-        let of = RecountedLimit::of(limit)?;
-        let make =
-            || -> Option<Box<dyn QuotaCounter>> { Some(Box::new(LimitRecount::new(of.clone())?)) };
-        let mut search = Search::new(limit, &make);
-        let suggestion = search.suggest(percent);
-        let curve = curves.then(|| search.curve(suggestion.quota));
-        Some(Quotas { suggestion, curve })
-    });
-    each.collect()
 }
 
 /// One configuration on the way through a log.

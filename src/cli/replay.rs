@@ -15,9 +15,10 @@ use super::{CONFIG_DEFAULT, EXIT_WRONG, wrong, wrong_config};
 use crate::app::{self, ReplayError, ReplayObserver, ReplayRun};
 use crate::cli::print::{err, errln, out, outln};
 use crate::clock;
+use crate::replay::report::{ReplayReport, stopped_line};
 use crate::replay::{
     Client, DecidedRequest, FILES_MAX, FORMATS, Format, LinePattern, Logs, Progress, Reading,
-    Record, ReplayReport, stopped_line,
+    Record,
 };
 
 /// Time between two lines of progress.

@@ -2,6 +2,12 @@
 //! times, counts what became of each request, and writes reports. Knows no policy and no engine:
 //! `app` takes the requests through those.
 //!
+//! [`Logs`] reads requests as [`Record`]s. The caller decides each and says how as a
+//! [`DecidedRequest`], which a [`Tally`] counts, and a [`Difference`] compares with what another
+//! configuration did. [`quotas`] looks for quotas, with a [`QuotaCounter`] of the caller's. All of
+//! this is a [`ReplayReport`](report::ReplayReport); the types that only a report has are in
+//! [`report`].
+//!
 //! In the order of a replay: `read` opens logs and merges them, with `format`, `pattern` (and its
 //! `variable`), `json`, `own` and `time` for their lines; `line` is what a line says, and `record`
 //! what is kept of it. `tally` counts, `difference` compares two configurations, `suggest` looks
@@ -17,7 +23,7 @@ mod pattern;
 mod quota;
 mod read;
 mod record;
-mod report;
+pub mod report;
 mod suggest;
 mod tally;
 mod text;
@@ -27,14 +33,7 @@ mod variable;
 pub use difference::Difference;
 pub use format::{FORMATS, Format, LinePattern, Reading};
 pub use quota::with_quota;
-pub use read::{
-    Batch, BrokenLine, DamagedFile, FILES_MAX, LogError, Logs, Progress, Summary, WINDOW,
-    WINDOWS_BYTES_MAX,
-};
-pub use record::{CLIENTS_MAX, Client, FactNeed, Record};
-pub use report::{Quotas, ReplayReport, stopped_line};
-pub use suggest::{MakeCounter, Point, QuotaCounter, Search, Suggestion};
-pub use tally::{
-    ClientTally, Counts, DecidedRequest, Decider, Demand, FactTally, KeyTally, LimitTally,
-    PolicyTally, Refusal, Rejection, Row, Tally, Timeline, VERDICTS, Verdict,
-};
+pub use read::{Batch, FILES_MAX, LogError, Logs, Progress, Summary};
+pub use record::{Client, Record};
+pub use suggest::{QuotaCounter, quotas};
+pub use tally::{DecidedRequest, Decider, Demand, LimitTally, Rejection, Tally, Verdict};

@@ -20,10 +20,10 @@ use super::format::{Reader, Reading};
 use super::record::{Client, Clients, Record, SkipCause};
 
 /// Maximum number of lines of a file that are held for sorting.
-pub const WINDOW: usize = 65_536;
+const WINDOW: usize = 65_536;
 /// Approximate maximum size of all lines that are held for sorting, in bytes. Each file has an
 /// equal share, and at least one line.
-pub const WINDOWS_BYTES_MAX: usize = 256 << 20;
+const WINDOWS_BYTES_MAX: usize = 256 << 20;
 /// Maximum number of files that are read at once.
 pub const FILES_MAX: usize = 64;
 /// Maximum size of a line, in bytes.
@@ -88,7 +88,7 @@ pub struct Summary {
     pub broken_shown: Vec<BrokenLine>,
     /// Files that were read only in part.
     pub damaged: Vec<DamagedFile>,
-    /// Requests of clients beyond the first [`CLIENTS_MAX`](super::CLIENTS_MAX).
+    /// Requests of clients beyond the first four million.
     pub left_out: u64,
     /// Lines that came later than one with a later time.
     pub out_of_order: u64,

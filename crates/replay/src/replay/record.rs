@@ -12,7 +12,7 @@ use super::line::Line;
 use super::own;
 
 /// Maximum number of clients of a replay.
-pub const CLIENTS_MAX: usize = 4_000_000;
+pub(super) const CLIENTS_MAX: usize = 4_000_000;
 /// Maximum size of a method, target, host and header fields together, in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 /// The block from which names get addresses: reserved, so that no client comes from it (RFC 1112).
@@ -65,7 +65,7 @@ struct LineParts {
 
 /// A fact that a policy asks for, as far as logs can answer it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FactNeed {
+pub(super) enum FactNeed {
     /// Every line has it.
     Always,
     /// No line has it.
@@ -91,7 +91,7 @@ pub enum FactNeed {
 impl FactNeed {
     /// What answers a fact of a request, by its name.
     #[must_use]
-    pub fn of_request(fact: &str) -> Self {
+    pub(super) fn of_request(fact: &str) -> Self {
         match fact {
             "method" | "path" | "upstream-path" | "client-ip" | "route" => Self::Always,
             "query" => Self::Query,
@@ -112,7 +112,7 @@ impl FactNeed {
 
     /// What answers a fact of a reply, by its name.
     #[must_use]
-    pub fn of_reply(fact: &str) -> Self {
+    pub(super) fn of_reply(fact: &str) -> Self {
         match fact {
             "response.bytes" => Self::Bytes,
             "duration-ms" => Self::Took,
@@ -317,7 +317,7 @@ impl Record {
 
     /// Whether the line answers what was asked.
     #[must_use]
-    pub fn holds(&self, asked: &FactNeed) -> bool {
+    pub(super) fn holds(&self, asked: &FactNeed) -> bool {
         match asked {
             FactNeed::Always => true,
             FactNeed::Never => false,
@@ -339,7 +339,7 @@ impl Record {
 
     /// Whether the line answers what was asked only with a digest.
     #[must_use]
-    pub fn is_digest(&self, asked: &FactNeed) -> bool {
+    pub(super) fn is_digest(&self, asked: &FactNeed) -> bool {
         let FactNeed::Header(name) = asked else { return false };
         self.held.digests
             && self

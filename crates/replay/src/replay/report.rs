@@ -1,5 +1,5 @@
-//! All that a replay found, and its form as JSON. `text` writes it for a terminal, `page` for a
-//! browser.
+//! All that a replay found, with the types that it consists of, and its form as JSON. `text` writes
+//! it for a terminal, `page` for a browser.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -10,12 +10,15 @@ use serde_json::{Value, json};
 use super::difference::Difference;
 use super::read::Summary;
 use super::record::{CLIENTS_MAX, Client, Record};
-use super::suggest::{Point, Suggestion};
-use super::tally::{
-    Counts, DecidedRequest, FactTally, LimitTally, Refusal, Rejection, Tally, VERDICTS,
-};
+use super::tally::{DecidedRequest, LimitTally, Rejection, Tally, VERDICTS};
 use super::time::stamp;
 use crate::plan::algorithm_text;
+
+pub use super::read::{BrokenLine, DamagedFile};
+pub use super::suggest::{Point, Quotas, Suggestion};
+pub use super::tally::{
+    ClientTally, Counts, FactTally, KeyTally, PolicyTally, Refusal, Row, Timeline,
+};
 
 /// Maximum number of clients and keys that a report lists.
 pub(super) const LISTED_MAX: usize = 20;
@@ -41,15 +44,6 @@ pub struct ReplayReport {
     pub quotas: Vec<Option<Quotas>>,
     /// The share of keys for which quotas are suggested, in percent.
     pub percent: f64,
-}
-
-/// What a limit's quota could be.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Quotas {
-    /// The smallest that does.
-    pub suggestion: Suggestion,
-    /// What others would do, if that was asked for.
-    pub curve: Option<Vec<Point>>,
 }
 
 impl ReplayReport {

@@ -39,7 +39,7 @@ pub trait QuotaCounter {
 }
 
 /// Makes what counts, for one thread. `None` if it can't be made.
-pub type MakeCounter<'a> = &'a (dyn Fn() -> Option<Box<dyn QuotaCounter + 'a>> + Sync);
+type MakeCounter<'a> = &'a (dyn Fn() -> Option<Box<dyn QuotaCounter + 'a>> + Sync);
 
 /// A quota that would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +65,41 @@ pub struct Point {
     pub keys: f64,
 }
 
+/// What a limit's quota could be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quotas {
+    /// The smallest that does.
+    pub suggestion: Suggestion,
+    /// What others would do, if that was asked for.
+    pub curve: Option<Vec<Point>>,
+}
+
+/// Looks for the quota of each limit at which `percent` of its keys are never refused, and counts
+/// what other quotas would do if `curves` is set. `counters` returns what makes the counters of a
+/// limit, one for each thread; `None` for a limit without a quota. Sorts the limits' demands by
+/// key.
+pub fn quotas<Make>(
+    limits: &mut [LimitTally],
+    percent: f64,
+    curves: bool,
+    counters: impl Fn(&LimitTally) -> Option<Make>,
+) -> Vec<Option<Quotas>>
+where
+    Make: Fn() -> Option<Box<dyn QuotaCounter>> + Sync,
+{
+    let each = limits.iter_mut().map(|limit| {
+        let make = counters(limit)?;
+        let make = || -> Option<Box<dyn QuotaCounter>> { make() };
+        let mut search = Search::new(limit, &make);
+        let suggestion = search.suggest(percent);
+        let curve = curves.then(|| search.curve(suggestion.quota));
+        Some(Quotas { suggestion, curve })
+    });
+    each.collect()
+}
+
 /// Looks for quotas of one limit.
-pub struct Search<'t> {
+struct Search<'t> {
     limit: &'t LimitTally,
     make: MakeCounter<'t>,
     /// Where each key's demands are.
@@ -82,7 +115,7 @@ pub struct Search<'t> {
 
 impl<'t> Search<'t> {
     /// Sorts the limit's demands by key.
-    pub fn new(limit: &'t mut LimitTally, make: MakeCounter<'t>) -> Self {
+    fn new(limit: &'t mut LimitTally, make: MakeCounter<'t>) -> Self {
         limit.demands.sort_by_key(|demand| demand.key);
         let limit: &LimitTally = limit;
         let mut places = vec![0..0; limit.keys.len()];
@@ -108,7 +141,7 @@ impl<'t> Search<'t> {
     }
 
     /// Looks for the smallest quota at which `percent` of the limit's keys are never refused.
-    pub fn suggest(&mut self, percent: f64) -> Suggestion {
+    fn suggest(&mut self, percent: f64) -> Suggestion {
         let keys = self.limit.keys.len();
         let needed = ((keys as f64 * percent / 100.0).ceil() as usize).min(keys);
         let never_refused_now = keys - self.limit.keys_refused();
@@ -161,7 +194,7 @@ impl<'t> Search<'t> {
     /// and `also`. All of them together take about as long as the replay itself, so they are only
     /// counted on request. It begins with the smallest quota: a key that a quota does not refuse is
     /// not counted again with larger ones.
-    pub fn curve(&mut self, also: Option<u64>) -> Vec<Point> {
+    fn curve(&mut self, also: Option<u64>) -> Vec<Point> {
         let Some(most) = self.suggest(100.0).quota else { return Vec::new() };
         let now = self.limit.algorithm.amount().unwrap_or(1);
         let most = most.max(now).max(also.unwrap_or(0));

@@ -43,7 +43,7 @@ pub enum Verdict {
 }
 
 /// All verdicts, with what they are called.
-pub const VERDICTS: [(Verdict, &str); 6] = [
+pub(super) const VERDICTS: [(Verdict, &str); 6] = [
     (Verdict::Admitted, "admitted"),
     (Verdict::Bypassed, "bypassed"),
     (Verdict::Refused, "refused"),
@@ -131,7 +131,7 @@ impl<'a> DecidedRequest<'a> {
     }
 }
 
-/// Requests by what became of them, in the order of [`VERDICTS`].
+/// Requests by what became of them, in the order of [`Verdict`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts([u64; 6]);
 
