@@ -16,7 +16,7 @@ use crate::insight::{Counts, Kind, Settings};
 use crate::limit::Limiter;
 use crate::plan::Enforcement;
 use crate::policy::Verdict;
-use crate::proxy::{ExplainedRequest, LimitAccount, Rejection, ShownFact};
+use crate::proxy::account::{ExplainedRequest, LimitAccount, Rejection, ShownFact};
 
 /// Maximum number of refusals that are listed.
 const LISTED_MAX: usize = 100;

@@ -16,14 +16,15 @@ use super::simulation::in_virtual_time;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigErrors};
 use crate::policy;
-use crate::proxy::{
-    self, DecidedReplay, InvalidRequest, PendingReplay, ReplayDecision, ReplayReply, ReplayRequest,
-    Trial, TrialClient,
+use crate::proxy::account;
+use crate::proxy::trial::many::{
+    DecidedReplay, PendingReplay, ReplayDecision, ReplayReply, ReplayRequest, TrialClient,
 };
+use crate::proxy::trial::{InvalidRequest, Trial};
 use crate::replay::report::ReplayReport;
 use crate::replay::{
-    Batch, Client, DecidedRequest, Decider, Difference, LogError, Logs, Progress, Record, Rejection,
-    Summary, Tally, Verdict, quotas,
+    Batch, Client, DecidedRequest, Decider, Difference, LogError, Logs, Progress, Record,
+    Rejection, Summary, Tally, Verdict, quotas,
 };
 use crate::telemetry;
 
@@ -319,16 +320,16 @@ fn seen<'a>(decided: &'a ReplayDecision, policy: Option<Decider<'a>>) -> Decided
 }
 
 /// A verdict, as the report counts it.
-fn verdict(verdict: proxy::Verdict) -> Verdict {
+fn verdict(verdict: account::Verdict) -> Verdict {
     match verdict {
-        proxy::Verdict::Admitted
-        | proxy::Verdict::Uncounted
-        | proxy::Verdict::Degraded
-        | proxy::Verdict::Local => Verdict::Admitted,
-        proxy::Verdict::Bypassed => Verdict::Bypassed,
-        proxy::Verdict::Refused | proxy::Verdict::Unavailable => Verdict::Refused,
-        proxy::Verdict::Denied => Verdict::Denied,
-        proxy::Verdict::Failed => Verdict::Failed,
+        account::Verdict::Admitted
+        | account::Verdict::Uncounted
+        | account::Verdict::Degraded
+        | account::Verdict::Local => Verdict::Admitted,
+        account::Verdict::Bypassed => Verdict::Bypassed,
+        account::Verdict::Refused | account::Verdict::Unavailable => Verdict::Refused,
+        account::Verdict::Denied => Verdict::Denied,
+        account::Verdict::Failed => Verdict::Failed,
     }
 }
 

@@ -12,7 +12,8 @@ use crate::config::{Config, ConfigErrors, Warning};
 use crate::engine::{self, EmbeddedSettings};
 use crate::plan::LimitOutcome;
 use crate::policy::Policy;
-use crate::proxy::{Account, AdmittedRequest, InvalidRequest, Trial, TrialReply, TrialRequest};
+use crate::proxy::account::Account;
+use crate::proxy::trial::{AdmittedRequest, InvalidRequest, Trial, TrialReply, TrialRequest};
 use crate::telemetry::{Access, Metrics, SettingError};
 
 /// Maximum number of counters.

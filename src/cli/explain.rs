@@ -14,7 +14,8 @@ use crate::cli::print::{out, outln};
 use crate::clock::Clock;
 use crate::plan::{Enforcement, LimitOutcome};
 use crate::policy::Verdict;
-use crate::proxy::{LimitAccount, TrialReply, TrialRequest};
+use crate::proxy::account::LimitAccount;
+use crate::proxy::trial::{TrialReply, TrialRequest};
 
 /// The first requests of `--times` that are shown, besides those where the verdict changes, and the
 /// last.

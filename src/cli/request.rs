@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::proxy::TrialRequest;
+use crate::proxy::trial::TrialRequest;
 
 /// The client of a request that names none, from a block that is reserved for examples (RFC 5737).
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));

@@ -9,7 +9,8 @@ pub(super) use crate::plan::{
     algorithm_text as algorithm, duration_text as time, wait_text as wait,
 };
 use crate::policy;
-use crate::proxy::{Account, LimitAccount, TrialRequest, Verdict};
+use crate::proxy::account::{Account, LimitAccount, Verdict};
+use crate::proxy::trial::TrialRequest;
 
 /// `admitted`, `denied 403`.
 pub(super) fn verdict(verdict: Option<Verdict>, status: Option<u16>) -> String {

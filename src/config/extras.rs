@@ -9,7 +9,7 @@ use super::settings::routes::{
     BODY_TEXT_BYTES_MAX, cors, refusals, respond, rewrite, route, rules, upgrade,
 };
 use super::settings::{Else, Kind as _, List, Setting, Text};
-use crate::proxy::{
+use crate::proxy::settings::{
     Cors, Extras, HeaderRules, RefusalPage, Respond, Rewrite, SecretField, Upgrade,
 };
 

@@ -45,7 +45,7 @@ use toml::de::DeTable;
 
 use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
-use crate::proxy::{Extras, FieldStyle, Inspect, Respond};
+use crate::proxy::settings::{Extras, FieldStyle, Inspect, Respond};
 use crate::reload::Watch;
 pub use crate::telemetry::OF_POLICY;
 use crate::telemetry::{Label as _, Lint, LintKind, SettingError};

@@ -13,7 +13,8 @@ use super::reader::{Item, Notes, Table};
 use super::settings::server::INSPECT_BYTES;
 use super::settings::{Kind as _, Whole};
 use super::{Config, ConfigErrors, Source, drop_flat, files, is_name, policies, syntax_errors};
-use crate::proxy::{BodyEnding, TrialReply, TrialRequest, Verdict};
+use crate::proxy::account::Verdict;
+use crate::proxy::trial::{BodyEnding, TrialReply, TrialRequest};
 use crate::reload::Watch;
 use crate::telemetry::Label as _;
 

@@ -10,7 +10,7 @@ use super::reader::{Item, Table};
 use super::settings::routes::{route, route_timeouts};
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
-use crate::proxy::Inspect;
+use crate::proxy::settings::Inspect;
 use crate::telemetry::SettingError;
 
 const ROUTES_MAX: usize = 10_000;

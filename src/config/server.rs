@@ -213,9 +213,9 @@ fn per_address(limits: &mut Table<'_>, connections_max: usize) -> usize {
     written.unwrap_or(default).min((connections_max / 2).max(1))
 }
 
-fn paths(server: &mut Table<'_>) -> proxy::Paths {
+fn paths(server: &mut Table<'_>) -> proxy::settings::Paths {
     let mut table = server.section("paths");
-    let paths = proxy::Paths {
+    let paths = proxy::settings::Paths {
         encoded_slash: table.read(&paths::ENCODED_SLASH),
         parameters: table.read(&paths::PARAMETERS),
         control_characters: table.read(&paths::CONTROL_CHARACTERS),

@@ -15,6 +15,10 @@
 //! words of all phases. `snapshot` holds what they work with, built from `settings`; of it, a
 //! request keeps its route's `handle` with the counters in `tally`. `live` swaps the snapshot under
 //! load. `trial` takes requests through the same phases without a connection.
+//!
+//! For other modules: listeners call [`Proxy`], [`Live`] has the [`Snapshot`] that serves now, and
+//! [`Observers`] get what requests leave behind. A snapshot is built from [`settings`]; [`account`]
+//! is how a request was decided, and [`trial`] runs requests in virtual time.
 
 mod receive;
 
@@ -35,10 +39,10 @@ mod handle;
 mod live;
 mod refusal;
 mod serve;
-mod settings;
+pub mod settings;
 mod snapshot;
 mod tally;
-mod trial;
+pub mod trial;
 mod verdict;
 
 #[cfg(test)]
@@ -56,20 +60,17 @@ use context::RequestContext;
 use refusal::Refusal;
 
 pub use live::{Live, Observers, SnapshotSource};
-pub use record::account::{Account, LimitAccount};
-pub use record::remembered::{ExplainedRequest, Insight, RememberedRequest, ShownFact};
+pub use record::remembered::Insight;
 pub use route::trie::{UnreachedCause, UnreachedRoute};
-pub use settings::{
-    Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, Inspect, Oversized, PathParameters, Paths,
-    Preflight, RefusalPage, Respond, Rewrite, RouteAction, RoutePolicy, RouteSettings, SecretField,
-    Settings, Upgrade,
-};
+pub use settings::Settings;
 pub use snapshot::Snapshot;
-pub use trial::{
-    AdmittedRequest, BodyEnding, DecidedReplay, InvalidRequest, PendingReplay, ReplayDecision,
-    ReplayReply, ReplayRequest, Trial, TrialClient, TrialReply, TrialRequest,
-};
-pub use verdict::{Cause, Rejection, Verdict};
+
+/// How requests were decided, for people: of a trial, or remembered by the running proxy.
+pub mod account {
+    pub use super::record::account::{Account, LimitAccount};
+    pub use super::record::remembered::{ExplainedRequest, RememberedRequest, ShownFact};
+    pub use super::verdict::{Cause, Rejection, Verdict};
+}
 
 /// The facts that a policy may ask to see, of a request and of its response.
 #[must_use]

@@ -10,7 +10,8 @@ use super::inspect::{self, LoadedPolicy, micros};
 use super::{EXIT_DIFFERENT, measure, words, wrong};
 use crate::app;
 use crate::cli::print::{errln, outln};
-use crate::proxy::{Account, TrialReply, TrialRequest};
+use crate::proxy::account::Account;
+use crate::proxy::trial::{TrialReply, TrialRequest};
 
 /// How long each way is measured.
 const TIME: Duration = Duration::from_millis(500);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::words;
 use crate::config::{Difference, Entry};
 use crate::plan::{Limit, LimitOutcome};
-use crate::proxy::{Account, Verdict};
+use crate::proxy::account::{Account, Verdict};
 
 /// An entry of a file, and one of its requests.
 #[derive(Clone, Copy)]

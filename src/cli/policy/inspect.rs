@@ -12,7 +12,8 @@ use crate::cli::print::{out, outln};
 use crate::clock;
 use crate::config::{self, Config, Requests};
 use crate::policy::{self, Policy, Settings};
-use crate::proxy::{Account, TrialReply, TrialRequest, Verdict};
+use crate::proxy::account::{Account, Verdict};
+use crate::proxy::trial::{TrialReply, TrialRequest};
 
 /// How long each way of a call is measured.
 const TIME: Duration = Duration::from_millis(100);

@@ -10,7 +10,7 @@ use super::{EXIT_DIFFERENT, EXIT_WRONG, REQUESTS, words, wrong_file};
 use crate::app::{self, SimulatedReply, Simulation};
 use crate::cli::print::{err, errln, out, outln};
 use crate::config::{Difference, Entry, Requests};
-use crate::proxy::{Account, Verdict};
+use crate::proxy::account::{Account, Verdict};
 
 /// Maximum number of requests of one entry that `--explain` explains, besides those where the
 /// verdict changes and the last one.

@@ -3,7 +3,7 @@
 use super::server::{BODY_BYTES, INSPECT_BYTES};
 use super::*;
 use crate::plan::OnStoreError;
-use crate::proxy::{FieldStyle, Oversized, Preflight};
+use crate::proxy::settings::{FieldStyle, Oversized, Preflight};
 
 /// Maximum number of names in one set of header rules.
 const RULES_MAX: usize = 64;

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::*;
-use crate::proxy::{EncodedSlash, PathParameters};
+use crate::proxy::settings::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, AccessField, Format, Label, WORKERS_MAX};
 
 /// Maximum number of header fields in an access line.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::proxy::{Cors, HeaderRules, Preflight, RefusalPage, Rewrite, Upgrade};
+use crate::proxy::settings::{Cors, HeaderRules, Preflight, RefusalPage, Rewrite, Upgrade};
 
 /// A route with these lines, and one for the policy.
 fn route(lines: &str) -> String {

@@ -196,13 +196,13 @@ fn min_rates_and_request_timeouts_are_read() {
 #[test]
 fn spellings_of_paths_have_a_word_each() {
     let paths = |text: &str| good(&extended(text)).requests.paths;
-    assert_eq!(paths(""), crate::proxy::Paths::default());
+    assert_eq!(paths(""), crate::proxy::settings::Paths::default());
     let all = paths(
         "server.paths = { case = \"exact\", trailing_dots = \"ignore\", trailing_slash = \"exact\", parameters = \"strip\", encoded_slash = \"decode\", control_characters = \"keep\" }",
     );
-    let expected = crate::proxy::Paths {
-        encoded_slash: crate::proxy::EncodedSlash::Decode,
-        parameters: crate::proxy::PathParameters::Strip,
+    let expected = crate::proxy::settings::Paths {
+        encoded_slash: crate::proxy::settings::EncodedSlash::Decode,
+        parameters: crate::proxy::settings::PathParameters::Strip,
         control_characters: true,
         trailing_slash_exact: true,
         trailing_dots_ignored: true,

@@ -2,6 +2,7 @@
 
 use super::sockets::TestProxy;
 use super::*;
+use crate::proxy::settings::{Cors, HeaderRules, Preflight, RefusalPage, Rewrite, Upgrade};
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -3,6 +3,7 @@
 
 use super::sockets::TestProxy;
 use super::*;
+use crate::proxy::settings::RefusalPage;
 
 fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> Request {
     let mut request = http::Request::builder().method(method).uri(uri).version(Version::HTTP_2);

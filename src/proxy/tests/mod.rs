@@ -28,6 +28,9 @@ use crate::proxy::forward::Sent;
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::record::access;
 use crate::proxy::route::Routed;
+use crate::proxy::settings::{
+    Extras, FieldStyle, Inspect, Paths, Respond, RouteAction, RoutePolicy, RouteSettings,
+};
 use crate::proxy::snapshot::Snapshot;
 use crate::telemetry::{Access, AccessFields, AccessHeaders, Metrics};
 use crate::wire::Body;

@@ -46,7 +46,7 @@ impl TestProxy {
             name: "api".into(),
             action: RouteAction::Upstream(upstream),
             body_bytes_max: 10,
-            inspect: crate::proxy::Inspect::default(),
+            inspect: Inspect::default(),
             ..respond("/*")
         };
         change(&mut route);

@@ -97,7 +97,7 @@ pub enum ReplayReply {
 /// How one of many was decided.
 #[derive(Debug)]
 pub struct ReplayDecision {
-    /// As in [`Account`](crate::proxy::Account).
+    /// As in [`Account`](crate::proxy::account::Account).
     pub verdict: Option<Verdict>,
     /// How long it waited in a leaky bucket.
     pub delay: Duration,

@@ -5,7 +5,7 @@
 //! A request is under way between [`Trial::begin`] and its end, so requests can overlap. The caller
 //! moves the clock.
 
-mod many;
+pub mod many;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -37,10 +37,6 @@ use crate::proxy::snapshot::Snapshot;
 use crate::telemetry::Label as _;
 use crate::upstream::{Cause, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Network, Request, Response, Source};
-
-pub use many::{
-    DecidedReplay, PendingReplay, ReplayDecision, ReplayReply, ReplayRequest, TrialClient,
-};
 
 /// Characters of a request's part that [`InvalidRequest`] shows, at most.
 const FOUND_CHARS_MAX: usize = 60;

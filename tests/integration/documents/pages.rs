@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use weir::proxy::{Cause, Verdict};
+use weir::proxy::account::{Cause, Verdict};
 use weir::telemetry::{AccessField, AccessFields, Label, LintKind};
 
 /// A page of the documentation.
