@@ -105,8 +105,9 @@ impl Received {
         self.kept.is_some() || self.trace.is_some()
     }
 
-    fn note_path(&mut self, path: &str, local: &LocalSnapshot) {
+    fn note_path(&mut self, request: &Request, local: &LocalSnapshot) {
         if self.trace.is_some() || local.no_route().shows_requests() {
+            let (path, _) = target::split(request.target());
             self.path.extend_from_slice(text::cut_path(path).as_bytes());
         }
     }
@@ -125,7 +126,7 @@ pub(super) fn normalize(
 ) -> Result<NormalHead, Refusal> {
     let snapshot = local.snapshot();
     let authority = target::normalize(request, received.client.https, peer, &snapshot.settings);
-    received.note_path(target::split(request.target()).0, local);
+    received.note_path(request, local);
     let authority = authority?;
     if hop::has_too_many_options(&request.fields) {
         return Err(Refusal::BadRequest(Check::Head.wrong(hop::TOO_MANY_OPTIONS)));
