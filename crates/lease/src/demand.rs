@@ -1,7 +1,9 @@
-//! How many units a call should ask for: what the process needs for one life, and no more than a
-//! fair part of what is left.
+//! How many units a call asks for, what the process needs for one life; and how many of them the
+//! store grants, no more than a fair part of what is left.
 //!
 //! Integers only, and no state but one counter. Next: `holder.rs`.
+
+use crate::Call;
 
 /// One unit of a [`Demand`], which counts in fractions.
 const UNIT: u64 = 1 << 16;
@@ -53,39 +55,39 @@ impl Demand {
     }
 }
 
-/// What the number of units to ask for depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Asking {
-    /// The units that this request needs.
-    pub cost: u64,
-    /// The units that the process will want in one life: [`Demand::units`].
-    pub demand: u64,
-    /// The units left at the store, as it last said; `None` if it has not said yet.
-    pub left: Option<u64>,
-    /// The processes that held a lease of this key during the last life, as the store counts them.
-    pub holders: u64,
-    /// The most units of one lease, if the operator has set it.
-    pub units_max: Option<u64>,
+/// The units that are worth a call: those that will be wanted in one life, and at least the `cost`
+/// of the request that asks. If it is no more than that, nothing is to be leased. `demand` is
+/// [`Demand::units`], and `units_max` the most units of one lease, if the operator has set it.
+#[must_use]
+pub fn units_to_ask(demand: u64, cost: u64, units_max: Option<u64>) -> u64 {
+    demand.min(units_max.unwrap_or(u64::MAX)).max(cost)
 }
 
-/// The units to ask for: the smaller of the demand and half of this process' share of what is left,
-/// and at least the cost. If it is the cost, nothing is to be leased.
+/// The units that a store grants of a call when `left` are left and `holders` processes held a
+/// lease during the last life: what the requests that wait need as far as it is there, or half of
+/// the caller's share of what is left, whichever is more. `None`: fewer than the first request
+/// needs are left.
 ///
 /// Half of a share each time is the loop scheduling of Polychronopoulos and Kuck (guided
 /// self-scheduling, 1987) and Hummel, Schonberg and Flynn (factoring, 1992): calls are few while
 /// much is left, the last units are taken one by one, and nobody holds much when others find
 /// nothing.
+///
+/// On Redis this is the script of `lua/driver/frame.lua`; a test compares the two.
 #[must_use]
-pub fn units_to_ask(asking: Asking) -> u64 {
-    let Asking { cost, demand, left, holders, units_max } = asking;
-    let share = left.unwrap_or(0) / holders.max(1).saturating_mul(2);
-    let units = demand.min(share).min(units_max.unwrap_or(u64::MAX));
-    units.max(cost)
+pub fn units_granted(call: Call, left: u64, holders: u64) -> Option<u64> {
+    let Call { least, needed, units, .. } = call;
+    if left < least {
+        return None;
+    }
+    let share = left / holders.max(1).saturating_mul(2);
+    Some(units.min(share).max(needed).min(left))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Action, Holder, Want};
 
     const LIFE_US: u64 = 200_000;
 
@@ -135,38 +137,53 @@ mod tests {
     }
 
     #[test]
-    fn half_a_share_of_what_is_left_is_asked_for() {
-        let asking =
-            Asking { cost: 1, demand: 1_000, left: Some(600), holders: 3, units_max: None };
-        assert_eq!(units_to_ask(asking), 100);
-        assert_eq!(units_to_ask(Asking { demand: 40, ..asking }), 40);
-        assert_eq!(units_to_ask(Asking { units_max: Some(20), ..asking }), 20);
-        // The last units are taken one by one, and so are the first.
-        assert_eq!(units_to_ask(Asking { left: Some(5), ..asking }), 1);
-        assert_eq!(units_to_ask(Asking { left: None, ..asking }), 1);
-        assert_eq!(units_to_ask(Asking { cost: 150, ..asking }), 150);
-        assert_eq!(units_to_ask(Asking { holders: 0, ..asking }), 300);
-        assert_eq!(units_to_ask(Asking { holders: u64::MAX, ..asking }), 1);
+    fn what_is_wanted_in_one_life_is_asked_for() {
+        assert_eq!(units_to_ask(1_000, 1, None), 1_000);
+        assert_eq!(units_to_ask(1_000, 1, Some(20)), 20);
+        assert_eq!(units_to_ask(5, 9, Some(3)), 9);
+        assert_eq!(units_to_ask(0, 0, None), 0);
     }
 
-    /// Three processes that together want ten times the limit take all of it, in few calls, and
-    /// nobody takes more than half of what is left.
+    fn call(least: u64, needed: u64, units: u64) -> Call {
+        let mut holder = Holder::new(LIFE_US);
+        let want = Want { cost: least, waiting: needed - least, units };
+        match holder.want(0, want) {
+            Action::Ask { call, .. } => call,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn half_a_share_of_what_is_left_is_granted() {
+        let granted = |units, left, holders| units_granted(call(1, 1, units), left, holders);
+        assert_eq!(granted(1_000, 600, 3), Some(100));
+        assert_eq!(granted(40, 600, 3), Some(40));
+        assert_eq!(granted(1_000, 600, 0), Some(300));
+        // The last units are taken one by one.
+        assert_eq!(granted(1_000, 5, 3), Some(1));
+        assert_eq!(granted(1_000, 600, u64::MAX), Some(1));
+        assert_eq!(granted(1_000, 0, 1), None);
+    }
+
+    #[test]
+    fn what_waiting_requests_need_is_granted_as_far_as_it_is_there() {
+        assert_eq!(units_granted(call(2, 90, 100), 100, 3), Some(90));
+        assert_eq!(units_granted(call(2, 90, 100), 50, 3), Some(50));
+        assert_eq!(units_granted(call(2, 90, 100), 2, 3), Some(2));
+        assert_eq!(units_granted(call(2, 90, 100), 1, 3), None);
+    }
+
+    /// Six processes that together want ten times the limit take all of it, in few calls, and
+    /// nobody takes more than half of its share of what is left.
     #[test]
     fn a_limit_is_used_up_in_calls_that_grow_with_its_logarithm() {
         let (mut left, mut calls) = (400_000, 0);
-        while left > 0 {
-            let asking = Asking {
-                cost: 1,
-                demand: 4_000_000,
-                left: Some(left),
-                holders: 6,
-                units_max: None,
-            };
-            let units = units_to_ask(asking);
+        while let Some(units) = units_granted(call(1, 1, 4_000_000), left, 6) {
             assert!(units <= (left / 12).max(1), "{units} of {left}");
             left -= units;
             calls += 1;
         }
+        assert_eq!(left, 0);
         assert!(calls < 150, "{calls} calls");
     }
 }

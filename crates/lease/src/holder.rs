@@ -5,6 +5,11 @@
 //! several threads wraps it: one holder for each worker, or one behind a lock that is taken when
 //! the units at hand are spent.
 
+/// The shortest time from one call that found too little to the next one, in microseconds. Requests
+/// that come meanwhile wait, and the next call asks for all of them: so a limit that is used up
+/// costs the store a bounded number of calls, and refusals stay the store's own.
+pub const PACE_US: u64 = 1_000;
+
 /// The lease of one key in one process.
 ///
 /// Two rules make it safe. The deadline counts from before the call was sent, so that it comes no
@@ -16,6 +21,8 @@ pub struct Holder {
     state: State,
     /// The calls made so far. It tells them apart where the clock does not.
     calls: u32,
+    /// The next call is sent at this instant at the earliest.
+    next_us: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,8 +33,8 @@ enum State {
     Asking(Call),
     /// Units are held.
     Holding(Lease),
-    /// The last call brought nothing, so requests ask alone until the store admits one of them.
-    Alone,
+    /// The last call failed, or was answered too late: requests ask alone until this instant.
+    Alone { until_us: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,13 +46,29 @@ struct Lease {
     taken_at: u64,
 }
 
+/// What the requests of a process want of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Want {
+    /// The units of the request that comes first. Cost 0 is decided as 1 and spends nothing.
+    pub cost: u64,
+    /// The units of the requests that wait behind it.
+    pub waiting: u64,
+    /// The units that are worth a call: [`crate::units_to_ask`].
+    pub units: u64,
+}
+
 /// A call for a lease. Its result is reported once, with [`Holder::reply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Call {
     number: u32,
     /// The instant before it was sent, in microseconds of the holder's clock.
     pub sent_us: u64,
-    /// The units that were asked for.
+    /// The units of the request that comes first: a store that has fewer refuses.
+    pub least: u64,
+    /// The units of all requests that wait, which the store grants as far as there are any.
+    pub needed: u64,
+    /// The most units. Those beyond `needed` are for requests that will come: the store grants no
+    /// more than a fair share of what is left.
     pub units: u64,
 }
 
@@ -62,9 +85,15 @@ impl Call {
 pub enum Action {
     /// It is admitted: its units came from the lease.
     Spend(Spent),
-    /// A call is in flight. Once its result has been reported, or its life has passed, the request
-    /// is to be presented again.
+    /// A call is in flight. Once its result has been reported, the request is to be presented
+    /// again. The caller bounds how long a call is in flight.
     Wait,
+    /// The last call found too little, and the next one is not sent before this instant of the
+    /// holder's clock, in microseconds. The request is to be presented again then.
+    Pause {
+        /// At most [`PACE_US`] from now.
+        until_us: u64,
+    },
     /// Send this call, and report its result.
     Ask {
         /// The call.
@@ -78,11 +107,36 @@ pub enum Action {
     AskAlone,
 }
 
-/// Units that a request has spent, so that they can be returned to the lease.
+/// Units that a request has spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Spent {
     number: u32,
     units: u64,
+    /// The request has to be admitted before this instant of the holder's clock, in microseconds.
+    /// If other limits of its plan take longer to decide, it has to present itself again.
+    pub deadline_us: u64,
+    /// The instant of the take, as the store reported it.
+    pub taken_at: u64,
+}
+
+impl Spent {
+    /// The number of the call that took them: [`Call::number`].
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.number
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub fn units(self) -> u64 {
+        self.units
+    }
+
+    /// So many of them at most.
+    #[must_use]
+    pub fn part(self, units: u64) -> Self {
+        Self { units: self.units.min(units), ..self }
+    }
 }
 
 /// Unused units to return to the store.
@@ -101,7 +155,7 @@ pub struct GiveBack {
 pub enum Reply {
     /// The store took units.
     Granted {
-        /// How many: at most those asked for, and enough for the request that asked.
+        /// How many: at least [`Call::least`], at most [`Call::units`].
         units: u64,
         /// How long they may be spent, in microseconds from before the call:
         /// [`crate::Terms::life_of_grant_us`].
@@ -109,7 +163,7 @@ pub enum Reply {
         /// The store's instant of the take, in the limit's time unit.
         taken_at: u64,
     },
-    /// Fewer units are left than were asked for.
+    /// Fewer units are left than the first request needs.
     Refused,
     /// Nobody knows: the call failed or timed out. It may have taken units, which nobody spends.
     Unknown,
@@ -120,45 +174,55 @@ impl Holder {
     /// [`crate::Terms::life_us`].
     #[must_use]
     pub fn new(life_us: u64) -> Self {
-        Self { life_us, state: State::Nothing, calls: 0 }
+        Self { life_us, state: State::Nothing, calls: 0, next_us: 0 }
     }
 
-    /// Decides a request that costs `cost` units, at `now_us` on the holder's clock. If a call is
-    /// needed it is for `units` units, as [`crate::units_to_ask`] computes them. Cost 0 is decided
-    /// as 1 and spends nothing.
+    /// Decides the request that comes first, at `now_us` on the holder's clock. If no lease is
+    /// worth a call (`units` are no more than the request needs) it asks alone.
     ///
     /// The clock must go on while the machine sleeps (`CLOCK_BOOTTIME` on Linux), else a lease
     /// outlives its deadline by that time.
-    pub fn want(&mut self, now_us: u64, cost: u64, units: u64) -> Action {
-        let needed = cost.max(1);
+    #[inline]
+    pub fn want(&mut self, now_us: u64, want: Want) -> Action {
+        if let Some(spent) = self.spend(now_us, want.cost) {
+            return Action::Spend(spent);
+        }
+        let least = want.cost.max(1);
+        let needed = least.saturating_add(want.waiting);
         match self.state {
-            State::Holding(mut lease) if lease.covers(now_us, needed) => {
-                lease.units -= cost;
-                self.state = State::Holding(lease);
-                Action::Spend(Spent { number: lease.call.number, units: cost })
-            }
-            State::Asking(call) if now_us < self.late_from_us(call) => Action::Wait,
-            // Whatever it brings now comes too late.
-            State::Asking(_) | State::Alone => {
-                self.state = State::Alone;
-                Action::AskAlone
-            }
-            State::Nothing | State::Holding(_) if units <= needed => Action::AskAlone,
-            State::Nothing | State::Holding(_) => {
+            State::Asking(_) => Action::Wait,
+            State::Alone { until_us } if now_us < until_us => Action::AskAlone,
+            _ if want.units <= least && want.waiting == 0 => Action::AskAlone,
+            _ if now_us < self.next_us => Action::Pause { until_us: self.next_us },
+            _ => {
                 let give_back = self.leave(now_us);
                 self.calls = self.calls.wrapping_add(1);
-                let call = Call { number: self.calls, sent_us: now_us, units };
+                let units = want.units.max(needed);
+                let call = Call { number: self.calls, sent_us: now_us, least, needed, units };
                 self.state = State::Asking(call);
                 Action::Ask { call, give_back }
             }
         }
     }
 
+    /// Spends `cost` units of the lease, if it has as many and its deadline has not passed.
+    #[inline]
+    pub fn spend(&mut self, now_us: u64, cost: u64) -> Option<Spent> {
+        let State::Holding(lease) = &mut self.state else { return None };
+        if !lease.covers(now_us, cost.max(1)) {
+            return None;
+        }
+        lease.units -= cost;
+        let Lease { call, deadline_us, taken_at, .. } = *lease;
+        Some(Spent { number: call.number, units: cost, deadline_us, taken_at })
+    }
+
     /// Reports what came of a call. Granted units that can't be used come back as a [`GiveBack`] if
     /// their deadline has not passed; after it they lapse.
     ///
-    /// After a refusal, an unknown outcome or a grant that comes too late, requests ask alone, so
-    /// that a refusal is the store's own and a slow store delays nobody twice.
+    /// After a refusal, and after a grant of fewer units than were needed, the next call waits for
+    /// [`PACE_US`]. After an unknown outcome, or a grant that comes too late, requests ask alone
+    /// for as long as it would have lived, so that a slow store delays nobody twice.
     pub fn reply(&mut self, now_us: u64, call: Call, reply: Reply) -> Option<GiveBack> {
         let lease = match reply {
             Reply::Granted { units, life_us, taken_at } => {
@@ -171,27 +235,31 @@ impl Holder {
         if self.state != State::Asking(call) {
             return lease.map(Lease::into_give_back);
         }
-        self.state = lease.map_or(State::Alone, State::Holding);
+        if lease.is_none_or(|lease| lease.units < call.needed) {
+            self.next_us = call.sent_us.saturating_add(PACE_US);
+        }
+        let alone = |span_us| State::Alone { until_us: now_us.saturating_add(span_us) };
+        self.state = match (lease, reply) {
+            (Some(lease), _) => State::Holding(lease),
+            (None, Reply::Refused) => State::Nothing,
+            (None, Reply::Granted { life_us, .. }) => alone(life_us.min(self.life_us)),
+            (None, Reply::Unknown) => alone(self.life_us),
+        };
         None
     }
 
-    /// Reports that the store admitted a request that asked alone: it has units again, and the next
-    /// request may ask for a lease.
-    pub fn admitted_alone(&mut self) {
-        if self.state == State::Alone {
-            self.state = State::Nothing;
-        }
-    }
-
-    /// Returns what an admitted request has spent, because another limit of its plan refused. Units
-    /// of a lease that has ended lapse, so this never needs the store.
-    pub fn undo(&mut self, now_us: u64, spent: Spent) {
+    /// Returns what a request has spent and does not use, because another limit of its plan
+    /// refused. Units of a lease that has ended lapse, so this never needs the store. Returns
+    /// whether the units are there again.
+    pub fn undo(&mut self, now_us: u64, spent: Spent) -> bool {
         if let State::Holding(lease) = &mut self.state
             && lease.call.number == spent.number
             && now_us < lease.deadline_us
         {
             lease.units = lease.units.saturating_add(spent.units).min(lease.call.units);
+            return true;
         }
+        false
     }
 
     /// Ends the lease early: because the process stops, the limit is edited or the key is idle.
@@ -230,11 +298,6 @@ impl Holder {
             _ => None,
         }
     }
-
-    /// The instant from which a call's grant is of no use.
-    fn late_from_us(&self, call: Call) -> u64 {
-        call.sent_us.saturating_add(self.life_us)
-    }
 }
 
 impl Lease {
@@ -251,7 +314,12 @@ impl Lease {
 mod tests {
     use super::*;
 
-    const LIFE_US: u64 = 1_000;
+    const LIFE_US: u64 = 100_000;
+
+    /// A request for `cost` units where `units` are worth a call.
+    fn want(cost: u64, units: u64) -> Want {
+        Want { cost, waiting: 0, units }
+    }
 
     fn granted(units: u64) -> Reply {
         Reply::Granted { units, life_us: LIFE_US, taken_at: 77 }
@@ -260,14 +328,14 @@ mod tests {
     /// A holder that asked for `units` at the instant 10, and its call.
     fn asking(units: u64) -> (Holder, Call) {
         let mut holder = Holder::new(LIFE_US);
-        let Action::Ask { call, give_back: None } = holder.want(10, 1, units) else {
+        let Action::Ask { call, give_back: None } = holder.want(10, want(1, units)) else {
             panic!("{holder:?} asks for nothing");
         };
-        assert_eq!((call.sent_us, call.units), (10, units));
+        assert_eq!((call.sent_us, call.least, call.needed, call.units), (10, 1, 1, units));
         (holder, call)
     }
 
-    /// A holder of `units` units, until the instant 1,010.
+    /// A holder of `units` units, until the instant 100,010.
     fn holding(units: u64) -> Holder {
         let (mut holder, call) = asking(units);
         assert_eq!(holder.reply(400, call, granted(units)), None);
@@ -277,63 +345,90 @@ mod tests {
     #[test]
     fn units_are_spent_until_the_deadline_which_counts_from_before_the_call() {
         let mut holder = holding(3);
-        assert_eq!(holder.deadline_us(), Some(1_010));
-        assert!(matches!(holder.want(1_009, 1, 9), Action::Spend(_)));
-        assert_eq!((holder.held(1_009), holder.held(1_010)), (2, 0));
-        assert!(matches!(holder.want(1_010, 1, 9), Action::Ask { give_back: None, .. }));
+        assert_eq!(holder.deadline_us(), Some(100_010));
+        let Action::Spend(spent) = holder.want(100_009, want(1, 9)) else { panic!("{holder:?}") };
+        assert_eq!((spent.deadline_us, spent.taken_at), (100_010, 77));
+        assert_eq!((holder.held(100_009), holder.held(100_010)), (2, 0));
+        let action = holder.want(100_010, want(1, 9));
+        assert!(matches!(action, Action::Ask { give_back: None, .. }));
     }
 
     #[test]
-    fn requests_wait_for_the_call_in_flight_and_no_longer_than_a_life() {
+    fn requests_wait_for_the_call_in_flight() {
         let (mut holder, call) = asking(5);
-        assert_eq!(holder.want(10, 1, 5), Action::Wait);
-        assert_eq!(holder.want(1_009, 1, 5), Action::Wait);
-        assert_eq!(holder.want(1_010, 1, 5), Action::AskAlone);
-        // What comes now is too late to be spent, or to be given back.
-        assert_eq!(holder.reply(1_011, call, granted(5)), None);
-        assert_eq!(holder.held(1_011), 0);
+        assert_eq!(holder.want(10, want(1, 5)), Action::Wait);
+        assert_eq!(holder.want(100_009, want(1, 5)), Action::Wait);
+        assert_eq!(holder.reply(100_009, call, granted(5)), None);
+        assert!(matches!(holder.want(100_009, want(1, 5)), Action::Spend(_)));
     }
 
     #[test]
-    fn after_a_refusal_requests_ask_alone_until_the_store_admits_one() {
-        for reply in [Reply::Refused, Reply::Unknown] {
-            let (mut holder, call) = asking(5);
-            assert_eq!(holder.reply(20, call, reply), None);
-            assert_eq!(holder.want(20, 1, 5), Action::AskAlone);
-            assert_eq!(holder.want(20, 1, 5), Action::AskAlone);
-            holder.admitted_alone();
-            assert!(matches!(holder.want(20, 1, 5), Action::Ask { .. }));
+    fn after_a_refusal_the_next_call_waits_and_asks_for_all_that_wait() {
+        let (mut holder, call) = asking(5);
+        assert_eq!(holder.reply(400, call, Reply::Refused), None);
+        let until_us = 10 + PACE_US;
+        assert_eq!(holder.want(400, want(1, 5)), Action::Pause { until_us });
+        let all = Want { cost: 2, waiting: 7, units: 5 };
+        assert_eq!(holder.want(until_us - 1, all), Action::Pause { until_us });
+        let Action::Ask { call, .. } = holder.want(until_us, all) else { panic!("{holder:?}") };
+        assert_eq!((call.least, call.needed, call.units), (2, 9, 9));
+    }
+
+    #[test]
+    fn after_a_grant_of_less_than_was_needed_the_next_call_waits() {
+        for (units, pauses) in [(3, true), (4, false)] {
+            let mut holder = Holder::new(LIFE_US);
+            let all = Want { cost: 1, waiting: 3, units: 1 };
+            let Action::Ask { call, .. } = holder.want(10, all) else { panic!("{holder:?}") };
+            assert_eq!(holder.reply(20, call, granted(units)), None);
+            assert!((0..units).all(|_| holder.spend(20, 1).is_some()));
+            let action = holder.want(20, want(1, 5));
+            assert_eq!(matches!(action, Action::Pause { .. }), pauses, "{action:?}");
         }
     }
 
     #[test]
-    fn a_late_grant_makes_requests_ask_alone() {
+    fn after_an_unknown_outcome_or_a_late_grant_requests_ask_alone_for_one_life() {
+        for (now_us, reply) in [(20, Reply::Unknown), (100_010, granted(5))] {
+            let (mut holder, call) = asking(5);
+            assert_eq!(holder.reply(now_us, call, reply), None);
+            assert_eq!(holder.held(now_us), 0);
+            assert_eq!(holder.want(now_us, want(1, 5)), Action::AskAlone);
+            assert_eq!(holder.want(now_us + LIFE_US - 1, want(1, 5)), Action::AskAlone);
+            assert!(matches!(holder.want(now_us + LIFE_US, want(1, 5)), Action::Ask { .. }));
+        }
+    }
+
+    #[test]
+    fn a_grant_that_ends_with_its_window_before_it_comes_is_followed_by_another() {
         let (mut holder, call) = asking(5);
-        assert_eq!(holder.reply(1_010, call, granted(5)), None);
-        assert_eq!(holder.want(1_010, 1, 5), Action::AskAlone);
+        let reply = Reply::Granted { units: 5, life_us: 30, taken_at: 0 };
+        assert_eq!(holder.reply(40, call, reply), None);
+        assert_eq!(holder.want(69, want(1, 5)), Action::AskAlone);
+        assert!(matches!(holder.want(70, want(1, 5)), Action::Ask { .. } | Action::Pause { .. }));
     }
 
     #[test]
     fn a_request_for_which_no_lease_is_worth_it_asks_alone() {
         let mut holder = Holder::new(LIFE_US);
-        assert_eq!(holder.want(10, 3, 3), Action::AskAlone);
-        assert_eq!(holder.want(10, 0, 1), Action::AskAlone);
+        assert_eq!(holder.want(10, want(3, 3)), Action::AskAlone);
+        assert_eq!(holder.want(10, want(0, 1)), Action::AskAlone);
         assert_eq!(holder.call(), None);
     }
 
     #[test]
     fn a_cost_of_zero_needs_a_unit_and_spends_none() {
         let mut holder = holding(2);
-        assert!(matches!(holder.want(500, 0, 9), Action::Spend(_)));
+        assert!(matches!(holder.want(500, want(0, 9)), Action::Spend(_)));
         assert_eq!(holder.held(500), 2);
-        assert!(matches!(holder.want(500, 2, 9), Action::Spend(_)));
-        assert!(matches!(holder.want(500, 0, 9), Action::Ask { .. }));
+        assert!(matches!(holder.want(500, want(2, 9)), Action::Spend(_)));
+        assert!(matches!(holder.want(500, want(0, 9)), Action::Ask { .. }));
     }
 
     #[test]
     fn what_is_left_of_a_lease_goes_back_with_the_next_call() {
         let mut holder = holding(3);
-        let Action::Ask { call, give_back: Some(give_back) } = holder.want(500, 4, 9) else {
+        let Action::Ask { call, give_back: Some(give_back) } = holder.want(500, want(4, 9)) else {
             panic!("{holder:?} gives nothing back");
         };
         assert_eq!((give_back.units, give_back.taken_at), (3, 77));
@@ -343,12 +438,12 @@ mod tests {
     #[test]
     fn unused_units_go_back_before_the_deadline_only() {
         let mut holder = holding(3);
-        assert!(matches!(holder.want(500, 1, 9), Action::Spend(_)));
+        assert!(matches!(holder.want(500, want(1, 9)), Action::Spend(_)));
         let units = |give_back: Option<GiveBack>| give_back.map(|give_back| give_back.units);
         let mut late = holder;
-        assert_eq!(units(late.leave(1_010)), None);
-        assert_eq!(units(holder.leave(1_009)), Some(2));
-        assert_eq!(units(holder.leave(1_009)), None);
+        assert_eq!(units(late.leave(100_010)), None);
+        assert_eq!(units(holder.leave(100_009)), Some(2));
+        assert_eq!(units(holder.leave(100_009)), None);
     }
 
     #[test]
@@ -362,23 +457,23 @@ mod tests {
     #[test]
     fn spent_units_return_to_their_own_lease_only() {
         let mut holder = holding(2);
-        let Action::Spend(first) = holder.want(500, 1, 9) else { panic!("{holder:?}") };
-        holder.undo(500, first);
+        let Action::Spend(first) = holder.want(500, want(1, 9)) else { panic!("{holder:?}") };
+        assert!(holder.undo(500, first));
         assert_eq!(holder.held(500), 2);
-        let Action::Spend(spent) = holder.want(500, 2, 9) else { panic!("{holder:?}") };
+        let Action::Spend(spent) = holder.want(500, want(2, 9)) else { panic!("{holder:?}") };
         // The next lease, which a coarse clock dates like the first one.
-        let Action::Ask { call, .. } = holder.want(500, 1, 4) else { panic!("{holder:?}") };
+        let Action::Ask { call, .. } = holder.want(500, want(1, 4)) else { panic!("{holder:?}") };
         assert_eq!(holder.reply(500, call, granted(4)), None);
-        holder.undo(500, spent);
+        assert!(!holder.undo(500, spent));
         assert_eq!(holder.held(500), 4);
     }
 
     #[test]
     fn units_that_are_returned_after_the_deadline_lapse() {
         let mut holder = holding(2);
-        let Action::Spend(spent) = holder.want(500, 1, 9) else { panic!("{holder:?}") };
-        holder.undo(1_010, spent);
-        assert_eq!((holder.held(1_009), holder.held(1_010)), (1, 0));
+        let Action::Spend(spent) = holder.want(500, want(1, 9)) else { panic!("{holder:?}") };
+        assert!(!holder.undo(100_010, spent));
+        assert_eq!((holder.held(100_009), holder.held(100_010)), (1, 0));
     }
 
     #[test]
@@ -390,6 +485,6 @@ mod tests {
         let (mut holder, call) = asking(5);
         let reply = Reply::Granted { units: 5, life_us: u64::MAX, taken_at: 0 };
         assert_eq!(holder.reply(20, call, reply), None);
-        assert_eq!((holder.held(1_009), holder.held(1_010)), (5, 0));
+        assert_eq!(holder.deadline_us(), Some(100_010));
     }
 }

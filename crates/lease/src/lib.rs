@@ -3,7 +3,8 @@
 //!
 //! 1. [`Terms`] says which numbers the store has to run with, so that a limit keeps its promise
 //!    although units are spent later than they were taken.
-//! 2. [`Demand`] and [`units_to_ask`] say how many units are worth a call.
+//! 2. [`Demand`] and [`units_to_ask`] say how many units are worth a call, and [`units_granted`]
+//!    how many of them the store grants.
 //! 3. [`Holder`] is the state of one key in one process: when to spend, wait, ask or give back.
 //!
 //! Pure: no IO, no clock and no Lua. Time comes in as microseconds of a monotonic clock.
@@ -14,8 +15,8 @@ mod demand;
 mod holder;
 mod terms;
 
-pub use demand::{Asking, Demand, units_to_ask};
-pub use holder::{Action, Call, GiveBack, Holder, Reply, Spent};
+pub use demand::{Demand, units_granted, units_to_ask};
+pub use holder::{Action, Call, GiveBack, Holder, PACE_US, Reply, Spent, Want};
 pub use terms::{Bound, DRIFT_PPM, Numbers, Terms, TermsError};
 
 /// The README's example runs.

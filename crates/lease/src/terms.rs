@@ -3,7 +3,7 @@
 //!
 //! Knows each algorithm by its numbers only. `lua/NAME.lua` says what they are. Next: `holder.rs`.
 
-use thiserror::Error;
+use std::fmt;
 
 /// How much slower than the store's clock the clock of a holder may run, in parts per million. NTP
 /// slews a clock by at most 500 ppm and usually by far less; the quartz of a server is within 100.
@@ -88,10 +88,9 @@ pub struct Terms {
 }
 
 /// Why a limit can't be leased as written.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TermsError {
     /// The life is out of range.
-    #[error("lease.life: found {found_us} us, expected {least_us} to {most_us} us: {why}")]
     Life {
         /// The life as written, in microseconds.
         found_us: u64,
@@ -103,7 +102,6 @@ pub enum TermsError {
         why: &'static str,
     },
     /// A number of the limit is out of range.
-    #[error("{place}: found {found}, expected {expected}")]
     Number {
         /// The setting.
         place: &'static str,
@@ -113,7 +111,6 @@ pub enum TermsError {
         expected: &'static str,
     },
     /// The algorithm has no leases.
-    #[error("lease: found on `{algorithm}`, expected on an algorithm with leases: {why}")]
     NoLeases {
         /// Its name.
         algorithm: &'static str,
@@ -121,6 +118,26 @@ pub enum TermsError {
         why: &'static str,
     },
 }
+
+impl fmt::Display for TermsError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Life { found_us, least_us, most_us, why } => write!(
+                out,
+                "lease.life: found {found_us} us, expected {least_us} to {most_us} us: {why}"
+            ),
+            Self::Number { place, found, expected } => {
+                write!(out, "{place}: found {found}, expected {expected}")
+            }
+            Self::NoLeases { algorithm, why } => write!(
+                out,
+                "lease: found on `{algorithm}`, expected on an algorithm with leases: {why}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TermsError {}
 
 impl Terms {
     /// The terms of leases that live `life_us` microseconds, on a limit whose time unit has

@@ -29,6 +29,7 @@ fn holds(case: Case) {
     assert_eq!(broken, None);
     for event in [
         Event::Granted,
+        Event::GrantedLess,
         Event::Refused,
         Event::Unknown,
         Event::GrantedLate,

@@ -66,6 +66,20 @@ impl Running {
         taken
     }
 
+    /// Takes as many units as there are, at least `least` and at most `most`. Returns how many.
+    pub fn lease(
+        &self,
+        store: &mut Store,
+        now: i64,
+        (least, most): (u64, u64),
+        name: Name,
+    ) -> Option<(u64, Taken)> {
+        (least..=most).rev().find_map(|units| {
+            let taken = self.take(store, now, units as i64, name);
+            taken.fits.then_some((units, taken))
+        })
+    }
+
     fn write(&self, store: &mut Store, now: i64, units: i64, name: Name, state: [i64; 3]) {
         match store {
             Store::Numbers(numbers) => *numbers = state,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use stateright::{Model, Property};
-use weir_lease::{Action as Answer, Call, GiveBack, Holder, Reply, Spent, Terms};
+use weir_lease::{Action as Answer, Call, GiveBack, Holder, Reply, Spent, Terms, Want};
 
 use crate::mutants::Mutant;
 use crate::promise::{Meter, Promise};
@@ -73,6 +73,8 @@ pub struct Seen(AtomicU32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Granted,
+    /// A grant of fewer units than were asked for.
+    GrantedLess,
     Refused,
     Unknown,
     /// A grant comes after its deadline.
@@ -136,8 +138,8 @@ struct Process {
     unguarded: Option<Holder>,
     /// What a request spent that will be rolled back.
     pending: Option<Spent>,
-    /// Places in use, and the instant of the holder's clock until which each may be.
-    in_use: Vec<(Spent, u64)>,
+    /// Places in use.
+    in_use: Vec<Spent>,
 }
 
 /// A process, and which of its starts.
@@ -216,7 +218,7 @@ impl Case {
     fn in_use(&self, world: &World) -> i64 {
         let of = |(number, process): (usize, &Process)| {
             let now_us = self.clock(world, number);
-            process.in_use.iter().filter(|(_, ends)| now_us < *ends).count() as i64
+            process.in_use.iter().filter(|spent| now_us < spent.deadline_us).count() as i64
         };
         world.processes.iter().enumerate().map(of).sum()
     }
@@ -244,16 +246,15 @@ impl Case {
     fn request(&self, world: &mut World, process: usize, alone: bool, stays: bool) -> Option<()> {
         let now_us = self.clock(world, process);
         let units = if alone { 1 } else { self.units };
-        let deadline_us = world.processes[process].holder.deadline_us();
         let answer = world.processes[process].want(now_us, units, self);
         match answer {
             Answer::Spend(spent) => {
-                if deadline_us.is_some_and(|deadline_us| deadline_us - now_us <= self.tick_us) {
+                if spent.deadline_us - now_us <= self.tick_us {
                     self.seen.add(Event::SpentLast);
                 }
                 if self.in_places() {
                     let process = &mut world.processes[process];
-                    process.in_use.push((spent, deadline_us?));
+                    process.in_use.push(spent);
                     process.in_use.sort_unstable();
                 } else if stays {
                     self.admit(world, 1);
@@ -263,24 +264,23 @@ impl Case {
                 }
             }
             // The request comes again, and the state is the same.
-            Answer::Wait => return None,
+            Answer::Wait | Answer::Pause { .. } => return None,
             Answer::Ask { call, give_back } => {
                 let from = world.from(process);
                 world.processes[process].calls = call.number();
                 world.send(Message::Ask { from, call, give_back });
             }
-            Answer::AskAlone => self.ask_alone(world, process),
+            Answer::AskAlone => self.ask_alone(world),
         }
         Some(())
     }
 
     /// A request alone is one step: the store admits it at the instant of the take.
-    fn ask_alone(&self, world: &mut World, process: usize) {
+    fn ask_alone(&self, world: &mut World) {
         let now = self.store_now(world);
         let before = world.store.clone();
         let taken = self.running.take(&mut world.store, now, 1, ALONE);
         if taken.fits {
-            world.processes[process].holder.admitted_alone();
             if self.in_places() {
                 // It ends at once: its place is free again.
                 self.running.give_back(&mut world.store, now, 1, now, ALONE);
@@ -303,12 +303,16 @@ impl Case {
                 }
                 let before = world.store.clone();
                 let name = Some((from, call.number()));
-                let taken = self.running.take(&mut world.store, now, call.units as i64, name);
-                if taken.fits {
+                let units = (call.least, call.units);
+                if let Some((units, taken)) = self.running.lease(&mut world.store, now, units, name)
+                {
                     self.remember(world, before);
+                    if units < call.units {
+                        self.seen.add(Event::GrantedLess);
+                    }
                     let window_left = self.terms.ends_with_window.then_some(taken.reset as u64);
                     let life_us = self.life_of_grant_us(window_left);
-                    let (units, taken_at) = (call.units, now as u64);
+                    let taken_at = now as u64;
                     world.send(Message::Granted { from, call, units, life_us, taken_at });
                 } else {
                     world.send(Message::Refused { from, call });
@@ -414,7 +418,7 @@ impl Case {
             Action::Finish(process) => {
                 let now_us = self.clock(world, process);
                 let process = &mut world.processes[process];
-                let (spent, _) = process.in_use.remove(0);
+                let spent = process.in_use.remove(0);
                 process.holder.undo(now_us, spent);
                 self.seen.add(Event::Finished);
             }
@@ -477,11 +481,12 @@ impl Process {
     }
 
     fn want(&mut self, now_us: u64, units: u64, case: &Case) -> Answer {
-        let answer = self.holder.want(now_us, 1, units);
+        let want = Want { cost: 1, waiting: 0, units };
+        let answer = self.holder.want(now_us, want);
         match (answer, case.mutant) {
             (Answer::Wait, Some(Mutant::NoGuard)) => {
                 let new = || Holder::new(case.terms.life_us);
-                self.unguarded.get_or_insert_with(new).want(now_us, 1, units)
+                self.unguarded.get_or_insert_with(new).want(now_us, want)
             }
             _ => answer,
         }
@@ -494,7 +499,8 @@ impl Process {
         if case.mutant == Some(Mutant::FromReply) && self.holder.call() == Some(call) {
             // As if it had been sent now.
             let mut holder = Holder::new(case.terms.life_us);
-            let Answer::Ask { call, .. } = holder.want(now_us, 1, call.units) else { return None };
+            let want = Want { cost: 1, waiting: 0, units: call.units };
+            let Answer::Ask { call, .. } = holder.want(now_us, want) else { return None };
             let give_back = holder.reply(now_us, call, reply);
             self.holder = holder;
             return give_back;
