@@ -15,6 +15,8 @@ mod debt;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
+#[cfg(feature = "host")]
+mod lease;
 mod program;
 mod quota;
 mod script;
@@ -37,9 +39,13 @@ pub use check::{
 };
 pub use debt::Debt;
 pub use fixed_window::Alignment;
+#[cfg(feature = "host")]
+pub use lease::{LEASE_MS_MAX, Lease, Leased};
 pub use program::{Content, Kind, NUMBERS_MAX, Program};
 pub use shape::{Shape, ShapeExtra, script_digest_of};
 pub use share::Share;
+#[cfg(feature = "host")]
+pub use weir_lease::{Bound, Terms};
 pub use written::{Every, Setting, Written};
 
 use std::time::Duration;

@@ -61,6 +61,56 @@ do
   if fits_I == 0 and (shadow == 0 or retry_I == OUTSIDE) then ok = 0 end
 end
 
+--@ lease
+-- Of one cell, whose cost is what the first waiting request needs. If that fits, more is taken:
+-- what all waiting requests need, or half of the holder's share of what is left if that is more.
+-- `weir_lease::units_granted` is the same in Rust.
+--
+-- KEYS[2] has the holders by the instant at which their leases end at the latest (milliseconds),
+-- and KEYS[3] the units of each. ARGV[2]: what all waiting requests need, the most units, the
+-- longest life (milliseconds). ARGV[3]: the holder's name.
+local fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I, writes_I
+local units, holders = 0, 0
+do
+  local unit, _, cost, NUMBERS = unpack(FORMAT, ARGV[I])
+  local needed, most, life = unpack('<ddd', ARGV[2])
+  local now, s1, s2, s3 = us, 0, 0, 0
+  if unit == 1000 then now = (us - us % 1000) / 1000 end
+  do
+    --+ read
+    fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I =
+      TAKE(s1, s2, s3, now, cost, NUMBERS)
+    if fits_I == 0 then
+      --+ extend
+    end
+  end
+  if fits_I == 1 then
+    local ms, least = (us - us % 1000) / 1000, cost
+    local ends = fmt('%d', ms + life)
+    call('ZREMRANGEBYSCORE', KEYS[2], '-inf', fmt('%d', ms))
+    call('ZADD', KEYS[2], ends, ARGV[3])
+    holders = call('ZCARD', KEYS[2])
+    local all = least + left_I
+    units = (all - all % (2 * holders)) / (2 * holders)
+    if units > most then units = most end
+    if units < needed then units = needed end
+    if units > all then units = all end
+    call('ZADD', KEYS[3], fmt('%d', units), ARGV[3])
+    call('PEXPIREAT', KEYS[2], ends)
+    call('PEXPIREAT', KEYS[3], ends)
+    cost, s1, s2, s3 = units, 0, 0, 0
+    --+ read
+    fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I =
+      TAKE(s1, s2, s3, now, cost, NUMBERS)
+    writes_I = true
+    --+ keep
+    --+ again
+  end
+end
+
+--@ again
+-- Sliding windows say themselves when the next unit is free.
+
 --@ write
 if writes_I then
   --+ write

@@ -17,6 +17,12 @@ end
 --@ keep
 --+ lifetime
 
+--@ again
+-- When what the first request needed would fit again, if there is less.
+if left_I < least then
+  _, _, _, _, _, retry_I = TAKE(x_I, y_I, z_I, now, least, NUMBERS)
+end
+
 --@ write
 do
   local value = PACKED

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::build::Builder;
 use crate::clock::Clock;
 use crate::config::{Config, Route};
-use crate::engine::{Engine, EngineError, Settings};
+use crate::engine::{Engine, EngineError, LeaseHolder, Settings};
 use crate::limit::{Counter, KeyDigestError, Limiter, Scope};
 use crate::plan::Algorithm;
 use crate::policy::DeclaredLimit;
@@ -71,15 +71,23 @@ impl Charges {
     }
 }
 
-/// The algorithms of the limit with this name. Where several have it, as those of plans do, the
-/// beginning of a key selects one.
-fn algorithms(declared: &[DeclaredLimit], limit: &str, key: &str) -> Vec<Algorithm> {
+/// What counts the limit with this name. Where several have it, as those of plans do, the beginning
+/// of a key selects one. `may_lease`: the limiter has leases.
+fn algorithms(
+    declared: &[DeclaredLimit],
+    limit: &str,
+    key: &str,
+    may_lease: bool,
+) -> Vec<Algorithm> {
     let named = || declared.iter().filter(|one| one.name == limit);
     let meant =
         |one: &&DeclaredLimit| !one.key_prefix.is_empty() && key.starts_with(&one.key_prefix);
     let meant: Vec<&DeclaredLimit> = named().filter(meant).collect();
     let all = if meant.is_empty() { named().collect() } else { meant };
-    all.into_iter().map(|one| one.algorithm.clone()).collect()
+    let counting = |one: &DeclaredLimit| {
+        if may_lease { one.at_store() } else { one.algorithm.clone() }
+    };
+    all.into_iter().map(counting).collect()
 }
 
 /// The error for a limit that the policy does not have; none where it says of no limit that it has
@@ -159,7 +167,7 @@ pub(super) async fn look(
             (read.map_err(wrong)?, "")
         }
     };
-    let known = algorithms(&declared, limit, key);
+    let known = algorithms(&declared, limit, key, limiter.may_lease());
     let found = limiter.find_by_digest(&scope, limit, digest).await?;
     // After the search: a limit that was removed from the file is found until its counters expire.
     if found.is_empty()
@@ -172,16 +180,20 @@ pub(super) async fn look(
             limiter.forget(counter).await?;
         }
     }
-    let counters: Vec<Value> = found
-        .iter()
-        .map(|counter| described(counter, limiter.algorithm_of(counter, &known)))
-        .collect();
+    let mut counters = Vec::new();
+    for counter in &found {
+        let holders = limiter.lease_holders(counter).await?;
+        counters.push(described(counter, limiter.algorithm_of(counter, &known), &holders));
+    }
     Ok(json!({ "forgotten": forget, "counters": counters }).to_string())
 }
 
 /// Describes a counter. `known` is the limit that it belongs to.
-fn described(counter: &Counter, known: Option<&Algorithm>) -> Value {
+fn described(counter: &Counter, known: Option<&Algorithm>, holders: &[LeaseHolder]) -> Value {
+    let at_ms = counter.at_us / 1_000;
+    let lease = |LeaseHolder { name, units, ends_ms }: &LeaseHolder| json!({ "holder": name, "units": units, "ends_in_ms": ends_ms.saturating_sub(at_ms) });
     json!({
+        "leases": holders.iter().map(lease).collect::<Vec<_>>(),
         "algorithm": counter.shape.name(),
         "shape": counter.shape.to_string(),
         "state": counter.state(known),
@@ -271,10 +283,14 @@ mod tests {
             key_prefix: format!("{plan}/"),
             together: None,
             cost_max: None,
+            lease: None,
         };
         let listed = [one("free", "plan", 1), one("gold", "plan", 2), one("gold", "more", 3)];
         let amounts = |limit: &str, key: &str| {
-            algorithms(&listed, limit, key).iter().filter_map(Algorithm::amount).collect::<Vec<_>>()
+            algorithms(&listed, limit, key, true)
+                .iter()
+                .filter_map(Algorithm::amount)
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             (amounts("plan", "gold/abc"), amounts("plan", "abc"), amounts("other", "x")),

@@ -149,6 +149,7 @@ fn limit(of: &LimitAccount, limiter: &Limiter, show_keys: bool) -> Value {
         "enforced": limit.enforcement == Enforcement::Enforce,
         "measured": outcome.unmeasured.is_none(),
         "local": outcome.is_local,
+        "leased": outcome.is_leased,
         "held": outcome.held,
         "remaining": outcome.remaining,
         "passes_after_ms": passes_after.map(|us| milliseconds(Duration::from_micros(us))),

@@ -165,6 +165,12 @@ fn described(answer: &str, command: &str) -> Result<String, CounterError> {
             None => "never forgotten".to_owned(),
         };
         text.push_str(&format!("    shape {}, {lives}\n", part("shape")));
+        for lease in counter.get("leases").and_then(Value::as_array).into_iter().flatten() {
+            let number = |name: &str| lease.get(name).and_then(Value::as_u64).unwrap_or(0);
+            let holder = lease.get("holder").and_then(Value::as_str).unwrap_or("?");
+            let (units, ends_ms) = (number("units"), number("ends_in_ms"));
+            text.push_str(&format!("    {units} units leased to {holder}, for {ends_ms} ms\n"));
+        }
         if let Some(name) = counter.get("redis_key").and_then(Value::as_str) {
             text.push_str(&format!("    {name}\n"));
         }

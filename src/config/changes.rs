@@ -196,6 +196,14 @@ impl CounterIdentity {
         self.limiter.lease != before.limiter.lease || self.scripts != before.scripts
     }
 
+    /// What counts a limit.
+    fn algorithm_of(&self, limit: &DeclaredLimit) -> Algorithm {
+        match self.engine {
+            engine::Settings::Embedded(_) => limit.algorithm.clone(),
+            engine::Settings::Redis(_) => limit.at_store(),
+        }
+    }
+
     /// What becomes of the counters of a limit that counted with `old` and now counts with `new`.
     fn effect(&self, new: &Algorithm, before: &Self, old: &Algorithm) -> Effect {
         let shape = |counting: &Self, algorithm: &Algorithm| {

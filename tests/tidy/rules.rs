@@ -112,7 +112,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("plan", &[]),
     ("lease", &[]),
     ("spelling", &[]),
-    ("limit", &["engine", "plan", "clock", "telemetry"]),
+    ("limit", &["engine", "plan", "lease", "clock", "telemetry"]),
     ("engine", &["tls", "clock", "telemetry"]),
     ("upstream", &["http1", "wire", "tls", "clock", "telemetry"]),
     ("otlp", &["upstream", "wire", "tls", "clock", "telemetry"]),

@@ -78,7 +78,7 @@ impl DeclaredLimit {
             key_prefix: String::new(),
             together: None,
             cost_max: Some(limit.cost),
-            options: Vec::new(),
+            options: limit.options.clone(),
         }
     }
 

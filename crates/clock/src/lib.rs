@@ -1,8 +1,9 @@
 //! Time: the only module that asks the system for it.
 //!
-//! There are three clocks: the wall clock (microseconds since 1970, which stores decide by), the
-//! monotonic clock (durations, deadlines) and a thread's CPU time (a guest's budget). A [`Clock`]
-//! may be virtual, so that a test can move time by hand. This module uses no other.
+//! There are four clocks: the wall clock (microseconds since 1970, which stores decide by), the
+//! monotonic clock (durations, deadlines), the clock that goes on while the machine sleeps (leases)
+//! and a thread's CPU time (a guest's budget). A [`Clock`] may be virtual, so that a test can move
+//! time by hand. This module uses no other.
 
 mod throttle;
 
@@ -102,6 +103,22 @@ impl Clock {
 #[inline]
 pub fn monotonic() -> Instant {
     Instant::now()
+}
+
+/// Microseconds on a clock that never steps and goes on while the machine sleeps
+/// (`CLOCK_BOOTTIME`): for units that were taken in advance and may be spent until a deadline. Only
+/// differences mean anything.
+#[must_use]
+#[inline]
+pub fn boottime_us() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let clock = ClockId::CLOCK_BOOTTIME;
+    // The monotonic clock of other systems goes on.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let clock = ClockId::CLOCK_MONOTONIC;
+    clock_gettime(clock).map_or(u64::MAX, |since| {
+        u64::try_from(Duration::from(since).as_micros()).unwrap_or(u64::MAX)
+    })
 }
 
 /// CPU time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).

@@ -83,6 +83,14 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), PlanError> {
             let expected = expected(&limit.algorithm, &breach);
             return Err(at(field_of(&limit.algorithm, breach.setting), breach.found, &expected));
         }
+        if let Some(lease) = limit.lease.filter(|_| !limit.algorithm.refuses_all()) {
+            if lease.units_max == Some(0) {
+                return Err(at("lease.units", "0".into(), "at least 1"));
+            }
+            if let Err(expected) = limit.algorithm.leased(lease) {
+                return Err(at("lease", format!("{} ms", lease.life_ms), &expected));
+            }
+        }
     }
     Ok(())
 }
@@ -124,8 +132,8 @@ mod tests {
     use super::super::{Alignment, Calendar, PERIOD_MS_MAX, Plan, Rate};
     use super::*;
     use crate::{
-        Concurrency, Debt, FixedWindow, Gcra, LeakyBucket, Quota, Script, SlidingWindowBuckets,
-        SlidingWindowCounter, SlidingWindowLog,
+        Concurrency, Debt, FixedWindow, Gcra, LeakyBucket, Lease, Quota, Script,
+        SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog,
     };
 
     fn limit(amount: u64, per_ms: u64) -> Limit {
@@ -271,6 +279,20 @@ mod tests {
         ] {
             assert_eq!(Plan::new(vec![limit]).err(), None);
         }
+    }
+
+    #[test]
+    fn a_lease_has_to_fit_its_algorithm() {
+        let leased = |limit: Limit, lease| Limit { lease: Some(lease), ..limit };
+        let window = |life_ms| leased(limit(5, 1_000), Lease::of_ms(life_ms));
+        assert_eq!(field(vec![window(1_000)]), "limits[0].lease");
+        assert_eq!(Plan::new(vec![window(200)]).err(), None);
+        let none = Lease { units_max: Some(0), ..Lease::of_ms(200) };
+        assert_eq!(field(vec![leased(limit(5, 1_000), none)]), "limits[0].lease.units");
+        // It refuses everything, whatever its leases.
+        let refusing = leased(limit(0, 1_000), Lease::of_ms(1_000));
+        assert_eq!(refusing.leased(), None);
+        assert_eq!(Plan::new(vec![refusing]).err(), None);
     }
 
     #[test]

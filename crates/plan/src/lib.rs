@@ -20,8 +20,9 @@ pub use text::{algorithm_text, duration_text, wait_text};
 
 pub use weir_algorithms::types::*;
 pub use weir_algorithms::{
-    AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, Alignment, BUCKETS_MAX, Calendar, Debt,
-    MEMBERS_MAX, PERIOD_MS_MAX, PERIOD_MS_MAX_FOR_MICROSECONDS, Rate, TimeZone,
+    AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, Alignment, BUCKETS_MAX, Bound, Calendar,
+    Debt, LEASE_MS_MAX, Lease, Leased, MEMBERS_MAX, PERIOD_MS_MAX, PERIOD_MS_MAX_FOR_MICROSECONDS,
+    Rate, TimeZone,
 };
 
 /// Maximum number of limits in one plan.
@@ -60,6 +61,9 @@ pub struct Limit {
     pub refund: Refund,
     /// What to do when this counter can't be reached.
     pub on_store_error: Option<OnStoreError>,
+    /// Whether a proxy may take several units at once and spend them by itself. Of no effect where
+    /// counters are in memory.
+    pub lease: Option<Lease>,
 }
 
 /// Whether a limit refuses.
@@ -148,7 +152,15 @@ impl Limit {
             enforcement: Enforcement::Enforce,
             refund: Refund::Never,
             on_store_error: None,
+            lease: None,
         }
+    }
+
+    /// The limit with its leases, if it has some. A limit that refuses everything has none.
+    #[must_use]
+    pub fn leased(&self) -> Option<Leased> {
+        let lease = self.lease.filter(|_| !self.algorithm.refuses_all())?;
+        self.algorithm.leased(lease).ok()
     }
 
     /// What decides the hash slot: the tag if there is one, else the key.

@@ -36,6 +36,9 @@ pub struct LimitOutcome {
     pub held: u64,
     /// The counter could not be reached, and this proxy counted its share of the limit by itself.
     pub is_local: bool,
+    /// Its units came from a lease: `remaining` is what the lease has left, and `reset_us` its
+    /// time.
+    pub is_leased: bool,
 }
 
 impl LimitOutcome {

@@ -102,8 +102,8 @@ pub(super) fn compare(before: &Outline, after: &Outline, found: &mut Vec<Change>
                 before: &before.counting,
                 after: &after.counting,
                 known: [
-                    KnownLimits::of(&old.declared, &old_value),
-                    KnownLimits::of(&new.declared, &new_value),
+                    KnownLimits::of(&old.declared, &old_value, &before.counting),
+                    KnownLimits::of(&new.declared, &new_value, &after.counting),
                 ],
             };
             limits.config(&join(&at, "config"), old_config, new_config, &in_files, found);
@@ -116,10 +116,10 @@ pub(super) fn compare(before: &Outline, after: &Outline, found: &mut Vec<Change>
 struct KnownLimits(HashMap<*const Value, ListedLimit>);
 
 impl KnownLimits {
-    fn of(declared: &[DeclaredLimit], config: &Value) -> Self {
+    fn of(declared: &[DeclaredLimit], config: &Value, counting: &CounterIdentity) -> Self {
         let limit = |limit: &DeclaredLimit| {
             let place: *const Value = limit.setting_in(config)?;
-            let (name, algorithm) = (limit.name.clone(), Some(limit.algorithm.clone()));
+            let (name, algorithm) = (limit.name.clone(), Some(counting.algorithm_of(limit)));
             Some((place, ListedLimit { name, algorithm }))
         };
         Self(declared.iter().filter_map(limit).collect())

@@ -426,6 +426,7 @@ policy = "p"
             key_prefix: String::new(),
             together: None,
             cost_max: None,
+            lease: None,
         };
         outline.declare("p", &[limit("strikes", strikes), limit("ban", ban)]);
         outline

@@ -3,6 +3,7 @@
 mod admission;
 mod budgets;
 mod keys;
+mod leases;
 mod scripts;
 mod settling;
 mod several;

@@ -54,6 +54,8 @@ pub use plans::PlanTable;
 /// # debt = 500                  # units that a policy's `settle` may charge beyond what is left; or "allowance" (one quota or
 ///                               # burst), "window" (one quota, forgotten when the window ends)
 /// # on_store_error = "deny"     # or "allow"; default: the route's
+/// # lease = "200ms"             # a proxy may take several units from Redis at once and spend them for this long; or
+///                               # { life = "200ms", units = 100, strict = true }
 /// # unit = "requests"
 /// ```
 ///

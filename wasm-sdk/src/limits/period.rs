@@ -8,6 +8,10 @@ pub(super) const PERIOD: &str =
 /// The expected form of a delay.
 pub(super) const DELAY: &str = "a duration from \"0ms\" to \"400d\", such as \"500ms\" or \"2s\"";
 
+/// The expected form of a lease.
+pub(super) const LEASE: &str = "how long a lease lives, such as `lease = \"200ms\"`, or a table \
+    such as `lease = { life = \"200ms\", units = 100, strict = true }`";
+
 /// A duration, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Period {

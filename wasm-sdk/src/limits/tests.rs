@@ -84,6 +84,36 @@ fn everything_else_that_may_be_written_is_read() {
 }
 
 #[test]
+fn a_lease_becomes_options_of_the_contract() {
+    let options = |lease: &str| {
+        let field = format!(r#""algorithm": "gcra", "quota": 5, "period": "1s", "lease": {lease}"#);
+        read(&one(&field)).each().next().unwrap().options.clone()
+    };
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    assert_eq!(options(r#""200ms""#), pairs(&[("lease-ms", "200")]));
+    assert_eq!(
+        options(r#"{"life": "1s", "units": 9, "strict": false}"#),
+        pairs(&[("lease-ms", "1000"), ("lease-units", "9"), ("lease-bound", "loose")])
+    );
+    for (lease, expected) in [
+        ("5", "lease: found 5, expected how long a lease lives, such as"),
+        (r#"{"units": 5}"#, "lease: found no `life`, expected how long a lease lives"),
+        (r#"{"life": "1s", "unit": 5}"#, "lease.unit: found the unknown key `unit`"),
+        (r#"{"life": "1s", "units": -1}"#, "lease.units: found -1, expected a whole number"),
+    ] {
+        let found = mistakes(&one(&format!(
+            r#""algorithm": "gcra", "quota": 5, "period": "1s", "lease": {lease}"#
+        )));
+        assert!(
+            found.len() == 1 && found[0].starts_with(&format!("limits[0].{expected}")),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn a_misspelt_word_is_reported_with_the_nearest() {
     for (fields, expected) in [
         (

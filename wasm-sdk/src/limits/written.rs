@@ -10,13 +10,13 @@ use crate::config::join;
 use crate::json::unknown;
 use crate::limits::algorithm;
 use crate::limits::missing::{self, Missing};
-use crate::limits::period::{self, DELAY, PERIOD, Period};
+use crate::limits::period::{self, DELAY, LEASE, PERIOD, Period};
 use crate::mistakes::{Mistakes, message};
 use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Json, Limit, Template};
 
 /// Their names, in the order in which messages list them.
-const FIELDS: [&str; 23] = [
+const FIELDS: [&str; 24] = [
     "name",
     "algorithm",
     "quota",
@@ -39,6 +39,7 @@ const FIELDS: [&str; 23] = [
     "shadow",
     "refund",
     "on_store_error",
+    "lease",
     "unit",
 ];
 const CALENDARS: [&str; 5] = ["hour", "day", "week", "month", "forever"];
@@ -70,6 +71,8 @@ pub(super) struct Written {
     shadow: bool,
     refund: Option<types::Refund>,
     on_store_error: Option<types::Fallback>,
+    /// As options of the contract.
+    lease: Vec<(String, String)>,
     unit: Option<String>,
 }
 
@@ -137,6 +140,40 @@ fn debt(value: &Json<'_>) -> Result<Debt, String> {
         None => value.as_u64().map(Debt::Units),
     };
     debt.ok_or_else(|| message(value, &EXPECTED))
+}
+
+/// How long a lease lives, or a table: as options of the contract. The proxy knows which leases a
+/// limit may have.
+fn lease(value: &Json<'_>) -> Result<Vec<(String, String)>, Mistakes> {
+    let life = |value: &Json<'_>| {
+        period::read(value, LEASE).map(|life| ("lease-ms".to_owned(), life.ms.to_string()))
+    };
+    if !value.is_table() {
+        return Ok(vec![life(value)?]);
+    }
+    let mut mistakes = Mistakes::new();
+    let mut options = Vec::new();
+    for (key, value) in value.members() {
+        let option = match &*key {
+            "life" => life(&value),
+            "units" => number(&value).map(|units| ("lease-units".to_owned(), units.to_string())),
+            "strict" => flag(&value).map(|strict| {
+                ("lease-bound".to_owned(), if strict { "strict" } else { "loose" }.to_owned())
+            }),
+            _ => Err(unknown("key", &key, &["life", "units", "strict"], "")),
+        };
+        match option {
+            Ok(option) => options.push(option),
+            Err(wrong) => Mistakes::from(wrong).into_vec().into_iter().for_each(|mut mistake| {
+                mistake.path = join(&key, &mistake.path);
+                mistakes.push(mistake);
+            }),
+        }
+    }
+    if value.get("life").is_none() {
+        mistakes.add("", "no `life`", LEASE);
+    }
+    mistakes.or(options)
 }
 
 /// Collects the mistakes of one limit.
@@ -235,6 +272,7 @@ impl Written {
                 let words = ["allow", "local", "deny"];
                 self.on_store_error = one_of(value, &words, &[Allow, Local, Deny])?;
             }
+            "lease" => self.lease = lease(value)?,
             "unit" => self.unit = Some(text(value)?),
             _ => return Err(unknown("key", key, &FIELDS, "").into()),
         }
@@ -297,7 +335,7 @@ impl Written {
             refund: self.refund.unwrap_or(types::Refund::Never),
             debt,
             on_store_error: self.on_store_error.unwrap_or(types::Fallback::RouteDefault),
-            options: Vec::new(),
+            options: self.lease,
         };
         Some((limit, Selector { key: self.key, missing: self.missing, when: self.when }))
     }

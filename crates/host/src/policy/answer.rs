@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::abi::types;
 use super::{Decision, Denial, Settlement, Verdict};
 use crate::plan::{
-    self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, Debt, FixedWindow,
-    Gcra, LeakyBucket, Limit, Plan, Quota, Rate, Script, SlidingWindowBuckets,
+    self, AMOUNT_MAX, Adjustment, Algorithm, Bound, Calendar, Change, Concurrency, Debt,
+    FixedWindow, Gcra, LeakyBucket, Lease, Limit, Plan, Quota, Rate, Script, SlidingWindowBuckets,
     SlidingWindowCounter, SlidingWindowLog, Slot, TimeZone, TokenBucket,
 };
 
@@ -116,9 +116,8 @@ fn plan(limits: Vec<types::Limit>, scripts: &[String]) -> Result<Plan, String> {
 }
 
 fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Limit, String> {
-    if !answered.options.is_empty() {
-        options(&format!("limits[{index}]"), &answered.options)?;
-    }
+    let lease =
+        lease(&answered.options).map_err(|what| format!("limits[{index}].options{what}"))?;
     let algorithm = algorithm(answered.algorithm, scripts)
         .map_err(|what| format!("limits[{index}].algorithm{what}"))?;
     let algorithm =
@@ -149,7 +148,45 @@ fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Lim
             types::Fallback::Local => Some(plan::OnStoreError::Local),
             types::Fallback::Deny => Some(plan::OnStoreError::Deny),
         },
+        lease,
     })
+}
+
+/// Reads the options of a limit: how it is leased.
+fn lease(options: &Pairs) -> Result<Option<Lease>, String> {
+    let (mut life_ms, mut units_max, mut bound) = (None, None, Bound::Strict);
+    for (name, value) in options {
+        let number = || {
+            let wrong =
+                || format!(".{name}: found {:?}, expected a whole number", shortened(value));
+            value.parse::<u64>().map_err(|_| wrong())
+        };
+        match name.as_str() {
+            "lease-ms" => life_ms = Some(number()?),
+            "lease-units" => units_max = Some(number()?),
+            "lease-bound" => {
+                bound = match value.as_str() {
+                    "strict" => Bound::Strict,
+                    "loose" => Bound::Loose,
+                    other => {
+                        let other = shortened(other);
+                        return Err(format!(".{name}: found {other:?}, expected strict or loose"));
+                    }
+                }
+            }
+            other => {
+                return Err(format!(
+                    ": found {:?}, expected lease-ms, lease-units or lease-bound",
+                    shortened(other)
+                ));
+            }
+        }
+    }
+    match life_ms {
+        Some(life_ms) => Ok(Some(Lease { life_ms, units_max, bound })),
+        None if options.is_empty() => Ok(None),
+        None => Err(": found no lease-ms, expected it beside lease-units and lease-bound".into()),
+    }
 }
 
 /// Refuses options: none are known yet. Whoever set one wants something done, so it is not ignored.

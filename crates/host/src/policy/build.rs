@@ -18,7 +18,7 @@ use super::instance::{Instance, StartError};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
 use super::written;
-use super::{Module, Policy, Settings, SpareInstances};
+use super::{DeclaredLimit, Module, Policy, Settings, SpareInstances};
 use crate::clock::{LogThrottle, thread_cpu};
 use crate::telemetry::{Label as _, Metrics, SettingError};
 
@@ -89,6 +89,11 @@ pub(super) fn here(
     let (limits, warnings) = declared.map_err(|wrong| {
         vec![SettingError::new(source, one_line(&wrong), "a manifest that follows the contract")]
     })?;
+    let wrong: Vec<SettingError> =
+        limits.iter().filter_map(DeclaredLimit::lease_error).take(ERRORS_MAX).collect();
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
     let declares_limits = !limits.is_empty();
     let limits = if declares_limits { limits } else { settings.written_limits() };
     let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;

@@ -7,8 +7,8 @@
 
 use serde_json::Value;
 
-use crate::plan::Algorithm;
-use crate::telemetry::Lint;
+use crate::plan::{Algorithm, Lease};
+use crate::telemetry::{Lint, SettingError};
 
 /// A limit that a policy's decisions may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct DeclaredLimit {
     pub together: Option<String>,
     /// The most units that one request takes, if the policy knows.
     pub cost_max: Option<u64>,
+    /// How it is leased, if it is.
+    pub lease: Option<Lease>,
 }
 
 impl DeclaredLimit {
@@ -36,6 +38,38 @@ impl DeclaredLimit {
     #[must_use]
     pub fn setting_in<'a>(&self, config: &'a Value) -> Option<&'a Value> {
         if self.at.is_empty() { None } else { find(config, &self.at) }
+    }
+
+    /// What counts it where counters are not in memory: with leases that is more than it says.
+    #[must_use]
+    pub fn at_store(&self) -> Algorithm {
+        let leased = self.lease.and_then(|lease| self.algorithm.leased(lease).ok());
+        leased.map_or_else(|| self.algorithm.clone(), |leased| leased.at_store)
+    }
+
+    /// What is wrong with its lease: its algorithm has none, or none of that life, or a request
+    /// costs more than can be leased.
+    pub(super) fn lease_error(&self) -> Option<SettingError> {
+        let lease = self.lease.filter(|_| !self.algorithm.refuses_all())?;
+        let dot = if self.at.is_empty() { "" } else { "." };
+        let error = |found: String, expected: String| {
+            Some(SettingError::new(format!("config{dot}{}.lease", self.at), found, expected))
+        };
+        if lease.units_max == Some(0) {
+            return error("0 units".into(), "at least 1".into());
+        }
+        let at_store = match self.algorithm.leased(lease) {
+            Ok(leased) => leased.at_store,
+            Err(expected) => return error(format!("{} ms", lease.life_ms), expected),
+        };
+        let (most, whole) = (at_store.cost_max()?, self.algorithm.cost_max()?);
+        let cost = self.cost_max.filter(|cost| (most + 1..=whole).contains(cost))?;
+        error(
+            format!("{} ms", lease.life_ms),
+            format!(
+                "less: with it at most {most} units could pass at once, and a request costs {cost}"
+            ),
+        )
     }
 }
 

@@ -33,7 +33,8 @@ impl ListedLimit {
     /// Whether the member `key` of such a table says how it counts, as `quota` does.
     #[must_use]
     pub fn counts_by(key: &str) -> bool {
-        key == "algorithm" || Setting::ALL.iter().any(|setting| setting.key() == key)
+        ["algorithm", "lease"].contains(&key)
+            || Setting::ALL.iter().any(|setting| setting.key() == key)
     }
 }
 
@@ -92,6 +93,7 @@ fn declared(place: &Place, limit: ListedLimit) -> Option<DeclaredLimit> {
         key_prefix,
         together: place.item_of.clone(),
         cost_max: None,
+        lease: None,
     })
 }
 
@@ -166,6 +168,7 @@ mod tests {
             key_prefix: prefix.into(),
             together: at.split_once('[').map(|(list, _)| list.to_owned()),
             cost_max: None,
+            lease: None,
         };
         assert_eq!(
             limits(config),

@@ -45,6 +45,8 @@ pub(super) enum Verb {
     Charge,
     /// Extends leases to one full length from now.
     Renew,
+    /// Takes several units of one cell: what waits for them, and a fair share of what is left.
+    Lease,
 }
 
 /// A script's text and its digest.
@@ -72,6 +74,7 @@ impl Script {
             Verb::GiveBack => give_back(&programs, time),
             Verb::Charge => charge(&programs, time),
             Verb::Renew => renew(&programs, time),
+            Verb::Lease => lease(&programs, time),
         };
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
         Self { text, sha }
@@ -87,7 +90,7 @@ pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> Argument {
     let second = match verb {
         Verb::Take | Verb::Look => i64::from(cell.shadow),
         Verb::GiveBack => taken_at_us as i64,
-        Verb::Charge | Verb::Renew => 0,
+        Verb::Charge | Verb::Renew | Verb::Lease => 0,
     };
     let first = [i64::from(cell.unit_us), second, cell.cost as i64];
     let numbers = first.iter().chain(cell.numbers.iter().take(cell.program.numbers));
@@ -222,6 +225,17 @@ fn take(programs: &[&'static Program], time: &str) -> String {
     }
     text.push_str("end\n");
     answer(&mut text, programs.len());
+    text
+}
+
+fn lease(programs: &[&'static Program], time: &str) -> String {
+    let (mut text, stored) = begin("#!lua\n", programs, "take", time);
+    for cell in cells(programs, &stored) {
+        cell.write(&mut text, "lease");
+        cell.write(&mut text, "write");
+    }
+    let reply = ["us", "units", "holders", "fits_1", "left_1", "retry_1", "reset_1"];
+    pack(&mut text, reply.map(str::to_owned).into());
     text
 }
 

@@ -47,7 +47,7 @@ impl Key {
 
     /// Combines all parts into one number. They are digests, so a linear combination is as good as
     /// any other.
-    pub(super) fn id(&self) -> u128 {
+    pub(crate) fn id(&self) -> u128 {
         (self.tag.wrapping_mul(SPREAD_TAG))
             .wrapping_add(self.key.wrapping_mul(SPREAD_KEY))
             .wrapping_add(self.space.digest.wrapping_mul(SPREAD_SPACE))

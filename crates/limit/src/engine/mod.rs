@@ -12,6 +12,7 @@ mod embedded;
 mod found;
 mod journal;
 mod key;
+mod lease;
 mod lua;
 mod redis;
 mod saved;
@@ -27,6 +28,8 @@ mod conformity;
 #[cfg(test)]
 mod equality;
 #[cfg(test)]
+mod leasing;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod scripted;
@@ -41,6 +44,7 @@ use std::time::Duration;
 pub use self::redis::Redis;
 pub use embedded::Embedded;
 pub use found::FoundCounter;
+pub use lease::{LeaseCall, LeaseHolder, LeaseReply};
 pub use saved::{
     CounterReceiver, CounterSender, OperationCounts, OperationReceiver, OperationSender,
     ReceiveError, SaveSummary,
@@ -507,6 +511,32 @@ impl Engine {
         match self {
             Self::Embedded(embedded) => embedded.charge(cells),
             Self::Redis(redis) => redis.charge(cells).await,
+        }
+    }
+
+    /// Takes several units of one counter, for its holder to spend.
+    ///
+    /// # Errors
+    /// See [`Engine::take`]. In memory there are no leases: as if the store could not be reached.
+    pub async fn lease(
+        &self,
+        cell: &Cell,
+        lease: LeaseCall<'_>,
+    ) -> Result<LeaseReply, EngineError> {
+        match self {
+            Self::Embedded(_) => Err(EngineError { cause: Cause::Connection, ran: Execution::No }),
+            Self::Redis(redis) => redis.lease(cell, lease).await,
+        }
+    }
+
+    /// The holders of leases of a counter. None in memory.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn lease_holders(&self, key: &Key) -> Result<Vec<LeaseHolder>, EngineError> {
+        match self {
+            Self::Embedded(_) => Ok(Vec::new()),
+            Self::Redis(redis) => redis.holders(key).await,
         }
     }
 

@@ -12,7 +12,7 @@ use weir_algorithms::Shape;
 
 use super::keys::{self, KeyDigest};
 use super::shared::Shared;
-use crate::engine::{Content, EngineError, FoundCounter, Key, Kind, Space};
+use crate::engine::{Content, EngineError, FoundCounter, Key, Kind, LeaseHolder, Space};
 use crate::plan::Algorithm;
 
 /// Names the counters of one key of one limit.
@@ -69,10 +69,18 @@ pub(super) async fn find(
     Ok(counters)
 }
 
+pub(super) async fn lease_holders(
+    shared: &Shared,
+    counter: &Counter,
+) -> Result<Vec<LeaseHolder>, EngineError> {
+    shared.engine.lease_holders(&counter.key).await
+}
+
 pub(super) async fn forget(shared: &Shared, counter: &Counter) -> Result<(), EngineError> {
     let reset = shared.engine.reset(&counter.key).await;
     // Also if it failed: it may have run.
     shared.resets.fetch_add(1, Ordering::Relaxed);
+    shared.forgotten.fetch_add(1, Ordering::Relaxed);
     reset
 }
 

@@ -12,6 +12,8 @@
 //! - `prepared` caches what all takes of a plan have in common.
 //! - `keys` names counters.
 //! - `failure` decides what a failed store means for a limit.
+//! - `holders` are a worker's units that were taken in advance, and who waits for them.
+//! - `leased` takes several units from Redis in advance, of limits that have leases.
 //! - `leases` holds and renews `concurrency` permits, which `lease_table` lists.
 //! - `settle` and `queue` give back and charge when a request ends.
 //! - `local` is per worker, `shared` is common to all workers.
@@ -22,8 +24,10 @@
 mod failure;
 mod hand_back;
 mod held;
+mod holders;
 mod keys;
 mod lease_table;
+mod leased;
 mod leases;
 mod ledger;
 mod local;
@@ -42,7 +46,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::engine::{self, Engine, EngineError, Scripts, Secret};
+use crate::engine::{self, Engine, EngineError, LeaseHolder, Scripts, Secret};
 use crate::plan::{Adjustment, Algorithm, Limit, OnStoreError, Plan, PlanOutcome};
 use crate::telemetry::Metrics;
 
@@ -69,10 +73,12 @@ pub struct Settings {
     pub refusals_held: Duration,
     /// The operator's own algorithms. Editing one starts its counters afresh.
     pub scripts: Scripts,
+    /// Names this process among those that hold leases of the same counters. Unique among them.
+    pub instance: String,
 }
 
 impl Default for Settings {
-    /// The configuration's defaults: 50 ms, 10 s, 1,000.
+    /// The configuration's defaults: 50 ms, 10 s, 1,000. The name is that of this process.
     fn default() -> Self {
         Self {
             deadline: Duration::from_millis(50),
@@ -82,8 +88,18 @@ impl Default for Settings {
             local_share: Share::WHOLE,
             refusals_held: refusals::HELD_MAX,
             scripts: Scripts::default(),
+            instance: process_name().to_owned(),
         }
     }
+}
+
+/// `HOST:PID:RANDOM`: containers may have the host and the number in common.
+fn process_name() -> &'static str {
+    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    NAME.get_or_init(|| {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{}:{}:{:04x}", host.trim(), std::process::id(), fastrand::u16(..))
+    })
 }
 
 /// The names of the built-in algorithms. An operator's script can't use one of them.
@@ -175,6 +191,8 @@ pub struct Grant {
     _leases: Vec<leases::LeaseGuard>,
     /// What may be given back when it is settled.
     _holding: Option<Box<held::Hold>>,
+    /// The units that came from leases and may be given back, by their limits' indices.
+    leased: Vec<(usize, leased::LeasedUnits)>,
 }
 
 /// How a request ended, as far as its limits care.
@@ -266,6 +284,7 @@ impl Limiter {
             member: 0,
             _leases: Vec::new(),
             _holding: None,
+            leased: Vec::new(),
         }
     }
 
@@ -290,6 +309,12 @@ impl Limiter {
         digest: KeyDigest,
     ) -> Result<Vec<Counter>, EngineError> {
         look::find(&self.shared, scope, limit, digest).await
+    }
+
+    /// Whether limits may be leased: their counters are not in this process.
+    #[must_use]
+    pub fn may_lease(&self) -> bool {
+        matches!(*self.shared.engine, Engine::Redis(_))
     }
 
     /// The digest by which a key's counters are found. In memory and without a `key_secret`, it
@@ -318,6 +343,15 @@ impl Limiter {
         same.all(|other| other == first).then_some(first)
     }
 
+    /// Who holds units of a counter that were taken in advance: as far as the store knows, which
+    /// does not see how many of them are spent.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn lease_holders(&self, counter: &Counter) -> Result<Vec<LeaseHolder>, EngineError> {
+        look::lease_holders(&self.shared, counter).await
+    }
+
     /// What each limit of `plan` counts under. Cheap after a take.
     #[must_use]
     pub fn identities(&self, scope: &Arc<Scope>, plan: &Plan) -> Identities {
@@ -333,8 +367,9 @@ impl Limiter {
         look::forget(&self.shared, counter).await
     }
 
-    /// Waits until all takes and settling calls so far are done, on all workers, for at most
-    /// `grace`. The workers' runtimes must still be running.
+    /// Gives back what was taken in advance, and waits until all takes and settling calls so far
+    /// are done, on all workers, for at most `grace`. The workers' runtimes must still be running.
+    /// From then on each request asks for itself.
     pub async fn drain(&self, grace: Duration) {
         drain(&self.shared, grace).await;
     }
@@ -373,6 +408,7 @@ impl RetiredLimiter {
 }
 
 async fn drain(shared: &shared::Shared, grace: Duration) {
+    shared.end_leases();
     if tokio::time::timeout(grace, shared.drained()).await.is_err() {
         tracing::warn!(
             calls = shared.pending(),

@@ -6,14 +6,15 @@
 //! ([`PreparedPlan::scope_id`]), because a reload may replace the limiter, and routes with scopes
 //! of their own share a policy's plans.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
+use super::holders::LeaseSpec;
 use super::keys::{self, Identities, Identity, KeyDigest, PlanDigests};
 use super::local::{self, ScopeCache};
-use super::round::{Calls, Round};
+use super::round::{Calls, LimitSet, Round};
 use super::shared::Shared;
 use super::{Scope, failure, refusals};
 use crate::engine::{Cell, Key, NUMBERS_MAX};
@@ -37,6 +38,8 @@ pub(super) struct PreparedPlan {
     pub(super) keeps_members: bool,
     /// Whether a refusal may be remembered.
     pub(super) may_hold_refusal: bool,
+    /// The limits that are leased, by their indices in the plan.
+    pub(super) leased: SmallVec<[(u8, Arc<LeaseSpec>); 1]>,
     /// Whether a limit counts in calendar periods.
     is_dated: bool,
     /// Whether a request may have to wait for a leaky bucket.
@@ -102,6 +105,7 @@ impl PreparedPlan {
             identities: Identities::new(),
             keeps_members: limits.iter().any(|limit| limit.algorithm.keeps_members()),
             may_hold_refusal: false,
+            leased: SmallVec::new(),
             is_dated: limits.iter().any(|limit| limit.algorithm.is_dated()),
             may_wait: limits.iter().any(may_wait),
         };
@@ -114,11 +118,14 @@ impl PreparedPlan {
             local.scope(scope, |cache| {
                 for (limit, index) in limits.iter().zip(0_u8..).filter(|(limit, _)| !never(limit)) {
                     let last = limit.algorithm.queues();
-                    prepared.calls.add(
-                        cell(&mut digests, shared, scope, cache, limit),
-                        index,
-                        last,
-                    );
+                    let cell = cell(&mut digests, shared, scope, cache, limit);
+                    if let (Some(leased), Some(lease)) = (shared.leased(limit), limit.lease) {
+                        let limiter: Weak<Shared> = Arc::downgrade(shared);
+                        prepared
+                            .leased
+                            .push((index, LeaseSpec::new(limiter, &cell, lease, leased)));
+                    }
+                    prepared.calls.add(cell, index, last);
                 }
             });
         });
@@ -141,6 +148,11 @@ impl PreparedPlan {
                 }
             }
         });
+    }
+
+    /// The same without some limits of the plan.
+    pub(super) fn without(&self, limits: LimitSet) -> Self {
+        Self { calls: self.calls.without(limits), ..self.clone() }
     }
 
     fn identify(&self, shared: &Shared, scope: &Scope, limits: &[Limit]) -> Identities {
@@ -195,7 +207,7 @@ impl PreparedPlan {
             cell.member = context.member;
             let Some(limit) = limits.get(index) else { return };
             if limit.algorithm.is_dated() {
-                cell.numbers = shared.numbers(&limit.algorithm, context.now_us);
+                cell.numbers = shared.numbers(&shared.counting(limit), context.now_us);
             }
             if context.must_not_wait && may_wait(limit) {
                 cell.numbers[LeakyBucket::MAY_WAIT] = 0;
@@ -231,7 +243,7 @@ impl PreparedPlan {
         let cell = self.calls.cell(index).cloned().unwrap_or_else(build);
         let CellRequest { cost, member, now_us } = request;
         let numbers = if limit.algorithm.is_dated() {
-            shared.numbers(&limit.algorithm, now_us)
+            shared.numbers(&shared.counting(limit), now_us)
         } else {
             cell.numbers
         };
@@ -249,19 +261,16 @@ fn cell<'a>(
 ) -> Cell {
     let tag = digests.of(limit.tag_or_key());
     let key = digests.of(&limit.key);
+    let algorithm = &*shared.counting(limit);
     Cell {
-        program: shared.program(&limit.algorithm),
-        key: Key { tag, key, space: cache.space(scope, &limit.name, &limit.algorithm, shared) },
+        program: shared.program(algorithm),
+        key: Key { tag, key, space: cache.space(scope, &limit.name, algorithm, shared) },
         // 1 or 1000.
-        unit_us: limit.algorithm.unit_us() as u32,
+        unit_us: algorithm.unit_us() as u32,
         shadow: limit.enforcement == Enforcement::Shadow,
         cost: limit.cost,
         // Calendar periods are picked at the take.
-        numbers: if limit.algorithm.is_dated() {
-            [0; NUMBERS_MAX]
-        } else {
-            shared.numbers(&limit.algorithm, 0)
-        },
+        numbers: if algorithm.is_dated() { [0; NUMBERS_MAX] } else { shared.numbers(algorithm, 0) },
         member: 0,
     }
 }

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::holders::Holders;
 use super::lease_table::Leases;
 use crate::engine::{Cells, Key};
 use crate::plan::Algorithm;
@@ -61,6 +62,10 @@ pub(super) struct Worker {
     waiting: AtomicUsize,
     dropped: ByKind,
     pub(super) leases: Leases,
+    /// The units that it has taken in advance.
+    pub(super) holders: Holders,
+    /// Its name as a holder of leases.
+    pub(super) name: String,
 }
 
 #[derive(Debug, Default)]
@@ -73,13 +78,15 @@ struct Queue {
 }
 
 impl Worker {
-    pub(super) fn new(dropped: ByKind) -> Self {
+    pub(super) fn new(name: String, dropped: ByKind) -> Self {
         Self {
             queue: Mutex::default(),
             takes: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             dropped,
             leases: Leases::default(),
+            holders: Holders::default(),
+            name,
         }
     }
 
@@ -154,7 +161,8 @@ impl Worker {
         let queue = self.lock();
         // Each drainer holds a job, or is about to see that the queue is empty.
         let queued = queue.give_backs.len() + queue.charges.len() + queue.drainers;
-        self.takes.load(Ordering::SeqCst) + self.leases.pending_releases() + queued
+        let holders = self.holders.kept_at_end();
+        self.takes.load(Ordering::SeqCst) + self.leases.pending_releases() + queued + holders
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -193,7 +201,7 @@ mod tests {
         let of = |kind| metrics.counter(names::SETTLES_DROPPED, &[kind]);
         let dropped =
             ByKind { give_back: of("give_back"), charge: of("charge"), reset: of("reset") };
-        (Worker::new(dropped.clone()), dropped)
+        (Worker::new("a".into(), dropped.clone()), dropped)
     }
 
     fn charge() -> Job {

@@ -77,6 +77,8 @@ pub(super) fn may_hold(limits: &[Limit]) -> bool {
     limits.iter().all(|limit| {
         limit.algorithm.program().is_some()
             && limit.refund == Refund::Never
+            // What is leased comes back at any time.
+            && limit.lease.is_none()
             && !limit.algorithm.holds()
             && !limit.algorithm.queues()
     })

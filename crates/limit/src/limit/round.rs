@@ -126,6 +126,8 @@ pub(super) struct Round<'p> {
     groups: SmallVec<[Group<'p>; 1]>,
     phase: Phase,
     result: RoundResult,
+    /// The request is refused already, and nothing is taken.
+    only_looks: bool,
 }
 
 impl Calls {
@@ -161,6 +163,21 @@ impl Calls {
     pub(super) fn only(&self) -> Option<&Cells> {
         let [call] = &*self.0 else { return None };
         Some(&call.cells)
+    }
+
+    /// The calls without those limits of the plan.
+    pub(super) fn without(&self, limits: LimitSet) -> Self {
+        let left = |call: &Call| {
+            let kept = |index: &u8| !limits.contains(usize::from(*index));
+            let cells = call.cells.iter().zip(&call.indices).filter(|(_, index)| kept(index));
+            let call = Call {
+                cells: cells.map(|(cell, _)| cell.clone()).collect(),
+                indices: call.indices.iter().copied().filter(|index| kept(index)).collect(),
+                ..*call
+            };
+            (!call.cells.is_empty()).then_some(call)
+        };
+        Self(self.0.iter().filter_map(left).collect())
     }
 
     /// The cell of the plan's limit at `index`.
@@ -213,7 +230,20 @@ impl<'p> Round<'p> {
             });
         }
         let phase = if groups.len() > 1 { Phase::Looking } else { Phase::Taking(0) };
-        Self { groups, phase, result: RoundResult::Admitted }
+        Self { groups, phase, result: RoundResult::Admitted, only_looks: false }
+    }
+
+    /// Only looks: the request is refused by a limit that is not in these calls.
+    pub(super) fn only_look(&mut self) {
+        self.groups.iter_mut().for_each(|group| group.needs_look = true);
+        (self.phase, self.only_looks) = (Phase::Looking, true);
+    }
+
+    /// Gives back all that was taken, because the request can't be admitted after all. Go on with
+    /// [`Round::next`].
+    pub(super) fn roll_back(&mut self) {
+        self.result = RoundResult::Refused;
+        self.phase = Phase::RollingBack(self.groups.len());
     }
 
     /// The number of groups, one for each tag.
@@ -306,6 +336,9 @@ impl<'p> Round<'p> {
         {
             self.result = RoundResult::Unavailable;
             self.phase = Phase::Done;
+        } else if self.only_looks {
+            self.result = RoundResult::Refused;
+            self.phase = Phase::Done;
         } else {
             self.phase = Phase::Taking(0);
         }
@@ -386,7 +419,8 @@ impl<'p> Round<'p> {
                     };
                     continue;
                 };
-                *outcome = self.read(group, limit, reply);
+                let unit_us = group.cells().get(nth).map_or(1, |cell| cell.unit_us);
+                *outcome = self.read(group, limit, (reply, u64::from(unit_us)));
                 if self.result == RoundResult::Admitted
                     && reply.fits
                     && limit.cost > 0
@@ -398,8 +432,12 @@ impl<'p> Round<'p> {
         }
     }
 
-    fn read(&self, group: &Group<'_>, limit: &Limit, reply: &CellReply) -> LimitOutcome {
-        let unit_us = limit.algorithm.unit_us();
+    fn read(
+        &self,
+        group: &Group<'_>,
+        limit: &Limit,
+        (reply, unit_us): (&CellReply, u64),
+    ) -> LimitOutcome {
         let us = |units: u64| units.saturating_mul(unit_us);
         let reset_us = us(reply.reset_units);
         let not_kept = self.result != RoundResult::Admitted && group.was_take && reply.fits;
@@ -424,6 +462,7 @@ impl<'p> Round<'p> {
             unmeasured: None,
             held: 0,
             is_local: group.place == GroupStore::Local,
+            is_leased: false,
         }
     }
 }
@@ -439,6 +478,12 @@ impl LimitSet {
 
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// Adds the limit at `index`.
+    pub(super) fn add(&mut self, index: usize) {
+        let bit = u32::try_from(index).ok().and_then(|index| 1_u32.checked_shl(index));
+        self.0 |= bit.unwrap_or(0);
     }
 }
 

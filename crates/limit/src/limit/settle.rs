@@ -303,7 +303,7 @@ fn apply(
 /// a call of its own, so that a charge which does not fit does not prevent the others. What was
 /// counted in this process is settled there.
 fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(GroupStore, Job)>) {
-    let Grant { shared, scope, plan, charged, local, member, .. } = grant;
+    let Grant { shared, scope, plan, charged, local, member, leased, .. } = grant;
     let place = |index| if local.contains(index) { GroupStore::Local } else { GroupStore::Store };
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let jobs = prepared::with(shared, scope, plan, |prepared| {
@@ -318,12 +318,16 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(GroupSt
             let request = CellRequest { cost, member, now_us };
             let mut cell = prepared.cell(shared, scope, (limit, index), request);
             if local.contains(index) {
-                cell.numbers = shared.local_numbers(&limit.algorithm).unwrap_or(cell.numbers);
+                cell.numbers = shared.local_numbers(limit).unwrap_or(cell.numbers);
             }
             cell
         };
         for ((index, limit, settlement), charged) in settled.clone().zip(charged) {
             if let (1.., Some(taken_at_us)) = (settlement.give_back, charged) {
+                if let Some((_, units)) = leased.iter().find(|(at, _)| *at == index) {
+                    units.give_back(settlement.give_back);
+                    continue;
+                }
                 let cell = cell(limit, index, settlement.give_back, *member, *taken_at_us as i64);
                 give_back(&mut jobs, place(index), cell, *taken_at_us);
             }
@@ -341,7 +345,8 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(GroupSt
             let cell = cell(limit, index, units, member, now_us);
             // Enforced, so that `admitted` says whether it fitted.
             let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
-            let job = Job::Charge { cells, algorithm: limit.algorithm.clone(), owes };
+            let algorithm = shared.counting(limit).into_owned();
+            let job = Job::Charge { cells, algorithm, owes };
             jobs.push((place(index), job));
         }
         for (index, limit, _) in settled.filter(|(_, _, settlement)| settlement.reset) {

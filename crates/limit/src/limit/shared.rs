@@ -1,12 +1,15 @@
 //! A limiter's state: shared by its workers, its grants and the tasks that outlive a request.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use weir_algorithms::{LEASE_IN_MEMORY, Moment, Shape, ShapeExtra, Share, script_digest_of};
+use weir_algorithms::{
+    LEASE_IN_MEMORY, Leased, Moment, Shape, ShapeExtra, Share, script_digest_of,
+};
 
 use super::Settings;
 use super::held::HeldUnits;
@@ -79,6 +82,8 @@ pub(super) struct Shared {
     /// How many counters were reset by hand, and how often `given_back` has grown: no refusal from
     /// before is remembered.
     pub(super) resets: AtomicU64,
+    /// How many counters were deleted by hand: what was leased of them before is not used any more.
+    pub(super) forgotten: AtomicU64,
     /// The limits whose refusals are not remembered.
     pub(super) given_back: RefundableLimits,
     /// What was counted there and is not yet charged on Redis.
@@ -99,6 +104,9 @@ pub(super) struct Shared {
     /// How many tasks wait in [`Shared::drained`]. While there are none, `idle` is not notified.
     drainers: AtomicUsize,
     idle: Notify,
+    /// This process' name among the holders of leases, and how many of its workers have one.
+    instance: String,
+    holders: AtomicUsize,
     /// An id for the name of each scope that charges here. Locked only at a scope's first use.
     scope_ids: Mutex<HashMap<String, u64>>,
 }
@@ -124,6 +132,19 @@ pub(super) struct Counters {
     pub(super) overload: Counter,
     /// A remembered refusal was answered.
     pub(super) refusals_remembered: Counter,
+    pub(super) leased: LeaseCounters,
+}
+
+/// Metrics of leases.
+#[derive(Debug)]
+pub(super) struct LeaseCounters {
+    /// Calls that brought units, calls that the store refused, and calls that failed.
+    pub(super) granted: Counter,
+    pub(super) refused: Counter,
+    pub(super) failed: Counter,
+    /// Units that were taken, and those of them that were given back unused.
+    pub(super) taken: Counter,
+    pub(super) given_back: Counter,
 }
 
 impl Shared {
@@ -145,6 +166,13 @@ impl Shared {
             failed_renewals: metrics.counter(names::SETTLES_FAILED, &["renewal"]),
             refusals_remembered: metrics.counter(names::REFUSALS_REMEMBERED, &[]),
             overload: metrics.counter(names::STORE_ERRORS, &["overload"]),
+            leased: LeaseCounters {
+                granted: metrics.counter(names::LEASE_CALLS, &["granted"]),
+                refused: metrics.counter(names::LEASE_CALLS, &["refused"]),
+                failed: metrics.counter(names::LEASE_CALLS, &["failed"]),
+                taken: metrics.counter(names::LEASE_UNITS, &["taken"]),
+                given_back: metrics.counter(names::LEASE_UNITS, &["given_back"]),
+            },
         };
         let secret = settings.key_secret.as_ref();
         let (lease, digests) = match *engine {
@@ -166,6 +194,7 @@ impl Shared {
             local_share: settings.local_share,
             refusals_held: settings.refusals_held.min(HELD_MAX),
             resets: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
             given_back: RefundableLimits::default(),
             ledger: Ledger::default(),
             held: Arc::default(),
@@ -177,6 +206,8 @@ impl Shared {
             workers: Mutex::default(),
             drainers: AtomicUsize::new(0),
             idle: Notify::new(),
+            instance: settings.instance,
+            holders: AtomicUsize::new(0),
             scope_ids: Mutex::default(),
         }
     }
@@ -227,13 +258,13 @@ impl Shared {
 
     /// Whether `limit` can be counted in this process while its shard is away.
     pub(super) fn counts_here(&self, limit: &Limit) -> bool {
-        matches!(*self.engine, Engine::Redis(_)) && self.local_numbers(&limit.algorithm).is_some()
+        matches!(*self.engine, Engine::Redis(_)) && self.local_numbers(limit).is_some()
     }
 
-    /// The numbers of this proxy's share of `algorithm`; `None` if it can't be counted by each
+    /// The numbers of this proxy's share of `limit`; `None` if it can't be counted by each
     /// proxy alone.
-    pub(super) fn local_numbers(&self, algorithm: &Algorithm) -> Option<[i64; NUMBERS_MAX]> {
-        algorithm.share(self.local_share).map(|share| self.numbers(&share, 0))
+    pub(super) fn local_numbers(&self, limit: &Limit) -> Option<[i64; NUMBERS_MAX]> {
+        self.counting(limit).share(self.local_share).map(|share| self.numbers(&share, 0))
     }
 
     /// The shape of `algorithm`'s counters in this limiter.
@@ -243,7 +274,9 @@ impl Shared {
 
     /// Registers one more worker.
     pub(super) fn new_worker(&self) -> Arc<Worker> {
-        let worker = Arc::new(Worker::new(self.counters.dropped.clone()));
+        let number = self.holders.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}/{number}", self.instance);
+        let worker = Arc::new(Worker::new(name, self.counters.dropped.clone()));
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|worker| worker.strong_count() > 0);
         workers.push(Arc::downgrade(&worker));
@@ -254,6 +287,29 @@ impl Shared {
     pub(super) fn pending(&self) -> usize {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.iter().filter_map(Weak::upgrade).map(|worker| worker.pending()).sum()
+    }
+
+    /// Ends all leases: their units are given back, and no more are taken in advance.
+    pub(super) fn end_leases(&self) {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.holders.close());
+    }
+
+    /// What the store runs with for `limit`: with leases that is more than the limit says, and in
+    /// memory there are none.
+    pub(super) fn leased(&self, limit: &Limit) -> Option<Leased> {
+        match *self.engine {
+            Engine::Embedded(_) => None,
+            Engine::Redis(_) => limit.leased(),
+        }
+    }
+
+    /// The algorithm that counts `limit`.
+    pub(super) fn counting<'l>(&self, limit: &'l Limit) -> Cow<'l, Algorithm> {
+        match self.leased(limit) {
+            Some(leased) => Cow::Owned(leased.at_store),
+            None => Cow::Borrowed(&limit.algorithm),
+        }
     }
 
     /// Wakes the tasks in [`Shared::drained`], because a take or a settling call has ended.

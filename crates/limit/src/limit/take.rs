@@ -18,16 +18,17 @@ use tokio::runtime::Handle;
 
 use super::held::Hold;
 use super::keys::Identities;
+use super::leased::{self, Acquired, Acquiring, LeasedPart};
 use super::leases::{self, LeaseGuard};
 use super::prepared::{self, CellRequest, PreparedPlan, TakeContext};
 use super::queue::{Job, WaitPermit, Worker};
-use super::round::{ChargeTimes, GroupStore, LimitSet, Numbers, Round, RoundResult, Step};
+use super::round::{Calls, ChargeTimes, GroupStore, LimitSet, Numbers, Round, RoundResult, Step};
 use super::shared::Shared;
 use super::{Grant, Scope, Take, settle};
 use super::{hand_back, held, local};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
-use crate::plan::{Enforcement, Limit, LimitOutcome, Plan, PlanOutcome};
+use crate::plan::{Enforcement, Limit, LimitOutcome, OnStoreError, Plan, PlanOutcome};
 use crate::telemetry::Label as _;
 
 /// Too many takes are in flight on this worker: nothing was sent.
@@ -61,7 +62,8 @@ pub(super) async fn take(
                 let (context, permit) = begin(shared, prepared);
                 let mut round = prepared.round(shared, scope, plan.limits(), context);
                 run_embedded(&mut round, embedded, shared, plan);
-                (finish(shared, scope, plan, prepared, &round, context.member), permit)
+                let leased = LeasedPart::default();
+                (finish(shared, scope, plan, prepared, (&round, leased), context.member), permit)
             });
             // The common case without a wait: avoids moving the large answer once more.
             if permit.is_none() || !shared.clock.waits() {
@@ -115,11 +117,11 @@ struct PlanNumbers<'a> {
 impl Numbers for PlanNumbers<'_> {
     fn at(&self, index: usize, at_us: u64) -> Option<[i64; NUMBERS_MAX]> {
         let limit = self.plan.limits().get(index)?;
-        Some(self.shared.numbers(&limit.algorithm, at_us as i64))
+        Some(self.shared.numbers(&self.shared.counting(limit), at_us as i64))
     }
 
     fn local(&self, index: usize) -> Option<[i64; NUMBERS_MAX]> {
-        self.shared.local_numbers(&self.plan.limits().get(index)?.algorithm)
+        self.shared.local_numbers(self.plan.limits().get(index)?)
     }
 }
 
@@ -166,16 +168,17 @@ async fn run_on_redis(
     shared: &Arc<Shared>,
     worker: &Arc<Worker>,
     plan: &Plan,
+    mut began: Option<Instant>,
 ) {
     // With a single call the engine's own deadline is enough: it is the same.
-    let mut began = None;
     let left = |began: &mut Option<_>| {
         let now = monotonic();
         shared.deadline.saturating_sub(now - *began.get_or_insert(now))
     };
-    // More than one group, or one that may have to be called twice.
-    let several =
-        round.groups() > 1 || plan.limits().iter().any(|limit| limit.algorithm.is_dated());
+    // More than one group, or one that may have to be called twice, or some time has passed.
+    let several = began.is_some()
+        || round.groups() > 1
+        || plan.limits().iter().any(|limit| limit.algorithm.is_dated());
     let numbers = &PlanNumbers { shared, plan };
     loop {
         match round.next() {
@@ -246,7 +249,7 @@ fn failed(
 ) -> Take {
     let mut round = prepared.round(shared, scope, plan.limits(), context);
     run_at_once(&mut round, shared.standby(), &PlanNumbers { shared, plan }, Some(error));
-    finish(shared, scope, plan, prepared, &round, context.member)
+    finish(shared, scope, plan, prepared, (&round, LeasedPart::default()), context.member)
 }
 
 /// A round on Redis, or the answer if no call is needed or allowed.
@@ -260,26 +263,35 @@ fn begin_round(
     Box<Take>,
 > {
     // A copy for the round: the plan may be taken again before it ends. A remembered refusal needs
-    // none.
+    // none, nor do units at hand.
     let prepared = prepared::with(shared, scope, plan, |prepared| {
         identify(prepared);
-        remembered_refusal(shared, prepared, plan.limits())
-            .map_or_else(|| Ok(prepared.clone()), Err)
-    });
-    let prepared = match prepared {
-        Ok(prepared) => prepared,
-        Err(outcome) => {
+        if let Some(outcome) = remembered_refusal(shared, prepared, plan.limits()) {
             count(shared, scope, plan.limits(), &outcome);
             return Err(Box::new(Take::Refused(outcome)));
         }
-    };
+        let acquiring = match (plan.limits(), &*prepared.leased) {
+            ([limit], [(_, spec)]) => Some(leased::acquire(shared, spec, limit.cost)),
+            _ => None,
+        };
+        match acquiring {
+            Some(Acquiring::Done(Acquired::Units(units))) => {
+                let (none, leased) = (Calls::default(), LeasedPart::of(0, units));
+                let round = Round::new(&none, |_| None, |_| OnStoreError::Deny);
+                Err(Box::new(finish(shared, scope, plan, prepared, (&round, leased), 0)))
+            }
+            acquiring => Ok((prepared.clone(), acquiring)),
+        }
+    });
+    let (prepared, acquiring) = prepared?;
     if prepared.always_refuses {
         return Err(Box::new(refused_without_call(shared, scope, plan)));
     }
     let (context, permit) = begin(shared, &prepared);
     if prepared.calls.is_empty() {
         let round = prepared.round(shared, scope, plan.limits(), context);
-        return Err(Box::new(finish(shared, scope, plan, &prepared, &round, context.member)));
+        let decided = (&round, LeasedPart::default());
+        return Err(Box::new(finish(shared, scope, plan, &prepared, decided, context.member)));
     }
     let Some(in_flight) = InFlightTake::begin(shared) else {
         shared.counters.overload.inc();
@@ -287,10 +299,15 @@ fn begin_round(
     };
     let (scope, plan) = (Arc::clone(scope), Arc::clone(plan));
     let round = async move {
-        let mut round = prepared.round(&in_flight.shared, &scope, plan.limits(), context);
         let from = prepared.may_hold_refusal.then(monotonic);
-        run_on_redis(&mut round, &in_flight.shared, &in_flight.worker, &plan).await;
-        let answer = finish(&in_flight.shared, &scope, &plan, &prepared, &round, context.member);
+        let answer = if prepared.leased.is_empty() {
+            let mut round = prepared.round(&in_flight.shared, &scope, plan.limits(), context);
+            run_on_redis(&mut round, &in_flight.shared, &in_flight.worker, &plan, None).await;
+            let decided = (&round, LeasedPart::default());
+            finish(&in_flight.shared, &scope, &plan, &prepared, decided, context.member)
+        } else {
+            take_leased(&in_flight, (&scope, &plan), &prepared, context, acquiring).await
+        };
         if let (Take::Refused(outcome), Some(from)) = (&answer, from) {
             remember_refusal(&in_flight.shared, &prepared, plan.limits(), outcome, from);
         }
@@ -298,6 +315,47 @@ fn begin_round(
         (SettleOnDrop(Some(answer)), in_flight)
     };
     Ok((DetachOnDrop::new(round), permit))
+}
+
+/// Takes a plan of which some limits are leased: first what is leased, and with that the others.
+/// `first` is what became of the first leased limit, if it was asked for before.
+async fn take_leased(
+    InFlightTake { shared, worker }: &InFlightTake,
+    (scope, plan): (&Arc<Scope>, &Arc<Plan>),
+    prepared: &PreparedPlan,
+    context: TakeContext,
+    mut first: Option<Acquiring>,
+) -> Take {
+    let (began, limits) = (Some(monotonic()), plan.limits());
+    let mut leased = LeasedPart::default();
+    for (index, spec) in &prepared.leased {
+        let index = usize::from(*index);
+        let Some(limit) = limits.get(index) else { continue };
+        let first = first.take();
+        let acquiring = first.unwrap_or_else(|| leased::acquire(shared, spec, limit.cost));
+        match acquiring.finish().await {
+            Acquired::Units(units) => leased.add(index, Ok(units)),
+            Acquired::Refused(answer) => leased.add(index, Err(spec.refused(answer))),
+            Acquired::Alone => {}
+        }
+    }
+    let others = prepared.without(leased.limits());
+    let mut round = others.round(shared, scope, limits, context);
+    if leased.refuses(limits) {
+        round.only_look();
+    }
+    run_on_redis(&mut round, shared, worker, plan, began).await;
+    if round.result() == RoundResult::Admitted && !leased.is_valid() {
+        // A lease has ended while the other limits were asked. Once more, all of them by the store.
+        round.roll_back();
+        run_on_redis(&mut round, shared, worker, plan, began).await;
+        drop(leased);
+        let mut round = prepared.round(shared, scope, limits, context);
+        run_on_redis(&mut round, shared, worker, plan, began).await;
+        let decided = (&round, LeasedPart::default());
+        return finish(shared, scope, plan, prepared, decided, context.member);
+    }
+    finish(shared, scope, plan, prepared, (&round, leased), context.member)
 }
 
 /// The outcome of a plan that was refused a moment ago, and would be refused again.
@@ -409,14 +467,14 @@ fn finish(
     scope: &Arc<Scope>,
     plan: &Arc<Plan>,
     prepared: &PreparedPlan,
-    round: &Round<'_>,
+    (round, leased): (&Round<'_>, LeasedPart),
     member: u128,
 ) -> Take {
+    let limits = plan.limits();
     let result = round.result();
-    if result == RoundResult::Unavailable {
+    if result == RoundResult::Unavailable && !leased.refuses(limits) {
         return Take::Unavailable(round.failure().map_or("", |cause| cause.label()));
     }
-    let limits = plan.limits();
     // The round reports each limit that was called. The others never pass: nothing remains of them.
     let mut outcome = PlanOutcome {
         admitted: result == RoundResult::Admitted,
@@ -425,6 +483,7 @@ fn finish(
     };
     let mut charged: ChargeTimes = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
+    let leased = leased.report(limits, &mut outcome, &mut charged);
     let key = |index: usize| prepared.calls.cell(index).map(|cell| &cell.key);
     if !outcome.admitted {
         held::report(&shared.held, plan, &mut outcome.limits, key);
@@ -448,6 +507,7 @@ fn finish(
             member,
             _leases: leases,
             _holding: holding,
+            leased,
         };
         Take::Granted(outcome, grant)
     } else {
@@ -467,7 +527,7 @@ fn owe(
             && owed.contains(index)
             && let Some(cell) = prepared.calls.cell(index)
         {
-            shared.owe(&limit.algorithm, cell);
+            shared.owe(&shared.counting(limit), cell);
         }
     }
 }

@@ -56,6 +56,7 @@ fn a_guest_of_0_9_0_says_what_it_reads_and_declares() {
             key_prefix: "gold/".into(),
             together: Some("limits".into()),
             cost_max: Some(2),
+            lease: None,
         };
         assert_eq!(policy.limits(), [declared]);
         let warning = Warning {

@@ -8,6 +8,7 @@ mod contract;
 mod damaged;
 mod declares;
 mod kept;
+mod leases;
 mod loading;
 mod misbehaving;
 mod sharing;

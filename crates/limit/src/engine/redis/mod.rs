@@ -4,16 +4,18 @@
 //! others. A command is sent again only after an answer that proves that nothing ran, within the
 //! deadline. redis-rs gives the commands and parses the replies.
 //!
-//! Read next: `send` (how a command finds its node), `link` (a worker's connections and scripts),
-//! `pipeline` (a worker's connection to a node), `calls` (which reply belongs to which call),
-//! `failure` (what an error means), `watch` (which node owns which slot), `owners` (how that is
-//! read), `connector` (how connections are opened). Must not know what a program computes.
+//! Read next: `lease` (units that are taken in advance), `send` (how a command finds its node),
+//! `link` (a worker's connections and scripts), `pipeline` (a worker's connection to a node),
+//! `calls` (which reply belongs to which call), `failure` (what an error means), `watch` (which
+//! node owns which slot), `owners` (how that is read), `connector` (how connections are opened).
+//! Must not know what a program computes.
 
 mod advice;
 mod calls;
 mod connector;
 mod failure;
 mod find;
+mod lease;
 mod link;
 mod outage;
 mod owners;
@@ -358,6 +360,9 @@ fn numbers_of(answer: &Value) -> Result<impl FnMut() -> Result<i64, EngineError>
     Ok(move || numbers.next().flatten().map(|number| number as i64).ok_or(MALFORMED))
 }
 
+#[cfg(test)]
+pub(super) use lease::parse_leased;
+
 /// Parses the reply to a charge.
 pub(super) fn parse_charged(answer: &Value, cells: usize) -> Result<ChargeReply, EngineError> {
     let mut next = numbers_of(answer)?;
@@ -373,14 +378,21 @@ pub(super) fn parse_taken(answer: &Value, cells: usize) -> Result<TakeReply, Eng
     let admitted = next()? == 1;
     let mut replies = SmallVec::new();
     for _ in 0..cells {
-        let (fits, remaining, retry, reset) = (next()?, next()?, next()?, next()?);
-        replies.push(CellReply {
-            fits: fits == 1,
-            remaining: u64::try_from(remaining).unwrap_or(0),
-            retry_units: u64::try_from(retry).ok(),
-            reset_units: u64::try_from(reset).unwrap_or(0),
-            outside: retry == OUTSIDE,
-        });
+        replies.push(cell_reply(&mut next)?);
     }
     Ok(TakeReply { at_us, admitted, cells: replies })
+}
+
+/// The next cell of a reply.
+fn cell_reply(
+    next: &mut impl FnMut() -> Result<i64, EngineError>,
+) -> Result<CellReply, EngineError> {
+    let (fits, remaining, retry, reset) = (next()?, next()?, next()?, next()?);
+    Ok(CellReply {
+        fits: fits == 1,
+        remaining: u64::try_from(remaining).unwrap_or(0),
+        retry_units: u64::try_from(retry).ok(),
+        reset_units: u64::try_from(reset).unwrap_or(0),
+        outside: retry == OUTSIDE,
+    })
 }

@@ -10,7 +10,8 @@ pub(crate) use servers::{Cluster, Server, free_port, wait_until};
 
 use super::driver::{self, Script, Verb};
 use super::{
-    Cell, Cells, ChargeReply, Embedded, EmbeddedSettings, Key, Kind, Program, Space, TakeReply,
+    Cell, Cells, ChargeReply, Embedded, EmbeddedSettings, Key, Kind, LeaseCall, LeaseReply,
+    Program, Space, TakeReply,
 };
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
@@ -263,6 +264,7 @@ impl TimedStore {
                 Verb::Charge => return Some(Answer::Charged(embedded.charge(cells).unwrap())),
                 Verb::GiveBack => embedded.give_back(cells, *taken_at_us).unwrap(),
                 Verb::Renew => embedded.renew(cells),
+                Verb::Lease => panic!("there are no leases in memory"),
             }
             None
         });
@@ -345,6 +347,26 @@ impl RedisStore {
             _ => Answer::Taken(super::redis::parse_taken(answer, event.cells.len()).unwrap()),
         };
         takes.map(parse).collect()
+    }
+
+    /// Takes units of one cell in advance.
+    pub(super) fn lease(&mut self, now_us: u64, cell: &Cell, lease: LeaseCall<'_>) -> LeaseReply {
+        let script =
+            Script::with_time(Verb::Lease, &one(cell), "local us = tonumber(ARGV[#ARGV])\n");
+        let name = cell.key.text(&self.prefix);
+        let numbers = [lease.needed, lease.units, lease.life_ms].map(|number| number as f64);
+        let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let answer = ::redis::cmd("EVAL")
+            .arg(&script.text)
+            .arg(3)
+            .arg([name.clone(), format!("{name}:holders"), format!("{name}:leased")].as_slice())
+            .arg(driver::argument(Verb::Lease, cell, 0).as_slice())
+            .arg(numbers)
+            .arg(lease.holder)
+            .arg(now_us)
+            .query(&mut self.conn)
+            .unwrap();
+        super::redis::parse_leased(&answer).unwrap()
     }
 
     /// When each counter's key expires, in milliseconds since 1970; -1: never, -2: there is no such

@@ -1,0 +1,489 @@
+//! The holders of one worker: who holds units that were taken from Redis in advance, and which
+//! requests wait for each. Told what time it is; sends nothing and starts nothing. See `leased`.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use foldhash::fast::RandomState;
+use tokio::sync::{Notify, oneshot};
+use weir_algorithms::{Lease, Leased, Terms};
+use weir_lease::{Action, Call, Demand, GiveBack, Holder, Reply, Spent, Want, units_to_ask};
+
+use crate::engine::{Cell, CellReply, EngineError, LeaseReply};
+use crate::plan::{Algorithm, LimitOutcome};
+
+/// Maximum number of counters that one worker has holders for. Requests for more ask alone.
+const HOLDERS_MAX: usize = 16_384;
+/// Time between two removals of idle holders from a full table, in microseconds.
+const SWEPT_EVERY_US: u64 = 1_000_000;
+/// Requests of one worker that wait for leases, at most. More ask alone.
+const WAITING_MAX: usize = 16_384;
+/// Unused units go back this part of a life before the deadline: they are of use to others, and the
+/// call takes a moment.
+const RETURNED_BEFORE: u64 = 16;
+
+/// How a limit of a plan is leased: all that a lease of its counter depends on.
+#[derive(Debug)]
+pub(super) struct LeaseSpec {
+    /// Identifies the counter.
+    id: u128,
+    /// Later specifications have greater numbers.
+    serial: u64,
+    /// A request for one unit, with the numbers that the store runs with, unless they depend on the
+    /// date.
+    pub(super) cell: Cell,
+    /// What the store runs with.
+    pub(super) algorithm: Algorithm,
+    pub(super) lease: Lease,
+    terms: Terms,
+    /// Whose counter it is, for units that have to go back to the store.
+    pub(super) limiter: Weak<dyn Any + Send + Sync>,
+}
+
+/// The number of the next specification.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+
+impl LeaseSpec {
+    /// Leases of the counter that `cell` names, which runs with what `leased` says.
+    pub(super) fn new(
+        limiter: Weak<dyn Any + Send + Sync>,
+        cell: &Cell,
+        lease: Lease,
+        leased: Leased,
+    ) -> Arc<Self> {
+        let Leased { at_store, terms } = leased;
+        Arc::new(Self {
+            id: cell.key.id(),
+            serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
+            cell: Cell { cost: 1, ..cell.clone() },
+            algorithm: at_store,
+            lease,
+            terms,
+            limiter,
+        })
+    }
+
+    /// The answer to a request that the store refused.
+    pub(super) fn refused(&self, answer: CellReply) -> LimitOutcome {
+        let us = |units: u64| units.saturating_mul(u64::from(self.cell.unit_us));
+        LimitOutcome {
+            fits: false,
+            remaining: answer.remaining,
+            retry_after_us: answer.retry_units.map(us),
+            reset_us: us(answer.reset_units),
+            ..LimitOutcome::default()
+        }
+    }
+
+    /// Whether a lease for the one may be spent for the other.
+    fn is_same(&self, other: &Self) -> bool {
+        self.cell.key == other.cell.key
+            && std::ptr::eq(self.cell.program, other.cell.program)
+            && self.algorithm == other.algorithm
+            && self.lease == other.lease
+    }
+}
+
+/// The answer to a request for units of a leased limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    /// They are spent.
+    Spent(SpentUnits),
+    /// The store has too few: its answer, which holds as of a moment ago.
+    Refused(CellReply),
+    /// The store has to be asked for this request alone.
+    Alone,
+}
+
+/// Units of a lease that a request has spent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SpentUnits {
+    pub(super) spent: Spent,
+    /// Their name.
+    pub(super) member: u128,
+    /// The units that the lease has left.
+    pub(super) left: u64,
+}
+
+/// The holders of one worker. The lock is only contended where a runtime has several threads, and
+/// at the end of the process.
+#[derive(Debug, Default)]
+pub(super) struct Holders(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<u128, Entry, RandomState>,
+    waiting: usize,
+    swept_us: u64,
+    is_closed: bool,
+}
+
+/// The holder of one counter.
+#[derive(Debug)]
+struct Entry {
+    spec: Arc<LeaseSpec>,
+    holder: Holder,
+    demand: Demand,
+    waiters: VecDeque<Waiter>,
+    /// How many of the first waiters the call in flight is for.
+    covered: usize,
+    /// Whether a task asks for it.
+    is_kept: bool,
+    wake: Arc<Notify>,
+    /// [`Shared::forgotten`](crate::limit::shared::Shared) at its beginning.
+    forgotten: u64,
+    /// What the names of its units begin with.
+    member: u128,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    cost: u64,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) action: Wanted,
+    /// Units of a specification that is no longer used, to be given back.
+    pub(super) left: Option<(Arc<LeaseSpec>, ReturnedUnits)>,
+}
+
+#[derive(Debug)]
+pub(super) enum Wanted {
+    Now(Answer),
+    Wait {
+        answer: oneshot::Receiver<Answer>,
+        /// What is to be kept, if nobody does yet.
+        keep: Option<Arc<LeaseSpec>>,
+    },
+}
+
+/// Units that the store gets back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReturnedUnits {
+    pub(super) units: u64,
+    pub(super) taken_at_us: u64,
+    /// Their name.
+    pub(super) member: u128,
+}
+
+/// What a keeper does next.
+#[derive(Debug)]
+pub(super) enum KeeperStep {
+    /// Ask the store, and report the answer.
+    Ask {
+        call: Call,
+        /// The name of the units.
+        member: u128,
+        give_back: Option<ReturnedUnits>,
+    },
+    /// Come back then.
+    Sleep { until_us: u64 },
+    /// Come back then, or as soon as somebody waits.
+    Idle { until_us: u64, wake: Arc<Notify> },
+    /// It is not kept any more.
+    End { give_back: Option<ReturnedUnits> },
+}
+
+impl Holders {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // A panic leaves a holder with fewer units than it has, or a waiter without an answer,
+        // which then asks alone.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides a request for `cost` units. `forgotten` counts the counters that were deleted by
+    /// hand.
+    pub(super) fn want(
+        &self,
+        spec: &Arc<LeaseSpec>,
+        now_us: u64,
+        cost: u64,
+        forgotten: u64,
+    ) -> Step {
+        let alone = || Step { action: Wanted::Now(Answer::Alone), left: None };
+        let table = &mut *self.lock();
+        if table.is_closed {
+            return alone();
+        }
+        let left = table.replace(spec, now_us, forgotten);
+        let Table { entries, waiting, .. } = table;
+        let Some(entry) = entries.get_mut(&spec.id) else { return Step { left, ..alone() } };
+        if !Arc::ptr_eq(&entry.spec, spec) && !entry.spec.is_same(spec) {
+            return Step { left, ..alone() };
+        }
+        entry.demand.add(now_us, cost.max(1));
+        if entry.waiters.is_empty() {
+            if let Some(spent) = entry.holder.spend(now_us, cost) {
+                let answer = Answer::Spent(entry.spent(now_us, spent));
+                return Step { action: Wanted::Now(answer), left };
+            }
+            if entry.asks_alone(now_us, cost) {
+                return Step { left, ..alone() };
+            }
+        }
+        if *waiting >= WAITING_MAX {
+            return Step { left, ..alone() };
+        }
+        *waiting += 1;
+        let (sender, answer) = oneshot::channel();
+        entry.waiters.push_back(Waiter { cost, answer: sender });
+        let keep = (!std::mem::replace(&mut entry.is_kept, true)).then(|| Arc::clone(&entry.spec));
+        entry.wake.notify_one();
+        Step { action: Wanted::Wait { answer, keep }, left }
+    }
+
+    /// What the keeper of a holder does next.
+    pub(super) fn next(&self, spec: &Arc<LeaseSpec>, now_us: u64) -> KeeperStep {
+        let table = &mut *self.lock();
+        let Table { entries, waiting, is_closed, .. } = table;
+        let entry = entries.get_mut(&spec.id).filter(|entry| Arc::ptr_eq(&entry.spec, spec));
+        let Some(entry) = entry else { return KeeperStep::End { give_back: None } };
+        loop {
+            entry.serve(now_us, waiting);
+            if *is_closed {
+                entry.send_away(waiting);
+            }
+            let Some(want) = entry.want(now_us) else { break };
+            match entry.holder.want(now_us, want) {
+                Action::Ask { call, give_back } => {
+                    entry.covered = entry.waiters.len();
+                    return KeeperStep::Ask {
+                        call,
+                        member: entry.named(call.number()),
+                        give_back: give_back.map(|units| entry.returned(units)),
+                    };
+                }
+                Action::Pause { until_us } => return KeeperStep::Sleep { until_us },
+                Action::AskAlone => entry.send_away(waiting),
+                // Neither can be: there is one keeper, and what could be spent was.
+                Action::Wait | Action::Spend(_) => entry.send_away(waiting),
+            }
+        }
+        let before_us = spec.terms.life_us / RETURNED_BEFORE;
+        match entry.holder.deadline_us() {
+            Some(deadline_us)
+                if entry.holder.held(now_us) > 0
+                    && now_us.saturating_add(before_us) < deadline_us
+                    && !*is_closed =>
+            {
+                let wake = Arc::clone(&entry.wake);
+                KeeperStep::Idle { until_us: deadline_us.saturating_sub(before_us), wake }
+            }
+            _ => {
+                let left = entry.holder.leave(now_us);
+                entry.is_kept = false;
+                KeeperStep::End { give_back: left.map(|units| entry.returned(units)) }
+            }
+        }
+    }
+
+    /// Records the answer to a call. Returns units that came for nobody.
+    pub(super) fn reply(
+        &self,
+        spec: &Arc<LeaseSpec>,
+        now_us: u64,
+        (call, answer): (Call, Result<LeaseReply, EngineError>),
+    ) -> Option<ReturnedUnits> {
+        let table = &mut *self.lock();
+        let Table { entries, waiting, .. } = table;
+        let entry = entries.get_mut(&spec.id).filter(|entry| Arc::ptr_eq(&entry.spec, spec));
+        // Another specification has taken its place: the units lapse.
+        let entry = entry?;
+        let reply = match answer {
+            Ok(LeaseReply { units: 0, .. }) => Reply::Refused,
+            Ok(LeaseReply { units, at_us, cell, .. }) => {
+                // Only what ends has a window that ends.
+                let window_left = Some(cell.reset_units).filter(|left| *left > 0);
+                let life_us = spec.terms.life_of_grant_us(window_left);
+                Reply::Granted { units, life_us, taken_at: at_us }
+            }
+            Err(_) => Reply::Unknown,
+        };
+        let unexpected = entry.holder.reply(now_us, call, reply);
+        let covered = std::mem::take(&mut entry.covered);
+        let before = entry.waiters.len();
+        entry.serve(now_us, waiting);
+        let unserved = covered.saturating_sub(before - entry.waiters.len());
+        if let Ok(LeaseReply { cell, .. }) = answer
+            && cell.remaining < call.least
+            && (reply == Reply::Refused || entry.holder.deadline_us().is_some())
+        {
+            entry.refuse(unserved, call.least, cell, waiting);
+        }
+        unexpected.map(|units| entry.returned(units))
+    }
+
+    /// Returns units that a request has not used. Whether they are in their lease again.
+    pub(super) fn undo(&self, spec: &Arc<LeaseSpec>, now_us: u64, spent: Spent) -> bool {
+        let mut table = self.lock();
+        let entry = table.entries.get_mut(&spec.id);
+        let entry =
+            entry.filter(|entry| Arc::ptr_eq(&entry.spec, spec) || entry.spec.is_same(spec));
+        entry.is_some_and(|entry| entry.holder.undo(now_us, spent))
+    }
+
+    /// The keeper of a holder has ended without being told to: whoever waits asks alone.
+    pub(super) fn abandon(&self, spec: &Arc<LeaseSpec>) {
+        let table = &mut *self.lock();
+        let entry = table.entries.get(&spec.id).filter(|entry| Arc::ptr_eq(&entry.spec, spec));
+        if entry.is_some_and(|entry| entry.is_kept)
+            && let Some(mut entry) = table.entries.remove(&spec.id)
+        {
+            entry.send_away(&mut table.waiting);
+        }
+    }
+
+    /// Ends all leases, and begins no more.
+    pub(super) fn close(&self) {
+        let mut table = self.lock();
+        table.is_closed = true;
+        table.entries.values().for_each(|entry| entry.wake.notify_one());
+    }
+
+    /// The number of holders that have not ended yet, once all are to.
+    pub(super) fn kept_at_end(&self) -> usize {
+        let table = self.lock();
+        if !table.is_closed {
+            return 0;
+        }
+        table.entries.values().filter(|entry| entry.is_kept).count()
+    }
+}
+
+impl Table {
+    /// Makes room for a holder with this specification, if there is none, or only one that is out
+    /// of date. Returns what that held.
+    fn replace(
+        &mut self,
+        spec: &Arc<LeaseSpec>,
+        now_us: u64,
+        forgotten: u64,
+    ) -> Option<(Arc<LeaseSpec>, ReturnedUnits)> {
+        let mut left = None;
+        if let Some(entry) = self.entries.get(&spec.id) {
+            let is_deleted = entry.forgotten != forgotten;
+            // The latest one is that of the configuration in force.
+            let is_replaced = !Arc::ptr_eq(&entry.spec, spec)
+                && entry.spec.serial < spec.serial
+                && !entry.spec.is_same(spec);
+            if !is_deleted && !is_replaced {
+                return None;
+            }
+            if let Some(mut entry) = self.entries.remove(&spec.id) {
+                entry.send_away(&mut self.waiting);
+                entry.wake.notify_one();
+                // Of a counter that was deleted nothing can be given back.
+                left = entry.holder.leave(now_us).filter(|_| !is_deleted).map(|units| {
+                    let returned = entry.returned(units);
+                    (Arc::clone(&entry.spec), returned)
+                });
+            }
+        }
+        self.make_room(now_us);
+        if self.entries.len() < HOLDERS_MAX {
+            self.entries.insert(spec.id, Entry::new(Arc::clone(spec), forgotten));
+        }
+        left
+    }
+
+    fn make_room(&mut self, now_us: u64) {
+        if self.entries.len() < HOLDERS_MAX || now_us.saturating_sub(self.swept_us) < SWEPT_EVERY_US
+        {
+            return;
+        }
+        self.swept_us = now_us;
+        self.entries.retain(|_, entry| entry.is_kept || entry.demand.units(now_us) > 1);
+    }
+}
+
+impl Entry {
+    fn new(spec: Arc<LeaseSpec>, forgotten: u64) -> Self {
+        let life_us = spec.terms.life_us;
+        Self {
+            spec,
+            holder: Holder::new(life_us),
+            demand: Demand::new(life_us),
+            waiters: VecDeque::new(),
+            covered: 0,
+            is_kept: false,
+            wake: Arc::default(),
+            forgotten,
+            // The number of a call follows.
+            member: fastrand::u128(..) << 32,
+        }
+    }
+
+    /// The name of the units of a call.
+    fn named(&self, call: u32) -> u128 {
+        self.member | u128::from(call)
+    }
+
+    fn returned(&self, GiveBack { call, units, taken_at }: GiveBack) -> ReturnedUnits {
+        ReturnedUnits { units, taken_at_us: taken_at, member: self.named(call.number()) }
+    }
+
+    fn units(&self, now_us: u64, cost: u64) -> u64 {
+        units_to_ask(self.demand.units(now_us), cost, self.spec.lease.units_max)
+    }
+
+    /// Whether no lease is worth a call for the only request.
+    fn asks_alone(&self, now_us: u64, cost: u64) -> bool {
+        let want = Want { cost, waiting: 0, units: self.units(now_us, cost) };
+        // On a copy: if it is to ask, its keeper does.
+        let mut holder = self.holder;
+        holder.want(now_us, want) == Action::AskAlone
+    }
+
+    /// What the waiting requests want, if there are any.
+    fn want(&self, now_us: u64) -> Option<Want> {
+        let cost = self.waiters.front()?.cost;
+        let others = self.waiters.iter().skip(1);
+        let waiting = others.fold(0_u64, |sum, waiter| sum.saturating_add(waiter.cost.max(1)));
+        Some(Want { cost, waiting, units: self.units(now_us, cost) })
+    }
+
+    fn spent(&self, now_us: u64, spent: Spent) -> SpentUnits {
+        SpentUnits { spent, member: self.named(spent.number()), left: self.holder.held(now_us) }
+    }
+
+    /// Answers the first waiting requests for which there are units.
+    fn serve(&mut self, now_us: u64, waiting: &mut usize) {
+        while let Some(waiter) = self.waiters.front() {
+            let Some(spent) = self.holder.spend(now_us, waiter.cost) else { return };
+            let Some(waiter) = self.waiters.pop_front() else { return };
+            *waiting -= 1;
+            if waiter.answer.send(Answer::Spent(self.spent(now_us, spent))).is_err() {
+                // Its request is gone.
+                self.holder.undo(now_us, spent);
+            }
+        }
+    }
+
+    /// Refuses those of the first `count` waiting requests that cost `cost`. They came before the
+    /// call was sent, so the store's answer to it is theirs, too. The store tells others itself
+    /// when they would fit.
+    fn refuse(&mut self, count: usize, cost: u64, answer: CellReply, waiting: &mut usize) {
+        let count = count.min(self.waiters.len());
+        *waiting -= count;
+        for waiter in self.waiters.drain(..count) {
+            let is_same = waiter.cost.max(1) == cost;
+            let answer = if is_same { Answer::Refused(answer) } else { Answer::Alone };
+            // Whoever is gone needs no answer.
+            let _ = waiter.answer.send(answer);
+        }
+    }
+
+    /// Has all waiting requests ask alone.
+    fn send_away(&mut self, waiting: &mut usize) {
+        *waiting -= self.waiters.len();
+        self.covered = 0;
+        for waiter in self.waiters.drain(..) {
+            let _ = waiter.answer.send(Answer::Alone);
+        }
+    }
+}
