@@ -89,12 +89,15 @@ do
     local ends = fmt('%d', ms + life)
     call('ZREMRANGEBYSCORE', KEYS[2], '-inf', fmt('%d', ms))
     call('ZADD', KEYS[2], ends, ARGV[3])
-    holders = call('ZCARD', KEYS[2])
+    -- ZCOUNT, as a user of Redis that may run takes has no right to ZCARD.
+    holders = call('ZCOUNT', KEYS[2], '-inf', '+inf')
     local all = least + left_I
     units = (all - all % (2 * holders)) / (2 * holders)
     if units > most then units = most end
     if units < needed then units = needed end
     if units > all then units = all end
+    -- The units of holders that have gone are dropped now and then.
+    if call('ZCOUNT', KEYS[3], '-inf', '+inf') > 2 * holders + 16 then call('DEL', KEYS[3]) end
     call('ZADD', KEYS[3], fmt('%d', units), ARGV[3])
     call('PEXPIREAT', KEYS[2], ends)
     call('PEXPIREAT', KEYS[3], ends)

@@ -41,10 +41,10 @@ impl Demand {
         self.at_us = self.at_us.max(now_us);
     }
 
-    /// The units that will be wanted in the next life if the rate stays, rounded up.
+    /// The units that will be wanted in the next life if the rate stays, rounded to the nearest.
     #[must_use]
     pub fn units(&self, now_us: u64) -> u64 {
-        self.decayed(now_us).div_ceil(UNIT)
+        self.decayed(now_us).saturating_add(UNIT / 2) / UNIT
     }
 
     fn decayed(&self, now_us: u64) -> u64 {
@@ -95,7 +95,7 @@ mod tests {
     fn steady(every_us: u64, lives: u64) -> (Demand, u64) {
         let mut demand = Demand::new(LIFE_US);
         let mut now_us = 7_000_000;
-        for _ in 0..lives * LIFE_US / every_us {
+        for _ in 0..(lives * LIFE_US / every_us).max(1) {
             now_us += every_us;
             demand.add(now_us, 1);
         }
@@ -123,8 +123,14 @@ mod tests {
         let (demand, now_us) = steady(1_000, 10);
         assert!(demand.units(now_us + LIFE_US) <= 101);
         assert!(demand.units(now_us + 9 * LIFE_US) <= 21);
-        assert_eq!(demand.units(now_us + 1_000 * LIFE_US), 1);
+        assert!(demand.units(now_us + 1_000 * LIFE_US) <= 1);
         assert_eq!(Demand::new(LIFE_US).units(1), 0);
+    }
+
+    #[test]
+    fn requests_that_come_less_often_than_once_in_a_life_want_one_unit() {
+        let (demand, now_us) = steady(5 * LIFE_US, 50);
+        assert_eq!(demand.units(now_us), 1);
     }
 
     #[test]

@@ -10,6 +10,11 @@
 /// costs the store a bounded number of calls, and refusals stay the store's own.
 pub const PACE_US: u64 = 1_000;
 
+/// How long requests ask alone at most after a call that failed or was answered too late, in
+/// microseconds: long enough to leave a slow store alone, and short enough that one lost reply does
+/// not send the requests of a long life to it one by one.
+pub const ALONE_US: u64 = 50_000;
+
 /// The lease of one key in one process.
 ///
 /// Two rules make it safe. The deadline counts from before the call was sent, so that it comes no
@@ -222,7 +227,8 @@ impl Holder {
     ///
     /// After a refusal, and after a grant of fewer units than were needed, the next call waits for
     /// [`PACE_US`]. After an unknown outcome, or a grant that comes too late, requests ask alone
-    /// for as long as it would have lived, so that a slow store delays nobody twice.
+    /// for as long as it would have lived, at most [`ALONE_US`], so that a slow store delays nobody
+    /// twice.
     pub fn reply(&mut self, now_us: u64, call: Call, reply: Reply) -> Option<GiveBack> {
         let lease = match reply {
             Reply::Granted { units, life_us, taken_at } => {
@@ -238,7 +244,8 @@ impl Holder {
         if lease.is_none_or(|lease| lease.units < call.needed) {
             self.next_us = call.sent_us.saturating_add(PACE_US);
         }
-        let alone = |span_us| State::Alone { until_us: now_us.saturating_add(span_us) };
+        let alone =
+            |life_us: u64| State::Alone { until_us: now_us.saturating_add(life_us.min(ALONE_US)) };
         self.state = match (lease, reply) {
             (Some(lease), _) => State::Holding(lease),
             (None, Reply::Refused) => State::Nothing,
@@ -388,14 +395,14 @@ mod tests {
     }
 
     #[test]
-    fn after_an_unknown_outcome_or_a_late_grant_requests_ask_alone_for_one_life() {
+    fn after_an_unknown_outcome_or_a_late_grant_requests_ask_alone_for_a_while() {
         for (now_us, reply) in [(20, Reply::Unknown), (100_010, granted(5))] {
             let (mut holder, call) = asking(5);
             assert_eq!(holder.reply(now_us, call, reply), None);
             assert_eq!(holder.held(now_us), 0);
             assert_eq!(holder.want(now_us, want(1, 5)), Action::AskAlone);
-            assert_eq!(holder.want(now_us + LIFE_US - 1, want(1, 5)), Action::AskAlone);
-            assert!(matches!(holder.want(now_us + LIFE_US, want(1, 5)), Action::Ask { .. }));
+            assert_eq!(holder.want(now_us + ALONE_US - 1, want(1, 5)), Action::AskAlone);
+            assert!(matches!(holder.want(now_us + ALONE_US, want(1, 5)), Action::Ask { .. }));
         }
     }
 

@@ -16,7 +16,7 @@ mod holder;
 mod terms;
 
 pub use demand::{Demand, units_granted, units_to_ask};
-pub use holder::{Action, Call, GiveBack, Holder, PACE_US, Reply, Spent, Want};
+pub use holder::{ALONE_US, Action, Call, GiveBack, Holder, PACE_US, Reply, Spent, Want};
 pub use terms::{Bound, DRIFT_PPM, Numbers, Terms, TermsError};
 
 /// The README's example runs.

@@ -64,7 +64,7 @@ names! {
     Counter POLICY_AMOUNTS "weir_policy_amounts" ["policy", "amount"] "Units that requests used, as counted by the policy (input-tokens), for the amounts listed under metrics";
     Counter STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
     Counter LEASE_CALLS "weir_lease_calls" ["result"] "Calls for units of limits with a `lease`, by result: granted, refused (too few units were left), failed";
-    Counter LEASE_UNITS "weir_lease_units" ["event"] "Units of limits with a `lease`: taken (in advance), given_back (unused, before the lease ended)";
+    Counter LEASE_UNITS "weir_lease_units" ["event"] "Units of limits with a `lease`: taken (in advance), given_back (unused, or refunded)";
     Counter REFUSALS_REMEMBERED "weir_refusals_remembered" [] "Requests refused because an equal one was refused less than a second ago, without asking Redis";
     Counter STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
     Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";

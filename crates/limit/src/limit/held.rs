@@ -96,10 +96,14 @@ impl Hold {
         let held = |(index, cost): (usize, u64)| {
             // Let through uncounted, it holds nothing.
             (*charged.get(index)?)?;
-            let until = Duration::from_micros(outcomes.get(index)?.reset_us);
+            let (outcome, limit) = (outcomes.get(index)?, plan.limits().get(index)?);
+            let until = match limit.algorithm.rate() {
+                // A lease says nothing about the counter, which holds units for a period at most.
+                Some(rate) if outcome.is_leased => Duration::from_millis(rate.per_ms),
+                _ => Duration::from_micros(outcome.reset_us),
+            };
             // A quota that lasts for ever never comes back by itself.
-            let refills = plan.limits().get(index)?.algorithm.refills();
-            let until_s = if refills { seconds(until) } else { u64::MAX };
+            let until_s = if limit.algorithm.refills() { seconds(until) } else { u64::MAX };
             Some((key(index)?.clone(), until_s, cost))
         };
         let units: SmallVec<[(Key, u64, u64); 2]> = reserved(plan).filter_map(held).collect();

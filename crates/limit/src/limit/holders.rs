@@ -20,6 +20,9 @@ const HOLDERS_MAX: usize = 16_384;
 const SWEPT_EVERY_US: u64 = 1_000_000;
 /// Requests of one worker that wait for leases, at most. More ask alone.
 const WAITING_MAX: usize = 16_384;
+/// How late a timer may be, in microseconds: unused units go back at least so long before the
+/// deadline, or in the middle of a shorter life.
+const TIMER_US: u64 = 3_000;
 /// Unused units go back this part of a life before the deadline: they are of use to others, and the
 /// call takes a moment.
 const RETURNED_BEFORE: u64 = 16;
@@ -132,8 +135,6 @@ struct Entry {
     /// Whether a task asks for it.
     is_kept: bool,
     wake: Arc<Notify>,
-    /// [`Shared::forgotten`](crate::limit::shared::Shared) at its beginning.
-    forgotten: u64,
     /// What the names of its units begin with.
     member: u128,
 }
@@ -158,8 +159,16 @@ pub(super) enum Wanted {
     Wait {
         answer: oneshot::Receiver<Answer>,
         /// What is to be kept, if nobody does yet.
-        keep: Option<Arc<LeaseSpec>>,
+        keep: Option<Kept>,
     },
+}
+
+/// A holder that a task asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) spec: Arc<LeaseSpec>,
+    /// What the names of its units begin with, which no other holder has.
+    member: u128,
 }
 
 /// Units that the store gets back.
@@ -196,21 +205,14 @@ impl Holders {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides a request for `cost` units. `forgotten` counts the counters that were deleted by
-    /// hand.
-    pub(super) fn want(
-        &self,
-        spec: &Arc<LeaseSpec>,
-        now_us: u64,
-        cost: u64,
-        forgotten: u64,
-    ) -> Step {
+    /// Decides a request for `cost` units.
+    pub(super) fn want(&self, spec: &Arc<LeaseSpec>, now_us: u64, cost: u64) -> Step {
         let alone = || Step { action: Wanted::Now(Answer::Alone), left: None };
         let table = &mut *self.lock();
         if table.is_closed {
             return alone();
         }
-        let left = table.replace(spec, now_us, forgotten);
+        let left = table.replace(spec, now_us);
         let Table { entries, waiting, .. } = table;
         let Some(entry) = entries.get_mut(&spec.id) else { return Step { left, ..alone() } };
         if !Arc::ptr_eq(&entry.spec, spec) && !entry.spec.is_same(spec) {
@@ -232,16 +234,17 @@ impl Holders {
         *waiting += 1;
         let (sender, answer) = oneshot::channel();
         entry.waiters.push_back(Waiter { cost, answer: sender });
-        let keep = (!std::mem::replace(&mut entry.is_kept, true)).then(|| Arc::clone(&entry.spec));
+        let keep = (!std::mem::replace(&mut entry.is_kept, true))
+            .then(|| Kept { spec: Arc::clone(&entry.spec), member: entry.member });
         entry.wake.notify_one();
         Step { action: Wanted::Wait { answer, keep }, left }
     }
 
     /// What the keeper of a holder does next.
-    pub(super) fn next(&self, spec: &Arc<LeaseSpec>, now_us: u64) -> KeeperStep {
+    pub(super) fn next(&self, kept: &Kept, now_us: u64) -> KeeperStep {
         let table = &mut *self.lock();
         let Table { entries, waiting, is_closed, .. } = table;
-        let entry = entries.get_mut(&spec.id).filter(|entry| Arc::ptr_eq(&entry.spec, spec));
+        let entry = entries.get_mut(&kept.spec.id).filter(|entry| entry.member == kept.member);
         let Some(entry) = entry else { return KeeperStep::End { give_back: None } };
         loop {
             entry.serve(now_us, waiting);
@@ -260,11 +263,12 @@ impl Holders {
                 }
                 Action::Pause { until_us } => return KeeperStep::Sleep { until_us },
                 Action::AskAlone => entry.send_away(waiting),
-                // Neither can be: there is one keeper, and what could be spent was.
+                // There is one keeper, and what could be spent was.
                 Action::Wait | Action::Spend(_) => entry.send_away(waiting),
             }
         }
-        let before_us = spec.terms.life_us / RETURNED_BEFORE;
+        let life_us = kept.spec.terms.life_us;
+        let before_us = (life_us / RETURNED_BEFORE).max(TIMER_US).min(life_us / 2);
         match entry.holder.deadline_us() {
             Some(deadline_us)
                 if entry.holder.held(now_us) > 0
@@ -285,13 +289,13 @@ impl Holders {
     /// Records the answer to a call. Returns units that came for nobody.
     pub(super) fn reply(
         &self,
-        spec: &Arc<LeaseSpec>,
+        kept: &Kept,
         now_us: u64,
         (call, answer): (Call, Result<LeaseReply, EngineError>),
     ) -> Option<ReturnedUnits> {
         let table = &mut *self.lock();
         let Table { entries, waiting, .. } = table;
-        let entry = entries.get_mut(&spec.id).filter(|entry| Arc::ptr_eq(&entry.spec, spec));
+        let entry = entries.get_mut(&kept.spec.id).filter(|entry| entry.member == kept.member);
         // Another specification has taken its place: the units lapse.
         let entry = entry?;
         let reply = match answer {
@@ -299,7 +303,7 @@ impl Holders {
             Ok(LeaseReply { units, at_us, cell, .. }) => {
                 // Only what ends has a window that ends.
                 let window_left = Some(cell.reset_units).filter(|left| *left > 0);
-                let life_us = spec.terms.life_of_grant_us(window_left);
+                let life_us = kept.spec.terms.life_of_grant_us(window_left);
                 Reply::Granted { units, life_us, taken_at: at_us }
             }
             Err(_) => Reply::Unknown,
@@ -318,24 +322,28 @@ impl Holders {
         unexpected.map(|units| entry.returned(units))
     }
 
-    /// Returns units that a request has not used. Whether they are in their lease again.
-    pub(super) fn undo(&self, spec: &Arc<LeaseSpec>, now_us: u64, spent: Spent) -> bool {
+    /// Returns units that a request has not used. Whether they are in their lease again: not if it
+    /// has ended, nor if another holder has taken its place.
+    pub(super) fn undo(&self, spec: &LeaseSpec, now_us: u64, units: SpentUnits) -> bool {
         let mut table = self.lock();
         let entry = table.entries.get_mut(&spec.id);
-        let entry =
-            entry.filter(|entry| Arc::ptr_eq(&entry.spec, spec) || entry.spec.is_same(spec));
-        entry.is_some_and(|entry| entry.holder.undo(now_us, spent))
+        let entry = entry.filter(|entry| entry.named(units.spent.number()) == units.member);
+        entry.is_some_and(|entry| entry.holder.undo(now_us, units.spent))
     }
 
     /// The keeper of a holder has ended without being told to: whoever waits asks alone.
-    pub(super) fn abandon(&self, spec: &Arc<LeaseSpec>) {
+    pub(super) fn abandon(&self, kept: &Kept) {
         let table = &mut *self.lock();
-        let entry = table.entries.get(&spec.id).filter(|entry| Arc::ptr_eq(&entry.spec, spec));
-        if entry.is_some_and(|entry| entry.is_kept)
-            && let Some(mut entry) = table.entries.remove(&spec.id)
-        {
-            entry.send_away(&mut table.waiting);
+        let entry = table.entries.get(&kept.spec.id).filter(|entry| entry.member == kept.member);
+        if entry.is_some_and(|entry| entry.is_kept) {
+            table.remove(kept.spec.id);
         }
+    }
+
+    /// The counter with this id was deleted: what was leased of it is not used any more, and can't
+    /// be given back.
+    pub(super) fn forget(&self, id: u128) {
+        self.lock().remove(id);
     }
 
     /// Ends all leases, and begins no more.
@@ -362,33 +370,34 @@ impl Table {
         &mut self,
         spec: &Arc<LeaseSpec>,
         now_us: u64,
-        forgotten: u64,
     ) -> Option<(Arc<LeaseSpec>, ReturnedUnits)> {
         let mut left = None;
         if let Some(entry) = self.entries.get(&spec.id) {
-            let is_deleted = entry.forgotten != forgotten;
             // The latest one is that of the configuration in force.
             let is_replaced = !Arc::ptr_eq(&entry.spec, spec)
                 && entry.spec.serial < spec.serial
                 && !entry.spec.is_same(spec);
-            if !is_deleted && !is_replaced {
+            if !is_replaced {
                 return None;
             }
-            if let Some(mut entry) = self.entries.remove(&spec.id) {
-                entry.send_away(&mut self.waiting);
-                entry.wake.notify_one();
-                // Of a counter that was deleted nothing can be given back.
-                left = entry.holder.leave(now_us).filter(|_| !is_deleted).map(|units| {
-                    let returned = entry.returned(units);
-                    (Arc::clone(&entry.spec), returned)
-                });
-            }
+            left = self.remove(spec.id).and_then(|mut entry| {
+                let units = entry.holder.leave(now_us).map(|units| entry.returned(units));
+                units.map(|units| (Arc::clone(&entry.spec), units))
+            });
         }
         self.make_room(now_us);
         if self.entries.len() < HOLDERS_MAX {
-            self.entries.insert(spec.id, Entry::new(Arc::clone(spec), forgotten));
+            self.entries.insert(spec.id, Entry::new(Arc::clone(spec)));
         }
         left
+    }
+
+    /// Removes a holder. Requests that wait for it ask alone, and its keeper ends.
+    fn remove(&mut self, id: u128) -> Option<Entry> {
+        let mut entry = self.entries.remove(&id)?;
+        entry.send_away(&mut self.waiting);
+        entry.wake.notify_one();
+        Some(entry)
     }
 
     fn make_room(&mut self, now_us: u64) {
@@ -402,7 +411,7 @@ impl Table {
 }
 
 impl Entry {
-    fn new(spec: Arc<LeaseSpec>, forgotten: u64) -> Self {
+    fn new(spec: Arc<LeaseSpec>) -> Self {
         let life_us = spec.terms.life_us;
         Self {
             spec,
@@ -412,7 +421,6 @@ impl Entry {
             covered: 0,
             is_kept: false,
             wake: Arc::default(),
-            forgotten,
             // The number of a call follows.
             member: fastrand::u128(..) << 32,
         }
@@ -484,6 +492,110 @@ impl Entry {
         self.covered = 0;
         for waiter in self.waiters.drain(..) {
             let _ = waiter.answer.send(Answer::Alone);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Key, Space};
+    use crate::plan::{Debt, Gcra, Rate};
+
+    const LIFE_MS: u64 = 100;
+
+    fn spec() -> Arc<LeaseSpec> {
+        let rate = Rate { amount: 1_000, per_ms: 1_000 };
+        let algorithm = Algorithm::from(Gcra { burst: 500, rate, debt: Debt::None });
+        let space = Arc::new(Space { text: "p/a/gcra3-1000".into(), digest: 3 });
+        let cell = Cell {
+            program: algorithm.program().unwrap(),
+            key: Key { tag: 1, key: 2, space },
+            unit_us: 1,
+            shadow: false,
+            cost: 1,
+            numbers: [0; crate::engine::NUMBERS_MAX],
+            member: 0,
+        };
+        let lease = Lease::of_ms(LIFE_MS);
+        let limiter: Weak<()> = Weak::new();
+        LeaseSpec::new(limiter, &cell, lease, algorithm.leased(lease).unwrap())
+    }
+
+    fn granted(units: u64) -> Result<LeaseReply, EngineError> {
+        let cell = CellReply {
+            fits: true,
+            remaining: 100,
+            retry_units: None,
+            reset_units: 0,
+            outside: false,
+        };
+        Ok(LeaseReply { at_us: 7, units, holders: 1, cell })
+    }
+
+    /// Asks until a call is due at `now_us`; returns its keeper and the call.
+    fn asking(holders: &Holders, spec: &Arc<LeaseSpec>, now_us: u64) -> (Kept, Call) {
+        let mut keep = None;
+        for _ in 0..5 {
+            if let Wanted::Wait { keep: Some(kept), .. } = holders.want(spec, now_us, 1).action {
+                keep = Some(kept);
+            }
+        }
+        let kept = keep.expect("several requests at once are worth a lease");
+        let KeeperStep::Ask { call, .. } = holders.next(&kept, now_us) else { panic!("no call") };
+        (kept, call)
+    }
+
+    fn spend(holders: &Holders, spec: &Arc<LeaseSpec>, now_us: u64) -> SpentUnits {
+        match holders.want(spec, now_us, 1).action {
+            Wanted::Now(Answer::Spent(units)) => units,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn units_do_not_return_to_the_lease_of_another_holder_of_the_same_counter() {
+        let (holders, spec) = (Holders::default(), spec());
+        let (kept, call) = asking(&holders, &spec, 10);
+        assert!(holders.reply(&kept, 20, (call, granted(20))).is_none());
+        let old = spend(&holders, &spec, 30);
+        assert!(holders.undo(&spec, 31, old));
+        let old = spend(&holders, &spec, 32);
+        holders.forget(spec.id);
+        // Its first call has the same number.
+        let (kept, call) = asking(&holders, &spec, 40);
+        assert!(holders.reply(&kept, 50, (call, granted(20))).is_none());
+        let new = spend(&holders, &spec, 60);
+        assert_eq!(new.spent.number(), old.spent.number());
+        assert!(!holders.undo(&spec, 61, old));
+        assert_eq!(spend(&holders, &spec, 62).left, new.left - 1);
+    }
+
+    #[test]
+    fn the_keeper_of_a_holder_that_is_gone_does_nothing_to_its_successor() {
+        let (holders, spec) = (Holders::default(), spec());
+        let (old, old_call) = asking(&holders, &spec, 10);
+        holders.forget(spec.id);
+        let (kept, call) = asking(&holders, &spec, 20);
+        assert!(holders.reply(&old, 30, (old_call, granted(20))).is_none());
+        assert!(matches!(holders.next(&old, 30), KeeperStep::End { give_back: None }));
+        holders.abandon(&old);
+        assert!(holders.reply(&kept, 40, (call, granted(20))).is_none());
+        assert!(spend(&holders, &spec, 50).left > 0);
+    }
+
+    #[test]
+    fn a_holder_is_removed_from_a_full_table_only_if_it_is_idle() {
+        let holders = Holders::default();
+        let spec = spec();
+        asking(&holders, &spec, 10);
+        {
+            let mut table = holders.lock();
+            for id in 100..100 + HOLDERS_MAX as u128 - 1 {
+                table.entries.insert(id, Entry::new(Arc::clone(&spec)));
+            }
+            table.make_room(SWEPT_EVERY_US * 10);
+            assert_eq!(table.entries.len(), 1, "the one that is kept");
         }
     }
 }

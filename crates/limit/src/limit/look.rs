@@ -80,7 +80,7 @@ pub(super) async fn forget(shared: &Shared, counter: &Counter) -> Result<(), Eng
     let reset = shared.engine.reset(&counter.key).await;
     // Also if it failed: it may have run.
     shared.resets.fetch_add(1, Ordering::Relaxed);
-    shared.forgotten.fetch_add(1, Ordering::Relaxed);
+    shared.forget_leases(counter.key.id());
     reset
 }
 

@@ -131,7 +131,10 @@ impl PreparedPlan {
         });
         prepared.may_hold_refusal = prepared.calls.only().is_some() && refusals::may_hold(limits);
         prepared.identities = prepared.identify(shared, scope, limits);
-        if prepared.calls.only().is_none() || limits.iter().any(|it| it.refund != Refund::Never) {
+        if prepared.calls.only().is_none()
+            || !prepared.leased.is_empty()
+            || limits.iter().any(|it| it.refund != Refund::Never)
+        {
             prepared.note_given_back(shared);
         }
         prepared

@@ -82,8 +82,6 @@ pub(super) struct Shared {
     /// How many counters were reset by hand, and how often `given_back` has grown: no refusal from
     /// before is remembered.
     pub(super) resets: AtomicU64,
-    /// How many counters were deleted by hand: what was leased of them before is not used any more.
-    pub(super) forgotten: AtomicU64,
     /// The limits whose refusals are not remembered.
     pub(super) given_back: RefundableLimits,
     /// What was counted there and is not yet charged on Redis.
@@ -194,7 +192,6 @@ impl Shared {
             local_share: settings.local_share,
             refusals_held: settings.refusals_held.min(HELD_MAX),
             resets: AtomicU64::new(0),
-            forgotten: AtomicU64::new(0),
             given_back: RefundableLimits::default(),
             ledger: Ledger::default(),
             held: Arc::default(),
@@ -293,6 +290,12 @@ impl Shared {
     pub(super) fn end_leases(&self) {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.holders.close());
+    }
+
+    /// A counter was deleted by hand: what this process has leased of it is not used any more.
+    pub(super) fn forget_leases(&self, id: u128) {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.holders.forget(id));
     }
 
     /// What the store runs with for `limit`: with leases that is more than the limit says, and in

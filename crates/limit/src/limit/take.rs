@@ -326,14 +326,18 @@ async fn take_leased(
     context: TakeContext,
     mut first: Option<Acquiring>,
 ) -> Take {
-    let (began, limits) = (Some(monotonic()), plan.limits());
+    let (from, limits) = (monotonic(), plan.limits());
+    let began = Some(from);
     let mut leased = LeasedPart::default();
     for (index, spec) in &prepared.leased {
         let index = usize::from(*index);
         let Some(limit) = limits.get(index) else { continue };
         let first = first.take();
         let acquiring = first.unwrap_or_else(|| leased::acquire(shared, spec, limit.cost));
-        match acquiring.finish().await {
+        // Nobody waits for longer than a whole decision may take.
+        let left = shared.deadline.saturating_sub(from.elapsed());
+        let acquired = tokio::time::timeout(left, acquiring.finish()).await;
+        match acquired.unwrap_or(Acquired::Alone) {
             Acquired::Units(units) => leased.add(index, Ok(units)),
             Acquired::Refused(answer) => leased.add(index, Err(spec.refused(answer))),
             Acquired::Alone => {}
@@ -350,6 +354,8 @@ async fn take_leased(
         round.roll_back();
         run_on_redis(&mut round, shared, worker, plan, began).await;
         drop(leased);
+        // Other members than those that are being given back.
+        let context = TakeContext { member: prepared.new_member(), ..context };
         let mut round = prepared.round(shared, scope, limits, context);
         run_on_redis(&mut round, shared, worker, plan, began).await;
         let decided = (&round, LeasedPart::default());

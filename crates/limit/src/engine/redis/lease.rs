@@ -14,6 +14,8 @@ const HOLDERS: &[u8] = b":holders";
 /// The suffix of their units.
 const UNITS: &[u8] = b":leased";
 
+/// A call for a lease may take the deadline divided by this.
+const LEASE_SHARE: u32 = 2;
 /// Maximum number of holders that are read for an operator.
 const HOLDERS_READ_MAX: usize = 1_000;
 
@@ -51,7 +53,9 @@ impl Redis {
             resp::word(out, lease.holder.as_bytes());
         };
         let slot = cell.key.slot();
-        let outcome = link.send(slot, self.until(self.deadline), write).await;
+        // Half of the time: a request for which it fails can still ask alone.
+        let until = self.until(self.deadline / LEASE_SHARE);
+        let outcome = link.send(slot, until, write).await;
         let outcome = self.record(&link, slot, outcome).and_then(|answer| parse_leased(&answer));
         outcome.inspect_err(|error| {
             if error.ran == Execution::Unknown {

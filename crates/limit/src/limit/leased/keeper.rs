@@ -8,14 +8,15 @@ use weir_lease::Call;
 
 use crate::clock::boottime_us;
 use crate::engine::{Cause, Cell, Cells, EngineError, Execution, LeaseCall, LeaseReply};
-use crate::limit::holders::{KeeperStep, LeaseSpec, ReturnedUnits};
+use crate::limit::hand_back;
+use crate::limit::holders::{KeeperStep, Kept, LeaseSpec, ReturnedUnits};
 use crate::limit::queue::{Job, Worker};
 use crate::limit::settle;
 use crate::limit::shared::Shared;
 
 /// Starts the keeper of a holder.
-pub(super) fn start(shared: &Arc<Shared>, worker: Arc<Worker>, spec: Arc<LeaseSpec>) {
-    let keeper = Keeper { shared: Arc::clone(shared), worker, spec, is_over: false };
+pub(super) fn start(shared: &Arc<Shared>, worker: Arc<Worker>, kept: Kept) {
+    let keeper = Keeper { shared: Arc::clone(shared), worker, kept, is_over: false };
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(keeper.run())),
         // Without a runtime nothing can be asked: dropped, it has all requests ask alone.
@@ -49,7 +50,7 @@ fn cell_at(shared: &Shared, spec: &LeaseSpec, at_us: u64) -> Cell {
 struct Keeper {
     shared: Arc<Shared>,
     worker: Arc<Worker>,
-    spec: Arc<LeaseSpec>,
+    kept: Kept,
     /// Whether it was told to end.
     is_over: bool,
 }
@@ -57,7 +58,7 @@ struct Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         if !self.is_over {
-            self.worker.holders.abandon(&self.spec);
+            self.worker.holders.abandon(&self.kept);
         }
         self.shared.done();
     }
@@ -67,14 +68,14 @@ impl Keeper {
     async fn run(mut self) {
         loop {
             let now_us = boottime_us();
-            match self.worker.holders.next(&self.spec, now_us) {
+            match self.worker.holders.next(&self.kept, now_us) {
                 KeeperStep::Ask { call, member, give_back } => {
                     self.give_back(give_back);
                     let answer = self.ask(call, member).await;
                     self.count(&answer);
                     let now_us = boottime_us();
                     let holders = &self.worker.holders;
-                    let back = holders.reply(&self.spec, now_us, (call, answer));
+                    let back = holders.reply(&self.kept, now_us, (call, answer));
                     self.give_back(back);
                 }
                 KeeperStep::Sleep { until_us } => {
@@ -96,16 +97,13 @@ impl Keeper {
 
     fn give_back(&self, units: Option<ReturnedUnits>) {
         if let Some(units) = units {
-            give_back(&self.shared, &self.worker, &self.spec, units);
+            give_back(&self.shared, &self.worker, &self.kept.spec, units);
         }
     }
 
     async fn ask(&self, call: Call, member: u128) -> Result<LeaseReply, EngineError> {
-        let Self { shared, worker, spec, .. } = self;
-        if !worker.begin_take() {
-            return Err(EngineError { cause: Cause::Overload, ran: Execution::No });
-        }
-        let _in_flight = InFlightCall(self);
+        let Self { shared, worker, .. } = self;
+        let spec = &self.kept.spec;
         let lease = LeaseCall {
             needed: call.needed,
             units: call.units,
@@ -132,18 +130,9 @@ impl Keeper {
             Ok(LeaseReply { units, .. }) => {
                 counters.granted.inc();
                 counters.taken.add(*units);
+                hand_back::start(&self.shared);
             }
             Err(_) => counters.failed.inc(),
         }
-    }
-}
-
-/// A call in flight, which a drain waits for.
-struct InFlightCall<'k>(&'k Keeper);
-
-impl Drop for InFlightCall<'_> {
-    fn drop(&mut self) {
-        self.0.worker.end_take();
-        self.0.shared.done();
     }
 }

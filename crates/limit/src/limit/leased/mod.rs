@@ -15,7 +15,6 @@ mod part;
 mod units;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
@@ -99,16 +98,15 @@ fn acquired(worker: &Arc<Worker>, spec: &Arc<LeaseSpec>, answer: Answer) -> Acqu
 /// Must run inside a tokio runtime, because it may start a task.
 pub(super) fn acquire(shared: &Arc<Shared>, spec: &Arc<LeaseSpec>, cost: u64) -> Acquiring {
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
-    let forgotten = shared.forgotten.load(Ordering::Relaxed);
-    let step = worker.holders.want(spec, boottime_us(), cost, forgotten);
+    let step = worker.holders.want(spec, boottime_us(), cost);
     if let Some((old, left)) = step.left {
         keeper::give_back(shared, &worker, &old, left);
     }
     match step.action {
         Wanted::Now(answer) => Acquiring::Done(acquired(&worker, spec, answer)),
         Wanted::Wait { answer, keep } => {
-            if let Some(spec) = keep {
-                keeper::start(shared, Arc::clone(&worker), spec);
+            if let Some(kept) = keep {
+                keeper::start(shared, Arc::clone(&worker), kept);
             }
             Acquiring::Waiting(WaitingRequest { worker, spec: Arc::clone(spec), answer })
         }

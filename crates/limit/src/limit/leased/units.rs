@@ -58,7 +58,8 @@ impl LeasedUnits {
     pub(in crate::limit) fn give_back(&self, units: u64) {
         let SpentUnits { spent, member, .. } = self.units;
         let spent = spent.part(units);
-        if spent.units() == 0 || self.worker.holders.undo(&self.spec, boottime_us(), spent) {
+        let part = SpentUnits { spent, ..self.units };
+        if spent.units() == 0 || self.worker.holders.undo(&self.spec, boottime_us(), part) {
             return;
         }
         let limiter = self.spec.limiter.upgrade();
