@@ -9,12 +9,12 @@ cache = false
 files["lua/driver"] = {
   globals = {
     "now", "s1", "s2", "s3", "n1", "n2", "n3", "x_I", "y_I", "z_I", "writes_I", "expires_I", "retry_I", "ok",
-    "taken", "units", "v",
+    "taken", "units", "v", "_",
   },
   read_globals = {
     "KEYS", "ARGV", "I", "NUMBERS", "FORMAT", "STORED", "LOAD_STATE", "PACKED", "OUTSIDE",
     "PURGE_EVERY", "TAKE", "GIVE_BACK", "CHARGE", "call", "fmt", "pack", "unpack", "sub", "rep",
-    "spread", "us", "cost", "unit", "value", "ends",
+    "spread", "us", "cost", "unit", "value", "ends", "left_I", "least",
   },
   -- What one section makes another one uses.
   ignore = { "2..", "311", "4..", "542" },
