@@ -301,7 +301,8 @@ fn kept(case: Case, admitted_us: &[u64], from: u64) -> String {
     let over: i64 = match case.algorithm {
         "gcra" => {
             // The most by which any span exceeds the rate, less the burst, in millionths of a unit.
-            let (mut level, mut last, mut most) = (0_i64, 0_u64, 0_i64);
+            let first = admitted_us.first().copied().unwrap_or(0);
+            let (mut level, mut last, mut most) = (0_i64, first, 0_i64);
             for us in admitted_us {
                 level = (level - ((us - last) * case.quota) as i64).max(0) + 1_000_000;
                 (last, most) = (*us, most.max(level));
