@@ -335,7 +335,7 @@ async fn take_leased(
         let first = first.take();
         let acquiring = first.unwrap_or_else(|| leased::acquire(shared, spec, limit.cost));
         // Nobody waits for longer than a whole decision may take.
-        let left = shared.deadline.saturating_sub(from.elapsed());
+        let left = shared.deadline.saturating_sub(monotonic().saturating_duration_since(from));
         let acquired = tokio::time::timeout(left, acquiring.finish()).await;
         match acquired.unwrap_or(Acquired::Alone) {
             Acquired::Units(units) => leased.add(index, Ok(units)),
