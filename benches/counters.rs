@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use weir::clock::Clock;
 use weir::engine::{
-    Cell, Cells, EmbeddedSettings, Engine, Key, Kind, Program, Settings, SnapshotSettings, Space,
+    Cell, Cells, EmbeddedSettings, Engine, Key, Kind, Part, Program, Settings, SnapshotSettings,
+    Space,
 };
 use weir::telemetry::Metrics;
 
@@ -104,6 +105,7 @@ impl Calls {
             key: Key { tag: 0, key: 0, space },
             unit_us: 1,
             shadow: false,
+            part: Part::Alone,
             cost: 1,
             numbers: [1_000, period_us, 1_000, 0, 0, 0, 0],
             member: 0,

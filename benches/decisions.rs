@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use weir::clock::Clock;
-use weir::engine::{self, Cell, Cells, EmbeddedSettings, Engine, Key, Kind, Program, Space};
+use weir::engine::{self, Cell, Cells, EmbeddedSettings, Engine, Key, Kind, Part, Program, Space};
 use weir::limit::{self, Ending, Limiter, Scope, Take};
 use weir::plan::OnStoreError;
 use weir::policy::{self, Module, Policy, Runtime, Verdict};
@@ -132,8 +132,16 @@ fn embedded(bench: &mut Criterion) {
         let engine = in_memory();
         let space = Arc::new(Space { text: "bench".into(), digest: 1 });
         let key = Key { tag: 7, key: 7, space };
-        let cell =
-            Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers: *numbers, member: 0 };
+        let cell = Cell {
+            program,
+            key,
+            unit_us: 1,
+            shadow: false,
+            part: Part::Alone,
+            cost: 1,
+            numbers: *numbers,
+            member: 0,
+        };
         let cells = Cells::from_iter([cell]);
         group.bench_function(program.name, |bencher| {
             bencher.iter(|| {

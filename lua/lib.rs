@@ -535,6 +535,24 @@ impl Algorithm {
         self.kind() == Kind::Leases
     }
 
+    /// The same as the parent of children with assured rates, whose units may take more than is
+    /// left: as far as its own debt allows, or without one as much as comes back in a minute, and
+    /// at least one allowance. `None` if it can't be one: its counters are no plain numbers, or
+    /// can't owe.
+    #[cfg(feature = "host")]
+    #[must_use]
+    pub fn as_parent(&self) -> Option<Self> {
+        let owing =
+            self.clone().with_debt(Debt::Allowance).filter(|_| self.kind() == Kind::Numbers);
+        if self.debt() != Debt::None {
+            return owing.map(|_| self.clone());
+        }
+        let minute =
+            self.rate().map_or(0, |rate| rate.amount.saturating_mul(60_000) / rate.per_ms.max(1));
+        let units = minute.max(self.capacity().unwrap_or(0)).min(self.debt_max());
+        owing?.with_debt(Debt::Units(units))
+    }
+
     pub(crate) fn write_shape(&self, extra: &ShapeExtra) -> String {
         dispatch!(self, it => it.write_shape(extra))
     }
@@ -552,6 +570,7 @@ impl Algorithm {
 
     /// All settings that are out of range, in the order in which the algorithm checks them.
     #[must_use]
+    #[inline(never)]
     pub fn breaches(&self) -> Vec<Breach> {
         let mut breaches = Vec::new();
         dispatch!(self, it => it.check(&mut breaches));

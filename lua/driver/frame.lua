@@ -10,6 +10,8 @@
 -- NUMBERS      the program's numbers n1, n2, ..., as many as it reads
 -- FORMAT       the packed doubles of a cell's argument
 -- TAKE(), GIVE_BACK(), CHARGE()   the program's functions
+-- OWE()        a parent's CHARGE(), in a script that takes
+-- fits_BEFORE  fits_I of the cell before
 -- STORED       the expression for the cell's string, nil if there is none
 -- LOAD_STATE(), PACKED  the state numbers that a program uses: unpacked into s1, s2, s3; packed
 --              from x_I, y_I, z_I
@@ -35,14 +37,66 @@ do
   local now, s1, s2, s3 = us, 0, 0, 0
   if unit == 1000 then now = (us - us % 1000) / 1000 end
   --+ read
-  fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I = TAKE(s1, s2, s3, now, cost, NUMBERS)
-  if fits_I == 0 then
-    if shadow == 0 or retry_I == OUTSIDE then ok = 0 end
-    --+ extend
-  elseif cost > 0 then
-    writes_I = true
-    --+ keep
+  --+ ask
+end
+
+--@ ask
+-- Decides a take, and says whether it is to be written.
+fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I = TAKE(s1, s2, s3, now, cost, NUMBERS)
+if fits_I == 0 then
+  if shadow == 0 or retry_I == OUTSIDE then ok = 0 end
+  --+ extend
+elseif cost > 0 then
+  writes_I = true
+  --+ keep
+end
+
+--@ take_of_parent
+-- After its assured cell. Where that fits, this one is charged instead of asked, so that nobody is
+-- kept from what is assured by those who borrow.
+local fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I, writes_I
+do
+  local unit, shadow, cost, NUMBERS = unpack(FORMAT, ARGV[I])
+  local now, s1, s2, s3 = us, 0, 0, 0
+  if unit == 1000 then now = (us - us % 1000) / 1000 end
+  --+ read
+  if fits_BEFORE == 1 then
+    local charged, _
+    x_I, y_I, z_I, charged, expires_I = OWE(s1, s2, s3, now, cost, NUMBERS)
+    if charged == OUTSIDE then
+      fits_I, left_I, retry_I, reset_I, ok = 0, 0, OUTSIDE, 0, 0
+    else
+      _, _, _, _, left_I, retry_I, reset_I = TAKE(x_I, y_I, z_I, now, 0, NUMBERS)
+      if retry_I == OUTSIDE then
+        -- What is owed comes back in a period that is not named.
+        fits_I, ok = 0, 0
+      else
+        fits_I, retry_I = 1, -1
+        if charged > 0 then
+          writes_I = true
+          --+ keep
+        end
+      end
+    end
+  else
+    --+ ask
   end
+end
+
+--@ look_of_parent
+-- Like a look, after its assured cell.
+local fits_I, left_I, retry_I, reset_I
+do
+  local unit, shadow, cost, NUMBERS = unpack(FORMAT, ARGV[I])
+  local now, s1, s2, s3, _ = us, 0, 0, 0
+  if unit == 1000 then now = (us - us % 1000) / 1000 end
+  --+ read
+  fits_I, _, _, _, left_I, retry_I, reset_I, _ = TAKE(s1, s2, s3, now, cost, NUMBERS)
+  if fits_BEFORE == 1 and retry_I ~= OUTSIDE then fits_I, retry_I = 1, -1 end
+  if fits_I == 1 then
+    _, _, _, _, left_I, _, reset_I = TAKE(s1, s2, s3, now, 0, NUMBERS)
+  end
+  if fits_I == 0 and (shadow == 0 or retry_I == OUTSIDE) then ok = 0 end
 end
 
 --@ look

@@ -14,7 +14,7 @@ use super::Instance;
 use crate::config::setting;
 use crate::insight::{Counts, Kind, Settings};
 use crate::limit::Limiter;
-use crate::plan::Enforcement;
+use crate::plan::Role;
 use crate::policy::Verdict;
 use crate::proxy::account::{ExplainedRequest, LimitAccount, Rejection, ShownFact};
 
@@ -146,7 +146,8 @@ fn limit(of: &LimitAccount, limiter: &Limiter, show_keys: bool) -> Value {
         "had": of.had(),
         "asked": if *took > 0 { *took } else { limit.cost },
         "fits": outcome.fits,
-        "enforced": limit.enforcement == Enforcement::Enforce,
+        "enforced": limit.is_enforced(),
+        "role": role(limit.role),
         "measured": outcome.unmeasured.is_none(),
         "local": outcome.is_local,
         "leased": outcome.is_leased,
@@ -154,6 +155,16 @@ fn limit(of: &LimitAccount, limiter: &Limiter, show_keys: bool) -> Value {
         "remaining": outcome.remaining,
         "passes_after_ms": passes_after.map(|us| milliseconds(Duration::from_micros(us))),
     })
+}
+
+/// What the limit is to others; nothing if it counts by itself.
+fn role(role: Role) -> Option<&'static str> {
+    match role {
+        Role::Alone => None,
+        Role::Child { .. } => Some("child"),
+        Role::Assured => Some("assured"),
+        Role::Parent => Some("parent"),
+    }
 }
 
 /// Facts by name. The values of one that occurs several times are a list.

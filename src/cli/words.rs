@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::shell;
-use crate::plan::{Enforcement, Limit, LimitOutcome};
+use crate::plan::{Enforcement, Limit, LimitOutcome, Role};
 pub(super) use crate::plan::{
     algorithm_text as algorithm, duration_text as time, wait_text as wait,
 };
@@ -73,7 +73,11 @@ fn short(of: &LimitAccount) -> String {
     let mut text =
         format!("{} {}: had {}, asked {}", limit.name, counter(limit), of.had(), limit.cost);
     if !outcome.fits {
-        let _ = write!(text, ", {}", would_pass(limit.enforcement, outcome));
+        let what = match limit.role {
+            Role::Assured => "borrows from its parent".to_owned(),
+            _ => would_pass(limit.enforcement, outcome),
+        };
+        let _ = write!(text, ", {what}");
     }
     text
 }

@@ -1,6 +1,7 @@
 //! What a manifest declares besides the facts that the policy reads: the limits that its decisions
 //! may have, and what is probably not meant in its configuration. Nothing is decided by it.
 
+use crate::limits::KeyedLimit;
 use crate::{DeclaredLimit, Limit, Limits, Manifest, PlanTable, Refund, Warning};
 
 /// Limits and warnings that a manifest has, at most: what the proxy accepts.
@@ -100,14 +101,32 @@ impl Limits {
     /// The limits as a manifest declares them. `at` is the setting with the table, and `key` are
     /// the facts of which the policy makes the key of limits without a template.
     pub fn declared(&self, at: &str, key: &[&str]) -> impl Iterator<Item = DeclaredLimit> {
-        self.keyed().enumerate().map(move |(index, (limit, template))| {
+        self.declared_with(at, key, &[])
+    }
+
+    /// The same; `child` are the facts of which the policy makes the key of children without a
+    /// template.
+    pub fn declared_with(
+        &self,
+        at: &str,
+        key: &[&str],
+        child: &[&str],
+    ) -> impl Iterator<Item = DeclaredLimit> {
+        self.keyed().map(move |KeyedLimit { limit, template, index, part }| {
             let own: Option<Vec<&str>> = template.map(|template| template.facts().collect());
-            let key = own.as_deref().unwrap_or(key);
-            let limit_at = format!("{at}[{index}]");
-            let is_settled = limit.refund == Refund::BySettle || limit.debt.is_some();
+            let key = own.as_deref().unwrap_or(if part.is_some() { child } else { key });
+            let limit_at = match part {
+                Some(part) => format!("{at}[{index}].children.{part}"),
+                None => format!("{at}[{index}]"),
+            };
+            // A child and its parent are decided together, and not each as its setting says.
+            let is_apart = limit.refund == Refund::BySettle
+                || limit.debt.is_some()
+                || part.is_some()
+                || self.has_children(index);
             DeclaredLimit {
                 key_prefix: self.space().to_owned(),
-                together: (!is_settled).then(|| at.to_owned()),
+                together: (!is_apart).then(|| at.to_owned()),
                 ..DeclaredLimit::of(limit, limit_at, key)
             }
         })

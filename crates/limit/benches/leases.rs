@@ -47,6 +47,12 @@ struct Case {
     burst: u64,
     /// How long a lease lives, in milliseconds; 0 for none.
     life_ms: u64,
+    /// Keys that clients choose from, one as often as another.
+    keys: u64,
+    processes: usize,
+    /// Requests that each process sends in a second; 0 for clients that ask again as soon as they
+    /// are answered.
+    demand: [u64; 3],
 }
 
 impl Case {
@@ -61,25 +67,29 @@ impl Case {
         Limit { lease, ..Limit::new("everybody", "all", algorithm) }
     }
 
-    fn arguments(&self) -> [String; 5] {
-        let Self { name, algorithm, quota, burst, life_ms } = self;
-        [name, algorithm]
-            .map(|text| (*text).to_owned())
-            .into_iter()
-            .chain([quota.to_string(), burst.to_string(), life_ms.to_string()])
-            .collect::<Vec<_>>()
-            .try_into()
-            .unwrap()
+    /// A plan for each key.
+    fn plans(&self) -> Vec<Arc<Plan>> {
+        let of = |key: u64| Limit { key: key.to_string(), ..self.limit() };
+        (0..self.keys).map(|key| Arc::new(Plan::new(vec![of(key)]).unwrap())).collect()
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let numbers = [self.quota, self.burst, self.life_ms, self.keys].into_iter();
+        let numbers = numbers.chain(self.demand).map(|number| number.to_string());
+        std::iter::once(self.algorithm.to_owned()).chain(numbers).collect()
     }
 
     fn of_arguments(words: &[String]) -> Self {
-        let leak = |word: &String| -> &'static str { Box::leak(word.clone().into_boxed_str()) };
+        let numbers: Vec<u64> = words[1..].iter().map(|word| word.parse().unwrap()).collect();
         Self {
-            name: leak(&words[0]),
-            algorithm: leak(&words[1]),
-            quota: words[2].parse().unwrap(),
-            burst: words[3].parse().unwrap(),
-            life_ms: words[4].parse().unwrap(),
+            name: "",
+            algorithm: Box::leak(words[0].clone().into_boxed_str()),
+            quota: numbers[0],
+            burst: numbers[1],
+            life_ms: numbers[2],
+            keys: numbers[3],
+            processes: PROCESSES,
+            demand: numbers[4..].try_into().unwrap(),
         }
     }
 }
@@ -100,11 +110,49 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
-async fn client(limiter: Rc<Limiter>, plan: Arc<Plan>, times: (u64, u64), seen: Rc<RefCell<Seen>>) {
-    let scope = Arc::new(Scope::new("bench".into(), "bench".into(), OnStoreError::Deny, false));
+fn scope() -> Arc<Scope> {
+    Arc::new(Scope::new("bench".into(), "bench".into(), OnStoreError::Deny, false))
+}
+
+/// Sends `demand` requests a second, whatever becomes of them.
+async fn sender(
+    limiter: Rc<Limiter>,
+    plan: Arc<Plan>,
+    (times, demand): ((u64, u64), u64),
+    seen: Rc<RefCell<Seen>>,
+) {
+    let (begin_us, scope) = (now_us(), scope());
+    let mut sent = 0;
+    while now_us() < times.1 {
+        let due = (now_us() - begin_us) * demand / 1_000_000;
+        for _ in sent..due {
+            let (limiter, plan, seen) = (Rc::clone(&limiter), Arc::clone(&plan), Rc::clone(&seen));
+            let scope = Arc::clone(&scope);
+            tokio::task::spawn_local(async move {
+                let granted = matches!(limiter.take(&scope, &plan).await, Take::Granted(..));
+                let mut seen = seen.borrow_mut();
+                seen.decisions += 1;
+                if granted {
+                    seen.admitted_us.push(now_us());
+                }
+            });
+        }
+        sent = due;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn client(
+    limiter: Rc<Limiter>,
+    plans: Rc<Vec<Arc<Plan>>>,
+    times: (u64, u64),
+    seen: Rc<RefCell<Seen>>,
+) {
+    let (scope, mut random) = (scope(), fastrand::Rng::new());
     loop {
+        let plan = &plans[random.usize(..plans.len())];
         let began = Instant::now();
-        let mut take = std::pin::pin!(limiter.take(&scope, &plan));
+        let mut take = std::pin::pin!(limiter.take(&scope, plan));
         let (answer, local) = match futures_util::poll!(take.as_mut()) {
             std::task::Poll::Ready(answer) => (answer, Some(began.elapsed())),
             std::task::Poll::Pending => (take.await, None),
@@ -148,14 +196,19 @@ fn process(words: &[String]) {
         ..Settings::default()
     };
     let limiter = Rc::new(Limiter::new(settings, Arc::new(engine), Clock::system(), metrics));
-    let plan = Arc::new(Plan::new(vec![case.limit()]).unwrap());
+    let (plans, demand) = (Rc::new(case.plans()), case.demand[number]);
     local.block_on(&runtime, async {
-        let clients = (0..CLIENTS).map(|_| {
-            let (limiter, plan, seen) = (Rc::clone(&limiter), Arc::clone(&plan), Rc::clone(&seen));
-            tokio::task::spawn_local(client(limiter, plan, times, seen))
-        });
-        for client in clients.collect::<Vec<_>>() {
-            client.await.unwrap();
+        if demand > 0 {
+            let plan = Arc::clone(&plans[0]);
+            sender(Rc::clone(&limiter), plan, (times, demand), Rc::clone(&seen)).await;
+        } else {
+            let clients = (0..CLIENTS).map(|_| {
+                let (limiter, plans) = (Rc::clone(&limiter), Rc::clone(&plans));
+                tokio::task::spawn_local(client(limiter, plans, times, Rc::clone(&seen)))
+            });
+            for client in clients.collect::<Vec<_>>() {
+                client.await.unwrap();
+            }
         }
         limiter.drain(Duration::from_secs(5)).await;
     });
@@ -230,16 +283,19 @@ struct Result {
     calls: f64,
     redis_cpu: f64,
     admitted_us: Vec<u64>,
+    /// The same for each process.
+    each_admitted_us: Vec<Vec<u64>>,
     /// The median and the 99th percentile, of the process where they are largest.
     local_ns: [u32; 2],
 }
 
-fn run(case: Case) {
+/// Runs the case; returns what all saw, and when it began.
+fn run(case: Case) -> (Result, u64) {
     let server = Server::start();
     // They begin at a full second, which is the start of a window.
     let from = now_us() / 1_000_000 + 3;
     let (from, to) = (from * 1_000_000, (from + SECONDS) * 1_000_000);
-    let children: Vec<Child> = (0..PROCESSES)
+    let children: Vec<Child> = (0..case.processes)
         .map(|number| {
             Command::new(std::env::current_exe().unwrap())
                 .args(["process", &server.port.to_string(), &number.to_string()])
@@ -262,6 +318,7 @@ fn run(case: Case) {
         calls: (after.0 - before.0) / SECONDS as f64,
         redis_cpu: (after.1 - before.1) / SECONDS as f64,
         admitted_us: Vec::new(),
+        each_admitted_us: Vec::new(),
         local_ns: [0, 0],
     };
     for child in children {
@@ -274,11 +331,19 @@ fn run(case: Case) {
         result.decisions += numbers[0] as f64 / SECONDS as f64;
         result.local_ns[0] = result.local_ns[0].max(numbers[1] as u32);
         result.local_ns[1] = result.local_ns[1].max(numbers[2] as u32);
-        let admitted = admitted[1..].as_chunks::<8>().0;
-        result.admitted_us.extend(admitted.iter().map(|us| u64::from_le_bytes(*us)));
+        let admitted = admitted[1..].as_chunks::<8>().0.iter().map(|us| u64::from_le_bytes(*us));
+        let mut admitted: Vec<u64> = admitted.filter(|us| *us < to).collect();
+        admitted.sort_unstable();
+        result.admitted_us.extend(&admitted);
+        result.each_admitted_us.push(admitted);
     }
     result.admitted_us.sort_unstable();
-    result.admitted_us.retain(|us| *us < to);
+    (result, from)
+}
+
+/// One key for all, with a line of what came of it.
+fn one_key(case: Case) {
+    let (result, from) = run(case);
     println!(
         "{:<34} {:>9.0} {:>9.0} {:>6.2} {:>7} {:>7}  {}",
         case.name,
@@ -289,6 +354,80 @@ fn run(case: Case) {
         result.local_ns[1],
         kept(case, &result.admitted_us, from),
     );
+}
+
+/// How a limit at half of the demand is shared: what each process got of what it asked for, and the
+/// longest time in which it got nothing.
+fn shared(case: Case) {
+    let (result, from) = run(case);
+    let each = result.each_admitted_us.iter().zip(case.demand).map(|(admitted, demand)| {
+        let counted: Vec<u64> = admitted.iter().copied().filter(|us| *us >= from).collect();
+        let ends = [from, from + SECONDS * 1_000_000];
+        let mut all: Vec<u64> = counted.iter().copied().chain(ends).collect();
+        all.sort_unstable();
+        let gap = all.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        let part = counted.len() as f64 / (demand * SECONDS) as f64 * 100.0;
+        format!("{demand:>6}/s: {part:>3.0} %, {:>4.0} ms", gap as f64 / 1_000.0)
+    });
+    let each: Vec<String> = each.collect();
+    println!("{:<34} {}  {}", case.name, each.join("   "), kept(case, &result.admitted_us, from));
+}
+
+/// Decisions a second over processes and over keys, with leases and without, as a picture.
+fn picture(path: &std::path::Path, case: Case) {
+    println!("\n{:>9} {:>7} {:>12} {:>12}", "processes", "keys", "lease 200 ms", "without");
+    let on_one_key = (1..=PROCESSES).map(|processes| (processes, 1));
+    let on_many = [10, 100, 1_000, 10_000].map(|keys| (PROCESSES, keys));
+    let rows = on_one_key.chain(on_many).map(|(processes, keys)| {
+        let of = |life_ms| {
+            let mut one = case;
+            (one.life_ms, one.keys, one.processes) = (life_ms, keys, processes);
+            run(one).0.decisions
+        };
+        let (leased, without) = (of(200), of(0));
+        println!("{processes:>9} {keys:>7} {leased:>12.0} {without:>12.0}");
+        let plural = |count: u64| if count == 1 { "" } else { "s" };
+        let name = format!(
+            "{processes} process{}, {keys} key{}",
+            if processes == 1 { "" } else { "es" },
+            plural(keys)
+        );
+        (name, leased, without)
+    });
+    let rows: Vec<(String, f64, f64)> = rows.collect();
+    std::fs::write(path, bars(&rows)).unwrap();
+    println!("written: {}", path.display());
+}
+
+/// Two bars for each row.
+fn bars(rows: &[(String, f64, f64)]) -> String {
+    let most = rows.iter().map(|(_, leased, without)| leased.max(*without)).fold(1.0, f64::max);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 {}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+         <text x=\"16\" y=\"18\" font-size=\"13\" font-weight=\"bold\" fill=\"#1f2933\">decisions a second</text>\n\
+         <text x=\"624\" y=\"18\" text-anchor=\"end\" fill=\"#3e6fb0\">lease of 200 ms</text>\n\
+         <text x=\"530\" y=\"18\" text-anchor=\"end\" fill=\"#7b8794\">without</text>\n",
+        36 + 34 * rows.len()
+    );
+    for (index, (name, leased, without)) in rows.iter().enumerate() {
+        let top = 32 + 34 * index;
+        svg += &format!(
+            "<text x=\"160\" y=\"{}\" text-anchor=\"end\" fill=\"#52606d\">{name}</text>\n",
+            top + 16
+        );
+        for (at, value, colour) in [(top, leased, "#3e6fb0"), (top + 13, without, "#7b8794")] {
+            let width = value / most * 390.0;
+            svg += &format!(
+                "<rect x=\"170\" y=\"{at}\" width=\"{width:.1}\" height=\"11\" fill=\"{colour}\"/>\
+                 <text x=\"{:.1}\" y=\"{}\" fill=\"#52606d\">{:.2} M</text>\n",
+                176.0 + width,
+                at + 10,
+                value / 1e6
+            );
+        }
+    }
+    svg + "</svg>\n"
 }
 
 /// Whether the limit was kept, and how much of it was used from `from` on.
@@ -366,15 +505,32 @@ fn main() {
         "", "per s", "per s", "cores", "p50 ns", "p99 ns"
     );
     incr();
-    let case =
-        |name, algorithm, quota, burst, life_ms| Case { name, algorithm, quota, burst, life_ms };
+    let case = |name, algorithm, quota, burst, life_ms| Case {
+        name,
+        algorithm,
+        quota,
+        burst,
+        life_ms,
+        keys: 1,
+        processes: PROCESSES,
+        demand: [0; 3],
+    };
     // Never used up.
-    run(case("fixed_window", "fixed_window", PLENTY, 0, 0));
-    run(case("gcra", "gcra", 1 << 24, 1 << 24, 0));
-    run(case("fixed_window, lease 200 ms", "fixed_window", PLENTY, 0, 200));
-    run(case("gcra, lease 200 ms", "gcra", 1 << 24, 1 << 24, 200));
+    one_key(case("fixed_window", "fixed_window", PLENTY, 0, 0));
+    one_key(case("gcra", "gcra", 1 << 24, 1 << 24, 0));
+    one_key(case("fixed_window, lease 200 ms", "fixed_window", PLENTY, 0, 200));
+    one_key(case("gcra, lease 200 ms", "gcra", 1 << 24, 1 << 24, 200));
     // A tenth of the demand or less. A log's rate is W / (W + D) of its quota, so D is short.
-    run(case("fixed_window 40,000/s, 200 ms", "fixed_window", 40_000, 0, 200));
-    run(case("gcra 40,000/s, 200 ms", "gcra", 40_000, 40_000, 200));
-    run(case("log 10,000/s, 10 ms", "sliding_window_log", 10_000, 0, 10));
+    one_key(case("fixed_window 40,000/s, 200 ms", "fixed_window", 40_000, 0, 200));
+    one_key(case("gcra 40,000/s, 200 ms", "gcra", 40_000, 40_000, 200));
+    one_key(case("log 10,000/s, 10 ms", "sliding_window_log", 10_000, 0, 10));
+    println!("\nA limit of 20,000 a second, and 40,000 asked for: what each process got, and the");
+    println!("longest time without anything");
+    for (name, life_ms) in [("gcra", 0), ("gcra, lease 50 ms", 50), ("gcra, lease 200 ms", 200)] {
+        for demand in [[13_333; 3], [33_334, 3_333, 3_333]] {
+            shared(Case { demand, ..case(name, "gcra", 20_000, 10_000, life_ms) });
+        }
+    }
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    picture(&folder.join("leases.svg"), case("", "fixed_window", PLENTY, 0, 0));
 }

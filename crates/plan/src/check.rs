@@ -5,7 +5,9 @@ use std::fmt;
 
 use weir_algorithms::{Breach, Setting};
 
-use super::{AMOUNT_MAX, Algorithm, KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX, NAME_BYTES_MAX};
+use super::{
+    AMOUNT_MAX, Algorithm, KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX, NAME_BYTES_MAX, Role,
+};
 
 /// A field of a plan that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +94,54 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), PlanError> {
             }
         }
     }
-    Ok(())
+    roles(limits)
+}
+
+/// Each child has its assured limit and its parent, and these belong to one child.
+fn roles(limits: &[Limit]) -> Result<(), PlanError> {
+    let mut joined = 0;
+    for (index, limit) in limits.iter().enumerate() {
+        let Role::Child { assured, parent } = limit.role else { continue };
+        for (at, role, field) in
+            [(assured, Role::Assured, "assured"), (parent, Role::Parent, "parent")]
+        {
+            let wrong = |found: String, expected: &str| PlanError {
+                field: format!("limits[{index}].{field}"),
+                found,
+                expected: expected.into(),
+            };
+            let part = limits.get(usize::from(at)).filter(|part| part.role == role);
+            let Some(part) = part else {
+                return Err(wrong(at.to_string(), "a limit of the plan with that role"));
+            };
+            if part.tag_or_key() != limit.tag_or_key() {
+                return Err(wrong(shown(part.tag_or_key()), "the tag of the child"));
+            }
+            if part.algorithm.as_parent().is_none() {
+                let expected = "fixed_window, sliding_window_counter, quota, token_bucket or gcra";
+                return Err(wrong(part.algorithm.name().to_owned(), expected));
+            }
+            joined += 1;
+        }
+    }
+    let parts = || limits.iter().filter(|limit| matches!(limit.role, Role::Assured | Role::Parent));
+    if parts().count() != joined {
+        let names: Vec<&str> = parts().map(|limit| limit.name.as_str()).collect();
+        return Err(PlanError {
+            field: "limits".into(),
+            found: shown(&names.join(", ")),
+            expected: "each assured limit and each parent to be of one child".into(),
+        });
+    }
+    let leased = |limit: &&Limit| limit.role != Role::Alone && limit.lease.is_some();
+    match limits.iter().find(leased) {
+        Some(limit) => Err(PlanError {
+            field: "limits".into(),
+            found: format!("a lease of {}", shown(&limit.name)),
+            expected: "no lease on a limit with a parent, nor on the parent".into(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The path of a setting in the WIT contract.

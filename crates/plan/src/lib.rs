@@ -64,6 +64,29 @@ pub struct Limit {
     /// Whether a proxy may take several units at once and spend them by itself. Of no effect where
     /// counters are in memory.
     pub lease: Option<Lease>,
+    /// What it is to other limits of its plan.
+    pub role: Role,
+}
+
+/// What a limit is to others of its plan: of a parent's limit, a child has an assured part, and
+/// may borrow what others leave. All three share a tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Nothing: it counts by itself.
+    #[default]
+    Alone,
+    /// It is a child's ceiling: the most that it gets.
+    Child {
+        /// The index in the plan of the child's [`Role::Assured`].
+        assured: u8,
+        /// The index in the plan of its [`Role::Parent`].
+        parent: u8,
+    },
+    /// What a child is sure to get. While it fits, its parent is charged, into debt if need be;
+    /// else the parent has to fit. It refuses nothing.
+    Assured,
+    /// What its children share.
+    Parent,
 }
 
 /// Whether a limit refuses.
@@ -104,7 +127,7 @@ impl Plan {
     ///
     /// # Errors
     /// The first [`PlanError`] field: no limit or more than [`LIMITS_MAX`], a name twice, a second
-    /// leaky bucket, or a number, name or key outside its range.
+    /// leaky bucket, a number, name or key outside its range, or roles that don't fit each other.
     pub fn new(limits: Vec<Limit>) -> Result<Self, PlanError> {
         check::limits(&limits)?;
         Ok(Self { limits, slot: Slot::default(), quiet: false })
@@ -153,7 +176,23 @@ impl Limit {
             refund: Refund::Never,
             on_store_error: None,
             lease: None,
+            role: Role::Alone,
         }
+    }
+
+    /// Whether it can refuse a request.
+    #[must_use]
+    #[inline]
+    pub fn is_enforced(&self) -> bool {
+        self.enforcement == Enforcement::Enforce && self.role != Role::Assured
+    }
+
+    /// Whether clients see it. They see a child as one limit.
+    #[must_use]
+    #[inline]
+    pub fn is_shown(&self) -> bool {
+        self.enforcement == Enforcement::Enforce
+            && !matches!(self.role, Role::Assured | Role::Parent)
     }
 
     /// The limit with its leases, if it has some. A limit that refuses everything has none.

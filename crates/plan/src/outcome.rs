@@ -1,6 +1,6 @@
 //! The result of charging a plan, with the values that response fields need.
 
-use super::{Enforcement, Limit, OnStoreError};
+use super::{Limit, OnStoreError, Role};
 
 /// The limiter's answer for a whole plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,18 +55,17 @@ impl PlanOutcome {
     #[must_use]
     #[inline]
     pub fn is_uncounted(&self, limits: &[Limit]) -> bool {
-        let enforced = |limit: &Limit| limit.enforcement == Enforcement::Enforce;
         let mut all = limits.iter().zip(&self.limits);
-        self.admitted && all.any(|(limit, outcome)| enforced(limit) && outcome.unmeasured.is_some())
+        self.admitted
+            && all.any(|(limit, outcome)| limit.is_enforced() && outcome.unmeasured.is_some())
     }
 
     /// Whether the request is admitted by counting an enforced limit in this proxy alone.
     #[must_use]
     #[inline]
     pub fn is_local(&self, limits: &[Limit]) -> bool {
-        let enforced = |limit: &Limit| limit.enforcement == Enforcement::Enforce;
         let mut all = limits.iter().zip(&self.limits);
-        self.admitted && all.any(|(limit, outcome)| enforced(limit) && outcome.is_local)
+        self.admitted && all.any(|(limit, outcome)| limit.is_enforced() && outcome.is_local)
     }
 
     /// Microseconds by which the admitted request is delayed.
@@ -87,7 +86,50 @@ impl PlanOutcome {
     /// Whether an enforced limit refused with this outcome.
     #[must_use]
     pub fn is_violated(limit: &Limit, outcome: &LimitOutcome) -> bool {
-        limit.enforcement == Enforcement::Enforce && !outcome.fits
+        limit.is_enforced() && !outcome.fits
+    }
+
+    /// The names under which clients see the limits that refused: a child's for its parent.
+    pub fn refusing_names<'a>(&'a self, limits: &'a [Limit]) -> impl Iterator<Item = &'a str> {
+        let is_refusing = |limit: &Limit, at: usize| {
+            self.limits.get(at).is_some_and(|outcome| Self::is_violated(limit, outcome))
+        };
+        limits.iter().enumerate().filter_map(move |(index, limit)| {
+            let by_parent = match limit.role {
+                Role::Child { parent, .. } => limits
+                    .get(usize::from(parent))
+                    .is_some_and(|limit| is_refusing(limit, usize::from(parent))),
+                Role::Parent | Role::Assured => return None,
+                Role::Alone => false,
+            };
+            (by_parent || is_refusing(limit, index)).then_some(limit.name.as_str())
+        })
+    }
+
+    /// What each child may have, from what was measured of its parts: no more than its ceiling, nor
+    /// than what is left of its assured limit or of its parent, whichever is more. A parent that
+    /// refuses fits as soon as one of the two does.
+    pub fn join_children(&mut self, limits: &[Limit]) {
+        for (index, limit) in limits.iter().enumerate() {
+            let Role::Child { assured, parent } = limit.role else { continue };
+            let (assured, parent) = (usize::from(assured), usize::from(parent));
+            let part = |index: usize| self.limits.get(index).copied();
+            let (Some(sure), Some(shared)) = (part(assured), part(parent)) else { continue };
+            if sure.unmeasured.is_some() || shared.unmeasured.is_some() {
+                continue;
+            }
+            if let Some(parent) = self.limits.get_mut(parent).filter(|parent| !parent.fits) {
+                let waits = [sure.retry_after_us, shared.retry_after_us];
+                parent.retry_after_us = waits.into_iter().flatten().min();
+            }
+            let most = if sure.remaining > shared.remaining { sure } else { shared };
+            if let Some(child) = self.limits.get_mut(index)
+                && most.remaining < child.remaining
+            {
+                child.remaining = most.remaining;
+                child.reset_us = child.reset_us.max(most.reset_us);
+            }
+        }
     }
 
     /// Whether the request was refused only because of what requests under way hold.

@@ -250,7 +250,7 @@ impl LoginGuard {
             let (Some(counters), Some(key)) = (counters, key) else { continue };
             let limits = counters.limits.charge(key, facts)?;
             all.extend(limits.into_iter().map(|mut limit| {
-                limit.tag = tag.map(ToString::to_string);
+                limit.tag = tag.map(ToString::to_string).or(limit.tag);
                 limit.unit = unit.map(str::to_owned).or(limit.unit);
                 (Limit { refund: Refund::BySettle, ..limit }, on_success)
             }));

@@ -29,9 +29,11 @@ pub struct Config {
     /// How to treat requests without a user.
     #[serde(default, deserialize_with = "absent::user")]
     missing_user: Absent,
-    /// What all users of a tenant have together.
+    /// What all users of a tenant have together. Their children are its users.
+    #[serde(deserialize_with = "Limits::with_children")]
     tenant_limits: Limits,
     /// What each user of a tenant has.
+    #[serde(default)]
     user_limits: Limits,
     /// Bits of an IPv6 address that make one client.
     #[serde(default)]
@@ -63,7 +65,19 @@ impl Config {
                 mistakes.add(path, format_args!("{name:?}"), expected);
             }
         }
-        let together = self.tenant_limits.each().count() + self.user_limits.each().count();
+        let shared = (0..self.tenant_limits.each().count())
+            .any(|index| self.tenant_limits.has_children(index));
+        if self.user_limits.each().next().is_none() {
+            let expected = "a list of limits, or `children` of one in `tenant_limits`";
+            if !shared {
+                mistakes.add("", "no `user_limits`", expected);
+            } else if self.missing_tenant == Absent::Other {
+                let expected =
+                    "limits for users without a tenant, as `missing_tenant` says \"user\"";
+                mistakes.add("", "no `user_limits`", expected);
+            }
+        }
+        let together = self.tenant_limits.count() + self.user_limits.count();
         if together > LIMITS_MAX {
             let found = format_args!("{together} limits, with those in `tenant_limits`");
             mistakes.add("user_limits", found, format_args!("{LIMITS_MAX} together"));
@@ -86,7 +100,8 @@ impl Policy for Tenant {
         let of_user: Vec<&str> = tenant.facts().chain(user.facts()).collect();
         Manifest::reads(["client-ip"])
             .and(of_user.iter().copied())
-            .limits("tenant_limits", tenant_limits, &of_tenant)
+            .and(tenant_limits.facts())
+            .declare(tenant_limits.declared_with("tenant_limits", &of_tenant, &of_user))
             .limits("user_limits", user_limits, &of_user)
             .and(bypass.facts())
             .pure()
@@ -120,7 +135,8 @@ impl Tenant {
         let tag = tenant.as_ref().or(user.as_ref()).cloned().map(bounded_key);
         let mut limits = Vec::new();
         if let Some(tenant) = &tenant {
-            limits.extend(config.tenant_limits.charge(tenant, facts)?);
+            let keys = (tenant.as_str(), user.as_deref());
+            limits.extend(config.tenant_limits.charge_child(keys, facts)?);
         }
         if let Some(user) = &user {
             limits.extend(config.user_limits.charge(user, facts)?);

@@ -174,3 +174,45 @@ fn all_errors_come_at_once() {
         ("user_limits", "found 18 limits, with those in `tenant_limits`, expected 16 together")
     );
 }
+
+const FAIR: &str = r#"{
+    "tenant": "{header.x-tenant}", "user": "{header.x-user}", "missing_user": "tenant",
+    "tenant_limits": [{"name": "tenant", "algorithm": "gcra", "quota": 100, "period": "1s",
+                       "children": {"name": "user", "assured": 10, "ceiling": 60}}]}"#;
+
+#[test]
+fn the_children_of_a_tenants_limit_are_its_users() {
+    let policy = Instance::<Tenant>::new(FAIR).unwrap();
+    let all = [("tenant", "acme"), ("user", "4:acme/ann"), ("user.assured", "4:acme/ann")];
+    assert_eq!(charged(&policy, &ACME_ANN), pairs(&all));
+    let decision = decide(&policy, &ACME_ANN);
+    let options = [("assured", "user.assured"), ("parent", "tenant")];
+    assert_eq!(decision.limits()[1].options, pairs(&options));
+    // Without a user, the tenant's alone.
+    assert_eq!(charged(&policy, &ACME_ANN[..1]), pairs(&all[..1]));
+    let declared = policy.manifest().limits.into_iter().map(|it| (it.name, it.at));
+    assert_eq!(
+        declared.collect::<Vec<_>>(),
+        pairs(&[
+            ("tenant", "tenant_limits[0]"),
+            ("user", "tenant_limits[0].children.ceiling"),
+            ("user.assured", "tenant_limits[0].children.assured"),
+        ])
+    );
+}
+
+#[test]
+fn users_without_limits_of_their_own_have_to_be_children() {
+    let wrong = |text: &str| {
+        let mistakes = Instance::<Tenant>::new(text).map(|_| ()).unwrap_err();
+        let all = mistakes.iter().map(|one| format!("{}: {}", one.path, one.message));
+        all.collect::<Vec<_>>().join("\n")
+    };
+    let alone = FAIR.replace(r#""name": "user", "#, r#""key": "{path}", "#);
+    assert!(wrong(&alone).contains("tenant_limits[0].children.key"), "{}", wrong(&alone));
+    let none = r#"{"tenant": "{path}", "user": "{query}",
+        "tenant_limits": [{"name": "a", "algorithm": "gcra", "quota": 5, "period": "1s"}]}"#;
+    assert!(wrong(none).contains("no `user_limits`"), "{}", wrong(none));
+    let stray = FAIR.replacen('{', r#"{"missing_tenant": "user", "#, 1);
+    assert!(wrong(&stray).contains("no `user_limits`"), "{}", wrong(&stray));
+}

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::samples::{self, SampleRequest};
 use crate::clock;
 use crate::config::Route;
-use crate::plan::{Algorithm, Enforcement};
+use crate::plan::Algorithm;
 use crate::policy::{self, PlacedLimit, Policy, Verdict};
 use crate::telemetry::{Lint, LintKind};
 
@@ -139,7 +139,7 @@ fn keys(
     let Verdict::Check(plan) = &decision.verdict else { return None };
     let refusing = plan.limits().iter().filter(|limit| {
         let counts_only = matches!(&limit.algorithm, Algorithm::Quota(quota) if !quota.conditional);
-        limit.enforcement == Enforcement::Enforce && !counts_only
+        limit.is_enforced() && !counts_only
     });
     Some(refusing.map(|limit| (limit.name.clone(), limit.key.clone())).collect())
 }

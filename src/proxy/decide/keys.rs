@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::insight::KeyEvent;
 use crate::limit::Identity;
-use crate::plan::{Enforcement, Limit, Plan, PlanOutcome, Refund};
+use crate::plan::{Limit, Plan, PlanOutcome, Refund};
 use crate::policy::Decision;
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::receive::Received;
@@ -42,7 +42,7 @@ pub(in crate::proxy) fn count_decided(
                     let part = partial.filter(|(_, part)| part.limits.contains(&limit.name));
                     KeyEvent::Used(part.map_or(limit.cost, |(less, _)| less))
                 }
-                (false, false) if limit.enforcement == Enforcement::Enforce => KeyEvent::Refused,
+                (false, false) if limit.is_enforced() => KeyEvent::Refused,
                 _ => continue,
             };
             let name = || handle.origin.limit_name(&limit.name);

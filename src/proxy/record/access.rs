@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::data::Record;
 use super::text::{cut_method, digits, timestamp};
 use crate::limit::KeyDigest;
-use crate::plan::Enforcement;
+use crate::plan::{Enforcement, Role};
 use crate::proxy::decide::Decided;
 use crate::proxy::forward::sent::BYTES_UNKNOWN;
 use crate::proxy::receive::kept::KeptHead;
@@ -180,7 +180,7 @@ impl Line {
         }
         let shadows = limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| {
             let would_refuse = !outcome.fits && outcome.unmeasured.is_none();
-            limit.enforcement == Enforcement::Shadow && would_refuse
+            limit.enforcement == Enforcement::Shadow && limit.role != Role::Assured && would_refuse
         });
         self.list(AccessField::WouldRefuse, shadows.map(|(limit, _)| limit.name.as_str()));
     }

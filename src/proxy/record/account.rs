@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::insight::LimitName;
 use crate::limit::Scope;
-use crate::plan::{Enforcement, Limit, LimitOutcome, Plan, PlanOutcome};
+use crate::plan::{Limit, LimitOutcome, Plan, PlanOutcome};
 use crate::policy::{self, Decision};
 use crate::proxy::receive::text::latin1;
 use crate::proxy::verdict::{Rejection, Verdict};
@@ -135,9 +135,9 @@ impl Account {
     /// The enforced limits that refused.
     pub fn refusing(&self) -> impl Iterator<Item = &LimitAccount> {
         let refused = self.verdict == Some(Verdict::Refused);
-        self.limits.iter().filter(move |limit| {
-            refused && limit.limit.enforcement == Enforcement::Enforce && !limit.outcome.fits
-        })
+        self.limits
+            .iter()
+            .filter(move |limit| refused && limit.limit.is_enforced() && !limit.outcome.fits)
     }
 }
 

@@ -17,7 +17,7 @@
 //! the allowance is spent, or only in use.
 
 use super::json;
-use crate::plan::{Enforcement, Limit, LimitOutcome, PlanOutcome};
+use crate::plan::{Limit, LimitOutcome, PlanOutcome};
 use crate::proxy::settings::FieldStyle;
 use crate::wire::{Fields, Known, Name};
 
@@ -81,7 +81,7 @@ fn reported<'a>(
     outcome: &'a PlanOutcome,
 ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
     limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| {
-        limit.enforcement == Enforcement::Enforce
+        limit.is_shown()
             && limit.cost > 0
             && limit.unit.as_deref() != Some("")
             && outcome.unmeasured.is_none()
@@ -214,7 +214,9 @@ mod tests {
     use sfv::{BareItem, List, ListEntry, Parser};
 
     use super::*;
-    use crate::plan::{Algorithm, Calendar, Debt, Gcra, LeakyBucket, Quota, TokenBucket};
+    use crate::plan::{
+        Algorithm, Calendar, Debt, Enforcement, Gcra, LeakyBucket, Quota, TokenBucket,
+    };
     use crate::plan::{Alignment, Rate, TimeZone};
     use crate::plan::{Concurrency, FixedWindow, Script};
 

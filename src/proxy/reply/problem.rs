@@ -157,11 +157,8 @@ impl Refusal {
     ) -> Vec<u8> {
         let limits = to.decided.and_then(Decided::limits);
         let refused = limits.filter(|_| matches!(self, Self::TooMany));
-        let limits: Vec<&str> = refused
-            .iter()
-            .flat_map(|(limits, outcome)| outcome.violated(limits))
-            .map(|(limit, _)| limit.name.as_str())
-            .collect();
+        let limits: Vec<&str> =
+            refused.iter().flat_map(|(limits, outcome)| outcome.refusing_names(limits)).collect();
         page.fill(RefusalDetails {
             status,
             title: status.canonical_reason().unwrap_or("Refused"),
@@ -218,7 +215,7 @@ impl Refusal {
         json::number(&mut out, u64::from(status.as_u16()));
         if too_many && let Some((limits, outcome)) = to.decided.and_then(Decided::limits) {
             out.extend_from_slice(b",\"violated-policies\":");
-            json::strings(&mut out, outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
+            json::strings(&mut out, outcome.refusing_names(limits));
         }
         out.extend_from_slice(b"}\n");
         out

@@ -12,6 +12,9 @@ use weir::limit::{CounterName, Limiter};
 use crate::harness::cluster::Cluster;
 use crate::harness::{eventually, eventually_async};
 
+#[path = "../../../examples/children.rs"]
+#[allow(dead_code, reason = "their `main` is not called")]
+mod children;
 #[path = "../../../examples/embed.rs"]
 #[allow(dead_code, reason = "their `main` is not called")]
 mod embed;
@@ -24,6 +27,26 @@ mod pictures;
 #[path = "../../../examples/sliding_error.rs"]
 #[allow(dead_code, reason = "their `main` is not called")]
 mod sliding_error;
+
+/// The picture in docs/children.md is of what the limiter does now, and shows what the page says.
+#[tokio::test]
+async fn three_children_get_what_is_assured_and_share_the_rest() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/pictures/children.svg");
+    let kept = std::fs::read_to_string(path).unwrap();
+    assert!(kept == children::draw().await.unwrap(), "cargo run --example children");
+    let bursts: u64 = children::CHILDREN.iter().map(|child| child.assured / 10).sum();
+    for (second, passed) in (0_u32..).zip(children::passed().await.unwrap()) {
+        for (child, passed) in children::CHILDREN.iter().zip(passed) {
+            // All but its burst, if nothing was asked for at the end of a second.
+            let own = child.assured - child.assured / 10;
+            let least = if child.active.contains(&second) { own } else { 0 };
+            assert!(passed >= least, "second {second}: {passed} of {least}");
+        }
+        let all: u64 = passed.iter().sum();
+        let most = children::WHOLE + children::WHOLE / 10 + bursts;
+        assert!(all <= most, "second {second}: {passed:?}");
+    }
+}
 
 #[test]
 fn a_program_serves_through_weir_on_a_socket_of_its_own() {

@@ -2,6 +2,7 @@
 
 mod admission;
 mod budgets;
+mod children;
 mod keys;
 mod leases;
 mod scripts;

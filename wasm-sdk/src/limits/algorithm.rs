@@ -3,7 +3,7 @@
 //! line, before the proxy would refuse the answer.
 
 use weir_algorithms::{
-    Algorithm, Alignment, Breach, Calendar, Every, MEMBERS_MAX, NAMES, ROWS, Setting,
+    Algorithm, Alignment, Breach, Calendar, Every, MEMBERS_MAX, NAMES, ROWS, Row, Setting,
 };
 
 use crate::Rate;
@@ -68,6 +68,25 @@ pub(super) fn check(limit: &Written, report: &mut Report) -> Option<Algorithm> {
     named.and_then(|row| (row.read)(&written))
 }
 
+/// The algorithm of a part of a limit, the setting `setting`.
+pub(super) fn of_part(
+    row: &Row,
+    written: &weir_algorithms::Written<'_>,
+    setting: &str,
+    cost: u64,
+    report: &mut Report<'_>,
+) -> Option<types::Algorithm> {
+    let algorithm = (row.read)(written)?;
+    let quota = written.quota.unwrap_or(0);
+    if let Some(breach) = algorithm.breaches().first() {
+        report.add(setting, &breach.found, &breach.expected);
+    }
+    if quota > 0 && algorithm.cost_max().is_some_and(|most| cost > most) {
+        report.add(setting, quota, format_args!("at least the cost, {cost}"));
+    }
+    Some(to_wit(algorithm))
+}
+
 /// Reports a setting that is out of range. A setting that is not written gets its value from the
 /// quota, so then the quota is reported.
 fn report_breach(breach: &Breach, written: &weir_algorithms::Written<'_>, report: &mut Report<'_>) {
@@ -129,6 +148,7 @@ fn check_cost(limit: &Written, algorithm: Option<&Algorithm>, report: &mut Repor
 }
 
 /// Converts the algorithm to the WIT type.
+#[inline(never)]
 pub(super) fn to_wit(algorithm: Algorithm) -> types::Algorithm {
     let rate = |rate: weir_algorithms::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
     match algorithm {

@@ -3,7 +3,7 @@
 
 use weir_algorithms::{AMOUNT_MAX, MEMBERS_MAX};
 
-use super::{Limits, Selector, TableEntry};
+use super::{Limits, Place, Selector, TableEntry};
 use crate::{Algorithm, Decision, Denial, Enforcement, Facts, Limit};
 
 impl Limits {
@@ -21,6 +21,7 @@ impl Limits {
         let entry = |limit| TableEntry {
             limit,
             selector: Selector { key: None, missing: None, when: None },
+            place: Place::Item,
         };
         Self { limits: limits.into_iter().map(entry).collect(), ..Self::default() }
     }
@@ -36,7 +37,7 @@ impl Limits {
     /// assert_eq!(refunds, [("day", Refund::Unsent)]);
     /// ```
     pub fn each(&self) -> impl Iterator<Item = &Limit> {
-        self.limits.iter().map(|entry| &entry.limit)
+        self.items().map(|entry| &entry.limit)
     }
 
     /// The limits to charge for a request that costs `cost` units: each takes this many times its

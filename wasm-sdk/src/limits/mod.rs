@@ -1,6 +1,7 @@
 //! The `limits` table of a configuration, shared by all policies that ship with Weir.
 
 mod algorithm;
+mod children;
 mod cost;
 mod missing;
 mod period;
@@ -57,6 +58,8 @@ pub use plans::PlanTable;
 /// # lease = "200ms"             # a proxy may take several units from Redis at once and spend them for this long; or
 ///                               # { life = "200ms", units = 100, strict = true }
 /// # unit = "requests"
+/// # children = { key = "{header.x-team}", assured = 20, ceiling = 80 }  # each team gets 20 of the 100 whatever the others
+///                               # take, and up to 80 of what they leave
 /// ```
 ///
 /// `key` is a [`Template`]. `missing` ([`Missing`]) decides what happens to a request without that
@@ -73,6 +76,28 @@ pub struct Limits {
 struct TableEntry {
     limit: WitLimit,
     selector: Selector,
+    place: Place,
+}
+
+/// Which setting a limit is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// An item of the table.
+    Item,
+    /// `children.ceiling` of the item before.
+    Ceiling,
+    /// `children.assured` of the same item.
+    Assured,
+}
+
+/// A limit of a table, and of which setting it is.
+pub(crate) struct KeyedLimit<'a> {
+    pub(crate) limit: &'a WitLimit,
+    /// Its own template, if it has one.
+    pub(crate) template: Option<&'a Template>,
+    pub(crate) index: usize,
+    /// The setting in `children`; `None` if it is the limit itself.
+    pub(crate) part: Option<&'static str>,
 }
 
 impl Limits {
@@ -87,9 +112,11 @@ impl Limits {
     /// Sets the `key` and `missing` of limits that don't set their own.
     #[must_use]
     pub fn by_default(mut self, key: Option<&Template>, missing: Option<Missing>) -> Self {
-        for Selector { key: own_key, missing: own_missing, .. } in
-            self.limits.iter_mut().map(|entry| &mut entry.selector)
-        {
+        for TableEntry { selector, place, .. } in &mut self.limits {
+            if *place != Place::Item {
+                continue;
+            }
+            let Selector { key: own_key, missing: own_missing, .. } = selector;
             *own_key = own_key.take().or_else(|| key.cloned());
             *own_missing = own_missing.or(missing);
         }
@@ -106,19 +133,23 @@ impl Limits {
 
     /// The limits' names, in the order of the table.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.limits.iter().map(|entry| entry.limit.name.as_str())
+        self.items().map(|entry| entry.limit.name.as_str())
+    }
+
+    /// The entries that are items of the table.
+    fn items(&self) -> impl Iterator<Item = &TableEntry> {
+        self.limits.iter().filter(|entry| entry.place == Place::Item)
     }
 
     /// The names of the limits with a `debt`, in the order of the table.
     pub fn owing(&self) -> impl Iterator<Item = &str> {
-        let owing = self.limits.iter().filter(|entry| entry.limit.debt.is_some());
+        let owing = self.items().filter(|entry| entry.limit.debt.is_some());
         owing.map(|entry| entry.limit.name.as_str())
     }
 
     /// The indices in the table of the limits without their own `key`.
     pub fn without_key(&self) -> impl Iterator<Item = usize> {
-        self.limits
-            .iter()
+        self.items()
             .enumerate()
             .filter(|(_, entry)| entry.selector.key.is_none())
             .map(|(index, _)| index)
@@ -142,6 +173,19 @@ impl Limits {
     /// # Errors
     /// The denial, if the request lacks the key of a limit whose `missing` says to deny.
     pub fn charge(&self, key: &str, facts: &Facts) -> Result<Vec<WitLimit>, Denial> {
+        self.charge_child((key, None), facts)
+    }
+
+    /// The same for a policy that has keys of its own for children: `child` is used for children
+    /// without a template, and without it only their parents are charged.
+    ///
+    /// # Errors
+    /// As [`Limits::charge`].
+    pub fn charge_child(
+        &self,
+        (key, child): (&str, Option<&str>),
+        facts: &Facts,
+    ) -> Result<Vec<WitLimit>, Denial> {
         // Computed once for all limits, and only if a limit has a template. A fact that is not an
         // address was set by the policy, and is used as it is.
         let named = self.limits.iter().any(|entry| entry.selector.key.is_some());
@@ -151,18 +195,36 @@ impl Limits {
             None => *facts,
         };
         let mut charged = Vec::with_capacity(self.limits.len());
-        for TableEntry { limit, selector } in &self.limits {
-            if selector.when.as_ref().is_some_and(|when| !when.may_hold(facts)) {
+        // The key of the item before, if it is charged, and that of its child.
+        let (mut parent, mut child_key) = (None, None);
+        for TableEntry { limit, selector, place } in &self.limits {
+            let otherwise = if *place == Place::Item { Some(key) } else { child };
+            if *place == Place::Item {
+                (parent, child_key) = (None, None);
+                if selector.when.as_ref().is_some_and(|when| !when.may_hold(facts)) {
+                    continue;
+                }
+            } else if parent.is_none() {
                 continue;
             }
-            let own = match &selector.key {
-                None => key.to_owned(),
-                Some(template) => match self.key(template, selector, limit, &shown)? {
-                    Some(key) => key,
-                    None => continue,
-                },
+            let own = match (&selector.key, *place) {
+                (_, Place::Assured) => child_key.take(),
+                (None, _) => otherwise.map(|key| bounded_key(self.spaced(key.to_owned()))),
+                (Some(template), _) => self
+                    .key(template, selector, limit, &shown)?
+                    .map(|key| bounded_key(self.spaced(key))),
             };
-            charged.push(WitLimit { key: bounded_key(self.spaced(own)), ..limit.clone() });
+            let Some(key) = own else { continue };
+            let mut limit = WitLimit { key, ..limit.clone() };
+            match place {
+                Place::Item => parent = Some(limit.key.clone()),
+                // All of a parent's children share its slot.
+                Place::Ceiling | Place::Assured => {
+                    child_key = Some(limit.key.clone());
+                    limit.tag.clone_from(&parent);
+                }
+            }
+            charged.push(limit);
         }
         Ok(charged)
     }
@@ -176,9 +238,30 @@ impl Limits {
         }
     }
 
-    /// Each limit, with its template if it has one.
-    pub(crate) fn keyed(&self) -> impl Iterator<Item = (&WitLimit, Option<&Template>)> {
-        self.limits.iter().map(|entry| (&entry.limit, entry.selector.key.as_ref()))
+    /// Each limit, and those of its children after it.
+    pub(crate) fn keyed(&self) -> impl Iterator<Item = KeyedLimit<'_>> {
+        let mut items = 0;
+        self.limits.iter().map(move |TableEntry { limit, selector, place }| {
+            items += usize::from(*place == Place::Item);
+            let part = match place {
+                Place::Item => None,
+                Place::Ceiling => Some("ceiling"),
+                Place::Assured => Some("assured"),
+            };
+            KeyedLimit { limit, template: selector.key.as_ref(), index: items - 1, part }
+        })
+    }
+
+    /// The most limits that a request is charged.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// Whether the limit at `index` of the table has children.
+    #[must_use]
+    pub fn has_children(&self, index: usize) -> bool {
+        self.keyed().any(|limit| limit.index == index && limit.part.is_some())
     }
 
     /// What all keys begin with.
@@ -220,10 +303,26 @@ impl Limits {
     /// # Errors
     /// All mistakes.
     pub fn from_json<E: Error>(value: &Json<'_>) -> Result<Self, E> {
+        Self::unpacked(value, Self::read)
+    }
+
+    /// Reads a table whose limits' children have a key of the policy's own: see
+    /// [`Limits::charge_child`].
+    ///
+    /// # Errors
+    /// As [`Limits::from_json`].
+    pub fn with_children<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::unpacked(&Json::deserialize(deserializer)?, |value| Self::read_table(value, true))
+    }
+
+    fn unpacked<E: Error>(
+        value: &Json<'_>,
+        read: impl FnOnce(&Json<'_>) -> Result<Self, Mistakes>,
+    ) -> Result<Self, E> {
         if value.as_str().is_some_and(|text| Mistakes::stand_in(&text)) {
             return Ok(Self::default());
         }
-        Self::read(value).map_err(|mistakes| E::custom(mistakes.packed()))
+        read(value).map_err(|mistakes| E::custom(mistakes.packed()))
     }
 
     /// Reads a table. Deserializing does the same; a policy with checks of its own for the items of
@@ -232,6 +331,11 @@ impl Limits {
     /// # Errors
     /// All mistakes, with paths inside the table.
     pub fn read(value: &Json<'_>) -> Result<Self, Mistakes> {
+        Self::read_table(value, false)
+    }
+
+    /// `keyed`: whether the policy has keys for children.
+    fn read_table(value: &Json<'_>, keyed: bool) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
         if !value.is_list() {
             mistakes.add("", value.kind_text(), "a list of limits");
@@ -273,13 +377,40 @@ impl Limits {
                 );
             }
             let written = Written::read(&at, item, &mut mistakes);
-            limits.extend(
-                written
-                    .and_then(|written| written.check(&at, item, &mut mistakes))
-                    .map(|(limit, selector)| TableEntry { limit, selector }),
-            );
+            let checked = written.and_then(|written| written.check(&at, item, &mut mistakes));
+            let Some((limit, selector, children)) = checked else { continue };
+            limits.push(TableEntry { limit, selector, place: Place::Item });
+            let Some([ceiling, assured]) = children else { continue };
+            let at = join(&at, "children");
+            let written = item.get("children");
+            let key = written.as_ref().and_then(|children| children.get("key"));
+            match key {
+                None if !keyed => {
+                    let expected = "where to find whose it is, such as `key = \"{header.x-team}\"`";
+                    mistakes.add(&at, "no `key`", expected);
+                }
+                Some(key) if keyed => {
+                    let expected = "nothing: the policy knows whose it is";
+                    mistakes.add(join(&at, "key"), key, expected);
+                }
+                _ => {}
+            }
+            for ((limit, selector), place) in [(ceiling, Place::Ceiling), (assured, Place::Assured)]
+            {
+                if names.contains(&limit.name) {
+                    let found = format_args!("{:?} a second time", limit.name);
+                    mistakes.add(join(&at, "name"), found, "a name that no other limit here has");
+                }
+                names.push(limit.name.clone());
+                limits.push(TableEntry { limit, selector, place });
+            }
         }
-        mistakes.or(Self { limits, ..Self::default() })
+        let table = Self { limits, ..Self::default() };
+        if table.count() > LIMITS_MAX {
+            let found = format_args!("{} limits, with those of children", table.count());
+            mistakes.add("", found, format_args!("1 to {LIMITS_MAX}"));
+        }
+        mistakes.or(table)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::bindings::weir::policy::types;
 use crate::config::join;
 use crate::json::unknown;
 use crate::limits::algorithm;
+use crate::limits::children::{self, Children, WrittenChildren};
 use crate::limits::missing::{self, Missing};
 use crate::limits::period::{self, DELAY, LEASE, PERIOD, Period};
 use crate::mistakes::{Mistakes, message};
@@ -16,7 +17,7 @@ use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Json, Limit, Template};
 
 /// Their names, in the order in which messages list them.
-const FIELDS: [&str; 24] = [
+const FIELDS: [&str; 25] = [
     "name",
     "algorithm",
     "quota",
@@ -41,6 +42,7 @@ const FIELDS: [&str; 24] = [
     "on_store_error",
     "lease",
     "unit",
+    "children",
 ];
 const CALENDARS: [&str; 5] = ["hour", "day", "week", "month", "forever"];
 const NUMBER: &str = "a whole number, 0 or more";
@@ -74,6 +76,7 @@ pub(super) struct Written {
     /// As options of the contract.
     lease: Vec<(String, String)>,
     unit: Option<String>,
+    children: Option<WrittenChildren>,
 }
 
 /// Which requests a limit counts, and under which key.
@@ -92,7 +95,7 @@ impl Selector {
     }
 }
 
-fn number(value: &Json<'_>) -> Result<u64, String> {
+pub(super) fn number(value: &Json<'_>) -> Result<u64, String> {
     value.as_u64().ok_or_else(|| message(&value.found(), &NUMBER))
 }
 
@@ -100,7 +103,7 @@ fn flag(value: &Json<'_>) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| message(&value.found(), &"true or false"))
 }
 
-fn text(value: &Json<'_>) -> Result<String, String> {
+pub(super) fn text(value: &Json<'_>) -> Result<String, String> {
     let text = value.as_str().ok_or_else(|| message(&value.found(), &"a string"));
     text.map(Cow::into_owned)
 }
@@ -274,6 +277,7 @@ impl Written {
             }
             "lease" => self.lease = lease(value)?,
             "unit" => self.unit = Some(text(value)?),
+            "children" => self.children = Some(children::read(value)?),
             _ => return Err(unknown("key", key, &FIELDS, "").into()),
         }
         Ok(())
@@ -301,11 +305,11 @@ impl Written {
     /// Checks the limit and converts it to the WIT type. `None` if a mistake was reported. `item`
     /// is the JSON value that `self` was read from.
     pub(super) fn check(
-        self,
+        mut self,
         at: &str,
         item: &Json<'_>,
         mistakes: &mut Mistakes,
-    ) -> Option<(Limit, Selector)> {
+    ) -> Option<(Limit, Selector, Option<Children>)> {
         let mut report = Report { at, item, mistakes, found: false };
         report.required("name", self.name.as_ref(), "a name, such as `name = \"per-minute\"`");
         if let Some(name) = self.name.as_deref().filter(|name| !is_name(name)) {
@@ -324,19 +328,28 @@ impl Written {
             Some(Debt::Units(units)) => Some(types::Debt::Units(units)),
             Some(Debt::Window) => Some(types::Debt::Window),
         };
+        let children = self.children.take();
         let limit = Limit {
             algorithm: algorithm::to_wit(algorithm?),
-            name: self.name?,
+            name: self.name.clone()?,
             key: String::new(),
             tag: None,
             cost: self.cost,
-            unit: self.unit,
+            unit: self.unit.take(),
             enforcement: if self.shadow { Enforcement::Shadow } else { Enforcement::Enforce },
             refund: self.refund.unwrap_or(types::Refund::Never),
             debt,
             on_store_error: self.on_store_error.unwrap_or(types::Fallback::RouteDefault),
-            options: self.lease,
+            options: std::mem::take(&mut self.lease),
         };
-        Some((limit, Selector { key: self.key, missing: self.missing, when: self.when }))
+        let children = match (children, self.algorithm) {
+            (Some(children), Some(row)) => children.check(&limit, (&self, row), &mut report),
+            _ => None,
+        };
+        if report.found {
+            return None;
+        }
+        let selector = Selector { key: self.key, missing: self.missing, when: self.when };
+        Some((limit, selector, children))
     }
 }

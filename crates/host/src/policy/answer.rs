@@ -2,6 +2,7 @@
 //! is an error that names the field.
 
 mod bodies;
+mod limit_options;
 mod manifest;
 mod named;
 
@@ -10,8 +11,8 @@ use std::sync::Arc;
 use super::abi::types;
 use super::{Decision, Denial, Settlement, Verdict};
 use crate::plan::{
-    self, AMOUNT_MAX, Adjustment, Algorithm, Bound, Calendar, Change, Concurrency, Debt,
-    FixedWindow, Gcra, LeakyBucket, Lease, Limit, Plan, Quota, Rate, Script, SlidingWindowBuckets,
+    self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, Debt, FixedWindow,
+    Gcra, LeakyBucket, Lease, Limit, Plan, Quota, Rate, Role, Script, SlidingWindowBuckets,
     SlidingWindowCounter, SlidingWindowLog, Slot, TimeZone, TokenBucket,
 };
 
@@ -107,17 +108,27 @@ fn plan(limits: Vec<types::Limit>, scripts: &[String]) -> Result<Plan, String> {
     if limits.len() > plan::LIMITS_MAX {
         return Err(format!("limits: {} of them, at most {}", limits.len(), plan::LIMITS_MAX));
     }
-    let limits = limits
-        .into_iter()
-        .enumerate()
-        .map(|(index, answered)| limit(index, answered, scripts))
-        .collect::<Result<_, _>>()?;
+    let mut children = Vec::new();
+    let limits = limits.into_iter().enumerate().map(|(index, answered)| {
+        let mut options = limit_options::read(&answered.options)
+            .map_err(|what| format!("limits[{index}].options{what}"))?;
+        children.extend(options.parts.take().map(|parts| (index, parts)));
+        limit(index, answered, options.lease, scripts)
+    });
+    let mut limits: Vec<Limit> = limits.collect::<Result<_, _>>()?;
+    for (index, parts) in children {
+        limit_options::join(&mut limits, index, parts)
+            .map_err(|what| format!("limits[{index}].options.{what}"))?;
+    }
     Plan::new(limits).map_err(|invalid| invalid.to_string())
 }
 
-fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Limit, String> {
-    let lease =
-        lease(&answered.options).map_err(|what| format!("limits[{index}].options{what}"))?;
+fn limit(
+    index: usize,
+    answered: types::Limit,
+    lease: Option<Lease>,
+    scripts: &[String],
+) -> Result<Limit, String> {
     let algorithm = algorithm(answered.algorithm, scripts)
         .map_err(|what| format!("limits[{index}].algorithm{what}"))?;
     let algorithm =
@@ -149,44 +160,8 @@ fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Lim
             types::Fallback::Deny => Some(plan::OnStoreError::Deny),
         },
         lease,
+        role: Role::Alone,
     })
-}
-
-/// Reads the options of a limit: how it is leased.
-fn lease(options: &Pairs) -> Result<Option<Lease>, String> {
-    let (mut life_ms, mut units_max, mut bound) = (None, None, Bound::Strict);
-    for (name, value) in options {
-        let number = || {
-            let wrong =
-                || format!(".{name}: found {:?}, expected a whole number", shortened(value));
-            value.parse::<u64>().map_err(|_| wrong())
-        };
-        match name.as_str() {
-            "lease-ms" => life_ms = Some(number()?),
-            "lease-units" => units_max = Some(number()?),
-            "lease-bound" => {
-                bound = match value.as_str() {
-                    "strict" => Bound::Strict,
-                    "loose" => Bound::Loose,
-                    other => {
-                        let other = shortened(other);
-                        return Err(format!(".{name}: found {other:?}, expected strict or loose"));
-                    }
-                }
-            }
-            other => {
-                return Err(format!(
-                    ": found {:?}, expected lease-ms, lease-units or lease-bound",
-                    shortened(other)
-                ));
-            }
-        }
-    }
-    match life_ms {
-        Some(life_ms) => Ok(Some(Lease { life_ms, units_max, bound })),
-        None if options.is_empty() => Ok(None),
-        None => Err(": found no lease-ms, expected it beside lease-units and lease-bound".into()),
-    }
 }
 
 /// Refuses options: none are known yet. Whoever set one wants something done, so it is not ignored.

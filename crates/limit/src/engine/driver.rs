@@ -5,7 +5,8 @@
 //! A script is unrolled for the number of cells, without a table per cell, and numbers are packed
 //! as doubles: that costs least inside Redis. A script depends only
 //! on the list of programs. Units, shadows, costs and numbers are arguments, so there are few
-//! scripts and they never overflow Redis' script cache. Must not know what a program computes.
+//! scripts and they never overflow Redis' script cache. Must not know what a program computes. Only
+//! a parent after its assured cell has code of its own.
 //!
 //! `lua/driver/frame.lua` documents KEYS and ARGV. Redis stores numbers as packed doubles, a ring
 //! as two doubles and one per sub-window, a log as a list, and leases as a sorted set by
@@ -22,12 +23,13 @@ use std::fmt::Write as _;
 use smallvec::SmallVec;
 
 use self::template::Template;
-use super::{Cell, Cells, Kind, NUMBERS_MAX, Program, script_texts};
+use super::{Cell, Cells, Kind, NUMBERS_MAX, Part, Program, is_assured, script_texts};
 
 /// How the last line of each program begins. The driver removes it and calls the functions itself.
 const LAST_LINE_BEGINS: &str = "return { take = take, give_back = give_back";
 /// The functions of a program.
-const FUNCTIONS: [&str; 3] = ["take", "give_back", "charge"];
+const FUNCTIONS: [&str; 3] = ["take", "give_back", CHARGE];
+const CHARGE: &str = "charge";
 
 /// Maximum number of values of a reply that one call of `pack` packs.
 const VALUES_PER_PACK_MAX: usize = 18;
@@ -68,9 +70,11 @@ impl Script {
     pub(super) fn with_time(verb: Verb, cells: &Cells, time: &str) -> Self {
         let programs: SmallVec<[&'static Program; 2]> =
             cells.iter().map(|cell| cell.program).collect();
+        let assured: SmallVec<[bool; 8]> =
+            (0..cells.len()).map(|index| is_assured(cells, index)).collect();
         let text = match verb {
-            Verb::Take => take(&programs, time),
-            Verb::Look => look(&programs, time),
+            Verb::Take => take(&programs, &assured, time),
+            Verb::Look => look(&programs, &assured, time),
             Verb::GiveBack => give_back(&programs, time),
             Verb::Charge => charge(&programs, time),
             Verb::Renew => renew(&programs, time),
@@ -88,7 +92,7 @@ pub(super) type Argument = SmallVec<[u8; 8 * (3 + NUMBERS_MAX)]>;
 /// Packs a cell's ARGV.
 pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> Argument {
     let second = match verb {
-        Verb::Take | Verb::Look => i64::from(cell.shadow),
+        Verb::Take | Verb::Look => i64::from(cell.shadow || cell.part == Part::Assured),
         Verb::GiveBack => taken_at_us as i64,
         Verb::Charge | Verb::Renew | Verb::Lease => 0,
     };
@@ -107,8 +111,13 @@ fn named(kind: Kind) -> bool {
 }
 
 /// Writes the programs in use, each in a block of its own that exports `function` under the
-/// program's name, and the helpers that the kinds in use share.
-fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&str>) {
+/// program's name, and the helpers that the kinds in use share. Those of parents, which `assured`
+/// marks, export their `charge`, too.
+fn preamble(
+    text: &mut String,
+    (programs, assured): (&[&'static Program], &[bool]),
+    function: Option<&str>,
+) {
     if let Some(function) = function {
         operators_scripts(text, programs, function);
     }
@@ -116,7 +125,13 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
     for program in programs.iter().filter(|program| !script_texts::is_operator_script(program)) {
         let Some(function) = function.filter(|_| !done.contains(&program.name)) else { continue };
         done.push(program.name);
-        line(text, format_args!("local {}\ndo", program.name));
+        let name = program.name;
+        let owes = programs.iter().zip(assured).any(|(it, assured)| *assured && it.name == name);
+        line(text, format_args!("local {name}"));
+        if owes {
+            line(text, format_args!("local {name}_{CHARGE}"));
+        }
+        line(text, format_args!("do"));
         let code = program.text.lines().filter(|line| {
             !line.starts_with("--")
                 && !line.trim().is_empty()
@@ -124,7 +139,8 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         });
         // Each call of the script creates its functions, so those that are not called are left out.
         // A function ends at the first `end` in column 0.
-        let others = FUNCTIONS.into_iter().filter(|other| *other != function);
+        let others =
+            FUNCTIONS.into_iter().filter(|other| *other != function && !(owes && *other == CHARGE));
         let others: SmallVec<[String; 2]> =
             others.map(|other| format!("local function {other}(")).collect();
         let mut inside = false;
@@ -135,7 +151,10 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
             }
             inside &= code != "end";
         }
-        line(text, format_args!("{} = {function}\nend", program.name));
+        if owes {
+            line(text, format_args!("{name}_{CHARGE} = {CHARGE}"));
+        }
+        line(text, format_args!("{name} = {function}\nend"));
     }
     let has = |wanted: fn(Kind) -> bool| programs.iter().any(|program| wanted(program.kind));
     // A number passed to a command is formatted as a double. Formatting it here as a whole number
@@ -200,24 +219,24 @@ fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2
 /// The beginning of a take, a look and a charge, and the expression for each cell's string.
 fn begin(
     first_line: &str,
-    programs: &[&'static Program],
+    (programs, assured): (&[&'static Program], &[bool]),
     function: &str,
     time: &str,
 ) -> (String, SmallVec<[String; 2]>) {
     let mut text = String::from(first_line);
-    preamble(&mut text, programs, Some(function));
+    preamble(&mut text, (programs, assured), Some(function));
     text.push_str(time);
     let stored = read(&mut text, programs);
     (text, stored)
 }
 
-fn take(programs: &[&'static Program], time: &str) -> String {
+fn take(programs: &[&'static Program], assured: &[bool], time: &str) -> String {
     // Without allow-oom, so that Redis refuses the script before running it when it is out of
     // memory.
-    let (mut text, stored) = begin("#!lua\n", programs, "take", time);
+    let (mut text, stored) = begin("#!lua\n", (programs, assured), "take", time);
     text.push_str("local ok = 1\n");
-    for cell in cells(programs, &stored) {
-        cell.write(&mut text, "take");
+    for (cell, assured) in cells(programs, &stored).zip(assured) {
+        cell.write(&mut text, if *assured { "take_of_parent" } else { "take" });
     }
     text.push_str("if ok == 1 then\n");
     for cell in cells(programs, &stored) {
@@ -229,7 +248,7 @@ fn take(programs: &[&'static Program], time: &str) -> String {
 }
 
 fn lease(programs: &[&'static Program], time: &str) -> String {
-    let (mut text, stored) = begin("#!lua\n", programs, "take", time);
+    let (mut text, stored) = begin("#!lua\n", (programs, &[]), "take", time);
     for cell in cells(programs, &stored) {
         cell.write(&mut text, "lease");
         cell.write(&mut text, "write");
@@ -239,11 +258,11 @@ fn lease(programs: &[&'static Program], time: &str) -> String {
     text
 }
 
-fn look(programs: &[&'static Program], time: &str) -> String {
-    let (mut text, stored) = begin("#!lua flags=no-writes\n", programs, "take", time);
+fn look(programs: &[&'static Program], assured: &[bool], time: &str) -> String {
+    let (mut text, stored) = begin("#!lua flags=no-writes\n", (programs, assured), "take", time);
     text.push_str("local ok = 1\n");
-    for cell in cells(programs, &stored) {
-        cell.write(&mut text, "look");
+    for (cell, assured) in cells(programs, &stored).zip(assured) {
+        cell.write(&mut text, if *assured { "look_of_parent" } else { "look" });
     }
     answer(&mut text, programs.len());
     text
@@ -251,7 +270,7 @@ fn look(programs: &[&'static Program], time: &str) -> String {
 
 fn charge(programs: &[&'static Program], time: &str) -> String {
     // Without allow-oom, as a charge may need a new key.
-    let (mut text, stored) = begin("#!lua\n", programs, "charge", time);
+    let (mut text, stored) = begin("#!lua\n", (programs, &[]), "charge", time);
     for cell in cells(programs, &stored) {
         cell.write(&mut text, "charge");
     }
@@ -281,7 +300,7 @@ fn give_back(programs: &[&'static Program], time: &str) -> String {
     // With allow-oom: a give-back must not fail for lack of memory, and it only overwrites what
     // exists.
     let mut text = String::from("#!lua flags=allow-oom\n");
-    preamble(&mut text, programs, Some("give_back"));
+    preamble(&mut text, (programs, &[]), Some("give_back"));
     text.push_str(time);
     let stored: SmallVec<[String; 2]> = programs.iter().map(|_| "v".to_owned()).collect();
     for cell in cells(programs, &stored) {
@@ -296,7 +315,7 @@ fn give_back(programs: &[&'static Program], time: &str) -> String {
 fn renew(programs: &[&'static Program], time: &str) -> String {
     // With allow-oom: the requests are in flight already, and losing their leases would admit more.
     let mut text = String::from("#!lua flags=allow-oom\n");
-    preamble(&mut text, programs, None);
+    preamble(&mut text, (programs, &[]), None);
     text.push_str(time);
     for (index, program) in (1..).zip(programs) {
         if program.kind == Kind::Leases {

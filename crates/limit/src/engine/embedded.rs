@@ -20,8 +20,8 @@ use super::lua::{self, Decision};
 use super::shard::{Entry, NEVER_US, Shard};
 use super::snapshot_file::SnapshotFile;
 use super::{
-    Cause, Cell, Cells, ChargeReply, EmbeddedSettings, EngineError, Execution, Key, Kind, Space,
-    TakeReply,
+    Cause, Cell, Cells, ChargeReply, EmbeddedSettings, EngineError, Execution, Key, Kind, Part,
+    Space, TakeReply, is_assured,
 };
 use crate::clock::Clock;
 use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
@@ -238,15 +238,31 @@ impl Embedded {
             let at_us = self.now_us();
             let mut decisions: SmallVec<[(u128, Decision); 2]> = SmallVec::new();
             let mut admitted = true;
-            for cell in cells {
+            for (index, cell) in cells.iter().enumerate() {
                 let id = cell.key.id();
                 let now = whole_units(at_us, cell.unit_us);
                 let state = counters::read(shard.get(id), cell, now);
-                let mut decision = vm.take(cell, cell.cost, state, now as f64)?;
-                if !writes && decision.fits && cell.cost > 0 {
-                    decision.report_remaining_of(&vm.take(cell, 0, state, now as f64)?);
+                let assured = is_assured(cells, index)
+                    && decisions.last().is_some_and(|(_, assured)| assured.fits);
+                let mut decision = if assured && writes {
+                    vm.charge(cell, state, now as f64)?.into_decision()
+                } else {
+                    vm.take(cell, cell.cost, state, now as f64)?
+                };
+                if assured && !decision.outside() {
+                    (decision.fits, decision.retry) = (true, -1.0);
                 }
-                admitted &= (cell.shadow || decision.fits) && !decision.outside();
+                if decision.fits && (assured || !writes && cell.cost > 0) {
+                    let state = if writes { decision.state } else { state };
+                    let unchanged = vm.take(cell, 0, state, now as f64)?;
+                    decision.report_remaining_of(&unchanged);
+                    // What is owed may come back in a period that is not named.
+                    if assured && writes && unchanged.outside() {
+                        decision = unchanged;
+                    }
+                }
+                let refuses = !cell.shadow && cell.part != Part::Assured;
+                admitted &= (!refuses || decision.fits) && !decision.outside();
                 decisions.push((id, decision));
             }
             if admitted && writes {
@@ -362,7 +378,9 @@ impl Embedded {
                 charged.at_us = now_us;
                 charged.units.push(answer.units());
                 if let Some(cost @ 1..) = answer.units() {
-                    let cells = Cells::from_iter([Cell { cost, shadow: false, ..cell.clone() }]);
+                    let part = Part::Alone;
+                    let cell = Cell { cost, shadow: false, part, ..cell.clone() };
+                    let cells = Cells::from_iter([cell]);
                     self.write(&mut shard, &cells, &[(id, answer.into_decision())], now_us)?;
                 }
             }

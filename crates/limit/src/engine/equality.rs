@@ -19,7 +19,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 use self::cases::{Case, Trace};
 use super::driver::Verb;
 use super::testing::{ALL, Answer, Server, TimedStore, wait_until};
-use super::{Cell, CellReply};
+use super::{Cell, CellReply, is_assured};
 
 /// Minimum number of decisions to compare.
 const DECISIONS: u64 = 100_000;
@@ -77,6 +77,12 @@ impl Coverage {
                 self.count(name, "waits", reply.fits && reply.retry_units.is_some());
                 self.count(name, "outside", reply.outside);
                 self.count(name, "alone refused", event.cells.len() == 1 && !reply.fits);
+                if is_assured(&event.cells, index) {
+                    let assured = taken.is_some_and(|taken| taken.cells[index - 1].fits);
+                    let what = [("borrowed from", !assured && reply.fits), ("owed", assured)];
+                    what.into_iter().for_each(|(what, is)| self.count(name, what, is));
+                    self.count(name, "parent refused", !reply.fits);
+                }
             }
         }
     }
@@ -107,6 +113,12 @@ impl Coverage {
             for what in ["charged", "debt full"] {
                 let rare = self.decisions / 1_000;
                 assert!(self.of(program.name, what) >= rare, "{} {what}: {self:#?}", program.name);
+            }
+        }
+        for name in cases::PARENTS {
+            for what in ["borrowed from", "owed", "parent refused"] {
+                let rare = self.decisions / 5_000;
+                assert!(self.of(name, what) >= rare, "{name} {what}: {self:#?}");
             }
         }
         for (name, what) in

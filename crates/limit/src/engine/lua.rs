@@ -83,10 +83,13 @@ impl ChargeAnswer {
         (self.units != OUTSIDE as f64).then_some(self.units as u64)
     }
 
-    /// Converts it into a take that fits, so that it can be written.
+    /// Converts it into a take that fits, so that it can be written; one that decided nothing, if
+    /// nothing was decided.
     pub(super) fn into_decision(self) -> Decision {
+        let fits = self.units().is_some();
+        let retry = if fits { -1.0 } else { OUTSIDE as f64 };
         let Self { state, expire, .. } = self;
-        Decision { fits: true, state, remaining: 0.0, retry: -1.0, reset: 0.0, expire }
+        Decision { fits, state, remaining: 0.0, retry, reset: 0.0, expire }
     }
 }
 

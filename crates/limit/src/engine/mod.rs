@@ -91,6 +91,8 @@ pub struct Cell {
     /// A shadow limit: it refuses no request, and is charged only when it fits and all enforced
     /// cells fit.
     pub shadow: bool,
+    /// What it is to the cells beside it.
+    pub part: Part,
     /// Units to take; 0 asks about one unit and takes none. In a give-back: units to return.
     pub cost: u64,
     /// The algorithm's numbers, in the order of its Lua header; unused ones are 0.
@@ -98,6 +100,28 @@ pub struct Cell {
     /// Identifies the units taken, for kinds that store units by name (logs and leases). Unique for
     /// each take of a key.
     pub member: u128,
+}
+
+/// What a cell is to the cells beside it in a take or a look. In all other calls each cell is on
+/// its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// It is decided by itself.
+    #[default]
+    Alone,
+    /// What a child is sure to get of the parent in the next cell. It refuses nothing, and is
+    /// charged if it fits and all enforced cells do.
+    Assured,
+    /// A parent. If the assured cell before it fits, it is charged, into debt if need be, and not
+    /// asked.
+    Parent,
+}
+
+/// Whether the cell at `index` is a parent with its assured cell before it.
+fn is_assured(cells: &[Cell], index: usize) -> bool {
+    let part = |index: usize| cells.get(index).map(|cell| cell.part);
+    let before = index.checked_sub(1).and_then(part);
+    (before, part(index)) == (Some(Part::Assured), Some(Part::Parent))
 }
 
 /// Cells that share a tag and are taken all or none.

@@ -499,7 +499,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Key, Space};
+    use crate::engine::{Key, Part, Space};
     use crate::plan::{Debt, Gcra, Rate};
 
     const LIFE_MS: u64 = 100;
@@ -513,6 +513,7 @@ mod tests {
             key: Key { tag: 1, key: 2, space },
             unit_us: 1,
             shadow: false,
+            part: Part::Alone,
             cost: 1,
             numbers: [0; crate::engine::NUMBERS_MAX],
             member: 0,

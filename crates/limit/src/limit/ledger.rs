@@ -253,7 +253,7 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
-    use crate::engine::Space;
+    use crate::engine::{Part, Space};
     use crate::plan::{Debt, Gcra, Rate};
 
     const KEYS: usize = 3;
@@ -269,6 +269,7 @@ mod tests {
             key: Key { tag: 1, key: key as u128, space },
             unit_us: 1,
             shadow: false,
+            part: Part::Alone,
             cost,
             numbers: [0; NUMBERS_MAX],
             member: 0,
@@ -406,6 +407,7 @@ mod tests {
             key: Key { tag: 1, key: 2, space },
             unit_us: 1,
             shadow: false,
+            part: Part::Alone,
             cost: 4,
             numbers: [0; NUMBERS_MAX],
             member: 0,

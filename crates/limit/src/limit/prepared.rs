@@ -17,8 +17,8 @@ use super::local::{self, ScopeCache};
 use super::round::{Calls, LimitSet, Round};
 use super::shared::Shared;
 use super::{Scope, failure, refusals};
-use crate::engine::{Cell, Key, NUMBERS_MAX};
-use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan, Refund};
+use crate::engine::{Cell, Key, NUMBERS_MAX, Part};
+use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan, Refund, Role};
 
 /// Maximum number of entries for one plan. The oldest is replaced.
 const ENTRIES_MAX: usize = 4;
@@ -98,9 +98,7 @@ impl PreparedPlan {
         let never = |limit: &Limit| limit.algorithm.refuses_all();
         let mut prepared = Self {
             scope_id,
-            always_refuses: limits
-                .iter()
-                .any(|limit| limit.enforcement == Enforcement::Enforce && never(limit)),
+            always_refuses: limits.iter().any(|limit| limit.is_enforced() && never(limit)),
             calls: Calls::default(),
             identities: Identities::new(),
             keeps_members: limits.iter().any(|limit| limit.algorithm.keeps_members()),
@@ -116,7 +114,7 @@ impl PreparedPlan {
         let mut digests = PlanDigests::new(&shared.digests);
         local::with(shared, |local| {
             local.scope(scope, |cache| {
-                for (limit, index) in limits.iter().zip(0_u8..).filter(|(limit, _)| !never(limit)) {
+                for (limit, index) in in_order(limits).filter(|(limit, _)| !never(limit)) {
                     let last = limit.algorithm.queues();
                     let cell = cell(&mut digests, shared, scope, cache, limit);
                     if let (Some(leased), Some(lease)) = (shared.leased(limit), limit.lease) {
@@ -254,6 +252,18 @@ impl PreparedPlan {
     }
 }
 
+/// The limits with their indices in the plan: last those of which children are assured, each with
+/// its parent after it.
+fn in_order(limits: &[Limit]) -> impl Iterator<Item = (&Limit, u8)> {
+    let alone = |(limit, _): &(&Limit, u8)| !matches!(limit.role, Role::Assured | Role::Parent);
+    let parts = limits.iter().flat_map(|limit| match limit.role {
+        Role::Child { assured, parent } => [Some(assured), Some(parent)],
+        Role::Alone | Role::Assured | Role::Parent => [None; 2],
+    });
+    let part = |index: u8| Some((limits.get(usize::from(index))?, index));
+    limits.iter().zip(0..).filter(alone).chain(parts.flatten().filter_map(part))
+}
+
 /// The cell of `limit` that is the same for every take.
 fn cell<'a>(
     digests: &mut PlanDigests<'a>,
@@ -271,6 +281,11 @@ fn cell<'a>(
         // 1 or 1000.
         unit_us: algorithm.unit_us() as u32,
         shadow: limit.enforcement == Enforcement::Shadow,
+        part: match limit.role {
+            Role::Alone | Role::Child { .. } => Part::Alone,
+            Role::Assured => Part::Assured,
+            Role::Parent => Part::Parent,
+        },
         cost: limit.cost,
         // Calendar periods are picked at the take.
         numbers: if algorithm.is_dated() { [0; NUMBERS_MAX] } else { shared.numbers(algorithm, 0) },

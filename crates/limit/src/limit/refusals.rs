@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 
 use super::keys::Identities;
-use crate::plan::{Enforcement, Limit, PlanOutcome, Refund};
+use crate::plan::{Limit, PlanOutcome, Refund};
 
 /// Maximum number of refusals remembered on one worker. When there are more, all are forgotten.
 const REFUSALS_MAX: usize = 4_096;
@@ -138,7 +138,7 @@ impl Refusals {
         let refusing = limits
             .iter()
             .zip(&outcome.limits)
-            .filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.fits);
+            .filter(|(limit, outcome)| limit.is_enforced() && !outcome.fits);
         // The request is refused until the last of them fits.
         let held = refusing.map(|(_, outcome)| {
             outcome.retry_after_us.map_or(held_max, Duration::from_micros).min(held_max)
@@ -178,7 +178,9 @@ fn counter(identities: &Identities) -> Option<(u128, [u128; 2])> {
 /// Whether the limits ask the same of their counters.
 fn are_same(refused: &[Limit], asked: &[Limit]) -> bool {
     let same = |(a, b): (&Limit, &Limit)| {
-        a.algorithm == b.algorithm && a.cost == b.cost && a.enforcement == b.enforcement
+        a.algorithm == b.algorithm
+            && a.cost == b.cost
+            && (a.enforcement, a.role) == (b.enforcement, b.role)
     };
     refused.len() == asked.len() && refused.iter().zip(asked).all(same)
 }

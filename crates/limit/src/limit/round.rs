@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use weir_algorithms::Describe;
 
 use crate::engine::{
-    Cause, Cell, CellReply, Cells, EngineError, Execution, NUMBERS_MAX, TakeReply,
+    Cause, Cell, CellReply, Cells, EngineError, Execution, NUMBERS_MAX, Part, TakeReply,
 };
 use crate::plan::{Enforcement, LeakyBucket, Limit, LimitOutcome, OnStoreError};
 
@@ -131,7 +131,8 @@ pub(super) struct Round<'p> {
 }
 
 impl Calls {
-    /// Adds the plan's limit at `index`. With `last`, its tag is called after all others.
+    /// Adds the plan's limit at `index`; a parent right after its assured limit. With `last`, its
+    /// tag is called after all others.
     pub(super) fn add(&mut self, cell: Cell, index: u8, last: bool) {
         let tag = cell.key.tag;
         let mut call = match self.0.iter().position(|call| call.tag == tag) {
@@ -139,12 +140,12 @@ impl Calls {
             None => Call { tag, last: false, cells: Cells::new(), indices: SmallVec::new() },
         };
         call.last |= last;
-        // Sorted by program: one script for each order would fill Redis' script cache.
-        let among = call
-            .cells
-            .iter()
-            .position(|other| other.program.name > cell.program.name)
-            .unwrap_or(call.cells.len());
+        // Sorted by program: one script for each order would fill Redis' script cache. A parent
+        // comes right after its assured cell, and both after all others.
+        let after =
+            |other: &Cell| other.part != Part::Alone || other.program.name > cell.program.name;
+        let among = (cell.part == Part::Alone).then(|| call.cells.iter().position(after)).flatten();
+        let among = among.unwrap_or(call.cells.len());
         call.cells.insert(among, cell);
         call.indices.insert(among, index);
         let at = self

@@ -16,8 +16,8 @@ use super::queue::{Job, Worker};
 use super::round::GroupStore;
 use super::shared::Shared;
 use super::{Ending, Grant};
-use crate::engine::{Cell, Cells, ChargeReply, Embedded, Engine, EngineError, TakeReply};
-use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, Refund};
+use crate::engine::{Cell, Cells, ChargeReply, Embedded, Engine, EngineError, Part, TakeReply};
+use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, Refund, Role};
 use crate::telemetry::{Counter, names};
 
 /// What to do for one limit.
@@ -268,6 +268,18 @@ fn apply(
     if requested.units() > AMOUNT_MAX {
         return Err("more than 2^52 units");
     }
+    let owes = matches!(limit.role, Role::Assured | Role::Parent);
+    let requested = match requested {
+        // Nothing refuses what a child's assured limit and its parent are charged at the end, and
+        // the first only has a part in what it was charged at the beginning.
+        Change::Units(1..) | Change::Debt(_)
+            if limit.role == Role::Assured && charged.is_none() =>
+        {
+            return Ok(());
+        }
+        Change::Units(units @ 1..) if owes => Change::Debt(units.unsigned_abs()),
+        other => other,
+    };
     let units = match requested {
         Change::Reset if limit.refund != Refund::BySettle => {
             return Err("a reset needs `refund = \"by_settle\"` on the limit");
@@ -280,7 +292,7 @@ fn apply(
         Change::Units(_) | Change::Debt(_) if settlement.reset => {
             return Err("the limit is reset already");
         }
-        Change::Debt(_) if limit.algorithm.debt() == Debt::None => {
+        Change::Debt(_) if limit.algorithm.debt() == Debt::None && !owes => {
             return Err("a charge into debt needs a `debt` on the limit");
         }
         Change::Debt(units) => {
@@ -344,7 +356,7 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(GroupSt
             let (member, now_us) = (prepared.new_member(), prepared.now_us(shared));
             let cell = cell(limit, index, units, member, now_us);
             // Enforced, so that `admitted` says whether it fitted.
-            let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
+            let cells = Cells::from_iter([Cell { shadow: false, part: Part::Alone, ..cell }]);
             let algorithm = shared.counting(limit).into_owned();
             let job = Job::Charge { cells, algorithm, owes };
             jobs.push((place(index), job));

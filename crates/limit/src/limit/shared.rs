@@ -21,7 +21,7 @@ use crate::clock::{Clock, LogThrottle};
 use crate::engine::{
     self, Cell, Embedded, EmbeddedSettings, Engine, Kind, NUMBERS_MAX, Program, Scripts,
 };
-use crate::plan::{Algorithm, Limit};
+use crate::plan::{Algorithm, Limit, Role};
 use crate::telemetry::{Counter, Metrics, names};
 
 /// Maximum number of counters that are held while shards are away. When there are more, new ones
@@ -309,6 +309,9 @@ impl Shared {
 
     /// The algorithm that counts `limit`.
     pub(super) fn counting<'l>(&self, limit: &'l Limit) -> Cow<'l, Algorithm> {
+        if limit.role == Role::Parent {
+            return limit.algorithm.as_parent().map_or(Cow::Borrowed(&limit.algorithm), Cow::Owned);
+        }
         match self.leased(limit) {
             Some(leased) => Cow::Owned(leased.at_store),
             None => Cow::Borrowed(&limit.algorithm),

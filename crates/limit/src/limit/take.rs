@@ -28,7 +28,7 @@ use super::{Grant, Scope, Take, settle};
 use super::{hand_back, held, local};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
-use crate::plan::{Enforcement, Limit, LimitOutcome, OnStoreError, Plan, PlanOutcome};
+use crate::plan::{Enforcement, Limit, LimitOutcome, OnStoreError, Plan, PlanOutcome, Role};
 use crate::telemetry::Label as _;
 
 /// Too many takes are in flight on this worker: nothing was sent.
@@ -490,6 +490,7 @@ fn finish(
     let mut charged: ChargeTimes = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
     let leased = leased.report(limits, &mut outcome, &mut charged);
+    outcome.join_children(limits);
     let key = |index: usize| prepared.calls.cell(index).map(|cell| &cell.key);
     if !outcome.admitted {
         held::report(&shared.held, plan, &mut outcome.limits, key);
@@ -596,12 +597,16 @@ fn untouched(limit: &Limit) -> LimitOutcome {
 
 /// Counts refusals, refusals by shadow limits, and a request that goes through uncounted.
 fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, limits: &[Limit], outcome: &PlanOutcome) {
-    if outcome.limits.iter().all(|limit| limit.fits && limit.unmeasured.is_none()) {
+    // An assured limit that is used up refuses nothing.
+    let refuses =
+        |(limit, outcome): &(&Limit, &LimitOutcome)| !outcome.fits && limit.role != Role::Assured;
+    let mut all = limits.iter().zip(&outcome.limits);
+    if all.all(|it| !refuses(&it) && it.1.unmeasured.is_none()) {
         return;
     }
     local::with(shared, |local| {
         local.scope(scope, |known| {
-            for (limit, outcome) in limits.iter().zip(&outcome.limits).filter(|(_, it)| !it.fits) {
+            for (limit, outcome) in limits.iter().zip(&outcome.limits).filter(refuses) {
                 match limit.enforcement {
                     Enforcement::Shadow => {
                         known.count_would_refuse(scope, &limit.name, &shared.metrics);

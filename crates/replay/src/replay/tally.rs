@@ -8,7 +8,7 @@ use std::hash::BuildHasher as _;
 use foldhash::fast::RandomState;
 
 use super::record::{FactNeed, Record};
-use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Refund};
+use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Refund, Role};
 
 /// Maximum number of routes and policies that are counted separately.
 const ROWS_MAX: usize = 4_096;
@@ -125,9 +125,7 @@ impl<'a> DecidedRequest<'a> {
     pub fn refusing(&self) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
         let refused = self.verdict == Verdict::Refused;
         let all = self.limits.iter().zip(self.outcomes);
-        all.filter(move |(limit, outcome)| {
-            refused && limit.enforcement == Enforcement::Enforce && !outcome.fits
-        })
+        all.filter(move |(limit, outcome)| refused && limit.is_enforced() && !outcome.fits)
     }
 }
 
@@ -432,7 +430,7 @@ impl Tally {
             self.other_limits += 1;
             return likely;
         };
-        let refused = !outcome.fits && outcome.unmeasured.is_none();
+        let refused = !outcome.fits && outcome.unmeasured.is_none() && limit.role != Role::Assured;
         tally.asked += 1;
         tally.refused += u64::from(refused);
         if refused {

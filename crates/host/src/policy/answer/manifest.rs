@@ -2,7 +2,7 @@
 
 use super::super::abi::types;
 use super::super::declared::{DeclaredLimit, Warning};
-use super::{NAME_BYTES_MAX, algorithm, bounded, debt_of, is_name, lease, options};
+use super::{NAME_BYTES_MAX, algorithm, bounded, debt_of, is_name, limit_options, options};
 
 /// Maximum number of limits that a policy may declare.
 const LIMITS_MAX: usize = 4_096;
@@ -44,7 +44,8 @@ pub(in super::super) fn declared(
 
 /// Converts a declared limit. The error continues the path of the limit.
 fn limit(declared: types::DeclaredLimit, scripts: &[String]) -> Result<DeclaredLimit, String> {
-    let lease = lease(&declared.options).map_err(|wrong| format!(".options{wrong}"))?;
+    let options =
+        limit_options::read(&declared.options).map_err(|wrong| format!(".options{wrong}"))?;
     if !is_name(&declared.name) {
         return Err(format!(".name: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
     }
@@ -73,7 +74,7 @@ fn limit(declared: types::DeclaredLimit, scripts: &[String]) -> Result<DeclaredL
         key_prefix: declared.key_prefix,
         together: declared.together,
         cost_max: declared.cost_max,
-        lease,
+        lease: options.lease,
     })
 }
 

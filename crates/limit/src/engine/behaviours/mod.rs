@@ -1,9 +1,10 @@
 //! What counters do: one list of behaviours that every engine must show.
 //!
-//! `times` has their behaviour over time, `debts` charges beyond what is left, `memory` what is
-//! specific to the embedded engine.
+//! `times` has their behaviour over time, `debts` charges beyond what is left, `hierarchies`
+//! parents and their children, `memory` what is specific to the embedded engine.
 
 mod debts;
+mod hierarchies;
 mod memory;
 mod times;
 

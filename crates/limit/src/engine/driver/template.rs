@@ -112,6 +112,10 @@ impl Template<'_> {
                 filled = filled.replace(placeholder, &before) + after;
             }
         }
+        // A parent's program has no checks of its own: no operator's script can owe.
+        let filled = filled
+            .replace("OWE(", &format!("{}_charge(", self.program.name))
+            .replace("fits_BEFORE", &format!("fits_{}", self.index.saturating_sub(1)));
         numbered(&filled, self.index)
     }
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::driver::Verb;
 use super::super::model::Model;
 use super::super::testing::{ALL, Answer, Event, START_US, cell};
-use super::super::{Cell, Cells, NUMBERS_MAX, TakeReply};
+use super::super::{Cell, Cells, NUMBERS_MAX, Part, TakeReply};
 
 /// One in this many takes is preceded by a look.
 const TAKES_PER_LOOK: usize = 3;
@@ -24,6 +24,9 @@ const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
 /// The times of a case: after Redis' own time, and early enough that the largest debt ends before
 /// 2^53 microseconds.
 const TIMES_US: std::ops::RangeInclusive<i128> = 2_000_000_000_000_000..=3_000_000_000_000_000;
+/// What a parent may count with.
+pub(super) const PARENTS: [&str; 5] =
+    ["fixed_window", "sliding_window_counter", "quota", "token_bucket", "gcra"];
 /// Maximum number of calls in one case.
 const STEPS_MAX: usize = 240;
 
@@ -352,17 +355,22 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
     (
         prop::collection::vec(limits(), 1..5),
         1_u8..16,
-        (0_u8..4, 0_u8..4),
+        (0_u8..4, 0_u8..4, 0_usize..6),
         starts,
         prop::collection::vec(step, 1..STEPS_MAX),
     )
-        .prop_map(|(mut limits, some, (edits, forward), start, steps)| {
+        .prop_map(|(mut limits, some, (edits, forward, assured), start, steps)| {
             for (index, limit) in limits.iter_mut().enumerate() {
                 let [first, _, third, ..] = limit.cell.numbers;
                 let name = format!("equal{index}");
                 let named = cell(limit.cell.program, &name, 1, 1, 1);
                 limit.cell.key = named.key;
                 debug_assert!(first >= 0 && third >= 0);
+            }
+            if let [child, parent] = &mut *limits.get_mut(assured..assured + 2).unwrap_or_default()
+                && PARENTS.contains(&parent.cell.program.name)
+            {
+                (child.cell.part, parent.cell.part) = (Part::Assured, Part::Parent);
             }
             Case {
                 limits,

@@ -34,7 +34,7 @@ impl Empty {
 const LACKING_MAX: i128 = 1 << 52;
 
 /// A bucket stored as one instant, and the instant of the last write; without them it is full.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Gcra(Option<(Empty, i128)>);
 
 impl Gcra {
@@ -109,7 +109,7 @@ fn outstanding(query: &Query, taken_at: i128) -> i128 {
 }
 
 /// A bucket stored as its level at an instant; without one it is full.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Tokens(Option<(i128, i128)>);
 
 impl Tokens {
@@ -151,7 +151,7 @@ impl Counter for Tokens {
 }
 
 /// A bucket whose level may go below zero, where requests wait, and the instant of the last write.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Leaky(Option<(Empty, i128)>);
 
 impl Leaky {

@@ -11,7 +11,9 @@ mod windows;
 
 use std::collections::HashMap;
 
-use super::{Cell, CellReply, ChargeReply, NUMBERS_MAX, TakeReply};
+use smallvec::SmallVec;
+
+use super::{Cell, CellReply, ChargeReply, NUMBERS_MAX, Part, TakeReply};
 
 /// All counters of the model.
 #[derive(Default)]
@@ -54,8 +56,17 @@ impl Answer {
     }
 }
 
+fn nothing() -> Answer {
+    Answer { fits: false, remaining: 0, retry: None, reset: 0, outside: false }
+}
+
+/// Whether the cell lets the others be charged.
+fn agrees(cell: &Cell, answer: &Answer) -> bool {
+    !answer.outside && (cell.shadow || cell.part == Part::Assured || answer.fits)
+}
+
 /// One algorithm's counter.
-trait Counter {
+trait Counter: Copied {
     fn decide(&self, query: &Query) -> Answer;
     /// Writes a cost that fits.
     fn charge(&mut self, query: &Query);
@@ -69,6 +80,17 @@ trait Counter {
     fn give_back(&mut self, query: &Query, taken_at: i128);
     /// Only leases are renewed.
     fn renew(&mut self, _: &Query) {}
+}
+
+/// Makes copies, to try something.
+trait Copied {
+    fn copied(&self) -> Box<dyn Counter>;
+}
+
+impl<T: Counter + Clone + 'static> Copied for T {
+    fn copied(&self) -> Box<dyn Counter> {
+        Box::new(self.clone())
+    }
 }
 
 fn new_counter(program: &str) -> Box<dyn Counter> {
@@ -114,20 +136,55 @@ fn first(from: i128, holds: impl Fn(i128) -> bool) -> i128 {
 
 impl Model {
     pub(super) fn take(&mut self, cells: &[Cell], now_us: u64) -> TakeReply {
-        let answers: Vec<Answer> = cells.iter().map(|cell| self.decide(cell, now_us)).collect();
-        let agrees =
-            |(cell, answer): (&Cell, &Answer)| !answer.outside && (cell.shadow || answer.fits);
-        let admitted = cells.iter().zip(&answers).all(agrees);
-        for (cell, answer) in cells.iter().zip(&answers) {
+        let mut answers: Vec<(Answer, Option<Box<dyn Counter>>)> = Vec::new();
+        for (index, cell) in cells.iter().enumerate() {
+            let owing = self.assured(cells, index, now_us).then(|| self.owed(cell, now_us));
+            answers.push(match owing {
+                Some(Some((after, counter))) => (after, Some(counter)),
+                Some(None) => (Answer { fits: false, outside: true, ..nothing() }, None),
+                None => (self.decide(cell, now_us), None),
+            });
+        }
+        let admitted = cells.iter().zip(&answers).all(|(cell, (answer, _))| agrees(cell, answer));
+        let mut replies = SmallVec::new();
+        for (cell, (answer, owing)) in cells.iter().zip(answers) {
+            replies.push(answer.reply());
             if admitted && answer.fits && cell.cost > 0 {
                 let counter = self
                     .counters
                     .entry(cell.key.id())
                     .or_insert_with(|| new_counter(cell.program.name));
-                counter.charge(&query(cell, now_us));
+                match owing {
+                    Some(owing) => *counter = owing,
+                    None => counter.charge(&query(cell, now_us)),
+                }
             }
         }
-        TakeReply { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
+        TakeReply { at_us: now_us, admitted, cells: replies }
+    }
+
+    /// Whether the cell is a parent, and its child's assured cell before it fits.
+    fn assured(&self, cells: &[Cell], index: usize, now_us: u64) -> bool {
+        let [.., before, parent] = &cells[..=index] else { return false };
+        before.part == Part::Assured
+            && parent.part == Part::Parent
+            && self.decide(before, now_us).fits
+    }
+
+    /// The cell's counter after as much of its cost was charged as its debt allows, and what it
+    /// answers then. `None` if nothing can be decided.
+    fn owed(&self, cell: &Cell, now_us: u64) -> Option<(Answer, Box<dyn Counter>)> {
+        let mut counter = self
+            .counters
+            .get(&cell.key.id())
+            .map_or_else(|| new_counter(cell.program.name), |counter| counter.copied());
+        let query = query(cell, now_us);
+        let cost = counter.room(&query)?.clamp(0, query.cost);
+        if cost > 0 {
+            counter.owe(&Query { cost, ..query });
+        }
+        let after = counter.decide(&self::query(&Cell { cost: 0, ..cell.clone() }, now_us));
+        (!after.outside).then_some((Answer { fits: true, retry: None, ..after }, counter))
     }
 
     /// Charges each cell as far as its debt allows.
@@ -149,16 +206,16 @@ impl Model {
 
     /// Decides without writing, and reports what is left now.
     pub(super) fn look(&self, cells: &[Cell], now_us: u64) -> TakeReply {
-        let answers = cells.iter().map(|cell| {
-            let (answer, unchanged) =
+        let answers = cells.iter().enumerate().map(|(index, cell)| {
+            let (mut answer, unchanged) =
                 (self.decide(cell, now_us), self.decide(&Cell { cost: 0, ..cell.clone() }, now_us));
+            if self.assured(cells, index, now_us) && !answer.outside {
+                (answer.fits, answer.retry) = (true, None);
+            }
             Answer { remaining: unchanged.remaining, reset: unchanged.reset, ..answer }
         });
         let answers: Vec<Answer> = answers.collect();
-        let admitted = cells
-            .iter()
-            .zip(&answers)
-            .all(|(cell, answer)| !answer.outside && (cell.shadow || answer.fits));
+        let admitted = cells.iter().zip(&answers).all(|(cell, answer)| agrees(cell, answer));
         TakeReply { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
     }
 

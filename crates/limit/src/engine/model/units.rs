@@ -7,6 +7,7 @@ use super::super::counters::PURGE_EVERY;
 use super::{Answer, Counter, Query};
 
 /// A unit with its instant and its name: the take's name and a number.
+#[derive(Clone)]
 struct Unit {
     at: i128,
     name: (u128, i128),
@@ -26,7 +27,7 @@ fn remove(units: &mut Vec<Unit>, query: &Query) {
 }
 
 /// All units of the last period.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Log(Vec<Unit>);
 
 impl Counter for Log {
@@ -70,7 +71,7 @@ impl Counter for Log {
 }
 
 /// Leases, each with its end as its instant.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Leases(Vec<Unit>);
 
 impl Counter for Leases {
@@ -108,7 +109,7 @@ impl Counter for Leases {
 }
 
 /// Units of each sub-window, by its number.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct SubWindows(BTreeMap<i128, i128>);
 
 impl SubWindows {

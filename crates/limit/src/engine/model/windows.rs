@@ -85,7 +85,7 @@ impl Counter for Fixed {
 }
 
 /// Units of each window, by its number. Only the current one and the previous one count.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Pair {
     units: BTreeMap<i128, i128>,
 }
@@ -169,7 +169,7 @@ impl Counter for Pair {
 }
 
 /// Units of a calendar's period, or of all time.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Quota {
     start: i128,
     count: i128,

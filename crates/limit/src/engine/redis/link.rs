@@ -14,12 +14,13 @@ use super::pipeline::Pipeline;
 use super::topology::Topology;
 use super::watch::Watch;
 use crate::engine::driver::{Script, Verb};
-use crate::engine::{Cause, Cells, EngineError, Execution};
+use crate::engine::{Cause, Cell, Cells, EngineError, Execution, Part};
 
 /// Scripts that a worker caches; when there are more, the cache is emptied.
 const SCRIPTS_CACHED_MAX: usize = 512;
 
-type Programs = SmallVec<[usize; 4]>;
+/// Each cell's program, and what it is to the cells beside it.
+type Programs = SmallVec<[(usize, Part); 4]>;
 
 /// A worker's connections to Redis.
 pub(super) struct Link {
@@ -74,8 +75,8 @@ impl Link {
 
     /// The script for these cells' programs.
     pub(super) fn script(&self, verb: Verb, cells: &Cells) -> Arc<Script> {
-        let programs: Programs =
-            cells.iter().map(|cell| std::ptr::from_ref(cell.program).addr()).collect();
+        let of_cell = |cell: &Cell| (std::ptr::from_ref(cell.program).addr(), cell.part);
+        let programs: Programs = cells.iter().map(of_cell).collect();
         let mut scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(script) = scripts.get(&(verb, programs.clone())) {
             return Arc::clone(script);

@@ -17,7 +17,7 @@ use super::{BLOCK_BYTES, Embedded, ReceiveError};
 use crate::engine::bytes::Bytes;
 use crate::engine::journal::{Journal, Operation};
 use crate::engine::{
-    Cell, Cells, ChargeReply, Engine, Key, NUMBERS_MAX, Program, Space, script_texts,
+    Cell, Cells, ChargeReply, Engine, Key, NUMBERS_MAX, Part, Program, Space, script_texts,
 };
 
 /// Maximum number of operations that wait to be sent. Those beyond it are lost, and counted.
@@ -83,6 +83,7 @@ impl Operation {
             key,
             unit_us,
             shadow: false,
+            part: Part::Alone,
             cost,
             numbers,
             member,

@@ -10,7 +10,7 @@ pub(crate) use servers::{Cluster, Server, free_port, wait_until};
 
 use super::driver::{self, Script, Verb};
 use super::{
-    Cell, Cells, ChargeReply, Embedded, EmbeddedSettings, Key, Kind, LeaseCall, LeaseReply,
+    Cell, Cells, ChargeReply, Embedded, EmbeddedSettings, Key, Kind, LeaseCall, LeaseReply, Part,
     Program, Space, TakeReply,
 };
 use crate::clock::Clock;
@@ -98,7 +98,8 @@ pub(super) fn cell(
         }
         _ => [quota, period, burst, 0, 0, 0, 0],
     };
-    Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers, member: 0 }
+    let part = Part::Alone;
+    Cell { program, key, unit_us: 1, shadow: false, part, cost: 1, numbers, member: 0 }
 }
 
 pub(super) fn cost(cell: &Cell, cost: u64) -> Cell {
@@ -144,13 +145,16 @@ pub(super) enum Store {
     Redis(Box<RedisStore>),
 }
 
+/// The programs of a call's cells, and what they are to each other.
+type Programs = Vec<(&'static str, Part)>;
+
 /// A real Redis, under a prefix of its own. It runs the driver's scripts, except for how they read
 /// the time.
 pub(super) struct RedisStore {
     conn: ::redis::Connection,
     prefix: String,
     /// The digests of the scripts loaded so far.
-    known: HashMap<(Verb, Vec<&'static str>), String>,
+    known: HashMap<(Verb, Programs), String>,
     _server: Arc<Server>,
 }
 
@@ -325,7 +329,7 @@ impl RedisStore {
         }
         let mut pipe = ::redis::pipe();
         for Event { now_us, verb, cells, taken_at_us } in events {
-            let programs = cells.iter().map(|cell| cell.program.name).collect();
+            let programs = cells.iter().map(|cell| (cell.program.name, cell.part)).collect();
             let sha = self.known.entry((*verb, programs)).or_insert_with(|| {
                 let script = Script::with_time(*verb, cells, "local us = tonumber(ARGV[#ARGV])\n");
                 pipe.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();

@@ -4,6 +4,7 @@
 mod debts;
 mod embedded;
 mod held;
+mod hierarchies;
 mod leased;
 mod leases;
 mod looking;

@@ -40,6 +40,7 @@ fn cell(tag: u128, shadow: bool, cost: u64) -> Cell {
         key: Key { tag, key: 0, space },
         unit_us: 1,
         shadow,
+        part: Part::Alone,
         cost,
         numbers: [9, 1, 9, 0, 0, 0, 0],
         member: 0,

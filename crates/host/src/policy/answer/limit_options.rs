@@ -1,0 +1,102 @@
+//! The options of a limit: how it is leased, and whether it is a child that has a parent.
+
+use super::{Pairs, shortened};
+use crate::plan::{Bound, Lease, Limit, Role};
+
+/// What the options of a limit say.
+pub(super) struct LimitOptions {
+    /// How it is leased.
+    pub(super) lease: Option<Lease>,
+    /// If it is a child's ceiling, the names of the other two.
+    pub(super) parts: Option<ChildParts>,
+}
+
+/// The names of the limits beside a child's ceiling.
+pub(super) struct ChildParts {
+    assured: String,
+    parent: String,
+}
+
+/// Reads the options of a limit.
+pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
+    let (mut life_ms, mut units_max, mut bound) = (None, None, None);
+    let (mut assured, mut parent) = (None, None);
+    for (name, value) in options {
+        let number = || {
+            let wrong =
+                || format!(".{name}: found {:?}, expected a whole number", shortened(value));
+            value.parse::<u64>().map_err(|_| wrong())
+        };
+        match name.as_str() {
+            "lease-ms" => life_ms = Some(number()?),
+            "lease-units" => units_max = Some(number()?),
+            "lease-bound" => {
+                bound = match value.as_str() {
+                    "strict" => Some(Bound::Strict),
+                    "loose" => Some(Bound::Loose),
+                    other => {
+                        let other = shortened(other);
+                        return Err(format!(".{name}: found {other:?}, expected strict or loose"));
+                    }
+                }
+            }
+            "assured" => assured = Some(value.clone()),
+            "parent" => parent = Some(value.clone()),
+            other => {
+                return Err(format!(
+                    ": found {:?}, expected lease-ms, lease-units, lease-bound, assured or parent",
+                    shortened(other)
+                ));
+            }
+        }
+    }
+    let lease = match life_ms {
+        Some(life_ms) => Some(Lease { life_ms, units_max, bound: bound.unwrap_or(Bound::Strict) }),
+        None if units_max.is_none() && bound.is_none() => None,
+        None => {
+            return Err(
+                ": found no lease-ms, expected it beside lease-units and lease-bound".into()
+            );
+        }
+    };
+    let parts = match (assured, parent) {
+        (Some(assured), Some(parent)) => Some(ChildParts { assured, parent }),
+        (None, None) => None,
+        _ => return Err(": found one of assured and parent, expected both or none".into()),
+    };
+    Ok(LimitOptions { lease, parts })
+}
+
+/// Gives the limit at `index`, a child's ceiling, the role of a child, and its parts theirs.
+pub(super) fn join(limits: &mut [Limit], index: usize, parts: ChildParts) -> Result<(), String> {
+    let mut place = |option: &str, name: &str, role: Role| {
+        let found = limits.iter().position(|limit| limit.name == name);
+        let part = found.filter(|at| *at != index).and_then(|at| limits.get_mut(at));
+        match part.filter(|part| part.role == Role::Alone) {
+            // A plan has 16 limits at most.
+            Some(part) => {
+                part.role = role;
+                Ok(found.and_then(|at| u8::try_from(at).ok()).unwrap_or(0))
+            }
+            None => Err(format!(
+                "{option}: found {:?}, expected another limit of the decision that has no part in another hierarchy",
+                shortened(name)
+            )),
+        }
+    };
+    let assured = place("assured", &parts.assured, Role::Assured)?;
+    let parent = place("parent", &parts.parent, Role::Parent)?;
+    // An assured limit refuses nothing by itself.
+    let enforcement = limits.get(usize::from(parent)).map(|parent| parent.enforcement);
+    if let (Some(assured), Some(enforcement)) = (limits.get_mut(usize::from(assured)), enforcement)
+    {
+        assured.enforcement = enforcement;
+    }
+    match limits.get_mut(index).filter(|child| child.role == Role::Alone) {
+        Some(child) => {
+            child.role = Role::Child { assured, parent };
+            Ok(())
+        }
+        None => Err("parent: found one of a limit that is a parent itself, or assured, expected a hierarchy of two levels".into()),
+    }
+}
