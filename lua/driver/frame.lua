@@ -66,13 +66,18 @@ do
     if charged == OUTSIDE then
       fits_I, left_I, retry_I, reset_I, ok = 0, 0, OUTSIDE, 0, 0
     else
+      -- Where the debt has no room for all of it, nothing is charged: a part would be given back as
+      -- the whole.
+      if charged < cost then x_I, y_I, z_I = s1, s2, s3 end
       _, _, _, _, left_I, retry_I, reset_I = TAKE(x_I, y_I, z_I, now, 0, NUMBERS)
       if retry_I == OUTSIDE then
         -- What is owed comes back in a period that is not named.
         fits_I, ok = 0, 0
+      elseif charged < cost then
+        fits_I, retry_I = 1, UNCHARGED
       else
         fits_I, retry_I = 1, -1
-        if charged > 0 then
+        if cost > 0 then
           writes_I = true
           --+ keep
         end

@@ -12,7 +12,7 @@ use super::{CONFIG_DEFAULT, request, words, wrong, wrong_config};
 use crate::app::{self, SimulatedReply, Simulation};
 use crate::cli::print::{out, outln};
 use crate::clock::Clock;
-use crate::plan::{Enforcement, LimitOutcome};
+use crate::plan::{Enforcement, LimitOutcome, Role};
 use crate::policy::Verdict;
 use crate::proxy::account::LimitAccount;
 use crate::proxy::trial::{TrialReply, TrialRequest};
@@ -211,7 +211,7 @@ fn limit(of: &LimitAccount, now: Option<&LimitOutcome>) -> Value {
         "had": of.had(),
         "asked": limit.cost,
         "took": took,
-        "refused": !outcome.fits,
+        "refused": !outcome.fits && limit.role != Role::Assured,
         "passes_in_s": outcome.retry_after_us.filter(|_| !outcome.fits).map(seconds),
         "left": now.map(|now| now.remaining),
         "all_back_in_s": now.map(|now| seconds(now.reset_us)),

@@ -73,11 +73,7 @@ fn short(of: &LimitAccount) -> String {
     let mut text =
         format!("{} {}: had {}, asked {}", limit.name, counter(limit), of.had(), limit.cost);
     if !outcome.fits {
-        let what = match limit.role {
-            Role::Assured => "borrows from its parent".to_owned(),
-            _ => would_pass(limit.enforcement, outcome),
-        };
-        let _ = write!(text, ", {what}");
+        let _ = write!(text, ", {}", would_pass(limit, outcome));
     }
     text
 }
@@ -91,9 +87,12 @@ fn counter(limit: &Limit) -> String {
     }
 }
 
-fn would_pass(enforcement: Enforcement, outcome: &LimitOutcome) -> String {
+fn would_pass(limit: &Limit, outcome: &LimitOutcome) -> String {
+    if limit.role == Role::Assured {
+        return "borrows from its parent".to_owned();
+    }
     let refused =
-        if enforcement == Enforcement::Shadow { "would refuse (shadow)" } else { "refuses" };
+        if limit.enforcement == Enforcement::Shadow { "would refuse (shadow)" } else { "refuses" };
     match outcome.retry_after_us {
         Some(us) => format!("{refused}, passes in {}", wait(Duration::from_micros(us))),
         None => format!("{refused}, and waiting does not help"),
@@ -154,7 +153,7 @@ fn limit(of: &LimitAccount, now: Option<&LimitOutcome>) -> String {
         };
         text.push_str(&taken);
     } else {
-        let _ = write!(text, "asked {}, {}", limit.cost, would_pass(limit.enforcement, outcome));
+        let _ = write!(text, "asked {}, {}", limit.cost, would_pass(limit, outcome));
     }
     if let Some(now) = now {
         let _ = write!(text, "; {} left", now.remaining);

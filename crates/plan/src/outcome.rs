@@ -122,12 +122,17 @@ impl PlanOutcome {
                 let waits = [sure.retry_after_us, shared.retry_after_us];
                 parent.retry_after_us = waits.into_iter().flatten().min();
             }
-            let most = if sure.remaining > shared.remaining { sure } else { shared };
+            let key = |part: &LimitOutcome| (part.remaining, std::cmp::Reverse(part.reset_us));
+            let most = if key(&sure) > key(&shared) { sure } else { shared };
+            let refused = self.limits.get(parent).filter(|parent| !parent.fits).copied();
             if let Some(child) = self.limits.get_mut(index)
                 && most.remaining < child.remaining
             {
                 child.remaining = most.remaining;
                 child.reset_us = child.reset_us.max(most.reset_us);
+                if let Some(refused) = refused.filter(|_| child.fits) {
+                    child.retry_after_us = refused.retry_after_us;
+                }
             }
         }
     }

@@ -59,7 +59,7 @@ impl Config {
             }
         }
         for (index, name) in self.user_limits.names().enumerate() {
-            if self.tenant_limits.names().any(|other| other == name) {
+            if self.tenant_limits.all_names().any(|other| other == name) {
                 let expected = "a name that no limit in `tenant_limits` has";
                 let path = format!("user_limits[{index}].name");
                 mistakes.add(path, format_args!("{name:?}"), expected);

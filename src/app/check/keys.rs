@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::samples::{self, SampleRequest};
 use crate::clock;
 use crate::config::Route;
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Role};
 use crate::policy::{self, PlacedLimit, Policy, Verdict};
 use crate::telemetry::{Lint, LintKind};
 
@@ -137,9 +137,10 @@ fn keys(
 ) -> Option<Vec<(String, String)>> {
     let decision = scene.ask(policy, facts, changed).ok()?;
     let Verdict::Check(plan) = &decision.verdict else { return None };
+    // A parent does not refuse what its children are assured.
     let refusing = plan.limits().iter().filter(|limit| {
         let counts_only = matches!(&limit.algorithm, Algorithm::Quota(quota) if !quota.conditional);
-        limit.is_enforced() && !counts_only
+        limit.is_enforced() && limit.role != Role::Parent && !counts_only
     });
     Some(refusing.map(|limit| (limit.name.clone(), limit.key.clone())).collect())
 }

@@ -79,6 +79,17 @@ struct TableEntry {
     place: Place,
 }
 
+/// Where a request's child is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChildKeys {
+    /// Limits have no children.
+    None,
+    /// By a template, which each has.
+    Template,
+    /// The policy knows.
+    Policy,
+}
+
 /// Which setting a limit is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -134,6 +145,11 @@ impl Limits {
     /// The limits' names, in the order of the table.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.items().map(|entry| entry.limit.name.as_str())
+    }
+
+    /// The names of all limits that a request may be charged, those of children included.
+    pub fn all_names(&self) -> impl Iterator<Item = &str> {
+        self.limits.iter().map(|entry| entry.limit.name.as_str())
     }
 
     /// The entries that are items of the table.
@@ -297,8 +313,9 @@ impl Limits {
         }
     }
 
-    /// Reads a table that was changed since it was written. The error carries the path of each
-    /// mistake, and must reach the reader of the whole configuration as it is.
+    /// Reads a table that was changed since it was written, whose limits have no children. The
+    /// error carries the path of each mistake, and must reach the reader of the whole configuration
+    /// as it is.
     ///
     /// # Errors
     /// All mistakes.
@@ -312,7 +329,8 @@ impl Limits {
     /// # Errors
     /// As [`Limits::from_json`].
     pub fn with_children<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::unpacked(&Json::deserialize(deserializer)?, |value| Self::read_table(value, true))
+        let read = |value: &Json<'_>| Self::read_table(value, ChildKeys::Policy);
+        Self::unpacked(&Json::deserialize(deserializer)?, read)
     }
 
     fn unpacked<E: Error>(
@@ -325,17 +343,17 @@ impl Limits {
         read(value).map_err(|mistakes| E::custom(mistakes.packed()))
     }
 
-    /// Reads a table. Deserializing does the same; a policy with checks of its own for the items of
-    /// a list calls this instead, and reports its mistakes together with these.
+    /// Reads a table whose limits have no children. Deserializing allows them and does the same
+    /// else; a policy with checks of its own for the items of a list, or that changes what is
+    /// charged, calls this instead, and reports its mistakes together with these.
     ///
     /// # Errors
     /// All mistakes, with paths inside the table.
     pub fn read(value: &Json<'_>) -> Result<Self, Mistakes> {
-        Self::read_table(value, false)
+        Self::read_table(value, ChildKeys::None)
     }
 
-    /// `keyed`: whether the policy has keys for children.
-    fn read_table(value: &Json<'_>, keyed: bool) -> Result<Self, Mistakes> {
+    fn read_table(value: &Json<'_>, keys: ChildKeys) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
         if !value.is_list() {
             mistakes.add("", value.kind_text(), "a list of limits");
@@ -385,11 +403,15 @@ impl Limits {
             let written = item.get("children");
             let key = written.as_ref().and_then(|children| children.get("key"));
             match key {
-                None if !keyed => {
+                _ if keys == ChildKeys::None => {
+                    let expected = "nothing: the limits of this policy have no children";
+                    mistakes.add(&at, "children", expected);
+                }
+                None if keys == ChildKeys::Template => {
                     let expected = "where to find whose it is, such as `key = \"{header.x-team}\"`";
                     mistakes.add(&at, "no `key`", expected);
                 }
-                Some(key) if keyed => {
+                Some(key) if keys == ChildKeys::Policy => {
                     let expected = "nothing: the policy knows whose it is";
                     mistakes.add(join(&at, "key"), key, expected);
                 }
@@ -416,7 +438,8 @@ impl Limits {
 
 impl<'de> Deserialize<'de> for Limits {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_json(&Json::deserialize(deserializer)?)
+        let read = |value: &Json<'_>| Self::read_table(value, ChildKeys::Template);
+        Self::unpacked(&Json::deserialize(deserializer)?, read)
     }
 }
 

@@ -21,7 +21,7 @@ use super::shard::{Entry, NEVER_US, Shard};
 use super::snapshot_file::SnapshotFile;
 use super::{
     Cause, Cell, Cells, ChargeReply, EmbeddedSettings, EngineError, Execution, Key, Kind, Part,
-    Space, TakeReply, is_assured,
+    Space, TakeReply, is_assured, part,
 };
 use crate::clock::Clock;
 use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
@@ -244,23 +244,15 @@ impl Embedded {
                 let state = counters::read(shard.get(id), cell, now);
                 let assured = is_assured(cells, index)
                     && decisions.last().is_some_and(|(_, assured)| assured.fits);
-                let mut decision = if assured && writes {
-                    vm.charge(cell, state, now as f64)?.into_decision()
+                let decision = if assured {
+                    part::of_parent(vm, cell, state, now as f64, writes)?
                 } else {
-                    vm.take(cell, cell.cost, state, now as f64)?
-                };
-                if assured && !decision.outside() {
-                    (decision.fits, decision.retry) = (true, -1.0);
-                }
-                if decision.fits && (assured || !writes && cell.cost > 0) {
-                    let state = if writes { decision.state } else { state };
-                    let unchanged = vm.take(cell, 0, state, now as f64)?;
-                    decision.report_remaining_of(&unchanged);
-                    // What is owed may come back in a period that is not named.
-                    if assured && writes && unchanged.outside() {
-                        decision = unchanged;
+                    let mut decision = vm.take(cell, cell.cost, state, now as f64)?;
+                    if !writes && decision.fits && cell.cost > 0 {
+                        decision.report_remaining_of(&vm.take(cell, 0, state, now as f64)?);
                     }
-                }
+                    decision
+                };
                 let refuses = !cell.shadow && cell.part != Part::Assured;
                 admitted &= (!refuses || decision.fits) && !decision.outside();
                 decisions.push((id, decision));
@@ -289,7 +281,9 @@ impl Embedded {
         decisions: &[(u128, Decision)],
         now_us: u64,
     ) -> Result<(), EngineError> {
-        let charged = |cell: &Cell, decision: &Decision| decision.fits && cell.cost > 0;
+        let charged = |cell: &Cell, decision: &Decision| {
+            decision.fits && !decision.uncharged() && cell.cost > 0
+        };
         let growth = |shard: &Shard, shadows: bool| {
             let all = cells.iter().zip(decisions).filter(|(cell, (_, decision))| {
                 charged(cell, decision) && (shadows || !cell.shadow)

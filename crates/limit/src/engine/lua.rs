@@ -11,7 +11,9 @@ use std::sync::LazyLock;
 
 use mlua::{Function, Lua, LuaOptions, StdLib, Table};
 
-use super::{Cause, Cell, CellReply, EngineError, Execution, OUTSIDE, Program, script_texts};
+use super::{
+    Cause, Cell, CellReply, EngineError, Execution, OUTSIDE, Program, UNCHARGED, script_texts,
+};
 use crate::clock::LogThrottle;
 
 pub(super) use sandbox::Sandbox;
@@ -46,12 +48,18 @@ impl Decision {
             retry_units: (self.retry >= 0.0).then_some(self.retry as u64),
             reset_units: self.reset as u64,
             outside: self.outside(),
+            uncharged: self.uncharged(),
         }
     }
 
     /// Replaces what remains and when it resets by those of `unchanged`, a decision of cost 0.
     pub(super) fn report_remaining_of(&mut self, unchanged: &Self) {
         (self.remaining, self.reset) = (unchanged.remaining, unchanged.reset);
+    }
+
+    /// Whether it fits and is not to be written.
+    pub(super) fn uncharged(&self) -> bool {
+        self.retry == UNCHARGED as f64
     }
 
     /// Whether the time was outside the periods that the numbers name, so that nothing was decided.

@@ -14,6 +14,7 @@ mod journal;
 mod key;
 mod lease;
 mod lua;
+mod part;
 mod redis;
 mod saved;
 mod script_texts;
@@ -45,6 +46,8 @@ pub use self::redis::Redis;
 pub use embedded::Embedded;
 pub use found::FoundCounter;
 pub use lease::{LeaseCall, LeaseHolder, LeaseReply};
+pub use part::Part;
+use part::{UNCHARGED, is_assured};
 pub use saved::{
     CounterReceiver, CounterSender, OperationCounts, OperationReceiver, OperationSender,
     ReceiveError, SaveSummary,
@@ -102,28 +105,6 @@ pub struct Cell {
     pub member: u128,
 }
 
-/// What a cell is to the cells beside it in a take or a look. In all other calls each cell is on
-/// its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// It is decided by itself.
-    #[default]
-    Alone,
-    /// What a child is sure to get of the parent in the next cell. It refuses nothing, and is
-    /// charged if it fits and all enforced cells do.
-    Assured,
-    /// A parent. If the assured cell before it fits, it is charged, into debt if need be, and not
-    /// asked.
-    Parent,
-}
-
-/// Whether the cell at `index` is a parent with its assured cell before it.
-fn is_assured(cells: &[Cell], index: usize) -> bool {
-    let part = |index: usize| cells.get(index).map(|cell| cell.part);
-    let before = index.checked_sub(1).and_then(part);
-    (before, part(index)) == (Some(Part::Assured), Some(Part::Parent))
-}
-
 /// Cells that share a tag and are taken all or none.
 pub type Cells = SmallVec<[Cell; 1]>;
 
@@ -155,6 +136,9 @@ pub struct CellReply {
     /// The store's time is outside the periods named in the cell's numbers. Nothing was decided,
     /// and the caller should ask again with other periods.
     pub outside: bool,
+    /// A parent whose debt has no room for the cost: its child is admitted all the same, and
+    /// nothing of it was charged here.
+    pub uncharged: bool,
 }
 
 /// The retry time that a program returns when it can't decide.

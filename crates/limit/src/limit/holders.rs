@@ -530,6 +530,7 @@ mod tests {
             retry_units: None,
             reset_units: 0,
             outside: false,
+            uncharged: false,
         };
         Ok(LeaseReply { at_us: 7, units, holders: 1, cell })
     }

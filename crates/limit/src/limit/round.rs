@@ -424,6 +424,7 @@ impl<'p> Round<'p> {
                 *outcome = self.read(group, limit, (reply, u64::from(unit_us)));
                 if self.result == RoundResult::Admitted
                     && reply.fits
+                    && !reply.uncharged
                     && limit.cost > 0
                     && let Some(slot) = charged.get_mut(index)
                 {
@@ -589,7 +590,9 @@ impl Group<'_> {
         let cells = self.cells.get_or_insert_with(|| Box::new(self.call.cells.clone()));
         // `retain` visits in order, and there is one reply for each cell.
         let mut replies = taken.cells.iter();
-        cells.retain(|cell| replies.next().is_some_and(|reply| reply.fits) && cell.cost > 0);
+        cells.retain(|cell| {
+            replies.next().is_some_and(|reply| reply.fits && !reply.uncharged) && cell.cost > 0
+        });
         (!cells.is_empty()).then_some(taken.at_us)
     }
 

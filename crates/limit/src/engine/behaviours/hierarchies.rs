@@ -137,3 +137,29 @@ fn a_parent_whose_debt_is_full_is_charged_no_more() {
         }
     }
 }
+
+/// Units that a parent was not charged, because its debt is full, are not given back to it.
+#[test]
+fn what_a_full_debt_has_no_room_for_pays_no_debt() {
+    for (engine, mut store) in TimedStore::engines() {
+        for program in parents() {
+            let family = Family::new(program);
+            let parent = Cell { part: Part::Parent, ..owing(family.parent.clone(), 2) };
+            let family = Family { parent, ..family };
+            (1..=4).for_each(|child| _ = family.drain(&mut store, child));
+            let at = store.now_us;
+            for _ in 0..12 {
+                let cells = family.child(99);
+                let taken = store.take(&cells);
+                assert!(taken.admitted, "{engine} {}", program.name);
+                let charged = cells.iter().zip(&taken.cells);
+                let charged = charged.filter(|(_, reply)| reply.fits && !reply.uncharged);
+                let charged: Cells = charged.map(|(cell, _)| cell.clone()).collect();
+                store.give_back(&charged, at);
+            }
+            let alone = Cell { part: Part::Alone, ..family.parent.clone() };
+            assert_eq!(store.left(&alone), 0, "{engine} {}", program.name);
+            assert!(!store.fits(&alone), "{engine} {}", program.name);
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! placeholders are documented at the top of `lua/driver/frame.lua`.
 
 use crate::engine::counters::PURGE_EVERY;
-use crate::engine::{Kind, OUTSIDE, Program, script_texts};
+use crate::engine::{Kind, OUTSIDE, Program, UNCHARGED, script_texts};
 
 const FRAME: &str = include_str!("../../../../../lua/driver/frame.lua");
 const NUMBERS: &str = include_str!("../../../../../lua/driver/numbers.lua");
@@ -98,6 +98,7 @@ impl Template<'_> {
             .replace("FORMAT", &format)
             .replace("STORED", self.stored)
             .replace("OUTSIDE", &OUTSIDE.to_string())
+            .replace("UNCHARGED", &UNCHARGED.to_string())
             .replace("PURGE_EVERY", &PURGE_EVERY.to_string());
         let calls = [("GIVE_BACK(", "give_back"), ("TAKE(", "take"), ("CHARGE(", "charge")];
         for (placeholder, function) in calls {

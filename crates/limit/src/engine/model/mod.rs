@@ -52,9 +52,13 @@ impl Answer {
             retry_units: self.retry.map(|units| units.try_into().unwrap()),
             reset_units: self.reset.try_into().unwrap(),
             outside: self.outside,
+            uncharged: false,
         }
     }
 }
+
+/// A parent's counter after a charge; none if its debt has no room for it.
+type Owing = Option<Box<dyn Counter>>;
 
 fn nothing() -> Answer {
     Answer { fits: false, remaining: 0, retry: None, reset: 0, outside: false }
@@ -136,7 +140,7 @@ fn first(from: i128, holds: impl Fn(i128) -> bool) -> i128 {
 
 impl Model {
     pub(super) fn take(&mut self, cells: &[Cell], now_us: u64) -> TakeReply {
-        let mut answers: Vec<(Answer, Option<Box<dyn Counter>>)> = Vec::new();
+        let mut answers: Vec<(Answer, Option<Owing>)> = Vec::new();
         for (index, cell) in cells.iter().enumerate() {
             let owing = self.assured(cells, index, now_us).then(|| self.owed(cell, now_us));
             answers.push(match owing {
@@ -148,15 +152,16 @@ impl Model {
         let admitted = cells.iter().zip(&answers).all(|(cell, (answer, _))| agrees(cell, answer));
         let mut replies = SmallVec::new();
         for (cell, (answer, owing)) in cells.iter().zip(answers) {
-            replies.push(answer.reply());
-            if admitted && answer.fits && cell.cost > 0 {
+            let uncharged = matches!(owing, Some(None));
+            replies.push(CellReply { uncharged, ..answer.reply() });
+            if admitted && answer.fits && cell.cost > 0 && !uncharged {
                 let counter = self
                     .counters
                     .entry(cell.key.id())
                     .or_insert_with(|| new_counter(cell.program.name));
                 match owing {
-                    Some(owing) => *counter = owing,
-                    None => counter.charge(&query(cell, now_us)),
+                    Some(Some(owing)) => *counter = owing,
+                    Some(None) | None => counter.charge(&query(cell, now_us)),
                 }
             }
         }
@@ -171,20 +176,21 @@ impl Model {
             && self.decide(before, now_us).fits
     }
 
-    /// The cell's counter after as much of its cost was charged as its debt allows, and what it
-    /// answers then. `None` if nothing can be decided.
-    fn owed(&self, cell: &Cell, now_us: u64) -> Option<(Answer, Box<dyn Counter>)> {
+    /// What the cell's counter answers after its cost was charged, into debt if need be, and the
+    /// counter then: none if its debt has no room for all of it. `None` if nothing can be decided.
+    fn owed(&self, cell: &Cell, now_us: u64) -> Option<(Answer, Owing)> {
         let mut counter = self
             .counters
             .get(&cell.key.id())
             .map_or_else(|| new_counter(cell.program.name), |counter| counter.copied());
         let query = query(cell, now_us);
-        let cost = counter.room(&query)?.clamp(0, query.cost);
-        if cost > 0 {
-            counter.owe(&Query { cost, ..query });
+        let charged = counter.room(&query)?.max(0) >= query.cost;
+        if charged && query.cost > 0 {
+            counter.owe(&query);
         }
         let after = counter.decide(&self::query(&Cell { cost: 0, ..cell.clone() }, now_us));
-        (!after.outside).then_some((Answer { fits: true, retry: None, ..after }, counter))
+        let answer = Answer { fits: true, retry: None, ..after };
+        (!answer.outside).then_some((answer, charged.then_some(counter)))
     }
 
     /// Charges each cell as far as its debt allows.

@@ -43,7 +43,7 @@ use self::watch::Watch;
 use super::driver::{self, Script, Verb};
 use super::{
     Cause, CellReply, Cells, ChargeReply, EngineError, Execution, Key, OUTSIDE, RedisSettings,
-    TakeReply,
+    TakeReply, UNCHARGED,
 };
 use crate::clock;
 use crate::telemetry::{Counter, CounterSet, Metrics, SettingError, names};
@@ -394,5 +394,6 @@ fn cell_reply(
         retry_units: u64::try_from(retry).ok(),
         reset_units: u64::try_from(reset).unwrap_or(0),
         outside: retry == OUTSIDE,
+        uncharged: retry == UNCHARGED,
     })
 }

@@ -76,6 +76,7 @@ fn answer(cells: &Cells, store: Store) -> Result<TakeReply, EngineError> {
         retry_units: None,
         reset_units: 0,
         outside: false,
+        uncharged: false,
     };
     let admitted = cells.iter().all(|cell| cell.shadow || fits(cell));
     Ok(TakeReply { at_us: 7, admitted, cells: cells.iter().map(reply).collect() })
@@ -320,6 +321,7 @@ fn a_cell_outside_its_period_is_called_again_once() {
             retry_units: None,
             reset_units: 0,
             outside: index == which,
+            uncharged: false,
         };
         Ok(TakeReply { at_us: 77, admitted: false, cells: (0..cells.len()).map(reply).collect() })
     };
