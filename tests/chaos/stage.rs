@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::Run;
 use crate::harness::client::{Client, Reply};
 use crate::harness::cluster::Cluster;
@@ -125,6 +127,13 @@ impl Stage {
 
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.proxies.iter().map(|weir| weir.http).collect()
+    }
+
+    /// Ends a proxy with `signal`, and starts it again at another address.
+    pub fn restart(&mut self, proxy: usize, signal: Signal) {
+        let weir = self.proxies.remove(proxy).restart(signal);
+        self.proxies.insert(proxy, weir);
+        self.clients[proxy] = None;
     }
 
     /// One request outside of a load. An admission is booked.

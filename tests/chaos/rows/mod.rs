@@ -6,6 +6,7 @@ mod clocks;
 mod cuts;
 mod errors;
 mod keys;
+mod leases;
 mod masters;
 mod moves;
 mod outage;
@@ -43,4 +44,5 @@ pub const ROWS: &[Row] = &[
     Row { number: "9", name: "idle-keys", run: keys::idle },
     Row { number: "10", name: "attacker", run: keys::attacker },
     Row { number: "11", name: "snapshots", run: snapshots::all },
+    Row { number: "12", name: "leases", run: leases::all },
 ];
