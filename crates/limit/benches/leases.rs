@@ -1,7 +1,7 @@
 //! One key that everybody shares: how many decisions a second three processes make on one Redis
 //! server with and without leases, and whether the limit is kept and used.
 //!
-//!     cargo bench --workspace --bench leases
+//!     cargo bench --workspace --bench leases [one-key] [shares] [picture]
 //!
 //! The processes are this program again. Each has one thread with clients that ask again as soon as
 //! they are answered, and writes down when it admitted each request. benches/README.md has the
@@ -495,6 +495,28 @@ fn main() {
     if words.first().is_some_and(|word| word == "process") {
         return process(&words[1..]);
     }
+    let wanted = |section: &str| {
+        let mut sections = words.iter().filter(|word| !word.starts_with('-')).peekable();
+        sections.peek().is_none() || sections.any(|word| word == section)
+    };
+    if wanted("one-key") {
+        on_one_key();
+    }
+    if wanted("shares") {
+        shares();
+    }
+    if wanted("picture") {
+        let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+        picture(&folder.join("leases.svg"), case("", "fixed_window", PLENTY, 0, 0));
+    }
+}
+
+fn case(name: &'static str, algorithm: &'static str, quota: u64, burst: u64, life_ms: u64) -> Case {
+    let (keys, processes, demand) = (1, PROCESSES, [0; 3]);
+    Case { name, algorithm, quota, burst, life_ms, keys, processes, demand }
+}
+
+fn on_one_key() {
     println!("{PROCESSES} processes with {CLIENTS} clients each, one key, one Redis server\n");
     println!(
         "{:<34} {:>9} {:>9} {:>6} {:>7} {:>7}  limit",
@@ -505,16 +527,6 @@ fn main() {
         "", "per s", "per s", "cores", "p50 ns", "p99 ns"
     );
     incr();
-    let case = |name, algorithm, quota, burst, life_ms| Case {
-        name,
-        algorithm,
-        quota,
-        burst,
-        life_ms,
-        keys: 1,
-        processes: PROCESSES,
-        demand: [0; 3],
-    };
     // Never used up.
     one_key(case("fixed_window", "fixed_window", PLENTY, 0, 0));
     one_key(case("gcra", "gcra", 1 << 24, 1 << 24, 0));
@@ -524,6 +536,9 @@ fn main() {
     one_key(case("fixed_window 40,000/s, 200 ms", "fixed_window", 40_000, 0, 200));
     one_key(case("gcra 40,000/s, 200 ms", "gcra", 40_000, 40_000, 200));
     one_key(case("log 10,000/s, 10 ms", "sliding_window_log", 10_000, 0, 10));
+}
+
+fn shares() {
     println!("\nA limit of 20,000 a second, and 40,000 asked for: what each process got, and the");
     println!("longest time without anything");
     for (name, life_ms) in [("gcra", 0), ("gcra, lease 50 ms", 50), ("gcra, lease 200 ms", 200)] {
@@ -531,6 +546,4 @@ fn main() {
             shared(Case { demand, ..case(name, "gcra", 20_000, 10_000, life_ms) });
         }
     }
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    picture(&folder.join("leases.svg"), case("", "fixed_window", PLENTY, 0, 0));
 }
