@@ -49,7 +49,7 @@ async fn each_child_gets_what_is_assured_and_all_together_what_was_promised() {
         let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.http).collect();
         // Alone, it gets its ceiling: its own and what nobody else uses.
         assert_eq!(storm(&addresses, "red", 20).await, CEILING, "{algorithm}");
-        // 300 are left of the parent's. Each of the other two is sure of 100 at any time.
+        // The parent has 300 left. Each of the other two is sure of 100, whatever is left.
         let (green, blue) =
             tokio::join!(storm(&addresses, "green", 20), storm(&addresses, "blue", 20));
         assert!(green >= ASSURED && blue >= ASSURED, "{algorithm}: {green} {blue}");

@@ -58,8 +58,8 @@ pub use plans::PlanTable;
 /// # lease = "200ms"             # a proxy may take several units from Redis at once and spend them for this long; or
 ///                               # { life = "200ms", units = 100, strict = true }
 /// # unit = "requests"
-/// # children = { key = "{header.x-team}", assured = 20, ceiling = 80 }  # each team gets 20 of the 100 whatever the others
-///                               # take, and up to 80 of what they leave
+/// # children = { key = "{header.x-team}", assured = 20, ceiling = 80 }
+///                               # each team is sure of 20 of the 100, and gets up to 80 while others leave them
 /// ```
 ///
 /// `key` is a [`Template`]. `missing` ([`Missing`]) decides what happens to a request without that
