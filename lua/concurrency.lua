@@ -16,6 +16,9 @@
 --            the set may be forgotten. Cost 0 is decided as 1 and writes nothing. A cost above
 --            `most` never fits.
 -- give_back  The store removes the take's own leases, by name, so there is nothing to decide.
+-- charge     (leases, 0, 0, now, units, numbers) -> the leases after it, two zeros, the units that
+--            were charged, the instant at which the set may be forgotten. Only of a parent, for
+--            what its children are assured: whether they fit or not, up to twice `most` in all.
 -- Memory     Each lease is a member: about 90 bytes on Redis; in memory 48 bytes per take. Redis:
 --            ZCOUNT, and if it fits ZADD and PEXPIREAT; ZADD and PEXPIREAT for each renewal; ZREM
 --            at the end.
@@ -41,4 +44,11 @@ local function give_back()
   return 0, 0, 0, 0, 0
 end
 
-return { take = take, give_back = give_back }
+local function charge(count, _, _, now, units, most, length, slack)
+  local room = most + most - count
+  if room < 0 then room = 0 end -- the limit was edited to less
+  if units > room then units = room end
+  return count + units, 0, 0, units, now + length + length + slack
+end
+
+return { take = take, give_back = give_back, charge = charge }

@@ -537,11 +537,14 @@ impl Algorithm {
 
     /// The same as the parent of children with assured rates, whose units may take more than is
     /// left: as far as its own debt allows, or without one as much as comes back in a minute, and
-    /// at least one allowance. `None` if it can't be one: its counters are no plain numbers, or
-    /// can't owe.
+    /// at least one allowance. `None` if it can't be one: what it counts can't be owed.
     #[cfg(feature = "host")]
     #[must_use]
     pub fn as_parent(&self) -> Option<Self> {
+        if let Self::Concurrency(_) = self {
+            // Its places beyond the amount are held, and nothing pays for them.
+            return Some(self.clone());
+        }
         let owing =
             self.clone().with_debt(Debt::Allowance).filter(|_| self.kind() == Kind::Numbers);
         if self.debt() != Debt::None {

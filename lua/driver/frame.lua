@@ -88,25 +88,9 @@ do
   end
 end
 
---@ look_of_parent
--- Like a look, after its assured cell.
-local fits_I, left_I, retry_I, reset_I
-do
-  local unit, shadow, cost, NUMBERS = unpack(FORMAT, ARGV[I])
-  local now, s1, s2, s3, _ = us, 0, 0, 0
-  if unit == 1000 then now = (us - us % 1000) / 1000 end
-  --+ read
-  fits_I, _, _, _, left_I, retry_I, reset_I, _ = TAKE(s1, s2, s3, now, cost, NUMBERS)
-  if fits_BEFORE == 1 and retry_I ~= OUTSIDE then fits_I, retry_I = 1, -1 end
-  if fits_I == 1 then
-    _, _, _, _, left_I, _, reset_I = TAKE(s1, s2, s3, now, 0, NUMBERS)
-  end
-  if fits_I == 0 and (shadow == 0 or retry_I == OUTSIDE) then ok = 0 end
-end
-
 --@ look
 -- Like a take, but nothing is written: what is left, and when all is back, is reported for the
--- current state.
+-- current state. The next two sections follow it, the first only for a parent.
 local fits_I, left_I, retry_I, reset_I
 do
   local unit, shadow, cost, NUMBERS = unpack(FORMAT, ARGV[I])
@@ -114,6 +98,11 @@ do
   if unit == 1000 then now = (us - us % 1000) / 1000 end
   --+ read
   fits_I, _, _, _, left_I, retry_I, reset_I, _ = TAKE(s1, s2, s3, now, cost, NUMBERS)
+
+--@ look_after_assured
+  if fits_BEFORE == 1 and retry_I ~= OUTSIDE then fits_I, retry_I = 1, -1 end
+
+--@ look_ends
   if fits_I == 1 and cost > 0 then
     _, _, _, _, left_I, _, reset_I = TAKE(s1, s2, s3, now, 0, NUMBERS)
   end

@@ -114,11 +114,13 @@ fn roles(limits: &[Limit]) -> Result<(), PlanError> {
             let Some(part) = part else {
                 return Err(wrong(at.to_string(), "a limit of the plan with that role"));
             };
-            if part.tag_or_key() != limit.tag_or_key() {
+            // A parent that is leased is not asked with its children.
+            let is_apart = role == Role::Parent && part.lease.is_some();
+            if !is_apart && part.tag_or_key() != limit.tag_or_key() {
                 return Err(wrong(shown(part.tag_or_key()), "the tag of the child"));
             }
             if part.algorithm.as_parent().is_none() {
-                let expected = "fixed_window, sliding_window_counter, quota, token_bucket or gcra";
+                let expected = "fixed_window, sliding_window_counter, quota, token_bucket, gcra or concurrency";
                 return Err(wrong(part.algorithm.name().to_owned(), expected));
             }
             joined += 1;
@@ -133,12 +135,14 @@ fn roles(limits: &[Limit]) -> Result<(), PlanError> {
             expected: "each assured limit and each parent to be of one child".into(),
         });
     }
-    let leased = |limit: &&Limit| limit.role != Role::Alone && limit.lease.is_some();
+    let leased = |limit: &&Limit| {
+        matches!(limit.role, Role::Child { .. } | Role::Assured) && limit.lease.is_some()
+    };
     match limits.iter().find(leased) {
         Some(limit) => Err(PlanError {
             field: "limits".into(),
             found: format!("a lease of {}", shown(&limit.name)),
-            expected: "no lease on a limit with a parent, nor on the parent".into(),
+            expected: "no lease on a limit with a parent: the parent may be leased".into(),
         }),
         None => Ok(()),
     }

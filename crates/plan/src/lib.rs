@@ -69,7 +69,7 @@ pub struct Limit {
 }
 
 /// What a limit is to others of its plan: of a parent's limit, a child has an assured part, and
-/// may borrow what others leave. All three share a tag.
+/// may borrow what others leave. All three share a tag, unless the parent is leased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Nothing: it counts by itself.

@@ -51,7 +51,7 @@ pub struct Concurrent {
 
 impl Config {
     fn check(&self, mistakes: &mut Mistakes) {
-        let written = self.limits.each().count();
+        let written = self.limits.count();
         if self.max.is_none() && self.total.is_none() && written == 0 {
             let expected = "`max`, such as `max = 10`, or `total`, or `limits`";
             mistakes.add("", "no limits", expected);
@@ -69,11 +69,10 @@ impl Config {
         }
         let ours = [(MAX, "max", self.max), (TOTAL, "total", self.total)];
         let ours = ours.iter().filter(|(_, _, amount)| amount.is_some());
-        for (index, name) in self.limits.names().enumerate() {
+        for (at, name) in self.limits.named() {
             if let Some((_, setting, _)) = ours.clone().find(|(known, ..)| *known == name) {
                 let expected = format_args!("another name: this one is that of `{setting}`");
-                let found = format_args!("{name:?}");
-                mistakes.add(format!("limits[{index}].name"), found, expected);
+                mistakes.add(format!("limits{at}.name"), format_args!("{name:?}"), expected);
             }
         }
         let together = written + ours.count();
@@ -244,6 +243,12 @@ mod tests {
         assert_eq!(
             mistakes(&format!(r#"{{"max": 1, "limits": [{}]}}"#, limits.join(","))),
             ["limits: found 17 limits, with `max` and `total`, expected 16 together"]
+        );
+        let child = r#"{"total": 9, "limits": [{"name": "a", "algorithm": "concurrency", "quota": 5,
+            "children": {"name": "total", "key": "{path}", "assured": 1}}]}"#;
+        assert_eq!(
+            mistakes(child)[0],
+            "limits[0].children.name: found \"total\", expected another name: this one is that of `total`"
         );
         let unused =
             r#"{"max": 1, "limits": [{"name": "total", "algorithm": "concurrency", "quota": 1}]}"#;

@@ -73,7 +73,7 @@ impl Config {
         let costs = costs.map(|(index, item)| (format!("costs[{index}].cost"), item.cost));
         for (path, cost) in costs.chain([("default_cost".to_owned(), self.default_cost)]) {
             // A limit with `quota = 0` is meant to refuse everything.
-            let mut limits = self.limits.each().filter(|limit| limit.cost_max() > 0);
+            let mut limits = self.limits.refusing().filter(|limit| limit.cost_max() > 0);
             if let Some(limit) =
                 limits.find(|limit| cost.saturating_mul(limit.cost) > limit.cost_max())
             {
@@ -283,6 +283,15 @@ mod tests {
             [
                 "costs[1].cost: found 200, expected at most 100: limit \"units\" could never let such a request through",
                 "default_cost: found 101, expected at most 100: limit \"units\" could never let such a request through",
+            ]
+        );
+        let costs = r#""costs": [{"path": "/a", "cost": 30}]"#;
+        let children = r#", "children": {"key": "{header.x-team}", "assured": 5, "ceiling": 20}}]"#;
+        let shared = LIMITS.replace("}]", children).replace(r#", "burst": 100"#, "");
+        assert_eq!(
+            mistakes(&format!("{{{costs}, {shared}}}")),
+            [
+                "costs[0].cost: found 30, expected at most 20: limit \"units.child\" could never let such a request through"
             ]
         );
         let closed = LIMITS.replace("1000", "0").replace(r#", "burst": 100"#, "");

@@ -32,9 +32,8 @@ pub struct Config {
     /// What all users of a tenant have together. Their children are its users.
     #[serde(deserialize_with = "Limits::with_children")]
     tenant_limits: Limits,
-    /// What each user of a tenant has.
-    #[serde(default)]
-    user_limits: Limits,
+    /// What each user of a tenant has, unless users are children.
+    user_limits: Option<Limits>,
     /// Bits of an IPv6 address that make one client.
     #[serde(default)]
     ipv6_prefix: Ipv6Prefix,
@@ -49,8 +48,8 @@ pub struct Tenant(Config);
 
 impl Config {
     fn check(&self, mistakes: &mut Mistakes) {
-        let lists = [("tenant_limits", &self.tenant_limits), ("user_limits", &self.user_limits)];
-        for (list, limits) in lists {
+        let of_user = self.user_limits.as_ref().map(|limits| ("user_limits", limits));
+        for (list, limits) in [("tenant_limits", &self.tenant_limits)].into_iter().chain(of_user) {
             let without_key: Vec<usize> = limits.without_key().collect();
             let keyed = (0..limits.each().count()).filter(|index| !without_key.contains(index));
             for index in keyed {
@@ -58,16 +57,16 @@ impl Config {
                 mistakes.add(format!("{list}[{index}].key"), "the key `key`", expected);
             }
         }
-        for (index, name) in self.user_limits.names().enumerate() {
+        for (at, name) in self.user_limits.iter().flat_map(Limits::named) {
             if self.tenant_limits.all_names().any(|other| other == name) {
                 let expected = "a name that no limit in `tenant_limits` has";
-                let path = format!("user_limits[{index}].name");
+                let path = format!("user_limits{at}.name");
                 mistakes.add(path, format_args!("{name:?}"), expected);
             }
         }
         let shared = (0..self.tenant_limits.each().count())
             .any(|index| self.tenant_limits.has_children(index));
-        if self.user_limits.each().next().is_none() {
+        if self.user_limits.is_none() {
             let expected = "a list of limits, or `children` of one in `tenant_limits`";
             if !shared {
                 mistakes.add("", "no `user_limits`", expected);
@@ -77,7 +76,8 @@ impl Config {
                 mistakes.add("", "no `user_limits`", expected);
             }
         }
-        let together = self.tenant_limits.count() + self.user_limits.count();
+        let of_user = self.user_limits.as_ref().map_or(0, Limits::count);
+        let together = self.tenant_limits.count() + of_user;
         if together > LIMITS_MAX {
             let found = format_args!("{together} limits, with those in `tenant_limits`");
             mistakes.add("user_limits", found, format_args!("{LIMITS_MAX} together"));
@@ -98,13 +98,16 @@ impl Policy for Tenant {
         let Config { tenant, user, tenant_limits, user_limits, bypass, .. } = &self.0;
         let of_tenant: Vec<&str> = tenant.facts().collect();
         let of_user: Vec<&str> = tenant.facts().chain(user.facts()).collect();
-        Manifest::reads(["client-ip"])
+        let manifest = Manifest::reads(["client-ip"])
             .and(of_user.iter().copied())
             .and(tenant_limits.facts())
             .declare(tenant_limits.declared_with("tenant_limits", &of_tenant, &of_user))
-            .limits("user_limits", user_limits, &of_user)
             .and(bypass.facts())
-            .pure()
+            .pure();
+        match user_limits {
+            Some(limits) => manifest.limits("user_limits", limits, &of_user),
+            None => manifest,
+        }
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
@@ -132,16 +135,21 @@ impl Tenant {
             user = Some(address.to_owned());
         }
         let user = user.map(|user| user_key(tenant.as_deref(), &user));
-        let tag = tenant.as_ref().or(user.as_ref()).cloned().map(bounded_key);
+        // What is leased needs no call for each request, so then each user has a slot of its own.
+        let apart = user.as_ref().filter(|_| config.tenant_limits.are_leased());
+        let tag = apart.or(tenant.as_ref()).or(user.as_ref()).cloned().map(bounded_key);
         let mut limits = Vec::new();
         if let Some(tenant) = &tenant {
             let keys = (tenant.as_str(), user.as_deref());
             limits.extend(config.tenant_limits.charge_child(keys, facts)?);
         }
-        if let Some(user) = &user {
-            limits.extend(config.user_limits.charge(user, facts)?);
+        if let (Some(user), Some(user_limits)) = (&user, &config.user_limits) {
+            limits.extend(user_limits.charge(user, facts)?);
         }
-        limits.iter_mut().for_each(|limit| limit.tag.clone_from(&tag));
+        let tenant = apart.and(tenant).map(bounded_key);
+        for limit in &mut limits {
+            limit.tag = tag.clone().filter(|_| tenant.as_ref() != Some(&limit.key));
+        }
         Ok(limits)
     }
 }

@@ -202,6 +202,34 @@ fn the_children_of_a_tenants_limit_are_its_users() {
 }
 
 #[test]
+fn users_of_a_tenant_whose_limits_are_leased_have_slots_of_their_own() {
+    let keys = |config: &str| {
+        let policy = Instance::<Tenant>::new(config).unwrap();
+        let decision = decide(&policy, &ACME_ANN);
+        let keys = decision.limits().iter().map(|limit| {
+            let tag = limit.tag.clone().unwrap_or_else(|| limit.key.clone());
+            (limit.name.clone(), limit.key.clone(), tag)
+        });
+        keys.collect::<Vec<_>>()
+    };
+    let all = |expected: &[[&str; 3]]| {
+        expected.iter().map(|it| it.map(str::to_owned).into()).collect::<Vec<_>>()
+    };
+    let lease = r#""period": "1s", "lease": "100ms""#;
+    let (tenant, user) = (["tenant", "acme", "acme"], ["user", "4:acme/ann", "4:acme/ann"]);
+    let assured = ["user.assured", "4:acme/ann", "4:acme/ann"];
+    let fair = FAIR.replace(r#""period": "1s""#, lease);
+    assert_eq!(keys(&fair), all(&[tenant, user, assured]));
+    let leased = CONFIG.replacen(r#""period": "1s""#, lease, 1);
+    let writes = ["writes", "4:acme/ann", "4:acme/ann"];
+    assert_eq!(keys(&leased)[..2], all(&[tenant, user, writes])[..2]);
+    // Not if one of the tenant's limits is not leased.
+    let second = r#"[{"name": "day", "algorithm": "quota", "calendar": "day", "quota": 9}, {"name": "tenant","#;
+    let mixed = leased.replacen(r#"[{"name": "tenant","#, second, 1);
+    assert!(keys(&mixed).iter().all(|(_, _, tag)| tag == "acme"), "{:?}", keys(&mixed));
+}
+
+#[test]
 fn users_without_limits_of_their_own_have_to_be_children() {
     let wrong = |text: &str| {
         let mistakes = Instance::<Tenant>::new(text).map(|_| ()).unwrap_err();
@@ -213,6 +241,10 @@ fn users_without_limits_of_their_own_have_to_be_children() {
     let none = r#"{"tenant": "{path}", "user": "{query}",
         "tenant_limits": [{"name": "a", "algorithm": "gcra", "quota": 5, "period": "1s"}]}"#;
     assert!(wrong(none).contains("no `user_limits`"), "{}", wrong(none));
+    let missing = FAIR.replace(r#""name": "user", "#, r#""missing": "skip", "#);
+    assert!(wrong(&missing).contains("tenant_limits[0].children.missing"), "{}", wrong(&missing));
+    let wrong_limit = none.replacen('{', r#"{"user_limits": [{"name": "b"}], "#, 1);
+    assert!(!wrong(&wrong_limit).contains("no `user_limits`"), "{}", wrong(&wrong_limit));
     let stray = FAIR.replacen('{', r#"{"missing_tenant": "user", "#, 1);
     assert!(wrong(&stray).contains("no `user_limits`"), "{}", wrong(&stray));
 }

@@ -63,6 +63,39 @@ async fn each_child_gets_what_is_assured_and_all_together_what_was_promised() {
     }
 }
 
+/// The same with a parent that is leased, so that each team has a slot of its own.
+#[tokio::test]
+async fn children_of_a_leased_limit_get_what_is_assured_and_all_together_what_was_promised() {
+    let (upstream, cluster) = (Upstream::start(), Cluster::start());
+    for algorithm in [
+        "algorithm = \"fixed_window\", period = \"30d\"",
+        "algorithm = \"sliding_window_counter\", period = \"30d\"",
+        "algorithm = \"quota\", calendar = \"forever\"",
+        "algorithm = \"gcra\", period = \"400d\", burst = 1001",
+        "algorithm = \"token_bucket\", period = \"400d\", burst = 1001",
+    ] {
+        let limit = limit(&format!("{algorithm}, lease = \"100ms\""));
+        let config = simple(&upstream.url(), &[&limit])
+            .server("workers = 2")
+            .redis("cluster", &cluster.addresses())
+            .text();
+        let proxies: Vec<Weir> = (0..3).map(|_| Weir::start(&config)).collect();
+        let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.http).collect();
+        assert_eq!(storm(&addresses, "red", 20).await, CEILING, "{algorithm}");
+        let (green, blue) =
+            tokio::join!(storm(&addresses, "green", 20), storm(&addresses, "blue", 20));
+        assert!(green >= ASSURED && blue >= ASSURED, "{algorithm}: {green} {blue}");
+        let grey = storm(&addresses, "grey", 5).await;
+        assert!(grey >= ASSURED, "{algorithm}: {grey}");
+        let all = CEILING + green + blue + grey;
+        assert!(all <= PARENT + (CHILDREN + 1) * ASSURED, "{algorithm}: {all}");
+        let granted =
+            proxies.iter().map(|proxy| proxy.metric("weir_lease_calls_total{result=\"granted\"}"));
+        assert!(granted.sum::<u64>() > 0, "{algorithm}: no lease");
+        cluster.nodes.iter().for_each(|node| _ = node.connect().ask(&["FLUSHALL"]));
+    }
+}
+
 #[tokio::test]
 async fn a_child_is_one_limit_for_its_client_and_its_parent_refuses() {
     let upstream = Upstream::start();
@@ -121,6 +154,10 @@ async fn mistakes_in_children_are_found_at_their_lines() {
         ),
         (format!("{{ {key}, assured = 2, sealing = 4 }}"), ["children.sealing", "`ceiling`"]),
         (format!("{{ {key}, assured = 2, name = \"a\" }}"), ["children.name", "a second time"]),
+        (
+            format!("{{ {key}, assured = {{ quota = 2, burst = 4 }} }}, debt = 3"),
+            ["debt: found 3", "at least 4"],
+        ),
         ("5".to_owned(), ["children: found 5", "expected a table"]),
     ] {
         let errors = of(&children);

@@ -1,7 +1,7 @@
 //! The children of a limit: each is assured a part of it whatever the others take, and borrows what
 //! they leave, up to a ceiling.
 
-use weir_algorithms::Row;
+use weir_algorithms::{Debt, Row, Setting};
 
 use crate::bindings::weir::policy::types::Limit as WitLimit;
 use crate::config::join;
@@ -18,8 +18,8 @@ const AMOUNT_FIELDS: [&str; 2] = ["quota", "burst"];
 /// What the name of what a child is assured ends with.
 const ASSURED: &str = ".assured";
 /// What a limit with children may count with.
-const PARENTS: [&str; 5] =
-    ["fixed_window", "sliding_window_counter", "quota", "token_bucket", "gcra"];
+const PARENTS: [&str; 6] =
+    ["fixed_window", "sliding_window_counter", "quota", "token_bucket", "gcra", "concurrency"];
 const AMOUNT: &str = "units in the limit's period, such as `20`, or { quota = 20, burst = 40 }";
 
 /// `children`, as it is written.
@@ -96,9 +96,6 @@ impl WrittenChildren {
             report.add("children", row.name, expected);
             return None;
         }
-        if report.item.get("lease").is_some() {
-            report.add("lease", "one", "none on a limit with children");
-        }
         let whole = Amount { quota: limit.quota.unwrap_or(0), burst: limit.burst };
         let sure = self.assured?;
         let most = self.ceiling.unwrap_or(whole);
@@ -114,7 +111,19 @@ impl WrittenChildren {
                     format_args!("at most {}: a child has a part of the whole", within.quota);
                 report.add(setting, amount.quota, expected);
             }
+            if amount.burst.is_some() && !row.settings.contains(&Setting::Burst) {
+                let expected = format_args!("nothing: {} has no burst", row.name);
+                report.add(&join(setting, "burst"), "one", expected);
+            }
             let is_ceiling = parts.is_empty();
+            let at_once = amount.burst.unwrap_or(amount.quota);
+            if let Some(Debt::Units(most)) = limit
+                .debt
+                .filter(|debt| !is_ceiling && matches!(debt, Debt::Units(most) if *most < at_once))
+            {
+                let expected = format_args!("at least {at_once}, as a child is assured at once");
+                report.add("debt", most, expected);
+            }
             let written = weir_algorithms::Written {
                 quota: Some(amount.quota),
                 burst: amount.burst,

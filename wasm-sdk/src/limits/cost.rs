@@ -40,6 +40,13 @@ impl Limits {
         self.items().map(|entry| &entry.limit)
     }
 
+    /// Each limit that may refuse a request for what it costs: those that are written, and what
+    /// their children get at most.
+    pub fn refusing(&self) -> impl Iterator<Item = &Limit> {
+        let refusing = self.limits.iter().filter(|entry| entry.place != Place::Assured);
+        refusing.map(|entry| &entry.limit)
+    }
+
     /// The limits to charge for a request that costs `cost` units: each takes this many times its
     /// own `cost`. Without a cost, nothing is charged and no key is needed.
     ///

@@ -27,6 +27,11 @@ use written::{Selector, Written};
 pub use missing::Missing;
 pub use plans::PlanTable;
 
+/// What is expected of settings that say whose child a request is, where the policy knows.
+const POLICY_KNOWS: &str = "nothing: the policy knows whose it is";
+/// The option of a limit that is leased.
+const LEASE_OPTION: &str = "lease-ms";
+
 /// A checked `limits` table. Use it as the type of a setting.
 ///
 /// ```toml
@@ -88,6 +93,30 @@ enum ChildKeys {
     Template,
     /// The policy knows.
     Policy,
+}
+
+impl ChildKeys {
+    /// Reports what `children`, which is at `at`, says of keys and must not, or does not say.
+    fn check(self, children: &Json<'_>, at: &str, mistakes: &mut Mistakes) {
+        match (self, children.get("key")) {
+            (Self::None, _) => {
+                let expected = "nothing: the limits of this policy have no children";
+                mistakes.add(at, "children", expected);
+            }
+            (Self::Template, None) => {
+                let expected = "where to find whose it is, such as `key = \"{header.x-team}\"`";
+                mistakes.add(at, "no `key`", expected);
+            }
+            (Self::Template, Some(_)) => {}
+            (Self::Policy, _) => {
+                for setting in ["key", "missing"] {
+                    if let Some(value) = children.get(setting) {
+                        mistakes.add(join(at, setting), value, POLICY_KNOWS);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Which setting a limit is of.
@@ -152,6 +181,15 @@ impl Limits {
         self.limits.iter().map(|entry| entry.limit.name.as_str())
     }
 
+    /// The names of all limits that a request may be charged, each with the path in this table of
+    /// what has it, such as `[0]` or `[0].children`.
+    pub fn named(&self) -> impl Iterator<Item = (String, &str)> {
+        self.keyed().map(|KeyedLimit { limit, index, part, .. }| {
+            let children = if part.is_some() { ".children" } else { "" };
+            (format!("[{index}]{children}"), limit.name.as_str())
+        })
+    }
+
     /// The entries that are items of the table.
     fn items(&self) -> impl Iterator<Item = &TableEntry> {
         self.limits.iter().filter(|entry| entry.place == Place::Item)
@@ -213,6 +251,7 @@ impl Limits {
         let mut charged = Vec::with_capacity(self.limits.len());
         // The key of the item before, if it is charged, and that of its child.
         let (mut parent, mut child_key) = (None, None);
+        let mut is_leased = false;
         for TableEntry { limit, selector, place } in &self.limits {
             let otherwise = if *place == Place::Item { Some(key) } else { child };
             if *place == Place::Item {
@@ -233,11 +272,15 @@ impl Limits {
             let Some(key) = own else { continue };
             let mut limit = WitLimit { key, ..limit.clone() };
             match place {
-                Place::Item => parent = Some(limit.key.clone()),
-                // All of a parent's children share its slot.
+                Place::Item => {
+                    is_leased = leased(&limit);
+                    parent = Some(limit.key.clone());
+                }
+                // All of a parent's children share its slot, unless it is leased: then each has
+                // its own.
                 Place::Ceiling | Place::Assured => {
                     child_key = Some(limit.key.clone());
-                    limit.tag.clone_from(&parent);
+                    limit.tag = parent.clone().filter(|_| !is_leased);
                 }
             }
             charged.push(limit);
@@ -278,6 +321,13 @@ impl Limits {
     #[must_use]
     pub fn has_children(&self, index: usize) -> bool {
         self.keyed().any(|limit| limit.index == index && limit.part.is_some())
+    }
+
+    /// Whether units of each of its limits are leased, so that their counters need not share a slot
+    /// with others. `false` without limits.
+    #[must_use]
+    pub fn are_leased(&self) -> bool {
+        self.items().next().is_some() && self.items().all(|entry| leased(&entry.limit))
     }
 
     /// What all keys begin with.
@@ -400,22 +450,8 @@ impl Limits {
             limits.push(TableEntry { limit, selector, place: Place::Item });
             let Some([ceiling, assured]) = children else { continue };
             let at = join(&at, "children");
-            let written = item.get("children");
-            let key = written.as_ref().and_then(|children| children.get("key"));
-            match key {
-                _ if keys == ChildKeys::None => {
-                    let expected = "nothing: the limits of this policy have no children";
-                    mistakes.add(&at, "children", expected);
-                }
-                None if keys == ChildKeys::Template => {
-                    let expected = "where to find whose it is, such as `key = \"{header.x-team}\"`";
-                    mistakes.add(&at, "no `key`", expected);
-                }
-                Some(key) if keys == ChildKeys::Policy => {
-                    let expected = "nothing: the policy knows whose it is";
-                    mistakes.add(join(&at, "key"), key, expected);
-                }
-                _ => {}
+            if let Some(written) = item.get("children") {
+                keys.check(&written, &at, &mut mistakes);
             }
             for ((limit, selector), place) in [(ceiling, Place::Ceiling), (assured, Place::Assured)]
             {
@@ -441,6 +477,11 @@ impl<'de> Deserialize<'de> for Limits {
         let read = |value: &Json<'_>| Self::read_table(value, ChildKeys::Template);
         Self::unpacked(&Json::deserialize(deserializer)?, read)
     }
+}
+
+/// Whether a proxy may take several units of it at once.
+fn leased(limit: &WitLimit) -> bool {
+    limit.options.iter().any(|(option, _)| option == LEASE_OPTION)
 }
 
 /// Replaces a key, or a tag, that is longer than the contract allows by its digest. Otherwise a

@@ -114,6 +114,54 @@ fn a_lease_becomes_options_of_the_contract() {
 }
 
 #[test]
+fn settings_of_children_that_say_nothing_are_mistakes() {
+    for (fields, expected) in [
+        (
+            r#""algorithm": "fixed_window", "quota": 9, "period": "1s", "children":
+               {"key": "{path}", "assured": {"quota": 2, "burst": 4}}"#,
+            "children.assured.burst: found one, expected nothing: fixed_window has no burst",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 9, "period": "1s", "debt": 3, "children":
+               {"key": "{path}", "assured": {"quota": 2, "burst": 4}}"#,
+            "debt: found 3, expected at least 4, as a child is assured at once",
+        ),
+        (
+            r#""algorithm": "sliding_window_log", "quota": 9, "period": "1s", "children":
+               {"key": "{path}", "assured": 2}"#,
+            "children: found sliding_window_log, expected nothing: only fixed_window, ",
+        ),
+    ] {
+        let found = mistakes(&one(fields));
+        let expected = format!("limits[0].{expected}");
+        assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
+    }
+    let places = r#""algorithm": "concurrency", "quota": 9, "children":
+        {"key": "{path}", "assured": 2, "ceiling": 5}"#;
+    assert_eq!(read(&one(places)).count(), 3);
+}
+
+#[test]
+fn children_of_a_leased_limit_have_slots_of_their_own() {
+    let tags = |lease: &str| {
+        let field = format!(
+            r#""algorithm": "gcra", "quota": 9, "period": "1s", "key": "all"{lease},
+               "children": {{"key": "{{path}}", "assured": 2}}"#
+        );
+        let limits = read(&one(&field));
+        let charged =
+            limits.charge("", &Facts::new(&[("path".to_owned(), "/a".to_owned())])).unwrap();
+        let of = |limit: &crate::Limit| (limit.key.clone(), limit.tag.clone());
+        (charged.iter().map(of).collect::<Vec<_>>(), limits.are_leased())
+    };
+    let key = |key: &str, tag: Option<&str>| (key.to_owned(), tag.map(str::to_owned));
+    let shared = [key("all", None), key("/a", Some("all")), key("/a", Some("all"))];
+    assert_eq!(tags(""), (shared.to_vec(), false));
+    let apart = [key("all", None), key("/a", None), key("/a", None)];
+    assert_eq!(tags(r#", "lease": "100ms""#), (apart.to_vec(), true));
+}
+
+#[test]
 fn a_misspelt_word_is_reported_with_the_nearest() {
     for (fields, expected) in [
         (

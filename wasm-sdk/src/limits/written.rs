@@ -8,6 +8,7 @@ use weir_algorithms::{AMOUNT_MAX, Alignment, Debt, Every, NAMES, ROWS, Row};
 use crate::bindings::weir::policy::types;
 use crate::config::join;
 use crate::json::unknown;
+use crate::limits::LEASE_OPTION;
 use crate::limits::algorithm;
 use crate::limits::children::{self, Children, WrittenChildren};
 use crate::limits::missing::{self, Missing};
@@ -149,7 +150,7 @@ fn debt(value: &Json<'_>) -> Result<Debt, String> {
 /// limit may have.
 fn lease(value: &Json<'_>) -> Result<Vec<(String, String)>, Mistakes> {
     let life = |value: &Json<'_>| {
-        period::read(value, LEASE).map(|life| ("lease-ms".to_owned(), life.ms.to_string()))
+        period::read(value, LEASE).map(|life| (LEASE_OPTION.to_owned(), life.ms.to_string()))
     };
     if !value.is_table() {
         return Ok(vec![life(value)?]);

@@ -262,7 +262,11 @@ fn look(programs: &[&'static Program], assured: &[bool], time: &str) -> String {
     let (mut text, stored) = begin("#!lua flags=no-writes\n", (programs, assured), "take", time);
     text.push_str("local ok = 1\n");
     for (cell, assured) in cells(programs, &stored).zip(assured) {
-        cell.write(&mut text, if *assured { "look_of_parent" } else { "look" });
+        cell.write(&mut text, "look");
+        if *assured {
+            cell.write(&mut text, "look_after_assured");
+        }
+        cell.write(&mut text, "look_ends");
     }
     answer(&mut text, programs.len());
     text

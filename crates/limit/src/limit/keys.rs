@@ -141,7 +141,7 @@ pub fn secret_id(secret: Option<&Secret>) -> [u8; 16] {
 }
 
 /// What a limit of a plan counts under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// A digest of the limit's scope, name and shape.
     pub limit: u128,

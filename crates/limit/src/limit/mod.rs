@@ -22,6 +22,7 @@
 //! - `look` finds and resets counters for `weir key`.
 
 mod failure;
+mod finish;
 mod hand_back;
 mod held;
 mod holders;
@@ -36,9 +37,11 @@ mod prepared;
 mod queue;
 mod refusals;
 mod round;
+mod run;
 mod settle;
 mod shared;
 mod take;
+mod take_leased;
 #[cfg(test)]
 mod tests;
 

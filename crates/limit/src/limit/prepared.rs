@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
+use weir_algorithms::Leased;
 
 use super::holders::LeaseSpec;
 use super::keys::{self, Identities, Identity, KeyDigest, PlanDigests};
@@ -40,10 +41,19 @@ pub(super) struct PreparedPlan {
     pub(super) may_hold_refusal: bool,
     /// The limits that are leased, by their indices in the plan.
     pub(super) leased: SmallVec<[(u8, Arc<LeaseSpec>); 1]>,
+    /// The children whose parents are leased, and so asked before.
+    pub(super) apart: SmallVec<[Apart; 1]>,
     /// Whether a limit counts in calendar periods.
     is_dated: bool,
     /// Whether a request may have to wait for a leaky bucket.
     may_wait: bool,
+}
+
+/// A child that is not in one call with its parent, by the indices of the other two limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Apart {
+    pub(super) assured: u8,
+    pub(super) parent: u8,
 }
 
 /// What a take depends on besides its plan.
@@ -55,6 +65,8 @@ pub(super) struct TakeContext {
     pub(super) now_us: i64,
     /// A limit may delay the request, and no wait permit is free.
     pub(super) must_not_wait: bool,
+    /// Assured limits that refuse a request which they don't fit.
+    pub(super) must_fit: LimitSet,
 }
 
 /// A request to one counter outside a round.
@@ -104,6 +116,7 @@ impl PreparedPlan {
             keeps_members: limits.iter().any(|limit| limit.algorithm.keeps_members()),
             may_hold_refusal: false,
             leased: SmallVec::new(),
+            apart: limits.iter().filter_map(|limit| apart(limits, limit)).collect(),
             is_dated: limits.iter().any(|limit| limit.algorithm.is_dated()),
             may_wait: limits.iter().any(may_wait),
         };
@@ -119,6 +132,8 @@ impl PreparedPlan {
                     let cell = cell(&mut digests, shared, scope, cache, limit);
                     if let (Some(leased), Some(lease)) = (shared.leased(limit), limit.lease) {
                         let limiter: Weak<Shared> = Arc::downgrade(shared);
+                        let at_store = shared.counting(limit).into_owned();
+                        let leased = Leased { at_store, ..leased };
                         prepared
                             .leased
                             .push((index, LeaseSpec::new(limiter, &cell, lease, leased)));
@@ -153,7 +168,19 @@ impl PreparedPlan {
 
     /// The same without some limits of the plan.
     pub(super) fn without(&self, limits: LimitSet) -> Self {
-        Self { calls: self.calls.without(limits), ..self.clone() }
+        Self { calls: self.calls.filtered(|index| !limits.contains(index)), ..self.clone() }
+    }
+
+    /// The same with the limit at `index` alone.
+    pub(super) fn only(&self, index: usize) -> Self {
+        Self { calls: self.calls.filtered(|other| other == index), ..self.clone() }
+    }
+
+    /// The parents that are asked before their children.
+    pub(super) fn parents_apart(&self) -> LimitSet {
+        let mut parents = LimitSet::default();
+        self.apart.iter().for_each(|family| parents.add(usize::from(family.parent)));
+        parents
     }
 
     fn identify(&self, shared: &Shared, scope: &Scope, limits: &[Limit]) -> Identities {
@@ -180,6 +207,7 @@ impl PreparedPlan {
             member: self.new_member(),
             now_us: self.now_us(shared),
             must_not_wait: self.may_wait && !get_wait_permit(),
+            must_fit: LimitSet::default(),
         }
     }
 
@@ -203,12 +231,17 @@ impl PreparedPlan {
         limits: &[Limit],
         context: TakeContext,
     ) -> Round<'_> {
-        let adjusted = self.keeps_members || self.is_dated || context.must_not_wait;
+        let must_fit = context.must_fit;
+        let adjusted =
+            self.keeps_members || self.is_dated || context.must_not_wait || !must_fit.is_empty();
         let adjust = |cell: &mut Cell, index: usize| {
             cell.member = context.member;
             let Some(limit) = limits.get(index) else { return };
             if limit.algorithm.is_dated() {
                 cell.numbers = shared.numbers(&shared.counting(limit), context.now_us);
+            }
+            if must_fit.contains(index) {
+                cell.part = Part::Alone;
             }
             if context.must_not_wait && may_wait(limit) {
                 cell.numbers[LeakyBucket::MAY_WAIT] = 0;
@@ -250,6 +283,12 @@ impl PreparedPlan {
         };
         Cell { cost, member, numbers, ..cell }
     }
+}
+
+/// Of a child whose parent is leased, its other two limits.
+fn apart(limits: &[Limit], limit: &Limit) -> Option<Apart> {
+    let Role::Child { assured, parent } = limit.role else { return None };
+    limits.get(usize::from(parent))?.lease.map(|_| Apart { assured, parent })
 }
 
 /// The limits with their indices in the plan: last those of which children are assured, each with

@@ -50,17 +50,16 @@ impl RefundableLimits {
     }
 }
 
-/// One worker's remembered refusals, by the first counter of a plan: its limit, key and tag.
+/// One worker's remembered refusals, by the counters of a plan.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    by_counter: HashMap<(u128, [u128; 2]), Refusal, RandomState>,
+    by_counters: HashMap<Identities, Refusal, RandomState>,
     /// See [`Refusals::of`].
     version: u64,
 }
 
 #[derive(Debug)]
 struct Refusal {
-    identities: Identities,
     limits: Box<[Limit]>,
     outcome: PlanOutcome,
     /// Just before Redis was asked.
@@ -88,7 +87,7 @@ impl Refusals {
     /// The refusals of a limiter whose counters were reset by hand `version` times.
     pub(super) fn of(&mut self, version: u64) -> &mut Self {
         if self.version != version {
-            self.by_counter.clear();
+            self.by_counters.clear();
             self.version = version;
         }
         self
@@ -103,14 +102,11 @@ impl Refusals {
         limits: &[Limit],
         now: Instant,
     ) -> Option<PlanOutcome> {
-        if self.by_counter.is_empty() {
+        if self.by_counters.is_empty() {
             return None;
         }
-        let refusal = self.by_counter.get_mut(&counter(identities)?)?;
-        if now >= refusal.until
-            || refusal.identities != *identities
-            || !are_same(&refusal.limits, limits)
-        {
+        let refusal = self.by_counters.get_mut(identities)?;
+        if now >= refusal.until || !are_same(&refusal.limits, limits) {
             return None;
         }
         if refusal.renewed_from.is_some_and(|from| now >= from) {
@@ -143,7 +139,7 @@ impl Refusals {
         let held = refusing.map(|(_, outcome)| {
             outcome.retry_after_us.map_or(held_max, Duration::from_micros).min(held_max)
         });
-        let (Some(held), Some(counter)) = (held.max(), counter(identities)) else { return };
+        let Some(held) = held.max() else { return };
         let until = from + held;
         if until <= now
             || outcome.limits.iter().any(|limit| limit.is_local)
@@ -151,28 +147,17 @@ impl Refusals {
         {
             return;
         }
-        if self.by_counter.len() >= REFUSALS_MAX {
-            self.by_counter.retain(|_, refusal| refusal.until > now);
-            if self.by_counter.len() >= REFUSALS_MAX {
-                self.by_counter.clear();
+        if self.by_counters.len() >= REFUSALS_MAX {
+            self.by_counters.retain(|_, refusal| refusal.until > now);
+            if self.by_counters.len() >= REFUSALS_MAX {
+                self.by_counters.clear();
             }
         }
         let renewed_from = (held == held_max).then(|| until - held / RENEWED_IN);
-        let refusal = Refusal {
-            identities: identities.clone(),
-            limits: limits.into(),
-            outcome: outcome.clone(),
-            from,
-            until,
-            renewed_from,
-        };
-        self.by_counter.insert(counter, refusal);
+        let refusal =
+            Refusal { limits: limits.into(), outcome: outcome.clone(), from, until, renewed_from };
+        self.by_counters.insert(identities.clone(), refusal);
     }
-}
-
-fn counter(identities: &Identities) -> Option<(u128, [u128; 2])> {
-    let first = identities.first()?;
-    Some((first.limit, first.key.parts()))
 }
 
 /// Whether the limits ask the same of their counters.

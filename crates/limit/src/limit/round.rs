@@ -166,10 +166,10 @@ impl Calls {
         Some(&call.cells)
     }
 
-    /// The calls without those limits of the plan.
-    pub(super) fn without(&self, limits: LimitSet) -> Self {
+    /// The calls with those limits of the plan alone that `keeps` says.
+    pub(super) fn filtered(&self, keeps: impl Fn(usize) -> bool) -> Self {
         let left = |call: &Call| {
-            let kept = |index: &u8| !limits.contains(usize::from(*index));
+            let kept = |index: &u8| keeps(usize::from(*index));
             let cells = call.cells.iter().zip(&call.indices).filter(|(_, index)| kept(index));
             let call = Call {
                 cells: cells.map(|(cell, _)| cell.clone()).collect(),
@@ -183,16 +183,16 @@ impl Calls {
 
     /// The cell of the plan's limit at `index`.
     pub(super) fn cell(&self, index: usize) -> Option<&Cell> {
-        self.0
-            .iter()
-            .find_map(|call| {
-                call.cells.iter().zip(&call.indices).find(|(_, at)| usize::from(**at) == index)
-            })
-            .map(|(cell, _)| cell)
+        self.0.iter().find_map(|call| call.cells.get(call.position(index)?))
     }
 }
 
 impl Call {
+    /// The position of the limit at `index` in this call.
+    fn position(&self, index: usize) -> Option<usize> {
+        self.indices.iter().position(|at| usize::from(*at) == index)
+    }
+
     /// A copy of the cells, each changed by `adjust`, which gets the limit's index in the plan too.
     pub(super) fn adjusted(&self, adjust: impl Fn(&mut Cell, usize)) -> Box<Cells> {
         let mut cells = Box::new(self.cells.clone());
@@ -372,6 +372,20 @@ impl<'p> Round<'p> {
         };
     }
 
+    /// Whether the limit at `index` was asked, and the cost fitted.
+    pub(super) fn fits(&self, index: usize) -> bool {
+        let of_group = |group: &Group<'_>| {
+            let nth = group.call.position(index)?;
+            Some(group.reply(nth)?.1.fits)
+        };
+        self.groups.iter().find_map(of_group).unwrap_or(false)
+    }
+
+    /// The cell of the limit at `index`, as it was asked.
+    pub(super) fn cell(&self, index: usize) -> Option<&Cell> {
+        self.groups.iter().find_map(|group| group.cells().get(group.call.position(index)?))
+    }
+
     /// Why a call failed, if one did.
     pub(super) fn failure(&self) -> Option<Cause> {
         self.groups.iter().find_map(|group| group.failed)
@@ -480,6 +494,11 @@ impl LimitSet {
 
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// These and those of `other`.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Adds the limit at `index`.
@@ -605,3 +624,7 @@ impl Group<'_> {
 #[cfg(test)]
 #[path = "tests/round.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "tests/explored.rs"]
+mod explored;

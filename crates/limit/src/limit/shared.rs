@@ -309,13 +309,14 @@ impl Shared {
 
     /// The algorithm that counts `limit`.
     pub(super) fn counting<'l>(&self, limit: &'l Limit) -> Cow<'l, Algorithm> {
-        if limit.role == Role::Parent {
-            return limit.algorithm.as_parent().map_or(Cow::Borrowed(&limit.algorithm), Cow::Owned);
-        }
-        match self.leased(limit) {
+        let alone = match self.leased(limit) {
             Some(leased) => Cow::Owned(leased.at_store),
             None => Cow::Borrowed(&limit.algorithm),
+        };
+        if limit.role == Role::Parent {
+            return alone.as_parent().map_or(alone, Cow::Owned);
         }
+        alone
     }
 
     /// Wakes the tasks in [`Shared::drained`], because a take or a settling call has ended.

@@ -1,4 +1,4 @@
-//! Runs a plan's round and builds its outcome. Knows both engines, but no algorithm.
+//! Begins a plan's take, and follows it to its end. Knows both engines, but no algorithm.
 //!
 //! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On
 //! Redis the round is [`DetachOnDrop`], so that a call which was sent is always followed up. A
@@ -12,33 +12,26 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
-use smallvec::SmallVec;
+use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 
-use super::held::Hold;
+use super::finish::{Decided, count, finish, refused_without_call};
 use super::keys::Identities;
 use super::leased::{self, Acquired, Acquiring, LeasedPart};
-use super::leases::{self, LeaseGuard};
-use super::prepared::{self, CellRequest, PreparedPlan, TakeContext};
-use super::queue::{Job, WaitPermit, Worker};
-use super::round::{Calls, ChargeTimes, GroupStore, LimitSet, Numbers, Round, RoundResult, Step};
+use super::local;
+use super::prepared::{self, PreparedPlan, TakeContext};
+use super::queue::{WaitPermit, Worker};
+use super::round::{Calls, Round};
+use super::run::{PlanNumbers, run_at_once, run_embedded, run_on_redis};
 use super::shared::Shared;
-use super::{Grant, Scope, Take, settle};
-use super::{hand_back, held, local};
+use super::take_leased::{self, Request};
+use super::{Scope, Take};
 use crate::clock::monotonic;
-use crate::engine::{Cause, Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
-use crate::plan::{Enforcement, Limit, LimitOutcome, OnStoreError, Plan, PlanOutcome, Role};
-use crate::telemetry::Label as _;
+use crate::engine::{Cause, Engine, EngineError, Execution};
+use crate::plan::{Limit, OnStoreError, Plan, PlanOutcome};
 
 /// Too many takes are in flight on this worker: nothing was sent.
 const OVERLOADED: EngineError = EngineError { cause: Cause::Overload, ran: Execution::No };
-
-/// Looks may use at most the decision's deadline divided by this, each time they are made.
-const LOOKS_SHARE: u32 = 2;
-
-/// The answers to looks, each with its group's index.
-type LookAnswers = SmallVec<[(usize, Result<TakeReply, EngineError>); 4]>;
 
 /// Charges all limits of `plan`, or none. `identities` gets what each of them counts under.
 pub(super) async fn take(
@@ -60,10 +53,17 @@ pub(super) async fn take(
                     return (refused_without_call(shared, scope, plan), None);
                 }
                 let (context, permit) = begin(shared, prepared);
+                if !prepared.apart.is_empty() {
+                    let worker = &local::with(shared, |local| Arc::clone(local.worker()));
+                    let request = Request { shared, worker, scope, plan, prepared };
+                    let answer = take_leased::take(&request, context, None).now_or_never();
+                    // In memory nothing waits.
+                    return (answer.unwrap_or(Take::Unavailable("")), permit);
+                }
                 let mut round = prepared.round(shared, scope, plan.limits(), context);
                 run_embedded(&mut round, embedded, shared, plan);
-                let leased = LeasedPart::default();
-                (finish(shared, scope, plan, prepared, (&round, leased), context.member), permit)
+                let decided = Decided::of(&round, context.member);
+                (finish(shared, scope, plan, prepared, decided), permit)
             });
             // The common case without a wait: avoids moving the large answer once more.
             if permit.is_none() || !shared.clock.waits() {
@@ -108,136 +108,6 @@ fn begin(shared: &Arc<Shared>, prepared: &PreparedPlan) -> (TakeContext, Option<
     (context, permit)
 }
 
-/// Computes the numbers of a plan's limits.
-struct PlanNumbers<'a> {
-    shared: &'a Shared,
-    plan: &'a Plan,
-}
-
-impl Numbers for PlanNumbers<'_> {
-    fn at(&self, index: usize, at_us: u64) -> Option<[i64; NUMBERS_MAX]> {
-        let limit = self.plan.limits().get(index)?;
-        Some(self.shared.numbers(&self.shared.counting(limit), at_us as i64))
-    }
-
-    fn local(&self, index: usize) -> Option<[i64; NUMBERS_MAX]> {
-        self.shared.local_numbers(self.plan.limits().get(index)?)
-    }
-}
-
-fn run_embedded(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &Plan) {
-    run_at_once(round, embedded, &PlanNumbers { shared, plan }, None);
-}
-
-/// Runs a round of which no step waits: on `embedded`, or, if the store has failed with `failure`,
-/// those steps on it that are counted in this process.
-fn run_at_once(
-    round: &mut Round<'_>,
-    embedded: &Embedded,
-    numbers: &PlanNumbers<'_>,
-    failure: Option<EngineError>,
-) {
-    let failed = |place| failure.filter(|_| place == GroupStore::Store).map_or(Ok(()), Err);
-    loop {
-        match round.next() {
-            Step::Look => {
-                let looks = round.looks().into_iter();
-                let answers: LookAnswers = looks
-                    .map(|(at, cells, place)| {
-                        (at, failed(place).and_then(|()| embedded.look(cells)))
-                    })
-                    .collect();
-                answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers));
-            }
-            Step::Take(cells, place) => {
-                let answer = failed(place).and_then(|()| embedded.take(cells));
-                round.took(answer, numbers);
-            }
-            Step::GiveBack(cells, taken_at_us, _) => {
-                if embedded.give_back(cells, taken_at_us).is_err() {
-                    numbers.shared.counters.failed.give_back.inc();
-                }
-            }
-            Step::Done => return,
-        }
-    }
-}
-
-async fn run_on_redis(
-    round: &mut Round<'_>,
-    shared: &Arc<Shared>,
-    worker: &Arc<Worker>,
-    plan: &Plan,
-    mut began: Option<Instant>,
-) {
-    // With a single call the engine's own deadline is enough: it is the same.
-    let left = |began: &mut Option<_>| {
-        let now = monotonic();
-        shared.deadline.saturating_sub(now - *began.get_or_insert(now))
-    };
-    // More than one group, or one that may have to be called twice, or some time has passed.
-    let several = began.is_some()
-        || round.groups() > 1
-        || plan.limits().iter().any(|limit| limit.algorithm.is_dated());
-    let numbers = &PlanNumbers { shared, plan };
-    loop {
-        match round.next() {
-            Step::Look => {
-                // A shard that does not answer must leave time to charge the others.
-                let left = left(&mut began).min(shared.deadline / LOOKS_SHARE);
-                let looks = round.looks().into_iter().map(async |(at, cells, place)| {
-                    let answer = match place {
-                        GroupStore::Store => shared.engine.look(cells, left).await,
-                        GroupStore::Local => shared.standby().look(cells),
-                    };
-                    (at, answer)
-                });
-                let answers = join_all(looks).await;
-                answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers));
-            }
-            Step::Take(cells, place) => {
-                let answer = match place {
-                    GroupStore::Local => shared.standby().take(cells),
-                    // Later groups get the rest of the whole decision's deadline.
-                    GroupStore::Store if several => {
-                        shared.engine.take_within(cells, left(&mut began)).await
-                    }
-                    GroupStore::Store => shared.engine.take(cells).await,
-                };
-                match answer {
-                    Ok(_) if place == GroupStore::Store => hand_back::start(shared),
-                    Err(EngineError { ran: Execution::Unknown, .. }) => {
-                        leases::give_back_unknown(shared, worker, cells);
-                    }
-                    Ok(_) | Err(_) => {}
-                }
-                round.took(answer, numbers);
-            }
-            Step::GiveBack(cells, taken_at_us, GroupStore::Local) => {
-                if shared.standby().give_back(cells, taken_at_us).is_err() {
-                    shared.counters.failed.give_back.inc();
-                }
-            }
-            Step::GiveBack(cells, taken_at_us, GroupStore::Store) => {
-                match shared.engine.give_back(cells, taken_at_us).await {
-                    Ok(()) => {}
-                    // It did not run: try once more, later.
-                    Err(EngineError { ran: Execution::No, .. }) => settle::queue(
-                        shared,
-                        worker,
-                        Job::GiveBack { cells: cells.clone(), taken_at_us },
-                    ),
-                    // It may have run. A second give-back could admit too much, so it stays taken.
-                    Err(EngineError { ran: Execution::Unknown, .. }) => {
-                        shared.counters.failed.give_back.inc()
-                    }
-                }
-            }
-            Step::Done => return,
-        }
-    }
-}
-
 /// The result of a take when the store can't be called.
 fn failed(
     shared: &Arc<Shared>,
@@ -249,7 +119,7 @@ fn failed(
 ) -> Take {
     let mut round = prepared.round(shared, scope, plan.limits(), context);
     run_at_once(&mut round, shared.standby(), &PlanNumbers { shared, plan }, Some(error));
-    finish(shared, scope, plan, prepared, (&round, LeasedPart::default()), context.member)
+    finish(shared, scope, plan, prepared, Decided::of(&round, context.member))
 }
 
 /// A round on Redis, or the answer if no call is needed or allowed.
@@ -276,9 +146,11 @@ fn begin_round(
         };
         match acquiring {
             Some(Acquiring::Done(Acquired::Units(units))) => {
-                let (none, leased) = (Calls::default(), LeasedPart::of(0, units));
+                let none = Calls::default();
                 let round = Round::new(&none, |_| None, |_| OnStoreError::Deny);
-                Err(Box::new(finish(shared, scope, plan, prepared, (&round, leased), 0)))
+                let decided =
+                    Decided { leased: LeasedPart::of(0, units), ..Decided::of(&round, 0) };
+                Err(Box::new(finish(shared, scope, plan, prepared, decided)))
             }
             acquiring => Ok((prepared.clone(), acquiring)),
         }
@@ -290,8 +162,8 @@ fn begin_round(
     let (context, permit) = begin(shared, &prepared);
     if prepared.calls.is_empty() {
         let round = prepared.round(shared, scope, plan.limits(), context);
-        let decided = (&round, LeasedPart::default());
-        return Err(Box::new(finish(shared, scope, plan, &prepared, decided, context.member)));
+        let decided = Decided::of(&round, context.member);
+        return Err(Box::new(finish(shared, scope, plan, &prepared, decided)));
     }
     let Some(in_flight) = InFlightTake::begin(shared) else {
         shared.counters.overload.inc();
@@ -303,10 +175,13 @@ fn begin_round(
         let answer = if prepared.leased.is_empty() {
             let mut round = prepared.round(&in_flight.shared, &scope, plan.limits(), context);
             run_on_redis(&mut round, &in_flight.shared, &in_flight.worker, &plan, None).await;
-            let decided = (&round, LeasedPart::default());
-            finish(&in_flight.shared, &scope, &plan, &prepared, decided, context.member)
+            let decided = Decided::of(&round, context.member);
+            finish(&in_flight.shared, &scope, &plan, &prepared, decided)
         } else {
-            take_leased(&in_flight, (&scope, &plan), &prepared, context, acquiring).await
+            let InFlightTake { shared, worker } = &in_flight;
+            let (scope, plan, prepared) = (&scope, &plan, &prepared);
+            let request = Request { shared, worker, scope, plan, prepared };
+            take_leased::take(&request, context, acquiring).await
         };
         if let (Take::Refused(outcome), Some(from)) = (&answer, from) {
             remember_refusal(&in_flight.shared, &prepared, plan.limits(), outcome, from);
@@ -315,53 +190,6 @@ fn begin_round(
         (SettleOnDrop(Some(answer)), in_flight)
     };
     Ok((DetachOnDrop::new(round), permit))
-}
-
-/// Takes a plan of which some limits are leased: first what is leased, and with that the others.
-/// `first` is what became of the first leased limit, if it was asked for before.
-async fn take_leased(
-    InFlightTake { shared, worker }: &InFlightTake,
-    (scope, plan): (&Arc<Scope>, &Arc<Plan>),
-    prepared: &PreparedPlan,
-    context: TakeContext,
-    mut first: Option<Acquiring>,
-) -> Take {
-    let (from, limits) = (monotonic(), plan.limits());
-    let began = Some(from);
-    let mut leased = LeasedPart::default();
-    for (index, spec) in &prepared.leased {
-        let index = usize::from(*index);
-        let Some(limit) = limits.get(index) else { continue };
-        let first = first.take();
-        let acquiring = first.unwrap_or_else(|| leased::acquire(shared, spec, limit.cost));
-        // Nobody waits for longer than a whole decision may take.
-        let left = shared.deadline.saturating_sub(monotonic().saturating_duration_since(from));
-        let acquired = tokio::time::timeout(left, acquiring.finish()).await;
-        match acquired.unwrap_or(Acquired::Alone) {
-            Acquired::Units(units) => leased.add(index, Ok(units)),
-            Acquired::Refused(answer) => leased.add(index, Err(spec.refused(answer))),
-            Acquired::Alone => {}
-        }
-    }
-    let others = prepared.without(leased.limits());
-    let mut round = others.round(shared, scope, limits, context);
-    if leased.refuses(limits) {
-        round.only_look();
-    }
-    run_on_redis(&mut round, shared, worker, plan, began).await;
-    if round.result() == RoundResult::Admitted && !leased.is_valid() {
-        // A lease has ended while the other limits were asked. Once more, all of them by the store.
-        round.roll_back();
-        run_on_redis(&mut round, shared, worker, plan, began).await;
-        drop(leased);
-        // Other members than those that are being given back.
-        let context = TakeContext { member: prepared.new_member(), ..context };
-        let mut round = prepared.round(shared, scope, limits, context);
-        run_on_redis(&mut round, shared, worker, plan, began).await;
-        let decided = (&round, LeasedPart::default());
-        return finish(shared, scope, plan, prepared, decided, context.member);
-    }
-    finish(shared, scope, plan, prepared, (&round, leased), context.member)
 }
 
 /// The outcome of a plan that was refused a moment ago, and would be refused again.
@@ -465,163 +293,4 @@ impl Drop for SettleOnDrop {
             grant.cancel();
         }
     }
-}
-
-/// Turns a finished round into the answer.
-fn finish(
-    shared: &Arc<Shared>,
-    scope: &Arc<Scope>,
-    plan: &Arc<Plan>,
-    prepared: &PreparedPlan,
-    (round, leased): (&Round<'_>, LeasedPart),
-    member: u128,
-) -> Take {
-    let limits = plan.limits();
-    let result = round.result();
-    if result == RoundResult::Unavailable && !leased.refuses(limits) {
-        return Take::Unavailable(round.failure().map_or("", |cause| cause.label()));
-    }
-    // The round reports each limit that was called. The others never pass: nothing remains of them.
-    let mut outcome = PlanOutcome {
-        admitted: result == RoundResult::Admitted,
-        limits: vec![LimitOutcome::default(); limits.len()],
-        store_failure: round.failure().map(|cause| cause.label()),
-    };
-    let mut charged: ChargeTimes = SmallVec::from_elem(None, limits.len());
-    round.report(limits, &mut outcome.limits, &mut charged);
-    let leased = leased.report(limits, &mut outcome, &mut charged);
-    outcome.join_children(limits);
-    let key = |index: usize| prepared.calls.cell(index).map(|cell| &cell.key);
-    if !outcome.admitted {
-        held::report(&shared.held, plan, &mut outcome.limits, key);
-    }
-    if !plan.is_quiet() {
-        count(shared, scope, limits, &outcome);
-    }
-    if outcome.admitted {
-        let leases = hold(shared, scope, plan, prepared, &charged, member);
-        let owed = round.owed();
-        if !owed.is_empty() {
-            owe(shared, limits, prepared, (&charged, owed));
-        }
-        let holding = Hold::new(&shared.held, plan, (&outcome.limits, &charged), key);
-        let grant = Grant {
-            shared: Arc::clone(shared),
-            scope: Arc::clone(scope),
-            plan: Arc::clone(plan),
-            charged,
-            local: round.local(),
-            member,
-            _leases: leases,
-            _holding: holding,
-            leased,
-        };
-        Take::Granted(outcome, grant)
-    } else {
-        Take::Refused(outcome)
-    }
-}
-
-/// Remembers what was charged in this process, to charge it on Redis later.
-fn owe(
-    shared: &Shared,
-    limits: &[Limit],
-    prepared: &PreparedPlan,
-    (charged, owed): (&ChargeTimes, LimitSet),
-) {
-    for (index, (limit, charged)) in limits.iter().zip(charged).enumerate() {
-        if charged.is_some()
-            && owed.contains(index)
-            && let Some(cell) = prepared.calls.cell(index)
-        {
-            shared.owe(&shared.counting(limit), cell);
-        }
-    }
-}
-
-/// The permits that an admitted plan holds in its concurrency limits.
-fn hold(
-    shared: &Arc<Shared>,
-    scope: &Arc<Scope>,
-    plan: &Plan,
-    prepared: &PreparedPlan,
-    charged: &ChargeTimes,
-    member: u128,
-) -> Vec<LeaseGuard> {
-    if !prepared.keeps_members {
-        return Vec::new();
-    }
-    let worker = local::with(shared, |local| Arc::clone(local.worker()));
-    let limits = plan.limits().iter().enumerate().zip(charged);
-    let leases = limits.filter_map(|((index, limit), charged)| {
-        if !limit.algorithm.holds() {
-            return None;
-        }
-        let request = CellRequest { cost: limit.cost, member, now_us: 0 };
-        Some(LeaseGuard::new(
-            shared,
-            &worker,
-            prepared.cell(shared, scope, (limit, index), request),
-            (*charged)?,
-        ))
-    });
-    leases.collect()
-}
-
-/// Refuses without a call. An enforced limit with an amount or a burst of 0 always refuses, so a
-/// blocked client costs the store nothing. The plan's other limits are shown with their whole
-/// allowance.
-fn refused_without_call(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Take {
-    let outcome = PlanOutcome {
-        admitted: false,
-        limits: plan.limits().iter().map(untouched).collect(),
-        store_failure: None,
-    };
-    count(shared, scope, plan.limits(), &outcome);
-    Take::Refused(outcome)
-}
-
-/// The outcome of a limit from which nothing was taken yet. With an amount or a burst of 0, this is
-/// the only outcome it has.
-fn untouched(limit: &Limit) -> LimitOutcome {
-    if limit.algorithm.refuses_all() {
-        return LimitOutcome::default();
-    }
-    let fits = limit.algorithm.cost_max().is_none_or(|most| limit.cost.max(1) <= most);
-    LimitOutcome {
-        fits,
-        remaining: limit.algorithm.capacity().unwrap_or(0),
-        ..LimitOutcome::default()
-    }
-}
-
-/// Counts refusals, refusals by shadow limits, and a request that goes through uncounted.
-fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, limits: &[Limit], outcome: &PlanOutcome) {
-    // An assured limit that is used up refuses nothing.
-    let refuses =
-        |(limit, outcome): &(&Limit, &LimitOutcome)| !outcome.fits && limit.role != Role::Assured;
-    let mut all = limits.iter().zip(&outcome.limits);
-    if all.all(|it| !refuses(&it) && it.1.unmeasured.is_none()) {
-        return;
-    }
-    local::with(shared, |local| {
-        local.scope(scope, |known| {
-            for (limit, outcome) in limits.iter().zip(&outcome.limits).filter(refuses) {
-                match limit.enforcement {
-                    Enforcement::Shadow => {
-                        known.count_would_refuse(scope, &limit.name, &shared.metrics);
-                    }
-                    Enforcement::Enforce => {
-                        known.count_refused(scope, &limit.name, &shared.metrics);
-                        if outcome.is_held(limit.cost) {
-                            known.count_held(scope, &limit.name, &shared.metrics);
-                        }
-                    }
-                }
-            }
-            if outcome.is_uncounted(limits) {
-                known.count_degraded(scope, &shared.metrics);
-            }
-        });
-    });
 }

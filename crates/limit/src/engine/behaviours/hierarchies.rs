@@ -1,8 +1,8 @@
 //! Parents and their children: what is assured, what is borrowed, and the bound of all.
 
 use super::super::testing::{
-    FIXED_WINDOW, GCRA, QUOTA, SECOND_US, SLIDING_WINDOW_COUNTER, TOKEN_BUCKET, TimedStore, cell,
-    one,
+    CONCURRENCY, FIXED_WINDOW, GCRA, QUOTA, SECOND_US, SLIDING_WINDOW_COUNTER, TOKEN_BUCKET,
+    TimedStore, cell, one,
 };
 use super::super::{Cell, Cells, Key, Part, Program};
 
@@ -161,5 +161,42 @@ fn what_a_full_debt_has_no_room_for_pays_no_debt() {
             assert_eq!(store.left(&alone), 0, "{engine} {}", program.name);
             assert!(!store.fits(&alone), "{engine} {}", program.name);
         }
+    }
+}
+
+/// The places of children: some are sure to be free, and all others are for whoever comes.
+#[test]
+fn places_are_lent_while_they_are_not_used() {
+    for (engine, mut store) in TimedStore::engines() {
+        let family = Family::new(&CONCURRENCY);
+        let mut held: Vec<Cells> = Vec::new();
+        let enter = |store: &mut TimedStore, held: &mut Vec<Cells>, child| {
+            let mut cells = family.child(child);
+            let member = fastrand::u128(..);
+            cells.iter_mut().for_each(|cell| cell.member = member);
+            let taken = store.take(&cells);
+            if taken.admitted {
+                let charged = cells.iter().zip(&taken.cells).filter(|(_, reply)| reply.fits);
+                held.push(charged.map(|(cell, _)| cell.clone()).collect());
+            }
+            taken.admitted
+        };
+        let fill = |store: &mut TimedStore, held: &mut Vec<Cells>, child| {
+            (0..).take_while(|_| enter(store, held, child)).count()
+        };
+        // Eight up to the ceiling, of which five are borrowed. Two are free, and three are assured
+        // to each of the others.
+        for (child, places) in [(1, 8), (2, 3), (3, 3), (1, 0)] {
+            assert_eq!(fill(&mut store, &mut held, child), places, "{engine} {child}");
+        }
+        // Fourteen are in use, four more than there are. Nothing is lent until there is one.
+        let at = store.now_us;
+        for _ in 0..4 {
+            // The first that were borrowed.
+            store.give_back(&held.remove(3), at);
+        }
+        assert_eq!(fill(&mut store, &mut held, 1), 0, "{engine}");
+        store.give_back(&held.remove(3), at);
+        assert_eq!(fill(&mut store, &mut held, 1), 1, "{engine}");
     }
 }

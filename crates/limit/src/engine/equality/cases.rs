@@ -25,8 +25,8 @@ const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
 /// 2^53 microseconds.
 const TIMES_US: std::ops::RangeInclusive<i128> = 2_000_000_000_000_000..=3_000_000_000_000_000;
 /// What a parent may count with.
-pub(super) const PARENTS: [&str; 5] =
-    ["fixed_window", "sliding_window_counter", "quota", "token_bucket", "gcra"];
+pub(super) const PARENTS: [&str; 6] =
+    ["fixed_window", "sliding_window_counter", "quota", "token_bucket", "gcra", "concurrency"];
 /// Maximum number of calls in one case.
 const STEPS_MAX: usize = 240;
 

@@ -74,14 +74,17 @@ impl Counter for Log {
 #[derive(Clone, Default)]
 pub(super) struct Leases(Vec<Unit>);
 
+impl Leases {
+    fn in_flight(&self, query: &Query) -> i128 {
+        let length = query.numbers[1];
+        let holds = |unit: &&Unit| query.now < unit.at && unit.at <= query.now + length;
+        self.0.iter().filter(holds).count() as i128
+    }
+}
+
 impl Counter for Leases {
     fn decide(&self, query: &Query) -> Answer {
-        let [most, length, ..] = query.numbers;
-        let in_flight = self
-            .0
-            .iter()
-            .filter(|unit| query.now < unit.at && unit.at <= query.now + length)
-            .count() as i128;
+        let (most, in_flight) = (query.numbers[0], self.in_flight(query));
         let fits = in_flight + query.wanted <= most;
         let after = if fits { in_flight + query.cost } else { in_flight };
         Answer { fits, remaining: (most - after).max(0), retry: None, reset: 0, outside: false }
@@ -94,8 +97,9 @@ impl Counter for Leases {
         add(&mut self.0, ends, query);
     }
 
-    fn room(&self, _: &Query) -> Option<i128> {
-        panic!("a lease can't be owed");
+    /// What children are assured may take twice the places.
+    fn room(&self, query: &Query) -> Option<i128> {
+        Some(2 * query.numbers[0] - self.in_flight(query))
     }
 
     fn give_back(&mut self, query: &Query, _: i128) {

@@ -4,7 +4,7 @@
 use super::redis_server::Server;
 use super::*;
 use crate::limit::Ending;
-use crate::plan::{Gcra, Lease, Role};
+use crate::plan::{Concurrency, Gcra, Lease, Role, SlidingWindowLog};
 
 /// Longer than any test, so that nothing is refilled meanwhile.
 const PERIOD_MS: u64 = 86_400_000;
@@ -181,13 +181,194 @@ fn roles_have_to_fit_each_other() {
     assert_eq!(field(vec![assured.clone(), parent.clone()]), "limits");
     let elsewhere = Limit { tag: Some("x".into()), ..parent.clone() };
     assert_eq!(field(vec![child.clone(), assured.clone(), elsewhere]), "limits[0].parent");
-    let log = Limit {
-        algorithm: Algorithm::Concurrency(crate::plan::Concurrency { amount: 3 }),
-        ..assured.clone()
-    };
+    let rate = Rate { amount: 3, per_ms: PERIOD_MS };
+    let log = SlidingWindowLog { rate, debt: Debt::None };
+    let log = Limit { algorithm: log.into(), ..assured.clone() };
     assert_eq!(field(vec![child.clone(), log, parent.clone()]), "limits[0].assured");
-    let leased = Limit { lease: Some(Lease::of_ms(10)), ..parent.clone() };
-    assert_eq!(field(vec![child.clone(), assured.clone(), leased]), "limits");
+    let leased = Limit { lease: Some(Lease::of_ms(10)), ..assured.clone() };
+    assert_eq!(field(vec![child.clone(), leased, parent.clone()]), "limits");
+    assert_eq!(Plan::new(leased_family("a").into()).err(), None);
+    let [child_apart, assured_apart, parent_apart] = leased_family("a");
+    let elsewhere = Limit { tag: Some("x".into()), ..assured_apart };
+    assert_eq!(field(vec![child_apart, elsewhere, parent_apart]), "limits[0].assured");
     let twice = Limit { name: "twice".into(), ..child.clone() };
     assert_eq!(field(vec![child, assured, parent, twice]), "limits");
+}
+
+/// The same family, whose parent is leased: its children have tags of their own.
+fn leased_family(child: &str) -> [Limit; 3] {
+    let mut limits = family(child);
+    limits.iter_mut().for_each(|limit| limit.tag = None);
+    limits[2].lease = Some(Lease::of_ms(200));
+    // A strict lease takes what comes back in its life off the burst, here one.
+    limits[2].algorithm = bucket_of(10, 11);
+    limits
+}
+
+fn bucket_of(amount: u64, burst: u64) -> Algorithm {
+    let rate = Rate { amount, per_ms: PERIOD_MS };
+    Algorithm::Gcra(Gcra { burst, rate, debt: Debt::None })
+}
+
+/// The burst with which the parent is counted: leases of a bucket are of Redis alone.
+fn parents_burst(rig: &Rig) -> u64 {
+    if rig.name() == "redis" { 10 } else { 11 }
+}
+
+#[tokio::test]
+async fn children_of_a_leased_parent_get_what_is_assured_and_no_more_than_was_promised() {
+    let server = Server::start();
+    for rig in Rig::both(&server, &with_test_timeout()) {
+        let burst = parents_burst(&rig);
+        assert_eq!(drain(&rig, &leased_family("a")).await, 8, "{}", rig.name());
+        // Two or three are left of the parent's, and three are assured.
+        assert_eq!(drain(&rig, &leased_family("b")).await, 3, "{}", rig.name());
+        assert_eq!(drain(&rig, &leased_family("c")).await, 3, "{}", rig.name());
+        assert_eq!(drain(&rig, &leased_family("a")).await, 0, "{}", rig.name());
+        // All fourteen are charged, into debt.
+        let [.., parent] = leased_family("a");
+        let owed = Limit { lease: None, ..parent };
+        let outcome = rig.outcome(&[Limit { cost: 0, role: Role::Alone, ..owed }]).await;
+        assert_eq!(outcome.limits[0].remaining, 0, "{}", rig.name());
+        let day_us = PERIOD_MS * 1_000;
+        let debt_us = (14 - burst) * day_us / 10;
+        let reset_us = outcome.limits[0].reset_us;
+        assert!(
+            reset_us + day_us / 100 > burst * day_us / 10 + debt_us,
+            "{}: {reset_us}",
+            rig.name()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_its_ceiling_refuses_costs_its_leased_parent_nothing() {
+    let server = Server::start();
+    for rig in Rig::both(&server, &with_test_timeout()) {
+        // In windows, of which time brings nothing back.
+        let windows = |limit: Limit| {
+            let amount = limit.algorithm.amount().unwrap();
+            Limit { algorithm: window(amount, PERIOD_MS), ..limit }
+        };
+        let limits = leased_family("a").map(|limit| refunded(windows(limit), Refund::Unsent));
+        let mut grants = Vec::new();
+        for _ in 0..8 {
+            grants.push(granted(rig.take(&limits).await).1);
+        }
+        for _ in 0..5 {
+            let refused = refused(rig.take(&limits).await);
+            let violated = refused.violated(&limits).map(|(limit, _)| limit.name.as_str());
+            assert_eq!(violated.collect::<Vec<_>>(), ["child"], "{}", rig.name());
+        }
+        // All that was taken comes back where it was taken.
+        grants.into_iter().for_each(|grant| grant.settle(Ending::Unsent, &[]));
+        rig.limiter.drain(TEST_TIMEOUT).await;
+        let [child, assured, _] = &limits;
+        let alone = |limit: &Limit| Limit { role: Role::Alone, ..limit.clone() };
+        assert_eq!(rig.remaining(&alone(child)).await, 8, "{}", rig.name());
+        assert_eq!(rig.remaining(&alone(assured)).await, 3, "{}", rig.name());
+        let mut all = 0;
+        for child in ["x", "y"] {
+            all += drain(&rig, &leased_family(child).map(windows)).await;
+        }
+        assert_eq!(all, 11, "{}", rig.name());
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_of_a_leased_parent_refuses_nothing() {
+    let server = Server::start();
+    for rig in Rig::both(&server, &with_test_timeout()) {
+        let limits = leased_family("s").map(shadow);
+        for _ in 0..30 {
+            assert!(rig.outcome(&limits).await.admitted, "{}", rig.name());
+        }
+        let mut nothing = leased_family("n");
+        nothing[1].algorithm = bucket(0);
+        nothing[2].key = "another".into();
+        assert_eq!(drain(&rig, &nothing).await, 8, "{}", rig.name());
+        let mut second = nothing.clone();
+        (second[0].key, second[1].key) = ("m".into(), "m".into());
+        assert_eq!(drain(&rig, &second).await, parents_burst(&rig) - 8, "{}", rig.name());
+    }
+}
+
+#[tokio::test]
+async fn three_proxies_keep_the_promises_of_a_leased_parent() {
+    let server = Server::start();
+    let settings = |name: &str| Settings {
+        deadline: TEST_TIMEOUT,
+        instance: name.into(),
+        ..Settings::default()
+    };
+    let proxies = ["a", "b", "c"].map(|name| Rig::with(&on_redis(server.port), settings(name)));
+    // Of 1,000 a day, each of four children is sure of 100 and gets up to 600.
+    let counted = |limit: Limit| {
+        let amount = match limit.role {
+            Role::Assured => 100,
+            Role::Child { .. } => 600,
+            Role::Parent | Role::Alone => 1_000,
+        };
+        Limit { algorithm: window(amount, PERIOD_MS), ..limit }
+    };
+    let admitted: [std::sync::atomic::AtomicU64; 4] = Default::default();
+    let client = async |rig: &Rig, child: usize| {
+        let limits = leased_family(&format!("child {child}")).map(counted);
+        let mut refused = 0;
+        while refused < 3 {
+            if rig.outcome(&limits).await.admitted {
+                admitted[child].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            } else {
+                refused += 1;
+            }
+        }
+    };
+    let all = proxies.iter().flat_map(|rig| (0..40).map(move |nth| (rig, nth % 4)));
+    futures_util::future::join_all(all.map(|(rig, child)| client(rig, child))).await;
+    let admitted = admitted.map(std::sync::atomic::AtomicU64::into_inner);
+    let total: u64 = admitted.iter().sum();
+    assert!(admitted.iter().all(|child| (100..=600).contains(child)), "{admitted:?}");
+    assert!((1_000..=1_400).contains(&total), "{total} of {admitted:?}");
+    // Whatever was admitted was charged, and nothing else.
+    let alone = |limit: Limit| Limit { role: Role::Alone, lease: None, ..counted(limit) };
+    for (child, admitted) in admitted.into_iter().enumerate() {
+        let [ceiling, ..] = leased_family(&format!("child {child}")).map(alone);
+        assert_eq!(proxies[0].remaining(&ceiling).await, 600 - admitted);
+    }
+}
+
+#[tokio::test]
+async fn the_places_of_children_are_held_for_as_long_as_their_requests_last() {
+    let server = Server::start();
+    for rig in Rig::both(&server, &with_test_timeout()) {
+        let places = |limit: &Limit| {
+            let amount = limit.algorithm.amount().unwrap();
+            Limit { algorithm: Concurrency { amount }.into(), ..limit.clone() }
+        };
+        let (a, b) = (with(&family("a"), places), with(&family("b"), places));
+        let mut held = Vec::new();
+        while let Take::Granted(_, grant) = rig.take(&a).await {
+            held.push(grant);
+        }
+        assert_eq!(held.len(), 8, "{}", rig.name());
+        let mut others = Vec::new();
+        while let Take::Granted(_, grant) = rig.take(&b).await {
+            others.push(grant);
+        }
+        assert_eq!(others.len(), 3, "{}", rig.name());
+        drop(others);
+        drop(held);
+        rig.limiter.drain(TEST_TIMEOUT).await;
+        let alone = |limit: &Limit| Limit { role: Role::Alone, ..places(limit) };
+        for limit in family("a") {
+            let amount = limit.algorithm.amount().unwrap();
+            assert_eq!(
+                rig.remaining(&alone(&limit)).await,
+                amount,
+                "{} {}",
+                rig.name(),
+                limit.name
+            );
+        }
+    }
 }

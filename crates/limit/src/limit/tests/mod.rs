@@ -3,6 +3,7 @@
 
 mod debts;
 mod embedded;
+mod explored_refusals;
 mod held;
 mod hierarchies;
 mod leased;
