@@ -12,6 +12,15 @@ pub enum Subject {
     Weir,
     /// The same policy, and counters on a Redis Cluster of three masters.
     WeirCluster,
+    /// The same with a lease of 200 ms.
+    WeirLeased,
+}
+
+impl Subject {
+    /// Whether its counters are on the cluster.
+    pub fn is_on_cluster(self) -> bool {
+        matches!(self, Self::WeirCluster | Self::WeirLeased)
+    }
 }
 
 /// What the proxy's limit does.
@@ -83,7 +92,7 @@ pub struct Situation {
 }
 
 use Limit::{Admitted, Plain, Refused};
-use Subject::{Haproxy, Nginx, NginxLuaRedis, Weir, WeirCluster};
+use Subject::{Haproxy, Nginx, NginxLuaRedis, Weir, WeirCluster, WeirLeased};
 
 /// The three that only admit.
 const ADMITTED: &[(Subject, Limit)] = &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted)];
@@ -115,6 +124,8 @@ pub const SITUATIONS: &[Situation] = &[
             (Nginx, Admitted),
             (Haproxy, Admitted),
             (Weir, Admitted),
+            (WeirCluster, Admitted),
+            (WeirLeased, Admitted),
             (Nginx, Refused),
             (Haproxy, Refused),
             (Weir, Refused),
@@ -294,6 +305,14 @@ pub const TARGETS: &[Target] = &[
     cpu("1 MiB up, vs HAProxy", "upload/weir/admitted", "upload/haproxy/admitted", 1.0, 0.9),
     cpu("8,000 requests a second", "paced/weir/admitted", "paced/nginx/admitted", 1.1, 1.0),
     Target {
+        what: "leased from a Redis Cluster, vs in memory",
+        measure: Measure::Cpu,
+        ours: "h1/weir-leased/admitted",
+        theirs: "h1/weir/admitted",
+        must: 1.05,
+        then: None,
+    },
+    Target {
         what: "Redis Cluster, vs nginx + Lua + Redis, admitted",
         measure: Measure::Cpu,
         ours: "clients/weir-cluster/admitted",
@@ -330,6 +349,7 @@ impl Case {
             NginxLuaRedis => "nginx-lua-redis",
             Weir => "weir",
             WeirCluster => "weir-cluster",
+            WeirLeased => "weir-leased",
         };
         let limit = match self.limit {
             Plain => "plain",
@@ -354,6 +374,7 @@ impl Case {
             (Weir, Plain) => "Weir",
             (Weir, _) => "Weir, Wasm + embedded",
             (WeirCluster, _) => "Weir, Wasm + 3-master cluster",
+            (WeirLeased, _) => "Weir, Wasm + cluster, leased",
         };
         let limit = match self.limit {
             Plain => "no limit",
@@ -364,7 +385,7 @@ impl Case {
     }
 
     pub fn is_weir(&self) -> bool {
-        matches!(self.subject, Weir | WeirCluster)
+        matches!(self.subject, Weir | WeirCluster | WeirLeased)
     }
 
     pub fn is_nginx(&self) -> bool {

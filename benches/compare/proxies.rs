@@ -38,7 +38,9 @@ pub fn command(
     match case.subject {
         Subject::Nginx | Subject::NginxLuaRedis => nginx(case, environment, address),
         Subject::Haproxy => haproxy(case, environment, address),
-        Subject::Weir | Subject::WeirCluster => weir(case, environment, address),
+        Subject::Weir | Subject::WeirCluster | Subject::WeirLeased => {
+            weir(case, environment, address)
+        }
     }
 }
 
@@ -197,7 +199,7 @@ fn weir(
     environment: &Environment<'_>,
     address: SocketAddr,
 ) -> Result<Command, String> {
-    let store = if case.subject == Subject::WeirCluster {
+    let store = if case.subject.is_on_cluster() {
         let nodes: Vec<String> =
             environment.redis.iter().map(|node| format!("\"{node}\"")).collect();
         // What the store does not answer in time becomes a 503, which ends the benchmark.
@@ -214,6 +216,11 @@ fn weir(
     let rate = match case.limit {
         Limit::Refused => "quota = 1, period = \"1h\"".into(),
         Limit::Plain | Limit::Admitted => format!("quota = {RATE_WIDE}, period = \"1s\""),
+    };
+    let rate: String = if case.subject == Subject::WeirLeased {
+        format!("{rate}, lease = \"200ms\"")
+    } else {
+        rate
     };
     let by_key = case.situation.callers == Callers::Keys;
     let names = [

@@ -59,8 +59,7 @@ impl Stage {
         let upstream = Process::start(&place, |address| proxies::upstream(&place, address))?;
         let redis =
             cases.iter().any(|case| case.subject == Subject::NginxLuaRedis).then(Redis::start);
-        let cluster =
-            cases.iter().any(|case| case.subject == Subject::WeirCluster).then(Cluster::start);
+        let cluster = cases.iter().any(|case| case.subject.is_on_cluster()).then(Cluster::start);
         Ok(Self { settings, upstream, redis, cluster, folder })
     }
 
@@ -85,7 +84,7 @@ impl Stage {
     fn redis_of(&self, case: &Case) -> Vec<&Redis> {
         match case.subject {
             Subject::NginxLuaRedis => self.redis.iter().collect(),
-            Subject::WeirCluster => {
+            Subject::WeirCluster | Subject::WeirLeased => {
                 self.cluster.iter().flat_map(|cluster| &cluster.nodes).collect()
             }
             Subject::Nginx | Subject::Haproxy | Subject::Weir => Vec::new(),

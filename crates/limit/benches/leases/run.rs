@@ -15,6 +15,8 @@ pub(crate) struct Outcome {
     pub(crate) decisions: f64,
     /// Scripts that ran in a second, on all servers.
     pub(crate) calls: f64,
+    /// Bytes in a second, to and from all servers.
+    pub(crate) bytes: f64,
     /// Cores that the servers used, each, and those of all processes together.
     pub(crate) redis_cores: Vec<f64>,
     pub(crate) process_cores: f64,
@@ -53,8 +55,9 @@ pub(crate) fn run(case: Case, masters: usize) -> (Outcome, u64) {
     let per_second = |from: f64, to: f64| (to - from) / SECONDS as f64;
     let mut result = Outcome {
         decisions: 0.0,
-        calls: each().map(|(from, to)| per_second(from.0, to.0)).sum(),
-        redis_cores: each().map(|(from, to)| per_second(from.1, to.1)).collect(),
+        calls: each().map(|(from, to)| per_second(from.calls, to.calls)).sum(),
+        bytes: each().map(|(from, to)| per_second(from.bytes, to.bytes)).sum(),
+        redis_cores: each().map(|(from, to)| per_second(from.cpu_s, to.cpu_s)).collect(),
         process_cores: 0.0,
         admitted_us: Vec::new(),
         each_admitted_us: Vec::new(),

@@ -10,12 +10,12 @@ const MASTERS_MAX: usize = 6;
 pub(crate) fn scale() {
     println!("\n{KEYS} keys, each as often as another; cores are those of this machine");
     println!(
-        "{:<28} {:>7} {:>9} {:>10} {:>9} {:>9} {:>8} {:>10}",
-        "", "masters", "processes", "decisions", "us Redis", "us ours", "cores", "busiest"
+        "{:<28} {:>7} {:>9} {:>10} {:>9} {:>9} {:>9} {:>6} {:>8}",
+        "", "masters", "processes", "decisions", "us Redis", "us ours", "bytes", "cores", "busiest"
     );
     println!(
-        "{:<28} {:>7} {:>9} {:>10} {:>9} {:>9} {:>8} {:>10}",
-        "", "", "", "per s", "each", "each", "used", "master"
+        "{:<28} {:>7} {:>9} {:>10} {:>9} {:>9} {:>9} {:>6} {:>8}",
+        "", "", "", "per s", "each", "each", "each", "used", "master"
     );
     for (name, algorithm) in [("fixed_window", "fixed_window"), ("gcra", "gcra")] {
         let quota = if algorithm == "gcra" { 1 << 24 } else { PLENTY };
@@ -36,12 +36,13 @@ fn row(case: Case, masters: usize) {
     let redis: f64 = seen.redis_cores.iter().sum();
     let busiest = seen.redis_cores.iter().copied().fold(0.0, f64::max);
     println!(
-        "{:<28} {masters:>7} {:>9} {:>10.0} {:>9.2} {:>9.2} {:>8.2} {busiest:>10.2}",
+        "{:<28} {masters:>7} {:>9} {:>10.0} {:>9.2} {:>9.2} {:>9.0} {:>6.2} {busiest:>8.2}",
         case.name,
         case.processes,
         seen.decisions,
         redis * 1e6 / seen.decisions,
         seen.process_cores * 1e6 / seen.decisions,
+        seen.bytes / seen.decisions,
         redis + seen.process_cores,
     );
 }

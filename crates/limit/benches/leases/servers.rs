@@ -82,10 +82,20 @@ impl Servers {
         client(self.nodes[0].1)
     }
 
-    /// Of each server: the scripts that were run, and the seconds of CPU that it has used.
-    pub(crate) fn used(&self) -> Vec<(f64, f64)> {
+    /// What each server has used so far.
+    pub(crate) fn used(&self) -> Vec<Used> {
         self.nodes.iter().map(|(_, port)| used(*port)).collect()
     }
+}
+
+/// What a server has used since it began.
+pub(crate) struct Used {
+    /// Scripts that were run.
+    pub(crate) calls: f64,
+    /// Seconds of CPU.
+    pub(crate) cpu_s: f64,
+    /// Bytes that were received and sent.
+    pub(crate) bytes: f64,
 }
 
 impl Drop for Servers {
@@ -109,7 +119,7 @@ fn client(port: u16) -> redis::Client {
     redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
 }
 
-fn used(port: u16) -> (f64, f64) {
+fn used(port: u16) -> Used {
     let mut conn = client(port).get_connection().unwrap();
     let info: String = redis::cmd("INFO").arg("everything").query(&mut conn).unwrap();
     let of = |name: &str| -> f64 {
@@ -121,5 +131,9 @@ fn used(port: u16) -> (f64, f64) {
     });
     let calls = calls
         .filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<f64>().ok());
-    (calls.sum(), of("used_cpu_user:") + of("used_cpu_sys:"))
+    Used {
+        calls: calls.sum(),
+        cpu_s: of("used_cpu_user:") + of("used_cpu_sys:"),
+        bytes: of("total_net_input_bytes:") + of("total_net_output_bytes:"),
+    }
 }
