@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::calls::LimitSet;
 use super::held::{self, Hold};
 use super::leased::LeasedPart;
 use super::leases::LeaseGuard;
 use super::local;
 use super::prepared::{CellRequest, PreparedPlan};
-use super::round::{ChargeTimes, LimitSet, Round, RoundResult};
+use super::round::{ChargeTimes, Round, RoundResult};
 use super::shared::Shared;
 use super::{Grant, Scope, Take};
 use crate::engine::Cause;
@@ -93,6 +94,9 @@ pub(super) fn finish(
         }
     }
     let leased = leased.report(limits, &mut outcome, &mut charged);
+    if let Some(plenty) = &prepared.plenty {
+        plenty.note(limits, &outcome);
+    }
     outcome.join_children(limits);
     let key = |index: usize| prepared.calls.cell(index).map(|cell| &cell.key);
     if !outcome.admitted {

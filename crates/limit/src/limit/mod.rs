@@ -21,6 +21,7 @@
 //! - `ledger` is what was counted here while a shard was away, and `hand_back` charges it on Redis.
 //! - `look` finds and resets counters for `weir key`.
 
+mod calls;
 mod failure;
 mod finish;
 mod hand_back;
@@ -33,6 +34,7 @@ mod leases;
 mod ledger;
 mod local;
 mod look;
+mod plenty;
 mod prepared;
 mod queue;
 mod refusals;
@@ -187,7 +189,7 @@ pub struct Grant {
     plan: Arc<Plan>,
     charged: round::ChargeTimes,
     /// The limits that were counted in this process, since the store failed.
-    local: round::LimitSet,
+    local: calls::LimitSet,
     /// The member's name in logs and leases, for algorithms that keep members.
     member: u128,
     /// Given back when the grant is dropped.
@@ -283,7 +285,7 @@ impl Limiter {
             scope: Arc::clone(scope),
             plan: Arc::clone(plan),
             charged: plan.limits().iter().map(|_| None).collect(),
-            local: round::LimitSet::default(),
+            local: calls::LimitSet::default(),
             member: 0,
             _leases: Vec::new(),
             _holding: None,

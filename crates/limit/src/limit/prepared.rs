@@ -12,10 +12,12 @@ use std::sync::{Arc, Weak};
 use smallvec::SmallVec;
 use weir_algorithms::Leased;
 
+use super::calls::{Call, Calls, LimitSet};
 use super::holders::LeaseSpec;
 use super::keys::{self, Identities, Identity, KeyDigest, PlanDigests};
 use super::local::{self, ScopeCache};
-use super::round::{Calls, LimitSet, Round};
+use super::plenty::Plenty;
+use super::round::Round;
 use super::shared::Shared;
 use super::{Scope, failure, refusals};
 use crate::engine::{Cell, Key, NUMBERS_MAX, Part};
@@ -43,6 +45,8 @@ pub(super) struct PreparedPlan {
     pub(super) leased: SmallVec<[(u8, Arc<LeaseSpec>); 1]>,
     /// The children whose parents are leased, and so asked before.
     pub(super) apart: SmallVec<[Apart; 1]>,
+    /// What its limits had a moment ago, if they have several tags.
+    pub(super) plenty: Option<Plenty>,
     /// Whether a limit counts in calendar periods.
     is_dated: bool,
     /// Whether a request may have to wait for a leaky bucket.
@@ -117,6 +121,7 @@ impl PreparedPlan {
             may_hold_refusal: false,
             leased: SmallVec::new(),
             apart: limits.iter().filter_map(|limit| apart(limits, limit)).collect(),
+            plenty: None,
             is_dated: limits.iter().any(|limit| limit.algorithm.is_dated()),
             may_wait: limits.iter().any(may_wait),
         };
@@ -142,6 +147,7 @@ impl PreparedPlan {
                 }
             });
         });
+        prepared.plenty = prepared.calls.are_several().then(Plenty::default);
         prepared.may_hold_refusal = prepared.calls.only().is_some() && refusals::may_hold(limits);
         prepared.identities = prepared.identify(shared, scope, limits);
         if prepared.calls.only().is_none()
@@ -256,7 +262,12 @@ impl PreparedPlan {
                 resolved => resolved,
             }
         };
-        Round::new(&self.calls, |call| adjusted.then(|| call.adjusted(adjust)), on_store_error)
+        let adjust = |call: &Call| adjusted.then(|| call.adjusted(adjust));
+        let mut round = Round::new(&self.calls, adjust, on_store_error);
+        if self.plenty.as_ref().is_some_and(Plenty::is_likely) {
+            round.take_all_at_once();
+        }
+        round
     }
 
     /// The cell for a request to `limit`, which is at `index` in the plan.

@@ -12,14 +12,17 @@
 //!    on every proxy uses that order, so two plans that compete for the same last units can't
 //!    refuse each other. The group with a leaky bucket comes last, because its slot can't be given
 //!    back.
-//! 3. A take can refuse although its look did not, if another request came between. What the
+//! 3. If all limits had plenty a moment ago (`plenty`), all groups are taken at once instead, in
+//!    one round trip.
+//! 4. A take can refuse although its look did not, if another request came between. What the
 //!    earlier groups took is then given back, in reverse order.
 
 use smallvec::SmallVec;
 use weir_algorithms::Describe;
 
+use super::calls::{Call, Calls, LimitSet};
 use crate::engine::{
-    Cause, Cell, CellReply, Cells, EngineError, Execution, NUMBERS_MAX, Part, TakeReply,
+    Cause, Cell, CellReply, Cells, EngineError, Execution, NUMBERS_MAX, TakeReply,
 };
 use crate::plan::{Enforcement, LeakyBucket, Limit, LimitOutcome, OnStoreError};
 
@@ -45,22 +48,6 @@ pub(super) enum GroupStore {
     Local,
 }
 
-/// The limits of a plan that share a tag, as one call to the engine. The same for every take of the
-/// plan.
-#[derive(Clone, Debug)]
-pub(super) struct Call {
-    tag: u128,
-    /// Called after all others, because what it takes can't be given back.
-    last: bool,
-    cells: Cells,
-    /// The index in the plan of each cell's limit.
-    indices: SmallVec<[u8; 8]>,
-}
-
-/// A plan's calls, in the order in which they are made.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Calls(SmallVec<[Call; 1]>);
-
 /// The state of one call within a round.
 #[derive(Debug)]
 struct Group<'p> {
@@ -70,8 +57,8 @@ struct Group<'p> {
     cells: Option<Box<Cells>>,
     /// What to do when the store fails: the strictest setting of the group's limits.
     on_store_error: OnStoreError,
-    /// It still has to be looked at.
-    needs_look: bool,
+    /// It still has to be asked, where several are asked at once.
+    is_due: bool,
     /// It was called again with other numbers, in this phase.
     retried: bool,
     place: GroupStore,
@@ -88,10 +75,12 @@ struct Group<'p> {
 /// What the caller does next.
 #[derive(Debug)]
 pub(super) enum Step<'a> {
-    /// Look at all of [`Round::looks`] in parallel, then pass each answer to [`Round::looked`].
+    /// Look at all of [`Round::due`] in parallel, then pass each answer to [`Round::looked`].
     Look,
     /// Take these, then pass the answer to [`Round::took`].
     Take(&'a Cells, GroupStore),
+    /// Take all of [`Round::due`] in parallel, then pass each answer to [`Round::took_at`].
+    TakeAll,
     /// Give these back. They were taken at this time, in microseconds since 1970.
     GiveBack(&'a Cells, u64, GroupStore),
     /// Nothing is left to do.
@@ -111,8 +100,10 @@ pub(super) enum RoundResult {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The groups with `needs_look` are looked at.
+    /// The groups that are due are looked at.
     Looking,
+    /// The groups that are due are taken.
+    TakingAll,
     /// The group at this index is taken next.
     Taking(usize),
     /// Groups before this index may still hold something that must be given back.
@@ -130,80 +121,6 @@ pub(super) struct Round<'p> {
     only_looks: bool,
 }
 
-impl Calls {
-    /// Adds the plan's limit at `index`; a parent right after its assured limit. With `last`, its
-    /// tag is called after all others.
-    pub(super) fn add(&mut self, cell: Cell, index: u8, last: bool) {
-        let tag = cell.key.tag;
-        let mut call = match self.0.iter().position(|call| call.tag == tag) {
-            Some(at) => self.0.remove(at),
-            None => Call { tag, last: false, cells: Cells::new(), indices: SmallVec::new() },
-        };
-        call.last |= last;
-        // Sorted by program: one script for each order would fill Redis' script cache. A parent
-        // comes right after its assured cell, and both after all others.
-        let after =
-            |other: &Cell| other.part != Part::Alone || other.program.name > cell.program.name;
-        let among = (cell.part == Part::Alone).then(|| call.cells.iter().position(after)).flatten();
-        let among = among.unwrap_or(call.cells.len());
-        call.cells.insert(among, cell);
-        call.indices.insert(among, index);
-        let at = self
-            .0
-            .iter()
-            .position(|other| (other.last, other.tag) > (call.last, tag))
-            .unwrap_or(self.0.len());
-        self.0.insert(at, call);
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The cells of all limits, if they share one tag. Numbers that depend on the time are missing.
-    pub(super) fn only(&self) -> Option<&Cells> {
-        let [call] = &*self.0 else { return None };
-        Some(&call.cells)
-    }
-
-    /// The calls with those limits of the plan alone that `keeps` says.
-    pub(super) fn filtered(&self, keeps: impl Fn(usize) -> bool) -> Self {
-        let left = |call: &Call| {
-            let kept = |index: &u8| keeps(usize::from(*index));
-            let cells = call.cells.iter().zip(&call.indices).filter(|(_, index)| kept(index));
-            let call = Call {
-                cells: cells.map(|(cell, _)| cell.clone()).collect(),
-                indices: call.indices.iter().copied().filter(|index| kept(index)).collect(),
-                ..*call
-            };
-            (!call.cells.is_empty()).then_some(call)
-        };
-        Self(self.0.iter().filter_map(left).collect())
-    }
-
-    /// The cell of the plan's limit at `index`.
-    pub(super) fn cell(&self, index: usize) -> Option<&Cell> {
-        self.0.iter().find_map(|call| call.cells.get(call.position(index)?))
-    }
-}
-
-impl Call {
-    /// The position of the limit at `index` in this call.
-    fn position(&self, index: usize) -> Option<usize> {
-        self.indices.iter().position(|at| usize::from(*at) == index)
-    }
-
-    /// A copy of the cells, each changed by `adjust`, which gets the limit's index in the plan too.
-    pub(super) fn adjusted(&self, adjust: impl Fn(&mut Cell, usize)) -> Box<Cells> {
-        let mut cells = Box::new(self.cells.clone());
-        cells
-            .iter_mut()
-            .zip(&self.indices)
-            .for_each(|(cell, index)| adjust(cell, usize::from(*index)));
-        cells
-    }
-}
-
 impl<'p> Round<'p> {
     /// A round of these calls. `adjust` returns this take's own cells where they differ from the
     /// call's; `on_store_error` says what to do when the store fails, by the limit's index.
@@ -216,12 +133,12 @@ impl<'p> Round<'p> {
         for call in &calls.0 {
             let of_limits = call.indices.iter().map(|index| on_store_error(usize::from(*index)));
             let on_store_error = of_limits.max().unwrap_or(OnStoreError::Allow);
-            let needs_look = !groups.is_empty();
+            let is_due = !groups.is_empty();
             groups.push(Group {
                 call,
                 cells: adjust(call),
                 on_store_error,
-                needs_look,
+                is_due,
                 retried: false,
                 place: GroupStore::Store,
                 may_have_run: false,
@@ -236,8 +153,18 @@ impl<'p> Round<'p> {
 
     /// Only looks: the request is refused by a limit that is not in these calls.
     pub(super) fn only_look(&mut self) {
-        self.groups.iter_mut().for_each(|group| group.needs_look = true);
+        self.groups.iter_mut().for_each(|group| group.is_due = true);
         (self.phase, self.only_looks) = (Phase::Looking, true);
+    }
+
+    /// Takes all groups at once, without a look before. What a group took is given back if another
+    /// refuses, so this is for limits that had plenty a moment ago. Not for one whose units can't
+    /// be given back.
+    pub(super) fn take_all_at_once(&mut self) {
+        if self.groups.len() > 1 && self.groups.iter().all(|group| !group.call.last) {
+            self.groups.iter_mut().for_each(|group| group.is_due = true);
+            self.phase = Phase::TakingAll;
+        }
     }
 
     /// Gives back all that was taken, because the request can't be admitted after all. Go on with
@@ -260,12 +187,18 @@ impl<'p> Round<'p> {
     /// [`Round::looked`], before the next call.
     pub(super) fn next(&mut self) -> Step<'_> {
         if let Phase::Looking = self.phase {
-            if !self.groups.iter().any(|group| group.needs_look) {
+            if !self.groups.iter().any(|group| group.is_due) {
                 self.end_looking();
             }
             if let Phase::Looking = self.phase {
                 return Step::Look;
             }
+        }
+        if let Phase::TakingAll = self.phase {
+            if self.groups.iter().any(|group| group.is_due) {
+                return Step::TakeAll;
+            }
+            self.end_taking_all();
         }
         while let Phase::Taking(at) = self.phase {
             match self.groups.get(at) {
@@ -296,12 +229,12 @@ impl<'p> Round<'p> {
         Step::Done
     }
 
-    /// The groups that have to be looked at now: their indices and cells, and where.
-    pub(super) fn looks(&self) -> SmallVec<[(usize, &Cells, GroupStore); 4]> {
+    /// The groups that have to be looked at, or taken, now: their indices and cells, and where.
+    pub(super) fn due(&self) -> SmallVec<[(usize, &Cells, GroupStore); 4]> {
         self.groups
             .iter()
             .enumerate()
-            .filter(|(_, group)| group.needs_look)
+            .filter(|(_, group)| group.is_due)
             .map(|(at, group)| (at, group.cells(), group.place))
             .collect()
     }
@@ -315,8 +248,35 @@ impl<'p> Round<'p> {
     ) {
         let Some(group) = self.groups.get_mut(at) else { return };
         if let Some(answer) = group.accept_or_retry(answer, numbers) {
-            (group.needs_look, group.retried, group.answer) = (false, false, Some(answer));
+            (group.is_due, group.retried, group.answer) = (false, false, Some(answer));
         }
+    }
+
+    /// Records the answer of the take of the group `at`, one of several at once. For `numbers` see
+    /// [`Round::took`].
+    pub(super) fn took_at(
+        &mut self,
+        at: usize,
+        answer: Result<TakeReply, EngineError>,
+        numbers: &impl Numbers,
+    ) {
+        let Some(group) = self.groups.get_mut(at) else { return };
+        if let Some(answer) = group.accept_or_retry(answer, numbers) {
+            (group.is_due, group.answer, group.was_take) = (false, Some(answer), true);
+        }
+    }
+
+    /// Ends with what all groups answered.
+    fn end_taking_all(&mut self) {
+        let refuses =
+            |group: &Group<'_>| matches!(&group.answer, Some(Ok(taken)) if !taken.admitted);
+        let fails = |group: &Group<'_>| group.denies() && matches!(group.answer, Some(Err(_)));
+        if self.groups.iter().any(refuses) {
+            self.result = RoundResult::Refused;
+        } else if self.groups.iter().any(fails) {
+            self.result = RoundResult::Unavailable;
+        }
+        self.end_taking(self.groups.len());
     }
 
     /// Chooses the next phase from the looks' answers.
@@ -327,7 +287,7 @@ impl<'p> Round<'p> {
             // A refusal is final, whatever the other groups answer.
             self.result = RoundResult::Refused;
             match self.groups.first_mut() {
-                Some(first) if first.answer.is_none() => first.needs_look = true,
+                Some(first) if first.answer.is_none() => first.is_due = true,
                 _ => self.phase = Phase::Done,
             }
         } else if self
@@ -403,7 +363,10 @@ impl<'p> Round<'p> {
 
     fn limits_of(&self, which: impl Fn(&Group<'_>) -> bool) -> LimitSet {
         let groups = self.groups.iter().filter(|group| which(group));
-        LimitSet(groups.flat_map(|group| &group.call.indices).fold(0, |set, at| set | (1 << at)))
+        groups.flat_map(|group| &group.call.indices).fold(LimitSet::default(), |mut set, at| {
+            set.add(usize::from(*at));
+            set
+        })
     }
 
     /// Writes each called limit's outcome, and when it was charged, at the limit's index.
@@ -480,31 +443,6 @@ impl<'p> Round<'p> {
             is_local: group.place == GroupStore::Local,
             is_leased: false,
         }
-    }
-}
-
-/// Some limits of a plan, by their indices. A plan has at most 16.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LimitSet(u32);
-
-impl LimitSet {
-    pub(super) fn contains(self, index: usize) -> bool {
-        u32::try_from(index).is_ok_and(|at| self.0.checked_shr(at).is_some_and(|set| set & 1 == 1))
-    }
-
-    pub(super) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// These and those of `other`.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Adds the limit at `index`.
-    pub(super) fn add(&mut self, index: usize) {
-        let bit = u32::try_from(index).ok().and_then(|index| 1_u32.checked_shl(index));
-        self.0 |= bit.unwrap_or(0);
     }
 }
 

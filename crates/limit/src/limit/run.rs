@@ -12,14 +12,14 @@ use super::round::{GroupStore, Numbers, Round, Step};
 use super::shared::Shared;
 use super::{hand_back, leases, settle};
 use crate::clock::monotonic;
-use crate::engine::{Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
+use crate::engine::{Cells, Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
 use crate::plan::Plan;
 
 /// Looks may use at most the decision's deadline divided by this, each time they are made.
 const LOOKS_SHARE: u32 = 2;
 
-/// The answers to looks, each with its group's index.
-type LookAnswers = SmallVec<[(usize, Result<TakeReply, EngineError>); 4]>;
+/// The answers of several groups, each with its group's index.
+type Answers = SmallVec<[(usize, Result<TakeReply, EngineError>); 4]>;
 
 /// Computes the numbers of a plan's limits.
 pub(super) struct PlanNumbers<'a> {
@@ -74,13 +74,22 @@ pub(super) fn run_at_once(
     loop {
         match round.next() {
             Step::Look => {
-                let looks = round.looks().into_iter();
-                let answers: LookAnswers = looks
+                let looks = round.due().into_iter();
+                let answers: Answers = looks
                     .map(|(at, cells, place)| {
                         (at, failed(place).and_then(|()| embedded.look(cells)))
                     })
                     .collect();
                 answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers));
+            }
+            Step::TakeAll => {
+                let takes = round.due().into_iter();
+                let answers: Answers = takes
+                    .map(|(at, cells, place)| {
+                        (at, failed(place).and_then(|()| embedded.take(cells)))
+                    })
+                    .collect();
+                answers.into_iter().for_each(|(at, answer)| round.took_at(at, answer, numbers));
             }
             Step::Take(cells, place) => {
                 let answer = failed(place).and_then(|()| embedded.take(cells));
@@ -119,7 +128,7 @@ pub(super) async fn run_on_redis(
             Step::Look => {
                 // A shard that does not answer must leave time to charge the others.
                 let left = left(&mut began).min(shared.deadline / LOOKS_SHARE);
-                let looks = round.looks().into_iter().map(async |(at, cells, place)| {
+                let looks = round.due().into_iter().map(async |(at, cells, place)| {
                     let answer = match place {
                         GroupStore::Store => shared.engine.look(cells, left).await,
                         GroupStore::Local => shared.standby().look(cells),
@@ -128,6 +137,19 @@ pub(super) async fn run_on_redis(
                 });
                 let answers = join_all(looks).await;
                 answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers));
+            }
+            Step::TakeAll => {
+                let left = left(&mut began);
+                let takes = round.due().into_iter().map(async |(at, cells, place)| {
+                    let answer = match place {
+                        GroupStore::Store => shared.engine.take_within(cells, left).await,
+                        GroupStore::Local => shared.standby().take(cells),
+                    };
+                    follow_up(shared, worker, (cells, place), &answer);
+                    (at, answer)
+                });
+                let answers = join_all(takes).await;
+                answers.into_iter().for_each(|(at, answer)| round.took_at(at, answer, numbers));
             }
             Step::Take(cells, place) => {
                 let answer = match place {
@@ -138,13 +160,7 @@ pub(super) async fn run_on_redis(
                     }
                     GroupStore::Store => shared.engine.take(cells).await,
                 };
-                match answer {
-                    Ok(_) if place == GroupStore::Store => hand_back::start(shared),
-                    Err(EngineError { ran: Execution::Unknown, .. }) => {
-                        leases::give_back_unknown(shared, worker, cells);
-                    }
-                    Ok(_) | Err(_) => {}
-                }
+                follow_up(shared, worker, (cells, place), &answer);
                 round.took(answer, numbers);
             }
             Step::GiveBack(cells, taken_at_us, GroupStore::Local) => {
@@ -169,5 +185,21 @@ pub(super) async fn run_on_redis(
             }
             Step::Done => return,
         }
+    }
+}
+
+/// Begins what follows from the answer to a take.
+fn follow_up(
+    shared: &Arc<Shared>,
+    worker: &Arc<Worker>,
+    (cells, place): (&Cells, GroupStore),
+    answer: &Result<TakeReply, EngineError>,
+) {
+    match answer {
+        Ok(_) if place == GroupStore::Store => hand_back::start(shared),
+        Err(EngineError { ran: Execution::Unknown, .. }) => {
+            leases::give_back_unknown(shared, worker, cells);
+        }
+        Ok(_) | Err(_) => {}
     }
 }

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 
+use super::calls::Calls;
 use super::finish::{Decided, count, finish, refused_without_call};
 use super::keys::Identities;
 use super::leased::{self, Acquired, Acquiring, LeasedPart};
 use super::local;
 use super::prepared::{self, PreparedPlan, TakeContext};
 use super::queue::{WaitPermit, Worker};
-use super::round::{Calls, Round};
+use super::round::Round;
 use super::run::{PlanNumbers, run_at_once, run_embedded, run_on_redis};
 use super::shared::Shared;
 use super::take_leased::{self, Request};

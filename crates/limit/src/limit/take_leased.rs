@@ -17,11 +17,12 @@ use smallvec::SmallVec;
 
 use super::Scope;
 use super::Take;
+use super::calls::LimitSet;
 use super::finish::{Decided, Parent, finish};
 use super::leased::{self, Acquired, Acquiring, LeasedPart};
 use super::prepared::{PreparedPlan, TakeContext};
 use super::queue::Worker;
-use super::round::{ChargeTimes, LimitSet, Round, RoundResult};
+use super::round::{ChargeTimes, Round, RoundResult};
 use super::run;
 use super::settle;
 use super::shared::Shared;

@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 
 use super::units::LeasedUnits;
-use crate::limit::round::{ChargeTimes, LimitSet};
+use crate::limit::calls::LimitSet;
+use crate::limit::round::ChargeTimes;
 use crate::plan::{Enforcement, Limit, LimitOutcome, PlanOutcome, Refund};
 
 /// What became of the leased limits of a plan that were not left to the round.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stateright::{Checker, Model, Property};
 
 use super::*;
-use crate::engine::{Key, Kind, Program, Space};
+use crate::engine::{Key, Kind, Part, Program, Space};
 use crate::plan::{Alignment, Debt, FixedWindow, Rate};
 
 static PROGRAM: Program =
@@ -70,6 +70,7 @@ impl Fate {
 enum Told {
     Looked(usize, Answer),
     Took(Answer),
+    TookAt(usize, Answer),
     GaveBack,
 }
 
@@ -132,6 +133,8 @@ struct Case {
     windows: u8,
     /// Whether some request may be refused after it has taken something.
     gives_back: bool,
+    /// Whether limits are thought to have plenty.
+    at_once: bool,
     mistake: Option<Mistake>,
 }
 
@@ -187,6 +190,7 @@ impl Case {
             faults: 0,
             windows: 1,
             gives_back: false,
+            at_once: false,
             mistake: None,
         }
     }
@@ -203,8 +207,10 @@ impl Case {
     /// The round of a client, as far as it is.
     fn round(&self, client: usize, told: &[Told]) -> Round<'_> {
         let mut round = Round::new(&self.calls[client], |_| None, |_| self.on_store_error);
-        if self.mistake == Some(Mistake::WithoutLooks) {
-            round.groups.iter_mut().for_each(|group| group.needs_look = false);
+        if self.at_once {
+            round.take_all_at_once();
+        } else if self.mistake == Some(Mistake::WithoutLooks) {
+            round.groups.iter_mut().for_each(|group| group.is_due = false);
             round.phase = Phase::Taking(0);
         }
         for told in told {
@@ -212,6 +218,7 @@ impl Case {
             match told {
                 Told::Looked(at, answer) => round.looked(*at, reply(*answer), &Shares),
                 Told::Took(answer) => round.took(reply(*answer), &Shares),
+                Told::TookAt(at, answer) => round.took_at(*at, reply(*answer), &Shares),
                 Told::GaveBack => {}
             }
         }
@@ -247,6 +254,28 @@ impl Case {
             }
         }
         state.clients[client].ended = Some(ended);
+    }
+
+    /// A take and what becomes of it: what the client is told.
+    fn take(
+        &self,
+        state: &mut State,
+        client: usize,
+        (cell, place): (&Cell, GroupStore),
+        fate: Fate,
+    ) -> Answer {
+        let ran = fate.runs().then(|| Self::decide(state, client, cell, place, true));
+        if fate == Fate::ReplyLost && matches!(ran, Some(Answer::Store { fits: true, .. })) {
+            state.clients[client].leaked += 1;
+        }
+        if self.mistake == Some(Mistake::GivesBackUnknown)
+            && matches!(fate, Fate::Lost | Fate::ReplyLost)
+        {
+            let used = &mut state.used[usize::from(state.window)][cell.key.tag as usize];
+            *used = used.saturating_sub(1);
+        }
+        let failed = Answer::Failed { ran: fate != Fate::Refused };
+        ran.filter(|_| fate == Fate::Answered).unwrap_or(failed)
     }
 
     /// Decides a call, and writes it if it takes.
@@ -292,22 +321,26 @@ fn reply(answer: Answer) -> Result<TakeReply, EngineError> {
 /// What is called next: of a look, each group that is not answered yet.
 enum Next {
     Looks(Vec<(usize, Cell, GroupStore)>),
+    /// The same of takes at once.
+    Takes(Vec<(usize, Cell, GroupStore)>),
     Take(Cell, GroupStore),
     GiveBack(Cell, u8, GroupStore),
     Nothing,
 }
 
 fn next(round: &mut Round<'_>) -> Next {
-    match round.next() {
-        Step::Look => {}
+    let takes = match round.next() {
+        Step::Look => false,
+        Step::TakeAll => true,
         Step::Take(cells, place) => return Next::Take(cells[0].clone(), place),
         Step::GiveBack(cells, at, place) => {
             return Next::GiveBack(cells[0].clone(), at as u8, place);
         }
         Step::Done => return Next::Nothing,
-    }
-    let looks = round.looks().into_iter();
-    Next::Looks(looks.map(|(at, cells, place)| (at, cells[0].clone(), place)).collect())
+    };
+    let due = round.due().into_iter();
+    let due = due.map(|(at, cells, place)| (at, cells[0].clone(), place)).collect();
+    if takes { Next::Takes(due) } else { Next::Looks(due) }
 }
 
 impl Model for Case {
@@ -337,7 +370,9 @@ impl Model for Case {
             }
             let mut round = self.round(client, &it.told);
             let groups: Vec<(usize, GroupStore)> = match next(&mut round) {
-                Next::Looks(looks) => looks.into_iter().map(|(at, _, place)| (at, place)).collect(),
+                Next::Looks(due) | Next::Takes(due) => {
+                    due.into_iter().map(|(at, _, place)| (at, place)).collect()
+                }
                 Next::Take(_, place) | Next::GiveBack(_, _, place) => vec![(0, place)],
                 Next::Nothing => Vec::new(),
             };
@@ -375,24 +410,11 @@ impl Model for Case {
                         Told::Looked(at, if fate == Fate::Answered { answer } else { failed })
                     }
                     Next::Take(cell, place) => {
-                        let answer = if fate.runs() {
-                            Self::decide(&mut state, client, &cell, place, true)
-                        } else {
-                            failed
-                        };
-                        if fate == Fate::ReplyLost
-                            && matches!(answer, Answer::Store { fits: true, .. })
-                        {
-                            state.clients[client].leaked += 1;
-                        }
-                        if self.mistake == Some(Mistake::GivesBackUnknown)
-                            && matches!(fate, Fate::Lost | Fate::ReplyLost)
-                        {
-                            let used = &mut state.used[usize::from(last.window)];
-                            let used = &mut used[cell.key.tag as usize];
-                            *used = used.saturating_sub(1);
-                        }
-                        Told::Took(if fate == Fate::Answered { answer } else { failed })
+                        Told::Took(self.take(&mut state, client, (&cell, place), fate))
+                    }
+                    Next::Takes(due) => {
+                        let (at, cell, place) = due.into_iter().find(|(nth, ..)| *nth == at)?;
+                        Told::TookAt(at, self.take(&mut state, client, (&cell, place), fate))
                     }
                     Next::GiveBack(cell, window, place) => {
                         let tag = cell.key.tag as usize;
@@ -466,12 +488,15 @@ impl Model for Case {
                 |case: &Self, state: &State| {
                     let full =
                         |tags: &Vec<u128>| tags.iter().any(|tag| case.quota[*tag as usize] == 0);
-                    !case.plans.iter().all(full) || case.faults > 0 || state.used[0] == [0; TAGS]
+                    !case.plans.iter().all(full)
+                        || case.faults > 0
+                        || case.at_once
+                        || state.used[0] == [0; TAGS]
                 },
             ),
             Property::always("requests do not refuse each other", |case: &Self, state: &State| {
                 let over = state.clients.iter().all(|client| client.ended.is_some());
-                let is_judged = over && case.faults == 0 && case.windows == 1;
+                let is_judged = over && case.faults == 0 && case.windows == 1 && !case.at_once;
                 !is_judged || case.quota.contains(&0) || admitted(state, |_| true) > 0
             }),
             Property::sometimes("something is given back", |case: &Self, state: &State| {
@@ -500,6 +525,7 @@ fn cases() -> Vec<Case> {
     let other: &[u128] = &[1, 0];
     let racing = |quota, plans: &[&[u128]]| Case { gives_back: true, ..Case::new(quota, plans) };
     let local = OnStoreError::Local;
+    let at_once = |case: Case| Case { at_once: true, gives_back: true, ..case };
     vec![
         Case::new([1, 1], &[both, other, both]),
         Case::new([2, 1], &[both, &[0], &[0]]),
@@ -508,6 +534,10 @@ fn cases() -> Vec<Case> {
         Case { windows: 2, ..racing([1, 1], &[both, other, &[1]]) },
         Case { faults: 2, ..racing([1, 1], &[both, other, &[1]]) },
         Case { faults: 2, on_store_error: local, ..racing([1, 1], &[both, other, &[1]]) },
+        at_once(Case::new([2, 1], &[both, other, &[0]])),
+        at_once(Case { windows: 2, ..Case::new([1, 1], &[both, other, &[1]]) }),
+        at_once(Case { faults: 2, ..Case::new([1, 1], &[both, other, &[1]]) }),
+        at_once(Case { faults: 2, on_store_error: local, ..Case::new([1, 1], &[both, other]) }),
     ]
 }
 

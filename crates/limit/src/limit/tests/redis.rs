@@ -400,3 +400,64 @@ async fn a_drain_gives_up_after_its_grace() {
     rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.limiter.shared.pending(), 0);
 }
+
+/// Scripts that Redis has run.
+fn scripts(server: &mut Server) -> u64 {
+    let text = server.command(&["INFO", "commandstats"]);
+    let calls = text.lines().filter(|line| line.starts_with("cmdstat_eval"));
+    calls
+        .filter_map(|line| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok())
+        .sum()
+}
+
+#[tokio::test]
+async fn limits_that_had_plenty_a_moment_ago_are_taken_at_once() {
+    let mut server = Server::start();
+    let rig = Rig::redis(server.port);
+    let both = [daily("client", "k", 1_000), daily("all", "everybody", 1_000)];
+    let mut calls = async |times: u64| {
+        let plan = plan(&both);
+        let before = scripts(&mut server);
+        for _ in 0..times {
+            let (outcome, _) = granted(rig.limiter.take(&rig.scope, &plan).await);
+            assert!(outcome.admitted);
+        }
+        scripts(&mut server) - before
+    };
+    // Redis does not know the scripts yet.
+    calls(1).await;
+    // The first one of a plan looks at one of them. Until half is used, each of the others takes
+    // both at once, unless the machine rests for a tenth of a second.
+    assert_eq!(calls(1).await, 3);
+    let many = calls(300).await;
+    assert!((600..700).contains(&many), "{many} calls");
+    let plan_of_all = plan(&both);
+    let rest = async || {
+        let mut admitted = 0;
+        while let Take::Granted(..) = rig.limiter.take(&rig.scope, &plan_of_all).await {
+            admitted += 1;
+        }
+        admitted
+    };
+    assert_eq!(rest().await, 698);
+}
+
+/// Another client uses up what was plenty: what is taken of the other limit comes back.
+#[tokio::test]
+async fn what_was_taken_at_once_is_given_back_where_another_limit_refuses() {
+    let server = Server::start();
+    for rig in Rig::both(&server, &with_test_timeout()) {
+        let (client, all) = (daily("client", "k", 100), daily("all", "everybody", 100));
+        let both = plan(&[client.clone(), all.clone()]);
+        let other = plan(&[Limit { cost: 99, ..all.clone() }]);
+        assert!(matches!(rig.limiter.take(&rig.scope, &both).await, Take::Granted(..)));
+        assert!(matches!(rig.limiter.take(&rig.scope, &other).await, Take::Granted(..)));
+        for _ in 0..3 {
+            let outcome = refused(rig.limiter.take(&rig.scope, &both).await);
+            let shown: Vec<u64> = outcome.limits.iter().map(|limit| limit.remaining).collect();
+            assert_eq!(shown, [99, 0], "{}", rig.name());
+        }
+        rig.limiter.drain(TEST_TIMEOUT).await;
+        assert_eq!(rig.remaining(&client).await, 99, "{}", rig.name());
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::{Key, Kind, Program, Space};
+use crate::engine::{Key, Kind, Part, Program, Space};
 use crate::plan::Rate;
 
 static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, state: 3, numbers: 4 };
@@ -103,7 +103,7 @@ proptest! {
             match round.next() {
                 Step::Look => {
                     prop_assert!(taken.is_empty(), "no look follows a take");
-                    let answers: Vec<_> = round.looks().into_iter().map(|(at, cells, _)| {
+                    let answers: Vec<_> = round.due().into_iter().map(|(at, cells, _)| {
                         let tag = cells[0].key.tag;
                         (at, tag, costs(cells), answer(cells, looks[tag as usize]))
                     }).collect();
@@ -172,6 +172,66 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Where all limits had plenty a moment ago.
+    #[test]
+    fn takes_at_once_end_with_all_charged_or_nothing_too(
+        limits in proptest::collection::vec((0_u128..5, any::<bool>(), any::<bool>(), 1_u64..4), 0..8),
+        takes in proptest::array::uniform5(store()),
+    ) {
+        let mut calls = Calls::default();
+        for ((tag, shadow, _, cost), index) in limits.iter().zip(0..) {
+            calls.add(cell(*tag, *shadow, *cost), index, false);
+        }
+        let mut round = Round::new(&calls, |_| None, |index| on_error(limits[index].2 && !limits[index].1));
+        round.take_all_at_once();
+        let (mut held, mut taken) = (BTreeMap::new(), 0);
+        let several = calls.0.len() > 1;
+        let units = |cells: &Cells, reply: &TakeReply| -> u64 {
+            cells.iter().zip(&reply.cells).filter(|(_, reply)| reply.fits).map(|(cell, _)| cell.cost).sum()
+        };
+        loop {
+            match round.next() {
+                Step::TakeAll => {
+                    let due: Vec<_> = round.due().into_iter().map(|(at, cells, _)| (at, cells.clone())).collect();
+                    for (at, cells) in due {
+                        let tag = cells[0].key.tag;
+                        let answer = answer(&cells, takes[tag as usize]);
+                        if let Ok(reply) = &answer && reply.admitted {
+                            held.insert(tag, units(&cells, reply));
+                        }
+                        taken += 1;
+                        round.took_at(at, answer, &TaggedNumbers);
+                    }
+                }
+                Step::Take(cells, GroupStore::Store) => {
+                    prop_assert!(!several);
+                    let answer = answer(cells, takes[cells[0].key.tag as usize]);
+                    if let Ok(reply) = &answer && reply.admitted {
+                        held.insert(cells[0].key.tag, units(cells, reply));
+                    }
+                    round.took(answer, &TaggedNumbers);
+                }
+                Step::GiveBack(cells, _, GroupStore::Store) => {
+                    let given: u64 = cells.iter().map(|cell| cell.cost).sum();
+                    prop_assert_eq!(held.remove(&cells[0].key.tag), Some(given));
+                }
+                Step::Done => break,
+                step => prop_assert!(false, "{:?}", step),
+            }
+        }
+        prop_assert!(!several || taken == calls.0.len(), "each is taken once");
+        let admitted = round.result() == RoundResult::Admitted;
+        prop_assert!(admitted || held.values().all(|units| *units == 0), "{:?}", held);
+        let plan: Vec<Limit> = limits.iter().map(|(_, _, _, cost)| limit(*cost)).collect();
+        let mut outcomes = vec![LimitOutcome::default(); plan.len()];
+        let mut charged = ChargeTimes::from_elem(None, plan.len());
+        round.report(&plan, &mut outcomes, &mut charged);
+        let known: u64 = plan.iter().zip(&charged).filter_map(|(limit, at)| at.map(|_| limit.cost)).sum();
+        prop_assert_eq!(known, held.values().sum::<u64>());
+    }
+}
+
 /// The steps of a round whose looks all fit, and whose take of the tag `refuses` does not.
 fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
     let mut calls = Calls::default();
@@ -184,7 +244,7 @@ fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
         match round.next() {
             Step::Look => {
                 let looks: Vec<_> =
-                    round.looks().into_iter().map(|(at, cells, _)| (at, cells.clone())).collect();
+                    round.due().into_iter().map(|(at, cells, _)| (at, cells.clone())).collect();
                 for (at, cells) in looks {
                     steps.push(("look", cells[0].key.tag, cells.len()));
                     round.looked(at, answer(&cells, Store::Fits), &TaggedNumbers);
@@ -231,7 +291,7 @@ fn a_group_without_its_store_is_counted_here() {
         match round.next() {
             Step::Look => {
                 let looks: Vec<_> = round
-                    .looks()
+                    .due()
                     .into_iter()
                     .map(|(at, cells, place)| (at, cells.clone(), place))
                     .collect();
@@ -257,6 +317,7 @@ fn a_group_without_its_store_is_counted_here() {
             Step::GiveBack(cells, _, place) => {
                 steps.push(("give back", cells[0].key.tag, place, cells[0].numbers[0]));
             }
+            Step::TakeAll => panic!("nothing is taken at once here"),
             Step::Done => break,
         }
     }
