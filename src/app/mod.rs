@@ -23,6 +23,7 @@ mod descriptors;
 mod documents;
 mod explain;
 mod handover;
+mod health;
 mod manager;
 mod memory;
 mod operations;
@@ -74,6 +75,7 @@ use applied::{AppliedConfig, CurrentConfig};
 use build::{Builder, ConfigBuild, CounterOrigin};
 use descriptors::Descriptors;
 use handover::{Abort, CommandLine, HandOverError, Predecessor};
+use health::HealthChecks;
 use memory::Memory;
 use operations::Operations;
 use page::LivePage;
@@ -129,6 +131,7 @@ struct Instance {
     otlp: Otlp,
     /// What is fetched, and kept in files that the configuration names.
     documents: Documents,
+    health: HealthChecks,
     clock: Clock,
     descriptors: Descriptors,
     drain: Drain,
@@ -152,6 +155,7 @@ impl Instance {
         if let Err(error) = self.documents.apply(&applied.built.documents) {
             tracing::error!(%error, "can't start the thread that fetches documents");
         }
+        self.check_health(&applied.built);
         self.current.swap(applied);
         self.live.renew();
         self.show_applied();
@@ -322,6 +326,7 @@ impl App {
             live: Live::observed(current.snapshot(), observers),
             insight,
             otlp,
+            health: HealthChecks::new(),
             documents: Documents::new(&metrics, &clock, &current.load().built.documents),
             current,
             reloading: Mutex::default(),
@@ -339,6 +344,7 @@ impl App {
         });
         running.show_applied();
         running.builder.serves();
+        running.check_health(&running.current.load().built);
         // From here on this process decides, and the old one does not.
         let engine = Arc::clone(&running.current.load().built.engine);
         let received = predecessor.as_ref().map(|predecessor| predecessor.take_over(&engine));

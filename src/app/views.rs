@@ -130,7 +130,15 @@ impl Views for Pages {
     fn status(&self) -> String {
         let built = &self.0.current.load().built;
         let reloads = self.0.reloads.describe();
-        let endpoint = |one: EndpointStatus| json!({ "endpoint": one.endpoint, "address": one.address.to_string(), "ejected": one.ejected });
+        let endpoint = |one: EndpointStatus| {
+            json!({
+                "endpoint": one.endpoint,
+                "address": one.address.to_string(),
+                "ejected": one.ejected,
+                "healthy": one.healthy,
+                "check_failed": one.check_failed,
+            })
+        };
         let upstream = |(name, (_, upstream)): (_, &(_, Arc<Upstream>))| {
             (name, Value::Array(upstream.status().into_iter().map(endpoint).collect()))
         };

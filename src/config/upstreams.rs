@@ -1,10 +1,17 @@
 //! `[upstreams.*]`. Endpoints are checked by the module that connects to them.
 
-use super::reader::{Item, Table};
-use super::settings::upstreams::{ejection, http2, upstream, upstream_timeouts};
+use std::ops::RangeInclusive;
+
+use super::reader::{Item, Table, integer};
+use super::settings::upstreams::{ejection, health, http2, upstream, upstream_timeouts};
 use super::settings::{Is, Kind as _};
 use super::{NAMED_MAX, check_name, tls};
-use crate::upstream::{Ejection, Http2Settings, Settings};
+use crate::upstream::{
+    Ejection, HealthCheck, Http2Settings, Probe, Protocol, STATUSES_WELL, Settings,
+};
+
+/// Maximum length of the name of a gRPC service, in bytes.
+const SERVICE_BYTES_MAX: usize = 127;
 
 pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<Settings> {
     let table = root.section("upstreams");
@@ -21,10 +28,12 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
     let endpoints =
         table.required_list(&upstream::ENDPOINTS).map_or_else(Vec::new, |item| endpoints(&item));
     let mut timeouts = table.section("timeouts");
+    let protocol = table.read(&upstream::PROTOCOL);
+    let health = health(table.section("health"), protocol);
     let settings = Settings {
         name,
         endpoints,
-        protocol: table.read(&upstream::PROTOCOL),
+        protocol,
         tls: tls::client(table.section("tls")),
         http2: http2(table.section("http2")),
         connect: timeouts.read(&upstream_timeouts::CONNECT),
@@ -36,6 +45,7 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
         retry: table.read(&upstream::RETRY),
         retry_percent: table.read(&upstream::RETRY_PERCENT),
         ejection: ejection(table.section("ejection")),
+        health,
         logs_failures: true,
     };
     timeouts.finish();
@@ -62,6 +72,89 @@ fn ejection(mut table: Table<'_>) -> Ejection {
     };
     table.finish();
     settings
+}
+
+/// The health checks; `None` if there are none, or none that can be made.
+fn health(mut table: Table<'_>, protocol: Protocol) -> Option<HealthCheck> {
+    if !table.is_present() {
+        return None;
+    }
+    let path = table.item(&health::PATH);
+    let service = table.item(&health::GRPC);
+    let method = table.read(&health::METHOD);
+    let statuses = statuses(&mut table);
+    let probe = match (path, service) {
+        (Some(path), None) => path.text(health::PATH.expected()).map(|path| Probe::Http {
+            method,
+            path: path.to_owned(),
+            statuses,
+        }),
+        (None, Some(service)) => service.text(health::GRPC.expected()).and_then(|text| {
+            for setting in [health::METHOD.key, health::STATUSES.key] {
+                table.useless(setting, "nothing: with `grpc` the protocol says what is asked");
+            }
+            if protocol != Protocol::H2 {
+                service.wrong("`protocol = \"h2\"` beside it");
+            } else if text.len() > SERVICE_BYTES_MAX {
+                service.wrong(health::GRPC.expected());
+            }
+            Some(Probe::Grpc { service: text.to_owned() })
+        }),
+        (Some(_), Some(service)) => {
+            service.wrong("one of `path` and `grpc`");
+            None
+        }
+        (None, None) => {
+            table.missing("path", "what to ask for, such as `path = \"/healthz\"`, or `grpc`");
+            None
+        }
+    };
+    let host = table.item(&health::HOST);
+    let host = host.and_then(|item| item.text(health::HOST.expected()).map(ToOwned::to_owned));
+    let check = probe.map(|probe| HealthCheck {
+        probe,
+        host,
+        interval: table.read(&health::INTERVAL),
+        timeout: table.read(&health::TIMEOUT),
+        rise: table.read(&health::RISE),
+        fall: table.read(&health::FALL),
+        healthy_min: table.read(&health::HEALTHY_MIN),
+        slow_start: table.read(&health::SLOW_START),
+    });
+    if check.is_some() {
+        table.finish();
+    }
+    check
+}
+
+/// The statuses of hosts that are well, as ranges.
+fn statuses(table: &mut Table<'_>) -> Vec<RangeInclusive<u16>> {
+    let Some(written) = table.item(&health::STATUSES) else { return vec![STATUSES_WELL] };
+    let items = written.list(health::STATUSES.kind.max);
+    if items.is_empty() {
+        written.wrong(health::STATUSES.kind.of);
+    }
+    let range = |item: &Item<'_>| {
+        let range = match item.value.as_str() {
+            Some(text) => text
+                .split_once('-')
+                .and_then(|(from, to)| Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)),
+            None => integer(item.value).and_then(|status| {
+                let status = u16::try_from(status).ok()?;
+                Some(status..=status)
+            }),
+        };
+        let fits = |range: &RangeInclusive<u16>| {
+            let (from, to) = (*range.start(), *range.end());
+            (100..600).contains(&from) && (from..600).contains(&to)
+        };
+        let range = range.filter(fits);
+        if range.is_none() {
+            item.wrong("a status such as 204, or a range such as \"200-399\"");
+        }
+        range
+    };
+    items.iter().filter_map(range).collect()
 }
 
 fn endpoints(written: &Item<'_>) -> Vec<String> {

@@ -159,7 +159,10 @@ pub(super) fn upstreams(built: &ConfigBuild, history: &History) -> String {
                 let known = host.endpoint.contains(&address);
                 let shown =
                     if known { host.endpoint } else { format!("{} at {address}", host.endpoint) };
-                let state = if host.ejected {
+                let state = if host.healthy == Some(false) {
+                    let why = host.check_failed.unwrap_or_default();
+                    badge(Severity::Bad, &format!("unhealthy: {why}"))
+                } else if host.ejected {
                     badge(Severity::Bad, "ejected: it failed")
                 } else {
                     badge(Severity::Good, "serves")

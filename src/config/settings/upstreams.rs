@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::*;
-use crate::upstream::{Protocol, Retry};
+use crate::upstream::{CheckMethod, Protocol, Retry};
 
 const DAY: Duration = s(24 * 3_600);
 const STEP: RangeInclusive<Duration> = ms(1)..=DAY;
@@ -38,7 +38,8 @@ section! {
 
 section! {
     upstream_timeouts = ["[upstreams.NAME] timeouts"], "How long an upstream may take.";
-    CONNECT "connect": Is<Time> = time(STEP, s(1)),
+    // A lost SYN is sent again after one second.
+    CONNECT "connect": Is<Time> = time(STEP, s(3)),
         "Time to connect, including TLS.";
     RESPONSE_HEADER "response_header": Is<Time> = time(STEP, s(30)),
         "Time from the end of the request to the head of the response.";
@@ -58,6 +59,40 @@ section! {
         "How long it is ejected at most; not shorter than `time`.";
     MAX_PERCENT "max_percent": Is<Whole<usize>> = whole(1..=100, 50),
         "How many of a hundred addresses may be ejected at once; one always may.";
+}
+
+section! {
+    health = ["[upstreams.NAME.health]"],
+        "Active health checks: each address is asked, also while there are no requests. Without \
+         this table none is.";
+    PATH "path": Else<Text> = text("a path that begins with /, such as \"/healthz\"", "none"),
+        "What is asked for over HTTP; this or `grpc` is required.";
+    GRPC "grpc": Else<Text> =
+        text("the name of a gRPC service of at most 127 bytes, \"\" for the whole server", "none"),
+        "The service that gRPC's health protocol is asked for; with `protocol = \"h2\"`.";
+    METHOD "method": Is<Words<CheckMethod>> = words(&[
+        ("GET", CheckMethod::Get), ("HEAD", CheckMethod::Head), ("OPTIONS", CheckMethod::Options),
+    ], CheckMethod::Get),
+        "The method of the request.";
+    HOST "host": Else<Text> = text("a host name", "the endpoint's"),
+        "The `Host` of the request.";
+    STATUSES "statuses": List =
+        list("array of statuses and ranges, such as [200, \"300-399\"]", 16, "[\"200-399\"]"),
+        "The statuses of an address that is well.";
+    INTERVAL "interval": Is<Time> = time(ms(100)..=DAY, s(5)),
+        "Time between two checks of an address, give or take a tenth.";
+    TIMEOUT "timeout": Is<Time> = time(STEP, s(1)),
+        "How long an answer may take, connecting included.";
+    RISE "rise": Is<Whole<u32>> = whole(1..=1_000, 2),
+        "Checks in a row that must pass until an unhealthy address gets requests again.";
+    FALL "fall": Is<Whole<u32>> = whole(1..=1_000, 3),
+        "Checks in a row that must fail until an address gets no more requests.";
+    HEALTHY_MIN "healthy_min": Is<Whole<usize>> = whole(0..=100, 50),
+        "While fewer of a hundred addresses are healthy, all get requests: the checks are then \
+         more likely at fault than so many servers.";
+    SLOW_START "slow_start": Is<WordOr<Time>> = word_or("off", Time(ms(100)..=DAY)),
+        "The time in which an address that is healthy again gets its full share of requests, from \
+         a twentieth on.";
 }
 
 section! {

@@ -30,7 +30,16 @@ fn every_case_has_a_name_of_its_own_and_words_choose_by_its_parts() {
     let all = names(&[]);
     let unlike: std::collections::BTreeSet<&String> = all.iter().collect();
     assert_eq!(unlike.len(), all.len(), "{all:?}");
-    assert_eq!(names(&["h1/weir"]), ["h1/weir/plain", "h1/weir/admitted", "h1/weir/refused"]);
+    assert_eq!(
+        names(&["h1/weir"]),
+        [
+            "h1/weir/plain",
+            "h1/weir/admitted",
+            "h1/weir-cluster/admitted",
+            "h1/weir-leased/admitted",
+            "h1/weir/refused"
+        ]
+    );
     assert!(names(&["h2"]).iter().all(|name| name.starts_with("h2/")), "not tls-h2");
     assert_eq!(names(&["upload", "again"]).len(), 4);
     assert!(chosen(&["caddy".into()]).err().unwrap().contains("h1/nginx/plain"));

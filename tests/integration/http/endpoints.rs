@@ -348,3 +348,119 @@ async fn a_body_larger_than_all_windows_passes_over_http2_both_ways() {
         assert_eq!(echo.last().body.len(), large.len());
     }
 }
+
+/// A process that serves, and says with this status whether it is well.
+fn with_health(text: &str, health: u16) -> String {
+    let health = format!(
+        "name = \"health\"\npath = \"/healthz\"\nrespond = {{ status = {health}, body = \"\" }}"
+    );
+    let all =
+        format!("name = \"all\"\npath = \"/*\"\nrespond = {{ status = 200, body = \"{text}\" }}");
+    Toml::new().route(&health).route(&all).text()
+}
+
+const HEALTH: &str = "health = { path = \"/healthz\", statuses = [200], interval = \"100ms\", rise = 2, fall = 2, healthy_min = 0 }";
+
+fn health_of(weir: &Weir) -> Vec<Option<bool>> {
+    let status = weir.admin_page("/status").json();
+    let hosts = status["upstreams"]["api"].as_array().unwrap().clone();
+    hosts.iter().map(|host| host["healthy"].as_bool()).collect()
+}
+
+async fn until_healthy_are(weir: &Weir, expected: [bool; 2]) {
+    eventually_async("the checks find it", async || {
+        let found = health_of(weir);
+        if found == expected.map(Some) { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_says_it_is_unwell_gets_no_requests_and_none_fails() {
+    for protocol in ["h1", "h2"] {
+        let stays = Weir::start(&with_health("stays", 200));
+        let leaves = Weir::start(&with_health("leaves", 200));
+        let weir = proxy(&[&stays, &leaves], &format!("protocol = \"{protocol}\"\n{HEALTH}"));
+        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut clients = load(&weir, 8, &stop, &answered).await;
+        until_more(&answered, 500).await;
+        // It goes on to serve, and says that it will not for long.
+        replace(&leaves.folder().join("proxy.toml"), with_health("leaves", 503).as_bytes());
+        until_healthy_are(&weir, [true, false]).await;
+        let served = || leaves.metric("weir_requests_total{route=\"all\",code=\"200\"}");
+        let before = served();
+        until_more(&answered, 1_000).await;
+        // At most those that were under way.
+        assert!(served() <= before + 8, "{protocol}: {} after {before}", served());
+        replace(&leaves.folder().join("proxy.toml"), with_health("leaves", 200).as_bytes());
+        until_healthy_are(&weir, [true, true]).await;
+        let before = served();
+        until_more(&answered, 1_000).await;
+        assert!(served() > before + 100, "{protocol}: {} after {before}", served());
+        // Frozen, it gets what comes before two checks have failed.
+        leaves.signal(Signal::STOP);
+        until_healthy_are(&weir, [true, false]).await;
+        let mut client = Client::connect(weir.http).await.unwrap();
+        for _ in 0..50 {
+            assert_eq!(client.get("/", &[]).await.unwrap().text(), "stays", "{protocol}");
+        }
+        leaves.signal(Signal::CONT);
+        stop.store(true, Ordering::Relaxed);
+        while let Some(tally) = clients.join_next().await {
+            tally.unwrap().only(&[200]);
+        }
+        weir.output().await_events("an endpoint is unhealthy", 2);
+        let changes = format!(
+            "weir_upstream_health_changes_total{{upstream=\"api\",endpoint=\"http://{}\",to=\"unhealthy\"}}",
+            leaves.http
+        );
+        assert_eq!(weir.metric(&changes), 2);
+    }
+}
+
+#[tokio::test]
+async fn health_checks_begin_change_and_end_with_a_reload() {
+    let (one, two) = (Weir::start(&with_health("one", 200)), Weir::start(&with_health("two", 503)));
+    let weir = proxy(&[&one, &two], "");
+    // Known once there was a request.
+    get(weir.http, "/", &[]).await;
+    assert_eq!(health_of(&weir), [None, None]);
+    let file = weir.folder().join("proxy.toml");
+    let without = std::fs::read_to_string(&file).unwrap();
+    let with = without.replacen("[upstreams.api]\n", &format!("[upstreams.api]\n{HEALTH}\n"), 1);
+    replace(&file, with.as_bytes());
+    until_healthy_are(&weir, [true, false]).await;
+    replace(&file, with.replacen("[200]", "[\"200-299\", 503]", 1).as_bytes());
+    until_healthy_are(&weir, [true, true]).await;
+    replace(&file, without.as_bytes());
+    eventually_async("the checks have ended", async || {
+        get(weir.http, "/", &[]).await;
+        let found = health_of(&weir);
+        if found == [None, None] { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
+#[test]
+fn mistakes_in_health_checks_are_found_at_their_lines() {
+    for (health, found, expected) in [
+        ("{}", "health.path: found nothing", "what to ask for, such as"),
+        ("{ path = \"healthz\" }", "health.path: found \"healthz\"", "a path that begins with /"),
+        ("{ path = \"/\", host = \"a b\" }", "health.host: found \"a b\"", "a host name"),
+        ("{ path = \"/\", grpc = \"\" }", "health.grpc: found \"\"", "one of `path` and `grpc`"),
+        ("{ grpc = \"\" }", "health.grpc: found \"\"", "`protocol = \"h2\"` beside it"),
+        ("{ path = \"/\", statuses = [99] }", "health.statuses[0]: found 99", "a status such as"),
+        ("{ path = \"/\", statuses = [\"300-200\"] }", "found \"300-200\"", "or a range such as"),
+        ("{ path = \"/\", fall = 0 }", "health.fall: found 0", "1 to 1000"),
+        ("{ path = \"/\", intervall = \"1s\" }", "intervall", "`interval`"),
+    ] {
+        let config = Toml::new()
+            .more(&format!(
+                "[upstreams.api]\nendpoints = [\"http://127.0.0.1:1\"]\nhealth = {health}\n{SPREAD}"
+            ))
+            .text();
+        let (code, _, errors) = Weir::check(Weir::build(&config));
+        assert_eq!(code, 78, "{health}: {errors}");
+        assert!(errors.contains(found) && errors.contains(expected), "{health}: {errors}");
+    }
+}

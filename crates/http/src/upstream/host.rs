@@ -5,8 +5,8 @@
 //! workers share.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Cause, Inner};
@@ -16,6 +16,9 @@ use crate::telemetry::Label as _;
 /// Maximum number of times that the ejection time is doubled: far beyond what `time_max` lets
 /// through.
 const DOUBLINGS_MAX: u32 = 20;
+
+/// The share of requests that a host gets at the beginning of a slow start.
+const RAMP_MIN: f64 = 0.05;
 
 /// One address. On cache lines of its own, since every worker writes its counts.
 #[derive(Debug)]
@@ -34,6 +37,13 @@ pub(super) struct Host {
     ejected_until_ms: AtomicU64,
     /// A request is probing whether it answers again.
     probing: AtomicBool,
+    /// Whether it passes its health checks, as far as there are any.
+    well: AtomicBool,
+    /// When it was found well again, in milliseconds since the upstream's creation. 0 if it always
+    /// was.
+    well_since_ms: AtomicU64,
+    /// What its last check came to: why it failed, if it did. `None` before the first.
+    checked: Mutex<Option<Result<(), String>>>,
     pub(super) address: SocketAddr,
     /// The index of its endpoint in the configuration.
     pub(super) endpoint: usize,
@@ -56,6 +66,9 @@ impl Host {
             ejections: AtomicU32::new(0),
             ejected_until_ms: AtomicU64::new(0),
             probing: AtomicBool::new(false),
+            well: AtomicBool::new(true),
+            well_since_ms: AtomicU64::new(0),
+            checked: Mutex::default(),
             address,
             endpoint,
         }
@@ -71,11 +84,52 @@ impl Host {
         self.ejected_until_ms.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether it passes its health checks.
+    pub(super) fn is_well(&self) -> bool {
+        self.well.load(Ordering::Relaxed)
+    }
+
+    /// Whether it may get a request, as far as health checks go. Soon after it was found well again
+    /// only now and then: the longer ago, the more often.
+    pub(super) fn takes_requests(&self, upstream: &Inner) -> bool {
+        let Some(check) = &upstream.settings.health else { return true };
+        if upstream.hosts.ignores_health() {
+            return true;
+        }
+        if !self.is_well() {
+            return false;
+        }
+        let since_ms = self.well_since_ms.load(Ordering::Relaxed);
+        let Some(ramp) = check.slow_start.filter(|_| since_ms != 0) else { return true };
+        let passed = upstream.now_ms().saturating_sub(since_ms) as f64 / 1_000.0;
+        let share = passed / ramp.as_secs_f64();
+        share >= 1.0 || fastrand::f64() < share.max(RAMP_MIN)
+    }
+
+    /// It was found to be well, or not to be.
+    pub(super) fn set_well(&self, upstream: &Inner, well: bool) {
+        if well {
+            self.well_since_ms.store(upstream.now_ms().max(1), Ordering::Relaxed);
+        }
+        self.well.store(well, Ordering::Relaxed);
+    }
+
+    /// Keeps what its last check came to.
+    pub(super) fn note_check(&self, why: Option<String>) {
+        *self.checked.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(why.map_or(Ok(()), Err));
+    }
+
+    /// What its last check came to.
+    pub(super) fn last_check(&self) -> Option<Result<(), String>> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Whether its ejection is over and the caller should probe it. A probe that never reports its
     /// result is repeated after the same interval.
     pub(super) fn may_probe(&self, upstream: &Inner) -> bool {
         let until = self.ejected_until_ms.load(Ordering::Relaxed);
-        if until == 0 {
+        if until == 0 || !self.takes_requests(upstream) {
             return false;
         }
         let now = upstream.now_ms();

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ impl Resolver for SystemResolver {
 pub(super) struct Hosts {
     generation: AtomicU64,
     list: Mutex<Arc<[Arc<Host>]>>,
+    /// So few hosts are well that health checks decide nothing.
+    ignores_health: AtomicBool,
     /// Whether there are names to resolve.
     names: bool,
     /// When names were last resolved, in milliseconds since the upstream's creation.
@@ -69,6 +71,7 @@ impl Hosts {
         Self {
             generation: AtomicU64::new(0),
             list: Mutex::new(list),
+            ignores_health: AtomicBool::new(false),
             names: endpoints
                 .iter()
                 .any(|endpoint| matches!(endpoint.location, Location::Name { .. })),
@@ -85,6 +88,19 @@ impl Hosts {
 
     pub(super) fn current(&self) -> Arc<[Arc<Host>]> {
         Arc::clone(&self.list.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether health checks decide nothing, as too few hosts are well.
+    pub(super) fn ignores_health(&self) -> bool {
+        self.ignores_health.load(Ordering::Relaxed)
+    }
+
+    /// Counts who is well: if fewer than `healthy_min` of a hundred are, all get requests.
+    pub(super) fn judge(&self, healthy_min: usize) {
+        let list = self.current();
+        let well = list.iter().filter(|host| host.is_well()).count();
+        let ignores = well * 100 < list.len() * healthy_min;
+        self.ignores_health.store(ignores, Ordering::Relaxed);
     }
 
     /// Ejects `host` until then, unless too many hosts already are: `max_percent` of them, rounded

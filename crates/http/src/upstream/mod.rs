@@ -25,6 +25,7 @@ mod budget;
 mod connect;
 mod endpoint;
 mod head;
+mod health;
 mod host;
 mod hosts;
 mod http1;
@@ -44,7 +45,10 @@ mod tests;
 mod tls;
 
 pub use budget::Budget;
-pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings};
+pub use settings::{
+    CheckMethod, Ejection, HealthCheck, Http2Settings, Probe, Protocol, Retry, STATUSES_WELL,
+    Settings,
+};
 
 use hosts::{Hosts, Resolver};
 
@@ -112,6 +116,10 @@ pub struct EndpointStatus {
     pub address: SocketAddr,
     /// It has failed and gets no requests for a while.
     pub ejected: bool,
+    /// Whether it passes its health checks. `None` if there are none.
+    pub healthy: Option<bool>,
+    /// Why its last health check failed, if it did.
+    pub check_failed: Option<String>,
 }
 
 /// Where a request was sent, and how long that took: for callers that ask for it.
@@ -123,6 +131,14 @@ pub struct SendRecord {
     pub began: Option<Instant>,
     /// The time from then to the head of its reply, or to its failure.
     pub took: Option<Duration>,
+}
+
+/// What is counted of an endpoint's health checks.
+#[derive(Debug)]
+struct CheckCounters {
+    results: CounterSet<health::CheckResult>,
+    /// How often one of its addresses was found unwell, and well again.
+    changes: [Counter; 2],
 }
 
 /// The state that an upstream shares with its connections.
@@ -139,6 +155,8 @@ struct Inner {
     errors: CounterSet<Cause>,
     /// Counters of ejections, by endpoint.
     ejections: Vec<Counter>,
+    /// Counters of health checks, by endpoint; none if there are no checks.
+    checks: Vec<CheckCounters>,
     retries: CounterSet<RetryResult>,
     /// The time from handing over a request to the head of its reply.
     seconds: Histogram,
@@ -151,7 +169,7 @@ impl Upstream {
     ///
     /// # Errors
     /// Endpoints that are not URLs (setting `endpoints[0]`); certificates and keys that can't be
-    /// used (`tls.key`).
+    /// used (`tls.key`); a path or a host of health checks that is none (`health.path`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<SettingError>> {
         Self::build_within(settings, metrics, &Budget::unlimited())
     }
@@ -186,14 +204,25 @@ impl Upstream {
     ) -> Result<Self, Vec<SettingError>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let (endpoints, tls) = endpoints_and_tls(settings)?;
+        settings.health.as_ref().map_or(Ok(()), health::check_settings)?;
         let name = &settings.name;
         let ejections = endpoints
             .iter()
             .map(|endpoint| metrics.counter(names::UPSTREAM_EJECTIONS, &[name, &endpoint.text]));
+        let checks = endpoints.iter().filter(|_| settings.health.is_some()).map(|endpoint| {
+            let change =
+                |to| metrics.counter(names::UPSTREAM_HEALTH_CHANGES, &[name, &endpoint.text, to]);
+            CheckCounters {
+                results: metrics.counters(names::UPSTREAM_HEALTH_CHECKS, &[name, &endpoint.text]),
+                changes: ["unhealthy", "healthy"].map(change),
+            }
+        });
+        let checks = checks.collect();
         Ok(Self(Arc::new(Inner {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             settings: settings.clone(),
             ejections: ejections.collect(),
+            checks,
             hosts: Hosts::new(&endpoints, resolver),
             endpoints,
             budget: budget.clone(),
@@ -213,8 +242,18 @@ impl Upstream {
             endpoint: self.0.text_of(host).to_owned(),
             address: host.address,
             ejected: host.is_ejected(),
+            healthy: self.0.settings.health.as_ref().map(|_| host.is_well()),
+            check_failed: host.last_check().and_then(Result::err),
         };
         self.0.hosts.current().iter().map(status).collect()
+    }
+
+    /// Asks each host at an interval whether it is well, for as long as this runs; at once over if
+    /// the settings have no health checks. To be run once, in any runtime with time and I/O.
+    pub async fn check_health(&self) {
+        if let Some(check) = &self.0.settings.health {
+            health::watch(&self.0, check).await;
+        }
     }
 
     /// Connects once to each address of each endpoint, as a request would. Returns what was asked,
@@ -386,6 +425,20 @@ impl Inner {
 
     fn count_ejection(&self, host: &host::Host) {
         if let Some(counter) = self.ejections.get(host.endpoint) {
+            counter.inc();
+        }
+    }
+
+    fn count_check(&self, host: &host::Host, result: health::CheckResult) {
+        if let Some(counters) = self.checks.get(host.endpoint) {
+            counters.results.inc(result);
+        }
+    }
+
+    fn count_change(&self, host: &host::Host, is_well: bool) {
+        if let Some(counters) = self.checks.get(host.endpoint)
+            && let Some(counter) = counters.changes.get(usize::from(is_well))
+        {
             counter.inc();
         }
     }

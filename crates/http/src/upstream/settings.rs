@@ -1,5 +1,6 @@
 //! An upstream's settings and their defaults. Knows no file and no connection.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use weir_tls::ClientTls;
@@ -35,6 +36,8 @@ pub struct Settings {
     pub retry_percent: usize,
     /// `[upstreams.NAME.ejection]`.
     pub ejection: Ejection,
+    /// `[upstreams.NAME.health]`. `None`: hosts are not asked.
+    pub health: Option<HealthCheck>,
     /// Whether failures to connect or to resolve a name are logged as warnings, or only for
     /// debugging because the sender reports them.
     pub logs_failures: bool,
@@ -65,6 +68,62 @@ pub struct Ejection {
     pub time_max: Duration,
     /// How many of a hundred hosts may be ejected at once, rounded down, but at least one.
     pub max_percent: usize,
+}
+
+/// How hosts are asked whether they are well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// What is asked.
+    pub probe: Probe,
+    /// The `Host` of the request. `None`: that of the endpoint.
+    pub host: Option<String>,
+    /// Time between two checks of a host, give or take a tenth.
+    pub interval: Duration,
+    /// How long an answer may take, connecting included.
+    pub timeout: Duration,
+    /// Checks in a row after which a host that was unwell is well.
+    pub rise: u32,
+    /// Checks in a row after which a host that was well is unwell.
+    pub fall: u32,
+    /// While fewer of a hundred hosts are well, all get requests: it is more likely that the checks
+    /// are at fault, and the few would break down, too.
+    pub healthy_min: usize,
+    /// The time in which a host that is well again gets its full share of the requests.
+    pub slow_start: Option<Duration>,
+}
+
+/// The method of a health check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckMethod {
+    /// GET.
+    #[default]
+    Get,
+    /// HEAD.
+    Head,
+    /// OPTIONS.
+    Options,
+}
+
+/// The statuses of hosts that are well, unless others are written.
+pub const STATUSES_WELL: RangeInclusive<u16> = 200..=399;
+
+/// What is asked of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// A request over HTTP.
+    Http {
+        /// Its method.
+        method: CheckMethod,
+        /// Its path and query.
+        path: String,
+        /// The statuses of hosts that are well.
+        statuses: Vec<RangeInclusive<u16>>,
+    },
+    /// gRPC's health protocol, over HTTP/2.
+    Grpc {
+        /// The service; empty for the whole server.
+        service: String,
+    },
 }
 
 /// The protocol spoken to an upstream.
@@ -100,7 +159,7 @@ impl Settings {
             protocol: Protocol::default(),
             tls: ClientTls::default(),
             http2: Http2Settings::default(),
-            connect: Duration::from_secs(1),
+            connect: Duration::from_secs(3),
             response_header: Duration::from_secs(30),
             idle: Duration::from_secs(60),
             pool_idle_per_worker: 64,
@@ -109,6 +168,7 @@ impl Settings {
             retry: Retry::default(),
             retry_percent: 20,
             ejection: Ejection::default(),
+            health: None,
             logs_failures: true,
         }
     }

@@ -70,7 +70,7 @@ impl Slots {
     ///
     /// Of two random hosts it takes the one with less load (power of two choices). That is nearly
     /// as even as comparing all of them, and workers that see the same counts don't all choose the
-    /// same host. Ejected hosts are skipped while there is another.
+    /// same host. Hosts that are ejected or unwell are skipped while there is another.
     pub(super) fn choose(
         &self,
         upstream: &Inner,
@@ -87,7 +87,10 @@ impl Slots {
                 .is_some_and(|host| !tried.iter().any(|tried| Arc::ptr_eq(tried, host)))
         };
         let ready = |index: &usize| {
-            untried(index) && self.host(*index).is_some_and(|host| !host.is_ejected())
+            untried(index)
+                && self
+                    .host(*index)
+                    .is_some_and(|host| !host.is_ejected() && host.takes_requests(upstream))
         };
         let may_probe = |index: &usize| {
             untried(index) && self.host(*index).is_some_and(|host| host.may_probe(upstream))

@@ -17,6 +17,7 @@ mod bodies;
 mod connections;
 mod ejection;
 mod failures;
+mod health;
 mod hosts;
 
 mod multiplexed;

@@ -1,0 +1,304 @@
+//! Active health checks: each address is asked at an interval whether it is well. One task asks for
+//! all workers, which read one flag of each host. Knows nothing of requests.
+//!
+//! A host is well until it has failed `fall` checks in a row, and again after `rise`. A host that
+//! is not well gets no requests, unless so many are not that it can't be the hosts' fault: see
+//! [`HealthCheck::healthy_min`]. Ejection (`host`) is apart: a host gets requests if it is neither
+//! ejected nor found unwell.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, TE, USER_AGENT};
+use http_body::Body as _;
+use rustls::pki_types::ServerName;
+use tokio::time::{sleep, timeout};
+
+use super::host::Host;
+use super::hosts::Hosts;
+use super::{CheckMethod, Ejection, HealthCheck, Inner, Probe, Retry, Settings, Upstream};
+use crate::clock;
+use crate::telemetry::{Label as _, Metrics, SettingError, labels};
+use crate::wire::{Body, BodyError, Request, full};
+
+/// Addresses of an upstream that are asked at the same time, at most.
+const PROBES_MAX: usize = 64;
+/// Bytes of an answer that are read, so that its connection can be used again.
+const ANSWER_BYTES_MAX: usize = 65_536;
+/// The interval varies by one part in so many, in both directions, so that proxies do not ask in
+/// step.
+const JITTER: u32 = 10;
+
+labels! {
+    /// The result of a check: a metric's label.
+    pub(super) enum CheckResult {
+        /// As it should be.
+        Well = "well",
+        /// No answer, or another one.
+        Unwell = "unwell",
+    }
+}
+
+/// Whether a request can be made of these settings.
+pub(super) fn check_settings(check: &HealthCheck) -> Result<(), Vec<SettingError>> {
+    let mut errors = Vec::new();
+    let mut wrong = |setting: &str, found: &str, expected: &str| {
+        errors.push(SettingError::new(setting, format!("{found:?}"), expected));
+    };
+    if let Probe::Http { path, .. } = &check.probe
+        && !(path.starts_with('/') && path.parse::<http::uri::PathAndQuery>().is_ok())
+    {
+        wrong("health.path", path, "a path that begins with /, such as \"/healthz\"");
+    }
+    if let Some(host) = &check.host
+        && (host.contains('@') || host.parse::<http::uri::Authority>().is_err())
+    {
+        wrong("health.host", host, "a host name");
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+impl From<&CheckMethod> for http::Method {
+    fn from(method: &CheckMethod) -> Self {
+        match method {
+            CheckMethod::Get => Self::GET,
+            CheckMethod::Head => Self::HEAD,
+            CheckMethod::Options => Self::OPTIONS,
+        }
+    }
+}
+
+/// What is asked of one host, and what it answered.
+struct Prober {
+    /// An upstream of this address alone, with its own connections and without retries.
+    upstream: Result<Upstream, String>,
+    /// Checks in a row that contradict what the host is held to be.
+    against: u32,
+}
+
+/// Asks all hosts until the upstream is gone.
+pub(super) async fn watch(upstream: &Arc<Inner>, check: &HealthCheck) {
+    let mut probers: HashMap<(usize, SocketAddr), Prober> = HashMap::new();
+    loop {
+        let began = clock::monotonic();
+        Hosts::resolve_now(upstream).await;
+        let hosts = upstream.hosts.current();
+        let key = |host: &Arc<Host>| (host.endpoint, host.address);
+        let known: std::collections::HashSet<_> = hosts.iter().map(key).collect();
+        probers.retain(|key, _| known.contains(key));
+        for host in hosts.iter() {
+            probers.entry(key(host)).or_insert_with(|| Prober::new(upstream, host));
+        }
+        let mut asked = Vec::with_capacity(hosts.len());
+        for (key, prober) in &mut probers {
+            let host = hosts.iter().find(|host| (host.endpoint, host.address) == *key);
+            asked.extend(host.map(|host| prober.ask(upstream, host, check)));
+        }
+        stream::iter(asked).buffer_unordered(PROBES_MAX).collect::<()>().await;
+        upstream.hosts.judge(check.healthy_min);
+        let next = began + jittered(check.interval);
+        sleep(next.saturating_duration_since(clock::monotonic())).await;
+    }
+}
+
+/// The time, up to a [`JITTER`]th shorter or longer.
+fn jittered(time: Duration) -> Duration {
+    time - time / JITTER + (time * 2 / JITTER).mul_f64(fastrand::f64())
+}
+
+impl Prober {
+    fn new(upstream: &Inner, host: &Host) -> Self {
+        let upstream = settings_of(upstream, host).and_then(|settings| {
+            // Its metrics are discarded: checks are counted instead.
+            Upstream::build(&settings, &Metrics::new(1)).map_err(|errors| {
+                errors.first().map_or_else(String::new, |error| error.expected.clone())
+            })
+        });
+        Self { upstream, against: 0 }
+    }
+
+    async fn ask(&mut self, upstream: &Inner, host: &Host, check: &HealthCheck) {
+        let authority = upstream.endpoints.get(host.endpoint).map(|endpoint| &endpoint.authority);
+        let authority = authority.map_or_else(String::new, ToString::to_string);
+        let answer = match &self.upstream {
+            Ok(prober) => match timeout(check.timeout, ask(prober, check, &authority)).await {
+                Ok(answer) => answer,
+                Err(_) => Err("no answer in time".to_owned()),
+            },
+            Err(why) => Err(why.clone()),
+        };
+        let is_well = answer.is_ok();
+        let result = if is_well { CheckResult::Well } else { CheckResult::Unwell };
+        upstream.count_check(host, result);
+        if is_well == host.is_well() {
+            self.against = 0;
+        } else {
+            self.against += 1;
+            if self.against >= if is_well { check.rise } else { check.fall } {
+                self.against = 0;
+                change(upstream, host, answer.as_ref().err());
+            }
+        }
+        host.note_check(answer.err());
+    }
+}
+
+/// The host is found to be what it was not before: unwell, for this reason, or well.
+fn change(upstream: &Inner, host: &Host, why: Option<&String>) {
+    host.set_well(upstream, why.is_none());
+    upstream.count_change(host, why.is_none());
+    let (name, endpoint) = (&upstream.settings.name, upstream.text_of(host));
+    let address = host.address;
+    match why {
+        None => {
+            tracing::info!(upstream = name, endpoint, %address, "an endpoint is healthy again");
+        }
+        Some(why) => {
+            tracing::warn!(upstream = name, endpoint, %address, why, "an endpoint is unhealthy");
+        }
+    }
+}
+
+/// Settings for an upstream of this address alone, reached as `upstream` reaches it.
+fn settings_of(upstream: &Inner, host: &Host) -> Result<Settings, String> {
+    let endpoint = upstream.endpoints.get(host.endpoint).ok_or("it is gone")?;
+    let settings = &upstream.settings;
+    let scheme = if endpoint.is_tls() { "https" } else { "http" };
+    let mut tls = settings.tls.clone();
+    if let Some(ServerName::DnsName(name)) = &endpoint.server_name {
+        tls.server_name = Some(name.as_ref().to_owned());
+    }
+    let address = format!("{scheme}://{}", host.address);
+    Ok(Settings {
+        protocol: settings.protocol,
+        tls,
+        http2: settings.http2.clone(),
+        connect: settings.connect,
+        pool_idle_per_worker: 1,
+        retry: Retry::Unsent,
+        ejection: Ejection { failures: 0, ..Ejection::default() },
+        logs_failures: false,
+        ..Settings::new(settings.name.clone(), vec![address])
+    })
+}
+
+async fn ask(upstream: &Upstream, check: &HealthCheck, authority: &str) -> Result<(), String> {
+    let host = check.host.as_deref().unwrap_or(authority);
+    let (method, path, body) = match &check.probe {
+        Probe::Http { method, path, .. } => (method.into(), path.as_str(), Body::empty()),
+        Probe::Grpc { service } => {
+            (http::Method::POST, "/grpc.health.v1.Health/Check", full(grpc_request(service)))
+        }
+    };
+    let mut request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .body(body)
+        .map_err(|it| it.to_string())?;
+    let fields = request.headers_mut();
+    fields.insert(HOST, HeaderValue::from_str(host).map_err(|error| error.to_string())?);
+    fields.insert(USER_AGENT, HeaderValue::from_static("weir-health"));
+    if matches!(check.probe, Probe::Grpc { .. }) {
+        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        fields.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    let sent = upstream.send(Request::from(request)).await;
+    let reply = sent.map_err(|error| format!("no reply ({})", error.cause.label()))?;
+    let (head, body) = reply.into_http().into_parts();
+    match &check.probe {
+        Probe::Http { statuses, .. } => {
+            let status = head.status.as_u16();
+            // Whatever it says, the status decides.
+            let _ = read(body).await;
+            let is_expected = statuses.iter().any(|range| range.contains(&status));
+            if is_expected { Ok(()) } else { Err(format!("status {status}")) }
+        }
+        Probe::Grpc { .. } => {
+            if head.status != http::StatusCode::OK {
+                return Err(format!("status {}", head.status.as_u16()));
+            }
+            let (message, trailers) = read(body).await.map_err(|error| error.to_string())?;
+            let name = HeaderName::from_static("grpc-status");
+            let status = trailers.get(&name).or_else(|| head.headers.get(&name));
+            match status.map(HeaderValue::as_bytes) {
+                Some(b"0") | None => {}
+                Some(other) => {
+                    return Err(format!("grpc-status {}", String::from_utf8_lossy(other)));
+                }
+            }
+            match grpc_answer(&message) {
+                Some(1) => Ok(()),
+                Some(0) => Err("it says UNKNOWN".into()),
+                Some(2) => Err("it says NOT_SERVING".into()),
+                Some(3) => Err("it does not know the service".into()),
+                _ => Err("no answer of gRPC's health protocol".into()),
+            }
+        }
+    }
+}
+
+/// The body and the trailers.
+async fn read(body: Body) -> Result<(Vec<u8>, http::HeaderMap), BodyError> {
+    let (mut body, mut bytes) = (body.limit(ANSWER_BYTES_MAX as u64), Vec::new());
+    let mut trailers = http::HeaderMap::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        match frame?.into_data() {
+            Ok(data) => bytes.extend_from_slice(&data),
+            Err(frame) => {
+                trailers.extend(frame.into_trailers().into_iter().next().unwrap_or_default())
+            }
+        }
+    }
+    Ok((bytes, trailers))
+}
+
+/// A `HealthCheckRequest` in a frame that is not compressed.
+/// <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>
+fn grpc_request(service: &str) -> Bytes {
+    let mut message = Vec::new();
+    if !service.is_empty() {
+        // Field 1, a text. The configuration allows 127 bytes, so that its length takes one.
+        message.extend([0x0a, u8::try_from(service.len()).unwrap_or(0)]);
+        message.extend_from_slice(service.as_bytes());
+    }
+    let length = u32::try_from(message.len()).unwrap_or(0).to_be_bytes();
+    [&[0][..], &length, &message].concat().into()
+}
+
+/// The status in a framed `HealthCheckResponse`: its only field, a number.
+fn grpc_answer(framed: &[u8]) -> Option<u8> {
+    match framed {
+        [0, 0, 0, 0, 0] => Some(0),
+        [0, 0, 0, 0, 2, 0x08, status] => Some(*status),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_grpc_are_as_protobuf_has_them() {
+        assert_eq!(&grpc_request("")[..], [0, 0, 0, 0, 0]);
+        assert_eq!(&grpc_request("a.B")[..], b"\0\0\0\0\x05\x0a\x03a.B");
+        assert_eq!(grpc_answer(b"\0\0\0\0\x02\x08\x01"), Some(1));
+        assert_eq!(grpc_answer(b"\0\0\0\0\0"), Some(0));
+        assert_eq!(grpc_answer(b"\x01\0\0\0\x02\x08\x01"), None);
+        assert_eq!(grpc_answer(b""), None);
+    }
+
+    #[test]
+    fn the_interval_varies_by_a_tenth() {
+        let all: Vec<Duration> = (0..1_000).map(|_| jittered(Duration::from_secs(10))).collect();
+        let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
+        assert!(*least >= Duration::from_secs(9) && *most <= Duration::from_secs(11));
+        assert!(*most - *least > Duration::from_secs(1), "{least:?} {most:?}");
+    }
+}
