@@ -78,6 +78,13 @@ async fn run(mut upstreams: watch::Receiver<Vec<Arc<Upstream>>>) {
 }
 
 impl Instance {
+    /// Begins with the first configuration: shows that it serves, and checks its upstreams.
+    pub(super) fn begin(&self) {
+        self.show_applied();
+        self.builder.serves();
+        self.check_health(&self.current.load().built);
+    }
+
     /// Has the upstreams of a configuration asked whether they are well.
     pub(super) fn check_health(&self, built: &ConfigBuild) {
         let all = built.upstreams.values();

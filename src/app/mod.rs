@@ -342,9 +342,7 @@ impl App {
             admin_drain: Drain::new(),
             leaving: AtomicBool::new(false),
         });
-        running.show_applied();
-        running.builder.serves();
-        running.check_health(&running.current.load().built);
+        running.begin();
         // From here on this process decides, and the old one does not.
         let engine = Arc::clone(&running.current.load().built.engine);
         let received = predecessor.as_ref().map(|predecessor| predecessor.take_over(&engine));

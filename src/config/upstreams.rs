@@ -74,7 +74,7 @@ fn ejection(mut table: Table<'_>) -> Ejection {
     settings
 }
 
-/// The health checks; `None` if there are none, or none that can be made.
+/// The health checks; `None` if there are none.
 fn health(mut table: Table<'_>, protocol: Protocol) -> Option<HealthCheck> {
     if !table.is_present() {
         return None;
@@ -89,7 +89,7 @@ fn health(mut table: Table<'_>, protocol: Protocol) -> Option<HealthCheck> {
             path: path.to_owned(),
             statuses,
         }),
-        (None, Some(service)) => service.text(health::GRPC.expected()).and_then(|text| {
+        (None, Some(service)) => service.text(health::GRPC.expected()).map(|text| {
             for setting in [health::METHOD.key, health::STATUSES.key] {
                 table.useless(setting, "nothing: with `grpc` the protocol says what is asked");
             }
@@ -98,7 +98,7 @@ fn health(mut table: Table<'_>, protocol: Protocol) -> Option<HealthCheck> {
             } else if text.len() > SERVICE_BYTES_MAX {
                 service.wrong(health::GRPC.expected());
             }
-            Some(Probe::Grpc { service: text.to_owned() })
+            Probe::Grpc { service: text.to_owned() }
         }),
         (Some(_), Some(service)) => {
             service.wrong("one of `path` and `grpc`");
@@ -111,20 +111,29 @@ fn health(mut table: Table<'_>, protocol: Protocol) -> Option<HealthCheck> {
     };
     let host = table.item(&health::HOST);
     let host = host.and_then(|item| item.text(health::HOST.expected()).map(ToOwned::to_owned));
-    let check = probe.map(|probe| HealthCheck {
-        probe,
+    let interval = table.read(&health::INTERVAL);
+    let written = table.item(&health::TIMEOUT);
+    let Is { kind, default } = &health::TIMEOUT.kind;
+    let timeout = written.and_then(|item| kind.read(&item)).unwrap_or(interval.min(*default));
+    if timeout > interval {
+        table.found(
+            "a `timeout` that is longer than `interval`",
+            "one that is `interval` or shorter",
+        );
+    }
+    let check = HealthCheck {
+        // Of a table with a mistake, which is never used.
+        probe: probe.unwrap_or(Probe::Grpc { service: String::new() }),
         host,
-        interval: table.read(&health::INTERVAL),
-        timeout: table.read(&health::TIMEOUT),
+        interval,
+        timeout,
         rise: table.read(&health::RISE),
         fall: table.read(&health::FALL),
         healthy_min: table.read(&health::HEALTHY_MIN),
         slow_start: table.read(&health::SLOW_START),
-    });
-    if check.is_some() {
-        table.finish();
-    }
-    check
+    };
+    table.finish();
+    Some(check)
 }
 
 /// The statuses of hosts that are well, as ranges.

@@ -129,7 +129,11 @@ impl PlanOutcome {
                 && most.remaining < child.remaining
             {
                 child.remaining = most.remaining;
-                child.reset_us = child.reset_us.max(most.reset_us);
+                let own_us = if most.is_leased { 0 } else { child.reset_us };
+                child.reset_us = own_us.max(most.reset_us);
+                if most.is_leased && child.fits {
+                    (child.is_leased, child.retry_after_us) = (true, most.retry_after_us);
+                }
                 if let Some(refused) = refused.filter(|_| child.fits) {
                     child.retry_after_us = refused.retry_after_us;
                 }

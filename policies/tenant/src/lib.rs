@@ -3,7 +3,8 @@
 //!
 //! Facts read: those that the tenant, the user and conditions name, and `client-ip`. All limits of
 //! a request have the tenant as their tag, so that its counters and those of its users share one
-//! slot of a Redis Cluster. A user's key contains the tenant.
+//! slot of a Redis Cluster, unless all limits of tenants are leased. A user's key contains the
+//! tenant.
 
 mod absent;
 

@@ -21,7 +21,7 @@ section! {
         words(&[("h1", Protocol::H1), ("h2", Protocol::H2)], Protocol::H1),
         "HTTP/1.1, or HTTP/2 as gRPC needs it: by ALPN with TLS, by prior knowledge without.";
     RESOLVE_EVERY "resolve_every": Is<Time> = time(s(1)..=DAY, s(5)),
-        "How often names are resolved while there are requests.";
+        "How often names are resolved while there are requests or health checks.";
     RETRY "retry": Is<Words<Retry>> = words(&[
         ("idempotent", Retry::Idempotent), ("unsent", Retry::Unsent), ("off", Retry::Off),
     ], Retry::Idempotent),
@@ -82,7 +82,7 @@ section! {
     INTERVAL "interval": Is<Time> = time(ms(100)..=DAY, s(5)),
         "Time between two checks of an address, give or take a tenth.";
     TIMEOUT "timeout": Is<Time> = time(STEP, s(1)),
-        "How long an answer may take, connecting included.";
+        "How long an answer may take, connecting included; not longer than `interval`.";
     RISE "rise": Is<Whole<u32>> = whole(1..=1_000, 2),
         "Checks in a row that must pass until an unhealthy address gets requests again.";
     FALL "fall": Is<Whole<u32>> = whole(1..=1_000, 3),
@@ -91,8 +91,8 @@ section! {
         "While fewer of a hundred addresses are healthy, all get requests: the checks are then \
          more likely at fault than so many servers.";
     SLOW_START "slow_start": Is<WordOr<Time>> = word_or("off", Time(ms(100)..=DAY)),
-        "The time in which an address that is healthy again gets its full share of requests, from \
-         a twentieth on.";
+        "The time until an address that is healthy again gets its full share of requests; a few at \
+         first.";
 }
 
 section! {

@@ -451,6 +451,11 @@ fn mistakes_in_health_checks_are_found_at_their_lines() {
         ("{ grpc = \"\" }", "health.grpc: found \"\"", "`protocol = \"h2\"` beside it"),
         ("{ path = \"/\", statuses = [99] }", "health.statuses[0]: found 99", "a status such as"),
         ("{ path = \"/\", statuses = [\"300-200\"] }", "found \"300-200\"", "or a range such as"),
+        (
+            "{ path = \"/\", interval = \"1s\", timeout = \"2s\" }",
+            "a `timeout` that is longer",
+            "or shorter",
+        ),
         ("{ path = \"/\", fall = 0 }", "health.fall: found 0", "1 to 1000"),
         ("{ path = \"/\", intervall = \"1s\" }", "intervall", "`interval`"),
     ] {

@@ -22,13 +22,15 @@ use tokio::time::{sleep, timeout};
 
 use super::host::Host;
 use super::hosts::Hosts;
-use super::{CheckMethod, Ejection, HealthCheck, Inner, Probe, Retry, Settings, Upstream};
+use super::{Cause, CheckMethod, Ejection, HealthCheck, Inner, Probe, Retry, Settings, Upstream};
 use crate::clock;
 use crate::telemetry::{Label as _, Metrics, SettingError, labels};
-use crate::wire::{Body, BodyError, Request, full};
+use crate::wire::{Body, BodyError, Request, Response, full};
 
 /// Addresses of an upstream that are asked at the same time, at most.
-const PROBES_MAX: usize = 64;
+const PROBES_MAX: usize = 256;
+/// Why a check failed whose answer did not come.
+const LATE: &str = "no answer in time";
 /// Bytes of an answer that are read, so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 65_536;
 /// The interval varies by one part in so many, in both directions, so that proxies do not ask in
@@ -87,18 +89,22 @@ pub(super) async fn watch(upstream: &Arc<Inner>, check: &HealthCheck) {
     let mut probers: HashMap<(usize, SocketAddr), Prober> = HashMap::new();
     loop {
         let began = clock::monotonic();
-        Hosts::resolve_now(upstream).await;
+        if upstream.hosts.current().is_empty() {
+            // Whoever does not answer in time may be asked in the next round.
+            let _ = timeout(check.timeout, Hosts::resolve_now(upstream)).await;
+        } else {
+            Hosts::resolve_in_background(upstream);
+        }
         let hosts = upstream.hosts.current();
         let key = |host: &Arc<Host>| (host.endpoint, host.address);
-        let known: std::collections::HashSet<_> = hosts.iter().map(key).collect();
-        probers.retain(|key, _| known.contains(key));
+        let known: HashMap<_, _> = hosts.iter().map(|host| (key(host), host)).collect();
+        probers.retain(|key, _| known.contains_key(key));
         for host in hosts.iter() {
             probers.entry(key(host)).or_insert_with(|| Prober::new(upstream, host));
         }
         let mut asked = Vec::with_capacity(hosts.len());
         for (key, prober) in &mut probers {
-            let host = hosts.iter().find(|host| (host.endpoint, host.address) == *key);
-            asked.extend(host.map(|host| prober.ask(upstream, host, check)));
+            asked.extend(known.get(key).map(|host| prober.ask(upstream, host, check)));
         }
         stream::iter(asked).buffer_unordered(PROBES_MAX).collect::<()>().await;
         upstream.hosts.judge(check.healthy_min);
@@ -114,22 +120,19 @@ fn jittered(time: Duration) -> Duration {
 
 impl Prober {
     fn new(upstream: &Inner, host: &Host) -> Self {
-        let upstream = settings_of(upstream, host).and_then(|settings| {
-            // Its metrics are discarded: checks are counted instead.
-            Upstream::build(&settings, &Metrics::new(1)).map_err(|errors| {
-                errors.first().map_or_else(String::new, |error| error.expected.clone())
-            })
-        });
-        Self { upstream, against: 0 }
+        Self { upstream: private(upstream, host), against: 0 }
     }
 
     async fn ask(&mut self, upstream: &Inner, host: &Host, check: &HealthCheck) {
         let authority = upstream.endpoints.get(host.endpoint).map(|endpoint| &endpoint.authority);
         let authority = authority.map_or_else(String::new, ToString::to_string);
+        if self.upstream.is_err() {
+            self.upstream = private(upstream, host);
+        }
         let answer = match &self.upstream {
-            Ok(prober) => match timeout(check.timeout, ask(prober, check, &authority)).await {
+            Ok(prober) => match ask(prober, check, &authority).await {
                 Ok(answer) => answer,
-                Err(_) => Err("no answer in time".to_owned()),
+                Err(Skipped) => return,
             },
             Err(why) => Err(why.clone()),
         };
@@ -149,12 +152,24 @@ impl Prober {
     }
 }
 
+/// A check that says nothing of the host: it failed for want of our own descriptors.
+struct Skipped;
+
+/// An upstream of this address alone.
+fn private(upstream: &Inner, host: &Host) -> Result<Upstream, String> {
+    let settings = settings_of(upstream, host)?;
+    // Its metrics are discarded: checks are counted instead.
+    Upstream::build_within(&settings, &Metrics::new(1), &upstream.budget)
+        .map_err(|errors| errors.first().map_or_else(String::new, |error| error.expected.clone()))
+}
+
 /// The host is found to be what it was not before: unwell, for this reason, or well.
 fn change(upstream: &Inner, host: &Host, why: Option<&String>) {
     host.set_well(upstream, why.is_none());
     upstream.count_change(host, why.is_none());
     let (name, endpoint) = (&upstream.settings.name, upstream.text_of(host));
     let address = host.address;
+    // Each one, so that the log never ends with a state that is over. `rise` and `fall` bound them.
     match why {
         None => {
             tracing::info!(upstream = name, endpoint, %address, "an endpoint is healthy again");
@@ -181,14 +196,37 @@ fn settings_of(upstream: &Inner, host: &Host) -> Result<Settings, String> {
         http2: settings.http2.clone(),
         connect: settings.connect,
         pool_idle_per_worker: 1,
-        retry: Retry::Unsent,
+        // A kept connection may be closed just as it is used.
+        retry: Retry::Idempotent,
+        retry_percent: 100,
         ejection: Ejection { failures: 0, ..Ejection::default() },
         logs_failures: false,
         ..Settings::new(settings.name.clone(), vec![address])
     })
 }
 
-async fn ask(upstream: &Upstream, check: &HealthCheck, authority: &str) -> Result<(), String> {
+/// Asks once. The answer may take the time that the check has, and its body as long again.
+async fn ask(
+    upstream: &Upstream,
+    check: &HealthCheck,
+    authority: &str,
+) -> Result<Result<(), String>, Skipped> {
+    let request = match request(check, authority) {
+        Ok(request) => request,
+        Err(why) => return Ok(Err(why)),
+    };
+    let reply = match timeout(check.timeout, upstream.send(request)).await {
+        Ok(Ok(reply)) => reply,
+        Ok(Err(error)) if matches!(error.cause, Cause::Descriptors | Cause::Overload) => {
+            return Err(Skipped);
+        }
+        Ok(Err(error)) => return Ok(Err(format!("no reply ({})", error.cause.label()))),
+        Err(_) => return Ok(Err(LATE.to_owned())),
+    };
+    Ok(judge(check, reply).await)
+}
+
+fn request(check: &HealthCheck, authority: &str) -> Result<Request, String> {
     let host = check.host.as_deref().unwrap_or(authority);
     let (method, path, body) = match &check.probe {
         Probe::Http { method, path, .. } => (method.into(), path.as_str(), Body::empty()),
@@ -208,14 +246,17 @@ async fn ask(upstream: &Upstream, check: &HealthCheck, authority: &str) -> Resul
         fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         fields.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let sent = upstream.send(Request::from(request)).await;
-    let reply = sent.map_err(|error| format!("no reply ({})", error.cause.label()))?;
+    Ok(Request::from(request))
+}
+
+/// Whether the reply is that of a host that is well.
+async fn judge(check: &HealthCheck, reply: Response) -> Result<(), String> {
     let (head, body) = reply.into_http().into_parts();
     match &check.probe {
         Probe::Http { statuses, .. } => {
             let status = head.status.as_u16();
             // Whatever it says, the status decides.
-            let _ = read(body).await;
+            let _ = timeout(check.timeout, read(body)).await;
             let is_expected = statuses.iter().any(|range| range.contains(&status));
             if is_expected { Ok(()) } else { Err(format!("status {status}")) }
         }
@@ -223,7 +264,8 @@ async fn ask(upstream: &Upstream, check: &HealthCheck, authority: &str) -> Resul
             if head.status != http::StatusCode::OK {
                 return Err(format!("status {}", head.status.as_u16()));
             }
-            let (message, trailers) = read(body).await.map_err(|error| error.to_string())?;
+            let read = timeout(check.timeout, read(body)).await.map_err(|_| LATE.to_owned())?;
+            let (message, trailers) = read.map_err(|error| error.to_string())?;
             let name = HeaderName::from_static("grpc-status");
             let status = trailers.get(&name).or_else(|| head.headers.get(&name));
             match status.map(HeaderValue::as_bytes) {

@@ -108,7 +108,8 @@ impl Host {
 
     /// It was found to be well, or not to be.
     pub(super) fn set_well(&self, upstream: &Inner, well: bool) {
-        if well {
+        // Of those that had requests all the time, none starts slowly.
+        if well && !upstream.hosts.ignores_health() {
             self.well_since_ms.store(upstream.now_ms().max(1), Ordering::Relaxed);
         }
         self.well.store(well, Ordering::Relaxed);

@@ -23,6 +23,8 @@ pub(crate) struct Case {
     pub(crate) life_ms: u64,
     /// Keys that clients choose from, one as often as another.
     pub(crate) keys: u64,
+    /// Limits of a plan, each with a tag of its own.
+    pub(crate) tags: u64,
     pub(crate) processes: usize,
     /// Requests that each process sends in a second; 0 for clients that ask again as soon as they
     /// are answered.
@@ -43,12 +45,16 @@ impl Case {
 
     /// A plan for each key.
     pub(crate) fn plans(&self) -> Vec<Arc<Plan>> {
-        let of = |key: u64| Limit { key: key.to_string(), ..self.limit() };
-        (0..self.keys).map(|key| Arc::new(Plan::new(vec![of(key)]).unwrap())).collect()
+        let of = |key: u64, tag: u64| {
+            let key = format!("{tag}/{key}");
+            Limit { key, name: format!("limit {tag}"), ..self.limit() }
+        };
+        let plan = |key: u64| (0..self.tags).map(|tag| of(key, tag)).collect();
+        (0..self.keys).map(|key| Arc::new(Plan::new(plan(key)).unwrap())).collect()
     }
 
     pub(crate) fn arguments(&self) -> Vec<String> {
-        let numbers = [self.quota, self.burst, self.life_ms, self.keys].into_iter();
+        let numbers = [self.quota, self.burst, self.life_ms, self.keys, self.tags].into_iter();
         let numbers = numbers.chain(self.demand).map(|number| number.to_string());
         std::iter::once(self.algorithm.to_owned()).chain(numbers).collect()
     }
@@ -62,8 +68,9 @@ impl Case {
             burst: numbers[1],
             life_ms: numbers[2],
             keys: numbers[3],
+            tags: numbers[4],
             processes: PROCESSES,
-            demand: numbers[4..].try_into().unwrap(),
+            demand: numbers[5..].try_into().unwrap(),
         }
     }
 }
@@ -76,6 +83,6 @@ pub(crate) fn case(
     burst: u64,
     life_ms: u64,
 ) -> Case {
-    let (keys, processes, demand) = (1, PROCESSES, [0; 3]);
-    Case { name, algorithm, quota, burst, life_ms, keys, processes, demand }
+    let (keys, tags, processes, demand) = (1, 1, PROCESSES, [0; 3]);
+    Case { name, algorithm, quota, burst, life_ms, keys, tags, processes, demand }
 }

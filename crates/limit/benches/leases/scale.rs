@@ -27,6 +27,12 @@ pub(crate) fn scale() {
             row(Case { processes, ..many }, 3);
         }
     }
+    // Limits with tags of their own, on three masters. Few enough that each is asked for often.
+    for tags in [1, 2, 3] {
+        let name = ["gcra, one tag", "gcra, two tags", "gcra, three tags"][tags as usize - 1];
+        let quota = 1 << 24;
+        row(Case { keys: 100, tags, ..case(name, "gcra", quota, quota, 0) }, 3);
+    }
     // One key on one master, as an order of magnitude beside them.
     row(case("fixed_window, 1 key, leased", "fixed_window", PLENTY, 0, 200), 1);
 }

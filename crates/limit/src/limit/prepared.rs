@@ -134,7 +134,11 @@ impl PreparedPlan {
             local.scope(scope, |cache| {
                 for (limit, index) in in_order(limits).filter(|(limit, _)| !never(limit)) {
                     let last = limit.algorithm.queues();
-                    let cell = cell(&mut digests, shared, scope, cache, limit);
+                    let mut cell = cell(&mut digests, shared, scope, cache, limit);
+                    if prepared.apart.iter().any(|family| family.assured == index) {
+                        // Its parent is in another call: it refuses nothing, unless it has to fit.
+                        (cell.part, cell.shadow) = (Part::Alone, true);
+                    }
                     if let (Some(leased), Some(lease)) = (shared.leased(limit), limit.lease) {
                         let limiter: Weak<Shared> = Arc::downgrade(shared);
                         let at_store = shared.counting(limit).into_owned();
@@ -247,7 +251,7 @@ impl PreparedPlan {
                 cell.numbers = shared.numbers(&shared.counting(limit), context.now_us);
             }
             if must_fit.contains(index) {
-                cell.part = Part::Alone;
+                cell.shadow = limit.enforcement == Enforcement::Shadow;
             }
             if context.must_not_wait && may_wait(limit) {
                 cell.numbers[LeakyBucket::MAY_WAIT] = 0;

@@ -57,6 +57,8 @@ struct Group<'p> {
     cells: Option<Box<Cells>>,
     /// What to do when the store fails: the strictest setting of the group's limits.
     on_store_error: OnStoreError,
+    /// What is given back of them.
+    released: Option<Box<Cells>>,
     /// It still has to be asked, where several are asked at once.
     is_due: bool,
     /// It was called again with other numbers, in this phase.
@@ -138,6 +140,7 @@ impl<'p> Round<'p> {
                 call,
                 cells: adjust(call),
                 on_store_error,
+                released: None,
                 is_due,
                 retried: false,
                 place: GroupStore::Store,
@@ -220,10 +223,10 @@ impl<'p> Round<'p> {
             };
             self.phase = Phase::RollingBack(at);
             if let Some(at_us) = self.groups.get_mut(at).and_then(Group::release) {
-                return self
-                    .groups
-                    .get(at)
-                    .map_or(Step::Done, |group| Step::GiveBack(group.cells(), at_us, group.place));
+                return self.groups.get(at).map_or(Step::Done, |group| {
+                    let cells = group.released.as_deref().unwrap_or(group.cells());
+                    Step::GiveBack(cells, at_us, group.place)
+                });
             }
         }
         Step::Done
@@ -332,13 +335,12 @@ impl<'p> Round<'p> {
         };
     }
 
-    /// Whether the limit at `index` was asked, and the cost fitted.
-    pub(super) fn fits(&self, index: usize) -> bool {
-        let of_group = |group: &Group<'_>| {
+    /// Whether the cost fitted the limit at `index`. `None` if that was not measured.
+    pub(super) fn fits(&self, index: usize) -> Option<bool> {
+        self.groups.iter().find_map(|group| {
             let nth = group.call.position(index)?;
             Some(group.reply(nth)?.1.fits)
-        };
-        self.groups.iter().find_map(of_group).unwrap_or(false)
+        })
     }
 
     /// The cell of the limit at `index`, as it was asked.
@@ -537,14 +539,14 @@ impl Group<'_> {
         self.place == GroupStore::Local && cost == 0 && limit.cost > 0
     }
 
-    /// Reduces `cells` to what was charged, and returns when. `None` if nothing was charged, or if
-    /// the outcome of the take is unknown: then nothing is given back.
+    /// Prepares to give back what was charged, and returns when that was. `None` if nothing was, or
+    /// if the outcome of the take is unknown: then nothing is given back.
     fn release(&mut self) -> Option<u64> {
         let Some(Ok(taken)) = &self.answer else { return None };
         if !taken.admitted || !self.was_take {
             return None;
         }
-        let cells = self.cells.get_or_insert_with(|| Box::new(self.call.cells.clone()));
+        let cells = self.released.insert(Box::new(self.cells().clone()));
         // `retain` visits in order, and there is one reply for each cell.
         let mut replies = taken.cells.iter();
         cells.retain(|cell| {

@@ -207,36 +207,6 @@ async fn charge(
     }
 }
 
-/// Charges `cell` now, into debt if need be: in this process with `here`, and else on the store.
-/// Returns when it was charged; `None` if it was not, or not for all units.
-pub(super) async fn owe_at_once(
-    shared: &Shared,
-    cell: Cell,
-    algorithm: &Algorithm,
-    here: bool,
-) -> Option<u64> {
-    let call = async |cells: &Cells| {
-        if here { shared.standby().charge(cells) } else { shared.engine.charge(cells).await }
-    };
-    let mut cells = Cells::from_iter([cell]);
-    let mut charged = call(&cells).await;
-    if let Ok(reply) = &charged
-        && reply.units.contains(&None)
-    {
-        cells = cells_at(shared, &cells, algorithm, reply.at_us);
-        charged = call(&cells).await;
-    }
-    let Ok(reply) = charged else {
-        shared.counters.failed.charge.inc();
-        return None;
-    };
-    let is_whole = cells.iter().zip(&reply.units).all(|(cell, units)| *units == Some(cell.cost));
-    if !is_whole {
-        shared.counters.debt_full.inc();
-    }
-    is_whole.then_some(reply.at_us)
-}
-
 /// The cells for a second try, with the numbers of the store's time.
 fn cells_at(shared: &Shared, cells: &Cells, algorithm: &Algorithm, at_us: u64) -> Cells {
     let numbers = shared.numbers(algorithm, at_us as i64);

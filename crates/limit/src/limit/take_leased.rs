@@ -6,7 +6,7 @@
 //! 1. A unit of the parent is taken: of a lease, or from the store for this request alone.
 //! 2. With it, the child's other two limits are asked. If they refuse, it returns.
 //! 3. If the parent has none, the request passes if it fits what the child is assured. The parent
-//!    is then charged into debt.
+//!    is then charged into debt, after the request.
 //!
 //! In memory nothing is leased, and the same is done without waiting.
 
@@ -20,16 +20,19 @@ use super::Take;
 use super::calls::LimitSet;
 use super::finish::{Decided, Parent, finish};
 use super::leased::{self, Acquired, Acquiring, LeasedPart};
-use super::prepared::{PreparedPlan, TakeContext};
-use super::queue::Worker;
+use super::prepared::{Apart, PreparedPlan, TakeContext};
+use super::queue::{Job, Worker};
 use super::round::{ChargeTimes, Round, RoundResult};
 use super::run;
 use super::settle;
 use super::shared::Shared;
 use crate::clock::monotonic;
-use crate::engine::{Cell, Part};
+use crate::engine::{Cell, Cells, Part};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan, Role};
 use crate::telemetry::Label as _;
+
+/// Parents that are asked by themselves have the decision's deadline divided by this.
+const PARENTS_SHARE: u32 = 2;
 
 /// A request, and all that does not change while it is decided.
 pub(super) struct Request<'a> {
@@ -113,23 +116,27 @@ impl Request<'_> {
             .filter(|parent| used_up.iter().all(|(index, _)| index != parent))
             .map(|parent| (parent, prepared.only(parent)))
             .collect();
+        // A shard that does not answer must leave time to ask those of the children.
+        let parents_began = began.checked_sub(shared.deadline / PARENTS_SHARE).unwrap_or(began);
         let mut rounds: SmallVec<[AskedParent<'_>; 1]> = SmallVec::new();
         for (parent, prepared) in &alone {
             let mut round = prepared.round(shared, scope, limits, context);
             if is_refused {
                 round.only_look();
             }
-            self.run(&mut round, began).await;
+            self.run(&mut round, parents_began).await;
             rounds.push((*parent, round));
         }
         let unavailable = rounds.iter().find(|(_, it)| it.result() == RoundResult::Unavailable);
-        if let Some(cause) = unavailable.map(|(_, round)| round.failure()) {
+        if let Some(cause) = unavailable.map(|(_, round)| round.failure()).filter(|_| !is_refused) {
             self.roll_back(&mut rounds, began).await;
             return Some(Take::Unavailable(cause.map_or("", |cause| cause.label())));
         }
         let has_none = |parent: usize| {
             used_up.iter().any(|(index, _)| *index == parent)
-                || rounds.iter().any(|(index, round)| *index == parent && !round.fits(parent))
+                || rounds
+                    .iter()
+                    .any(|(index, round)| *index == parent && round.fits(parent) == Some(false))
         };
         let mut must_fit = LimitSet::default();
         for family in &prepared.apart {
@@ -151,7 +158,19 @@ impl Request<'_> {
             round.only_look();
         }
         self.run(&mut round, began).await;
+        // A parent's refusal is final, whatever becomes of the child's calls.
+        let is_final = |family: &Apart| {
+            let (assured, parent) = (usize::from(family.assured), usize::from(family.parent));
+            must_fit.contains(assured)
+                && round.fits(assured).is_none()
+                && limits.get(parent).is_some_and(Limit::is_enforced)
+        };
+        let is_final = prepared.apart.iter().any(is_final);
         if round.result() != RoundResult::Admitted {
+            self.roll_back(&mut rounds, began).await;
+        } else if is_final {
+            round.roll_back();
+            self.run(&mut round, began).await;
             self.roll_back(&mut rounds, began).await;
         } else if !leased.is_valid() {
             round.roll_back();
@@ -159,7 +178,7 @@ impl Request<'_> {
             self.roll_back(&mut rounds, began).await;
             return None;
         }
-        let parents = self.parents(&round, (&rounds, &used_up)).await;
+        let parents = self.parents(&round, (&rounds, &used_up));
         let decided = Decided { round: &round, leased, parents, member: context.member };
         Some(finish(shared, scope, plan, prepared, decided))
     }
@@ -179,7 +198,7 @@ impl Request<'_> {
 
     /// What became of the parents that no lease had a unit of. Those that have none, although the
     /// request is admitted with what is assured, are charged now.
-    async fn parents(
+    fn parents(
         &self,
         round: &Round<'_>,
         (rounds, used_up): (&[AskedParent<'_>], &[(usize, LimitOutcome)]),
@@ -204,29 +223,36 @@ impl Request<'_> {
             } else {
                 continue;
             }
-            if !parent.outcome.fits
-                && round.result() == RoundResult::Admitted
-                && round.fits(assured)
-            {
-                parent.outcome.fits = true;
-                parent.outcome.remaining = 0;
-                parent.charged = self.owe(index, asked.filter(|_| !parent.local.is_empty())).await;
+            if !parent.outcome.fits && round.result() == RoundResult::Admitted {
+                // Where it does not fit, they are shadows.
+                if round.fits(assured) == Some(true) {
+                    parent.outcome.fits = true;
+                    parent.outcome.remaining = 0;
+                    self.owe(index, asked.filter(|_| !parent.local.is_empty()));
+                }
             }
             parents.push(parent);
         }
         parents
     }
 
-    /// Charges a parent, into debt if need be: on the store, or where `here` counted it. Returns
-    /// when it was charged; `None` if it was not, or not for all.
-    async fn owe(&self, index: usize, here: Option<&Round<'_>>) -> Option<u64> {
-        let limit = self.limits().get(index).filter(|limit| limit.cost > 0)?;
+    /// Charges a parent, into debt if need be: on the store, or where `here` counted it. The
+    /// request does not wait for it, and nothing of it is given back later.
+    fn owe(&self, index: usize, here: Option<&Round<'_>>) {
+        let Some(limit) = self.limits().get(index).filter(|limit| limit.cost > 0) else { return };
         let cell = match here {
-            Some(round) => round.cell(index)?,
-            None => self.prepared.calls.cell(index)?,
+            Some(round) => round.cell(index),
+            None => self.prepared.calls.cell(index),
         };
-        let cell = Cell { part: Part::Alone, shadow: false, ..cell.clone() };
-        let algorithm = self.shared.counting(limit);
-        settle::owe_at_once(self.shared, cell, &algorithm, here.is_some()).await
+        let Some(cell) = cell else { return };
+        let cells = Cells::from_iter([Cell { part: Part::Alone, shadow: false, ..cell.clone() }]);
+        if here.is_some() {
+            if self.shared.standby().charge(&cells).is_err() {
+                self.shared.counters.failed.charge.inc();
+            }
+            return;
+        }
+        let algorithm = self.shared.counting(limit).into_owned();
+        settle::run(self.shared, self.worker, Job::Charge { cells, algorithm, owes: true });
     }
 }

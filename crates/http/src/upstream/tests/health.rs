@@ -234,11 +234,14 @@ async fn a_server_that_does_not_listen_is_unhealthy_without_a_request() {
     assert!(checked.upstream.status().iter().all(|host| !host.ejected));
 }
 
+/// A path and a body.
+type Asked = (String, Vec<u8>);
+
 /// gRPC's health protocol, from a server that says what the test wants.
 #[tokio::test]
 async fn grpc_servers_are_asked_by_the_protocol_of_grpc() {
     let status = Arc::new(AtomicU16::new(1));
-    let asked: Arc<Mutex<Vec<(String, Vec<u8>)>>> = Arc::default();
+    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let shared = (Arc::clone(&status), Arc::clone(&asked));
     let scripted = ScriptedUpstream::new(move |stream, _| {
         let (status, asked) = shared.clone();

@@ -226,6 +226,7 @@ async fn children_of_a_leased_parent_get_what_is_assured_and_no_more_than_was_pr
         assert_eq!(drain(&rig, &leased_family("c")).await, 3, "{}", rig.name());
         assert_eq!(drain(&rig, &leased_family("a")).await, 0, "{}", rig.name());
         // All fourteen are charged, into debt.
+        rig.limiter.drain(TEST_TIMEOUT).await;
         let [.., parent] = leased_family("a");
         let owed = Limit { lease: None, ..parent };
         let outcome = rig.outcome(&[Limit { cost: 0, role: Role::Alone, ..owed }]).await;
