@@ -47,7 +47,7 @@ impl Case {
     pub(crate) fn plans(&self) -> Vec<Arc<Plan>> {
         let of = |key: u64, tag: u64| {
             let key = format!("{tag}/{key}");
-            Limit { key, name: format!("limit {tag}"), ..self.limit() }
+            Limit { key, name: format!("limit-{tag}"), ..self.limit() }
         };
         let plan = |key: u64| (0..self.tags).map(|tag| of(key, tag)).collect();
         (0..self.keys).map(|key| Arc::new(Plan::new(plan(key)).unwrap())).collect()
