@@ -1,4 +1,4 @@
-//! The thread that asks upstreams whether they are well: one for all workers, with a task for each
+//! The thread that checks the health of upstreams: one for all workers, with a task for each
 //! upstream that has health checks.
 
 use std::io;
@@ -85,7 +85,7 @@ impl Instance {
         self.check_health(&self.current.load().built);
     }
 
-    /// Has the upstreams of a configuration asked whether they are well.
+    /// Has the upstreams of a configuration checked.
     pub(super) fn check_health(&self, built: &ConfigBuild) {
         let all = built.upstreams.values();
         let checked = all.filter(|(settings, _)| settings.health.is_some());

@@ -136,7 +136,7 @@ fn health(mut table: Table<'_>, protocol: Protocol) -> Option<HealthCheck> {
     Some(check)
 }
 
-/// The statuses of hosts that are well, as ranges.
+/// The statuses of healthy hosts, as ranges.
 fn statuses(table: &mut Table<'_>) -> Vec<RangeInclusive<u16>> {
     let Some(written) = table.item(&health::STATUSES) else { return vec![STATUSES_WELL] };
     let items = written.list(health::STATUSES.kind.max);

@@ -72,7 +72,7 @@ names! {
     Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) got no answer, charge_refused no longer fitted, debt_full exceeded the limit's debt";
     Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, share, descriptors, body";
     Counter UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was ejected because it failed";
-    Counter UPSTREAM_HEALTH_CHECKS "weir_upstream_health_checks" ["upstream", "endpoint", "result"] "Active health checks of an endpoint's addresses: well, unwell (no answer, or another than is expected)";
+    Counter UPSTREAM_HEALTH_CHECKS "weir_upstream_health_checks" ["upstream", "endpoint", "result"] "Active health checks of an endpoint's addresses: passed, failed (no answer, or another than is expected)";
     Counter UPSTREAM_HEALTH_CHANGES "weir_upstream_health_changes" ["upstream", "endpoint", "to"] "Times that an address of an endpoint was found unhealthy, or healthy again";
     Counter UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent (to another endpoint), reconnected (sent again after a pooled connection was closed), held (not retried, because the budget was used up)";
     Counter CONNECTIONS "weir_connections" [] "Client connections accepted";

@@ -78,7 +78,7 @@ section! {
         "The `Host` of the request.";
     STATUSES "statuses": List =
         list("array of statuses and ranges, such as [200, \"300-399\"]", 16, "[\"200-399\"]"),
-        "The statuses of an address that is well.";
+        "The statuses of a healthy address.";
     INTERVAL "interval": Is<Time> = time(ms(100)..=DAY, s(5)),
         "Time between two checks of an address, give or take a tenth.";
     TIMEOUT "timeout": Is<Time> = time(STEP, s(1)),

@@ -1,10 +1,10 @@
-//! Active health checks: each address is asked at an interval whether it is well. One task asks for
+//! Active health checks: each address is asked at an interval. One task asks for
 //! all workers, which read one flag of each host. Knows nothing of requests.
 //!
-//! A host is well until it has failed `fall` checks in a row, and again after `rise`. A host that
-//! is not well gets no requests, unless so many are not that it can't be the hosts' fault: see
-//! [`HealthCheck::healthy_min`]. Ejection (`host`) is apart: a host gets requests if it is neither
-//! ejected nor found unwell.
+//! A host is healthy until it has failed `fall` checks in a row, and again once it has passed
+//! `rise` of them. An unhealthy host gets no requests, unless fewer than
+//! [`HealthCheck::healthy_min`] are healthy. Ejection (`host`) is independent: a host gets requests
+//! if it is healthy and not ejected.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -40,10 +40,10 @@ const JITTER: u32 = 10;
 labels! {
     /// The result of a check: a metric's label.
     pub(super) enum CheckResult {
-        /// As it should be.
-        Well = "well",
+        /// The expected answer.
+        Passed = "passed",
         /// No answer, or another one.
-        Unwell = "unwell",
+        Failed = "failed",
     }
 }
 
@@ -136,14 +136,14 @@ impl Prober {
             },
             Err(why) => Err(why.clone()),
         };
-        let is_well = answer.is_ok();
-        let result = if is_well { CheckResult::Well } else { CheckResult::Unwell };
+        let is_healthy = answer.is_ok();
+        let result = if is_healthy { CheckResult::Passed } else { CheckResult::Failed };
         upstream.count_check(host, result);
-        if is_well == host.is_well() {
+        if is_healthy == host.is_healthy() {
             self.against = 0;
         } else {
             self.against += 1;
-            if self.against >= if is_well { check.rise } else { check.fall } {
+            if self.against >= if is_healthy { check.rise } else { check.fall } {
                 self.against = 0;
                 change(upstream, host, answer.as_ref().err());
             }
@@ -163,9 +163,9 @@ fn private(upstream: &Inner, host: &Host) -> Result<Upstream, String> {
         .map_err(|errors| errors.first().map_or_else(String::new, |error| error.expected.clone()))
 }
 
-/// The host is found to be what it was not before: unwell, for this reason, or well.
+/// Changes the state of the host: it is unhealthy for this reason, or healthy again.
 fn change(upstream: &Inner, host: &Host, why: Option<&String>) {
-    host.set_well(upstream, why.is_none());
+    host.set_healthy(upstream, why.is_none());
     upstream.count_change(host, why.is_none());
     let (name, endpoint) = (&upstream.settings.name, upstream.text_of(host));
     let address = host.address;
@@ -249,7 +249,7 @@ fn request(check: &HealthCheck, authority: &str) -> Result<Request, String> {
     Ok(Request::from(request))
 }
 
-/// Whether the reply is that of a host that is well.
+/// Whether the reply is that of a healthy host.
 async fn judge(check: &HealthCheck, reply: Response) -> Result<(), String> {
     let (head, body) = reply.into_http().into_parts();
     match &check.probe {

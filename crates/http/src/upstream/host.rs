@@ -38,10 +38,10 @@ pub(super) struct Host {
     /// A request is probing whether it answers again.
     probing: AtomicBool,
     /// Whether it passes its health checks, as far as there are any.
-    well: AtomicBool,
-    /// When it was found well again, in milliseconds since the upstream's creation. 0 if it always
-    /// was.
-    well_since_ms: AtomicU64,
+    healthy: AtomicBool,
+    /// When it was found healthy again, in milliseconds since the upstream's creation. 0 if it
+    /// always was.
+    healthy_since_ms: AtomicU64,
     /// What its last check came to: why it failed, if it did. `None` before the first.
     checked: Mutex<Option<Result<(), String>>>,
     pub(super) address: SocketAddr,
@@ -66,8 +66,8 @@ impl Host {
             ejections: AtomicU32::new(0),
             ejected_until_ms: AtomicU64::new(0),
             probing: AtomicBool::new(false),
-            well: AtomicBool::new(true),
-            well_since_ms: AtomicU64::new(0),
+            healthy: AtomicBool::new(true),
+            healthy_since_ms: AtomicU64::new(0),
             checked: Mutex::default(),
             address,
             endpoint,
@@ -85,34 +85,34 @@ impl Host {
     }
 
     /// Whether it passes its health checks.
-    pub(super) fn is_well(&self) -> bool {
-        self.well.load(Ordering::Relaxed)
+    pub(super) fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
     }
 
-    /// Whether it may get a request, as far as health checks go. Soon after it was found well again
-    /// only now and then: the longer ago, the more often.
+    /// Whether it may get a request, as far as health checks go. Soon after it was found healthy
+    /// again only now and then: the longer ago, the more often.
     pub(super) fn takes_requests(&self, upstream: &Inner) -> bool {
         let Some(check) = &upstream.settings.health else { return true };
         if upstream.hosts.ignores_health() {
             return true;
         }
-        if !self.is_well() {
+        if !self.is_healthy() {
             return false;
         }
-        let since_ms = self.well_since_ms.load(Ordering::Relaxed);
+        let since_ms = self.healthy_since_ms.load(Ordering::Relaxed);
         let Some(ramp) = check.slow_start.filter(|_| since_ms != 0) else { return true };
         let passed = upstream.now_ms().saturating_sub(since_ms) as f64 / 1_000.0;
         let share = passed / ramp.as_secs_f64();
         share >= 1.0 || fastrand::f64() < share.max(RAMP_MIN)
     }
 
-    /// It was found to be well, or not to be.
-    pub(super) fn set_well(&self, upstream: &Inner, well: bool) {
+    /// It was found to be healthy, or not.
+    pub(super) fn set_healthy(&self, upstream: &Inner, healthy: bool) {
         // Of those that had requests all the time, none starts slowly.
-        if well && !upstream.hosts.ignores_health() {
-            self.well_since_ms.store(upstream.now_ms().max(1), Ordering::Relaxed);
+        if healthy && !upstream.hosts.ignores_health() {
+            self.healthy_since_ms.store(upstream.now_ms().max(1), Ordering::Relaxed);
         }
-        self.well.store(well, Ordering::Relaxed);
+        self.healthy.store(healthy, Ordering::Relaxed);
     }
 
     /// Keeps what its last check came to.

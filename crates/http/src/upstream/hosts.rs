@@ -54,7 +54,7 @@ impl Resolver for SystemResolver {
 pub(super) struct Hosts {
     generation: AtomicU64,
     list: Mutex<Arc<[Arc<Host>]>>,
-    /// So few hosts are well that health checks decide nothing.
+    /// So few hosts are healthy that health checks decide nothing.
     ignores_health: AtomicBool,
     /// Whether there are names to resolve.
     names: bool,
@@ -90,16 +90,16 @@ impl Hosts {
         Arc::clone(&self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether health checks decide nothing, as too few hosts are well.
+    /// Whether health checks decide nothing, as too few hosts are healthy.
     pub(super) fn ignores_health(&self) -> bool {
         self.ignores_health.load(Ordering::Relaxed)
     }
 
-    /// Counts who is well: if fewer than `healthy_min` of a hundred are, all get requests.
+    /// Counts who is healthy: if fewer than `healthy_min` of a hundred are, all get requests.
     pub(super) fn judge(&self, healthy_min: usize) {
         let list = self.current();
-        let well = list.iter().filter(|host| host.is_well()).count();
-        let ignores = well * 100 < list.len() * healthy_min;
+        let healthy = list.iter().filter(|host| host.is_healthy()).count();
+        let ignores = healthy * 100 < list.len() * healthy_min;
         self.ignores_health.store(ignores, Ordering::Relaxed);
     }
 

@@ -137,7 +137,7 @@ pub struct SendRecord {
 #[derive(Debug)]
 struct CheckCounters {
     results: CounterSet<health::CheckResult>,
-    /// How often one of its addresses was found unwell, and well again.
+    /// How often one of its addresses was found unhealthy, and healthy again.
     changes: [Counter; 2],
 }
 
@@ -242,13 +242,13 @@ impl Upstream {
             endpoint: self.0.text_of(host).to_owned(),
             address: host.address,
             ejected: host.is_ejected(),
-            healthy: self.0.settings.health.as_ref().map(|_| host.is_well()),
+            healthy: self.0.settings.health.as_ref().map(|_| host.is_healthy()),
             check_failed: host.last_check().and_then(Result::err),
         };
         self.0.hosts.current().iter().map(status).collect()
     }
 
-    /// Asks each host at an interval whether it is well, for as long as this runs; at once over if
+    /// Checks each host at an interval, for as long as this runs; at once over if
     /// the settings have no health checks. To be run once, in any runtime with time and I/O.
     pub async fn check_health(&self) {
         if let Some(check) = &self.0.settings.health {

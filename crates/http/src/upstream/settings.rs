@@ -70,7 +70,7 @@ pub struct Ejection {
     pub max_percent: usize,
 }
 
-/// How hosts are asked whether they are well.
+/// How hosts are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// What is asked.
@@ -81,14 +81,14 @@ pub struct HealthCheck {
     pub interval: Duration,
     /// How long an answer may take, connecting included.
     pub timeout: Duration,
-    /// Checks in a row after which a host that was unwell is well.
+    /// Checks in a row that an unhealthy host has to pass to be healthy again.
     pub rise: u32,
-    /// Checks in a row after which a host that was well is unwell.
+    /// Checks in a row that a healthy host has to fail to be unhealthy.
     pub fall: u32,
-    /// While fewer of a hundred hosts are well, all get requests: it is more likely that the checks
-    /// are at fault, and the few would break down, too.
+    /// While fewer of a hundred hosts are healthy, all get requests: it is more likely that the
+    /// checks are wrong, and the few would break down, too.
     pub healthy_min: usize,
-    /// The time in which a host that is well again gets its full share of the requests.
+    /// The time in which a host that is healthy again gets its full share of the requests.
     pub slow_start: Option<Duration>,
 }
 
@@ -104,7 +104,7 @@ pub enum CheckMethod {
     Options,
 }
 
-/// The statuses of hosts that are well, unless others are written.
+/// The statuses of healthy hosts, unless others are written.
 pub const STATUSES_WELL: RangeInclusive<u16> = 200..=399;
 
 /// What is asked of a host.
@@ -116,7 +116,7 @@ pub enum Probe {
         method: CheckMethod,
         /// Its path and query.
         path: String,
-        /// The statuses of hosts that are well.
+        /// The statuses of healthy hosts.
         statuses: Vec<RangeInclusive<u16>>,
     },
     /// gRPC's health protocol, over HTTP/2.

@@ -70,7 +70,7 @@ impl Slots {
     ///
     /// Of two random hosts it takes the one with less load (power of two choices). That is nearly
     /// as even as comparing all of them, and workers that see the same counts don't all choose the
-    /// same host. Hosts that are ejected or unwell are skipped while there is another.
+    /// same host. Hosts that are ejected or unhealthy are skipped while there is another.
     pub(super) fn choose(
         &self,
         upstream: &Inner,

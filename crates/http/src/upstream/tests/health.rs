@@ -136,8 +136,8 @@ async fn an_unhealthy_server_gets_no_requests_until_it_is_well_again() {
     let count = |name, label| checked.metrics.counter(name, &["api", &endpoint, label]).get();
     assert_eq!(count(names::UPSTREAM_HEALTH_CHANGES, "unhealthy"), 3);
     assert_eq!(count(names::UPSTREAM_HEALTH_CHANGES, "healthy"), 3);
-    assert!(count(names::UPSTREAM_HEALTH_CHECKS, "unwell") >= 9);
-    assert!(count(names::UPSTREAM_HEALTH_CHECKS, "well") >= 6);
+    assert!(count(names::UPSTREAM_HEALTH_CHECKS, "failed") >= 9);
+    assert!(count(names::UPSTREAM_HEALTH_CHECKS, "passed") >= 6);
 }
 
 #[tokio::test]
