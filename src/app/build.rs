@@ -541,6 +541,7 @@ fn settings_of(
         body_bytes_max: route.body_bytes_max,
         inspect: route.inspect,
         request_timeout: route.request_timeout,
+        priority: route.priority,
         extras: route.extras.clone(),
     }
 }

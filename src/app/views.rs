@@ -14,7 +14,7 @@ use super::{documents, explain, top};
 use crate::admin::{CounterQuery, TopQuery, Views};
 use crate::policy::{self, Module, Policy, PolicyStats};
 use crate::telemetry::Label;
-use crate::upstream::{EndpointStatus, Upstream};
+use crate::upstream::{ConcurrencyStatus, EndpointStatus, Upstream};
 use crate::wire::Body;
 
 fn describe(built: &ConfigBuild) -> Value {
@@ -143,12 +143,25 @@ impl Views for Pages {
             (name, Value::Array(upstream.status().into_iter().map(endpoint).collect()))
         };
         let upstreams: BTreeMap<_, _> = built.upstreams.iter().map(upstream).collect();
+        let concurrency = |(name, (_, upstream)): (_, &(_, Arc<Upstream>))| {
+            let ConcurrencyStatus { limit, in_flight, waiting, base } = upstream.concurrency()?;
+            let base_us = base.map(|base| base.as_micros());
+            let shown = json!({
+                "limit": limit,
+                "in_flight": in_flight,
+                "waiting": waiting,
+                "base_us": base_us,
+            });
+            Some((name, shown))
+        };
+        let concurrency: BTreeMap<_, _> = built.upstreams.iter().filter_map(concurrency).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "started": self.0.started_us / 1_000_000,
             "configuration": describe(built),
             "policies": policies(built),
             "upstreams": upstreams,
+            "concurrency": concurrency,
             "documents": documents::describe(&self.0.documents),
             "last_reload": reloads.first(),
             "reloads": reloads,

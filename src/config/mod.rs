@@ -149,6 +149,8 @@ pub struct Route {
     pub inspect: Inspect,
     /// `timeouts.request`.
     pub request_timeout: Option<Duration>,
+    /// `priority`.
+    pub priority: u8,
     /// Header rules, rewriting and the like: checked when the configuration is built.
     pub extras: Extras,
 }

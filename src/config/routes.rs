@@ -79,6 +79,7 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
     let scope_is_route = table.read(&route::LIMIT_SCOPE);
     let fields = table.read(&route::RATELIMIT_FIELDS);
     let request_timeout = request_timeout(&mut table);
+    let priority = table.read(&route::PRIORITY);
     let extras = extras(&mut table);
     if matches!(action, Some(RouteAction::Respond(_))) {
         of_upstreams_only(&table);
@@ -100,6 +101,7 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
         body_bytes_max,
         inspect,
         request_timeout,
+        priority,
         extras,
     })
 }

@@ -3,11 +3,13 @@
 use std::ops::RangeInclusive;
 
 use super::reader::{Item, Table, integer};
-use super::settings::upstreams::{ejection, health, http2, upstream, upstream_timeouts};
+use super::settings::upstreams::{
+    concurrency, ejection, health, http2, upstream, upstream_timeouts,
+};
 use super::settings::{Is, Kind as _};
 use super::{NAMED_MAX, check_name, tls};
 use crate::upstream::{
-    Ejection, HealthCheck, Http2Settings, Probe, Protocol, STATUSES_WELL, Settings,
+    Concurrency, Ejection, HealthCheck, Http2Settings, Probe, Protocol, STATUSES_WELL, Settings,
 };
 
 /// Maximum length of the name of a gRPC service, in bytes.
@@ -45,6 +47,7 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
         retry: table.read(&upstream::RETRY),
         retry_percent: table.read(&upstream::RETRY_PERCENT),
         ejection: ejection(table.section("ejection")),
+        concurrency: concurrency(table.section("concurrency")),
         health,
         logs_failures: true,
     };
@@ -72,6 +75,38 @@ fn ejection(mut table: Table<'_>) -> Ejection {
     };
     table.finish();
     settings
+}
+
+/// How many requests it has at once; `None` if that is not limited.
+fn concurrency(mut table: Table<'_>) -> Option<Concurrency> {
+    if !table.is_present() {
+        return None;
+    }
+    let adaptive = table.read(&concurrency::ADAPTIVE);
+    let written_min = table.item(&concurrency::MIN);
+    let Is { kind, default } = &concurrency::MIN.kind;
+    let min = written_min.as_ref().and_then(|item| kind.read(item)).unwrap_or(*default);
+    if !adaptive && let Some(item) = &written_min {
+        item.wrong("nothing: without `adaptive = true` the limit is `max`");
+    }
+    let written_max = table.item(&concurrency::MAX);
+    if !adaptive && written_max.is_none() {
+        table.missing("max", "`max = 64`, or `adaptive = true`");
+    }
+    let read_max = written_max.as_ref().and_then(|item| concurrency::MAX.kind.kind.read(item));
+    let max = read_max.unwrap_or(Concurrency::default().max.max(min));
+    if adaptive && max < min {
+        table.found("a `max` that is less than `min`", "a `max` that is `min` or more");
+    }
+    let settings = Concurrency {
+        adaptive,
+        min: min.min(max),
+        max,
+        queue: table.read(&concurrency::QUEUE),
+        max_wait: table.read(&concurrency::MAX_WAIT),
+    };
+    table.finish();
+    Some(settings)
 }
 
 /// The health checks; `None` if there are none.

@@ -46,6 +46,9 @@ pub(in crate::proxy) enum Refusal {
     UpstreamFailed,
     /// 503: this worker has too many requests at the upstream already.
     UpstreamOverloaded,
+    /// 503: the upstream has as many requests as it may, and this one has waited for a place in
+    /// vain. What was charged for it is given back.
+    Shed,
     /// 503: this client already has its share of the requests to the upstream. The same status as
     /// for a full upstream, since waiting helps in the same way. nginx's `limit_conn` uses it, too.
     ClientOverShare,
@@ -129,6 +132,7 @@ impl Refusal {
             Self::PolicyFailed => Some(Cause::PolicyError),
             Self::PolicyOverloaded
             | Self::UpstreamOverloaded
+            | Self::Shed
             | Self::ClientOverShare
             | Self::OutOfDescriptors
             | Self::TooMuchBuffered => Some(Cause::Overload),
@@ -185,6 +189,7 @@ impl From<&UpstreamError> for Refusal {
             | upstream::Cause::Cut
             | upstream::Cause::Protocol => Self::UpstreamFailed,
             upstream::Cause::Overload => Self::UpstreamOverloaded,
+            upstream::Cause::Shed => Self::Shed,
             upstream::Cause::Share => Self::ClientOverShare,
             upstream::Cause::Descriptors => Self::OutOfDescriptors,
             upstream::Cause::Timeout => Self::UpstreamTooSlow,

@@ -14,6 +14,7 @@ use super::decide::facts::Facts;
 use super::decide::policy_fields::PolicyFields;
 use super::forward::Admitted;
 use super::forward::exchange::{Exchange, UpstreamExchange};
+use super::forward::sender;
 use super::live::LocalSnapshot;
 use super::receive::target::Target;
 use super::receive::{self, NormalHead};
@@ -132,8 +133,9 @@ pub(super) async fn answer<X: Exchange>(
     let decided = decided.as_ref();
     let sent = sent.insert(admitted.prepare(&mut request, peer, (received, routed, decided)));
     let client = received.client.network(admitted.snapshot.settings.ipv6_prefix);
+    let sender = sender::of(upstream, client, decided, admitted.route.priority);
     // Little happens between the decision and this. Saves a look at the clock.
     let began = decided.and_then(|decided| decided.at).unwrap_or_else(clock::monotonic);
-    let reply = pin!(exchange.send(upstream, request, (client, began), sent)).await;
+    let reply = pin!(exchange.send(upstream, request, (sender, began), sent)).await;
     sent.replied(upstream, reply)
 }

@@ -37,6 +37,9 @@ pub struct RouteSettings {
     pub inspect: Inspect,
     /// Time for the whole request, from its head to its reply's last byte. `None`: no limit.
     pub request_timeout: Option<Duration>,
+    /// How much its requests matter where the upstream can't have all at once, 0 to
+    /// [`PRIORITY_MAX`](crate::plan::PRIORITY_MAX), unless the policy says so.
+    pub priority: u8,
     /// Optional features.
     pub extras: Extras,
 }

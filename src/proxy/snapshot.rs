@@ -53,6 +53,8 @@ pub(super) struct Route {
     pub(super) decider: Option<Decider>,
     pub(super) body_bytes_max: u64,
     pub(super) request_timeout: Option<Duration>,
+    /// How much its requests matter, unless the policy says so.
+    pub(super) priority: u8,
     pub(super) extras: Option<Box<RequestExtras>>,
     /// The header fields that it changes or its policy reads.
     pub(super) touched: ChangedFields,
@@ -321,12 +323,14 @@ impl Route {
         let decider =
             written.policy.map(|policy| Decider::new(policy, traits, settings, written.inspect));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
+        let priority = written.priority;
         let is_folded = is_folded(&written.path);
         Self {
             action,
             decider,
             body_bytes_max,
             request_timeout,
+            priority,
             extras,
             touched,
             upgrades,

@@ -104,6 +104,20 @@ impl Decision {
         self
     }
 
+    /// Sets how much the request matters where an upstream can't have all of them at once: 0 to 7,
+    /// and more goes first. Without it, the route says so.
+    #[must_use]
+    pub fn priority(self, priority: u8) -> Self {
+        self.option("priority", priority.to_string())
+    }
+
+    /// Sets whose request it is where those who wait for an upstream share what there is. Without
+    /// it, requests with equal keys of all limits are one sender's.
+    #[must_use]
+    pub fn fair_key(self, key: impl Into<String>) -> Self {
+        self.option("fair-key", key)
+    }
+
     /// Sets an option of the contract by its name. The proxy refuses one that it does not know.
     #[must_use]
     pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {

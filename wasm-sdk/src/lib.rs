@@ -92,7 +92,7 @@ pub use digest::{DIGEST_EXPECTED, Digest};
 pub use facts::Facts;
 pub use host::{Level, RsaKey, VerifyingKey, local_time, log, now_ms, verify};
 pub use json::Json;
-pub use limits::{Limits, Missing, PlanTable, bounded_key};
+pub use limits::{Limits, Missing, PlanPriorities, PlanTable, bounded_key};
 pub use mistakes::Mistakes;
 pub use names::{FieldName, NAME_EXPECTED, is_name};
 pub use path::{Methods, PathTable, PathTemplate, Spelling, Tie};

@@ -32,6 +32,11 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Maximum length of a key or a tag, in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
 
+/// The highest priority of a request; the lowest is 0.
+pub const PRIORITY_MAX: u8 = 7;
+/// The priority of a request of which nothing is said.
+pub const PRIORITY_DEFAULT: u8 = 4;
+
 /// One or more limits that are charged together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {

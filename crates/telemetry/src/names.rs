@@ -70,7 +70,8 @@ names! {
     Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";
     Counter SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped because the queue was full: give_back, charge, reset";
     Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) got no answer, charge_refused no longer fitted, debt_full exceeded the limit's debt";
-    Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, share, descriptors, body";
+    Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, shed, share, descriptors, body";
+    Counter UPSTREAM_SHED "weir_upstream_shed" ["upstream", "reason"] "Requests that got no place at an upstream with `concurrency`, by reason: waited (for `max_wait`), full (as many waited as may), displaced (one of a higher priority, or of a sender with less, took its turn)";
     Counter UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was ejected because it failed";
     Counter UPSTREAM_HEALTH_CHECKS "weir_upstream_health_checks" ["upstream", "endpoint", "result"] "Active health checks of an endpoint's addresses: passed, failed (no answer, or another than is expected)";
     Counter UPSTREAM_HEALTH_CHANGES "weir_upstream_health_changes" ["upstream", "endpoint", "to"] "Times that an address of an endpoint was found unhealthy, or healthy again";
@@ -98,6 +99,7 @@ names! {
     Histogram REQUEST_SECONDS "weir_request_duration_seconds" ["route"] "Time from the request's headers to the end of the response, by route, in seconds";
     Histogram DECISION_SECONDS "weir_decision_duration_seconds" [] "Time to decide, from the request's arrival: routing, policy and limits, in seconds";
     Histogram UPSTREAM_SECONDS "weir_upstream_duration_seconds" ["upstream"] "Time from handing a request to this upstream to the head of its reply, in seconds; requests without a reply are not included";
+    Histogram UPSTREAM_WAIT_SECONDS "weir_upstream_wait_duration_seconds" ["upstream"] "Time that requests waited for a place at an upstream with `concurrency`, in seconds; those that found one at once are not included";
     Info BUILD "weir_build_info" ["version", "store"] "Always 1: the version that runs, and where its counters are (embedded, redis)";
     MeasuredCounter PROCESS_CPU "process_cpu_seconds" [] "CPU time that the process has used, in seconds";
     MeasuredGauge PROCESS_MEMORY "process_resident_memory_bytes" [] "Memory of the process that is in RAM, in bytes; Linux only";

@@ -1,7 +1,8 @@
 //! Which limits a token has: those of everybody, or those of the plan that one of its claims names.
 
 use weir_policy::{
-    Decision, Facts, FieldName, Ipv6Prefix, Json, Limits, Manifest, Mistakes, PlanTable,
+    Decision, Facts, FieldName, Ipv6Prefix, Json, Limits, Manifest, Mistakes, PlanPriorities,
+    PlanTable,
 };
 
 use crate::claims::Claim;
@@ -14,6 +15,7 @@ pub(crate) struct Written {
     pub(crate) plan: Option<Claim>,
     pub(crate) default_plan: Option<String>,
     pub(crate) plan_header: Option<FieldName>,
+    pub(crate) priorities: Option<PlanPriorities>,
     pub(crate) ipv6_prefix: Ipv6Prefix,
 }
 
@@ -39,12 +41,14 @@ impl Allowance {
     /// Adds what is missing or of no use. `by_address` are the settings that have requests counted
     /// by address.
     pub(crate) fn new(written: Written, by_address: &[&str], mistakes: &mut Mistakes) -> Self {
-        let Written { limits, plans, plan, default_plan, plan_header, ipv6_prefix } = written;
+        let Written { limits, plans, plan, default_plan, plan_header, priorities, ipv6_prefix } =
+            written;
         let Some(plans) = plans else {
             let of_plans = [
                 ("plan", plan.is_some()),
                 ("default_plan", default_plan.is_some()),
                 ("plan_header", plan_header.is_some()),
+                ("priorities", priorities.is_some()),
             ];
             for (setting, _) in of_plans.iter().filter(|(_, given)| *given) {
                 mistakes.add(*setting, "a plan's setting", "a table `plans` beside it");
@@ -59,6 +63,7 @@ impl Allowance {
             mistakes.add("limits", "limits of everybody", expected);
         }
         let table = plans.check(ipv6_prefix, mistakes);
+        let table = table.with_priorities(&priorities.unwrap_or_default(), mistakes);
         if default_plan.is_none() {
             for setting in by_address {
                 let expected = "\"deny\", or a `default_plan`, whose limits such requests have";

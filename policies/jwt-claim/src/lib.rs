@@ -25,7 +25,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use weir_policy::{
     Conditions, Decision, Denial, Facts, FieldName, Ipv6Prefix, Json, Limits, Manifest, Mistakes,
-    Period, PlanTable, Policy, Warning, now_ms, verify,
+    Period, PlanPriorities, PlanTable, Policy, Warning, now_ms, verify,
 };
 
 use algorithm::Algorithms;
@@ -100,6 +100,8 @@ pub struct Config {
     default_plan: Option<String>,
     /// The header field that tells the upstream the plan.
     plan_header: Option<FieldName>,
+    /// How much requests matter, by plan.
+    priorities: Option<PlanPriorities>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -340,6 +342,7 @@ fn allowance(config: &mut Config, mistakes: &mut Mistakes) -> Allowance {
         plan: config.plan.take(),
         default_plan: config.default_plan.take(),
         plan_header: config.plan_header.take(),
+        priorities: config.priorities.take(),
         ipv6_prefix: config.ipv6_prefix,
     };
     let by_address: Vec<&str> = [("missing", config.missing), ("invalid", config.invalid)]

@@ -9,7 +9,7 @@ mod assign;
 use serde::Deserialize;
 use weir_policy::{
     Conditions, Decision, Denial, Digest, Facts, FieldName, Ipv6Prefix, Manifest, Mistakes,
-    PlanTable, Policy, Template,
+    PlanPriorities, PlanTable, Policy, Template,
 };
 
 use assign::Assign;
@@ -30,6 +30,9 @@ pub struct Config {
     /// The plan of each key.
     #[serde(default)]
     assign: Assign,
+    /// How much requests matter, by plan.
+    #[serde(default)]
+    priorities: PlanPriorities,
     /// The header field that tells the upstream the plan.
     plan_header: Option<FieldName>,
     /// Bits of an IPv6 address that make one client.
@@ -76,6 +79,7 @@ impl Policy for Plans {
             );
         }
         let plans = config.plans.check(config.ipv6_prefix, &mut mistakes);
+        let plans = plans.with_priorities(&config.priorities, &mut mistakes);
         let default_plan = match (&config.default_plan, config.unknown) {
             (Some(name), Unknown::Address) => plans.expect("default_plan", name, &mut mistakes),
             (Some(name), Unknown::Deny) => {

@@ -10,6 +10,7 @@ use crate::chart::{escaped, spark};
 use crate::engine::{Settings, SnapshotSettings};
 use crate::policy::Module;
 use crate::telemetry::{Metrics, names};
+use crate::upstream::ConcurrencyStatus;
 
 /// Maximum number of rows of a table. Those with the most refusals are shown.
 const ROWS_MAX: usize = 50;
@@ -138,6 +139,7 @@ const UPSTREAMS: &[Column] = &[
     Column { title: "Host", kind: Kind::Name },
     Column { title: "Upstream", kind: Kind::Text },
     Column { title: "State", kind: Kind::Text },
+    Column { title: "Under way", kind: Kind::Text },
     Column { title: "p50", kind: Kind::Number },
     Column { title: "p99", kind: Kind::Number },
     Column { title: "Failed, 10 min", kind: Kind::Number },
@@ -151,6 +153,13 @@ pub(super) fn upstreams(built: &ConfigBuild, history: &History) -> String {
     for (name, (settings, upstream)) in all {
         let times = history.upstream_times(name);
         let failed = history.upstream_errors.sum(name);
+        let under_way = upstream.concurrency().map_or_else(String::new, |now| {
+            let ConcurrencyStatus { limit, in_flight, waiting, .. } = now;
+            match waiting {
+                0 => format!("{in_flight} of {limit}"),
+                waiting => format!("{in_flight} of {limit}, {waiting} waiting"),
+            }
+        });
         let mut hosts: Vec<(String, String)> = upstream
             .status()
             .into_iter()
@@ -181,6 +190,7 @@ pub(super) fn upstreams(built: &ConfigBuild, history: &History) -> String {
                 Cell::text(host),
                 Cell::text(name),
                 Cell::Html(state),
+                of_all(Cell::text(under_way.as_str())),
                 of_all(Cell::time(times.quantile_s(0.5))),
                 of_all(Cell::time(times.quantile_s(0.99))),
                 of_all(Cell::count(failed.all)),

@@ -42,6 +42,7 @@ pub(super) static SECTIONS: &[&Section] = &[
     &upstreams::upstream::SECTION,
     &upstreams::upstream_timeouts::SECTION,
     &upstreams::ejection::SECTION,
+    &upstreams::concurrency::SECTION,
     &upstreams::health::SECTION,
     &upstreams::http2::SECTION,
     &upstreams::tls::SECTION,

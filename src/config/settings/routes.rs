@@ -2,7 +2,7 @@
 
 use super::server::{BODY_BYTES, INSPECT_BYTES};
 use super::*;
-use crate::plan::OnStoreError;
+use crate::plan::{OnStoreError, PRIORITY_DEFAULT, PRIORITY_MAX};
 use crate::proxy::settings::{FieldStyle, Oversized, Preflight};
 
 /// Maximum number of names in one set of header rules.
@@ -52,6 +52,9 @@ section! {
     ], FieldStyle::Draft),
         "Which fields tell clients about their limits: `RateLimit` and `RateLimit-Policy`, \
          `X-RateLimit-*`, both, or none.";
+    PRIORITY "priority": Is<Whole<u8>> = whole(0..=PRIORITY_MAX, PRIORITY_DEFAULT),
+        "How much its requests matter where an upstream with `concurrency` can't have all of them \
+         at once, unless the policy says so; more goes first.";
     BODY_BYTES "body_bytes": Else<Size<u64>> =
         Else { kind: Size(super::BODY_BYTES), default: "that of `[server.limits]`" },
         "Size of the body of a request; a larger one is answered with 413.";

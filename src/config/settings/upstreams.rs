@@ -62,6 +62,25 @@ section! {
 }
 
 section! {
+    concurrency = ["[upstreams.NAME] concurrency"],
+        "How many requests the upstream has at once, over all workers and endpoints; further ones \
+         wait a little. Without this table only `requests_per_worker` limits them.";
+    ADAPTIVE "adaptive": Is<Flag> = flag(false),
+        "Whether the limit follows the time that the upstream takes to answer, between `min` and \
+         `max`; otherwise it is `max`.";
+    MIN "min": Is<Whole<usize>> = whole(1..=100_000, 4),
+        "The least that an adaptive limit can be.";
+    MAX "max": Else<Whole<usize>> =
+        Else { kind: Whole(1..=100_000), default: "required; 1_000 with `adaptive = true`" },
+        "The most requests that it has.";
+    QUEUE "queue": Is<Whole<usize>> = whole(0..=4_096, 256),
+        "Requests that wait for a place at most; one of a higher priority, or of a sender with \
+         less, then takes the turn of another.";
+    MAX_WAIT "max_wait": Is<Time> = time(ms(1)..=s(60), ms(100)),
+        "How long a request waits before it is answered with 503.";
+}
+
+section! {
     health = ["[upstreams.NAME.health]"],
         "Active health checks: each address is asked, also while there are no requests. Without \
          this table none is.";

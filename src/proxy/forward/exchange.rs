@@ -5,18 +5,18 @@ use std::pin::pin;
 use std::time::Instant;
 
 use super::sent::{RequestTimeout, Sent};
-use crate::upstream::{Upstream, UpstreamError};
-use crate::wire::{Network, Request, Response};
+use crate::upstream::{Sender, Upstream, UpstreamError};
+use crate::wire::{Request, Response};
 
 /// Sends requests on. Known at compile time, so that serving pays nothing for trials.
 pub(in crate::proxy) trait Exchange {
-    /// Sends an admitted request of `client` at the time `began`, and returns the head of its
+    /// Sends an admitted request of `sender` at the time `began`, and returns the head of its
     /// reply.
     fn send(
         &self,
         upstream: &Upstream,
         request: Request,
-        client_and_began: (Option<Network>, Instant),
+        sender_and_began: (Sender, Instant),
         sent: &mut Sent,
     ) -> impl Future<Output = Result<Response, UpstreamError>>;
 }
@@ -29,15 +29,15 @@ impl Exchange for UpstreamExchange {
         &self,
         upstream: &Upstream,
         request: Request,
-        (client, began): (Option<Network>, Instant),
+        (sender, began): (Sender, Instant),
         sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
         let reached = sent.reached.as_mut();
         match &sent.timeout {
-            None => pin!(upstream.send_noting(request, client, began, reached)).await,
+            None => pin!(upstream.send_noting(request, sender, began, reached)).await,
             // Boxed: few routes have a timeout, and every connection would carry its state.
             Some(timeout) => {
-                let sending = upstream.send_noting(request, client, began, reached);
+                let sending = upstream.send_noting(request, sender, began, reached);
                 Box::pin(send_within(timeout, upstream, sending)).await
             }
         }

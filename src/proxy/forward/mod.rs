@@ -2,7 +2,8 @@
 //!
 //! `head` writes what the upstream is told of the client, `bodies` what the decision changes for
 //! the sake of bodies, `extras` with `rules` makes the route's changes, `trailers` keeps them from
-//! arriving by another way, `tunnel` asks for another protocol, and `exchange` sends.
+//! arriving by another way, `tunnel` asks for another protocol, `sender` says whose
+//! request it is, and `exchange` sends.
 //! After it, the head of the reply is known, or why there is none. Knows no limit.
 
 pub(super) mod bodies;
@@ -10,6 +11,7 @@ pub(super) mod exchange;
 pub(super) mod extras;
 pub(super) mod head;
 pub(super) mod rules;
+pub(super) mod sender;
 pub(super) mod sent;
 pub(super) mod trailers;
 pub(super) mod tunnel;

@@ -12,7 +12,7 @@ use crate::limit::Ending;
 use crate::proxy::receive::Received;
 use crate::proxy::refusal::Refusal;
 use crate::telemetry::Label as _;
-use crate::upstream::{SendRecord, Upstream, UpstreamError};
+use crate::upstream::{Cause, SendRecord, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Response};
 
 /// The request's body has not ended yet.
@@ -146,6 +146,7 @@ impl Sent {
             let now = clock::monotonic();
             let overdue = self.timeout.as_ref().is_some_and(|timeout| now >= timeout.deadline);
             self.ending = match (error.sent, overdue) {
+                (false, _) if error.cause == Cause::Shed => Ending::Withdrawn,
                 (false, _) => Ending::Unsent,
                 (true, false) => Ending::UpstreamFailed,
                 // No refund, or a client could get one by uploading until its time is over.

@@ -2,6 +2,7 @@
 //! own page, or gRPC's trailers.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use http::StatusCode;
 
@@ -17,6 +18,12 @@ use crate::wire::{Fields, Known, Response};
 
 /// The draft's problem type for a used-up quota.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// The draft's problem type for a server that can take less than usual.
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+/// When a client may try again whose request found no place, in seconds. Chosen at random, so that
+/// not all come back at the same moment.
+const SHED_RETRY_AFTER_S: RangeInclusive<u64> = 1..=4;
 /// The type of a problem that its status describes (RFC 9457, 4.2.1).
 const ABOUT_BLANK: &str = "about:blank";
 
@@ -67,6 +74,10 @@ impl Refusal {
             Self::UpstreamOverloaded => {
                 (StatusCode::SERVICE_UNAVAILABLE, "The upstream is overloaded.".into())
             }
+            Self::Shed => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The upstream has more requests than it can take.".into(),
+            ),
             Self::ClientOverShare => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "This client has too many requests in flight.".into(),
@@ -113,6 +124,7 @@ impl Refusal {
                     }
                 }
             }
+            Self::Shed => retry_after_s = Some(fastrand::u64(SHED_RETRY_AFTER_S)),
             Self::Denied => {
                 if let Some(denial) = denial {
                     status = denied(denial, &mut fields).unwrap_or(status);
@@ -200,7 +212,12 @@ impl Refusal {
             out.extend_from_slice(text.as_bytes());
         };
         // Text of our own needs no escaping.
-        member(&mut out, b"{\"type\":\"", if too_many { QUOTA_EXCEEDED } else { ABOUT_BLANK });
+        let problem = match self {
+            Self::TooMany => QUOTA_EXCEEDED,
+            Self::Shed => REDUCED_CAPACITY,
+            _ => ABOUT_BLANK,
+        };
+        member(&mut out, b"{\"type\":\"", problem);
         member(&mut out, b"\",\"title\":\"", status.canonical_reason().unwrap_or("Refused"));
         if !detail.is_empty() {
             out.extend_from_slice(b"\",\"detail\":\"");

@@ -240,7 +240,7 @@ fn outcome(ended: &Ended<'_>) -> ResponseOutcome {
     let is_late = ended.answer.failure(ended.sent).is_some_and(|failure| late.contains(&failure));
     match ended.ending {
         Ending::Completed => ResponseOutcome::Completed,
-        Ending::Unsent => ResponseOutcome::Unsent,
+        Ending::Unsent | Ending::Withdrawn => ResponseOutcome::Unsent,
         Ending::UpstreamFailed if is_late => ResponseOutcome::TimedOut,
         Ending::UpstreamFailed => ResponseOutcome::UpstreamFailed,
         Ending::ClientGone if is_late => ResponseOutcome::Overdue,

@@ -20,7 +20,10 @@ use super::*;
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
 use crate::limit::{Ending, Limiter, Scope};
-use crate::plan::{Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, Plan, Rate, Slot};
+use crate::plan::{
+    Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, PRIORITY_DEFAULT, Plan, Rate,
+    Slot,
+};
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
 use crate::proxy::context::{End, RequestContext};
 use crate::proxy::decide::{Decided, admit};
@@ -66,6 +69,7 @@ fn respond(path: &str) -> RouteSettings {
         body_bytes_max: 1_000,
         inspect: Inspect::default(),
         request_timeout: None,
+        priority: PRIORITY_DEFAULT,
         extras: Extras::default(),
     }
 }
@@ -255,6 +259,8 @@ fn decision(verdict: Verdict) -> Decision {
         settle_on_refusal: false,
         bodies: None,
         valid_until_ms: None,
+        priority: None,
+        fair_key: None,
         slot: Slot::default(),
     }
 }

@@ -27,8 +27,8 @@ use crate::proxy::forward::Sent;
 use crate::proxy::forward::exchange::Exchange;
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::verdict::{Rejection, Verdict};
-use crate::upstream::{Upstream, UpstreamError};
-use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Network, Request, Response, Source};
+use crate::upstream::{Sender, Upstream, UpstreamError};
+use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Request, Response, Source};
 
 /// A piece of what replies consist of, in bytes.
 const BLANK_BYTES: usize = 1 << 24;
@@ -250,7 +250,7 @@ impl Exchange for Rc<Watch> {
         &self,
         _upstream: &Upstream,
         request: Request,
-        _client_and_began: (Option<Network>, Instant),
+        _sender_and_began: (Sender, Instant),
         _sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
         read_whole(request.body).await?;

@@ -35,8 +35,8 @@ use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::serve::{admit, answer};
 use crate::proxy::snapshot::Snapshot;
 use crate::telemetry::Label as _;
-use crate::upstream::{Cause, Upstream, UpstreamError};
-use crate::wire::{Body, BodyEnd, BodyError, Fields, Network, Request, Response, Source};
+use crate::upstream::{Cause, Sender, Upstream, UpstreamError};
+use crate::wire::{Body, BodyEnd, BodyError, Fields, Request, Response, Source};
 
 /// Characters of a request's part that [`InvalidRequest`] shows, at most.
 const FOUND_CHARS_MAX: usize = 60;
@@ -157,7 +157,7 @@ impl Exchange for Rc<Watch> {
         &self,
         _upstream: &Upstream,
         request: Request,
-        _client_and_began: (Option<Network>, Instant),
+        _sender_and_began: (Sender, Instant),
         _sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
         read_whole(request.body).await?;

@@ -7,6 +7,7 @@ mod forwarding;
 mod hostile;
 mod http1;
 mod http2;
+mod overload;
 mod slow_clients;
 mod smuggling;
 mod streams;

@@ -25,7 +25,7 @@ use crate::{
 use written::{Selector, Written};
 
 pub use missing::Missing;
-pub use plans::PlanTable;
+pub use plans::{PlanPriorities, PlanTable};
 
 /// What is expected of settings that say whose child a request is, where the policy knows.
 const POLICY_KNOWS: &str = "nothing: the policy knows whose it is";

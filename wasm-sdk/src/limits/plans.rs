@@ -1,8 +1,10 @@
 //! The limits of each plan that an operator offers: free, gold, partner.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::mistakes::Mistakes;
 use crate::{Decision, DeclaredLimit, Facts, Ipv6Prefix, Limits, NAME_EXPECTED, is_name};
@@ -11,6 +13,8 @@ use crate::{Decision, DeclaredLimit, Facts, Ipv6Prefix, Limits, NAME_EXPECTED, i
 const PLANS_MAX: usize = 1_000;
 /// Maximum number of plans that a message names.
 const SHOWN_MAX: usize = 16;
+/// The highest priority that the proxy knows.
+const PRIORITY_MAX: u8 = 7;
 
 /// The `plans` table of a configuration: a name, and the limits of whoever is on that plan. Use it
 /// as the type of a setting, and then [`PlanTable::check`].
@@ -19,10 +23,24 @@ const SHOWN_MAX: usize = 16;
 #[derive(Clone, Debug, Default)]
 pub struct PlanTable {
     /// Sorted by name.
-    plans: Vec<(String, Limits)>,
+    plans: Vec<Plan>,
     /// How many were written.
     written: usize,
 }
+
+#[derive(Clone, Debug)]
+struct Plan {
+    name: String,
+    limits: Limits,
+    /// How much its requests matter, if that is said.
+    priority: Option<u8>,
+}
+
+/// The `priorities` table of a configuration: how much the requests of each plan matter where an
+/// upstream can't have all of them at once, 0 to 7. Use it as the type of a setting, and then
+/// [`PlanTable::with_priorities`].
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct PlanPriorities(BTreeMap<String, i64>);
 
 impl PlanTable {
     /// Adds what is wrong with the setting `plans` to `mistakes`, and gives each plan counters of
@@ -34,7 +52,7 @@ impl PlanTable {
             let found = format_args!("{} plans", self.written);
             mistakes.add("plans", found, format_args!("1 to {PLANS_MAX}"));
         }
-        for (name, limits) in &mut self.plans {
+        for Plan { name, limits, .. } in &mut self.plans {
             if !is_name(name) {
                 let found = format_args!("the name {name:?}");
                 mistakes.add(format!("plans.{name}"), found, NAME_EXPECTED);
@@ -44,10 +62,28 @@ impl PlanTable {
         self
     }
 
+    /// Gives plans their priorities. Adds what is wrong with the setting `priorities` to
+    /// `mistakes`.
+    #[must_use]
+    pub fn with_priorities(mut self, priorities: &PlanPriorities, mistakes: &mut Mistakes) -> Self {
+        for (name, written) in &priorities.0 {
+            let at = format!("priorities.{name}");
+            let priority = u8::try_from(*written).ok().filter(|priority| *priority <= PRIORITY_MAX);
+            if priority.is_none() {
+                mistakes.add(&at, written, format_args!("0 to {PRIORITY_MAX}"));
+            }
+            let plan = self.expect(&at, name, mistakes);
+            if let Some(plan) = plan.and_then(|plan| self.plans.get_mut(plan)) {
+                plan.priority = priority;
+            }
+        }
+        self
+    }
+
     /// The plan with this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.plans.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()
+        self.plans.binary_search_by(|known| known.name.as_str().cmp(name)).ok()
     }
 
     /// The plan that the setting at `path` names. If there is none, a mistake is added.
@@ -65,25 +101,25 @@ impl PlanTable {
         if self.plans.len() > SHOWN_MAX {
             return "the name of a plan".to_owned();
         }
-        let names: Vec<&str> = self.plans.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = self.plans.iter().map(|plan| plan.name.as_str()).collect();
         format!("one of the plans `{}`", names.join("`, `"))
     }
 
     /// A plan's name; empty if there is no such plan.
     #[must_use]
     pub fn name(&self, plan: usize) -> &str {
-        self.plans.get(plan).map_or("", |(name, _)| name)
+        self.plans.get(plan).map_or("", |plan| &plan.name)
     }
 
     /// The facts that the limits of all plans read, for the manifest.
     pub fn facts(&self) -> impl Iterator<Item = &str> {
-        self.plans.iter().flat_map(|(_, limits)| limits.facts())
+        self.plans.iter().flat_map(|plan| plan.limits.facts())
     }
 
     /// All plans' limits as a manifest declares them. `key` is that of [`Limits::declared`].
     pub fn declared(&self, key: &[&str]) -> impl Iterator<Item = DeclaredLimit> {
         let plans = self.plans.iter();
-        plans.flat_map(move |(name, limits)| {
+        plans.flat_map(move |Plan { name, limits, .. }| {
             let at = format!("plans.{name}");
             limits.declared(&at, key).collect::<Vec<_>>()
         })
@@ -94,8 +130,12 @@ impl PlanTable {
     /// # Errors
     /// There is no such plan.
     pub fn decide(&self, plan: usize, key: &str, facts: &Facts) -> Result<Decision, String> {
-        let (name, limits) = self.plans.get(plan).ok_or("a plan that is none")?;
-        Ok(limits.check(key, facts).label("plan", name))
+        let plan = self.plans.get(plan).ok_or("a plan that is none")?;
+        let decision = plan.limits.check(key, facts).label("plan", &plan.name);
+        Ok(match plan.priority {
+            Some(priority) => decision.priority(priority),
+            None => decision,
+        })
     }
 }
 
@@ -120,8 +160,8 @@ impl<'de> Visitor<'de> for Plans {
             && let Some((name, limits)) = map.next_entry::<String, Limits>()?
         {
             // The proxy's JSON has each name once.
-            let place = table.plans.partition_point(|(known, _)| *known < name);
-            table.plans.insert(place, (name, limits));
+            let place = table.plans.partition_point(|known| known.name < name);
+            table.plans.insert(place, Plan { name, limits, priority: None });
             table.written += 1;
         }
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {

@@ -12,8 +12,8 @@ use super::abi::types;
 use super::{Decision, Denial, Settlement, Verdict};
 use crate::plan::{
     self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, Debt, FixedWindow,
-    Gcra, LeakyBucket, Lease, Limit, Plan, Quota, Rate, Role, Script, SlidingWindowBuckets,
-    SlidingWindowCounter, SlidingWindowLog, Slot, TimeZone, TokenBucket,
+    Gcra, LeakyBucket, Lease, Limit, PRIORITY_MAX, Plan, Quota, Rate, Role, Script,
+    SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog, Slot, TimeZone, TokenBucket,
 };
 
 /// Maximum number of header fields that a decision may set on a message.
@@ -44,7 +44,7 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
     };
     bounded("settle-with", answer.settle_with.as_deref(), MEMO_BYTES_MAX)?;
-    options("decision", &answer.options)?;
+    let DecisionOptions { priority, fair_key } = decision_options(&answer.options)?;
     let bodies = bodies::of(answer.body_changes, answer.metering, &verdict)?;
     Ok(Decision {
         verdict,
@@ -55,6 +55,8 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         settle_on_refusal: answer.settle_on_refusal,
         bodies: bodies.map(Box::new),
         valid_until_ms: answer.valid_until_ms,
+        priority,
+        fair_key,
         slot: Slot::default(),
     })
 }
@@ -162,6 +164,40 @@ fn limit(
         lease,
         role: Role::Alone,
     })
+}
+
+/// What the options of a decision say.
+struct DecisionOptions {
+    priority: Option<u8>,
+    fair_key: Option<String>,
+}
+
+fn decision_options(options: &Pairs) -> Result<DecisionOptions, String> {
+    let (mut priority, mut fair_key) = (None, None);
+    for (name, value) in options {
+        match name.as_str() {
+            "priority" => {
+                let number = value.parse().ok().filter(|priority| *priority <= PRIORITY_MAX);
+                priority = Some(number.ok_or_else(|| {
+                    let found = shortened(value);
+                    format!(
+                        "decision.options.priority: found {found:?}, expected 0 to {PRIORITY_MAX}"
+                    )
+                })?);
+            }
+            "fair-key" => {
+                bounded("decision.options.fair-key", Some(value), plan::KEY_BYTES_MAX)?;
+                fair_key = Some(value.clone());
+            }
+            other => {
+                return Err(format!(
+                    "decision.options: found {:?}, expected priority or fair-key",
+                    shortened(other)
+                ));
+            }
+        }
+    }
+    Ok(DecisionOptions { priority, fair_key })
 }
 
 /// Refuses options: none are known yet. Whoever set one wants something done, so it is not ignored.

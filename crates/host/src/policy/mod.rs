@@ -204,6 +204,11 @@ pub struct Decision {
     pub bodies: Option<Box<Bodies>>,
     /// The time until which it is right, in milliseconds since 1970, if the policy says so.
     pub valid_until_ms: Option<u64>,
+    /// How much the request matters where not all can be served, 0 to
+    /// [`PRIORITY_MAX`](crate::plan::PRIORITY_MAX), if the policy says so.
+    pub priority: Option<u8>,
+    /// Whose request it is where senders share what there is. `None`: the limits' keys tell.
+    pub fair_key: Option<String>,
     /// Where consumers of the decision keep what they derive from it.
     pub slot: Slot,
 }

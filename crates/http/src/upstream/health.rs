@@ -217,7 +217,9 @@ async fn ask(
     };
     let reply = match timeout(check.timeout, upstream.send(request)).await {
         Ok(Ok(reply)) => reply,
-        Ok(Err(error)) if matches!(error.cause, Cause::Descriptors | Cause::Overload) => {
+        Ok(Err(error))
+            if matches!(error.cause, Cause::Descriptors | Cause::Overload | Cause::Shed) =>
+        {
             return Err(Skipped);
         }
         Ok(Err(error)) => return Ok(Err(format!("no reply ({})", error.cause.label()))),

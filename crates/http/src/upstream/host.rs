@@ -168,8 +168,10 @@ impl Host {
     /// down.
     pub(super) fn failed(&self, upstream: &Inner, cause: Cause, began: Option<Instant>) {
         let failures_max = upstream.settings.ejection.failures;
-        let not_its =
-            matches!(cause, Cause::Body | Cause::Overload | Cause::Share | Cause::Descriptors);
+        let not_its = matches!(
+            cause,
+            Cause::Body | Cause::Overload | Cause::Shed | Cause::Share | Cause::Descriptors
+        );
         if failures_max == 0 || not_its || !self.is_independent(upstream, began) {
             return;
         }

@@ -3,10 +3,11 @@
 //!
 //! Read on in `send` (the path of a request), `pool` and `slots` (a worker's connections, and the
 //! choice between hosts), `requests` (how many are under way), `host` and `hosts` (addresses, as
-//! all workers see them), `http1` (one HTTP/1.1 connection), `http2`, `streams` and `acquire`
-//! (HTTP/2 connections) with `head` and `outgoing` (a request's head and body over HTTP/2), `phase`
-//! and `reply_timeout` (how long to wait for a reply), `endpoint`, `connect` with `budget`, `tls`
-//! and `stream` (from a configured endpoint to a byte stream).
+//! all workers see them), `concurrency` (how many requests an upstream has, and who waits), `http1`
+//! (one HTTP/1.1 connection), `http2`, `streams` and `acquire` (HTTP/2 connections) with `head` and
+//! `outgoing` (a request's head and body over HTTP/2), `phase` and `reply_timeout` (how long to
+//! wait for a reply), `endpoint`, `connect` with `budget`, `tls` and `stream` (from a configured
+//! endpoint to a byte stream).
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -22,6 +23,7 @@ use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request
 
 mod acquire;
 mod budget;
+mod concurrency;
 mod connect;
 mod endpoint;
 mod head;
@@ -46,8 +48,8 @@ mod tls;
 
 pub use budget::Budget;
 pub use settings::{
-    CheckMethod, Ejection, HealthCheck, Http2Settings, Probe, Protocol, Retry, STATUSES_WELL,
-    Settings,
+    CheckMethod, Concurrency, Ejection, HealthCheck, Http2Settings, Probe, Protocol, Retry,
+    STATUSES_WELL, Settings,
 };
 
 use hosts::{Hosts, Resolver};
@@ -85,6 +87,9 @@ labels! {
         Protocol = "protocol",
         /// This worker has too many requests at the upstream already; nothing was sent.
         Overload = "overload",
+        /// The upstream has as many requests as it may, and too many wait for it, or this one has
+        /// waited for too long; nothing was sent.
+        Shed = "shed",
         /// This worker is busy there, and this client already has its share of the requests;
         /// nothing was sent.
         Share = "share",
@@ -122,6 +127,42 @@ pub struct EndpointStatus {
     pub check_failed: Option<String>,
 }
 
+/// The highest priority of a request. The lowest is 0.
+pub const PRIORITY_MAX: u8 = 7;
+/// The priority of a request that has none of its own.
+pub const PRIORITY_DEFAULT: u8 = 4;
+
+/// Whose request it is, and how much it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// The client. While a worker is busy, each gets a share of its requests.
+    pub client: Option<Network>,
+    /// 0 to [`PRIORITY_MAX`]. Of those that wait for an upstream with `concurrency`, whoever has
+    /// more goes first.
+    pub priority: u8,
+    /// Requests with the same number are one sender's, which shares that upstream with others.
+    pub fair_key: u64,
+}
+
+impl Default for Sender {
+    fn default() -> Self {
+        Self { client: None, priority: PRIORITY_DEFAULT, fair_key: 0 }
+    }
+}
+
+/// What an upstream with `concurrency` has under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConcurrencyStatus {
+    /// The requests that it may have at the moment.
+    pub limit: usize,
+    /// Those that it has.
+    pub in_flight: usize,
+    /// Those that wait for it.
+    pub waiting: usize,
+    /// The time that it takes without a queue, as far as it is known. `None` if the limit is fixed.
+    pub base: Option<Duration>,
+}
+
 /// Where a request was sent, and how long that took: for callers that ask for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendRecord {
@@ -151,6 +192,8 @@ struct Inner {
     budget: Budget,
     tls: Option<tls::Tls>,
     hosts: Hosts,
+    /// Present if `concurrency` is set.
+    places: Option<Arc<concurrency::Places>>,
     created: Instant,
     errors: CounterSet<Cause>,
     /// Counters of ejections, by endpoint.
@@ -225,6 +268,10 @@ impl Upstream {
             checks,
             hosts: Hosts::new(&endpoints, resolver),
             endpoints,
+            places: settings
+                .concurrency
+                .as_ref()
+                .map(|written| concurrency::Places::new(name, written, metrics)),
             budget: budget.clone(),
             tls,
             created: clock::monotonic(),
@@ -290,26 +337,26 @@ impl Upstream {
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send(&self, request: Request) -> Result<Response, UpstreamError> {
-        self.send_noting(request, None, clock::monotonic(), None).await
+        self.send_noting(request, Sender::default(), clock::monotonic(), None).await
     }
 
-    /// Like [`send`](Self::send), for a request of `client` that began at `began`, which its time
+    /// Like [`send`](Self::send), for a request of `sender` that began at `began`, which its time
     /// counts from. Records in `reached` where it was sent. While the worker is busy, each client
-    /// is limited to a share of its requests.
+    /// is limited to a share of its requests; where there is `concurrency`, it may have to wait.
     ///
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send_noting(
         &self,
         request: Request,
-        client: Option<Network>,
+        sender: Sender,
         began: Instant,
         mut reached: Option<&mut SendRecord>,
     ) -> Result<Response, UpstreamError> {
         if let Some(reached) = &mut reached {
             reached.began = Some(began);
         }
-        let reply = pin!(send::send(&self.0, request, client, reached.as_deref_mut())).await;
+        let reply = pin!(send::send(&self.0, request, sender, reached.as_deref_mut())).await;
         let took = clock::monotonic().saturating_duration_since(began);
         match &reply {
             Ok(_) => self.0.seconds.observe(took),
@@ -319,6 +366,19 @@ impl Upstream {
             reached.took = Some(took);
         }
         reply
+    }
+
+    /// What it has under way; `None` without `concurrency`.
+    #[must_use]
+    pub fn concurrency(&self) -> Option<ConcurrencyStatus> {
+        self.0.places.as_ref().map(|places| places.status())
+    }
+
+    /// Whether requests may have to wait for it, so that [`Sender::priority`] and
+    /// [`Sender::fair_key`] matter.
+    #[must_use]
+    pub fn may_queue(&self) -> bool {
+        self.0.places.is_some()
     }
 
     /// The error for a reply that makes no sense to the caller. Counted like any other.

@@ -16,6 +16,14 @@ pub(super) enum Phase {
 }
 
 impl Phase {
+    /// When the request was complete, if the reply is what is awaited.
+    pub(super) fn awaited_since(self) -> Option<Instant> {
+        match self {
+            Self::AwaitingReply(since) => Some(since),
+            Self::Sending(_) | Self::AwaitingClient => None,
+        }
+    }
+
     /// When the upstream has used up its time. `None` while the client is awaited.
     pub(super) fn deadline(self, upstream: &Inner) -> Option<Instant> {
         match self {

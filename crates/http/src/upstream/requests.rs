@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use http::StatusCode;
+
+use super::concurrency::Place;
 use super::host::{Host, InFlight};
 use super::{Cause, Inner};
 use crate::wire::Network;
@@ -29,6 +32,8 @@ pub(super) struct RequestPermit {
     in_flight: Option<InFlight>,
     /// The client, if its requests are counted.
     client: Option<Network>,
+    /// Its place at an upstream with `concurrency`.
+    place: Option<Place>,
 }
 
 impl Requests {
@@ -55,7 +60,7 @@ impl Requests {
             let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
             *by_client.entry(client).or_insert(0) += 1;
         }
-        RequestPermit { requests: Arc::clone(self), slot, in_flight, client }
+        RequestPermit { requests: Arc::clone(self), slot, in_flight, client, place: None }
     }
 
     fn end(&self, client: Option<Network>) {
@@ -94,8 +99,22 @@ impl RequestPermit {
         }
     }
 
-    /// The host has answered.
-    pub(super) fn succeeded(&self, upstream: &Inner) {
+    /// The same permit, which also holds this place.
+    pub(super) fn with_place(mut self, place: Option<Place>) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// The host has answered with `status`. The request was complete at `sent`, if that is known.
+    pub(super) fn succeeded(
+        &self,
+        upstream: &Inner,
+        status: StatusCode,
+        sent: impl FnOnce() -> Option<Instant>,
+    ) {
+        if let Some(place) = &self.place {
+            place.answered(status, sent());
+        }
         if let Some(in_flight) = &self.in_flight {
             in_flight.host.succeeded(upstream);
         }
@@ -103,6 +122,11 @@ impl RequestPermit {
 
     /// The host has failed the request.
     pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
+        if cause == Cause::Timeout
+            && let Some(place) = &self.place
+        {
+            place.timed_out();
+        }
         if let Some(in_flight) = &self.in_flight {
             in_flight.host.failed(upstream, cause, in_flight.began);
         }

@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use hyper::body::Incoming;
 use smallvec::SmallVec;
@@ -16,7 +17,7 @@ use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
 use super::pool::{self, Admission};
 use super::requests::RequestPermit;
-use super::{Cause, Inner, Protocol, Retry, RetryResult, SendRecord, UpstreamError};
+use super::{Cause, Inner, Protocol, Retry, RetryResult, SendRecord, Sender, UpstreamError};
 use super::{acquire, head};
 use crate::clock;
 use crate::http1::ReplyHead;
@@ -63,15 +64,17 @@ struct Exchange<'a> {
     lent: bool,
     /// A pooled connection was lost, so no other pooled one is tried.
     fresh: bool,
+    /// When it was last begun over HTTP/2.
+    began: Option<Instant>,
 }
 
 pub(super) async fn send(
     upstream: &Arc<Inner>,
     mut request: Request,
-    client: Option<Network>,
+    sender: Sender,
     mut reached: Option<&mut SendRecord>,
 ) -> Result<Response, UpstreamError> {
-    let mut permit = admit(upstream, client).await?;
+    let mut permit = admit(upstream, sender).await?;
     // HTTP/2 connections can't be upgraded.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.settings.protocol };
     let body = std::mem::take(&mut request.body);
@@ -79,7 +82,7 @@ pub(super) async fn send(
     let repeatable =
         bodiless && upstream.settings.retry == Retry::Idempotent && request.method.is_idempotent();
     let mut exchange =
-        Exchange { upstream, request, body: Some(body), bodiless, lent, fresh: false };
+        Exchange { upstream, request, body: Some(body), bodiless, lent, fresh: false, began: None };
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
     let mut refusals = 0;
     let mut repeated = false;
@@ -94,12 +97,15 @@ pub(super) async fn send(
         };
         let error = match outcome {
             Attempt::Reply(connection, head) => {
-                permit.succeeded(upstream);
+                permit.succeeded(upstream, head.reply.status, || connection.awaited_since());
                 return Ok(connection.reply(head, permit, exchange.lent));
             }
             Attempt::Shared(shared) => {
                 let (stream, reply, progress) = *shared;
-                permit.succeeded(upstream);
+                permit.succeeded(upstream, reply.status(), || match &progress {
+                    Some(progress) => progress.phase().awaited_since(),
+                    None => exchange.began,
+                });
                 return Ok(shared_reply(
                     upstream,
                     ReplyGuard::new(stream, permit, progress),
@@ -158,8 +164,21 @@ pub(super) async fn send(
     }
 }
 
-/// Gets a permit for the request, after resolving the upstream's names if necessary.
-async fn admit(
+/// Gets a permit for the request, perhaps after a wait for a place, and after resolving the
+/// upstream's names if necessary.
+async fn admit(upstream: &Arc<Inner>, sender: Sender) -> Result<RequestPermit, UpstreamError> {
+    let place = match &upstream.places {
+        None => None,
+        Some(places) => {
+            let place = places.acquire(sender).await;
+            Some(place.map_err(|_| UpstreamError::unsent(Cause::Shed))?)
+        }
+    };
+    Ok(admit_here(upstream, sender.client).await?.with_place(place))
+}
+
+/// The same, as far as this worker is concerned.
+async fn admit_here(
     upstream: &Arc<Inner>,
     client: Option<Network>,
 ) -> Result<RequestPermit, UpstreamError> {
@@ -251,7 +270,9 @@ impl Exchange<'_> {
     }
 
     async fn try_h2(&mut self, permit: &mut RequestPermit) -> Attempt {
-        permit.begin(clock::monotonic());
+        let now = clock::monotonic();
+        self.began = Some(now);
+        permit.begin(now);
         let Some(host) = pool::host_of(self.upstream, permit) else {
             return Attempt::Unsent(Cause::Connect);
         };

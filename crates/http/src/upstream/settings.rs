@@ -36,6 +36,8 @@ pub struct Settings {
     pub retry_percent: usize,
     /// `[upstreams.NAME.ejection]`.
     pub ejection: Ejection,
+    /// `[upstreams.NAME.concurrency]`. `None`: only `requests_per_worker` limits requests.
+    pub concurrency: Option<Concurrency>,
     /// `[upstreams.NAME.health]`. `None`: hosts are not asked.
     pub health: Option<HealthCheck>,
     /// Whether failures to connect or to resolve a name are logged as warnings, or only for
@@ -55,6 +57,22 @@ pub enum Retry {
     /// answered.
     #[default]
     Idempotent,
+}
+
+/// How many requests an upstream has at once, over all workers and endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Concurrency {
+    /// Whether the limit follows the time that the upstream takes, between `min` and `max`.
+    /// Otherwise it is `max`.
+    pub adaptive: bool,
+    /// The least that the limit can be.
+    pub min: usize,
+    /// The most.
+    pub max: usize,
+    /// Requests that wait for a place at most.
+    pub queue: usize,
+    /// How long one waits at most.
+    pub max_wait: Duration,
 }
 
 /// When a failing endpoint is ejected.
@@ -168,8 +186,21 @@ impl Settings {
             retry: Retry::default(),
             retry_percent: 20,
             ejection: Ejection::default(),
+            concurrency: None,
             health: None,
             logs_failures: true,
+        }
+    }
+}
+
+impl Default for Concurrency {
+    fn default() -> Self {
+        Self {
+            adaptive: false,
+            min: 4,
+            max: 1_000,
+            queue: 256,
+            max_wait: Duration::from_millis(100),
         }
     }
 }

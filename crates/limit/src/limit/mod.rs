@@ -205,6 +205,9 @@ pub struct Grant {
 pub enum Ending {
     /// The upstream sent a complete response with a status below 500.
     Completed,
+    /// The request was admitted and then turned away, before the upstream could get any of it.
+    /// Whatever a limit's refund says, all of it is given back.
+    Withdrawn,
     /// Nothing of the request reached the upstream.
     Unsent,
     /// The upstream failed, or answered 5xx.

@@ -228,6 +228,7 @@ fn declared_refund(limit: &Limit, charged: bool, ending: Ending) -> Settlement {
         return Settlement::default();
     }
     let refunds = match limit.refund {
+        _ if ending == Ending::Withdrawn => true,
         // With `by-settle` only the policy's adjustments give anything back.
         Refund::Never | Refund::BySettle => false,
         Refund::Unsent => ending == Ending::Unsent,

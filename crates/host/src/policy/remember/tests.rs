@@ -16,6 +16,8 @@ fn decision(label: &str) -> Arc<Decision> {
         settle_on_refusal: false,
         bodies: None,
         valid_until_ms: None,
+        priority: None,
+        fair_key: None,
         slot: Slot::default(),
     })
 }

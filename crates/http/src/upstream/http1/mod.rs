@@ -154,6 +154,11 @@ impl Http1Connection {
             && self.is_quiet()
     }
 
+    /// When the request was complete, if the reply is what is awaited.
+    pub(super) fn awaited_since(&self) -> Option<Instant> {
+        self.phase.awaited_since()
+    }
+
     /// Writes the head of `request`, to be sent by [`poll_exchange`](Self::poll_exchange). `now` is
     /// at most a moment ago.
     pub(super) fn begin(&mut self, request: &mut Request, body: Body, now: Instant) {

@@ -301,7 +301,10 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     )
     .unwrap();
     let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
-    let send = |client| upstream.send_noting(get(), client, clock::monotonic(), None);
+    let send = |client| {
+        let sender = Sender { client, ..Sender::default() };
+        upstream.send_noting(get(), sender, clock::monotonic(), None)
+    };
     let mut permits = Vec::new();
     while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, client(1)) {
         permits.push(permit);

@@ -1,0 +1,256 @@
+//! How many requests an upstream with `concurrency` has at once, over all workers, and what becomes
+//! of the others: they wait for a place, for a short time, by priority and then by who has least.
+//!
+//! `gradient` finds the limit if it is to follow the upstream, and `line` says who is next. This
+//! file counts, and wakes whoever waits. While less than half of the limit is used, a request costs
+//! two atomic operations; beyond that, a lock that all workers share. An upstream without
+//! `concurrency` has none of this.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::settings::Concurrency;
+use super::{ConcurrencyStatus, Sender};
+use crate::clock;
+use crate::telemetry::{CounterSet, Histogram, Metrics, labels, names};
+
+mod gradient;
+mod line;
+
+use gradient::{Gradient, Sample};
+use line::{Line, Waiter};
+
+labels! {
+    /// Why a request got no place: a metric's label.
+    pub(super) enum ShedReason {
+        /// It has waited for `max_wait`.
+        Waited = "waited",
+        /// As many requests waited as may, of the same priority or a higher one.
+        Full = "full",
+        /// It waited, and one of a higher priority, or of somebody with less, took its turn.
+        Displaced = "displaced",
+    }
+}
+
+/// The places of one upstream.
+#[derive(Debug)]
+pub(super) struct Places {
+    settings: Concurrency,
+    /// The places there are now.
+    limit: AtomicUsize,
+    in_flight: AtomicUsize,
+    /// The requests in `line`, readable without its lock.
+    waiting: AtomicUsize,
+    line: Mutex<Line<oneshot::Sender<Place>>>,
+    /// A request had to wait since this was last read.
+    full: AtomicBool,
+    created: Instant,
+    /// Present if the limit follows the upstream.
+    gradient: Option<Mutex<Gradient>>,
+    shed: CounterSet<ShedReason>,
+    wait_seconds: Histogram,
+}
+
+/// A place at the upstream, given back on drop.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    /// Whose request it is, if that is counted.
+    counted: Option<u64>,
+}
+
+/// Takes a waiting request out of the line if it is dropped.
+struct Waiting<'a> {
+    places: &'a Places,
+    id: u64,
+}
+
+impl Places {
+    pub(super) fn new(name: &str, settings: &Concurrency, metrics: &Metrics) -> Arc<Self> {
+        let gradient = settings.adaptive.then(|| Gradient::new(settings.min, settings.max));
+        let limit = gradient.as_ref().map_or(settings.max, Gradient::limit);
+        Arc::new(Self {
+            settings: settings.clone(),
+            limit: AtomicUsize::new(limit),
+            in_flight: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            line: Mutex::new(Line::new(settings.queue, settings.max_wait)),
+            full: AtomicBool::new(false),
+            created: clock::monotonic(),
+            gradient: gradient.map(Mutex::new),
+            shed: metrics.counters(names::UPSTREAM_SHED, &[name]),
+            wait_seconds: metrics.times_of(names::UPSTREAM_WAIT_SECONDS, &[name]),
+        })
+    }
+
+    /// What it is like at the moment.
+    pub(super) fn status(&self) -> ConcurrencyStatus {
+        let base = self.gradient.as_ref().and_then(|gradient| locked(gradient).base());
+        ConcurrencyStatus {
+            limit: self.limit(),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            base,
+        }
+    }
+
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// A place for a request of `sender`, perhaps after a wait.
+    ///
+    /// # Errors
+    /// There is none, within the time that it may wait.
+    pub(super) async fn acquire(self: &Arc<Self>, sender: Sender) -> Result<Place, ShedReason> {
+        // Below half of the limit, who has how many does not matter.
+        if self.waiting.load(Ordering::SeqCst) == 0 && self.count_up(self.limit() / 2) {
+            return Ok(Place { places: Arc::clone(self), counted: None });
+        }
+        Box::pin(self.acquire_counted(sender)).await
+    }
+
+    /// The same with the line's lock.
+    async fn acquire_counted(self: &Arc<Self>, sender: Sender) -> Result<Place, ShedReason> {
+        let key = sender.fair_key;
+        let (granted, id) = {
+            let mut line = locked(&self.line);
+            if line.is_empty() && self.count_up(self.limit()) {
+                line.began(key);
+                return Ok(Place { places: Arc::clone(self), counted: Some(key) });
+            }
+            self.full.store(true, Ordering::Relaxed);
+            let (grant, granted) = oneshot::channel();
+            let waiter = Waiter { priority: sender.priority, key, grant };
+            let Some(id) = line.join(waiter, clock::monotonic()) else {
+                self.shed.inc(ShedReason::Full);
+                return Err(ShedReason::Full);
+            };
+            self.waiting.store(line.len(), Ordering::SeqCst);
+            (granted, id)
+        };
+        let waiting = Waiting { places: self, id };
+        // A place that became free before the line was joined has woken nobody.
+        self.serve_line();
+        let began = clock::monotonic();
+        let answer = timeout(self.settings.max_wait, granted).await;
+        self.wait_seconds.observe(clock::monotonic().saturating_duration_since(began));
+        let why = match answer {
+            Ok(Ok(place)) => return Ok(place),
+            Ok(Err(_)) => ShedReason::Displaced,
+            Err(_) => ShedReason::Waited,
+        };
+        drop(waiting);
+        self.shed.inc(why);
+        Err(why)
+    }
+
+    /// Counts one more request if fewer than `most` are under way.
+    fn count_up(&self, most: usize) -> bool {
+        let more = |count: usize| (count < most).then_some(count + 1);
+        self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    /// Gives free places to whoever is next.
+    fn serve_line(self: &Arc<Self>) {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        // Places of requests that are gone: dropped after the lock, which they need.
+        let mut returned = Vec::new();
+        let mut line = locked(&self.line);
+        while !line.is_empty() && self.count_up(self.limit()) {
+            let Some(Waiter { key, grant, .. }) = line.next(clock::monotonic()) else {
+                self.in_flight.fetch_sub(1, Ordering::SeqCst);
+                break;
+            };
+            line.began(key);
+            let place = Place { places: Arc::clone(self), counted: Some(key) };
+            if let Err(place) = grant.send(place) {
+                returned.push(place);
+            }
+        }
+        self.waiting.store(line.len(), Ordering::SeqCst);
+        drop(line);
+        drop(returned);
+    }
+
+    /// Records how long the upstream took for a request, or that it failed it.
+    fn record(self: &Arc<Self>, latency: Option<Duration>) {
+        // If another worker records at this moment, one sample fewer does not matter.
+        let Some(gradient) = &self.gradient else { return };
+        let Ok(mut gradient) = gradient.try_lock() else { return };
+        let sample = Sample {
+            now: clock::monotonic().saturating_duration_since(self.created),
+            latency,
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            full: self.full.swap(false, Ordering::Relaxed),
+        };
+        if gradient.record(sample) {
+            let limit = gradient.limit();
+            drop(gradient);
+            let before = self.limit.swap(limit, Ordering::SeqCst);
+            if limit > before {
+                self.serve_line();
+            }
+        }
+    }
+}
+
+impl Place {
+    /// The upstream has answered with this status. The request was complete at `sent`, if that is
+    /// known.
+    pub(super) fn answered(&self, status: StatusCode, sent: Option<Instant>) {
+        if self.places.gradient.is_none() {
+            return;
+        }
+        match status {
+            // The upstream, or what it asks, has too much to do.
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                self.places.record(None);
+            }
+            // An error says nothing about the time that an answer takes.
+            status if status.is_server_error() => {}
+            _ => {
+                if let Some(sent) = sent {
+                    self.places.record(Some(clock::monotonic().saturating_duration_since(sent)));
+                }
+            }
+        }
+    }
+
+    /// The upstream has not answered in time.
+    pub(super) fn timed_out(&self) {
+        self.places.record(None);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(key) = self.counted {
+            locked(&self.places.line).ended(key);
+        }
+        self.places.in_flight.fetch_sub(1, Ordering::SeqCst);
+        self.places.serve_line();
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut line = locked(&self.places.line);
+        // Its sender is dropped after the lock.
+        let gone = line.leave(self.id);
+        self.places.waiting.store(line.len(), Ordering::SeqCst);
+        drop(line);
+        drop(gone);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
