@@ -55,7 +55,11 @@ impl AppliedConfig {
         let policies = policies.map(|(name, (_, policy))| (name.as_str(), policy.limits()));
         Self {
             snapshot: Arc::new(snapshot),
-            clients: ListenConfig { settings: Arc::new(clients), tls: built.tls.clone() },
+            clients: ListenConfig {
+                settings: Arc::new(clients),
+                tls: built.tls.clone(),
+                proxy_protocol: built.listeners.iter().map(|one| one.proxy_protocol).collect(),
+            },
             operators: ListenConfig::from(operators),
             store_is_needed,
             charges: Charges::of(&built.routes, policies),

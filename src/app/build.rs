@@ -542,6 +542,7 @@ fn settings_of(
         inspect: route.inspect,
         request_timeout: route.request_timeout,
         priority: route.priority,
+        when: route.when.clone(),
         extras: route.extras.clone(),
     }
 }

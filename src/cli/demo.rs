@@ -46,7 +46,7 @@ fn endpoints(config: &Config) -> Vec<(String, String)> {
         .upstreams
         .iter()
         .flat_map(|upstream| {
-            upstream.endpoints.iter().map(|at| (upstream.name.clone(), at.clone()))
+            upstream.endpoints.iter().map(|at| (upstream.name.clone(), at.url.clone()))
         })
         .collect()
 }

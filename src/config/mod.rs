@@ -45,7 +45,7 @@ use toml::de::DeTable;
 
 use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
-use crate::proxy::settings::{Extras, FieldStyle, Inspect, Respond};
+use crate::proxy::settings::{Extras, FieldStyle, Inspect, Respond, When};
 use crate::reload::Watch;
 pub use crate::telemetry::OF_POLICY;
 use crate::telemetry::{Label as _, Lint, LintKind, SettingError};
@@ -151,6 +151,8 @@ pub struct Route {
     pub request_timeout: Option<Duration>,
     /// `priority`.
     pub priority: u8,
+    /// Which requests it takes of those of another route, if not all.
+    pub when: Option<When>,
     /// Header rules, rewriting and the like: checked when the configuration is built.
     pub extras: Extras,
 }
@@ -428,7 +430,7 @@ fn read(
 fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let mut root = Table::new(notes, "", Some(root));
     let listeners = server::listeners(&mut root);
-    let server = server::server(&mut root);
+    let server = server::server(&mut root, &listeners);
     let (admin, insight) = server::admin(&mut root, &listeners);
     let log = server::log(&mut root, insight.show_keys);
     let otlp = otlp::otlp(&mut root);

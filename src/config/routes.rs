@@ -7,13 +7,17 @@ use std::time::Duration;
 use super::extras::{extras, respond};
 use super::finding::Mark;
 use super::reader::{Item, Table};
-use super::settings::routes::{route, route_timeouts};
+use super::settings::routes::{route, route_timeouts, when};
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
-use crate::proxy::settings::Inspect;
+use crate::proxy::settings::{Inspect, When};
 use crate::telemetry::SettingError;
 
 const ROUTES_MAX: usize = 10_000;
+/// Maximum number of values of a condition.
+const VALUES_MAX: usize = 100;
+/// The fact that says who a sender is, for a share of the senders.
+const SENDER: &str = "client-ip";
 /// What a route may refer to, and what it inherits.
 #[derive(Debug)]
 pub(super) struct RouteDefaults {
@@ -43,6 +47,8 @@ struct Requests {
     path: String,
     methods: Vec<String>,
     listeners: Vec<String>,
+    /// Not all of them.
+    is_variant: bool,
 }
 
 /// The names so far, each with the setting that it comes from and the route's requests.
@@ -64,6 +70,7 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
         path: path.unwrap_or_default().to_owned(),
         methods: methods.clone(),
         listeners: listeners.clone(),
+        is_variant: table.has("when"),
     };
     let name = name(&mut table, path_item.as_ref(), requests, names);
     let action = action(&mut table, above);
@@ -80,6 +87,7 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
     let fields = table.read(&route::RATELIMIT_FIELDS);
     let request_timeout = request_timeout(&mut table);
     let priority = table.read(&route::PRIORITY);
+    let when = when(table.section("when"));
     let extras = extras(&mut table);
     if matches!(action, Some(RouteAction::Respond(_))) {
         of_upstreams_only(&table);
@@ -102,8 +110,72 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
         inspect,
         request_timeout,
         priority,
+        when,
         extras,
     })
+}
+
+/// Which requests it takes; `None` if all.
+fn when(mut table: Table<'_>) -> Option<When> {
+    if !table.is_present() {
+        return None;
+    }
+    let share = table.read_if_any(&when::SHARE);
+    let by = table.item(&when::BY);
+    let by = by.as_ref().and_then(|item| fact(item, when::BY.expected()));
+    let mut facts = Vec::new();
+    conditions("", &table, &mut facts);
+    if table.named().is_empty() {
+        table.found("no condition", "a fact such as `header.x-version = \"2\"`, or a `share`");
+    }
+    Some(When { facts, share, by: by.unwrap_or_else(|| SENDER.to_owned()) })
+}
+
+/// The facts of a table, and of those in it: TOML reads `header.x-version` as a table in a table.
+fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<String>)>) {
+    for (key, item) in table.named() {
+        if start.is_empty() && [when::SHARE.key, when::BY.key].contains(&key.as_str()) {
+            continue;
+        }
+        let name = format!("{start}{key}");
+        if item.value.is_table() {
+            if let Some(inner) = item.table() {
+                conditions(&format!("{name}."), &inner, facts);
+            }
+            continue;
+        }
+        let is_of_body = ["body", "form"].iter().any(|family| name.starts_with(family));
+        if is_of_body || crate::proxy::fact_names().request.check("when", &name).is_err() {
+            item.found_key(
+                &format!("the unknown key {name:?}"),
+                "`share`, `by` or a fact of requests, but for those of bodies: see docs/facts.md",
+                None,
+            );
+            continue;
+        }
+        let expected = "a text, or an array of them, of which one has to be there; \"*\" for any";
+        let values: Vec<String> = match item.value.as_str() {
+            Some(value) => vec![value.to_owned()],
+            None => {
+                let items = item.list(VALUES_MAX);
+                items.iter().filter_map(|item| item.text(expected).map(str::to_owned)).collect()
+            }
+        };
+        facts.push((name, values));
+    }
+}
+
+/// The name of a fact that is there without the body.
+pub(super) fn fact(item: &Item<'_>, expected: &str) -> Option<String> {
+    let name = item.text(expected)?;
+    let is_of_body = ["body", "form"].iter().any(|family| name.starts_with(family));
+    match crate::proxy::fact_names().request.check("this", name) {
+        Ok(name) if !is_of_body => Some(name),
+        _ => {
+            item.wrong(expected);
+            None
+        }
+    }
 }
 
 /// The name as written, or one made from the path. Never a number: if the name depended on the

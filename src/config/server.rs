@@ -91,6 +91,7 @@ fn listener(
     });
     let certificates = table.take("certificates").map(|item| certificates(&item));
     let clients = clients(&mut table, certificates.is_some());
+    let proxy_protocol = table.read(&listeners::PROXY_PROTOCOL);
     table.finish();
     address.map(|address| listen::Settings {
         setting: item.path.clone(),
@@ -98,6 +99,7 @@ fn listener(
         address,
         certificates: certificates.unwrap_or_default(),
         clients,
+        proxy_protocol,
     })
 }
 
@@ -157,12 +159,19 @@ fn socket_address(item: &Item<'_>) -> Option<SocketAddr> {
     item.parsed(listeners::ADDRESS.expected(), |text| text.parse().ok())
 }
 
-pub(super) fn server(root: &mut Table<'_>) -> Server {
+pub(super) fn server(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Server {
     let mut table = root.section("server");
     let (mut limits, mut timeouts) = (table.section("limits"), table.section("timeouts"));
     let workers = table.read(&server::WORKERS).unwrap_or_else(cores);
     let trusted_proxies: Vec<IpNet> =
         table.items(&server::TRUSTED_PROXIES).iter().filter_map(network).collect();
+    if trusted_proxies.is_empty()
+        && let Some(listener) = listeners.iter().find(|listener| listener.proxy_protocol)
+    {
+        let found = format!("`proxy_protocol` in {}, and nobody who may send it", listener.setting);
+        let expected = "`trusted_proxies` with the addresses of the load balancers";
+        table.found(&found, expected);
+    }
     let rate_grace = timeouts.read(&timeouts::RATE_GRACE);
     let connections_max = limits.read(&limits::CONNECTIONS);
     let ipv6_prefix = limits.read(&limits::IPV6_PREFIX);

@@ -3,13 +3,15 @@
 use std::ops::RangeInclusive;
 
 use super::reader::{Item, Table, integer};
+use super::routes::fact;
 use super::settings::upstreams::{
-    concurrency, ejection, health, http2, upstream, upstream_timeouts,
+    concurrency, ejection, endpoint, health, http2, upstream, upstream_timeouts,
 };
 use super::settings::{Is, Kind as _};
 use super::{NAMED_MAX, check_name, tls};
 use crate::upstream::{
-    Concurrency, Ejection, HealthCheck, Http2Settings, Probe, Protocol, STATUSES_WELL, Settings,
+    Concurrency, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe, Protocol,
+    STATUSES_WELL, Settings,
 };
 
 /// Maximum length of the name of a gRPC service, in bytes.
@@ -35,6 +37,7 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
     let settings = Settings {
         name,
         endpoints,
+        hash: table.item(&upstream::HASH).and_then(|item| fact(&item, upstream::HASH.expected())),
         protocol,
         tls: tls::client(table.section("tls")),
         http2: http2(table.section("http2")),
@@ -201,17 +204,30 @@ fn statuses(table: &mut Table<'_>) -> Vec<RangeInclusive<u16>> {
     items.iter().filter_map(range).collect()
 }
 
-fn endpoints(written: &Item<'_>) -> Vec<String> {
+fn endpoints(written: &Item<'_>) -> Vec<EndpointSettings> {
     let items = written.list(upstream::ENDPOINTS.kind.max);
     if items.is_empty() && written.value.is_array() {
         written.found("no endpoint", "one URL or more, such as [\"http://127.0.0.1:9000\"]", None);
     }
-    items
-        .iter()
-        .filter_map(|item| {
-            item.text("a URL such as \"http://127.0.0.1:9000\"").map(ToOwned::to_owned)
-        })
-        .collect()
+    items.iter().filter_map(one_endpoint).collect()
+}
+
+/// A URL, or a table with one.
+fn one_endpoint(item: &Item<'_>) -> Option<EndpointSettings> {
+    if item.value.as_str().is_some() {
+        return item.text(endpoint::URL.expected()).map(|url| url.to_owned().into());
+    }
+    if !item.value.is_table() {
+        item.wrong("a URL such as \"http://127.0.0.1:9000\", or { url = \"...\", weight = 2 }");
+        return None;
+    }
+    let mut table = item.table()?;
+    let url = table
+        .required(&endpoint::URL)
+        .and_then(|item| item.text(endpoint::URL.expected()).map(ToOwned::to_owned));
+    let weight = table.read(&endpoint::WEIGHT);
+    table.finish();
+    Some(EndpointSettings { url: url?, weight })
 }
 
 fn http2(mut table: Table<'_>) -> Http2Settings {

@@ -10,7 +10,7 @@ use crate::wire::{self, Request, Response};
 use super::context::RequestContext;
 use super::decide::Decided;
 use super::decide::admit::Question;
-use super::decide::facts::Facts;
+use super::decide::facts::{Facts, RequestView};
 use super::decide::policy_fields::PolicyFields;
 use super::forward::Admitted;
 use super::forward::exchange::{Exchange, UpstreamExchange};
@@ -55,7 +55,7 @@ pub(super) async fn admit<'l>(
     let body = std::mem::take(&mut request.body);
     let target = Target::of(request, &head.authority, snapshot.settings.paths, peer);
 
-    let (route, found, routed) = route::find(local, target, request, &context.received)?;
+    let (route, found, routed) = route::find(local, target, request, (&context.received, peer))?;
     context.routed = routed;
     // Before any work is done for the request. Requests under way continue.
     if wire::buffered_bytes() > snapshot.settings.buffered_bytes_max {
@@ -106,6 +106,18 @@ pub(super) async fn admit<'l>(
             (body, read, admitted?)
         }
     };
+    let hash = route.hash.as_ref().and_then(|query| {
+        let view = RequestView {
+            request,
+            target,
+            client: &context.received.client,
+            peer,
+            route: &context.routed.handle.name,
+            parameters: &found.parameters,
+            body: None,
+        };
+        sender::hash_of(query, view)
+    });
     drop(found);
     let edited = context.decided.as_mut().and_then(|decided| decided.edited.take());
     let (body, is_edited) = match (edited, read) {
@@ -113,7 +125,7 @@ pub(super) async fn admit<'l>(
         _ => (body, false),
     };
     let NormalHead { authority, upgrade } = head;
-    Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, rewritten })
+    Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, hash, rewritten })
 }
 
 /// Sends an admitted request to its upstream, or answers it with the route's own reply. Returns the
@@ -133,7 +145,7 @@ pub(super) async fn answer<X: Exchange>(
     let decided = decided.as_ref();
     let sent = sent.insert(admitted.prepare(&mut request, peer, (received, routed, decided)));
     let client = received.client.network(admitted.snapshot.settings.ipv6_prefix);
-    let sender = sender::of(upstream, client, decided, admitted.route.priority);
+    let sender = sender::of(upstream, client, decided, (admitted.route.priority, admitted.hash));
     // Little happens between the decision and this. Saves a look at the clock.
     let began = decided.and_then(|decided| decided.at).unwrap_or_else(clock::monotonic);
     let reply = pin!(exchange.send(upstream, request, (sender, began), sent)).await;

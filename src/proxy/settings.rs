@@ -25,6 +25,8 @@ pub struct RouteSettings {
     pub methods: Vec<String>,
     /// The names of the listeners that it is on. Empty: all.
     pub listeners: Vec<String>,
+    /// Which requests it takes of those of another route, if not all.
+    pub when: Option<When>,
     /// What the route does with a request.
     pub action: RouteAction,
     /// The policy that decides. `None`: every request is admitted.
@@ -42,6 +44,17 @@ pub struct RouteSettings {
     pub priority: u8,
     /// Optional features.
     pub extras: Extras,
+}
+
+/// Which requests a route takes of those that another one is for as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct When {
+    /// Facts that all have to hold, each with the values of which it has one. `*` is any.
+    pub facts: Vec<(String, Vec<String>)>,
+    /// The share of the senders, in hundredths of a percent.
+    pub share: Option<u32>,
+    /// The fact that says who the sender is.
+    pub by: String,
 }
 
 /// How far bodies are read before the decision.

@@ -1,6 +1,7 @@
 //! Everything a request needs, built as a whole from one configuration and never changed. Knows how
 //! things are found, not what is done with them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::proxy::reply::page::Page;
 use crate::proxy::route::routes::{Matcher, RoutingError};
 use crate::proxy::route::tables::{Table, Tables};
 use crate::proxy::route::trie::{Match, Pattern, UnreachedRoute};
+use crate::proxy::route::variants::Condition;
 use crate::proxy::settings::{
     self, EncodedSlash, FieldStyle, Paths, Respond, RouteSettings, Settings,
 };
@@ -29,8 +31,9 @@ use crate::telemetry::{Metrics, SettingError};
 use crate::upstream::Upstream;
 use crate::wire::{Fields, Known, Request};
 
-use crate::proxy::decide::facts;
+use crate::proxy::decide::facts::{self, FactQuery, RequestView};
 use crate::proxy::forward::rules;
+use crate::proxy::forward::sender;
 use crate::proxy::receive::path;
 use crate::proxy::route::cors;
 
@@ -53,6 +56,12 @@ pub(super) struct Route {
     pub(super) decider: Option<Decider>,
     pub(super) body_bytes_max: u64,
     pub(super) request_timeout: Option<Duration>,
+    /// The routes that take some of its requests, by index, in the order in which they are asked.
+    pub(super) variants: Vec<usize>,
+    /// Which requests it takes, if it is a variant.
+    condition: Option<Condition>,
+    /// The fact by which its requests are spread over the upstream's hosts, if there is one.
+    pub(super) hash: Option<Box<[FactQuery]>>,
     /// How much its requests matter, unless the policy says so.
     pub(super) priority: u8,
     pub(super) extras: Option<Box<RequestExtras>>,
@@ -62,6 +71,32 @@ pub(super) struct Route {
     /// Its path is spelt in the form in which routes are matched.
     is_folded: bool,
     handle: RouteHandle,
+}
+
+/// The routes without conditions, by the requests that they are for.
+#[derive(Default)]
+struct KnownRoutes(HashMap<Requests, (usize, Pattern)>);
+
+/// Host, path, methods and listeners, as written.
+type Requests = (Option<String>, String, Vec<String>, Vec<String>);
+
+impl KnownRoutes {
+    fn key(written: &RouteSettings) -> Requests {
+        let RouteSettings { host, path, methods, listeners, .. } = written;
+        let (mut methods, mut listeners) = (methods.clone(), listeners.clone());
+        methods.sort_unstable();
+        listeners.sort_unstable();
+        (host.clone(), path.clone(), methods, listeners)
+    }
+
+    fn add(&mut self, index: usize, written: &RouteSettings, pattern: Pattern) {
+        self.0.insert(Self::key(written), (index, pattern));
+    }
+
+    /// The route for the requests of this one, or the route itself.
+    fn of(&self, written: &RouteSettings) -> Option<(usize, &Pattern)> {
+        self.0.get(&Self::key(written)).map(|(index, pattern)| (*index, pattern))
+    }
 }
 
 /// The message to a client whose escaped slash some upstreams would read as a slash.
@@ -99,29 +134,57 @@ impl Snapshot {
         let mut tables = Tables::new(settings.paths, &settings.listeners, differ);
         let mut table = Vec::with_capacity(routes.len());
         let mut errors = Vec::new();
+        let mut known = KnownRoutes::default();
         let pages: Arc<[Page]> = extras::pages(&settings.refusals, "refusals", &mut errors).into();
-        for (index, written) in routes.into_iter().enumerate() {
-            let redirects = matches!(&written.action, settings::RouteAction::Respond(own) if (300..400).contains(&own.status));
-            let matcher = Matcher {
-                host: written.host.as_deref(),
-                path: &written.path,
-                methods: &written.methods,
-                redirects,
-            };
-            match tables.add(index, matcher, &written.listeners) {
-                Ok(pattern) => table.push(Route::build(
-                    index,
-                    written,
-                    &pattern,
-                    &pages,
-                    (&settings, metrics),
-                    &mut errors,
-                )),
-                Err(error) => errors.push(error),
+        // Those with conditions come after those that have what they leave.
+        for (index, written) in routes.iter().enumerate() {
+            if written.when.is_none() {
+                let redirects = matches!(&written.action, settings::RouteAction::Respond(own) if (300..400).contains(&own.status));
+                let matcher = Matcher {
+                    host: written.host.as_deref(),
+                    path: &written.path,
+                    methods: &written.methods,
+                    redirects,
+                };
+                match tables.add(index, matcher, &written.listeners) {
+                    Ok(pattern) => known.add(index, written, pattern),
+                    Err(error) => errors.push(error),
+                }
             }
+        }
+        let mut variants: Vec<(usize, usize)> = Vec::new();
+        for (index, written) in routes.into_iter().enumerate() {
+            let Some((of, pattern)) = known.of(&written) else {
+                if written.when.is_some() {
+                    errors.push(SettingError::new(
+                        format!("routes[{index}].when"),
+                        "no route for the same requests without `when`",
+                        "one with the same host, path, methods and listeners, for those that do \
+                         not meet the conditions",
+                    ));
+                }
+                continue;
+            };
+            if written.when.is_some() {
+                variants.push((of, index));
+            }
+            let pattern = pattern.clone();
+            table.push(Route::build(
+                index,
+                written,
+                &pattern,
+                &pages,
+                (&settings, metrics),
+                &mut errors,
+            ));
         }
         if !errors.is_empty() {
             return Err(errors);
+        }
+        for (of, index) in variants {
+            if let Some(route) = table.get_mut(of) {
+                route.variants.push(index);
+            }
         }
         let mut no_route =
             RouteHandle::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
@@ -168,9 +231,13 @@ impl Snapshot {
     ) -> bool {
         match (one, other) {
             (Ok(one), Ok(other)) => {
-                let decider = self.route(one.route).and_then(|route| route.decider.as_ref());
+                let route = self.route(one.route);
+                let variants = route.iter().flat_map(|route| &route.variants);
+                let variants = variants.filter_map(|index| self.route(*index));
+                let mut deciders =
+                    route.into_iter().chain(variants).filter_map(|route| route.decider.as_ref());
                 one.route == other.route
-                    && decider.is_none_or(|decider| {
+                    && deciders.all(|decider| {
                         let both = [&*one.parameters, &*other.parameters];
                         facts::agree(&decider.queries, both, paths)
                     })
@@ -263,6 +330,16 @@ impl Snapshot {
         })
     }
 
+    /// The variant of the route at `index` that takes a request, or else the route itself.
+    pub(super) fn variant(&self, index: usize, view: RequestView<'_>) -> usize {
+        let Some(route) = self.route(index) else { return index };
+        let takes = |variant: &&usize| {
+            let condition = self.route(**variant).and_then(|route| route.condition.as_ref());
+            condition.is_some_and(|condition| condition.holds(view))
+        };
+        route.variants.iter().find(takes).copied().unwrap_or(index)
+    }
+
     /// The handle of each route, in order.
     pub(super) fn handles(&self) -> impl Iterator<Item = &RouteHandle> {
         self.table.iter().map(|route| &route.handle)
@@ -306,6 +383,7 @@ impl Route {
             policy: Arc::clone(&policy.policy),
             scope: Arc::clone(&policy.scope),
         });
+        let name = written.name.clone();
         let mut handle = RouteHandle::new(written.name, written.fields, policy, settings, metrics);
         handle.extras = reply_extras.map(Arc::new);
         handle.path.clone_from(&written.path);
@@ -320,6 +398,16 @@ impl Route {
             underscores: settings.underscores_in_headers,
             rewriting: extras.as_ref().and_then(|extras| extras.rewriting()),
         };
+        let condition = written
+            .when
+            .as_ref()
+            .map(|when| Condition::build(when, &name, (traits, &format!("{at}.when")), errors));
+        let hash = match &action {
+            Action::Upstream(upstream) => {
+                upstream.hash_fact().and_then(|fact| sender::hash_query(fact, traits))
+            }
+            Action::Respond(_) => None,
+        };
         let decider =
             written.policy.map(|policy| Decider::new(policy, traits, settings, written.inspect));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
@@ -330,6 +418,9 @@ impl Route {
             decider,
             body_bytes_max,
             request_timeout,
+            variants: Vec::new(),
+            condition,
+            hash,
             priority,
             extras,
             touched,

@@ -10,7 +10,7 @@ use crate::chart::{escaped, spark};
 use crate::engine::{Settings, SnapshotSettings};
 use crate::policy::Module;
 use crate::telemetry::{Metrics, names};
-use crate::upstream::ConcurrencyStatus;
+use crate::upstream::{ConcurrencyStatus, EndpointSettings};
 
 /// Maximum number of rows of a table. Those with the most refusals are shown.
 const ROWS_MAX: usize = 50;
@@ -180,8 +180,9 @@ pub(super) fn upstreams(built: &ConfigBuild, history: &History) -> String {
             })
             .collect();
         if hosts.is_empty() {
-            let unused =
-                |endpoint: &String| (endpoint.clone(), badge(Severity::Neutral, "not used yet"));
+            let unused = |endpoint: &EndpointSettings| {
+                (endpoint.url.clone(), badge(Severity::Neutral, "not used yet"))
+            };
             hosts.extend(settings.endpoints.iter().map(unused));
         }
         for (index, (host, state)) in hosts.into_iter().enumerate() {

@@ -160,6 +160,41 @@ impl<T: Number> Kind for Size<T> {
     }
 }
 
+/// A share of a hundred, in hundredths of one.
+pub(in crate::config) struct Percent(pub(in crate::config) RangeInclusive<u32>);
+
+impl Kind for Percent {
+    type Value = u32;
+
+    fn fit(&self, value: &DeValue<'_>) -> Option<u32> {
+        let hundredths = match value.as_str() {
+            None => u32::try_from(integer(value)?).ok()?.checked_mul(100)?,
+            Some(text) => {
+                let text = text.strip_suffix('%')?.trim_end();
+                let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+                let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+                if whole.is_empty() || part.len() > 2 || !digits(whole) || !digits(part) {
+                    return None;
+                }
+                format!("{whole}{part:0<2}").parse().ok()?
+            }
+        };
+        narrow(u64::from(hundredths), &self.0)
+    }
+
+    fn expected(&self) -> String {
+        "a percentage from \"0.01%\" to \"99.99%\", such as 5 or \"0.5%\"".into()
+    }
+
+    fn form(&self) -> String {
+        "percentage, \"0.01%\" to \"99.99%\"".into()
+    }
+
+    fn written(&self, value: &u32) -> String {
+        format!("\"{}.{:02}%\"", value / 100, value % 100)
+    }
+}
+
 /// A duration, with its unit.
 pub(in crate::config) struct Time(pub(in crate::config) RangeInclusive<Duration>);
 

@@ -14,7 +14,7 @@ pub(super) mod store;
 pub(super) mod upstreams;
 
 pub(super) use kinds::{
-    Choice, Else, Flag, Form, Is, Kind, List, Size, Text, Time, Whole, WordOr, Words,
+    Choice, Else, Flag, Form, Is, Kind, List, Percent, Size, Text, Time, Whole, WordOr, Words,
 };
 use kinds::{flag, list, ms, s, size, text, time, whole, word_or, words};
 pub use reference::reference;
@@ -40,6 +40,7 @@ pub(super) static SECTIONS: &[&Section] = &[
     &store::embedded::SECTION,
     &store::redis::SECTION,
     &upstreams::upstream::SECTION,
+    &upstreams::endpoint::SECTION,
     &upstreams::upstream_timeouts::SECTION,
     &upstreams::ejection::SECTION,
     &upstreams::concurrency::SECTION,
@@ -51,6 +52,7 @@ pub(super) static SECTIONS: &[&Section] = &[
     &policies::metrics::SECTION,
     &policies::document::SECTION,
     &routes::route::SECTION,
+    &routes::when::SECTION,
     &routes::route_timeouts::SECTION,
     &routes::rewrite::SECTION,
     &routes::rules::SECTION,

@@ -77,6 +77,19 @@ section! {
 }
 
 section! {
+    when = ["[[routes]] when"],
+        "Which requests the route takes of those that another one, without `when`, is for as well. \
+         Keys are facts, such as `header.x-version = \"2\"`, and all have to hold: one of several \
+         values, `\"*\"` for any. The first route in the file whose conditions hold takes a request.";
+    SHARE "share": Else<Percent> =
+        Else { kind: Percent(1..=9_999), default: "all" },
+        "How much of the senders, such as 5 or \"0.5%\".";
+    BY "by": Else<Text> = text("a fact such as \"client-ip\" or \"header.x-user\"", "\"client-ip\""),
+        "Who the sender is, for `share`: it gets the same route each time. Requests without it are \
+         not taken.";
+}
+
+section! {
     route_timeouts = ["[[routes]] timeouts"], "How long a request may take.";
     // A download may take hours.
     REQUEST "request": Else<Time> = Else { kind: Time(ms(1)..=DAY), default: "no limit" },

@@ -36,6 +36,9 @@ section! {
     CLIENT_CERTIFICATES "client_certificates": Is<Words<bool>> =
         words(&[("required", true), ("optional", false)], true),
         "Whether a handshake fails if the client shows no certificate.";
+    PROXY_PROTOCOL "proxy_protocol": Is<Flag> = flag(false),
+        "Whether connections of `server.trusted_proxies` begin with a header of the PROXY protocol, \
+         version 1 or 2, that names the client.";
 }
 
 section! {

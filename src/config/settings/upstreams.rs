@@ -14,9 +14,12 @@ pub(in crate::config) const PEM: &str = "a PEM file";
 section! {
     upstream = ["[upstreams.NAME]"], "Servers that requests are forwarded to.";
     ENDPOINTS "endpoints": List =
-        list("array of URLs, such as [\"http://127.0.0.1:9000\"]", 256, "required"),
-        "The servers, all `http://` or all `https://`; with several of them, or several addresses \
-         of a name, each request goes to the less busy of two.";
+        list("array of URLs, such as [\"http://127.0.0.1:9000\"], or tables", 256, "required"),
+        "The servers, with TLS to all or to none; with several of them, or several addresses of a \
+         name, each request goes to the less busy of two.";
+    HASH "hash": Else<Text> = text("a fact such as \"client-ip\" or \"header.x-user\"", "none"),
+        "Requests for which this is equal go to the same server, unless that is down or has much \
+         more to do than the others; those without it go to the less busy of two.";
     PROTOCOL "protocol": Is<Words<Protocol>> =
         words(&[("h1", Protocol::H1), ("h2", Protocol::H2)], Protocol::H1),
         "HTTP/1.1, or HTTP/2 as gRPC needs it: by ALPN with TLS, by prior knowledge without.";
@@ -34,6 +37,16 @@ section! {
     REQUESTS_PER_WORKER "requests_per_worker": Is<Whole<usize>> = whole(1..=1_000_000, 16_384),
         "Simultaneous requests that each worker may have there; further ones are answered with \
          503.";
+}
+
+section! {
+    endpoint = ["[upstreams.NAME] endpoints"], "An endpoint that is written as a table.";
+    URL "url": Else<Text> = text(
+        "a URL such as \"http://127.0.0.1:9000\" or \"unix:/run/api.sock\"", "required",
+    ),
+        "The server: `http://`, `https://`, or the path of a Unix socket.";
+    WEIGHT "weight": Is<Whole<u32>> = whole(1..=1_000, 1),
+        "How much of the requests it gets, compared with the others.";
 }
 
 section! {

@@ -338,12 +338,19 @@ fn two_words_are_a_configuration() {
         quick("http://localhost:3000/", "100/1m", Some("127.0.0.1:0".parse().unwrap()), None);
     let config = config.unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.listeners[0].address.port(), 0);
-    assert_eq!(config.upstreams[0].endpoints, ["http://localhost:3000"]);
+    assert_eq!(
+        config.upstreams[0].endpoints.iter().map(|one| one.url.as_str()).collect::<Vec<_>>(),
+        ["http://localhost:3000"]
+    );
     assert_eq!(config.routes[0].policy.as_deref(), Some("limit"));
     assert!(config.policies[0].config_json.contains(r#""period":"1m","quota":100"#));
     assert!(config.watched.is_empty());
     assert_eq!(
-        quick("localhost:3000", "10/1s", None, None).unwrap().upstreams[0].endpoints,
+        quick("localhost:3000", "10/1s", None, None).unwrap().upstreams[0]
+            .endpoints
+            .iter()
+            .map(|one| one.url.as_str())
+            .collect::<Vec<_>>(),
         ["http://localhost:3000"]
     );
     for limit in [
@@ -366,11 +373,19 @@ fn two_words_are_a_configuration() {
     }
     let odd = "h\"\n[x]\\";
     assert_eq!(
-        quick(odd, "1/1s", None, None).unwrap().upstreams[0].endpoints,
+        quick(odd, "1/1s", None, None).unwrap().upstreams[0]
+            .endpoints
+            .iter()
+            .map(|one| one.url.as_str())
+            .collect::<Vec<_>>(),
         [format!("http://{odd}")]
     );
     assert_eq!(
-        quick("https://h", "1/1s", None, None).unwrap().upstreams[0].endpoints,
+        quick("https://h", "1/1s", None, None).unwrap().upstreams[0]
+            .endpoints
+            .iter()
+            .map(|one| one.url.as_str())
+            .collect::<Vec<_>>(),
         ["https://h"]
     );
 }

@@ -12,7 +12,7 @@ const EXAMPLE: &str = include_str!("../../../proxy.toml");
 /// Where the table has a name that the operator chooses.
 const CHOSEN: [&str; 2] = ["NAME", "MEMBER"];
 /// Tables that are elements of arrays.
-const ELEMENTS: [&str; 4] = ["listeners", "certificates", "routes", "refusals"];
+const ELEMENTS: [&str; 5] = ["listeners", "certificates", "endpoints", "routes", "refusals"];
 
 /// `written` as a value of TOML, if it is one.
 fn literal(written: &str) -> Option<Value> {
@@ -185,5 +185,11 @@ fn modules_that_read_no_file_have_its_defaults() {
     assert_eq!(config.routes[0].inspect, Inspect::default());
     assert_eq!(config.routes[0].extras, Extras::default());
     let upstream = &config.upstreams[0];
-    assert_eq!(*upstream, upstream::Settings::new("api", upstream.endpoints.clone()));
+    assert_eq!(
+        *upstream,
+        upstream::Settings::new(
+            "api",
+            upstream.endpoints.iter().map(|one| one.url.clone()).collect()
+        )
+    );
 }

@@ -44,6 +44,8 @@ pub(super) struct Admitted<'l> {
     pub(super) is_edited: bool,
     /// The fields that the policy sets on the request.
     pub(super) fields: PolicyFields,
+    /// By which it is sent to one host of its upstream, if it has what the upstream hashes.
+    pub(super) hash: Option<u64>,
     /// Path and query, if the route rewrites them.
     pub(super) rewritten: Option<String>,
 }

@@ -63,7 +63,7 @@ pub(in crate::proxy) fn line(record: &Record<'_>, wall_us: i64, as_json: bool) -
     if delayed > Duration::ZERO {
         line.milliseconds(AccessField::Delayed, delayed);
     }
-    if let Some(reached) = record.sent.and_then(|sent| sent.reached) {
+    if let Some(reached) = record.sent.and_then(|sent| sent.reached.as_ref()) {
         line.reached(reached);
     }
     if let Some(verdict) = record.decided.and_then(|decided| decided.verdict) {
@@ -214,8 +214,8 @@ impl Line {
     }
 
     /// Where the request was sent.
-    fn reached(&mut self, reached: SendRecord) {
-        if let Some(address) = reached.address
+    fn reached(&mut self, reached: &SendRecord) {
+        if let Some(address) = &reached.address
             && self.begins(AccessField::Upstream)
         {
             let quote: &[u8] = if self.json { b"\"" } else { b"" };

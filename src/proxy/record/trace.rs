@@ -15,6 +15,7 @@ use crate::otlp::{Kind, Span, SpanId, Trace, Value};
 use crate::proxy::decide::Decided;
 use crate::proxy::receive::trace::TraceContext;
 use crate::telemetry::Label as _;
+use crate::upstream::HostAddress;
 
 /// Attributes of the span of a request, about.
 const ATTRIBUTES: usize = 14;
@@ -151,13 +152,19 @@ fn of_decision(
 
 /// The span from handing the request to the upstream to the head of its reply, if it was sent.
 fn of_sending(record: &Record<'_>, trace: &TraceContext, end: Instant) -> Option<Span> {
-    let reached = record.sent?.reached?;
+    let reached = record.sent?.reached.as_ref()?;
     let start = reached.began?;
     let mut attributes: Attributes = Vec::new();
     attributes.push(("http.request.method", known_method(&record.received.method).0.into()));
-    if let Some(address) = reached.address {
-        attributes.push(("server.address", address.ip().to_string().into()));
-        attributes.push(("server.port", address.port().into()));
+    match &reached.address {
+        Some(HostAddress::Ip(address)) => {
+            attributes.push(("server.address", address.ip().to_string().into()));
+            attributes.push(("server.port", address.port().into()));
+        }
+        Some(HostAddress::Unix(path)) => {
+            attributes.push(("server.address", path.display().to_string().into()));
+        }
+        None => {}
     }
     let answer = record.answer;
     let answered = !answer.refused && answer.status != 0;

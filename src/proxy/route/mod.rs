@@ -2,9 +2,9 @@
 //!
 //! After it, the route and the path's parameters are known, and the body has the route's limits
 //! (`body`). `tables` has the routes of each listener, `routes` those of each host, and `trie`
-//! finds the most specific of them. `rewrite` makes the upstream's path. `cors` knows preflights,
-//! and which origins may read what Weir answers itself. Knows hosts, paths and methods, and nothing
-//! of limits.
+//! finds the most specific of them; `variants` are routes that take some of its requests. `rewrite`
+//! makes the upstream's path. `cors` knows preflights, and which origins may read what Weir answers
+//! itself. Knows hosts, paths and methods, and nothing of limits.
 
 pub(super) mod body;
 pub(super) mod cors;
@@ -12,6 +12,7 @@ pub(super) mod rewrite;
 pub(super) mod routes;
 pub(super) mod tables;
 pub(super) mod trie;
+pub(super) mod variants;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,6 +21,8 @@ use self::cors::Cors;
 use self::routes::RoutingError;
 use self::trie::Match;
 use crate::clock;
+use crate::listen::Peer;
+use crate::proxy::decide::facts::RequestView;
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::Received;
@@ -51,11 +54,23 @@ pub(super) fn find<'l, 'r>(
     local: &'l LocalSnapshot,
     target: Target<'r>,
     request: &Request,
-    received: &Received,
+    (received, peer): (&Received, &Peer),
 ) -> Result<(&'l Route, Match<'r>, Routed), Refusal> {
-    let found = local.snapshot().find(target, request)?;
-    let (Some(route), Some(handle)) =
-        (local.snapshot().route(found.route), local.handle(found.route))
+    let snapshot = local.snapshot();
+    let mut found = snapshot.find(target, request)?;
+    if snapshot.route(found.route).is_some_and(|route| !route.variants.is_empty()) {
+        let view = RequestView {
+            request,
+            target,
+            client: &received.client,
+            peer,
+            route: "",
+            parameters: &found.parameters,
+            body: None,
+        };
+        found.route = snapshot.variant(found.route, view);
+    }
+    let (Some(route), Some(handle)) = (snapshot.route(found.route), local.handle(found.route))
     else {
         return Err(Refusal::NotFound);
     };

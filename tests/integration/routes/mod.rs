@@ -5,3 +5,4 @@ mod refusals;
 mod replies;
 mod spellings;
 mod values;
+mod variants;

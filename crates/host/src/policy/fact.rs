@@ -57,7 +57,11 @@ impl KnownFacts {
 }
 
 impl FactNames {
-    fn check(&self, what: &str, name: &str) -> Result<String, UnknownFact> {
+    /// Checks that there is this fact. `what` says where it was named.
+    ///
+    /// # Errors
+    /// There is none, with the nearest name that there is.
+    pub fn check(&self, what: &str, name: &str) -> Result<String, UnknownFact> {
         if self.single.contains(&name) || self.has_family_of(name) {
             return Ok(name.to_owned());
         }

@@ -211,9 +211,11 @@ impl<H: Handler> Acceptor<H> {
 
     async fn open(&self, stream: TcpStream, address: SocketAddr, draining: bool) {
         self.accepted.inc();
-        let (settings, tls) = {
+        let (settings, tls, proxied) = {
             let config = self.config.load();
-            (Arc::clone(&config.settings), config.tls_of(self.index))
+            let (settings, tls) = (Arc::clone(&config.settings), config.tls_of(self.index));
+            let proxied = config.is_proxied(self.index) && !settings.counts(address.ip());
+            (settings, tls, proxied)
         };
         let state = Arc::<ConnectionState>::default();
         let permit = match self.permit(&state, address, &settings).await {
@@ -233,8 +235,9 @@ impl<H: Handler> Acceptor<H> {
         }
         let (handler, permit) = (self.handler.clone(), Arc::new(permit));
         let listener = self.index;
+        let permitted = Arc::clone(&permit);
         let connection =
-            Connection { handler, address, state, permit: Arc::clone(&permit), settings, listener };
+            Connection { handler, address, state, permit: permitted, settings, listener, proxied };
         let errors = Arc::clone(&self.errors);
         tokio::spawn(async move {
             // Held to the end of the task, so that `emptied` returns only after errors are logged

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
+use super::addresses::NetworkPermit;
 use super::context::ConnectionContext;
 use super::error::ConnectionError;
 use super::http1::{self, Http1End};
@@ -19,7 +20,7 @@ use super::permits::Permit;
 use super::state::ConnectionState;
 use super::stream::ClientStream;
 use super::transport::Transport;
-use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
+use super::{ConnectionSettings, Handler, Peer, handshake, http2, proxied, tls};
 use crate::clock::Clock;
 
 /// An accepted connection.
@@ -31,6 +32,8 @@ pub(super) struct Connection<H> {
     pub(super) settings: Arc<ConnectionSettings>,
     /// Which listener accepted it.
     pub(super) listener: usize,
+    /// Whether it begins with a header of the PROXY protocol.
+    pub(super) proxied: bool,
 }
 
 impl<H: Handler> Connection<H> {
@@ -40,18 +43,39 @@ impl<H: Handler> Connection<H> {
     /// Mostly a client that went away or stalled.
     pub(super) async fn serve(
         self,
-        socket: TcpStream,
+        mut socket: TcpStream,
         tls: Option<Arc<ServerConfig>>,
     ) -> Result<(), ConnectionError> {
         // Replies are written in large pieces; Nagle's algorithm would only delay them.
         socket.set_nodelay(true)?;
-        let peer =
+        let mut peer =
             Peer { listener: self.listener, ..Peer::plain(self.address, socket.local_addr()?) };
+        // Held as long as the connection is.
+        let _network = if self.proxied {
+            Box::pin(self.read_proxied(&mut socket, &mut peer)).await?
+        } else {
+            None
+        };
         match tls {
             None => self.http1(Transport::Plain(socket), peer).await,
             // Boxed, so that a plain connection's future does not include the handshake's state.
             Some(config) => Box::pin(self.serve_tls(socket, config, peer)).await,
         }
+    }
+
+    /// Reads whom a trusted proxy connects for, and counts the connection as that client's.
+    async fn read_proxied(
+        &self,
+        socket: &mut TcpStream,
+        peer: &mut Peer,
+    ) -> Result<Option<NetworkPermit>, ConnectionError> {
+        let within = self.settings.request_header;
+        let proxied = proxied::read(socket, within, &self.state).await?;
+        let Some((client, local)) = proxied.ends else { return Ok(None) };
+        *peer = Peer { listener: self.listener, tls: proxied.tls, ..Peer::plain(client, local) };
+        self.permit
+            .network(peer.address.ip(), &self.settings)
+            .map_err(|_| ConnectionError::ClientConnections)
     }
 
     async fn serve_tls(

@@ -29,6 +29,10 @@ pub(super) enum ConnectionError {
     ReplyCut,
     /// The client speaks TLS to a listener without certificates.
     TlsHello,
+    /// A trusted proxy has sent no header of the PROXY protocol, and this is wrong with it.
+    ProxyHeader(&'static str),
+    /// The client behind a proxy has as many connections as it may.
+    ClientConnections,
     /// The socket failed.
     Socket(io::Error),
 }
@@ -57,6 +61,8 @@ labels! {
         SendSlow = "send_slow",
         RequestTimeout = "request_timeout",
         ReplyCut = "reply_cut",
+        ProxyHeader = "proxy_header",
+        Address = "address",
         Closed = "closed",
         Other = "other",
     }
@@ -144,6 +150,8 @@ impl ErrorCounters {
             ConnectionError::RequestTimeout => HttpCause::RequestTimeout,
             ConnectionError::ReplyCut => HttpCause::ReplyCut,
             ConnectionError::TlsHello => HttpCause::TlsHello,
+            ConnectionError::ProxyHeader(_) => HttpCause::ProxyHeader,
+            ConnectionError::ClientConnections => HttpCause::Address,
             ConnectionError::Socket(_) => HttpCause::Closed,
         };
         self.http.inc(cause);
@@ -172,6 +180,10 @@ impl fmt::Display for ConnectionError {
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http2(error) => write_with_sources(error, out),
             Self::TlsHello => write!(out, "{}", self.why()),
+            Self::ProxyHeader(why) => write!(out, "{why}"),
+            Self::ClientConnections => {
+                write!(out, "the client has as many connections as it may")
+            }
             Self::HeadTimeout => write!(out, "no request arrived in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),

@@ -111,7 +111,7 @@ async fn refuse_plain(mut socket: TcpStream) -> ConnectionError {
 /// A drain lets handshakes finish, even those that have not begun: the connection then ends with
 /// its first request, or at the drain's deadline. When connection permits run out, a handshake that
 /// has not begun is given up.
-async fn unless_aborted<T>(
+pub(super) async fn unless_aborted<T>(
     state: &ConnectionState,
     handshake: impl Future<Output = Result<T, ConnectionError>>,
 ) -> Result<T, ConnectionError> {

@@ -6,6 +6,7 @@
 //! - `accept`: a worker's accept loop
 //! - `connection`: one connection, from its first byte to its close; `context`: what its requests
 //!   share
+//! - `proxied`: whom a proxy in front connects for
 //! - `tls`: the certificates and which one a client is shown; `handshake`: one TLS handshake
 //! - `http1`, with `client` (the socket), `upload` (a request's body) and `progress` (how fast the
 //!   client takes its reply)
@@ -41,6 +42,7 @@ mod http2;
 mod http2_reply;
 mod permits;
 mod progress;
+mod proxied;
 mod state;
 mod stream;
 mod subject;
@@ -68,6 +70,8 @@ pub struct Settings {
     pub certificates: Vec<Identity>,
     /// Whether clients are asked for certificates.
     pub clients: Option<ClientCertificates>,
+    /// Whether connections of trusted proxies begin with a header of the PROXY protocol.
+    pub proxy_protocol: bool,
 }
 
 impl Settings {
@@ -80,6 +84,7 @@ impl Settings {
             address,
             certificates: Vec::new(),
             clients: None,
+            proxy_protocol: false,
         }
     }
 }
@@ -161,6 +166,8 @@ pub struct ListenConfig {
     pub settings: Arc<ConnectionSettings>,
     /// The TLS settings by the listener's index; plain where there are none.
     pub tls: Vec<Option<Arc<Tls>>>,
+    /// Whether there is a header of the PROXY protocol, by the listener's index.
+    pub proxy_protocol: Vec<bool>,
 }
 
 /// Where listeners find the configuration of their next connection. Listeners that share a source
@@ -170,7 +177,7 @@ pub type ConfigSource = Arc<dyn access::DynAccess<ListenConfig> + Send + Sync>;
 impl From<ConnectionSettings> for ListenConfig {
     /// The configuration without TLS.
     fn from(settings: ConnectionSettings) -> Self {
-        Self { settings: Arc::new(settings), tls: Vec::new() }
+        Self { settings: Arc::new(settings), tls: Vec::new(), proxy_protocol: Vec::new() }
     }
 }
 

@@ -119,6 +119,20 @@ impl Permits {
         idle
     }
 
+    /// Counts a connection of the client's network, unless it is a trusted proxy.
+    fn network(
+        &self,
+        client: IpAddr,
+        settings: &ConnectionSettings,
+    ) -> Result<Option<NetworkPermit>, PermitError> {
+        if !settings.counts(client) {
+            return Ok(None);
+        }
+        let network = Network::of(client, settings.ipv6_prefix);
+        let permit = self.addresses.acquire(network, settings.connections_per_address_max);
+        permit.map(Some).ok_or(PermitError::Address)
+    }
+
     fn lists(&self) -> MutexGuard<'_, Vec<Weak<OpenConnections>>> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,18 +176,7 @@ impl Connections {
     ) -> Result<Permit, PermitError> {
         let permits = &self.0.permits;
         // First, so that a network over its limit does not cause other connections to be closed.
-        let network = match settings.counts(client) {
-            false => None,
-            true => {
-                let network = Network::of(client, settings.ipv6_prefix);
-                Some(
-                    permits
-                        .addresses
-                        .acquire(network, settings.connections_per_address_max)
-                        .ok_or(PermitError::Address)?,
-                )
-            }
-        };
+        let network = permits.network(client, settings)?;
         let max = settings.connections_max;
         if permits.open.load(Ordering::Relaxed) >= max - max / SPARE_PART {
             *reclaimed = permits.reclaim();
@@ -213,6 +216,20 @@ impl Connections {
 impl OpenConnections {
     fn states(&self) -> MutexGuard<'_, HashMap<usize, Arc<ConnectionState>>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Permit {
+    /// Counts the connection as one of `client`, whom a trusted proxy connects for.
+    ///
+    /// # Errors
+    /// The client's network has its maximum of connections.
+    pub(super) fn network(
+        &self,
+        client: IpAddr,
+        settings: &ConnectionSettings,
+    ) -> Result<Option<NetworkPermit>, PermitError> {
+        self.open.permits.network(client, settings)
     }
 }
 

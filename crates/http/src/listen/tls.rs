@@ -50,6 +50,11 @@ pub struct ServedCertificate {
 }
 
 impl ListenConfig {
+    /// Whether connections of trusted proxies to listener number `index` begin with a header.
+    pub(super) fn is_proxied(&self, index: usize) -> bool {
+        self.proxy_protocol.get(index).copied().unwrap_or_default()
+    }
+
     /// The TLS of listener number `index`; none for a plain one.
     pub(super) fn tls_of(&self, index: usize) -> Option<Arc<ServerConfig>> {
         self.tls.get(index)?.as_ref().map(|tls| Arc::clone(&tls.config))

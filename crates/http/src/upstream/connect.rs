@@ -1,14 +1,14 @@
-//! From an address to a byte stream for HTTP: TCP, then TLS if the endpoint uses it, both within
-//! the upstream's time to connect. Knows nothing of HTTP.
+//! From an address to a byte stream for HTTP: TCP or a Unix socket, then TLS if the endpoint uses
+//! it, both within the upstream's time to connect. Knows nothing of HTTP.
 
 use std::io;
 use std::sync::Arc;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::budget::ConnectionPermit;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, HostAddress};
 use super::host::Host;
 use super::hosts::Hosts;
 use super::stream::Stream;
@@ -79,7 +79,13 @@ async fn open(
     let unconnected = |error| {
         (if is_out_of_descriptors(&error) { Cause::Descriptors } else { Cause::Connect }, error)
     };
-    let stream = TcpStream::connect(host.address).await.map_err(unconnected)?;
+    let stream = match &host.address {
+        HostAddress::Ip(address) => TcpStream::connect(address).await.map_err(unconnected)?,
+        HostAddress::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(unconnected)?;
+            return Ok(Stream::Unix { stream, _permit });
+        }
+    };
     stream.set_nodelay(true).map_err(unconnected)?;
     let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else {
         return Ok(Stream::Plain { stream, _permit });

@@ -1,17 +1,26 @@
-//! Reads and checks an upstream's endpoints, `http://host:port`. Resolves nothing and connects to
-//! nothing.
+//! Reads and checks an upstream's endpoints, `http://host:port` or `unix:/path`. Resolves nothing
+//! and connects to nothing.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
 
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
+use super::settings::EndpointSettings;
 use crate::clock::LogThrottle;
 use crate::telemetry::SettingError;
 
 /// Maximum number of endpoints of one upstream.
 const ENDPOINTS_MAX: usize = 256;
-const EXPECTED: &str = "http://host:port or https://host:port, without a path";
+const EXPECTED: &str =
+    "http://host:port or https://host:port, without a path, or unix:/path/of/a/socket";
+/// How the URL of a Unix socket begins.
+const UNIX: &str = "unix:";
+/// Maximum length of the path of a Unix socket, in bytes: what `sockaddr_un` holds on all systems.
+const UNIX_PATH_BYTES_MAX: usize = 103;
 
 /// One endpoint.
 #[derive(Debug)]
@@ -23,20 +32,40 @@ pub(super) struct Endpoint {
     pub(super) authority: Authority,
     /// The name to verify; `None` without TLS.
     pub(super) server_name: Option<ServerName<'static>>,
+    /// How much of the requests it gets, compared with the others.
+    pub(super) weight: u32,
     pub(super) warned: LogThrottle,
+}
+
+/// Where a connection goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HostAddress {
+    /// TCP.
+    Ip(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(Arc<Path>),
+}
+
+impl fmt::Display for HostAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => address.fmt(out),
+            Self::Unix(path) => write!(out, "{UNIX}{}", path.display()),
+        }
+    }
 }
 
 /// An address or a name to resolve.
 #[derive(Debug)]
 pub(super) enum Location {
-    Address(SocketAddr),
+    Address(HostAddress),
     Name { host: String, port: u16 },
 }
 
 /// Reads all endpoints of the upstream `name`. With TLS, `server_name` is verified, or else each
 /// endpoint's host.
 pub(super) fn parse_all(
-    endpoints: &[String],
+    endpoints: &[EndpointSettings],
     server_name: Option<&str>,
 ) -> Result<Vec<Endpoint>, Vec<SettingError>> {
     let setting = "endpoints";
@@ -49,11 +78,11 @@ pub(super) fn parse_all(
     }
     let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     let mut errors = Vec::new();
-    for (index, text) in endpoints.iter().enumerate() {
+    for (index, EndpointSettings { url: text, weight }) in endpoints.iter().enumerate() {
         let error_at = |expected: &str| {
             SettingError::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
         };
-        match parse(text, server_name) {
+        match parse(text, *weight, server_name) {
             Ok(endpoint)
                 if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) =>
             {
@@ -68,7 +97,10 @@ pub(super) fn parse_all(
     if errors.is_empty() { Ok(read) } else { Err(errors) }
 }
 
-fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str> {
+fn parse(text: &str, weight: u32, server_name: Option<&str>) -> Result<Endpoint, &'static str> {
+    if let Some(path) = text.strip_prefix(UNIX) {
+        return unix(text, path, weight);
+    }
     let uri: http::Uri = text.parse().map_err(|_| EXPECTED)?;
     let (tls, default_port) = match uri.scheme_str() {
         Some("http") => (false, 80),
@@ -94,7 +126,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
         return Err(EXPECTED);
     }
     let location = match bare.parse::<IpAddr>() {
-        Ok(ip) => Location::Address(SocketAddr::new(ip, port)),
+        Ok(ip) => Location::Address(HostAddress::Ip(SocketAddr::new(ip, port))),
         Err(_) => Location::Name { host: bare.to_owned(), port },
     };
     let server_name = server_name.unwrap_or(bare);
@@ -111,6 +143,25 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
         text: text.to_owned(),
         authority: authority.clone(),
         server_name,
+        weight,
+        warned: LogThrottle::default(),
+    })
+}
+
+/// A Unix socket. Whoever may write to it is in the same system, so there is no TLS.
+fn unix(text: &str, path: &str, weight: u32) -> Result<Endpoint, &'static str> {
+    if !path.starts_with('/') || path.contains('\0') {
+        return Err("unix: and the path of a socket from the root, such as unix:/run/api.sock");
+    }
+    if path.len() > UNIX_PATH_BYTES_MAX {
+        return Err("the path of a socket of at most 103 bytes");
+    }
+    Ok(Endpoint {
+        location: Location::Address(HostAddress::Unix(Path::new(path).into())),
+        text: text.to_owned(),
+        authority: Authority::from_static("localhost"),
+        server_name: None,
+        weight,
         warned: LogThrottle::default(),
     })
 }
@@ -126,6 +177,10 @@ impl Endpoint {
 mod tests {
     use super::*;
 
+    fn settings(urls: &[&str]) -> Vec<EndpointSettings> {
+        urls.iter().map(|url| (*url).to_owned().into()).collect()
+    }
+
     #[test]
     fn addresses_names_and_default_ports_are_read() {
         for (text, expected) in [
@@ -134,11 +189,15 @@ mod tests {
             ("http://[::1]:81", "Address([::1]:81)"),
             ("http://10.0.0.1", "Address(10.0.0.1:80)"),
             ("https://10.0.0.1", "Address(10.0.0.1:443)"),
+            ("unix:/run/api.sock", "Address(unix:/run/api.sock)"),
         ] {
-            assert_eq!(format!("{:?}", parse(text, None).unwrap().location), expected, "{text}");
+            let Location::Address(address) = parse(text, 1, None).unwrap().location else {
+                panic!("a name: {text}")
+            };
+            assert_eq!(format!("Address({address})"), expected, "{text}");
         }
         let Location::Name { host, port, .. } =
-            parse("http://api.internal:8080", None).unwrap().location
+            parse("http://api.internal:8080", 1, None).unwrap().location
         else {
             panic!("not a name")
         };
@@ -158,8 +217,11 @@ mod tests {
             "http://u@a:1",
             "http://",
             "",
+            "unix:",
+            "unix:run/api.sock",
+            "unix:/run/\0",
         ];
-        let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        let wrong = settings(&wrong);
         let errors = parse_all(&wrong, None).unwrap_err();
         let settings: Vec<&str> = errors.iter().map(|error| error.setting.as_str()).collect();
         let expected: Vec<String> =
@@ -171,7 +233,7 @@ mod tests {
     #[test]
     fn with_tls_the_name_to_verify_is_the_host_or_the_one_that_was_set() {
         let name = |text: &str, set| {
-            parse(text, set).unwrap().server_name.map(|name| name.to_str().into_owned())
+            parse(text, 1, set).unwrap().server_name.map(|name| name.to_str().into_owned())
         };
         assert_eq!(name("https://api.internal:8443", None).as_deref(), Some("api.internal"));
         assert_eq!(name("https://127.0.0.1", None).as_deref(), Some("127.0.0.1"));
@@ -180,7 +242,7 @@ mod tests {
             Some("api.internal")
         );
         assert_eq!(name("http://api.internal", Some("api.internal")), None);
-        let mixed = parse_all(&["http://a".to_owned(), "https://b".to_owned()], None).unwrap_err();
+        let mixed = parse_all(&settings(&["http://a", "https://b"]), None).unwrap_err();
         assert_eq!(mixed[0].setting, "endpoints[1]");
     }
 }

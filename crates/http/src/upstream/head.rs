@@ -70,7 +70,7 @@ mod tests {
             (Some("not a host"), "10.0.0.1:99"),
         ] {
             let endpoint =
-                super::super::endpoint::parse_all(&["https://10.0.0.1:99".to_owned()], None)
+                super::super::endpoint::parse_all(&["https://10.0.0.1:99".to_owned().into()], None)
                     .unwrap()
                     .remove(0);
             let mut request = http::Request::get("/a?b=c")

@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use http_body::Body as _;
 use rustls::pki_types::ServerName;
 use tokio::time::{sleep, timeout};
 
+use super::endpoint::HostAddress;
 use super::host::Host;
 use super::hosts::Hosts;
 use super::{Cause, CheckMethod, Ejection, HealthCheck, Inner, Probe, Retry, Settings, Upstream};
@@ -86,7 +86,7 @@ struct Prober {
 
 /// Asks all hosts until the upstream is gone.
 pub(super) async fn watch(upstream: &Arc<Inner>, check: &HealthCheck) {
-    let mut probers: HashMap<(usize, SocketAddr), Prober> = HashMap::new();
+    let mut probers: HashMap<(usize, HostAddress), Prober> = HashMap::new();
     loop {
         let began = clock::monotonic();
         if upstream.hosts.current().is_empty() {
@@ -96,7 +96,7 @@ pub(super) async fn watch(upstream: &Arc<Inner>, check: &HealthCheck) {
             Hosts::resolve_in_background(upstream);
         }
         let hosts = upstream.hosts.current();
-        let key = |host: &Arc<Host>| (host.endpoint, host.address);
+        let key = |host: &Arc<Host>| (host.endpoint, host.address.clone());
         let known: HashMap<_, _> = hosts.iter().map(|host| (key(host), host)).collect();
         probers.retain(|key, _| known.contains_key(key));
         for host in hosts.iter() {
@@ -168,7 +168,7 @@ fn change(upstream: &Inner, host: &Host, why: Option<&String>) {
     host.set_healthy(upstream, why.is_none());
     upstream.count_change(host, why.is_none());
     let (name, endpoint) = (&upstream.settings.name, upstream.text_of(host));
-    let address = host.address;
+    let address = &host.address;
     // Each one, so that the log never ends with a state that is over. `rise` and `fall` bound them.
     match why {
         None => {
@@ -189,7 +189,10 @@ fn settings_of(upstream: &Inner, host: &Host) -> Result<Settings, String> {
     if let Some(ServerName::DnsName(name)) = &endpoint.server_name {
         tls.server_name = Some(name.as_ref().to_owned());
     }
-    let address = format!("{scheme}://{}", host.address);
+    let address = match &host.address {
+        HostAddress::Ip(address) => format!("{scheme}://{address}"),
+        unix @ HostAddress::Unix(_) => unix.to_string(),
+    };
     Ok(Settings {
         protocol: settings.protocol,
         tls,

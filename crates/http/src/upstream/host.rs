@@ -4,12 +4,12 @@
 //! An upstream with a single address neither counts nor ejects, so its requests touch nothing that
 //! workers share.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Cause, Inner};
+use super::endpoint::HostAddress;
+use super::{Cause, Inner, hash};
 use crate::clock;
 use crate::telemetry::Label as _;
 
@@ -44,7 +44,9 @@ pub(super) struct Host {
     healthy_since_ms: AtomicU64,
     /// What its last check came to: why it failed, if it did. `None` before the first.
     checked: Mutex<Option<Result<(), String>>>,
-    pub(super) address: SocketAddr,
+    pub(super) address: HostAddress,
+    /// Of its address, the same in all processes.
+    pub(super) hash: u64,
     /// The index of its endpoint in the configuration.
     pub(super) endpoint: usize,
 }
@@ -58,7 +60,7 @@ pub(super) struct InFlight {
 }
 
 impl Host {
-    pub(super) fn new(endpoint: usize, address: SocketAddr) -> Self {
+    pub(super) fn new(endpoint: usize, address: HostAddress) -> Self {
         Self {
             outstanding: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
@@ -69,6 +71,7 @@ impl Host {
             healthy: AtomicBool::new(true),
             healthy_since_ms: AtomicU64::new(0),
             checked: Mutex::default(),
+            hash: hash::of(&address),
             address,
             endpoint,
         }

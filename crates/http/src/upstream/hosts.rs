@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Inner;
-use super::endpoint::{Endpoint, Location};
+use super::endpoint::{Endpoint, HostAddress, Location};
 use super::host::Host;
 
 /// Maximum addresses used of one name.
@@ -229,10 +229,12 @@ fn merge(
     for (index, endpoint) in endpoints.iter().enumerate() {
         let had = || before.iter().filter(move |host| host.endpoint == index);
         let addresses = match &endpoint.location {
-            Location::Address(address) => vec![*address],
+            Location::Address(address) => vec![address.clone()],
             Location::Name { .. } => match answers.iter_mut().find(|(of, _)| *of == index) {
-                Some((_, addresses)) => std::mem::take(addresses),
-                None => had().map(|host| host.address).collect(),
+                Some((_, addresses)) => {
+                    std::mem::take(addresses).into_iter().map(HostAddress::Ip).collect()
+                }
+                None => had().map(|host| host.address.clone()).collect(),
             },
         };
         let mut addresses = addresses;
@@ -240,7 +242,7 @@ fn merge(
         addresses.sort_unstable();
         addresses.dedup();
         addresses.truncate(ADDRESSES_MAX);
-        let host = |address: SocketAddr| {
+        let host = |address: HostAddress| {
             had()
                 .find(|host| host.address == address)
                 .map_or_else(|| Arc::new(Host::new(index, address)), Arc::clone)

@@ -9,7 +9,6 @@
 //! wait for a reply), `endpoint`, `connect` with `budget`, `tls` and `stream` (from a configured
 //! endpoint to a byte stream).
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +25,7 @@ mod budget;
 mod concurrency;
 mod connect;
 mod endpoint;
+mod hash;
 mod head;
 mod health;
 mod host;
@@ -47,9 +47,10 @@ mod tests;
 mod tls;
 
 pub use budget::Budget;
+pub use endpoint::HostAddress;
 pub use settings::{
-    CheckMethod, Concurrency, Ejection, HealthCheck, Http2Settings, Probe, Protocol, Retry,
-    STATUSES_WELL, Settings,
+    CheckMethod, Concurrency, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe,
+    Protocol, Retry, STATUSES_WELL, Settings,
 };
 
 use hosts::{Hosts, Resolver};
@@ -118,7 +119,7 @@ pub struct EndpointStatus {
     /// The endpoint as configured.
     pub endpoint: String,
     /// The endpoint's own address, or one that its name resolved to.
-    pub address: SocketAddr,
+    pub address: HostAddress,
     /// It has failed and gets no requests for a while.
     pub ejected: bool,
     /// Whether it passes its health checks. `None` if there are none.
@@ -142,11 +143,13 @@ pub struct Sender {
     pub priority: u8,
     /// Requests with the same number are one sender's, which shares that upstream with others.
     pub fair_key: u64,
+    /// Requests with the same number go to the same host of an upstream with `hash`.
+    pub hash: Option<u64>,
 }
 
 impl Default for Sender {
     fn default() -> Self {
-        Self { client: None, priority: PRIORITY_DEFAULT, fair_key: 0 }
+        Self { client: None, priority: PRIORITY_DEFAULT, fair_key: 0, hash: None }
     }
 }
 
@@ -164,10 +167,10 @@ pub struct ConcurrencyStatus {
 }
 
 /// Where a request was sent, and how long that took: for callers that ask for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendRecord {
     /// The address that it was sent to last. `None` if it was sent nowhere.
-    pub address: Option<SocketAddr>,
+    pub address: Option<HostAddress>,
     /// When it was handed over.
     pub began: Option<Instant>,
     /// The time from then to the head of its reply, or to its failure.
@@ -287,7 +290,7 @@ impl Upstream {
     pub fn status(&self) -> Vec<EndpointStatus> {
         let status = |host: &Arc<host::Host>| EndpointStatus {
             endpoint: self.0.text_of(host).to_owned(),
-            address: host.address,
+            address: host.address.clone(),
             ejected: host.is_ejected(),
             healthy: self.0.settings.health.as_ref().map(|_| host.is_healthy()),
             check_failed: host.last_check().and_then(Result::err),
@@ -372,6 +375,12 @@ impl Upstream {
     #[must_use]
     pub fn concurrency(&self) -> Option<ConcurrencyStatus> {
         self.0.places.as_ref().map(|places| places.status())
+    }
+
+    /// The fact by which requests are spread over its hosts, if there is one.
+    #[must_use]
+    pub fn hash_fact(&self) -> Option<&str> {
+        self.0.settings.hash.as_deref()
     }
 
     /// Whether requests may have to wait for it, so that [`Sender::priority`] and
@@ -483,6 +492,11 @@ impl Inner {
         self.endpoints.get(host.endpoint).map_or("", |endpoint| &endpoint.text)
     }
 
+    /// How much of the requests `host` gets, compared with others.
+    fn weight_of(&self, host: &host::Host) -> u32 {
+        self.endpoints.get(host.endpoint).map_or(1, |endpoint| endpoint.weight)
+    }
+
     fn count_ejection(&self, host: &host::Host) {
         if let Some(counter) = self.ejections.get(host.endpoint) {
             counter.inc();
@@ -509,7 +523,7 @@ impl Inner {
         {
             let (upstream, endpoint, max_percent) =
                 (&self.settings.name, &endpoint.text, self.settings.ejection.max_percent);
-            let address = host.address;
+            let address = &host.address;
             tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails repeatedly, but no more may be ejected");
         }
     }

@@ -8,15 +8,14 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Inner;
 use super::host::Host;
 use super::hosts::Hosts;
 use super::http1::Http1Connection;
 use super::requests::{RequestPermit, Requests};
 use super::slots::{DiscardedConnections, Slots};
 use super::streams::Streams;
+use super::{Inner, Sender};
 use crate::clock;
-use crate::wire::Network;
 
 /// How often a worker closes idle connections that are too old, and resolves names that are due.
 pub(super) const SWEEP: Duration = Duration::from_millis(1_000);
@@ -83,8 +82,8 @@ pub(super) enum Admission {
     Unresolved,
 }
 
-/// A permit for one more request, at the host with the least load.
-pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission {
+/// A permit for one more request, at the host that is chosen for it.
+pub(super) fn admit(upstream: &Arc<Inner>, sender: Sender) -> Admission {
     // Discarded connections are dropped after the borrow.
     let mut discarded = DiscardedConnections::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
@@ -94,7 +93,7 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission
             return (Admission::Full, false);
         }
         let capacity = upstream.request_capacity(pool.slots.len());
-        let client = client.filter(|_| outstanding >= capacity / MANY_PART);
+        let client = sender.client.filter(|_| outstanding >= capacity / MANY_PART);
         let share = (capacity / CLIENT_PART).max(1);
         if client.is_some_and(|client| pool.requests.of(client) >= share) {
             return (Admission::Share, false);
@@ -103,7 +102,7 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission
         if new && upstream.hosts.is_due(upstream) {
             return (Admission::Unresolved, !std::mem::replace(&mut pools.sweeping, true));
         }
-        let Some((slot, in_flight)) = pool.slots.choose(upstream, &[]) else {
+        let Some((slot, in_flight)) = pool.slots.choose(upstream, &[], sender.hash) else {
             return (Admission::Unresolved, false);
         };
         pool.credit = (pool.credit + upstream.settings.retry_percent).min(CREDIT_MAX);
@@ -121,12 +120,13 @@ pub(super) fn move_to_another_host(
     upstream: &Arc<Inner>,
     permit: &mut RequestPermit,
     tried: &[Arc<Host>],
+    hash: Option<u64>,
 ) -> bool {
     let mut discarded = DiscardedConnections::default();
     POOLS.with_borrow_mut(|pools| {
         let (pool, _) = pools.of(upstream);
         pool.slots.update_hosts(upstream, &mut discarded);
-        let Some((slot, Some(in_flight))) = pool.slots.choose(upstream, tried) else {
+        let Some((slot, Some(in_flight))) = pool.slots.choose(upstream, tried, hash) else {
             return false;
         };
         permit.move_to(slot, in_flight);

@@ -21,7 +21,7 @@ use super::{Cause, Inner, Protocol, Retry, RetryResult, SendRecord, Sender, Upst
 use super::{acquire, head};
 use crate::clock;
 use crate::http1::ReplyHead;
-use crate::wire::{Body, Network, Request, Response};
+use crate::wire::{Body, Request, Response};
 
 /// Idle connections tried for one request before a new one is opened. The upstream may have just
 /// closed each of them.
@@ -88,7 +88,7 @@ pub(super) async fn send(
     let mut repeated = false;
     loop {
         if let Some(reached) = &mut reached {
-            reached.address = pool::host_of(upstream, &permit).map(|host| host.address);
+            reached.address = pool::host_of(upstream, &permit).map(|host| host.address.clone());
         }
         let outcome = match protocol {
             Protocol::H1 => pin!(exchange.try_h1(&mut permit)).await,
@@ -118,7 +118,7 @@ pub(super) async fn send(
                 let ours = cause == Cause::Descriptors;
                 if ours
                     || upstream.settings.retry == Retry::Off
-                    || !move_to_another_host(upstream, &mut permit, &mut tried)
+                    || !move_to_another_host(upstream, &mut permit, &mut tried, sender.hash)
                 {
                     return Err(UpstreamError::unsent(cause));
                 }
@@ -135,7 +135,7 @@ pub(super) async fn send(
                     permit.failed(upstream, cause);
                     return Err(UpstreamError::unsent(cause));
                 }
-                move_to_another_host(upstream, &mut permit, &mut tried);
+                move_to_another_host(upstream, &mut permit, &mut tried, sender.hash);
                 continue;
             }
             // Once only. If the new connection is lost too, the host is dying: then another one.
@@ -152,7 +152,7 @@ pub(super) async fn send(
         // idempotent (RFC 9110, 9.2.2).
         let again =
             repeatable && error.cause == Cause::Cut && !std::mem::replace(&mut repeated, true);
-        if !again || !move_to_another_host(upstream, &mut permit, &mut tried) {
+        if !again || !move_to_another_host(upstream, &mut permit, &mut tried, sender.hash) {
             return Err(error);
         }
         if !pool::spend_retry(upstream) {
@@ -174,21 +174,18 @@ async fn admit(upstream: &Arc<Inner>, sender: Sender) -> Result<RequestPermit, U
             Some(place.map_err(|_| UpstreamError::unsent(Cause::Shed))?)
         }
     };
-    Ok(admit_here(upstream, sender.client).await?.with_place(place))
+    Ok(admit_here(upstream, sender).await?.with_place(place))
 }
 
 /// The same, as far as this worker is concerned.
-async fn admit_here(
-    upstream: &Arc<Inner>,
-    client: Option<Network>,
-) -> Result<RequestPermit, UpstreamError> {
-    if let Some(admitted) = admitted(pool::admit(upstream, client)) {
+async fn admit_here(upstream: &Arc<Inner>, sender: Sender) -> Result<RequestPermit, UpstreamError> {
+    if let Some(admitted) = admitted(pool::admit(upstream, sender)) {
         return admitted;
     }
     // If resolving takes too long, the previous addresses are used, if there are any.
     let asked = Box::pin(timeout(upstream.settings.connect, Hosts::resolve_now(upstream))).await;
     let unresolved = if asked.is_err() { Cause::Timeout } else { Cause::Connect };
-    admitted(pool::admit(upstream, client)).unwrap_or(Err(UpstreamError::unsent(unresolved)))
+    admitted(pool::admit(upstream, sender)).unwrap_or(Err(UpstreamError::unsent(unresolved)))
 }
 
 /// `None` if names must be resolved first.
@@ -206,10 +203,11 @@ fn move_to_another_host(
     upstream: &Arc<Inner>,
     permit: &mut RequestPermit,
     tried: &mut SmallVec<[Arc<Host>; HOST_TRIES_MAX]>,
+    hash: Option<u64>,
 ) -> bool {
     tried.extend(permit.host().cloned());
     (1..HOST_TRIES_MAX).contains(&tried.len())
-        && pool::move_to_another_host(upstream, permit, tried)
+        && pool::move_to_another_host(upstream, permit, tried, hash)
 }
 
 impl Exchange<'_> {

@@ -10,8 +10,11 @@ use weir_tls::ClientTls;
 pub struct Settings {
     /// The upstream's name in the configuration.
     pub name: String,
-    /// `http://host:port` or `https://host:port`, one or more, all of one scheme.
-    pub endpoints: Vec<String>,
+    /// Where requests go: one or more, with TLS to all or to none.
+    pub endpoints: Vec<EndpointSettings>,
+    /// Requests for which this fact is equal go to the same host, as far as it is not too busy.
+    /// `None`: each goes to the less busy of two.
+    pub hash: Option<String>,
     /// The protocol spoken there.
     pub protocol: Protocol,
     /// `[upstreams.NAME.tls]`.
@@ -43,6 +46,22 @@ pub struct Settings {
     /// Whether failures to connect or to resolve a name are logged as warnings, or only for
     /// debugging because the sender reports them.
     pub logs_failures: bool,
+}
+
+/// One element of `endpoints`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSettings {
+    /// `http://host:port`, `https://host:port` or `unix:/path`.
+    pub url: String,
+    /// How much of the requests it gets, compared with the others.
+    pub weight: u32,
+}
+
+impl From<String> for EndpointSettings {
+    /// With the same weight as all others that have none of their own.
+    fn from(url: String) -> Self {
+        Self { url, weight: 1 }
+    }
 }
 
 /// Which requests are tried again. A request of which nothing was sent was certainly not carried
@@ -173,7 +192,8 @@ impl Settings {
     pub fn new(name: impl Into<String>, endpoints: Vec<String>) -> Self {
         Self {
             name: name.into(),
-            endpoints,
+            endpoints: endpoints.into_iter().map(EndpointSettings::from).collect(),
+            hash: None,
             protocol: Protocol::default(),
             tls: ClientTls::default(),
             http2: Http2Settings::default(),

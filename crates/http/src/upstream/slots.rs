@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Inner;
 use super::host::{Host, InFlight};
 use super::http1::Http1Connection;
 use super::http2::Http2Connection;
 use super::streams::Streams;
+use super::{Inner, hash};
 
 /// The slots of all of an upstream's hosts.
 #[derive(Default)]
@@ -18,11 +18,15 @@ pub(super) struct Slots {
     idle_total: usize,
     /// The generation of the list of hosts that the slots follow.
     generation: u64,
+    /// The weights of the hosts so far, added up; empty if all are the same.
+    weights: Vec<u64>,
 }
 
 /// One host's connections.
 struct Slot {
     host: Arc<Host>,
+    /// How much of the requests it gets, compared with the others.
+    weight: u32,
     /// HTTP/1.1, the longest unused first.
     #[allow(
         clippy::vec_box,
@@ -31,6 +35,21 @@ struct Slot {
     idle: Vec<Box<Http1Connection>>,
     /// HTTP/2.
     streams: Streams,
+}
+
+/// What load is multiplied by before it is divided by a weight.
+const LOAD_SCALE: usize = 1_024;
+
+/// The weights so far at each slot, added up. Empty if all are the same.
+fn cumulated(slots: &[Slot]) -> Vec<u64> {
+    if slots.iter().all(|slot| Some(slot.weight) == slots.first().map(|first| first.weight)) {
+        return Vec::new();
+    }
+    let add = |sum: &mut u64, slot: &Slot| {
+        *sum += u64::from(slot.weight);
+        Some(*sum)
+    };
+    slots.iter().scan(0, add).collect()
 }
 
 /// Connections to be closed, which the caller drops outside the borrow of its thread-local.
@@ -50,15 +69,19 @@ impl Slots {
         }
         self.generation = generation;
         let mut before = std::mem::take(&mut self.all);
-        let slot = |host: &Arc<Host>| match before
-            .iter()
-            .position(|slot| Arc::ptr_eq(&slot.host, host))
-        {
-            Some(at) => before.swap_remove(at),
-            None => Slot { host: Arc::clone(host), idle: Vec::new(), streams: Streams::default() },
-        };
+        let slot =
+            |host: &Arc<Host>| match before.iter().position(|slot| Arc::ptr_eq(&slot.host, host)) {
+                Some(at) => before.swap_remove(at),
+                None => Slot {
+                    host: Arc::clone(host),
+                    weight: upstream.weight_of(host),
+                    idle: Vec::new(),
+                    streams: Streams::default(),
+                },
+            };
         self.all = upstream.hosts.current().iter().map(slot).collect();
         self.idle_total = self.all.iter().map(|slot| slot.idle.len()).sum();
+        self.weights = cumulated(&self.all);
         // Addresses that are gone. Requests under way there continue.
         for mut gone in before {
             discarded.http1.append(&mut gone.idle);
@@ -68,20 +91,21 @@ impl Slots {
 
     /// The host for a request, none of `tried`. A single host is not counted.
     ///
-    /// Of two random hosts it takes the one with less load (power of two choices). That is nearly
-    /// as even as comparing all of them, and workers that see the same counts don't all choose the
-    /// same host. Hosts that are ejected or unhealthy are skipped while there is another.
+    /// Of two random hosts it takes the one with less load for its weight (power of two choices).
+    /// That is nearly as even as comparing all of them, and workers that see the same counts don't
+    /// all choose the same host. With a `hash` it takes the hash's own host, or the next one if
+    /// that is too busy. Hosts that are ejected or unhealthy are skipped while there is another.
     pub(super) fn choose(
         &self,
         upstream: &Inner,
         tried: &[Arc<Host>],
+        hash: Option<u64>,
     ) -> Option<(usize, Option<InFlight>)> {
         let count = self.all.len();
         if count <= 1 {
             return (count == 1 && tried.is_empty()).then_some((0, None));
         }
-        let first = fastrand::usize(..count);
-        let second = (first + fastrand::usize(1..count)) % count;
+        let (first, second) = self.two();
         let untried = |index: &usize| {
             self.host(*index)
                 .is_some_and(|host| !tried.iter().any(|tried| Arc::ptr_eq(tried, host)))
@@ -95,15 +119,51 @@ impl Slots {
         let may_probe = |index: &usize| {
             untried(index) && self.host(*index).is_some_and(|host| host.may_probe(upstream))
         };
-        let load = |index: &usize| self.host(*index).map_or(usize::MAX, |host| host.outstanding());
+        // Whole, as shares of weights are compared that are up to 1,000.
+        let load = |index: &usize| {
+            self.all.get(*index).map_or(usize::MAX, |slot| {
+                slot.host.outstanding().saturating_mul(LOAD_SCALE) / slot.weight.max(1) as usize
+            })
+        };
         let pair = [first, second];
         let around = || (0..count).map(|step| (first + step) % count);
-        let index = pair.into_iter().find(|index| may_probe(index));
+        let index = hash.and_then(|hash| self.hashed(hash, |index| ready(&index)));
+        let index = index.or_else(|| pair.into_iter().find(|index| may_probe(index)));
         let index = index.or_else(|| pair.into_iter().filter(ready).min_by_key(load));
         let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
         // All are ejected, so ejection decides nothing.
         let index = index.or_else(|| around().filter(untried).min_by_key(load))?;
         Some((index, Some(InFlight::new(self.host(index)?))))
+    }
+
+    /// Two different hosts, each by chance in proportion to its weight.
+    fn two(&self) -> (usize, usize) {
+        let count = self.all.len();
+        let Some(total) = self.weights.last().copied() else {
+            let first = fastrand::usize(..count);
+            return (first, (first + fastrand::usize(1..count)) % count);
+        };
+        let pick = || {
+            let drawn = fastrand::u64(..total);
+            self.weights.partition_point(|sum| *sum <= drawn)
+        };
+        let (first, second) = (pick(), pick());
+        // Whoever is drawn twice has nearly all of the weight.
+        (first, if first == second { (first + 1) % count } else { second })
+    }
+
+    /// The host that this hash belongs to, or the next one for it while that is not ready or has
+    /// more than its share of the requests.
+    fn hashed(&self, hash: u64, ready: impl Fn(usize) -> bool) -> Option<usize> {
+        let total: usize = self.all.iter().map(|slot| slot.host.outstanding()).sum();
+        let weights: u64 = self.all.iter().map(|slot| u64::from(slot.weight)).sum();
+        let has_room =
+            |slot: &Slot| hash::has_room(slot.host.outstanding(), total, (slot.weight, weights));
+        let all = self.all.iter().enumerate();
+        let fit = all.filter(|(index, slot)| has_room(slot) && ready(*index));
+        let ranked =
+            fit.map(|(index, slot)| (hash::rank(hash, slot.host.hash, slot.weight), index));
+        ranked.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, index)| index)
     }
 
     /// The number of hosts.

@@ -1,5 +1,5 @@
-//! An upstream's byte stream: TCP, or TLS over TCP. A stream that can't be written any more can
-//! still be read. Knows nothing of HTTP.
+//! An upstream's byte stream: TCP, a Unix socket, or TLS over TCP. A stream that can't be written
+//! any more can still be read. Knows nothing of HTTP.
 //!
 //! An upstream that refuses an upload answers and closes with most of the upload unread, and the
 //! kernel then resets the connection. The failed write says less than the answer, which is still
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
 use super::budget::ConnectionPermit;
@@ -21,6 +21,10 @@ use crate::wire::{DisconnectedStream, delegate_write};
 pub(super) enum Stream {
     Plain {
         stream: TcpStream,
+        _permit: ConnectionPermit,
+    },
+    Unix {
+        stream: UnixStream,
         _permit: ConnectionPermit,
     },
     Tls {
@@ -130,6 +134,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain { stream, .. } => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix { stream, .. } => Pin::new(stream).poll_read(cx, buf),
             Self::Tls { stream, .. } => Pin::new(stream).poll_read(cx, buf),
             Self::Shared(shared) => Pin::new(&mut *lock(shared)).poll_read(cx, buf),
             Self::Gone => Pin::new(&mut DisconnectedStream).poll_read(cx, buf),
@@ -140,6 +145,7 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     delegate_write! {
         Self::Plain { stream, .. } => *stream,
+        Self::Unix { stream, .. } => *stream,
         Self::Tls { stream, .. } => *stream,
         Self::Shared(shared) => *lock(shared),
         Self::Gone => DisconnectedStream;

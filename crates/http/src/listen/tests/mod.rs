@@ -19,6 +19,7 @@ mod draining;
 mod flood;
 mod http2;
 mod permits;
+mod proxied;
 mod serving;
 mod tls;
 mod upgrades;
@@ -141,7 +142,8 @@ fn start_tls(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> TestServer 
     let listener =
         Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
-    let config = ListenConfig { settings: Arc::new(settings), tls: vec![tls] };
+    let config =
+        ListenConfig { settings: Arc::new(settings), tls: vec![tls], ..ListenConfig::default() };
     let (handler, config) = (TestHandler::default(), Arc::new(ArcSwap::from_pointee(config)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
     let source: ConfigSource = Arc::clone(&config) as _;
@@ -154,13 +156,21 @@ impl TestServer {
     /// Reloads with other TLS.
     fn set_tls(&self, tls: Option<Arc<Tls>>) {
         let settings = Arc::clone(&self.config.load_full().settings);
-        self.config.store(Arc::new(ListenConfig { settings, tls: vec![tls] }));
+        self.config.store(Arc::new(ListenConfig {
+            settings,
+            tls: vec![tls],
+            ..ListenConfig::default()
+        }));
     }
 
     /// Reloads with other settings.
     fn set(&self, settings: ConnectionSettings) {
         let tls = self.config.load_full().tls.clone();
-        self.config.store(Arc::new(ListenConfig { settings: Arc::new(settings), tls }));
+        self.config.store(Arc::new(ListenConfig {
+            settings: Arc::new(settings),
+            tls,
+            ..ListenConfig::default()
+        }));
     }
 
     async fn connect(&self) -> Client {

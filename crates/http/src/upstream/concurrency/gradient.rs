@@ -20,7 +20,10 @@ use std::time::Duration;
 /// Latencies up to this many times the base are no sign of a queue.
 const TOLERANCE: f64 = 1.5;
 /// The limit at the start, within the configured range.
-const LIMIT_FIRST: f64 = 32.0;
+const LIMIT_FIRST: f64 = 16.0;
+/// How far the limit follows what is used of it, twice that, in a window in which the upstream was
+/// not busy: nobody knows whether it could still take more. Not below [`LIMIT_FIRST`].
+const FORGETTING: f64 = 0.05;
 /// A window lasts as long as a request, within these bounds, in seconds: what a change of the limit
 /// did is not seen sooner.
 const WINDOW_S: (f64, f64) = (0.1, 10.0);
@@ -33,7 +36,8 @@ const SHRINKING: f64 = 0.3;
 /// If more than one in so many requests failed, the limit shrinks by [`ON_FAILURES`].
 const FAILED_PART: u32 = 10;
 const ON_FAILURES: f64 = 0.8;
-/// How far the base follows a window in which the upstream was not busy: up, and down.
+/// How far the base follows a window in which the upstream was not busy: up, and down. While it is
+/// busy, only down, by the first: chance makes some windows fast.
 const FOLLOWING: (f64, f64) = (0.05, 0.2);
 /// A latency that has not fallen below this, though the limit has halved, is not our queue's.
 const UNMOVED: f64 = 0.8;
@@ -83,8 +87,8 @@ pub(super) struct Gradient {
     /// The replies a second while there was no place to spare, averaged.
     throughput: f64,
     window: Window,
-    /// Nothing was congested yet, so the limit doubles.
-    is_first_growth: bool,
+    /// Nothing was congested since the upstream was last idle, so the limit doubles.
+    grows_fast: bool,
     anchor: Option<Anchor>,
     /// Windows without a place to spare since the last dip.
     full_windows: u32,
@@ -166,7 +170,7 @@ impl Gradient {
             latency: 0.0,
             throughput: 0.0,
             window: Window::default(),
-            is_first_growth: true,
+            grows_fast: true,
             anchor: None,
             full_windows: DIP_AFTER - DIP_AGAIN_AFTER,
             dip: Dip::None,
@@ -225,7 +229,7 @@ impl Gradient {
     fn close(&mut self, window: &Window, lasted_s: f64) {
         if window.failed * FAILED_PART > window.failed + window.replies {
             self.limit = (self.limit * ON_FAILURES).max(self.min);
-            (self.is_first_growth, self.anchor, self.dip) = (false, None, Dip::None);
+            (self.grows_fast, self.anchor, self.dip) = (false, None, Dip::None);
             return;
         }
         if window.replies == 0 {
@@ -262,9 +266,14 @@ impl Gradient {
             let follow = if latency > base { FOLLOWING.0 } else { FOLLOWING.1 };
             self.base = Some(base + follow * (latency - base));
             (self.anchor, self.full_windows) = (None, 0);
+            let aim = (in_flight_max * 2.0).max(LIMIT_FIRST.clamp(self.min, self.max));
+            if aim < self.limit {
+                self.limit += FORGETTING * (aim - self.limit);
+                self.grows_fast = true;
+            }
             return;
         }
-        let base = base + FOLLOWING.1 * (latency - base).min(0.0);
+        let base = base + FOLLOWING.0 * (latency - base).min(0.0);
         self.base = Some(base);
         let throughput = f64::from(window.replies) / lasted_s;
         self.throughput = if self.throughput == 0.0 {
@@ -278,7 +287,9 @@ impl Gradient {
         } else {
             self.anchor = None;
             if window.full || in_flight_max >= self.limit * 0.9 {
-                let growth = if self.is_first_growth { self.limit } else { self.limit.sqrt() };
+                // What is late came before the limit grew, and the next window will show it.
+                let is_clear = self.grows_fast && latency < base * DIP_WORTH;
+                let growth = if is_clear { self.limit } else { self.limit.sqrt() };
                 self.limit = (self.limit + growth).min(self.max);
             }
         }
@@ -289,7 +300,7 @@ impl Gradient {
     }
 
     fn shrink(&mut self, gradient: f64, latency: f64) {
-        self.is_first_growth = false;
+        self.grows_fast = false;
         let here = Anchor { limit: self.limit, latency, throughput: self.throughput, held: 0 };
         let mut anchor = self.anchor.unwrap_or(here);
         if self.limit <= anchor.limit * 0.5 {

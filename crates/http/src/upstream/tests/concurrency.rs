@@ -69,7 +69,7 @@ fn send(
 ) -> tokio::task::JoinHandle<Result<String, UpstreamError>> {
     let request = http::Request::get(path).header("host", "a").body(Body::empty()).unwrap();
     let upstream = Arc::clone(upstream);
-    let sender = Sender { client: None, priority, fair_key };
+    let sender = Sender { priority, fair_key, ..Sender::default() };
     tokio::spawn(async move {
         let request = request.into();
         let reply = upstream.send_noting(request, sender, clock::monotonic(), None).await?;

@@ -32,12 +32,12 @@ impl Resolver for TestResolver {
     }
 }
 
-fn build(settings: &Settings) -> Upstream {
+pub(super) fn build(settings: &Settings) -> Upstream {
     Upstream::build(settings, &Metrics::new(1)).unwrap()
 }
 
 /// Answers every request with its own name.
-async fn named(name: &'static str) -> ScriptedUpstream {
+pub(super) async fn named(name: &'static str) -> ScriptedUpstream {
     ScriptedUpstream::new(move |mut stream, _| async move {
         while stream.head().await.is_some() {
             stream
@@ -48,12 +48,12 @@ async fn named(name: &'static str) -> ScriptedUpstream {
     .await
 }
 
-async fn answered_by(upstream: &Upstream) -> String {
+pub(super) async fn answered_by(upstream: &Upstream) -> String {
     text(in_time(upstream.send(get())).await.unwrap()).await
 }
 
 /// How often each host answers.
-async fn tally(upstream: &Upstream, requests: usize) -> HashMap<String, usize> {
+pub(super) async fn tally(upstream: &Upstream, requests: usize) -> HashMap<String, usize> {
     let mut tally = HashMap::new();
     for _ in 0..requests {
         *tally.entry(answered_by(upstream).await).or_default() += 1;
@@ -313,7 +313,7 @@ async fn a_names_addresses_are_all_used_and_followed() {
     let every = Duration::from_millis(50);
     let settings = Settings {
         resolve_every: every,
-        endpoints: vec!["http://api.internal".to_owned()],
+        endpoints: vec!["http://api.internal".to_owned().into()],
         ..settings(&[])
     };
     let upstream =
@@ -328,7 +328,8 @@ async fn a_names_addresses_are_all_used_and_followed() {
     // The state of an address that stayed is kept, and its connection is in use.
     let now = upstream.0.hosts.current();
     assert!(now.iter().any(|host| {
-        kept.iter().any(|before| Arc::ptr_eq(before, host) && host.address == two.address)
+        kept.iter()
+            .any(|before| Arc::ptr_eq(before, host) && host.address == HostAddress::Ip(two.address))
     }));
     assert_eq!((one.accepted(), two.accepted(), three.accepted()), (1, 1, 1));
     // If the resolver fails or returns nothing, nothing changes.
@@ -360,7 +361,7 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
     let new = named("new").await;
     let names = TestResolver::default();
     names.set("api.internal", &[gone.address]);
-    let endpoints = vec!["http://api.internal".to_owned()];
+    let endpoints = vec!["http://api.internal".to_owned().into()];
     let settings =
         Settings { resolve_every: Duration::from_millis(50), endpoints, ..settings(&[]) };
     let upstream = Arc::new(
@@ -372,7 +373,7 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
     });
     until(|| gone.accepted() == 1).await;
     names.set("api.internal", &[new.address]);
-    until(|| upstream.0.hosts.current()[0].address == new.address).await;
+    until(|| upstream.0.hosts.current()[0].address == HostAddress::Ip(new.address)).await;
     assert_eq!(answered_by(&upstream).await, "new");
     go.notify_one();
     assert_eq!(in_time(under_way).await.unwrap(), "ok");
@@ -381,7 +382,8 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
 
 #[tokio::test]
 async fn a_name_that_nobody_knows_is_a_failure_to_connect() {
-    let settings = Settings { endpoints: vec!["http://api.internal".to_owned()], ..settings(&[]) };
+    let settings =
+        Settings { endpoints: vec!["http://api.internal".to_owned().into()], ..settings(&[]) };
     let upstream =
         Upstream::build_with(&settings, &Metrics::new(1), Arc::new(TestResolver::default()))
             .unwrap();
@@ -417,7 +419,7 @@ async fn a_slow_resolver_is_asked_once_and_outlives_the_requests_that_waited() {
     let names = Slow { answers, may: Arc::clone(&may), asked: Arc::clone(&asked) };
     let settings = Settings {
         connect: Duration::from_millis(20),
-        endpoints: vec!["http://api.internal".to_owned()],
+        endpoints: vec!["http://api.internal".to_owned().into()],
         ..settings(&[])
     };
     let upstream = Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names)).unwrap();
@@ -434,7 +436,7 @@ async fn a_slow_resolver_is_asked_once_and_outlives_the_requests_that_waited() {
 #[tokio::test]
 async fn the_systems_names_are_found() {
     let scripted = ScriptedUpstream::answering(OK).await;
-    let endpoints = vec![format!("http://localhost:{}", scripted.address.port())];
+    let endpoints = vec![format!("http://localhost:{}", scripted.address.port()).into()];
     let upstream = build(&Settings { endpoints, ..settings(&[]) });
     for _ in 0..5 {
         assert_eq!(answered_by(&upstream).await, "ok");
@@ -445,7 +447,9 @@ async fn the_systems_names_are_found() {
 async fn a_single_host_is_not_counted() {
     let scripted = ScriptedUpstream::answering(OK).await;
     let upstream = upstream(&scripted);
-    let pool::Admission::Granted(permit) = pool::admit(&upstream.0, None) else { panic!("full") };
+    let pool::Admission::Granted(permit) = pool::admit(&upstream.0, Sender::default()) else {
+        panic!("full")
+    };
     assert!(permit.host().is_none());
     assert_eq!(upstream.0.hosts.current()[0].outstanding(), 0);
 }
@@ -503,6 +507,6 @@ async fn a_request_for_another_protocol_gets_the_connection() {
         // It counts as long as it is held.
         assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Overload);
         drop(stream);
-        assert!(matches!(pool::admit(&upstream.0, None), pool::Admission::Granted(_)));
+        assert!(matches!(pool::admit(&upstream.0, Sender::default()), pool::Admission::Granted(_)));
     }
 }

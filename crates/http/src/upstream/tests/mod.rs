@@ -14,6 +14,7 @@ use super::*;
 use crate::wire::{Body, Request};
 
 mod bodies;
+mod choosing;
 mod concurrency;
 mod connections;
 mod ejection;

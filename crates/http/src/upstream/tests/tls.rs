@@ -79,7 +79,7 @@ async fn scripted(acceptor: TlsAcceptor) -> ScriptedUpstream {
 
 fn settings_tls(scripted: &ScriptedUpstream, pki: &Pki) -> Settings {
     Settings {
-        endpoints: vec![format!("https://localhost:{}", scripted.address.port())],
+        endpoints: vec![format!("https://localhost:{}", scripted.address.port()).into()],
         tls: ClientTls { ca: Some(pem(&pki.ca)), ..ClientTls::default() },
         ..settings(&[])
     }
@@ -117,8 +117,10 @@ async fn an_upstream_that_is_not_who_it_should_be_gets_nothing() {
         assert_eq!((error.cause, error.sent), (Cause::Tls, false));
     }
     // Its certificate names the host, not the address.
-    let by_address =
-        Settings { endpoints: vec![format!("https://{}", scripted.address)], ..right.clone() };
+    let by_address = Settings {
+        endpoints: vec![format!("https://{}", scripted.address).into()],
+        ..right.clone()
+    };
     assert_eq!(send(&by_address).await.unwrap_err().cause, Cause::Tls);
     let told = send(&Settings { tls: named("localhost"), ..by_address }).await.unwrap();
     assert!(told.ends_with("Some(\"localhost\")"), "{told}");
@@ -227,7 +229,7 @@ fn errors_name_their_setting() {
         ),
         (
             Settings {
-                endpoints: vec!["http://localhost".to_owned()],
+                endpoints: vec!["http://localhost".to_owned().into()],
                 ..tls(ClientTls { ca: ca(), ..ClientTls::default() })
             },
             &["tls"],

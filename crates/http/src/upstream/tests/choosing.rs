@@ -1,0 +1,165 @@
+//! The choice between hosts by weight and by hash, and hosts that are Unix sockets.
+
+use std::collections::HashSet;
+
+use tokio::net::UnixListener;
+
+use super::hosts::{answered_by, build, named, tally};
+use super::*;
+
+fn weighted(hosts: &[(&ScriptedUpstream, u32)]) -> Settings {
+    let endpoints = hosts.iter().map(|(host, weight)| EndpointSettings {
+        url: format!("http://{}", host.address),
+        weight: *weight,
+    });
+    Settings { endpoints: endpoints.collect(), ..settings(&[]) }
+}
+
+/// Who answers a request with this hash.
+async fn answered_for(upstream: &Upstream, hash: u64) -> String {
+    let sender = Sender { hash: Some(hash), ..Sender::default() };
+    let reply = upstream.send_noting(get(), sender, clock::monotonic(), None);
+    text(in_time(reply).await.unwrap()).await
+}
+
+#[tokio::test]
+async fn each_host_gets_requests_in_proportion_to_its_weight() {
+    let (one, two, three) = (named("one").await, named("two").await, named("three").await);
+    let upstream = build(&weighted(&[(&one, 1), (&two, 3), (&three, 6)]));
+    let tally = tally(&upstream, 2_000).await;
+    let near = |name: &str, expected: usize| tally[name].abs_diff(expected) < 120;
+    assert!(near("one", 200) && near("two", 600) && near("three", 1_200), "{tally:?}");
+}
+
+#[tokio::test]
+async fn load_is_compared_with_the_weight() {
+    let held = Arc::new(tokio::sync::Semaphore::new(0));
+    let holding = || {
+        let held = Arc::clone(&held);
+        ScriptedUpstream::new(move |mut stream, _| {
+            let held = Arc::clone(&held);
+            async move {
+                while stream.head().await.is_some() {
+                    held.acquire().await.unwrap().forget();
+                    stream.send(OK).await;
+                }
+            }
+        })
+    };
+    let (small, large) = (holding().await, holding().await);
+    let upstream = Arc::new(build(&weighted(&[(&small, 1), (&large, 4)])));
+    let mut waiting = Vec::new();
+    for count in 1..=50 {
+        let upstream = Arc::clone(&upstream);
+        waiting.push(tokio::spawn(async move { answered_by(&upstream).await }));
+        until(|| small.accepted() + large.accepted() == count).await;
+    }
+    // Ten and forty, were there no chance in it.
+    assert!((8..=12).contains(&small.accepted()), "{}", small.accepted());
+    held.add_permits(50);
+    for request in waiting {
+        in_time(request).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_hash_has_one_host_and_another_one_while_that_is_down() {
+    let names = ["one", "two", "three"];
+    let mut hosts = Vec::new();
+    for name in names {
+        hosts.push(named(name).await);
+    }
+    let pairs: Vec<_> = hosts.iter().map(|host| (host, 1)).collect();
+    let upstream = build(&weighted(&pairs));
+    let mut owners = Vec::new();
+    for hash in 0..60 {
+        let owner = answered_for(&upstream, hash).await;
+        assert_eq!(answered_for(&upstream, hash).await, owner);
+        owners.push(owner);
+    }
+    assert_eq!(owners.iter().collect::<HashSet<_>>().len(), 3, "{owners:?}");
+    // Another process ranks them alike, whatever their order.
+    let turned: Vec<_> = hosts.iter().rev().map(|host| (host, 1)).collect();
+    let other = build(&weighted(&turned));
+    for hash in 0..20 {
+        assert_eq!(answered_for(&other, hash).await, owners[hash as usize]);
+    }
+    upstream.0.hosts.current()[0].eject_until(u64::MAX);
+    for hash in 0..60 {
+        let (before, now) = (&owners[hash as usize], answered_for(&upstream, hash).await);
+        assert!(now != "one" && (before == "one" || *before == now), "{before} {now}");
+    }
+}
+
+#[tokio::test]
+async fn one_hash_alone_does_not_overload_its_host() {
+    let held = Arc::new(tokio::sync::Semaphore::new(0));
+    let mut hosts = Vec::new();
+    for _ in 0..4 {
+        let held = Arc::clone(&held);
+        hosts.push(
+            ScriptedUpstream::new(move |mut stream, _| {
+                let held = Arc::clone(&held);
+                async move {
+                    while stream.head().await.is_some() {
+                        held.acquire().await.unwrap().forget();
+                        stream.send(OK).await;
+                    }
+                }
+            })
+            .await,
+        );
+    }
+    let pairs: Vec<_> = hosts.iter().map(|host| (host, 1)).collect();
+    let upstream = Arc::new(build(&weighted(&pairs)));
+    let mut waiting = Vec::new();
+    let accepted = || hosts.iter().map(ScriptedUpstream::accepted).sum::<usize>();
+    for count in 1..=40 {
+        let upstream = Arc::clone(&upstream);
+        waiting.push(tokio::spawn(async move { answered_for(&upstream, 7).await }));
+        until(|| accepted() == count).await;
+    }
+    // A quarter more than a fourth of forty, rounded up.
+    let most = hosts.iter().map(ScriptedUpstream::accepted).max().unwrap();
+    assert!(most <= 13, "{most}");
+    held.add_permits(40);
+    for request in waiting {
+        in_time(request).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_host_may_be_a_unix_socket() {
+    let path = std::env::temp_dir().join(format!(
+        "weir-{}-{}.sock",
+        std::process::id(),
+        fastrand::u32(..)
+    ));
+    let listener = UnixListener::bind(&path).unwrap();
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut head = String::new();
+                while let Ok(byte) = stream.read_u8().await {
+                    head.push(char::from(byte));
+                    if head.ends_with("\r\n\r\n") {
+                        head.clear();
+                        stream.write_all(OK.as_bytes()).await.unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let url = format!("unix:{}", path.display());
+    let upstream = build(&Settings { endpoints: vec![url.clone().into()], ..settings(&[]) });
+    for _ in 0..3 {
+        assert_eq!(answered_by(&upstream).await, "ok");
+    }
+    assert_eq!(upstream.status()[0].address.to_string(), url);
+    assert_eq!(upstream.reach().await, [(format!("{url} at {url}"), Ok(()))]);
+    serving.abort();
+    std::fs::remove_file(&path).unwrap();
+    let gone = build(&Settings { endpoints: vec![url.into()], ..settings(&[]) });
+    assert_eq!(in_time(gone.send(get())).await.unwrap_err().cause, Cause::Connect);
+}

@@ -1,0 +1,190 @@
+//! Routes with `when`, endpoints that are chosen by a hash or are Unix sockets, and clients that a
+//! proxy in front names.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use crate::harness::client::{get, raw};
+use crate::harness::toml::Toml;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+const TEN: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 10, period = \"1d\"";
+
+fn responding(name: &str, when: &str) -> String {
+    let respond = format!("respond = {{ status = 200, body = \"{name}\" }}");
+    format!("name = \"{name}\"\npath = \"/*\"\n{when}\n{respond}")
+}
+
+#[tokio::test]
+async fn the_first_route_whose_conditions_hold_takes_a_request() {
+    let config = Toml::new()
+        .route(&responding("beta", "when = { header.x-beta = \"*\" }"))
+        .route(&responding("team", "when = { cookie.team = [\"red\", \"blue\"], query.v = \"2\" }"))
+        .route(&responding("rest", ""));
+    let weir = Weir::start(&config.text());
+    let answer =
+        async |target: &str, headers: &[(&str, &str)]| get(weir.http, target, headers).await.text();
+    assert_eq!(answer("/", &[]).await, "rest");
+    assert_eq!(answer("/", &[("x-beta", "")]).await, "beta");
+    assert_eq!(answer("/?v=2", &[("cookie", "a=b; team=blue")]).await, "team");
+    assert_eq!(answer("/?v=2", &[("cookie", "team=green")]).await, "rest");
+    assert_eq!(answer("/?v=1", &[("cookie", "team=blue")]).await, "rest");
+    assert_eq!(answer("/?v=2", &[("cookie", "team=blue"), ("x-beta", "1")]).await, "beta");
+    for (route, count) in [("beta", 2), ("team", 1), ("rest", 3)] {
+        let series = format!("weir_requests_total{{route=\"{route}\",code=\"200\"}}");
+        assert_eq!(weir.metric(&series), count, "{route}");
+    }
+}
+
+#[tokio::test]
+async fn a_share_of_the_senders_goes_to_a_canary_and_stays_there() {
+    let by = |share: &str| format!("when = {{ share = {share}, by = \"header.x-user\" }}");
+    let config = |share: &str| {
+        Toml::new().route(&responding("canary", &by(share))).route(&responding("stable", "")).text()
+    };
+    let weir = Weir::start(&config("20"));
+    let canaries = async || {
+        let mut taken = BTreeSet::new();
+        for user in 0..300 {
+            let user = format!("user-{user}");
+            if get(weir.http, "/", &[("x-user", &user)]).await.text() == "canary" {
+                taken.insert(user);
+            }
+        }
+        taken
+    };
+    let first = canaries().await;
+    assert!((35..=90).contains(&first.len()), "{}", first.len());
+    assert_eq!(canaries().await, first);
+    assert_eq!(get(weir.http, "/", &[]).await.text(), "stable", "nobody in particular");
+    weir.reload(&config("40"), "applied");
+    let more = canaries().await;
+    assert!(more.is_superset(&first) && more.len() > first.len(), "{}", more.len());
+}
+
+#[tokio::test]
+async fn a_variant_charges_the_counters_of_its_policy_or_its_own() {
+    let upstream = Upstream::start();
+    let route = |name: &str, more: &str| {
+        format!("name = \"{name}\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"\n{more}")
+    };
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .policy("public", &[TEN])
+        .route(&route("rest", ""))
+        .route(&route("same", "when.header.x-beta = \"1\""))
+        .route(&route("own", "when.header.x-beta = \"2\"\nlimit_scope = \"route\""));
+    let weir = Weir::start(&config.text());
+    let left = async |beta: &str| get(weir.http, "/", &[("x-beta", beta)]).await.remaining("day");
+    assert_eq!((left("0").await, left("1").await, left("2").await), (9, 8, 9));
+}
+
+#[test]
+fn what_is_wrong_with_a_condition_is_said_where_it_is() {
+    let check = |when: &str, rest: &str| {
+        let config = Toml::new().route(&responding("some", when)).route(rest);
+        let (code, _, errors) = Weir::check(Weir::build(&config.text()));
+        assert_eq!(code, 78, "{errors}");
+        errors
+    };
+    let rest = responding("rest", "");
+    for (when, expected) in [
+        ("when = { heade.x = \"1\" }", "the unknown key \"heade.x\""),
+        ("when = { body.model = \"1\" }", "but for those of bodies"),
+        ("when = {}", "no condition"),
+        ("when = { share = 0 }", "a percentage"),
+        ("when = { share = \"5.123%\" }", "a percentage"),
+        ("when = { share = 5, by = \"nobody\" }", "a fact such as"),
+        ("when = { path.id = \"1\" }", "never have"),
+        ("when = { header.x = 1 }", "a text"),
+    ] {
+        let errors = check(when, &rest);
+        assert!(errors.contains(expected), "{when}: {errors}");
+    }
+    let other = rest.replace("/*", "/other/*");
+    let errors = check("when = { header.x = \"1\" }", &other);
+    assert!(errors.contains("without `when`"), "{errors}");
+}
+
+#[tokio::test]
+async fn a_hash_keeps_a_user_at_one_endpoint() {
+    let (one, two) = (Upstream::start(), Upstream::start());
+    let config = Toml::new()
+        .more(&format!(
+            "[upstreams.api]\nendpoints = [{{ url = \"{}\", weight = 2 }}, \"{}\"]\nhash = \"header.x-user\"",
+            one.url(),
+            two.url()
+        ))
+        .route("path = \"/*\"\nupstream = \"api\"");
+    let weir = Weir::start(&config.text());
+    for user in 0..60 {
+        for _ in 0..2 {
+            get(weir.http, "/", &[("x-user", &format!("user-{user}"))]).await;
+        }
+    }
+    let users = |upstream: &Upstream| -> BTreeSet<String> {
+        upstream.seen().iter().filter_map(|seen| seen.header("x-user")).collect()
+    };
+    let (at_one, at_two) = (users(&one), users(&two));
+    assert!(at_one.is_disjoint(&at_two), "{at_one:?} {at_two:?}");
+    assert_eq!(at_one.len() + at_two.len(), 60);
+    assert!(at_one.len() > at_two.len() && at_two.len() > 5, "{} {}", at_one.len(), at_two.len());
+}
+
+#[tokio::test]
+async fn an_upstream_may_be_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("api.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            while let Some(Ok(line)) = lines.next() {
+                if line.is_empty() {
+                    let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nunix";
+                    stream.write_all(reply).unwrap();
+                }
+            }
+        }
+    });
+    let url = format!("unix:{}", path.display());
+    let config = Toml::new().upstream("api", &url, "").route("path = \"/*\"\nupstream = \"api\"");
+    let weir = Weir::start(&config.text());
+    for _ in 0..3 {
+        let reply = get(weir.http, "/", &[]).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "unix"));
+    }
+    let status = weir.admin_page("/status").json();
+    assert_eq!(status["upstreams"]["api"][0]["address"], url);
+}
+
+#[test]
+fn whom_a_trusted_proxy_names_is_counted() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .server("trusted_proxies = [\"127.0.0.1\"]")
+        .upstream("api", &upstream.url(), "")
+        .policy("public", &[&TEN.replace("10", "1")])
+        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"public\"")
+        .text()
+        .replacen("[[listeners]]\n", "[[listeners]]\nproxy_protocol = true\n", 1);
+    let weir = Weir::start(&config);
+    let ask = |client: &str| {
+        let text = format!(
+            "PROXY TCP4 {client} 198.51.100.1 5555 80\r\nGET / HTTP/1.1\r\nhost: a\r\n\
+             x-forwarded-for: 192.0.2.99\r\nconnection: close\r\n\r\n"
+        );
+        let reply = raw(weir.http, text.as_bytes(), Duration::from_secs(10));
+        reply.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(
+        (ask("192.0.2.1"), ask("192.0.2.1"), ask("192.0.2.2")),
+        ("200".into(), "429".into(), "200".into())
+    );
+    // The client that was named is no trusted proxy, so its own field counts for nothing.
+    assert_eq!(upstream.last().header("x-forwarded-for").as_deref(), Some("192.0.2.2"));
+}
