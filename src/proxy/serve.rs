@@ -55,7 +55,20 @@ pub(super) async fn admit<'l>(
     let body = std::mem::take(&mut request.body);
     let target = Target::of(request, &head.authority, snapshot.settings.paths, peer);
 
-    let (route, found, routed) = route::find(local, target, request, (&context.received, peer))?;
+    let received = &context.received;
+    let (route, found, routed) =
+        route::find(local, target, request, received, |snapshot, found| {
+            let view = RequestView {
+                request,
+                target,
+                client: &received.client,
+                peer,
+                route: "",
+                parameters: &found.parameters,
+                body: None,
+            };
+            snapshot.variant(found.route, view)
+        })?;
     context.routed = routed;
     // Before any work is done for the request. Requests under way continue.
     if wire::buffered_bytes() > snapshot.settings.buffered_bytes_max {

@@ -22,7 +22,6 @@ use crate::proxy::reply::page::Page;
 use crate::proxy::route::routes::{Matcher, RoutingError};
 use crate::proxy::route::tables::{Table, Tables};
 use crate::proxy::route::trie::{Match, Pattern, UnreachedRoute};
-use crate::proxy::route::variants::Condition;
 use crate::proxy::settings::{
     self, EncodedSlash, FieldStyle, Paths, Respond, RouteSettings, Settings,
 };
@@ -32,6 +31,7 @@ use crate::upstream::Upstream;
 use crate::wire::{Fields, Known, Request};
 
 use crate::proxy::decide::facts::{self, FactQuery, RequestView};
+use crate::proxy::decide::variants::Condition;
 use crate::proxy::forward::rules;
 use crate::proxy::forward::sender;
 use crate::proxy::receive::path;

@@ -2,9 +2,9 @@
 //!
 //! `content` reads a body that the policy looks into, `facts` gathers what the policy reads, and
 //! `admit` asks it (Wasm), sets the values that it wants in the body (`edits`), and then asks the
-//! limits that it named (Lua), or less of them (`partial`).
-//! `keys` counts for the operator what keys use. After it, the decision, its outcome and the grant
-//! are known. Knows nothing of how a refusal reads to a client.
+//! limits that it named (Lua), or less of them (`partial`). `keys` counts for the operator what
+//! keys use, and `variants` are routes that facts choose. After it, the decision, its outcome and
+//! the grant are known. Knows nothing of how a refusal reads to a client.
 
 pub(super) mod admit;
 pub(super) mod content;
@@ -14,6 +14,7 @@ pub(super) mod keys;
 pub(super) mod packed;
 pub(super) mod partial;
 pub(super) mod policy_fields;
+pub(super) mod variants;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,9 +2,9 @@
 //!
 //! After it, the route and the path's parameters are known, and the body has the route's limits
 //! (`body`). `tables` has the routes of each listener, `routes` those of each host, and `trie`
-//! finds the most specific of them; `variants` are routes that take some of its requests. `rewrite`
-//! makes the upstream's path. `cors` knows preflights, and which origins may read what Weir answers
-//! itself. Knows hosts, paths and methods, and nothing of limits.
+//! finds the most specific of them. `rewrite` makes the upstream's path. `cors` knows preflights,
+//! and which origins may read what Weir answers itself. Knows hosts, paths and methods, and nothing
+//! of limits.
 
 pub(super) mod body;
 pub(super) mod cors;
@@ -12,7 +12,6 @@ pub(super) mod rewrite;
 pub(super) mod routes;
 pub(super) mod tables;
 pub(super) mod trie;
-pub(super) mod variants;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,14 +20,12 @@ use self::cors::Cors;
 use self::routes::RoutingError;
 use self::trie::Match;
 use crate::clock;
-use crate::listen::Peer;
-use crate::proxy::decide::facts::RequestView;
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::Received;
 use crate::proxy::receive::target::Target;
 use crate::proxy::refusal::Refusal;
-use crate::proxy::snapshot::Route;
+use crate::proxy::snapshot::{Route, Snapshot};
 use crate::wire::{Body, Fields, Known, Request};
 
 /// What is known of a request once its route is.
@@ -44,7 +41,8 @@ pub(super) struct Routed {
     pub(super) at: Option<Instant>,
 }
 
-/// The route for a request, and the segments that the parameters of the route's path matched.
+/// The route for a request, and the segments that the parameters of the route's path matched. If
+/// other routes take some of its requests, `variant` says which one of them takes this.
 ///
 /// # Errors
 /// There is none, or the path has an escaped slash and would be decided on differently if that were
@@ -54,21 +52,13 @@ pub(super) fn find<'l, 'r>(
     local: &'l LocalSnapshot,
     target: Target<'r>,
     request: &Request,
-    (received, peer): (&Received, &Peer),
+    received: &Received,
+    variant: impl FnOnce(&Snapshot, &Match<'r>) -> usize,
 ) -> Result<(&'l Route, Match<'r>, Routed), Refusal> {
     let snapshot = local.snapshot();
     let mut found = snapshot.find(target, request)?;
     if snapshot.route(found.route).is_some_and(|route| !route.variants.is_empty()) {
-        let view = RequestView {
-            request,
-            target,
-            client: &received.client,
-            peer,
-            route: "",
-            parameters: &found.parameters,
-            body: None,
-        };
-        found.route = snapshot.variant(found.route, view);
+        found.route = variant(snapshot, &found);
     }
     let (Some(route), Some(handle)) = (snapshot.route(found.route), local.handle(found.route))
     else {
