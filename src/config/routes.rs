@@ -124,15 +124,19 @@ fn when(mut table: Table<'_>) -> Option<When> {
     let by = table.item(&when::BY);
     let by = by.as_ref().and_then(|item| fact(item, when::BY.expected()));
     let mut facts = Vec::new();
-    conditions("", &table, &mut facts);
-    if table.named().is_empty() {
+    let written = conditions("", &table, &mut facts);
+    if share.is_none() && table.has(when::BY.key) {
+        table.found("`by` without a `share`", "a `share` of those senders, such as `share = 5`");
+    } else if written == 0 && !table.has(when::SHARE.key) {
         table.found("no condition", "a fact such as `header.x-version = \"2\"`, or a `share`");
     }
     Some(When { facts, share, by: by.unwrap_or_else(|| SENDER.to_owned()) })
 }
 
 /// The facts of a table, and of those in it: TOML reads `header.x-version` as a table in a table.
-fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<String>)>) {
+/// Returns how many are written.
+fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<String>)>) -> usize {
+    let mut written = 0;
     for (key, item) in table.named() {
         if start.is_empty() && [when::SHARE.key, when::BY.key].contains(&key.as_str()) {
             continue;
@@ -140,15 +144,23 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
         let name = format!("{start}{key}");
         if item.value.is_table() {
             if let Some(inner) = item.table() {
-                conditions(&format!("{name}."), &inner, facts);
+                written += conditions(&format!("{name}."), &inner, facts);
             }
             continue;
         }
-        let is_of_body = ["body", "form"].iter().any(|family| name.starts_with(family));
-        if is_of_body || crate::proxy::fact_names().request.check("when", &name).is_err() {
+        written += 1;
+        if ["path", "upstream-path", "route"].contains(&name.as_str()) {
+            item.found_key(
+                &format!("the fact `{name}`"),
+                "a route with this path: it takes all spellings that upstreams read alike",
+                None,
+            );
+            continue;
+        }
+        if is_of_body(&name) || crate::proxy::fact_names().request.check("when", &name).is_err() {
             item.found_key(
                 &format!("the unknown key {name:?}"),
-                "`share`, `by` or a fact of requests, but for those of bodies: see docs/facts.md",
+                "`share`, `by` or a fact of requests, except those of bodies: see docs/facts.md",
                 None,
             );
             continue;
@@ -161,16 +173,24 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
                 items.iter().filter_map(|item| item.text(expected).map(str::to_owned)).collect()
             }
         };
+        if values.is_empty() && item.value.is_array() {
+            item.wrong("one value or more");
+        }
         facts.push((name, values));
     }
+    written
+}
+
+/// Whether a fact is only known once the body is read.
+fn is_of_body(name: &str) -> bool {
+    ["body", "form"].iter().any(|family| name.starts_with(family))
 }
 
 /// The name of a fact that is there without the body.
 pub(super) fn fact(item: &Item<'_>, expected: &str) -> Option<String> {
     let name = item.text(expected)?;
-    let is_of_body = ["body", "form"].iter().any(|family| name.starts_with(family));
     match crate::proxy::fact_names().request.check("this", name) {
-        Ok(name) if !is_of_body => Some(name),
+        Ok(name) if !is_of_body(&name) => Some(name),
         _ => {
             item.wrong(expected);
             None
@@ -199,7 +219,7 @@ fn name(
     };
     // Two routes for the same requests can't be told apart, whatever their names. The router
     // reports that.
-    if written.is_some() || theirs != requests {
+    if written.is_some() || theirs != requests || requests.is_variant {
         let help = if written.is_some() {
             None
         } else {
@@ -282,7 +302,7 @@ fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
 /// Settings without an effect on a route that has no upstream are errors: they were written to
 /// have one.
 fn of_upstreams_only(table: &Table<'_>) {
-    for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {
+    for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade", "priority"] {
         table.useless(key, "a route with an `upstream`");
     }
 }

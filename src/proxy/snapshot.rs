@@ -234,12 +234,13 @@ impl Snapshot {
                 let route = self.route(one.route);
                 let variants = route.iter().flat_map(|route| &route.variants);
                 let variants = variants.filter_map(|index| self.route(*index));
-                let mut deciders =
-                    route.into_iter().chain(variants).filter_map(|route| route.decider.as_ref());
+                let mut all = route.into_iter().chain(variants);
+                let both = [&*one.parameters, &*other.parameters];
                 one.route == other.route
-                    && deciders.all(|decider| {
-                        let both = [&*one.parameters, &*other.parameters];
-                        facts::agree(&decider.queries, both, paths)
+                    && all.all(|route| {
+                        let decider = route.decider.as_ref();
+                        decider.is_none_or(|decider| facts::agree(&decider.queries, both, paths))
+                            && route.condition.as_ref().is_none_or(|it| it.agrees(both, paths))
                     })
             }
             (Err(_), Err(_)) => true,

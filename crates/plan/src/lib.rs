@@ -192,11 +192,19 @@ impl Limit {
         self.enforcement == Enforcement::Enforce && self.role != Role::Assured
     }
 
+    /// Whether its policy keeps it from clients, with an empty unit.
+    #[must_use]
+    #[inline]
+    pub fn is_hidden(&self) -> bool {
+        self.unit.as_deref() == Some("")
+    }
+
     /// Whether clients see it. They see a child as one limit.
     #[must_use]
     #[inline]
     pub fn is_shown(&self) -> bool {
         self.enforcement == Enforcement::Enforce
+            && !self.is_hidden()
             && !matches!(self.role, Role::Assured | Role::Parent)
     }
 

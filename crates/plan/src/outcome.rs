@@ -89,7 +89,8 @@ impl PlanOutcome {
         limit.is_enforced() && !outcome.fits
     }
 
-    /// The names under which clients see the limits that refused: a child's for its parent.
+    /// The names under which clients see the limits that refused: a child's for its parent, and
+    /// none of a limit that is not shown.
     pub fn refusing_names<'a>(&'a self, limits: &'a [Limit]) -> impl Iterator<Item = &'a str> {
         let is_refusing = |limit: &Limit, at: usize| {
             self.limits.get(at).is_some_and(|outcome| Self::is_violated(limit, outcome))
@@ -102,7 +103,8 @@ impl PlanOutcome {
                 Role::Parent | Role::Assured => return None,
                 Role::Alone => false,
             };
-            (by_parent || is_refusing(limit, index)).then_some(limit.name.as_str())
+            let refuses = by_parent || is_refusing(limit, index);
+            (refuses && !limit.is_hidden()).then_some(limit.name.as_str())
         })
     }
 

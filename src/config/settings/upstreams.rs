@@ -86,7 +86,7 @@ section! {
     MAX "max": Else<Whole<usize>> =
         Else { kind: Whole(1..=100_000), default: "required; 1_000 with `adaptive = true`" },
         "The most requests that it has.";
-    QUEUE "queue": Is<Whole<usize>> = whole(0..=4_096, 256),
+    QUEUE "queue": Is<Whole<usize>> = whole(0..=1_024, 128),
         "Requests that wait for a place at most; one of a higher priority, or of a sender with \
          less, then takes the turn of another.";
     MAX_WAIT "max_wait": Is<Time> = time(ms(1)..=s(60), ms(100)),

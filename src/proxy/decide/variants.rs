@@ -3,8 +3,8 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use crate::proxy::decide::facts::{FactQuery, Facts, RequestView, RouteTraits};
-use crate::proxy::settings::When;
+use crate::proxy::decide::facts::{self, FactQuery, Facts, RequestView, RouteTraits};
+use crate::proxy::settings::{Paths, When};
 use crate::telemetry::SettingError;
 
 /// The value that any is as good as.
@@ -54,6 +54,13 @@ impl Condition {
             Share { part, by: query("by", &written.by), salt: salt.finish() }
         });
         Self { facts, share }
+    }
+
+    /// Whether two readings of a path are the same to it.
+    pub(in crate::proxy) fn agrees(&self, both: [&[&str]; 2], paths: Paths) -> bool {
+        let facts = self.facts.iter().map(|(queries, _)| queries);
+        let mut all = facts.chain(self.share.iter().map(|share| &share.by));
+        all.all(|queries| facts::agree(queries, both, paths))
     }
 
     /// Whether a request is among those that it takes.

@@ -34,10 +34,10 @@ impl Exchange for UpstreamExchange {
     ) -> Result<Response, UpstreamError> {
         let reached = sent.reached.as_mut();
         match &sent.timeout {
-            None => pin!(upstream.send_noting(request, sender, began, reached)).await,
+            None => pin!(upstream.send_noting(request, &sender, began, reached)).await,
             // Boxed: few routes have a timeout, and every connection would carry its state.
             Some(timeout) => {
-                let sending = upstream.send_noting(request, sender, began, reached);
+                let sending = upstream.send_noting(request, &sender, began, reached);
                 Box::pin(send_within(timeout, upstream, sending)).await
             }
         }

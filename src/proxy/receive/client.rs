@@ -30,7 +30,7 @@ impl Client {
     /// Reads the connection's peer and, if it is trusted, its forwarding fields.
     pub(in crate::proxy) fn of(fields: &Fields, peer: &Peer, trusted_proxies: &[IpNet]) -> Self {
         let address = peer.address.ip().to_canonical();
-        if !is_trusted(address, trusted_proxies) {
+        if peer.is_unnamed || !is_trusted(address, trusted_proxies) {
             return Self::untrusted(peer);
         }
         let client = walk(address, fields, trusted_proxies);

@@ -75,16 +75,13 @@ fn seconds(us: u64) -> u64 {
     us.div_ceil(1_000_000)
 }
 
-/// The limits that are reported. An empty unit says that one is not for clients to see.
+/// The limits that are reported.
 fn reported<'a>(
     limits: &'a [Limit],
     outcome: &'a PlanOutcome,
 ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
     limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| {
-        limit.is_shown()
-            && limit.cost > 0
-            && limit.unit.as_deref() != Some("")
-            && outcome.unmeasured.is_none()
+        limit.is_shown() && limit.cost > 0 && outcome.unmeasured.is_none()
     })
 }
 

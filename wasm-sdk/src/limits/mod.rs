@@ -63,6 +63,7 @@ const LEASE_OPTION: &str = "lease-ms";
 /// # lease = "200ms"             # a proxy may take several units from Redis at once and spend them for this long; or
 ///                               # { life = "200ms", units = 100, strict = true }
 /// # unit = "requests"
+/// # show = true                # false: no field of a response, and no refusal, names the limit
 /// # children = { key = "{header.x-team}", assured = 20, ceiling = 80 }
 ///                               # each team is sure of 20 of the 100, and gets up to 80 while others leave them
 /// ```

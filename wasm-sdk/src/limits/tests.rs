@@ -84,6 +84,19 @@ fn everything_else_that_may_be_written_is_read() {
 }
 
 #[test]
+fn a_limit_that_is_not_shown_has_an_empty_unit() {
+    let field =
+        |more: &str| one(&format!(r#""algorithm": "gcra", "quota": 5, "period": "1s"{more}"#));
+    let unit = |more: &str| read(&field(more)).each().next().unwrap().unit.clone();
+    assert_eq!(unit(""), None);
+    assert_eq!(unit(r#", "show": true"#), None);
+    assert_eq!(unit(r#", "show": false"#).as_deref(), Some(""));
+    let wrong = mistakes(&field(r#", "show": false, "unit": "bytes""#));
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert!(wrong[0].contains("with `show = false` nobody sees it"), "{wrong:?}");
+}
+
+#[test]
 fn a_lease_becomes_options_of_the_contract() {
     let options = |lease: &str| {
         let field = format!(r#""algorithm": "gcra", "quota": 5, "period": "1s", "lease": {lease}"#);

@@ -18,7 +18,7 @@ use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Json, Limit, Template};
 
 /// Their names, in the order in which messages list them.
-const FIELDS: [&str; 25] = [
+const FIELDS: [&str; 26] = [
     "name",
     "algorithm",
     "quota",
@@ -43,6 +43,7 @@ const FIELDS: [&str; 25] = [
     "on_store_error",
     "lease",
     "unit",
+    "show",
     "children",
 ];
 const CALENDARS: [&str; 5] = ["hour", "day", "week", "month", "forever"];
@@ -77,6 +78,8 @@ pub(super) struct Written {
     /// As options of the contract.
     lease: Vec<(String, String)>,
     unit: Option<String>,
+    /// Clients don't see it.
+    hidden: bool,
     children: Option<WrittenChildren>,
 }
 
@@ -278,6 +281,7 @@ impl Written {
             }
             "lease" => self.lease = lease(value)?,
             "unit" => self.unit = Some(text(value)?),
+            "show" => self.hidden = !flag(value)?,
             "children" => self.children = Some(children::read(value)?),
             _ => return Err(unknown("key", key, &FIELDS, "").into()),
         }
@@ -318,6 +322,15 @@ impl Written {
         }
         if let Some(unit) = self.unit.as_deref().filter(|unit| !is_name(unit)) {
             report.add("unit", format_args!("{unit:?}"), NAME_EXPECTED);
+        }
+        // In the contract, an empty unit is one that clients don't see.
+        match &self.unit {
+            Some(unit) if self.hidden => {
+                let expected = "no `unit`: with `show = false` nobody sees it";
+                report.add("unit", format_args!("{unit:?}"), expected);
+            }
+            None if self.hidden => self.unit = Some(String::new()),
+            _ => {}
         }
         let algorithm = algorithm::check(&self, &mut report);
         if report.found {

@@ -71,7 +71,10 @@ impl<H: Handler> Connection<H> {
     ) -> Result<Option<NetworkPermit>, ConnectionError> {
         let within = self.settings.request_header;
         let proxied = proxied::read(socket, within, &self.state).await?;
-        let Some((client, local)) = proxied.ends else { return Ok(None) };
+        let Some((client, local)) = proxied.ends else {
+            peer.is_unnamed = true;
+            return Ok(None);
+        };
         *peer = Peer { listener: self.listener, tls: proxied.tls, ..Peer::plain(client, local) };
         self.permit
             .network(peer.address.ip(), &self.settings)

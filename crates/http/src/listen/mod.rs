@@ -201,6 +201,9 @@ pub struct Peer {
     pub sni: Option<Box<str>>,
     /// The subject of the client's verified certificate, as RFC 4514 writes it.
     pub client_subject: Option<Box<str>>,
+    /// It is a proxy that was to name its client, by the PROXY protocol, and did not. The requests
+    /// may be anybody's, and so may what their fields say of the client.
+    pub is_unnamed: bool,
 }
 
 impl Peer {
@@ -220,6 +223,7 @@ impl Peer {
             tls_version: None,
             sni: None,
             client_subject: None,
+            is_unnamed: false,
         }
     }
 }

@@ -47,7 +47,11 @@ pub(super) async fn read(
     state: &Arc<ConnectionState>,
 ) -> Result<Proxied, ConnectionError> {
     let reading = tokio::time::timeout(within, unless_aborted(state, header(socket, state)));
-    reading.await.unwrap_or(Err(ConnectionError::HeadTimeout))
+    match reading.await {
+        Ok(Err(ConnectionError::Tls(_, aborted))) => Err(ConnectionError::Socket(aborted)),
+        Ok(read) => read,
+        Err(_) => Err(ConnectionError::HeadTimeout),
+    }
 }
 
 async fn header(

@@ -3,9 +3,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::budget::ConnectionPermit;
 use super::endpoint::{Endpoint, HostAddress};
@@ -15,6 +16,9 @@ use super::stream::Stream;
 use super::{Cause, Inner, Protocol};
 use crate::telemetry::Label as _;
 use crate::wire::is_out_of_descriptors;
+
+/// How long to wait before the next attempt at a Unix socket whose queue is full.
+const UNIX_AGAIN: Duration = Duration::from_millis(5);
 
 /// Connects to `host`. `make_room` closes idle connections to other hosts; it is called when no
 /// file descriptor is left. Failures are logged with their reason, at most once a second: while an
@@ -81,10 +85,14 @@ async fn open(
     };
     let stream = match &host.address {
         HostAddress::Ip(address) => TcpStream::connect(address).await.map_err(unconnected)?,
-        HostAddress::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(unconnected)?;
-            return Ok(Stream::Unix { stream, _permit });
-        }
+        HostAddress::Unix(path) => loop {
+            match UnixStream::connect(path).await {
+                Ok(stream) => return Ok(Stream::Unix { stream, _permit }),
+                // Its queue of connections is full. TCP would wait in the kernel.
+                Err(full) if full.kind() == io::ErrorKind::WouldBlock => sleep(UNIX_AGAIN).await,
+                Err(error) => return Err(unconnected(error)),
+            }
+        },
     };
     stream.set_nodelay(true).map_err(unconnected)?;
     let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else {

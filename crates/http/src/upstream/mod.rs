@@ -340,7 +340,7 @@ impl Upstream {
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send(&self, request: Request) -> Result<Response, UpstreamError> {
-        self.send_noting(request, Sender::default(), clock::monotonic(), None).await
+        self.send_noting(request, &Sender::default(), clock::monotonic(), None).await
     }
 
     /// Like [`send`](Self::send), for a request of `sender` that began at `began`, which its time
@@ -352,7 +352,7 @@ impl Upstream {
     pub async fn send_noting(
         &self,
         request: Request,
-        sender: Sender,
+        sender: &Sender,
         began: Instant,
         mut reached: Option<&mut SendRecord>,
     ) -> Result<Response, UpstreamError> {

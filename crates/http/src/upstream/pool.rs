@@ -83,7 +83,7 @@ pub(super) enum Admission {
 }
 
 /// A permit for one more request, at the host that is chosen for it.
-pub(super) fn admit(upstream: &Arc<Inner>, sender: Sender) -> Admission {
+pub(super) fn admit(upstream: &Arc<Inner>, sender: &Sender) -> Admission {
     // Discarded connections are dropped after the borrow.
     let mut discarded = DiscardedConnections::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {

@@ -33,7 +33,7 @@ pub(super) struct RequestPermit {
     /// The client, if its requests are counted.
     client: Option<Network>,
     /// Its place at an upstream with `concurrency`.
-    place: Option<Place>,
+    place: Option<Box<Place>>,
 }
 
 impl Requests {
@@ -97,36 +97,43 @@ impl RequestPermit {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.began = Some(now);
         }
+        if let Some(place) = &mut self.place {
+            place.begin(now);
+        }
     }
 
-    /// The same permit, which also holds this place.
-    pub(super) fn with_place(mut self, place: Option<Place>) -> Self {
-        self.place = place;
-        self
+    /// Holds this place as well.
+    pub(super) fn hold(&mut self, place: Box<Place>) {
+        self.place = Some(place);
     }
 
     /// The host has answered with `status`. The request was complete at `sent`, if that is known.
     pub(super) fn succeeded(
-        &self,
+        &mut self,
         upstream: &Inner,
         status: StatusCode,
         sent: impl FnOnce() -> Option<Instant>,
     ) {
-        if let Some(place) = &self.place {
+        if let Some(place) = &mut self.place {
             place.answered(status, sent());
+            if !place.outlives_head() {
+                self.place = None;
+            }
         }
         if let Some(in_flight) = &self.in_flight {
             in_flight.host.succeeded(upstream);
         }
     }
 
-    /// The host has failed the request.
-    pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
-        if cause == Cause::Timeout
-            && let Some(place) = &self.place
-        {
+    /// The upstream has not answered in time.
+    pub(super) fn timed_out(&mut self) {
+        if let Some(place) = &mut self.place {
             place.timed_out();
         }
+    }
+
+    /// The host has failed the request.
+    pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
         if let Some(in_flight) = &self.in_flight {
             in_flight.host.failed(upstream, cause, in_flight.began);
         }

@@ -71,10 +71,23 @@ struct Exchange<'a> {
 pub(super) async fn send(
     upstream: &Arc<Inner>,
     mut request: Request,
-    sender: Sender,
+    sender: &Sender,
     mut reached: Option<&mut SendRecord>,
 ) -> Result<Response, UpstreamError> {
-    let mut permit = admit(upstream, sender).await?;
+    let place = match &upstream.places {
+        None => None,
+        Some(places) => {
+            let place = Box::pin(places.acquire(*sender)).await;
+            Some(Box::new(place.map_err(|_| UpstreamError::unsent(Cause::Shed))?))
+        }
+    };
+    let mut permit = match admitted(pool::admit(upstream, sender)) {
+        Some(admitted) => admitted?,
+        None => Box::pin(admit_resolved(upstream, sender)).await?,
+    };
+    if let Some(place) = place {
+        permit.hold(place);
+    }
     // HTTP/2 connections can't be upgraded.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.settings.protocol };
     let body = std::mem::take(&mut request.body);
@@ -148,6 +161,9 @@ pub(super) async fn send(
             Attempt::Failed(error) => error,
         };
         permit.failed(upstream, error.cause);
+        if error.cause == Cause::Timeout {
+            permit.timed_out();
+        }
         // The connection was lost before the reply. The request may have been carried out, but is
         // idempotent (RFC 9110, 9.2.2).
         let again =
@@ -164,26 +180,13 @@ pub(super) async fn send(
     }
 }
 
-/// Gets a permit for the request, perhaps after a wait for a place, and after resolving the
-/// upstream's names if necessary.
-async fn admit(upstream: &Arc<Inner>, sender: Sender) -> Result<RequestPermit, UpstreamError> {
-    let place = match &upstream.places {
-        None => None,
-        Some(places) => {
-            let place = places.acquire(sender).await;
-            Some(place.map_err(|_| UpstreamError::unsent(Cause::Shed))?)
-        }
-    };
-    Ok(admit_here(upstream, sender).await?.with_place(place))
-}
-
-/// The same, as far as this worker is concerned.
-async fn admit_here(upstream: &Arc<Inner>, sender: Sender) -> Result<RequestPermit, UpstreamError> {
-    if let Some(admitted) = admitted(pool::admit(upstream, sender)) {
-        return admitted;
-    }
-    // If resolving takes too long, the previous addresses are used, if there are any.
-    let asked = Box::pin(timeout(upstream.settings.connect, Hosts::resolve_now(upstream))).await;
+/// Gets a permit for the request after resolving the upstream's names. If that takes too long, the
+/// previous addresses are used, if there are any.
+async fn admit_resolved(
+    upstream: &Arc<Inner>,
+    sender: &Sender,
+) -> Result<RequestPermit, UpstreamError> {
+    let asked = timeout(upstream.settings.connect, Hosts::resolve_now(upstream)).await;
     let unresolved = if asked.is_err() { Cause::Timeout } else { Cause::Connect };
     admitted(pool::admit(upstream, sender)).unwrap_or(Err(UpstreamError::unsent(unresolved)))
 }

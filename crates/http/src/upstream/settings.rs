@@ -219,7 +219,7 @@ impl Default for Concurrency {
             adaptive: false,
             min: 4,
             max: 1_000,
-            queue: 256,
+            queue: 128,
             max_wait: Duration::from_millis(100),
         }
     }

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::host::{Host, InFlight};
 use super::http1::Http1Connection;
 use super::http2::Http2Connection;
@@ -127,8 +129,8 @@ impl Slots {
         };
         let pair = [first, second];
         let around = || (0..count).map(|step| (first + step) % count);
-        let index = hash.and_then(|hash| self.hashed(hash, |index| ready(&index)));
-        let index = index.or_else(|| pair.into_iter().find(|index| may_probe(index)));
+        let index = pair.into_iter().find(|index| may_probe(index));
+        let index = index.or_else(|| self.hashed(hash?, |index| ready(&index)));
         let index = index.or_else(|| pair.into_iter().filter(ready).min_by_key(load));
         let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
         // All are ejected, so ejection decides nothing.
@@ -136,7 +138,8 @@ impl Slots {
         Some((index, Some(InFlight::new(self.host(index)?))))
     }
 
-    /// Two different hosts, each by chance in proportion to its weight.
+    /// Two hosts, each by chance in proportion to its weight; different ones if all weights are the
+    /// same.
     fn two(&self) -> (usize, usize) {
         let count = self.all.len();
         let Some(total) = self.weights.last().copied() else {
@@ -147,22 +150,23 @@ impl Slots {
             let drawn = fastrand::u64(..total);
             self.weights.partition_point(|sum| *sum <= drawn)
         };
-        let (first, second) = (pick(), pick());
-        // Whoever is drawn twice has nearly all of the weight.
-        (first, if first == second { (first + 1) % count } else { second })
+        // One that is drawn twice is not compared: its weight has decided.
+        (pick(), pick())
     }
 
     /// The host that this hash belongs to, or the next one for it while that is not ready or has
     /// more than its share of the requests.
     fn hashed(&self, hash: u64, ready: impl Fn(usize) -> bool) -> Option<usize> {
-        let total: usize = self.all.iter().map(|slot| slot.host.outstanding()).sum();
-        let weights: u64 = self.all.iter().map(|slot| u64::from(slot.weight)).sum();
-        let has_room =
-            |slot: &Slot| hash::has_room(slot.host.outstanding(), total, (slot.weight, weights));
-        let all = self.all.iter().enumerate();
-        let fit = all.filter(|(index, slot)| has_room(slot) && ready(*index));
+        // Of those alone that may get requests: they share what the others would have had.
+        let able: SmallVec<[(usize, &Slot); 16]> =
+            self.all.iter().enumerate().filter(|(index, _)| ready(*index)).collect();
+        let total: usize = able.iter().map(|(_, slot)| slot.host.outstanding()).sum();
+        let weights: u64 = able.iter().map(|(_, slot)| u64::from(slot.weight)).sum();
+        let fit = able.iter().filter(|(_, slot)| {
+            hash::has_room(slot.host.outstanding(), total, (slot.weight, weights))
+        });
         let ranked =
-            fit.map(|(index, slot)| (hash::rank(hash, slot.host.hash, slot.weight), index));
+            fit.map(|(index, slot)| (hash::rank(hash, slot.host.hash, slot.weight), *index));
         ranked.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, index)| index)
     }
 

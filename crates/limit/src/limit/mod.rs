@@ -206,7 +206,7 @@ pub enum Ending {
     /// The upstream sent a complete response with a status below 500.
     Completed,
     /// The request was admitted and then turned away, before the upstream could get any of it.
-    /// Whatever a limit's refund says, all of it is given back.
+    /// Whatever a limit's refund says, all of it is given back, but for a turn in a leaky bucket.
     Withdrawn,
     /// Nothing of the request reached the upstream.
     Unsent,

@@ -86,6 +86,8 @@ pub(super) struct Gradient {
     latency: f64,
     /// The replies a second while there was no place to spare, averaged.
     throughput: f64,
+    /// When the first sample came.
+    first: Option<Duration>,
     window: Window,
     /// Nothing was congested since the upstream was last idle, so the limit doubles.
     grows_fast: bool,
@@ -169,6 +171,7 @@ impl Gradient {
             base: None,
             latency: 0.0,
             throughput: 0.0,
+            first: None,
             window: Window::default(),
             grows_fast: true,
             anchor: None,
@@ -204,6 +207,7 @@ impl Gradient {
     /// Records a request that has ended. Returns whether the limit may have changed.
     pub(super) fn record(&mut self, sample: Sample) -> bool {
         let Sample { now, latency, in_flight, full } = sample;
+        self.first.get_or_insert(now);
         let moved = self.move_dip(sample);
         let length = self.window_s();
         let window = &mut self.window;
@@ -227,7 +231,12 @@ impl Gradient {
     }
 
     fn close(&mut self, window: &Window, lasted_s: f64) {
-        if window.failed * FAILED_PART > window.failed + window.replies {
+        // Errors of one part of the upstream say nothing of the rest while that answers as fast as
+        // ever.
+        let mean = window.seconds / f64::from(window.replies.max(1));
+        let is_fast = window.replies >= REPLIES_MIN / 2
+            && self.base.is_some_and(|base| mean < base * DIP_WORTH);
+        if window.failed * FAILED_PART > window.failed + window.replies && !is_fast {
             self.limit = (self.limit * ON_FAILURES).max(self.min);
             (self.grows_fast, self.anchor, self.dip) = (false, None, Dip::None);
             return;
@@ -243,7 +252,8 @@ impl Gradient {
         let latency = self.latency;
         let Some(base) = self.base else {
             // The first replies are those of the fast requests.
-            if window.opened.as_secs_f64() >= FIRST_S + latency * AWAITED {
+            let since = window.opened.saturating_sub(self.first.unwrap_or_default());
+            if since.as_secs_f64() >= FIRST_S + latency * AWAITED {
                 self.base = Some(latency);
             }
             return;

@@ -62,6 +62,8 @@ pub(super) struct Place {
     places: Arc<Places>,
     /// Whose request it is, if that is counted.
     counted: Option<u64>,
+    /// When the request was begun at a host, until it is answered.
+    begun: Option<Instant>,
 }
 
 /// Takes a waiting request out of the line if it is dropped.
@@ -100,7 +102,7 @@ impl Places {
     }
 
     fn limit(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
+        self.limit.load(Ordering::SeqCst)
     }
 
     /// A place for a request of `sender`, perhaps after a wait.
@@ -110,7 +112,7 @@ impl Places {
     pub(super) async fn acquire(self: &Arc<Self>, sender: Sender) -> Result<Place, ShedReason> {
         // Below half of the limit, who has how many does not matter.
         if self.waiting.load(Ordering::SeqCst) == 0 && self.count_up(self.limit() / 2) {
-            return Ok(Place { places: Arc::clone(self), counted: None });
+            return Ok(self.place(None));
         }
         Box::pin(self.acquire_counted(sender)).await
     }
@@ -122,7 +124,7 @@ impl Places {
             let mut line = locked(&self.line);
             if line.is_empty() && self.count_up(self.limit()) {
                 line.began(key);
-                return Ok(Place { places: Arc::clone(self), counted: Some(key) });
+                return Ok(self.place(Some(key)));
             }
             self.full.store(true, Ordering::Relaxed);
             let (grant, granted) = oneshot::channel();
@@ -150,6 +152,10 @@ impl Places {
         Err(why)
     }
 
+    fn place(self: &Arc<Self>, counted: Option<u64>) -> Place {
+        Place { places: Arc::clone(self), counted, begun: None }
+    }
+
     /// Counts one more request if fewer than `most` are under way.
     fn count_up(&self, most: usize) -> bool {
         let more = |count: usize| (count < most).then_some(count + 1);
@@ -170,8 +176,7 @@ impl Places {
                 break;
             };
             line.began(key);
-            let place = Place { places: Arc::clone(self), counted: Some(key) };
-            if let Err(place) = grant.send(place) {
+            if let Err(place) = grant.send(self.place(Some(key))) {
                 returned.push(place);
             }
         }
@@ -182,9 +187,20 @@ impl Places {
 
     /// Records how long the upstream took for a request, or that it failed it.
     fn record(self: &Arc<Self>, latency: Option<Duration>) {
+        self.record_if(latency, |_| true);
+    }
+
+    fn record_if(
+        self: &Arc<Self>,
+        latency: Option<Duration>,
+        tells: impl FnOnce(&Gradient) -> bool,
+    ) {
         // If another worker records at this moment, one sample fewer does not matter.
         let Some(gradient) = &self.gradient else { return };
         let Ok(mut gradient) = gradient.try_lock() else { return };
+        if !tells(&gradient) {
+            return;
+        }
         let sample = Sample {
             now: clock::monotonic().saturating_duration_since(self.created),
             latency,
@@ -193,8 +209,8 @@ impl Places {
         };
         if gradient.record(sample) {
             let limit = gradient.limit();
-            drop(gradient);
             let before = self.limit.swap(limit, Ordering::SeqCst);
+            drop(gradient);
             if limit > before {
                 self.serve_line();
             }
@@ -203,9 +219,21 @@ impl Places {
 }
 
 impl Place {
+    /// The request is begun at a host.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.begun = Some(now);
+    }
+
+    /// Whether it is held until the reply has ended, or only to its head: an adaptive limit is on
+    /// what it measures, or a client that reads slowly would be taken for a slow upstream.
+    pub(super) fn outlives_head(&self) -> bool {
+        self.places.gradient.is_none()
+    }
+
     /// The upstream has answered with this status. The request was complete at `sent`, if that is
     /// known.
-    pub(super) fn answered(&self, status: StatusCode, sent: Option<Instant>) {
+    pub(super) fn answered(&mut self, status: StatusCode, sent: Option<Instant>) {
+        self.begun = None;
         if self.places.gradient.is_none() {
             return;
         }
@@ -225,13 +253,21 @@ impl Place {
     }
 
     /// The upstream has not answered in time.
-    pub(super) fn timed_out(&self) {
+    pub(super) fn timed_out(&mut self) {
+        self.begun = None;
         self.places.record(None);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        // Nobody waited for the answer any longer. It would have taken this long at least, which
+        // tells something if that is more than usual.
+        if let Some(begun) = self.begun {
+            let waited = clock::monotonic().saturating_duration_since(begun);
+            let tells = |gradient: &Gradient| gradient.base().is_some_and(|base| waited > base * 2);
+            self.places.record_if(Some(waited), tells);
+        }
         if let Some(key) = self.counted {
             locked(&self.places.line).ended(key);
         }

@@ -18,7 +18,7 @@ fn weighted(hosts: &[(&ScriptedUpstream, u32)]) -> Settings {
 /// Who answers a request with this hash.
 async fn answered_for(upstream: &Upstream, hash: u64) -> String {
     let sender = Sender { hash: Some(hash), ..Sender::default() };
-    let reply = upstream.send_noting(get(), sender, clock::monotonic(), None);
+    let reply = upstream.send_noting(get(), &sender, clock::monotonic(), None);
     text(in_time(reply).await.unwrap()).await
 }
 
@@ -162,4 +162,41 @@ async fn a_host_may_be_a_unix_socket() {
     std::fs::remove_file(&path).unwrap();
     let gone = build(&Settings { endpoints: vec![url.into()], ..settings(&[]) });
     assert_eq!(in_time(gone.send(get())).await.unwrap_err().cause, Cause::Connect);
+}
+
+#[tokio::test]
+async fn a_host_that_was_ejected_comes_back_with_hashes_too() {
+    let (one, two) = (named("one").await, named("two").await);
+    let upstream = build(&weighted(&[(&one, 1), (&two, 1)]));
+    answered_by(&upstream).await;
+    let host = Arc::clone(&upstream.0.hosts.current()[0]);
+    host.eject_until(upstream.0.now_ms() + 50);
+    until_async(async || {
+        answered_for(&upstream, 1).await;
+        !host.is_ejected()
+    })
+    .await;
+    let owners: HashSet<String> = {
+        let mut owners = HashSet::new();
+        for hash in 0..40 {
+            owners.insert(answered_for(&upstream, hash).await);
+        }
+        owners
+    };
+    assert_eq!(owners.len(), 2, "{owners:?}");
+}
+
+#[tokio::test]
+async fn a_light_host_stays_light_while_there_is_little_to_do() {
+    let (stable, canary) = (named("stable").await, named("canary").await);
+    let upstream = Arc::new(build(&weighted(&[(&stable, 99), (&canary, 1)])));
+    let clients = (0..4).map(|_| {
+        let upstream = Arc::clone(&upstream);
+        tokio::spawn(async move { tally(&upstream, 300).await })
+    });
+    let mut at_canary = 0;
+    for client in clients.collect::<Vec<_>>() {
+        at_canary += client.await.unwrap().get("canary").copied().unwrap_or_default();
+    }
+    assert!(at_canary < 60, "{at_canary} of 1,200");
 }

@@ -72,7 +72,7 @@ fn send(
     let sender = Sender { priority, fair_key, ..Sender::default() };
     tokio::spawn(async move {
         let request = request.into();
-        let reply = upstream.send_noting(request, sender, clock::monotonic(), None).await?;
+        let reply = upstream.send_noting(request, &sender, clock::monotonic(), None).await?;
         Ok(text(reply).await)
     })
 }
@@ -181,7 +181,13 @@ async fn whoever_gives_up_waiting_leaves_its_turn_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_place_is_held_to_the_end_of_the_reply() {
+async fn a_place_is_held_to_the_end_of_the_reply_or_to_its_head_if_the_limit_is_adaptive() {
+    for adaptive in [false, true] {
+        a_place_is_held(adaptive).await;
+    }
+}
+
+async fn a_place_is_held(adaptive: bool) {
     let scripted = ScriptedUpstream::new(|mut stream, number| async move {
         stream.head().await.unwrap();
         if number == 0 {
@@ -192,12 +198,17 @@ async fn a_place_is_held_to_the_end_of_the_reply() {
         }
     })
     .await;
-    let settings = Settings { concurrency: Some(fixed(1)), ..settings(&[scripted.address]) };
+    let settings = Settings {
+        concurrency: Some(Concurrency { adaptive, min: 1, ..fixed(1) }),
+        ..settings(&[scripted.address])
+    };
     let upstream = Arc::new(Upstream::build(&settings, &Metrics::new(1)).unwrap());
     let streaming = in_time(upstream.send(get())).await.unwrap();
     let second = send(&upstream, "/second", (4, 1));
-    until(|| waiting(&upstream) == 1).await;
-    drop(streaming);
+    if !adaptive {
+        until(|| waiting(&upstream) == 1).await;
+        drop(streaming);
+    }
     assert_eq!(in_time(second).await.unwrap().unwrap(), "ok");
     until_idle(&upstream).await;
 }

@@ -273,7 +273,7 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
     )
     .unwrap();
     let mut permits = Vec::new();
-    while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, Sender::default()) {
+    while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, &Sender::default()) {
         permits.push(permit);
     }
     assert_eq!(permits.len(), 10);
@@ -302,9 +302,10 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     .unwrap();
     let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
     let of = |client| Sender { client, ..Sender::default() };
-    let send = |client| upstream.send_noting(get(), of(client), clock::monotonic(), None);
+    let send =
+        async |client| upstream.send_noting(get(), &of(client), clock::monotonic(), None).await;
     let mut permits = Vec::new();
-    while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, of(client(1))) {
+    while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, &of(client(1))) {
         permits.push(permit);
     }
     // Half of them, which are not counted, and an eighth.
@@ -319,7 +320,7 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     // The counted permits are returned. Below half, nothing is counted.
     drop(permits);
     assert_eq!(text(send(client(1)).await.unwrap()).await, "ok");
-    let permits: Vec<_> = (0..16).map(|_| pool::admit(&upstream.0, of(client(1)))).collect();
+    let permits: Vec<_> = (0..16).map(|_| pool::admit(&upstream.0, &of(client(1)))).collect();
     assert!(permits.iter().all(|admitted| matches!(admitted, pool::Admission::Granted(_))));
-    assert!(matches!(pool::admit(&upstream.0, of(client(1))), pool::Admission::Granted(_)));
+    assert!(matches!(pool::admit(&upstream.0, &of(client(1))), pool::Admission::Granted(_)));
 }

@@ -447,7 +447,7 @@ async fn the_systems_names_are_found() {
 async fn a_single_host_is_not_counted() {
     let scripted = ScriptedUpstream::answering(OK).await;
     let upstream = upstream(&scripted);
-    let pool::Admission::Granted(permit) = pool::admit(&upstream.0, Sender::default()) else {
+    let pool::Admission::Granted(permit) = pool::admit(&upstream.0, &Sender::default()) else {
         panic!("full")
     };
     assert!(permit.host().is_none());
@@ -507,6 +507,9 @@ async fn a_request_for_another_protocol_gets_the_connection() {
         // It counts as long as it is held.
         assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Overload);
         drop(stream);
-        assert!(matches!(pool::admit(&upstream.0, Sender::default()), pool::Admission::Granted(_)));
+        assert!(matches!(
+            pool::admit(&upstream.0, &Sender::default()),
+            pool::Admission::Granted(_)
+        ));
     }
 }
