@@ -151,7 +151,7 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
         written += 1;
         if ["path", "upstream-path", "route"].contains(&name.as_str()) {
             item.found_key(
-                &format!("the fact `{name}`"),
+                format!("the fact `{name}`"),
                 "a route with this path: it takes all spellings that upstreams read alike",
                 None,
             );
@@ -159,7 +159,7 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
         }
         if is_of_body(&name) || crate::proxy::fact_names().request.check("when", &name).is_err() {
             item.found_key(
-                &format!("the unknown key {name:?}"),
+                format!("the unknown key {name:?}"),
                 "`share`, `by` or a fact of requests, except those of bodies: see docs/facts.md",
                 None,
             );
@@ -168,6 +168,10 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
         let expected = "a text, or an array of them, of which one has to be there; \"*\" for any";
         let values: Vec<String> = match item.value.as_str() {
             Some(value) => vec![value.to_owned()],
+            None if !item.value.is_array() => {
+                item.wrong(expected);
+                continue;
+            }
             None => {
                 let items = item.list(VALUES_MAX);
                 items.iter().filter_map(|item| item.text(expected).map(str::to_owned)).collect()

@@ -17,7 +17,7 @@ use super::forward::exchange::{Exchange, UpstreamExchange};
 use super::forward::sender;
 use super::live::LocalSnapshot;
 use super::receive::target::Target;
-use super::receive::{self, NormalHead};
+use super::receive::{self, NormalHead, Received};
 use super::refusal::Refusal;
 use super::snapshot::Action;
 use super::{reply, route};
@@ -58,15 +58,7 @@ pub(super) async fn admit<'l>(
     let received = &context.received;
     let (route, found, routed) =
         route::find(local, target, request, received, |snapshot, found| {
-            let view = RequestView {
-                request,
-                target,
-                client: &received.client,
-                peer,
-                route: "",
-                parameters: &found.parameters,
-                body: None,
-            };
+            let view = bodiless_view(request, target, peer, received, ("", &found.parameters));
             snapshot.variant(found.route, view)
         })?;
     context.routed = routed;
@@ -120,15 +112,8 @@ pub(super) async fn admit<'l>(
         }
     };
     let hash = route.hash.as_ref().and_then(|query| {
-        let view = RequestView {
-            request,
-            target,
-            client: &context.received.client,
-            peer,
-            route: &context.routed.handle.name,
-            parameters: &found.parameters,
-            body: None,
-        };
+        let (received, name) = (&context.received, &context.routed.handle.name);
+        let view = bodiless_view(request, target, peer, received, (name, &found.parameters));
         sender::hash_of(query, view)
     });
     drop(found);
@@ -139,6 +124,17 @@ pub(super) async fn admit<'l>(
     };
     let NormalHead { authority, upgrade } = head;
     Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, hash, rewritten })
+}
+
+/// What facts that need no body are read from.
+fn bodiless_view<'a>(
+    request: &'a Request,
+    target: Target<'a>,
+    peer: &'a Peer,
+    received: &'a Received,
+    (route, parameters): (&'a str, &'a [&'a str]),
+) -> RequestView<'a> {
+    RequestView { request, target, client: &received.client, peer, route, parameters, body: None }
 }
 
 /// Sends an admitted request to its upstream, or answers it with the route's own reply. Returns the

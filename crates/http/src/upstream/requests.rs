@@ -125,9 +125,12 @@ impl RequestPermit {
         }
     }
 
-    /// The upstream has not answered in time.
-    pub(super) fn timed_out(&mut self) {
-        if let Some(place) = &mut self.place {
+    /// The host has failed the request, which it may have got.
+    pub(super) fn lost(&mut self, upstream: &Inner, cause: Cause) {
+        self.failed(upstream, cause);
+        if cause == Cause::Timeout
+            && let Some(place) = &mut self.place
+        {
             place.timed_out();
         }
     }

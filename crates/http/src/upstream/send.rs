@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
+use super::concurrency::Places;
 use super::host::Host;
 use super::hosts::Hosts;
 use super::http1::{Http1Connection, Http1Outcome};
@@ -41,7 +42,7 @@ enum Attempt {
     /// The reply's head, and the connection that its body comes on.
     Reply(Box<Http1Connection>, ReplyHead),
     /// The reply's head and its stream, over HTTP/2.
-    Shared(Box<(StreamPermit, http::Response<Incoming>, Option<Arc<UploadProgress>>)>),
+    Shared(Box<SharedReply>),
     /// Nothing was sent, and the body is still there.
     Unsent(Cause),
     /// The upstream says that it did nothing with the request.
@@ -51,6 +52,10 @@ enum Attempt {
     /// request. It may have closed it before the request arrived.
     Lost(UpstreamError),
 }
+
+/// A stream of an HTTP/2 connection, the head of the reply on it, and how far the request's body
+/// is.
+type SharedReply = (StreamPermit, http::Response<Incoming>, Option<Arc<UploadProgress>>);
 
 /// A request across its attempts.
 struct Exchange<'a> {
@@ -74,20 +79,13 @@ pub(super) async fn send(
     sender: &Sender,
     mut reached: Option<&mut SendRecord>,
 ) -> Result<Response, UpstreamError> {
-    let place = match &upstream.places {
-        None => None,
-        Some(places) => {
-            let place = Box::pin(places.acquire(*sender)).await;
-            Some(Box::new(place.map_err(|_| UpstreamError::unsent(Cause::Shed))?))
-        }
+    let mut permit = match &upstream.places {
+        None => match admitted(pool::admit(upstream, sender)) {
+            Some(admitted) => admitted?,
+            None => Box::pin(admit_resolved(upstream, sender)).await?,
+        },
+        Some(places) => Box::pin(admit_to_place(upstream, places, sender)).await?,
     };
-    let mut permit = match admitted(pool::admit(upstream, sender)) {
-        Some(admitted) => admitted?,
-        None => Box::pin(admit_resolved(upstream, sender)).await?,
-    };
-    if let Some(place) = place {
-        permit.hold(place);
-    }
     // HTTP/2 connections can't be upgraded.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.settings.protocol };
     let body = std::mem::take(&mut request.body);
@@ -114,16 +112,7 @@ pub(super) async fn send(
                 return Ok(connection.reply(head, permit, exchange.lent));
             }
             Attempt::Shared(shared) => {
-                let (stream, reply, progress) = *shared;
-                permit.succeeded(upstream, reply.status(), || match &progress {
-                    Some(progress) => progress.phase().awaited_since(),
-                    None => exchange.began,
-                });
-                return Ok(shared_reply(
-                    upstream,
-                    ReplyGuard::new(stream, permit, progress),
-                    reply,
-                ));
+                return Ok(shared_reply(upstream, permit, *shared, exchange.began));
             }
             Attempt::Unsent(cause) => {
                 permit.failed(upstream, cause);
@@ -160,10 +149,7 @@ pub(super) async fn send(
             Attempt::Lost(error) => return Err(error),
             Attempt::Failed(error) => error,
         };
-        permit.failed(upstream, error.cause);
-        if error.cause == Cause::Timeout {
-            permit.timed_out();
-        }
+        permit.lost(upstream, error.cause);
         // The connection was lost before the reply. The request may have been carried out, but is
         // idempotent (RFC 9110, 9.2.2).
         let again =
@@ -178,6 +164,21 @@ pub(super) async fn send(
         upstream.retries.inc(RetryResult::Sent);
         tracing::debug!(upstream = upstream.settings.name, %error, "a request that lost its connection is sent to another endpoint");
     }
+}
+
+/// Gets a permit for the request at an upstream with `concurrency`, perhaps after a wait.
+async fn admit_to_place(
+    upstream: &Arc<Inner>,
+    places: &Arc<Places>,
+    sender: &Sender,
+) -> Result<RequestPermit, UpstreamError> {
+    let place = places.acquire(*sender).await.map_err(|_| UpstreamError::unsent(Cause::Shed))?;
+    let mut permit = match admitted(pool::admit(upstream, sender)) {
+        Some(admitted) => admitted?,
+        None => admit_resolved(upstream, sender).await?,
+    };
+    permit.hold(Box::new(place));
+    Ok(permit)
 }
 
 /// Gets a permit for the request after resolving the upstream's names. If that takes too long, the
@@ -309,9 +310,15 @@ impl Exchange<'_> {
 /// The reply of a shared connection. Its stream is in use until the body's end.
 fn shared_reply(
     upstream: &Inner,
-    held: Box<ReplyGuard>,
-    reply: http::Response<Incoming>,
+    mut permit: RequestPermit,
+    (stream, reply, progress): SharedReply,
+    began: Option<Instant>,
 ) -> Response {
+    permit.succeeded(upstream, reply.status(), || match &progress {
+        Some(progress) => progress.phase().awaited_since(),
+        None => began,
+    });
+    let held = ReplyGuard::new(stream, permit, progress);
     let reply = Response::from(
         reply.map(|body| Body::incoming(body).window(http2::STREAM_WINDOW_BYTES as usize)),
     );
