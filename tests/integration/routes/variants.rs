@@ -165,15 +165,18 @@ async fn an_upstream_may_be_a_unix_socket() {
     let path = folder.path().join("api.sock");
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {
+        // A thread for each, as each worker of the proxy keeps a connection of its own.
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-            while let Some(Ok(line)) = lines.next() {
-                if line.is_empty() {
-                    let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nunix";
-                    stream.write_all(reply).unwrap();
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    if line.is_empty() {
+                        let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nunix";
+                        stream.write_all(reply).unwrap();
+                    }
                 }
-            }
+            });
         }
     });
     let url = format!("unix:{}", path.display());
