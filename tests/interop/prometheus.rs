@@ -103,9 +103,9 @@ fn filled_in(expression: &str) -> String {
 #[tokio::test]
 async fn a_real_prometheus_evaluates_all_of_them() {
     let upstream = Upstream::start();
-    let health = "health = { path = \"/\", interval = \"100ms\" }\nendpoints = [";
-    let config = simple(&upstream.url(), &[LIMIT]).text().replacen("endpoints = [", health, 1);
-    assert!(config.contains(health), "{config}");
+    let watched = "concurrency = { max = 64 }\nhealth = { path = \"/\", interval = \"100ms\" }\nendpoints = [";
+    let config = simple(&upstream.url(), &[LIMIT]).text().replacen("endpoints = [", watched, 1);
+    assert!(config.contains(watched), "{config}");
     let weir = Weir::start(&config);
     let prometheus = Prometheus::scraping(weir.admin.unwrap());
     eventually("Prometheus scrapes", || match prometheus.evaluate("up == 1")? {
