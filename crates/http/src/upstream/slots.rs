@@ -121,7 +121,7 @@ impl Slots {
         let may_probe = |index: &usize| {
             untried(index) && self.host(*index).is_some_and(|host| host.may_probe(upstream))
         };
-        // Whole, as shares of weights are compared that are up to 1,000.
+        // Scaled before the division: it is a whole number, and weights go up to 1,000.
         let load = |index: &usize| {
             self.all.get(*index).map_or(usize::MAX, |slot| {
                 slot.host.outstanding().saturating_mul(LOAD_SCALE) / slot.weight.max(1) as usize

@@ -50,8 +50,7 @@ const HOLDING: u32 = 3;
 const DIP_AFTER: u32 = 20;
 /// The same if the dip before showed that the base is too high.
 const DIP_AGAIN_AFTER: u32 = 5;
-/// Windows after which a dip is given up if the upstream has more requests than it allows, such as
-/// replies that stream for long.
+/// Windows after which a dip is given up if the upstream still has more requests than it allows.
 const DRAINING_MAX: u32 = 5;
 /// In a dip, the limit is that without a queue divided by this: the second if the last dip found a
 /// latency within [`RIGHT`] of the base.
@@ -67,8 +66,8 @@ const DIP_FOLLOWING: (f64, f64) = (0.5, 0.2);
 const SMOOTHING: (f64, f64) = (0.5, 0.2);
 /// There is no dip while latency is less than this many times the base.
 const DIP_WORTH: f64 = 1.1;
-/// How many latencies the replies to what was sent in a dip are waited for. The first base is not
-/// known sooner, either, and [`FIRST_S`].
+/// How long to wait for the replies to requests that were sent in a dip: this many latencies, and
+/// [`FIRST_S`] more. The first base is taken after the same time.
 const AWAITED: f64 = 8.0;
 const FIRST_S: f64 = 0.2;
 /// A latency for that is at most this many times the base.
