@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::challenges;
 use super::handover::Predecessor;
 use crate::admin;
 use crate::clock::Clock;
@@ -17,11 +18,12 @@ use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::otlp::Collector;
 use crate::policy::{self, Policy, Runtime, RuntimeSettings};
-use crate::proxy::settings::{Respond, RouteAction, RoutePolicy, RouteSettings};
+use crate::proxy::settings::{Respond, RouteAction, RoutePolicy, RouteSettings, Unrouted};
 use crate::proxy::{self, Snapshot, fact_names};
 use crate::reload::Watch;
 use crate::telemetry::{self, Lint, LintKind, Metrics, SettingError};
 use crate::upstream::{self, Budget, Upstream};
+use weir_acme::{Authority, Challenges};
 
 /// What outlives every configuration.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ pub(super) enum CounterOrigin {
 #[derive(Debug)]
 pub(super) struct ConfigBuild {
     pub(super) listeners: Vec<listen::Settings>,
+    /// The authority that certificates are ordered from.
+    pub(super) acme: Option<Arc<Authority>>,
     /// Each listener's TLS settings. Taken over while its certificates stay the same, so that
     /// clients can resume TLS sessions.
     pub(super) tls: Vec<Option<Arc<listen::Tls>>>,
@@ -90,6 +94,12 @@ fn lints_of(policies: &NamedBuilds<policy::Settings, Policy>) -> Vec<Lint> {
         all.map(|lint| lint.under(&section)).collect::<Vec<_>>()
     };
     policies.into_iter().flat_map(of_one).collect()
+}
+
+/// Certificates that clients refuse.
+fn old_certificates(tls: &[Option<Arc<listen::Tls>>]) -> impl Iterator<Item = Lint> {
+    let warnings = tls.iter().flatten().flat_map(|tls| tls.warnings());
+    warnings.map(|lint| Lint::of(LintKind::Certificate, lint))
 }
 
 /// Adds what policies say of their limits to the outline of their configuration.
@@ -179,7 +189,7 @@ impl Builder {
         routes_stand: bool,
     ) -> Result<(ConfigBuild, Snapshot), Vec<SettingError>> {
         let mut errors = Vec::new();
-        let tls = self.tls(&config.listeners, before, &mut errors);
+        let tls = self.tls(&config, before, &mut errors);
         let engine = self.engine(&config, before).map_err(|error| errors.push(error)).ok();
         let collector = collector(&config, before, &mut errors);
         let documents = documents(&config, before, &mut errors);
@@ -221,6 +231,7 @@ impl Builder {
             .collect();
         let requests = proxy::Settings {
             listeners: names_of_listeners(&config.listeners, before),
+            unrouted: unrouted(&config.listeners, config.acme.as_deref(), before),
             ..config.requests
         };
         let snapshot = Snapshot::build(requests, routes, Arc::clone(&limiter), &self.metrics);
@@ -232,12 +243,11 @@ impl Builder {
         declare(&mut outline, &policies);
         let mut warnings = config.warnings;
         let missing = missing_facts(&snapshot, &config.routes);
-        let certificates = tls.iter().flatten().flat_map(|tls| tls.warnings());
-        let certificates = certificates.map(|lint| Lint::of(LintKind::Certificate, lint));
-        let lints = missing.into_iter().chain(lints_of(&policies)).chain(certificates);
+        let lints = missing.into_iter().chain(lints_of(&policies)).chain(old_certificates(&tls));
         warnings.extend(lints.map(|lint| config.source.warn(&lint)));
         let built = ConfigBuild {
             listeners: config.listeners,
+            acme: config.acme,
             tls,
             admin: config.admin,
             insight: config.insight,
@@ -271,16 +281,17 @@ impl Builder {
 
     fn tls(
         &self,
-        all: &[listen::Settings],
+        config: &Config,
         before: Option<&ConfigBuild>,
         errors: &mut Vec<SettingError>,
     ) -> Vec<Option<Arc<listen::Tls>>> {
-        let each = all.iter().map(|settings| {
+        let challenges = config.acme.as_deref().map(challenges::in_handshakes);
+        let each = config.listeners.iter().map(|settings| {
             let kept = before.and_then(|before| {
                 before.listeners.iter().zip(&before.tls).find(|(old, _)| *old == settings)
             });
             let built = kept.map_or_else(
-                || listen::Tls::build(settings, &self.clock),
+                || listen::Tls::build(settings, &self.clock, challenges.clone()),
                 |(_, tls)| Ok(tls.clone()),
             );
             built.unwrap_or_else(|found| {
@@ -407,7 +418,7 @@ fn prefix_all(section: &str, errors: Vec<SettingError>) -> Vec<SettingError> {
 impl ConfigBuild {
     /// When the first of the listeners' certificates expires, in Unix seconds.
     pub(super) fn first_expiry_s(&self) -> Option<i64> {
-        self.tls.iter().flatten().map(|tls| tls.expires_s()).min()
+        self.tls.iter().flatten().filter_map(|tls| tls.expires_s()).min()
     }
 
     /// Prepares what each worker would otherwise have to start during a request.
@@ -487,14 +498,33 @@ fn names_of_listeners(
     next: &[listen::Settings],
     before: Option<&ConfigBuild>,
 ) -> Vec<Option<String>> {
-    let Some(before) = before else {
-        return next.iter().map(|settings| settings.name.clone()).collect();
-    };
+    of_listeners(next, before, |settings| settings.name.clone())
+}
+
+/// What is answered before a route is looked for.
+fn unrouted(
+    listeners: &[listen::Settings],
+    authority: Option<&Authority>,
+    before: Option<&ConfigBuild>,
+) -> Option<Arc<Unrouted>> {
+    let https_ports = of_listeners(listeners, before, |one| one.redirect_to_https);
+    let challenges = authority.map(|authority| Challenges::new(&authority.folder));
+    let is_any = challenges.is_some() || https_ports.iter().any(Option::is_some);
+    is_any.then(|| Arc::new(Unrouted { challenges, https_ports }))
+}
+
+/// What the listeners of this process have of `next`, in the order of their numbers.
+fn of_listeners<T>(
+    next: &[listen::Settings],
+    before: Option<&ConfigBuild>,
+    of: impl Fn(&listen::Settings) -> Option<T>,
+) -> Vec<Option<T>> {
+    let Some(before) = before else { return next.iter().map(of).collect() };
     let running = before.listeners.iter().enumerate();
-    let named = running.map(|(index, running)| {
-        index_at(next, index, running.address).and_then(|index| next.get(index)?.name.clone())
+    let found = running.map(|(index, running)| {
+        index_at(next, index, running.address).and_then(|index| of(next.get(index)?))
     });
-    named.collect()
+    found.collect()
 }
 
 /// The index of the listener with this address, preferably `index`.

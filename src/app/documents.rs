@@ -103,6 +103,13 @@ pub(super) fn keep(app: &App, path: &Path) -> std::io::Result<()> {
 }
 
 impl Instance {
+    /// Documents and certificates are for what serves later.
+    pub(super) fn stop_fetching(&self) {
+        self.certificates.stop();
+        // Only starting can fail.
+        let _ = self.documents.apply(&[]);
+    }
+
     /// Builds a configuration as a reload does, and drops it again.
     pub(super) fn try_out(&self, config: Config) -> Result<(), ConfigErrors> {
         let built = &self.current.load().built;

@@ -83,6 +83,7 @@ impl Instance {
         self.show_applied();
         self.builder.serves();
         self.check_health(&self.current.load().built);
+        self.keep_certificates(&self.current.load().built);
     }
 
     /// Has the upstreams of a configuration checked.

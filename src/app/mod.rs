@@ -9,12 +9,16 @@
 //! gives back what closed connections and expired counters leave, `snapshots` saves counters,
 //! `handover` and `sockets` replace a process with a new one, `manager` talks to systemd, `check`
 //! looks for what is probably unintended, `reach` asks what a configuration names, `documents` has
-//! those of its files fetched that it names by URL, `reloads` remembers how reloads ended, `page`
-//! draws the operator's live page, `simulation` runs requests in virtual time, `replay` those of
-//! whole logs, with `counting` for other quotas, and `demo` is the small upstream of `weir demo`.
+//! those of its files fetched that it names by URL, `certificates` has certificates ordered,
+//! `challenges` shows their authority that a name is ours, `reloads` remembers how reloads ended,
+//! `page` draws the operator's live page, `simulation` runs requests in virtual time, `replay`
+//! those of whole logs, with `counting` for other quotas, and `demo` is the small upstream of `weir
+//! demo`.
 
 mod applied;
 mod build;
+mod certificates;
+mod challenges;
 mod check;
 mod counters;
 mod counting;
@@ -73,6 +77,7 @@ pub use sockets::InheritedSockets;
 
 use applied::{AppliedConfig, CurrentConfig};
 use build::{Builder, ConfigBuild, CounterOrigin};
+use certificates::Certificates;
 use descriptors::Descriptors;
 use handover::{Abort, CommandLine, HandOverError, Predecessor};
 use health::HealthChecks;
@@ -132,6 +137,8 @@ struct Instance {
     /// What is fetched, and kept in files that the configuration names.
     documents: Documents,
     health: HealthChecks,
+    /// What is ordered from an authority.
+    certificates: Certificates,
     clock: Clock,
     descriptors: Descriptors,
     drain: Drain,
@@ -156,6 +163,7 @@ impl Instance {
             tracing::error!(%error, "can't start the thread that fetches documents");
         }
         self.check_health(&applied.built);
+        self.keep_certificates(&applied.built);
         self.current.swap(applied);
         self.live.renew();
         self.show_applied();
@@ -177,12 +185,6 @@ impl Instance {
             Some(first) => self.metrics.gauge(names::CERTIFICATES_EXPIRE).set(first),
             None => self.metrics.forget_gauge(names::CERTIFICATES_EXPIRE),
         }
-    }
-
-    /// Documents are for what serves later.
-    fn stop_fetching(&self) {
-        // Only starting can fail.
-        let _ = self.documents.apply(&[]);
     }
 
     /// Waits until no thread accepts connections: a matter of microseconds, unless one is busy.
@@ -311,10 +313,8 @@ impl App {
             tracing::warn!(%address, "this socket was passed on, but nothing is configured to listen there: it is closed");
         }
         drop(inherited);
-        let addresses = public
-            .iter()
-            .filter_map(|per_worker| per_worker.first().map(Listener::address))
-            .collect();
+        let first = |per_worker: &Vec<Listener>| per_worker.first().map(Listener::address);
+        let addresses = public.iter().filter_map(first).collect();
         let admin_address = pages.first().map(Listener::address);
         let sockets = handles((&built.listeners, &public), (admin, &pages));
 
@@ -327,6 +327,7 @@ impl App {
             insight,
             otlp,
             health: HealthChecks::new(),
+            certificates: Certificates::new(&metrics, &clock),
             documents: Documents::new(&metrics, &clock, &current.load().built.documents),
             current,
             reloading: Mutex::default(),

@@ -163,6 +163,7 @@ impl Views for Pages {
             "upstreams": upstreams,
             "concurrency": concurrency,
             "documents": documents::describe(&self.0.documents),
+            "certificates": self.0.certificates.describe(),
             "last_reload": reloads.first(),
             "reloads": reloads,
         })

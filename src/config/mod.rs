@@ -7,6 +7,7 @@
 //! invalid path, a limit that a guest refuses) come back to [`Source::locate`] and are rendered the
 //! same way.
 
+mod acme;
 mod brackets;
 mod caps;
 mod changes;
@@ -71,6 +72,8 @@ const NAMED_MAX: usize = 1_024;
 pub struct Config {
     /// `[[listeners]]`.
     pub listeners: Vec<listen::Settings>,
+    /// `[acme]`. None without that section.
+    pub acme: Option<Arc<weir_acme::Authority>>,
     /// `[server]`: worker threads.
     pub workers: usize,
     /// `[server]`: how long to keep serving once the shutdown is announced.
@@ -429,7 +432,8 @@ fn read(
 /// in its place.
 fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let mut root = Table::new(notes, "", Some(root));
-    let listeners = server::listeners(&mut root);
+    let acme = acme::authority(notes, &mut root);
+    let listeners = server::listeners(&mut root, acme.as_deref());
     let server = server::server(&mut root, &listeners);
     let (admin, insight) = server::admin(&mut root, &listeners);
     let log = server::log(&mut root, insight.show_keys);
@@ -451,6 +455,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     root.finish();
     Config {
         listeners,
+        acme,
         workers: server.workers,
         shutdown_delay: server.shutdown_delay,
         shutdown_grace: server.shutdown_grace,

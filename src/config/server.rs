@@ -14,13 +14,15 @@ use super::settings::server::{
 };
 use super::settings::{Is, Kind as _, LISTENERS_MAX};
 use super::store::{self, Store};
-use super::{caps, check_name, files};
+use super::{acme, caps, check_name, files};
 use crate::admin::{Settings as AdminSettings, Token};
+use crate::listen::Certificate;
 use crate::telemetry::{
     ACCESS_HEADER, AccessField, AccessFields, AccessHeaders, Label as _, SettingError, WORKERS_MAX,
 };
 use crate::wire::Rate;
 use crate::{insight, listen, plan, policy, proxy, telemetry};
+use weir_acme::{Authority, ChallengeKind};
 use weir_tls::Identity;
 
 /// Maximum number of certificates of one listener.
@@ -56,7 +58,10 @@ pub(super) struct Server {
     pub(super) policies: policy::RuntimeSettings,
 }
 
-pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
+pub(super) fn listeners(
+    root: &mut Table<'_>,
+    authority: Option<&Authority>,
+) -> Vec<listen::Settings> {
     let Some(written) = root.take("listeners") else {
         return vec![listen::Settings::plain(LISTENER_DEFAULT)];
     };
@@ -65,13 +70,14 @@ pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
         written.found("no listener", "one `[[listeners]]` or more", None);
     }
     let (mut seen, mut names) = (HashSet::new(), HashSet::new());
-    items.iter().filter_map(|item| listener(item, &mut seen, &mut names)).collect()
+    items.iter().filter_map(|item| listener(item, &mut seen, &mut names, authority)).collect()
 }
 
 fn listener(
     item: &Item<'_>,
     seen: &mut HashSet<SocketAddr>,
     names: &mut HashSet<String>,
+    authority: Option<&Authority>,
 ) -> Option<listen::Settings> {
     let mut table = item.table()?;
     let name = table.item(&listeners::NAME).and_then(|item| {
@@ -89,9 +95,23 @@ fn listener(
         }
         Some(address)
     });
-    let certificates = table.take("certificates").map(|item| certificates(&item));
+    let certificates = table.take("certificates").map(|item| certificates(&item, authority));
     let clients = clients(&mut table, certificates.is_some());
     let proxy_protocol = table.read(&listeners::PROXY_PROTOCOL);
+    let redirect_to_https = table.item(&listeners::REDIRECT).and_then(|item| {
+        if certificates.is_some() {
+            let why = "requests that come over TLS are where they should be";
+            item.found_key(
+                "`redirect_to_https`",
+                "a listener without `certificates`",
+                Some(why.into()),
+            );
+        }
+        listeners::REDIRECT.kind.kind.read(&item)?
+    });
+    if let (Some(clients), Some(authority)) = (&clients, authority) {
+        seen_by_authority(&table, clients, certificates.as_deref().unwrap_or_default(), authority);
+    }
     table.finish();
     address.map(|address| listen::Settings {
         setting: item.path.clone(),
@@ -100,10 +120,30 @@ fn listener(
         certificates: certificates.unwrap_or_default(),
         clients,
         proxy_protocol,
+        redirect_to_https,
     })
 }
 
-fn certificates(written: &Item<'_>) -> Vec<Identity> {
+/// An authority that checks a name in a handshake shows no certificate of its own.
+fn seen_by_authority(
+    table: &Table<'_>,
+    clients: &listen::ClientCertificates,
+    certificates: &[Certificate],
+    authority: &Authority,
+) {
+    let ordered = certificates.iter().any(|one| matches!(one, Certificate::Ordered(_)));
+    if ordered
+        && clients.required
+        && authority.challenges.first() == Some(&ChallengeKind::TlsAlpn01)
+    {
+        table.found(
+            "certificates that are ordered, on a listener that requires certificates of its clients",
+            "`challenges = [\"http-01\"]` in `[acme]`, as the authority shows none in a handshake",
+        );
+    }
+}
+
+fn certificates(written: &Item<'_>, authority: Option<&Authority>) -> Vec<Certificate> {
     let items = written.list(CERTIFICATES_MAX);
     if items.is_empty() && written.value.is_array() {
         written.found(
@@ -114,6 +154,14 @@ fn certificates(written: &Item<'_>) -> Vec<Identity> {
     }
     let identity = |item: &Item<'_>| {
         let mut table = item.table()?;
+        if table.read(&certificates::ACME) {
+            let ordered = acme::ordered(&mut table, item.notes, authority);
+            table.finish();
+            return ordered.map(Certificate::Ordered);
+        }
+        if let Some(names) = table.item(&certificates::NAMES) {
+            names.found_key("`names` without `acme = true`", "`acme = true` with it", None);
+        }
         let certificate = table
             .required(&certificates::CERTIFICATE)
             .and_then(|item| item.pem(certificates::CERTIFICATE.expected()));
@@ -121,7 +169,7 @@ fn certificates(written: &Item<'_>) -> Vec<Identity> {
             .required(&certificates::KEY)
             .and_then(|item| item.pem(certificates::KEY.expected()));
         table.finish();
-        Some(Identity { certificate: certificate?, key: key? })
+        Some(Certificate::Files(Identity { certificate: certificate?, key: key? }))
     };
     items.iter().filter_map(identity).collect()
 }

@@ -22,6 +22,10 @@ pub(in crate::proxy) enum Refusal {
     NotImplemented(&'static str),
     /// 204: `OPTIONS *` concerns no route.
     ServerOptions,
+    /// 200, with this text: an authority checks that a name is served here.
+    Challenge(String),
+    /// 308: the same over https, at this URL.
+    ToHttps(String),
     /// 404.
     NotFound,
     /// 405, with the methods that have routes.
@@ -145,8 +149,13 @@ impl Refusal {
             | Self::BodyTooSlow
             | Self::BodyTooLarge { .. }
             | Self::UriTooLong { .. } => Some(Cause::Request),
-            Self::ServerOptions | Self::ClientGone => None,
+            Self::ServerOptions | Self::Challenge(_) | Self::ToHttps(_) | Self::ClientGone => None,
         }
+    }
+
+    /// Whether nobody is refused: the request concerns no route, and this is its answer.
+    pub(in crate::proxy) fn is_answer(&self) -> bool {
+        matches!(self, Self::ServerOptions | Self::Challenge(_) | Self::ToHttps(_))
     }
 
     /// What failed here, for the log.

@@ -17,7 +17,7 @@ use super::forward::exchange::{Exchange, UpstreamExchange};
 use super::forward::sender;
 use super::live::LocalSnapshot;
 use super::receive::target::Target;
-use super::receive::{self, NormalHead, Received};
+use super::receive::{self, NormalHead, Received, unrouted};
 use super::refusal::Refusal;
 use super::snapshot::Action;
 use super::{reply, route};
@@ -54,6 +54,9 @@ pub(super) async fn admit<'l>(
     let head = receive::normalize(request, &mut context.received, peer, local)?;
     let body = std::mem::take(&mut request.body);
     let target = Target::of(request, &head.authority, snapshot.settings.paths, peer);
+    if let Some(unrouted) = &snapshot.settings.unrouted {
+        Box::pin(unrouted::answer(unrouted, target, &request.method, peer)).await?;
+    }
 
     let received = &context.received;
     let (route, found, routed) =

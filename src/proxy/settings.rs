@@ -306,6 +306,15 @@ pub enum PathParameters {
     Reject,
 }
 
+/// What is answered before a route is looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unrouted {
+    /// What an authority that issues certificates asks for over HTTP.
+    pub challenges: Option<weir_acme::Challenges>,
+    /// The port of `https://` that a listener's requests are redirected to, by its number.
+    pub https_ports: Vec<Option<u16>>,
+}
+
 /// The parts of `[server]` and `[log]` that concern requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -313,6 +322,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<ipnet::IpNet>,
     /// The names of the listeners, in the order of their numbers; none for a listener without one.
     pub listeners: Vec<Option<String>>,
+    /// What is answered before a route is looked for. None if nothing is.
+    pub unrouted: Option<Arc<Unrouted>>,
     /// Maximum bytes of a request's target. More is a 414.
     pub uri_bytes_max: usize,
     /// Which spellings of a path are equal.
@@ -343,6 +354,7 @@ impl Default for Settings {
     /// What holds where `proxy.toml` says nothing.
     fn default() -> Self {
         Self {
+            unrouted: None,
             trusted_proxies: Vec::new(),
             listeners: Vec::new(),
             uri_bytes_max: 8 << 10,

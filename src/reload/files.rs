@@ -24,6 +24,43 @@ const DIRECTORIES_MAX: usize = 1_024;
 /// Symbolic links that are followed on the way to one file: the kernel's limit.
 const LINKS_MAX: usize = 40;
 
+/// What is watched.
+#[derive(Clone, Default)]
+struct Places {
+    /// Every name that decides what a path resolves to.
+    names: HashSet<PathBuf>,
+    /// Where these names are.
+    directories: Vec<PathBuf>,
+    /// Folders of which every name counts.
+    folders: HashSet<PathBuf>,
+}
+
+impl Places {
+    fn of(files: &[Watch]) -> Self {
+        let folders = files.iter().filter(|file| file.is_folder());
+        let folders = folders.map(|file| file.path().to_path_buf()).collect();
+        let mut places = Self { folders, ..Self::default() };
+        for file in files.iter().take(FILES_MAX) {
+            if places.folders.contains(file.path()) {
+                places.add(file.path());
+            }
+            for name in trail(file.path()) {
+                if let Some(directory) = name.parent() {
+                    places.add(directory);
+                }
+                places.names.insert(name);
+            }
+        }
+        places
+    }
+
+    fn add(&mut self, directory: &Path) {
+        if !self.directories.iter().any(|known| known == directory) {
+            self.directories.push(directory.to_path_buf());
+        }
+    }
+}
+
 /// The system's watches. Dropping it ends them.
 #[derive(Debug)]
 pub(super) struct Watches(#[allow(dead_code, reason = "held for its drop")] RecommendedWatcher);
@@ -32,29 +69,21 @@ impl Watches {
     /// Watches all names that decide what the paths of `files` resolve to. `changed` is notified of
     /// each event, and stores one notification at most.
     pub(super) fn new(files: &[Watch], changed: &Arc<Notify>) -> notify::Result<Self> {
-        let mut names = HashSet::new();
-        let mut directories = Vec::new();
-        let folders: HashSet<PathBuf> = files
-            .iter()
-            .filter(|file| file.is_folder())
-            .map(|file| file.path().to_path_buf())
-            .collect();
-        for file in files.iter().take(FILES_MAX) {
-            if folders.contains(file.path())
-                && !directories.iter().any(|known| known == file.path())
-            {
-                directories.push(file.path().to_path_buf());
+        let mut places = Places::of(files);
+        loop {
+            let watches = Self::at(&places, files, changed)?;
+            // A folder on the way to a file may have been made before its parent was watched: then
+            // there is no event, and nothing in it would be watched.
+            let now = Places::of(files);
+            if now.names == places.names {
+                return Ok(watches);
             }
-            for name in trail(file.path()) {
-                if let Some(directory) = name
-                    .parent()
-                    .filter(|directory| !directories.iter().any(|known| known == directory))
-                {
-                    directories.push(directory.to_path_buf());
-                }
-                names.insert(name);
-            }
+            places = now;
         }
+    }
+
+    fn at(places: &Places, files: &[Watch], changed: &Arc<Notify>) -> notify::Result<Self> {
+        let Places { names, directories, folders } = places.clone();
         let changed = Arc::clone(changed);
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().map_or(true, |event| is_change(event, &names, &folders)) {
@@ -130,4 +159,43 @@ fn trail(path: &Path) -> Vec<PathBuf> {
 /// The components in reverse order, so that the next one is popped.
 fn components(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|component| component.as_os_str().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Whether an event came within `ms`.
+    async fn notified(changed: &Notify, ms: u64) -> bool {
+        tokio::time::timeout(Duration::from_millis(ms), changed.notified()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_made_meanwhile_is_watched() {
+        for round in 0..300_u64 {
+            let root = tempfile::tempdir().unwrap();
+            let folder = root.path().join("folder");
+            let files = [Watch::absent(folder.join("file"))];
+            let changed = Arc::new(Notify::new());
+            let made = folder.clone();
+            let maker = thread::spawn(move || {
+                thread::sleep(Duration::from_micros(round));
+                fs::create_dir(made).unwrap();
+            });
+            let mut watches = Watches::new(&files, &changed).unwrap();
+            maker.join().unwrap();
+            // As after each event. None comes if the folder was there before it was watched.
+            while notified(&changed, 5).await {
+                let before = watches;
+                watches = Watches::new(&files, &changed).unwrap();
+                drop(before);
+            }
+            fs::write(folder.join("file"), "x").unwrap();
+            assert!(notified(&changed, 5_000).await, "round {round}");
+            drop(watches);
+        }
+    }
 }

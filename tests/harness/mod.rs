@@ -21,6 +21,7 @@ pub mod mount;
 pub mod nginx;
 pub mod nodes;
 pub mod otlp;
+pub mod pebble;
 #[path = "../../crates/tls/src/pki.rs"]
 pub mod pki;
 pub mod process;

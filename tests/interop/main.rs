@@ -14,6 +14,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod acme;
 mod clients;
 mod curl;
 mod guides;

@@ -21,6 +21,7 @@ pub const OURS: &[(&str, &str)] = &[
     ("crates/clock/src/", "clock"),
     ("crates/telemetry/src/", "telemetry"),
     ("crates/tls/src/", "tls"),
+    ("crates/acme/src/", "acme"),
 ];
 
 /// The place of a file among the modules, wherever its crate is: `engine/redis/mod.rs`.
@@ -59,6 +60,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "upstream",
             "otlp",
             "fetch",
+            "acme",
             "admin",
             "chart",
             "replay",
@@ -81,6 +83,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "upstream",
             "otlp",
             "fetch",
+            "acme",
             "wire",
             "tls",
             "telemetry",
@@ -101,6 +104,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "otlp",
             "plan",
             "spelling",
+            "acme",
             "wire",
             "clock",
             "telemetry",
@@ -123,6 +127,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("telemetry", &[]),
     ("tls", &[]),
+    ("acme", &["tls", "clock"]),
     ("replay", &["chart", "plan"]),
     ("chart", &[]),
 ];
@@ -192,7 +197,7 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["rustls", "tokio_rustls", "rustls_native_certs", "x509_parser"],
-        to: &["tls/", "listen/", "upstream/", "engine/redis"],
+        to: &["tls/", "listen/", "upstream/", "engine/redis", "acme/"],
         why: "TLS belongs to the two sides, and to what they share",
     },
     Belongs {
@@ -226,6 +231,7 @@ pub const CRATES: &[Belongs] = &[
             "http1/",
             "admin/",
             "wire/",
+            "acme/",
             "app/",
         ],
         why: "deciding (limit, engine, plan, policy) and its tools (clock, telemetry) know no HTTP",

@@ -80,9 +80,10 @@ names! {
     Counter CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, address, accept";
     Counter CONNECTIONS_RECLAIMED "weir_connections_reclaimed" ["cause"] "Idle client connections closed to make room for others: limit, descriptors";
     Counter CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, tls_hello, head_too_large, head_timeout, send_timeout, send_slow, request_timeout, reply_cut, proxy_header, address (of a client that a proxy has named, and that has as many connections as it may), closed, other";
-    Counter TLS_HANDSHAKES_FAILED "weir_tls_handshakes_failed" ["cause"] "TLS handshakes of clients that failed: timeout, closed, plain_text, incompatible, client_certificate, alert, malformed";
+    Counter TLS_HANDSHAKES_FAILED "weir_tls_handshakes_failed" ["cause"] "TLS handshakes of clients that failed: timeout, closed, plain_text, incompatible, client_certificate, alert, malformed; or that an authority began to check a name: challenge";
     Counter TUNNELS "weir_tunnels" ["ending"] "Upgraded connections that have ended: closed, idle, client, upstream";
     Counter RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";
+    Counter ACME_ORDERS "weir_acme_orders" ["result"] "Certificates ordered from an authority: issued, unreached, refused, rate_limited, unproven (it could not see that a name is served here), late, unusable, unwritten";
     Counter DOCUMENTS_FETCHED "weir_documents_fetched" ["policy", "member", "result"] "Fetches of documents that config_files names by URL: new (another document, written to its file), unchanged, unreached, status, too_large, refused (it can't be used), unwritten";
     Counter EMBEDDED_FULL "weir_embedded_full" [] "Takes refused because the embedded engine holds its maximum of keys";
     Counter OTLP_EXPORTS "weir_otlp_exports" ["signal", "result"] "Requests to the OTLP collector with traces or metrics: accepted, failed";

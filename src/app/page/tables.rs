@@ -284,7 +284,10 @@ pub(super) fn certificates(built: &ConfigBuild, now_s: i64) -> String {
     all.sort_by_key(|(_, one)| one.expires_s);
     let mut table = Table::new("Certificates", CERTIFICATES);
     for (listener, one) in all {
-        let state = validity((one.expires_s - now_s).div_euclid(DAY_S));
+        let state = match one.expires_s {
+            Some(expires_s) => validity((expires_s - now_s).div_euclid(DAY_S)),
+            None => badge(Severity::Bad, "not issued yet"),
+        };
         let names = match one.names.is_empty() {
             true => Cell::Quiet("no name: the default".into()),
             false => Cell::text(one.names.join(", ")),
@@ -292,7 +295,8 @@ pub(super) fn certificates(built: &ConfigBuild, now_s: i64) -> String {
         table.row(vec![
             names,
             Cell::Html(state),
-            Cell::Html(moment(one.expires_s)),
+            one.expires_s
+                .map_or(Cell::Quiet(String::new()), |expires_s| Cell::Html(moment(expires_s))),
             Cell::text(listener.address.to_string()),
             Cell::text(one.file.display().to_string()),
         ]);

@@ -4,6 +4,7 @@
 //! The files named after sections hold the rows. A reader takes key, range and default from its
 //! row. Messages, the comparison of configurations and docs/settings.md follow from the table, too.
 
+pub(super) mod acme;
 mod kinds;
 pub(super) mod otlp;
 pub(super) mod policies;
@@ -26,6 +27,7 @@ pub(super) const LISTENERS_MAX: usize = 64;
 pub(super) static SECTIONS: &[&Section] = &[
     &server::listeners::SECTION,
     &server::certificates::SECTION,
+    &acme::acme::SECTION,
     &server::server::SECTION,
     &server::limits::SECTION,
     &server::timeouts::SECTION,

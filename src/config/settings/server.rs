@@ -7,6 +7,8 @@ use super::*;
 use crate::proxy::settings::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, AccessField, Format, Label, WORKERS_MAX};
 
+/// Maximum number of names of a certificate that is ordered: what Let's Encrypt allows.
+const NAMES_MAX: usize = 100;
 /// Maximum number of header fields in an access line.
 pub(in crate::config) const ACCESS_HEADERS_MAX: usize = 16;
 /// The time for one step of a connection.
@@ -39,16 +41,25 @@ section! {
     PROXY_PROTOCOL "proxy_protocol": Is<Flag> = flag(false),
         "Whether connections of `server.trusted_proxies` begin with a header of the PROXY protocol, \
          version 1 or 2, that names the client.";
+    REDIRECT "redirect_to_https": Is<WordOr<Whole<u16>>> = word_or("off", Whole(1..=65_535)),
+        "The port of `https://` that all requests are redirected to, usually 443; not for a \
+         listener with TLS.";
 }
 
 section! {
     certificates = ["[[listeners]] certificates"],
         "The certificates of a TLS listener: chosen by the client's SNI, or else the first. At \
          most 1_024.";
-    CERTIFICATE "certificate": Else<Text> = text("a PEM file with a certificate", "required"),
+    CERTIFICATE "certificate": Else<Text> =
+        text("a PEM file with a certificate", "required without `acme`"),
         "The certificate, followed by those of the authorities between it and the root.";
-    KEY "key": Else<Text> = text("a PEM file with a private key", "required"),
+    KEY "key": Else<Text> = text("a PEM file with a private key", "required without `acme`"),
         "The certificate's private key.";
+    ACME "acme": Is<Flag> = flag(false),
+        "Whether the certificate is ordered from the authority of `[acme]` instead, and renewed.";
+    NAMES "names": List =
+        list("array of host names such as \"api.example.com\"", NAMES_MAX, "required with `acme`"),
+        "The names that it is ordered for.";
 }
 
 section! {

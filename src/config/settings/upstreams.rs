@@ -143,6 +143,7 @@ section! {
 
 section! {
     tls = [
+        "[acme.tls]",
         "[upstreams.NAME.tls]",
         "[store.redis.tls]",
         "[telemetry.otlp] tls",

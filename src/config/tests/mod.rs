@@ -1,10 +1,12 @@
 //! The whole module: a text in, settings or rendered errors out. `sections` has an error of each
-//! kind, `files` files that are named, `hostile` texts that no operator writes.
+//! kind, `files` files that are named, `listeners`
+//! what clients connect to, `hostile` texts that no operator writes.
 
 mod data;
 mod extras;
 mod files;
 mod hostile;
+mod listeners;
 mod renderings;
 mod scripts;
 mod sections;

@@ -271,54 +271,6 @@ fn counters_in_memory_are_saved_to_a_file_in_a_folder_that_exists() {
 }
 
 #[test]
-fn a_listeners_certificates_are_read_and_watched() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["api.pem", "api.key", "ca.pem"] {
-        std::fs::write(folder.path().join(name), name).unwrap();
-    }
-    let load = |listener: &str| {
-        let text = format!("[[listeners]]\naddress = \"127.0.0.1:8443\"\n{listener}\n{}", MINIMAL);
-        Config::parse(&text, &folder.path().join("proxy.toml"))
-    };
-    const ONE: &str = "certificates = [{ certificate = \"api.pem\", key = \"api.key\" }]";
-    let config =
-        load(&format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"optional\""))
-            .unwrap_or_else(|found| panic!("{found}"));
-    let listener = &config.listeners[0];
-    assert_eq!(
-        (&*listener.certificates[0].certificate.bytes, &*listener.certificates[0].key.bytes),
-        (&b"api.pem"[..], &b"api.key"[..])
-    );
-    assert!(
-        listener
-            .clients
-            .as_ref()
-            .is_some_and(|clients| !clients.required && &*clients.ca.bytes == b"ca.pem")
-    );
-    assert_eq!(config.watched.len(), 4);
-    assert!(
-        load(&format!("{ONE}\nclient_ca = \"ca.pem\"")).unwrap().listeners[0]
-            .clients
-            .as_ref()
-            .unwrap()
-            .required
-    );
-    let wrong = |listener: &str, expected: &str| {
-        let found = load(listener).unwrap_err().text;
-        assert!(found.contains(expected), "{listener}: {found}");
-    };
-    wrong("certificates = []", "no certificate");
-    wrong("certificates = [{ certificate = \"api.pem\" }]", "listeners[0].certificates[0].key");
-    wrong("certificates = [{ certificate = \"absent\", key = \"api.key\" }]", "No such file");
-    wrong("client_ca = \"ca.pem\"", "a listener with `certificates`");
-    wrong(&format!("{ONE}\nclient_certificates = \"required\""), "no `client_ca` with it");
-    wrong(
-        &format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"maybe\""),
-        "\"required\" or \"optional\"",
-    );
-}
-
-#[test]
 fn servers_listeners_and_logs() {
     says("listeners = []", &["one `[[listeners]]` or more"]);
     let twice = "[[listeners]]\naddress = \"[::1]:80\"\n";
@@ -336,7 +288,7 @@ fn servers_listeners_and_logs() {
     says("log.level = \"wran\"", &["help: the nearest is \"warn\""]);
     says("log.format = true", &["found true"]);
     says("[sever]", &["sever: found the unknown key", "help: the nearest known key is `server`"]);
-    says("[zzzzzzzz]", &["help: known here: listeners, server"]);
+    says("[zzzzzzzz]", &["help: known here: acme, listeners, server"]);
     let off = good(&extended("admin.address = \"off\""));
     assert_eq!((off.admin, off.insight), (None, insight::Settings::default().off()));
     assert!(good(&extended("admin.show_keys = true")).insight.show_keys);

@@ -2,8 +2,9 @@
 //!
 //! After it, a request has one authority and one path (`target`, `path`), its client is known
 //! behind trusted proxies (`client`), it has an id (`id`), and the fields that belong to its
-//! connection are gone (`hop`). `kept` and `trace` hold what the access line and the trace show of
-//! the head. Knows no route, no policy and no upstream.
+//! connection are gone (`hop`). What concerns no route is answered here (`unrouted`). `kept` and
+//! `trace` hold what the access line and the trace show of the head. Knows no route, no policy and
+//! no upstream.
 
 pub(super) mod client;
 pub(super) mod grpc;
@@ -14,6 +15,7 @@ pub(super) mod path;
 pub(super) mod target;
 pub(super) mod text;
 pub(super) mod trace;
+pub(super) mod unrouted;
 
 use std::time::Instant;
 

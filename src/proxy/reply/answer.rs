@@ -48,8 +48,7 @@ impl Answer {
 
     /// Records why a request is refused, and counts it.
     pub(in crate::proxy) fn refused(&mut self, refusal: &Refusal, routed: &Routed) {
-        // `OPTIONS *` is answered here, and nobody is refused.
-        self.refused = !matches!(refusal, Refusal::ServerOptions);
+        self.refused = !refusal.is_answer();
         self.cause = refusal.cause();
         self.failure = refusal.failure();
         if let Some(cause) = self.cause {

@@ -40,6 +40,8 @@ impl Refusal {
             Self::Unreadable(status, _) => (*status, unreadable(*status).into()),
             Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why).into()),
             Self::ServerOptions => (StatusCode::NO_CONTENT, "".into()),
+            Self::Challenge(_) => (StatusCode::OK, "".into()),
+            Self::ToHttps(_) => (StatusCode::PERMANENT_REDIRECT, "".into()),
             Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
             Self::MethodNotAllowed(_) => {
                 (StatusCode::METHOD_NOT_ALLOWED, "Other methods are served here.".into())
@@ -112,6 +114,16 @@ impl Refusal {
         let mut retry_after_s = None;
         match self {
             Self::ServerOptions => {
+                let method = &to.received.method;
+                return (status, complete(method, status, fields, Vec::new()));
+            }
+            Self::Challenge(answer) => {
+                fields.set(Known::ContentType, "application/octet-stream");
+                let method = &to.received.method;
+                return (status, complete(method, status, fields, answer.clone()));
+            }
+            Self::ToHttps(url) => {
+                fields.set("location", url);
                 let method = &to.received.method;
                 return (status, complete(method, status, fields, Vec::new()));
             }

@@ -105,6 +105,7 @@ pub(super) fn settings() -> Settings {
     Settings {
         trusted_proxies: Vec::new(),
         listeners: Vec::new(),
+        unrouted: None,
         uri_bytes_max: 200,
         paths: Paths::default(),
         underscores_in_headers: false,

@@ -10,7 +10,7 @@ use crate::telemetry::{CounterSet, Metrics, labels, names};
 /// Why a connection ended early.
 #[derive(Debug)]
 pub(super) enum ConnectionError {
-    /// The handshake failed.
+    /// The handshake failed, or was all that the client wanted.
     Tls(TlsCause, io::Error),
     /// HTTP/2 failed, or the stream below it.
     Http2(hyper::Error),
@@ -47,6 +47,7 @@ labels! {
         Certificate = "client_certificate",
         Alert = "alert",
         Malformed = "malformed",
+        Challenge = "challenge",
     }
 }
 
@@ -177,6 +178,9 @@ impl fmt::Display for ConnectionError {
                 write!(out, "TLS handshake: the client speaks plain HTTP")
             }
             Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: timed out"),
+            Self::Tls(TlsCause::Challenge, _) => {
+                write!(out, "TLS handshake: an authority has checked a name")
+            }
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http2(error) => write_with_sources(error, out),
             Self::TlsHello => write!(out, "{}", self.why()),

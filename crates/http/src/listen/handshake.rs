@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use super::error::{ConnectionError, TlsCause};
 use super::state::ConnectionState;
 use super::transport::WriteCounter;
-use super::{Peer, subject};
+use super::{Peer, subject, tls};
 use crate::clock;
 
 /// The content type of a TLS handshake record, its first byte (RFC 8446, 5.1).
@@ -42,6 +42,13 @@ pub(super) async fn perform(
     let late = |_| ConnectionError::Tls(TlsCause::Timeout, io::ErrorKind::TimedOut.into());
     let stream = Box::new(done.await.map_err(late)??);
     let (_, session) = stream.get_ref();
+    // The authority has seen what it wanted to see: there is nothing to serve (RFC 8737, 3).
+    if session.alpn_protocol() == Some(tls::ACME_TLS) {
+        return Err(ConnectionError::Tls(
+            TlsCause::Challenge,
+            io::ErrorKind::ConnectionAborted.into(),
+        ));
+    }
     peer.tls = true;
     peer.tls_version = match session.protocol_version() {
         Some(ProtocolVersion::TLSv1_2) => Some("TLSv1.2"),

@@ -16,6 +16,7 @@
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -54,7 +55,8 @@ mod upgraded;
 mod upload;
 
 pub use drain::Drain;
-pub use tls::{ServedCertificate, Tls};
+pub use rustls::sign::CertifiedKey;
+pub use tls::{ChallengeCertificates, ServedCertificate, Tls};
 
 /// One `[[listeners]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,11 +69,33 @@ pub struct Settings {
     pub address: SocketAddr,
     /// Empty for plain HTTP. The first is the default, for clients that send no SNI or an unknown
     /// name.
-    pub certificates: Vec<Identity>,
+    pub certificates: Vec<Certificate>,
     /// Whether clients are asked for certificates.
     pub clients: Option<ClientCertificates>,
     /// Whether connections of trusted proxies begin with a header of the PROXY protocol.
     pub proxy_protocol: bool,
+    /// The port of `https://` that all requests are redirected to.
+    pub redirect_to_https: Option<u16>,
+}
+
+/// A certificate of a listener, and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Certificate {
+    /// The operator's own files.
+    Files(Identity),
+    /// An authority that it is ordered from.
+    Ordered(OrderedCertificate),
+}
+
+/// A certificate that is ordered, and perhaps not issued yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderedCertificate {
+    /// The names that it is for.
+    pub names: Vec<String>,
+    /// Where it is kept, with its key.
+    pub file: PathBuf,
+    /// What the file holds. None until it is issued.
+    pub identity: Option<Identity>,
 }
 
 impl Settings {
@@ -85,6 +109,7 @@ impl Settings {
             certificates: Vec::new(),
             clients: None,
             proxy_protocol: false,
+            redirect_to_https: None,
         }
     }
 }

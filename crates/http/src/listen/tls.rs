@@ -5,6 +5,7 @@
 //! whose keys are replaced with the configuration.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-use super::{ClientCertificates, ListenConfig, Settings};
+use super::{Certificate, ClientCertificates, ListenConfig, Settings};
 use crate::clock::Clock;
 use crate::telemetry::SettingError;
 use weir_tls::Identity;
@@ -27,6 +28,14 @@ use weir_tls::Identity;
 /// The protocols that ALPN offers, the preferred one first.
 pub(super) const HTTP_2: &[u8] = b"h2";
 pub(super) const HTTP_1: &[u8] = b"http/1.1";
+/// The protocol by which an authority checks that a name is ours (RFC 8737, 6.2): the handshake is
+/// all of it.
+pub(super) const ACME_TLS: &[u8] = b"acme-tls/1";
+
+/// A request of the certificate's holder that servers staple proof that it is not revoked (RFC
+/// 7633): `status_request` is number 5 of TLS' extensions.
+const MUST_STAPLE: &str = "1.3.6.1.5.5.7.1.24";
+const STATUS_REQUEST: u8 = 5;
 
 const VALID: &str = "a certificate that is valid today";
 
@@ -45,8 +54,15 @@ pub struct ServedCertificate {
     pub names: Vec<String>,
     /// Its file.
     pub file: PathBuf,
-    /// When it expires, in Unix seconds.
-    pub expires_s: i64,
+    /// When it expires, in Unix seconds. None if it is ordered and not issued yet: clients that ask
+    /// for its names can't connect.
+    pub expires_s: Option<i64>,
+}
+
+/// What is shown in handshakes by which an authority checks that a name is ours (RFC 8737).
+pub trait ChallengeCertificates: fmt::Debug + Send + Sync {
+    /// The certificate for this name, while an authority is to see it.
+    fn certificate(&self, name: &str) -> Option<Arc<CertifiedKey>>;
 }
 
 impl ListenConfig {
@@ -62,26 +78,42 @@ impl ListenConfig {
 }
 
 impl Tls {
-    /// Builds the configuration of a listener; `None` if it has no certificates.
+    /// Builds the configuration of a listener; `None` if it has no certificates. `challenges` is
+    /// for certificates that are ordered.
     ///
     /// # Errors
     /// Each unusable certificate, and each key that does not match its certificate.
     pub fn build(
         settings: &Settings,
         clock: &Clock,
+        challenges: Option<Arc<dyn ChallengeCertificates>>,
     ) -> Result<Option<Arc<Self>>, Vec<SettingError>> {
         if settings.certificates.is_empty() {
             return Ok(None);
         }
         let mut errors = Vec::new();
         let mut resolver = CertificateResolver::default();
-        for (index, identity) in settings.certificates.iter().enumerate() {
+        let now_s = clock.wall_us() / 1_000_000;
+        for (index, certificate) in settings.certificates.iter().enumerate() {
             let setting = format!("{}.certificates[{index}]", settings.setting);
-            if let Err(setting_error) =
-                resolver.add(identity, &setting, clock.wall_us() / 1_000_000)
-            {
-                errors.push(setting_error);
-            }
+            let added = match certificate {
+                Certificate::Files(identity) => resolver.add(identity, &setting, now_s),
+                Certificate::Ordered(ordered) => {
+                    resolver.challenges.clone_from(&challenges);
+                    match &ordered.identity {
+                        Some(identity) => resolver.add(identity, &setting, now_s),
+                        None => {
+                            resolver.served.push(ServedCertificate {
+                                names: ordered.names.clone(),
+                                file: ordered.file.clone(),
+                                expires_s: None,
+                            });
+                            Ok(())
+                        }
+                    }
+                }
+            };
+            errors.extend(added.err());
         }
         let builder = ServerConfig::builder_with_provider(weir_tls::provider())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
@@ -104,8 +136,12 @@ impl Tls {
         }
         let (certificates, warnings) =
             (mem::take(&mut resolver.served), mem::take(&mut resolver.warnings));
+        let is_challenged = resolver.challenges.is_some();
         let mut config = builder.with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
+        if is_challenged {
+            config.alpn_protocols.push(ACME_TLS.to_vec());
+        }
         // Tickets are stored by the client, so workers share no session cache and it needs no
         // bound.
         config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()
@@ -114,10 +150,10 @@ impl Tls {
         Ok(Some(Arc::new(Self { config: Arc::new(config), certificates, warnings })))
     }
 
-    /// When the first of the certificates expires, in Unix seconds.
+    /// When the first of the certificates that there are expires, in Unix seconds.
     #[must_use]
-    pub fn expires_s(&self) -> i64 {
-        self.certificates.iter().map(|served| served.expires_s).min().unwrap_or(i64::MAX)
+    pub fn expires_s(&self) -> Option<i64> {
+        self.certificates.iter().filter_map(|served| served.expires_s).min()
     }
 
     /// The certificates, in the order of the configuration.
@@ -184,6 +220,8 @@ struct CertificateResolver {
     served: Vec<ServedCertificate>,
     /// Certificates that clients will refuse. They are served all the same.
     warnings: Vec<SettingError>,
+    /// What authorities are shown, if certificates are ordered.
+    challenges: Option<Arc<dyn ChallengeCertificates>>,
 }
 
 impl CertificateResolver {
@@ -220,6 +258,11 @@ impl CertificateResolver {
                 ),
             },
         )?;
+        if must_be_stapled(&leaf) {
+            return Err(wrong(format!(
+                "{path}, which asks for OCSP stapling (must-staple), and Weir staples none"
+            )));
+        }
         let (not_before, not_after) = (leaf.validity().not_before, leaf.validity().not_after);
         // Only the clients of this host are affected, and their clocks decide. Rejecting the whole
         // configuration would take down all other hosts.
@@ -247,7 +290,7 @@ impl CertificateResolver {
         self.served.push(ServedCertificate {
             names: names.clone(),
             file: identity.certificate.path.clone(),
-            expires_s: not_after.timestamp(),
+            expires_s: Some(not_after.timestamp()),
         });
         self.take(certified, names);
         Ok(())
@@ -291,12 +334,26 @@ impl CertificateResolver {
 
 impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if let Some(challenges) = &self.challenges
+            && hello.alpn().is_some_and(|mut offered| offered.any(|name| name == ACME_TLS))
+        {
+            return challenges.certificate(hello.server_name()?);
+        }
         let candidates = self.choose(hello.server_name());
         let understood = candidates
             .iter()
             .find(|certified| certified.key.choose_scheme(hello.signature_schemes()).is_some());
         understood.or(candidates.first()).cloned()
     }
+}
+
+/// Whether clients that know of it refuse the certificate without a stapled proof (RFC 7633).
+fn must_be_stapled(leaf: &X509Certificate<'_>) -> bool {
+    let feature =
+        leaf.extensions().iter().find(|extension| extension.oid.to_id_string() == MUST_STAPLE);
+    // A sequence of small integers: each is its type, its length and its value.
+    let status_request = |number: &[u8]| number == [2, 1, STATUS_REQUEST];
+    feature.is_some_and(|feature| feature.value.windows(3).any(status_request))
 }
 
 /// The DNS names, in lower case. The common name is ignored, as all current clients do.

@@ -21,17 +21,17 @@ pub(super) fn identity(issued: &IssuedCertificate) -> Identity {
 
 pub(super) fn listener(issued: &[IssuedCertificate]) -> Settings {
     Settings {
-        certificates: issued.iter().map(identity).collect(),
+        certificates: issued.iter().map(identity).map(Certificate::Files).collect(),
         ..Settings::plain(([127, 0, 0, 1], 0).into())
     }
 }
 
 pub(super) fn tls(settings: &Settings) -> Arc<Tls> {
-    Tls::build(settings, &Clock::system()).unwrap().unwrap()
+    Tls::build(settings, &Clock::system(), None).unwrap().unwrap()
 }
 
 pub(super) fn errors(settings: &Settings) -> Vec<SettingError> {
-    Tls::build(settings, &Clock::system()).unwrap_err()
+    Tls::build(settings, &Clock::system(), None).unwrap_err()
 }
 
 /// A client that trusts `ca` and offers `alpn`.
@@ -156,7 +156,7 @@ async fn a_client_sees_a_key_that_it_understands() {
     let pki = Pki::new();
     let all = [pki.server(&["api.example"]), pki.server_ed25519(&["api.example"])];
     // Until the year 4096.
-    assert_eq!(tls(&listener(&all)).expires_s(), 67_090_118_400);
+    assert_eq!(tls(&listener(&all)).expires_s(), Some(67_090_118_400));
     let [ecdsa, ed25519] = all
         .each_ref()
         .map(|issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec());
@@ -177,10 +177,11 @@ async fn an_invalid_setting_is_reported_by_its_path() {
     let pki = Pki::new();
     let (good, other) = (pki.server(&["api.example"]), pki.server(&["www.example"]));
     let wrong = |certificate: &str, key: &str| {
-        let identities = vec![
+        let identities = [
             identity(&good),
             Identity { certificate: pem("a.pem", certificate), key: pem("a.key", key) },
         ];
+        let identities = identities.map(Certificate::Files).into();
         let found = errors(&Settings { certificates: identities, ..listener(&[]) });
         assert_eq!(found.len(), 1, "{found:?}");
         (found[0].setting.clone(), found[0].found.clone())
@@ -204,6 +205,93 @@ async fn an_invalid_setting_is_reported_by_its_path() {
         (found[0].setting.as_str(), found[0].found.as_str()),
         ("listeners[0].client_ca", "no certificate in ca.pem")
     );
+}
+
+/// Shows one certificate in the handshakes of an authority.
+#[derive(Debug)]
+struct Shows(Arc<CertifiedKey>);
+
+impl ChallengeCertificates for Shows {
+    fn certificate(&self, name: &str) -> Option<Arc<CertifiedKey>> {
+        (name == "new.example").then(|| Arc::clone(&self.0))
+    }
+}
+
+#[tokio::test]
+async fn an_authority_sees_the_answer_to_its_check_and_clients_what_was_issued() {
+    let pki = Pki::new();
+    let (issued, answer) = (pki.server(&["api.example"]), pki.server(&["new.example"]));
+    let answer = identity(&answer);
+    let answer = CertifiedKey::from_der(
+        answer.certificate.certificates().unwrap(),
+        answer.key.key().unwrap(),
+        &weir_tls::provider(),
+    );
+    let answer = Arc::new(answer.unwrap());
+    let ordered = |names: &[&str], identity| {
+        let names = names.iter().map(ToString::to_string).collect();
+        Certificate::Ordered(OrderedCertificate { names, file: "acme.pem".into(), identity })
+    };
+    let settings_of = |certificates| Settings { certificates, ..listener(&[]) };
+    let build = |certificates: Vec<Certificate>| {
+        let challenges: Arc<dyn ChallengeCertificates> = Arc::new(Shows(Arc::clone(&answer)));
+        Tls::build(&settings_of(certificates), &Clock::system(), Some(challenges)).unwrap().unwrap()
+    };
+    let authority = |name: &'static str| {
+        let mut config = client(&pki.ca, &[b"acme-tls/1"]);
+        config.dangerous().set_certificate_verifier(Arc::new(AcceptAny(&[])));
+        (config, name)
+    };
+    // Nothing is issued yet: only the authority gets through, and only for an open check.
+    let none = build(vec![ordered(&["new.example"], None)]);
+    assert_eq!((none.expires_s(), none.certificates()[0].expires_s), (None, None));
+    let server = start_tls(settings(), Some(none));
+    assert!(handshake(&server, client(&pki.ca, &[]), "new.example").await.is_err());
+    let (config, name) = authority("other.example");
+    assert!(handshake(&server, config, name).await.is_err());
+    let (config, name) = authority("new.example");
+    let mut stream = handshake(&server, config, name).await.unwrap();
+    let session = stream.get_ref().1;
+    assert_eq!(session.alpn_protocol(), Some(&b"acme-tls/1"[..]));
+    assert_eq!(session.peer_certificates().unwrap(), &answer.cert[..]);
+    // The handshake was all of it.
+    let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: new.example\r\n\r\n").await;
+    let mut left = Vec::new();
+    let _ = stream.read_to_end(&mut left).await;
+    assert!(left.is_empty(), "{left:?}");
+
+    let one = build(vec![ordered(&["api.example"], Some(identity(&issued)))]);
+    assert!(one.expires_s().is_some());
+    let server = start_tls(settings(), Some(one));
+    assert!(handshake(&server, client(&pki.ca, &[b"h2"]), "api.example").await.is_ok());
+    // Without a certificate that is ordered, nobody speaks the authority's protocol.
+    let server = start_tls(settings(), Some(tls(&listener(&[issued]))));
+    let (config, name) = authority("new.example");
+    assert!(handshake(&server, config, name).await.is_err());
+}
+
+#[tokio::test]
+async fn a_certificate_that_must_be_stapled_is_refused() {
+    let mut params = rcgen::CertificateParams::new(vec!["api.example".to_owned()]).unwrap();
+    let feature = |numbers: &[u8]| {
+        let content = vec![0x30, numbers.len() as u8].into_iter().chain(numbers.iter().copied());
+        rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 24], content.collect())
+    };
+    for (numbers, is_refused) in
+        [(&[2, 1, 5][..], true), (&[2, 1, 17, 2, 1, 5], true), (&[2, 1, 17], false)]
+    {
+        params.custom_extensions = vec![feature(numbers)];
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let issued = IssuedCertificate { certificate, key: key.serialize_pem() };
+        let settings = listener(&[issued]);
+        if is_refused {
+            let found = &errors(&settings)[0].found;
+            assert!(found.contains("must-staple"), "{found}");
+        } else {
+            tls(&settings);
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,125 @@
+//! Who issues certificates, and how they are asked.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
+use weir_tls::ClientTls;
+
+use crate::folder;
+
+/// Who issues certificates, and how they are asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authority {
+    /// The URL of its directory.
+    pub directory: String,
+    /// How the authority's own server is verified.
+    pub tls: ClientTls,
+    /// Where it can reach the operator, such as `mailto:ops@example.com`.
+    pub contact: Vec<String>,
+    /// The kind of certificate to ask for, of those that its directory lists.
+    pub profile: Option<String>,
+    /// The account at the authority that an ACME account is bound to, if it asks for one.
+    pub external_account: Option<ExternalAccount>,
+    /// The challenges that can be answered, the preferred one first.
+    pub challenges: Vec<ChallengeKind>,
+    /// Where account, certificates and answers are kept.
+    pub folder: PathBuf,
+}
+
+/// How it is proven that a name is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChallengeKind {
+    /// A file over plain HTTP, on port 80 (RFC 8555, 8.3).
+    Http01,
+    /// A certificate in a TLS handshake, on port 443 (RFC 8737).
+    TlsAlpn01,
+}
+
+/// An account outside of ACME (RFC 8555, 7.3.4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExternalAccount {
+    /// Its key's name.
+    pub id: String,
+    /// Its key, which is a secret.
+    pub(crate) key: Arc<[u8]>,
+}
+
+impl Authority {
+    /// An authority with the defaults: any challenge, no contact.
+    #[must_use]
+    pub fn new(directory: impl Into<String>, folder: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            tls: ClientTls::default(),
+            contact: Vec::new(),
+            profile: None,
+            external_account: None,
+            challenges: vec![ChallengeKind::TlsAlpn01, ChallengeKind::Http01],
+            folder: folder.into(),
+        }
+    }
+
+    /// Whether this can be the URL of a directory.
+    #[must_use]
+    pub fn is_directory(url: &str) -> bool {
+        let url: Option<http::Uri> = url.parse().ok();
+        url.is_some_and(|url| url.scheme_str() == Some("https") && url.authority().is_some())
+    }
+
+    /// The file with the account.
+    pub(crate) fn account_file(&self) -> PathBuf {
+        let external = self.external_account.as_ref().map_or("", |account| account.id.as_str());
+        self.folder.join(format!("account-{}.json", folder::digest([&*self.directory, external])))
+    }
+
+    /// The file with the certificate for these names, the first of which is in the file's name, and
+    /// with its key: PEM. Another authority or another profile has another file.
+    #[must_use]
+    pub fn certificate_file(&self, names: &[String]) -> PathBuf {
+        let mut sorted: Vec<_> = names.iter().map(String::as_str).collect();
+        sorted.sort_unstable();
+        let profile = self.profile.as_deref().unwrap_or_default();
+        let all = sorted.into_iter().chain(["", &self.directory, profile]);
+        let first = names.first().map_or("certificate", String::as_str);
+        self.folder.join(format!("{first}-{}.pem", folder::digest(all)))
+    }
+}
+
+impl ExternalAccount {
+    /// An account with its key as authorities hand it out: base64url. `None` if it is not.
+    #[must_use]
+    pub fn new(id: String, key: &str) -> Option<Self> {
+        let key = URL_SAFE_NO_PAD.decode(key.trim().trim_end_matches('=')).ok()?;
+        (!key.is_empty()).then(|| Self { id, key: key.into() })
+    }
+}
+
+impl fmt::Debug for ExternalAccount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ExternalAccount").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_set_of_names_at_each_authority_has_a_file() {
+        let file = |directory: &str, names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            Authority::new(directory, "f").certificate_file(&names)
+        };
+        let both = file("https://a", &["a.example", "b.example"]);
+        assert!(both.to_str().unwrap().starts_with("f/a.example-"), "{both:?}");
+        assert_ne!(both, file("https://b", &["a.example", "b.example"]));
+        assert_ne!(both, file("https://a", &["a.example"]));
+        assert_ne!(both, file("https://a", &["a.example", "b.exampl", "e"]));
+        let mut short = Authority::new("https://a", "f");
+        short.profile = Some("shortlived".to_owned());
+        assert_ne!(both, short.certificate_file(&["a.example".into(), "b.example".into()]));
+    }
+}

@@ -1,0 +1,170 @@
+//! One order, from its names to the certificate in its file.
+
+use std::time::Duration;
+
+use instant_acme::{
+    Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
+    Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
+};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rustls::sign::CertifiedKey;
+use weir_tls::Pem;
+
+use crate::authority::{Authority, ChallengeKind};
+use crate::challenge::{Answer, Challenges};
+use crate::client::Client;
+use crate::error::{NO_ACCOUNT, OrderError, text};
+use crate::{account, folder};
+
+/// Time for the authority to look at the answers, and to issue the certificate.
+const AUTHORITY_TIME_MAX: Duration = Duration::from_secs(180);
+/// The first pause between two questions whether it has; each is twice as long as the one before.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+
+/// A certificate to order.
+pub(crate) struct Wanted<'a> {
+    pub(crate) authority: &'a Authority,
+    pub(crate) names: &'a [String],
+    /// The certificate that it is to replace, if the authority wants to know.
+    pub(crate) replaces: Option<CertificateIdentifier<'static>>,
+}
+
+impl Wanted<'_> {
+    /// Orders it, and writes it into its file. Whoever calls this has the turn.
+    pub(crate) async fn order(self, client: &Client) -> Result<(), OrderError> {
+        let account = account::of(self.authority, client).await?;
+        let identifiers: Vec<_> =
+            self.names.iter().map(|name| Identifier::Dns(name.clone())).collect();
+        let mut new = NewOrder::new(&identifiers);
+        if let Some(profile) = &self.authority.profile {
+            new = new.profile(profile);
+        }
+        let mut order = match &self.replaces {
+            // It may have been replaced already, or the authority has forgotten it: that must not
+            // keep us from having a certificate.
+            Some(replaces) => {
+                let again = NewOrder::new(&identifiers);
+                let again = match &self.authority.profile {
+                    Some(profile) => again.profile(profile),
+                    None => again,
+                };
+                match account.new_order(&new.replaces(replaces.clone())).await {
+                    Err(Error::Api(_) | Error::Other(_)) => self.begin(&account, &again).await?,
+                    order => order?,
+                }
+            }
+            None => self.begin(&account, &new).await?,
+        };
+        let policy = RetryPolicy::new().initial_delay(PAUSE_FIRST).timeout(AUTHORITY_TIME_MAX);
+        let answers = self.answer(&mut order).await?;
+        match order.poll_ready(&policy).await {
+            Ok(OrderStatus::Ready) => {}
+            Ok(_) | Err(Error::Api(_)) => return Err(unproven(&mut order).await),
+            Err(error) => return Err(error.into()),
+        }
+        drop(answers);
+        let pem = self.finish(&mut order, &policy).await?;
+        folder::write(&self.authority.certificate_file(self.names), pem.as_bytes())?;
+        Ok(())
+    }
+
+    async fn begin(&self, account: &Account, new: &NewOrder<'_>) -> Result<Order, OrderError> {
+        let order = account.new_order(new).await;
+        if let Err(Error::Api(problem)) = &order
+            && problem.r#type.as_deref() == Some(NO_ACCOUNT)
+        {
+            account::forget(self.authority);
+        }
+        Ok(order?)
+    }
+
+    /// Answers the challenges for all names, and tells the authority to look. The answers are given
+    /// while what is returned lives.
+    async fn answer(&self, order: &mut Order) -> Result<Vec<Answer>, OrderError> {
+        let challenges = Challenges::new(&self.authority.folder);
+        let mut answers = Vec::new();
+        let mut all = order.authorizations();
+        while let Some(authorization) = all.next().await {
+            let mut authorization = authorization?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            let name = name_of(&authorization);
+            let kind = self.choose(&authorization, &name)?;
+            let Some(mut challenge) = authorization.challenge(kind.clone()) else { continue };
+            let authorized = challenge.key_authorization();
+            answers.push(match kind {
+                ChallengeType::TlsAlpn01 => {
+                    challenges.answer_tls(&name, authorized.digest().as_ref())?
+                }
+                _ => challenges.answer_http(&challenge.token, authorized.as_str())?,
+            });
+            challenge.set_ready().await?;
+        }
+        Ok(answers)
+    }
+
+    /// The first of our challenges that the authority offers.
+    fn choose(
+        &self,
+        authorization: &AuthorizationHandle<'_>,
+        name: &str,
+    ) -> Result<ChallengeType, OrderError> {
+        let ours = self.authority.challenges.iter().map(|kind| match kind {
+            ChallengeKind::Http01 => ChallengeType::Http01,
+            ChallengeKind::TlsAlpn01 => ChallengeType::TlsAlpn01,
+        });
+        let offered = |kind: &ChallengeType| {
+            authorization.challenges.iter().any(|challenge| challenge.r#type == *kind)
+        };
+        ours.into_iter().find(offered).ok_or_else(|| {
+            let why = "it offers none of the challenges that are configured".to_owned();
+            OrderError::Unproven { name: name.to_owned(), why }
+        })
+    }
+
+    /// Has the certificate issued for a new key. Returns both as PEM.
+    async fn finish(&self, order: &mut Order, policy: &RetryPolicy) -> Result<String, OrderError> {
+        let made = || {
+            let key = KeyPair::generate()?;
+            let mut params = CertificateParams::new(self.names)?;
+            params.distinguished_name = DistinguishedName::new();
+            let request = params.serialize_request(&key)?;
+            Ok::<_, rcgen::Error>((key.serialize_pem(), request))
+        };
+        let (key, request) = made().map_err(|error| OrderError::Unusable(error.to_string()))?;
+        order.finalize_csr(request.der()).await?;
+        let chain = order.poll_certificate(policy).await?;
+        let pem = format!("{}\n{}\n", key.trim_end(), chain.trim_end());
+        check(&pem).map_err(OrderError::Unusable)?;
+        Ok(pem)
+    }
+}
+
+/// Whether a server can show it.
+fn check(pem: &str) -> Result<(), String> {
+    let pem = Pem { path: "the reply".into(), bytes: pem.as_bytes().into() };
+    let (chain, key) = (pem.certificates()?, pem.key()?);
+    let certified = CertifiedKey::from_der(chain, key, &weir_tls::provider());
+    certified.map(drop).map_err(|error| error.to_string())
+}
+
+fn name_of(authorization: &AuthorizationHandle<'_>) -> String {
+    authorization.identifier().to_string().to_ascii_lowercase()
+}
+
+/// Why an order has failed: what the authority says of the first challenge that has.
+async fn unproven(order: &mut Order) -> OrderError {
+    let mut all = order.authorizations();
+    while let Some(Ok(mut authorization)) = all.next().await {
+        if authorization.refresh().await.is_err() {
+            continue;
+        }
+        let failed = authorization.challenges.iter().find_map(|one| one.error.as_ref());
+        if let Some(problem) = failed {
+            return OrderError::Unproven { name: name_of(&authorization), why: text(problem) };
+        }
+    }
+    let why = order.state().error.as_ref().map_or_else(|| "no reason given".to_owned(), text);
+    OrderError::Refused(why)
+}
