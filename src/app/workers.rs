@@ -14,7 +14,7 @@ use crate::admin::Admin;
 use crate::clock;
 use crate::listen::{ConfigSource, Drain, Handler, Listener};
 use crate::policy;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, watch_load};
 use crate::telemetry;
 use crate::wire;
 
@@ -156,6 +156,9 @@ fn start_serving<H: Handler>(
 /// Serves clients until the drain starts, then lets connections finish and settles what they held.
 async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener>) -> bool {
     let handler = Proxy::new(Arc::clone(&running.live));
+    let load = watch_load(Arc::clone(&running.live), running.metrics.clone());
+    // It ends with the worker's runtime.
+    drop(tokio::spawn(load));
     let mut serving = start_serving(sockets, &handler, clients, &running.drain, running);
     running.drain.wait().await;
     let grace = running.current.load().built.shutdown_grace;

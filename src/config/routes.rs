@@ -306,7 +306,7 @@ fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
 /// Settings without an effect on a route that has no upstream are errors: they were written to
 /// have one.
 fn of_upstreams_only(table: &Table<'_>) {
-    for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade", "priority"] {
+    for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {
         table.useless(key, "a route with an `upstream`");
     }
 }

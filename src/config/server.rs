@@ -233,6 +233,7 @@ pub(super) fn server(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Se
             paths: paths(&mut table),
             underscores_in_headers: table.read(&server::UNDERSCORES_IN_HEADERS),
             buffered_bytes_max: limits.read(&limits::BUFFERED_BYTES),
+            worker_lag_max: limits.read(&limits::WORKER_LAG),
             body_idle: timeouts.read(&timeouts::BODY_IDLE),
             body_rate: Rate::new(limits.read(&limits::BODY_RATE), rate_grace),
             ipv6_prefix,

@@ -14,7 +14,7 @@
 //! `context` holds these parts while the request is under way. `refusal` and `verdict` are the
 //! words of all phases. `snapshot` holds what they work with, built from `settings`; of it, a
 //! request keeps its route's `handle` with the counters in `tally`. `live` swaps the snapshot under
-//! load. `trial` takes requests through the same phases without a connection.
+//! load, and `overload` turns requests away where a worker has too many. `trial` takes requests through the same phases without a connection.
 //!
 //! For other modules: listeners call [`Proxy`], [`Live`] has the [`Snapshot`] that serves now, and
 //! [`Observers`] get what requests leave behind. A snapshot is built from [`settings`]; [`account`]
@@ -37,6 +37,7 @@ mod record;
 mod context;
 mod handle;
 mod live;
+mod overload;
 mod refusal;
 mod serve;
 pub mod settings;
@@ -60,6 +61,7 @@ use context::RequestContext;
 use refusal::Refusal;
 
 pub use live::{Live, Observers, SnapshotSource};
+pub use overload::watch as watch_load;
 pub use record::remembered::Insight;
 pub use route::trie::{UnreachedCause, UnreachedRoute};
 pub use settings::Settings;

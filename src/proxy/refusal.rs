@@ -53,6 +53,8 @@ pub(in crate::proxy) enum Refusal {
     /// 503: the upstream has as many requests as it may, and this one has waited for a place in
     /// vain. What was charged for it is given back.
     Shed,
+    /// 503: this worker has more to do than it can. Nothing was charged.
+    Overloaded,
     /// 503: this client already has its share of the requests to the upstream. The same status as
     /// for a full upstream, since waiting helps in the same way. nginx's `limit_conn` uses it, too.
     ClientOverShare,
@@ -137,6 +139,7 @@ impl Refusal {
             Self::PolicyOverloaded
             | Self::UpstreamOverloaded
             | Self::Shed
+            | Self::Overloaded
             | Self::ClientOverShare
             | Self::OutOfDescriptors
             | Self::TooMuchBuffered => Some(Cause::Overload),
@@ -160,7 +163,11 @@ impl Refusal {
 
     /// What failed here, for the log.
     pub(in crate::proxy) fn failure(&self) -> Option<&'static str> {
-        matches!(self, Self::TooMuchBuffered).then_some("buffered-bytes")
+        match self {
+            Self::TooMuchBuffered => Some("buffered-bytes"),
+            Self::Overloaded => Some("overloaded"),
+            _ => None,
+        }
     }
 
     /// What is wrong with the request itself, if that is why it is refused.

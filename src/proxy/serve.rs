@@ -16,6 +16,7 @@ use super::forward::Admitted;
 use super::forward::exchange::{Exchange, UpstreamExchange};
 use super::forward::sender;
 use super::live::LocalSnapshot;
+use super::overload;
 use super::receive::target::Target;
 use super::receive::{self, NormalHead, Received, unrouted};
 use super::refusal::Refusal;
@@ -78,7 +79,10 @@ pub(super) async fn admit<'l>(
     };
 
     // The policy (Wasm), then the limits that it named (Lua).
+    let turns_away =
+        |priority| overload::turns_away(priority, snapshot.settings.buffered_bytes_max);
     let (body, read, fields) = match &route.decider {
+        None if turns_away(route.priority) => return Err(Refusal::Overloaded),
         None => (body, None, PolicyFields::new()),
         Some(decider) => {
             let bypasses = context.routed.bypasses(request, &body);
@@ -101,6 +105,8 @@ pub(super) async fn admit<'l>(
                 parameters: &found.parameters,
                 body: read.as_ref(),
                 is_sent: sends,
+                priority: route.priority,
+                buffered_max: snapshot.settings.buffered_bytes_max,
                 received,
                 routed,
             };

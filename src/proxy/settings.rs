@@ -332,6 +332,8 @@ pub struct Settings {
     pub underscores_in_headers: bool,
     /// How many bytes the process may buffer for slow readers. Beyond that, requests get 503.
     pub buffered_bytes_max: usize,
+    /// How late a worker may be before it turns requests away.
+    pub worker_lag_max: Option<Duration>,
     /// Time between two pieces of a request's body.
     pub body_idle: Duration,
     /// The minimum rate at which a client must send a request's body.
@@ -361,6 +363,7 @@ impl Default for Settings {
             paths: Paths::default(),
             underscores_in_headers: false,
             buffered_bytes_max: 1 << 30,
+            worker_lag_max: Some(Duration::from_millis(250)),
             body_idle: Duration::from_secs(30),
             body_rate: Rate::new(240, Duration::from_secs(10)),
             ipv6_prefix: 64,

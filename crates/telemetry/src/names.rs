@@ -83,6 +83,7 @@ names! {
     Counter TLS_HANDSHAKES_FAILED "weir_tls_handshakes_failed" ["cause"] "TLS handshakes of clients that failed: timeout, closed, plain_text, incompatible, client_certificate, alert, malformed; or that an authority began to check a name: challenge";
     Counter TUNNELS "weir_tunnels" ["ending"] "Upgraded connections that have ended: closed, idle, client, upstream";
     Counter RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";
+    Counter WORKER_SHED "weir_worker_shed" ["reason"] "Requests that a worker turned away before they were charged, by reason: lag (its work waits for longer than server.limits.worker_lag), buffers (too much is buffered for a request of a priority below the default)";
     Counter ACME_ORDERS "weir_acme_orders" ["result"] "Certificates ordered from an authority: issued, unreached, refused, rate_limited, unproven (it could not see that a name is served here), late, unusable, unwritten";
     Counter DOCUMENTS_FETCHED "weir_documents_fetched" ["policy", "member", "result"] "Fetches of documents that config_files names by URL: new (another document, written to its file), unchanged, unreached, status, too_large, refused (it can't be used), unwritten";
     Counter EMBEDDED_FULL "weir_embedded_full" [] "Takes refused because the embedded engine holds its maximum of keys";

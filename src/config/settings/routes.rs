@@ -53,8 +53,8 @@ section! {
         "Which fields tell clients about their limits: `RateLimit` and `RateLimit-Policy`, \
          `X-RateLimit-*`, both, or none.";
     PRIORITY "priority": Is<Whole<u8>> = whole(0..=PRIORITY_MAX, PRIORITY_DEFAULT),
-        "How much its requests matter where an upstream with `concurrency` can't have all of them \
-         at once, unless the policy says so; more goes first.";
+        "How much its requests matter, unless the policy says so, where not all can be served: by an \
+         upstream with `concurrency`, or a worker that is behind; more goes first.";
     BODY_BYTES "body_bytes": Else<Size<u64>> =
         Else { kind: Size(super::BODY_BYTES), default: "that of `[server.limits]`" },
         "Size of the body of a request; a larger one is answered with 413.";

@@ -117,6 +117,10 @@ section! {
     BUFFERED_BYTES "buffered_bytes": Is<Size<usize>> = size(4 << 20..=1 << 44, 1 << 30),
         "Bytes that are buffered for clients and upstreams over all workers, headers included; \
          beyond that, new requests are answered with 503.";
+    WORKER_LAG "worker_lag": Is<WordOr<Time>> =
+        Is { kind: WordOr { word: "off", kind: Time(ms(10)..=s(60)) }, default: Some(ms(250)) },
+        "How long what a worker has to do may wait for its turn; a worker that stays behind answers \
+         requests with 503, those of the lowest priority first.";
     STREAMS_PER_CONNECTION "streams_per_connection": Is<Whole<u32>> = whole(1..=10_000, 100),
         "HTTP/2: simultaneous requests on one connection.";
     BODY_RATE "body_rate": Is<Size<u64>> = size(RATE, 240),

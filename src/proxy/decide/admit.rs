@@ -20,6 +20,7 @@ use crate::listen::Peer;
 use crate::plan::{Plan, PlanOutcome};
 use crate::policy::{self, Cause, Decision};
 use crate::proxy::handle::RouteHandle;
+use crate::proxy::overload;
 use crate::proxy::receive::Received;
 use crate::proxy::receive::target::Target;
 use crate::proxy::refusal::{Check, Refusal};
@@ -41,6 +42,10 @@ pub(in crate::proxy) struct Question<'a> {
     pub(in crate::proxy) body: Option<&'a ReadBody>,
     /// Whether it is sent to an upstream if it is admitted.
     pub(in crate::proxy) is_sent: bool,
+    /// How much it matters, unless the policy says so.
+    pub(in crate::proxy) priority: u8,
+    /// How many bytes the process may buffer.
+    pub(in crate::proxy) buffered_max: usize,
     pub(in crate::proxy) received: &'a Received,
     pub(in crate::proxy) routed: &'a Routed,
 }
@@ -63,10 +68,13 @@ impl<'a> Question<'a> {
         watch: W,
     ) -> impl Future<Output = Result<PolicyFields, Refusal>> + use<'a, W> {
         let asked = self.ask(decided, watch);
+        let is_turned_away =
+            asked.as_ref().is_ok_and(|(decision, _)| self.is_turned_away(decision));
         let (decider, received, routed) = (self.decider, self.received, self.routed);
         let editor = self.is_sent.then_some(Editor { read: self.body });
         async move {
             let admitted = match asked {
+                Ok(_) if is_turned_away => Err(Refusal::Overloaded),
                 Ok((decision, upstream_fields)) => {
                     pin!(charge(limiter, decision, editor, (received, routed), decided))
                         .await
@@ -106,6 +114,13 @@ impl<'a> Question<'a> {
         };
         decided.conclude(Verdict::Bypassed, &self.routed.handle);
         Ok(upstream_fields)
+    }
+
+    /// Whether this worker has too much to do for it. A policy's own refusal is less work than that.
+    fn is_turned_away(&self, decision: &Decision) -> bool {
+        let priority = decision.priority.unwrap_or(self.priority);
+        !matches!(decision.verdict, policy::Verdict::Deny(_))
+            && overload::turns_away(priority, self.buffered_max)
     }
 
     /// What the policy is shown.

@@ -80,6 +80,10 @@ impl Refusal {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The upstream has more requests than it can take.".into(),
             ),
+            Self::Overloaded => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "There are more requests than can be taken at the moment.".into(),
+            ),
             Self::ClientOverShare => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "This client has too many requests in flight.".into(),
@@ -136,7 +140,9 @@ impl Refusal {
                     }
                 }
             }
-            Self::Shed => retry_after_s = Some(fastrand::u64(SHED_RETRY_AFTER_S)),
+            Self::Shed | Self::Overloaded => {
+                retry_after_s = Some(fastrand::u64(SHED_RETRY_AFTER_S))
+            }
             Self::Denied => {
                 if let Some(denial) = denial {
                     status = denied(denial, &mut fields).unwrap_or(status);
@@ -226,7 +232,7 @@ impl Refusal {
         // Text of our own needs no escaping.
         let problem = match self {
             Self::TooMany => QUOTA_EXCEEDED,
-            Self::Shed => REDUCED_CAPACITY,
+            Self::Shed | Self::Overloaded => REDUCED_CAPACITY,
             _ => ABOUT_BLANK,
         };
         member(&mut out, b"{\"type\":\"", problem);

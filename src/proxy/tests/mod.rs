@@ -110,6 +110,7 @@ pub(super) fn settings() -> Settings {
         paths: Paths::default(),
         underscores_in_headers: false,
         buffered_bytes_max: usize::MAX,
+        worker_lag_max: None,
         body_idle: TEST_TIMEOUT,
         body_rate: None,
         ipv6_prefix: 64,

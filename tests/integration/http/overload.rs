@@ -1,12 +1,21 @@
 //! Upstreams with `concurrency`: who waits, who is turned away, and what that costs.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
 use serde_json::Value;
 
 use crate::harness::client::{Reply, get};
-use crate::harness::eventually_async;
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
+use crate::harness::{TIMEOUT, eventually_async};
 
 const ONE_PLACE: &str = "concurrency = { max = 1, queue = 1, max_wait = \"20s\" }";
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 10, period = \"1d\"";
@@ -135,4 +144,90 @@ fn what_is_wrong_with_the_setting_is_said_where_it_is() {
         assert!(errors.contains(expected), "{written}: {errors}");
         assert!(errors.contains("0 to 7"), "{errors}");
     }
+}
+
+/// A client that asks for `path` again and again on one connection, and waits a little after each
+/// refusal. Counts what it is answered with: 200, and anything else.
+async fn hammer(
+    address: SocketAddr,
+    path: &str,
+    stop: Arc<AtomicBool>,
+) -> std::io::Result<(u64, u64)> {
+    let mut socket = BufStream::new(TcpStream::connect(address).await?);
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (mut served, mut refused) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        socket.write_all(request.as_bytes()).await?;
+        socket.flush().await?;
+        let (mut length, mut ok, mut line) = (0, false, String::new());
+        while line != "\r\n" {
+            line.clear();
+            socket.read_line(&mut line).await?;
+            ok |= line.starts_with("HTTP/1.1 200");
+            let value = line.to_ascii_lowercase();
+            if let Some(value) = value.strip_prefix("content-length:") {
+                length = value.trim().parse().expect("a length");
+            }
+        }
+        socket.read_exact(&mut vec![0; length]).await?;
+        if ok {
+            served += 1;
+        } else {
+            refused += 1;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    Ok((served, refused))
+}
+
+#[tokio::test]
+async fn a_worker_that_stays_behind_turns_away_what_matters_least_and_charges_nothing_for_it() {
+    const PLENTY: &str =
+        "name = \"day\", algorithm = \"fixed_window\", quota = 100_000_000, period = \"1d\"";
+    let weir = Weir::start(
+        &Toml::new()
+            .server("workers = 1")
+            .limit("worker_lag = \"10ms\"\nconnections_per_address = 10_000")
+            .policy("public", &[PLENTY])
+            .route("name = \"search\"\npath = \"/*\"\npolicy = \"public\"\npriority = 1\nrespond = { status = 200 }")
+            .route("path = \"/checkout\"\npolicy = \"public\"\npriority = 7\nrespond = { status = 200 }")
+            .text(),
+    );
+    let (address, stop) = (weir.http, Arc::new(AtomicBool::new(false)));
+    let start = |path: &'static str, count: usize| {
+        let one = || tokio::spawn(hammer(address, path, Arc::clone(&stop)));
+        (0..count).map(|_| one()).collect::<Vec<_>>()
+    };
+    let (low, high) = (start("/search", 800), start("/checkout", 8));
+    let shed = || weir.metric("weir_worker_shed_total{reason=\"lag\"}");
+    let deadline = Instant::now() + TIMEOUT;
+    while shed() < 200 {
+        assert!(Instant::now() < deadline, "{} turned away", shed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let sum = async |all: Vec<JoinHandle<std::io::Result<(u64, u64)>>>| {
+        let (mut served, mut refused) = (0, 0);
+        for one in all {
+            let (ok, not) = one.await.expect("no panic").expect("replies");
+            (served, refused) = (served + ok, refused + not);
+        }
+        (served, refused)
+    };
+    let ((low, low_refused), (high, high_refused)) = (sum(low).await, sum(high).await);
+    assert!(low_refused >= 200 && low > 0 && high > 0, "{low} {low_refused} {high}");
+    assert_eq!(high_refused, 0);
+    // Then all are served again. Each of these counts one.
+    let mut asked = 0;
+    let reply = loop {
+        let reply = get(address, "/search", &[]).await;
+        asked += u64::from(reply.status == 200);
+        if reply.status == 200 && asked >= 20 {
+            break reply;
+        }
+        assert!(Instant::now() < deadline + TIMEOUT, "{reply:?}");
+    };
+    assert_eq!(reply.remaining("day"), 100_000_000 - (low + high + asked) as i64);
+    let refusals = "weir_route_refusals_total{route=\"search\",cause=\"overload\"}";
+    assert!(weir.metric(refusals) >= low_refused, "{}", weir.metric(refusals));
 }
