@@ -121,8 +121,8 @@ impl Decision {
     /// What a limit refuses is answered with this text, of at most 64 KiB, instead of a problem
     /// document. `{retry_after}` (seconds), `{when}` (`in 12 seconds`, or `later`), `{limit}` (the
     /// limits that refused), `{detail}`, `{status}`, `{title}`, `{request_id}` and `{route}` in it
-    /// stand for what is known then; other braces are text. In JSON, write `{` of a client's words as
-    /// an escape.
+    /// stand for what is known then; other braces are text. In JSON, write `{` of a client's words
+    /// as an escape.
     #[must_use]
     pub fn refusal_body(self, media_type: impl Into<String>, text: impl Into<String>) -> Self {
         self.option("refusal-type", media_type).option("refusal-body", text)

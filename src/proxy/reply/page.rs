@@ -1,5 +1,5 @@
-//! A refusal body written by the operator or by a policy: a text with placeholders, each escaped for
-//! its position. Knows no refusal.
+//! A refusal body written by the operator or by a policy: a text with placeholders, each escaped
+//! for its position. Knows no refusal.
 //!
 //! `{retry_after}` and the like are placeholders. Any other brace is text, so that JSON needs no
 //! escaping. In JSON, a placeholder inside a string is escaped, and one outside becomes a whole
@@ -147,8 +147,8 @@ impl Page {
     }
 }
 
-/// A policy's text of this media type, filled in. What looks like a placeholder and is none stays as
-/// it is.
+/// A policy's text of this media type, filled in. What looks like a placeholder and is none stays
+/// as it is.
 pub(in crate::proxy) fn fill_text(
     body: &str,
     media_type: &str,
