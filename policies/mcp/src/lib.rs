@@ -5,12 +5,14 @@
 //! name. What header fields say of a message (`Mcp-Method`, `Mcp-Name`) is not read: servers run
 //! what is in the body.
 //!
-//! The path of a request: `message` reads its messages, `table` finds what their tools and methods
-//! cost and which limits these have, and `refusal` writes what the client is told.
+//! The path of a request: `message` reads its messages (with `scan`), `table` finds what their
+//! tools and methods cost and which limits these have, and `refusal` writes what the client is
+//! told.
 
 mod config;
 mod message;
 mod refusal;
+mod scan;
 mod table;
 
 use weir_policy::{

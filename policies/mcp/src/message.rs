@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use weir_policy::{Facts, Json};
 
 use crate::refusal::{Invalid, Refusal};
+use crate::scan::Scanner;
 
 /// The members of a message, each once and in this spelling.
 const MEMBERS: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
@@ -17,6 +18,14 @@ const TOOL: [&str; 1] = ["name"];
 const CALL: &str = "tools/call";
 /// What the methods of notifications begin with.
 const NOTIFICATIONS: &str = "notifications/";
+/// The place of `params` among the members.
+const PARAMS: usize = 3;
+const TWICE: &str = "a name that is there twice";
+/// Maximum size of a member's name that is compared, as it is written. A longer one is none that a
+/// server could take for one of these, however it is escaped.
+const MEMBER_BYTES_MAX: usize = 96;
+/// Maximum size of a method or of a tool's name as it is written: of 256 characters in escapes.
+const TEXT_BYTES_MAX: usize = 1_538;
 /// Maximum size of an id as it is written, in bytes. A refusal repeats it.
 const ID_BYTES_MAX: usize = 128;
 
@@ -75,90 +84,162 @@ pub(crate) fn read(facts: &Facts, messages_max: usize) -> Result<Body, Refusal> 
         "empty" => return Err(Refusal::Unreadable("there is no body")),
         _ => return Err(Refusal::Unreadable("the body is not JSON")),
     };
-    let json = Json::parse(text)
-        .map_err(|_| Refusal::Unreadable("the body is not JSON, or nested too deeply"))?;
-    if !json.is_list() {
-        return Ok(Body { messages: vec![message(&json)?], is_batch: false });
+    let mut scanner = Scanner::new(text);
+    let mut messages = Vec::new();
+    let is_batch = scanner.peek() == Some(b'[');
+    if is_batch {
+        let mut found = 0;
+        scanner.items(|scanner| {
+            found += 1;
+            if found <= messages_max {
+                messages.push(message(scanner)?);
+            } else {
+                scanner.value()?;
+            }
+            Ok(())
+        })?;
+        if found > messages_max {
+            return Err(Refusal::Invalid(Invalid::Messages { found, max: messages_max }));
+        }
+    } else {
+        messages.push(message(&mut scanner)?);
     }
-    let found = json.items().count();
-    if found == 0 {
+    scanner.end()?;
+    if messages.is_empty() {
         return Err(Refusal::invalid("an empty batch"));
     }
-    if found > messages_max {
-        return Err(Refusal::Invalid(Invalid::Messages { found, max: messages_max }));
-    }
-    let messages = json.items().map(|item| message(&item)).collect::<Result<_, _>>()?;
-    Ok(Body { messages, is_batch: true })
+    Ok(Body { messages, is_batch })
 }
 
-fn message(json: &Json<'_>) -> Result<Message, Refusal> {
-    if !json.is_table() {
+/// A message.
+fn message(scanner: &mut Scanner<'_>) -> Result<Message, Refusal> {
+    if scanner.peek() != Some(b'{') {
+        scanner.value()?;
         return Err(Refusal::invalid("a message that is not an object"));
     }
-    let [_, id, method, params, result, error] = members(json, &MEMBERS)?;
-    let id = id.map(|id| read_id(&id)).transpose()?;
+    let (mut found, mut params) = ([None; MEMBERS.len()], None);
+    scanner.members(|scanner, name| {
+        let place = place(name, &MEMBERS).map_err(Refusal::invalid)?;
+        let value = match place {
+            Some(PARAMS) => {
+                let (read, value) = read_params(scanner)?;
+                params = Some(read);
+                value
+            }
+            _ => scanner.value()?,
+        };
+        match place.and_then(|place| found.get_mut(place)) {
+            Some(Some(_)) => Err(Refusal::invalid(TWICE)),
+            Some(there) => {
+                *there = Some(value);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    })?;
+    let [_, id, method, _, result, error] = found;
+    let id = id.map(read_id).transpose()?;
     let Some(method) = method else {
         if result.is_none() && error.is_none() {
             return Err(Refusal::invalid("a message without a method"));
         }
         return Ok(Message { id: None, kind: Kind::Aside });
     };
-    let method = method.as_str().ok_or(Refusal::invalid("a method that is not a text"))?;
-    let kind = if is_call(&method) {
+    let method = text(method, "a method that is not a text")?;
+    let kind = if method.trim().eq_ignore_ascii_case(CALL) {
         Kind::Tool(tool(params, id.as_deref())?)
     } else if id.is_none() && method.starts_with(NOTIFICATIONS) {
         Kind::Aside
     } else {
-        Kind::Method(method.into_owned())
+        Kind::Method(method)
     };
     Ok(Message { id, kind })
 }
 
-/// Whether a server might take it for `tools/call`.
-fn is_call(method: &str) -> bool {
-    method.trim().eq_ignore_ascii_case(CALL)
+/// What `params` say of a tool.
+#[derive(Debug, Default)]
+struct Params<'t> {
+    /// The name as it is written.
+    name: Option<&'t str>,
+    /// Why servers may read another one.
+    wrong: Option<&'static str>,
+}
+
+/// Reads `params`, and returns them as they are written, too: what they are is not known before the
+/// method is, which may come after them.
+fn read_params<'t>(scanner: &mut Scanner<'t>) -> Result<(Params<'t>, &'t str), Refusal> {
+    let mut params = Params::default();
+    if scanner.peek() != Some(b'{') {
+        return Ok((params, scanner.value()?));
+    }
+    scanner.members(|scanner, name| {
+        let place = place(name, &TOOL);
+        let value = scanner.value()?;
+        match place {
+            Ok(None) => {}
+            Ok(Some(_)) if params.name.is_some() => params.wrong = Some(TWICE),
+            Ok(Some(_)) => params.name = Some(value),
+            Err(wrong) => params.wrong = Some(wrong),
+        }
+        Ok(())
+    })?;
+    Ok((params, ""))
 }
 
 /// An id as it is written.
-fn read_id(id: &Json<'_>) -> Result<String, Refusal> {
-    let text = id.as_text();
-    if !id.is_number() && !text.starts_with('"') {
+fn read_id(id: &str) -> Result<String, Refusal> {
+    if !id.starts_with(['"', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']) {
         return Err(Refusal::invalid("an id that is neither a text nor a number"));
     }
-    if text.len() > ID_BYTES_MAX {
-        return Err(Refusal::invalid("an id that is too long"));
+    if id.len() > ID_BYTES_MAX || Json::parse(id).is_err() {
+        return Err(Refusal::invalid("an id that is too long, or not valid"));
     }
-    Ok(text.to_owned())
+    Ok(id.to_owned())
 }
 
 /// The tool that `params` name. `id` is that of the request.
-fn tool(params: Option<Json<'_>>, id: Option<&str>) -> Result<String, Refusal> {
+fn tool(params: Option<Params<'_>>, id: Option<&str>) -> Result<String, Refusal> {
     let no_tool = || Refusal::NoTool { id: id.map(str::to_owned) };
-    let params = params.filter(Json::is_table).ok_or_else(no_tool)?;
-    let [name] = members(&params, &TOOL)?;
-    let name = name.as_ref().and_then(Json::as_str).filter(|name| !name.is_empty());
-    name.map(Cow::into_owned).ok_or_else(no_tool)
+    let params = params.ok_or_else(no_tool)?;
+    if let Some(wrong) = params.wrong {
+        return Err(Refusal::invalid(wrong));
+    }
+    let written = params.name.filter(|name| name.starts_with('"')).ok_or_else(no_tool)?;
+    let name = text(written, "a name that is not a text")?;
+    Some(name).filter(|name| !name.is_empty()).ok_or_else(no_tool)
 }
 
-/// The members of an object with these names. A name that some servers would take for one of them
-/// is refused: Go and .NET ignore the case of ASCII letters, and of others that they fold into
-/// them.
-fn members<'j, const COUNT: usize>(
-    json: &'j Json<'_>,
-    names: &[&str; COUNT],
-) -> Result<[Option<Json<'j>>; COUNT], Refusal> {
-    let mut found = [const { None }; COUNT];
-    for (name, value) in json.members() {
-        match names.iter().zip(&mut found).find(|(known, _)| **known == name) {
-            Some((_, there @ None)) => *there = Some(value),
-            Some((_, Some(_))) => return Err(Refusal::invalid("a name that is there twice")),
-            None if !name.is_ascii()
-                || names.iter().any(|known| known.eq_ignore_ascii_case(&name)) =>
-            {
-                return Err(Refusal::invalid("a name that some servers take for another one"));
-            }
-            None => {}
-        }
+/// The text of a method or of a name, as it is written in JSON.
+fn text(json: &str, otherwise: &'static str) -> Result<String, Refusal> {
+    if json.len() > TEXT_BYTES_MAX {
+        return Err(Refusal::invalid("a name that is too long"));
     }
-    Ok(found)
+    let text = Json::parse(json).ok().and_then(|text| text.as_str().map(Cow::into_owned));
+    text.ok_or(Refusal::invalid(otherwise))
+}
+
+/// Which of these names a member has that is written so. A name that some servers would take for
+/// one of them is an error: Go and .NET ignore the case of ASCII letters, and of others that they
+/// fold into them.
+fn place(written: &str, names: &[&str]) -> Result<Option<usize>, &'static str> {
+    if written.len() > MEMBER_BYTES_MAX {
+        return Ok(None);
+    }
+    let plain = written.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
+    let parsed;
+    let name = match plain.filter(|name| !name.contains('\\')) {
+        Some(name) => name,
+        None => {
+            let json = Json::parse(written).map_err(|_| "a name that is not a text")?;
+            parsed = json.as_str().map(Cow::into_owned).unwrap_or_default();
+            &parsed
+        }
+    };
+    if let Some(place) = names.iter().position(|known| *known == name) {
+        return Ok(Some(place));
+    }
+    if !name.is_ascii() || names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+        return Err("a name that some servers take for another one");
+    }
+    Ok(None)
 }

@@ -138,6 +138,25 @@ async fn a_refusal_is_an_error_of_json_rpc_with_its_request_id_and_the_status_th
 }
 
 #[tokio::test]
+async fn an_operators_own_body_goes_before_the_policys_and_has_its_status() {
+    let upstream = Upstream::start();
+    let changes = [("streams = [", "refusal_status = 200\nstreams = [")];
+    let own = "[[refusals]]\nstatus = 429\nbody = \"{limit}: {when}\"\n";
+    let weir = Weir::start(&config(&upstream.url(), &changes).more(own).text());
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let mut last = None;
+    for _ in 0..4 {
+        last = Some(post(&mut client, "ann", "s", &request(1, "initialize")).await);
+    }
+    let last = last.unwrap();
+    assert_eq!(
+        (last.status, last.header("content-type").as_str()),
+        (429, "text/plain; charset=utf-8")
+    );
+    assert!(last.text().starts_with("sessions: in "), "{last:?}");
+}
+
+#[tokio::test]
 async fn what_cannot_be_counted_is_not_forwarded() {
     let upstream = Upstream::start();
     let weir = Weir::start(&config(&upstream.url(), &[]).text());

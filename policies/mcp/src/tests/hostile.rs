@@ -36,7 +36,10 @@ fn what_servers_could_read_in_two_ways_is_refused() {
         assert_eq!((status, code), (400, -32600), "{body}");
     }
     let long = json!({"id": "x".repeat(127), "method": "ping"});
-    assert_eq!(refused(&long.to_string()).2, "an id that is too long");
+    assert_eq!(refused(&long.to_string()).2, "an id that is too long, or not valid");
+    for long in [call(1, &"x".repeat(2_000)), request(1, &"x".repeat(2_000))] {
+        assert_eq!(refused(&long.to_string()).2, "a name that is too long");
+    }
 }
 
 #[test]
