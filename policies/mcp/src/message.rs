@@ -4,6 +4,7 @@
 //! Otherwise a cheap tool could be shown here, and a dear one called.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 
 use weir_policy::{Facts, Json};
 
@@ -21,6 +22,10 @@ const NOTIFICATIONS: &str = "notifications/";
 /// The place of `params` among the members.
 const PARAMS: usize = 3;
 const TWICE: &str = "a name that is there twice";
+/// Maximum number of members that a message has, and the `params` of a call: the protocol has fewer
+/// than ten. Each is compared with names.
+const COUNT_MAX: usize = 64;
+const MANY: &str = "an object with too many members";
 /// Maximum size of a member's name that is compared, as it is written. A longer one is none that a
 /// server could take for one of these, however it is escaped.
 const MEMBER_BYTES_MAX: usize = 96;
@@ -117,8 +122,12 @@ fn message(scanner: &mut Scanner<'_>) -> Result<Message, Refusal> {
         scanner.value()?;
         return Err(Refusal::invalid("a message that is not an object"));
     }
-    let (mut found, mut params) = ([None; MEMBERS.len()], None);
+    let (mut found, mut params, mut count) = ([None; MEMBERS.len()], None, 0);
     scanner.members(|scanner, name| {
+        count += 1;
+        if count > COUNT_MAX {
+            return Err(Refusal::invalid(MANY));
+        }
         let place = place(name, &MEMBERS).map_err(Refusal::invalid)?;
         let value = match place {
             Some(PARAMS) => {
@@ -132,9 +141,9 @@ fn message(scanner: &mut Scanner<'_>) -> Result<Message, Refusal> {
             Some(Some(_)) => Err(Refusal::invalid(TWICE)),
             Some(there) => {
                 *there = Some(value);
-                Ok(())
+                Ok(ControlFlow::Continue(()))
             }
-            None => Ok(()),
+            None => Ok(ControlFlow::Continue(())),
         }
     })?;
     let [_, id, method, _, result, error] = found;
@@ -172,16 +181,21 @@ fn read_params<'t>(scanner: &mut Scanner<'t>) -> Result<(Params<'t>, &'t str), R
     if scanner.peek() != Some(b'{') {
         return Ok((params, scanner.value()?));
     }
+    let mut count = 0;
     scanner.members(|scanner, name| {
-        let place = place(name, &TOOL);
         let value = scanner.value()?;
-        match place {
+        count += 1;
+        if count > COUNT_MAX {
+            params.wrong = Some(MANY);
+            return Ok(ControlFlow::Break(()));
+        }
+        match place(name, &TOOL) {
             Ok(None) => {}
             Ok(Some(_)) if params.name.is_some() => params.wrong = Some(TWICE),
             Ok(Some(_)) => params.name = Some(value),
             Err(wrong) => params.wrong = Some(wrong),
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok((params, ""))
 }

@@ -53,6 +53,19 @@ fn arguments_may_have_any_names() {
 }
 
 #[test]
+fn a_call_with_many_members_is_refused_and_other_methods_may_have_any_number() {
+    let members: Vec<String> = (0..64).map(|index| format!(r#""m{index}": 1"#)).collect();
+    let members = members.join(",");
+    let call =
+        format!(r#"{{"method": "tools/call", "id": 1, "params": {{{members}, "name": "run_a"}}}}"#);
+    let expected = (400, -32600, "an object with too many members".to_owned());
+    assert_eq!(refused(&call), expected);
+    assert_eq!(refused(&format!(r#"{{"method": "ping", "id": 1, {members}}}"#)), expected);
+    let other = call.replace("tools/call", "ping");
+    assert_eq!(charged(&post(&priced(), &other)), [("points", 1)]);
+}
+
+#[test]
 fn a_call_must_name_its_tool() {
     for params in [
         "",

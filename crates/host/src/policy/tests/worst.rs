@@ -109,6 +109,7 @@ fn mcp_reads_the_messages_of_a_mebibyte_in_time() {
     bodies.extend(values(r#"[{"id":1,"method":"ping"},"#, "]"));
     bodies.extend(values("", ""));
     bodies.push(filled(r#"{"":1"#, r#","":1"#, "}"));
+    bodies.push(filled(r#"{"params":{"":1"#, r#","":1"#, "}}"));
     bodies.push(filled(r#"{"\u0061":1"#, r#","\u0061":1"#, "}"));
     bodies.push(filled(r#"{"params":{"\u0061":1"#, r#","\u0061":1"#, "}}"));
     bodies.push(filled(r#"{"paramsss":1"#, r#","paramsss":1"#, "}"));
