@@ -133,7 +133,7 @@ async fn a_refusal_is_an_error_of_json_rpc_with_its_request_id_and_the_status_th
         let data =
             json!({"retry_after_seconds": wait, "limit": "sessions", "method": "initialize"});
         assert_eq!(error["error"]["data"], data);
-        assert_eq!(weir.metric("weir_route_refusals_total{route=\"/*\",cause=\"limit\"}"), 1);
+        assert_eq!(weir.metric("weir_decisions_total{policy=\"tools\",decision=\"refused\"}"), 1);
     }
 }
 

@@ -36,8 +36,7 @@ fn calls(mode: &str, more: &str) {
         "mcp_client.py",
         &[&[format!("http://{}", weir.http).as_str()], &arguments[..]].concat(),
     );
-    let series = |name: &str| weir.metric(name);
-    assert_eq!(series("weir_route_refusals_total{route=\"/mcp\",cause=\"limit\"}"), 2);
+    assert_eq!(weir.metric("weir_decisions_total{policy=\"tools\",decision=\"refused\"}"), 2);
 }
 
 #[test]
