@@ -200,11 +200,14 @@ async fn open_streams_are_limited_and_end_with_their_connection() {
     let upstream = Upstream::start();
     upstream.hold();
     let weir = Weir::start(&config(&upstream.url(), &[]).text());
-    let open = async || {
-        let mut client = Client::connect(weir.http).await.unwrap();
-        tokio::spawn(async move { client.get("/mcp", &[("authorization", "Bearer ann")]).await })
+    let address = weir.http;
+    let open = || {
+        tokio::spawn(async move {
+            let mut client = Client::connect(address).await.unwrap();
+            client.get("/mcp", &[("authorization", "Bearer ann")]).await.unwrap().status
+        })
     };
-    let streams = [open().await, open().await];
+    let streams = [open(), open()];
     eventually_async("both are open", async || match upstream.count() {
         2 => Ok(()),
         count => Err(count.to_string()),
@@ -219,7 +222,7 @@ async fn open_streams_are_limited_and_end_with_their_connection() {
     );
     upstream.release();
     for stream in streams {
-        assert_eq!(stream.await.unwrap().unwrap().status, 200);
+        assert_eq!(stream.await.unwrap(), 200);
     }
     eventually_async("there is room again", async || {
         match client.get("/mcp", &fields).await.unwrap().status {
