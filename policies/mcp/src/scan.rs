@@ -1,5 +1,5 @@
-//! Steps through a JSON text once, from left to right. A body may be a mebibyte, of which only a few
-//! names matter: to check and to take apart all of it would take longer than a call has.
+//! Steps through a JSON text once, from left to right. A body may be a mebibyte, of which only a
+//! few names matter: to check and to take apart all of it would take longer than a call has.
 //!
 //! The proxy has checked that the text is JSON. What is not is an error here, too, as far as it is
 //! looked at.
@@ -58,8 +58,8 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Reads an object. `member` is called with each name as it is written, and reads its value. After
-    /// a break, the other members are stepped over, which takes less time for each of them.
+    /// Reads an object. `member` is called with each name as it is written, and reads its value.
+    /// After a break, the other members are stepped over, which takes less time for each of them.
     pub(crate) fn members(
         &mut self,
         mut member: impl FnMut(&mut Self, &'t str) -> Result<ControlFlow<()>, Refusal>,
