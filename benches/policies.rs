@@ -62,6 +62,19 @@ const REQUESTS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("login-guard", &[("method", "POST"), ("form.username", "ann")]),
+    (
+        "mcp",
+        &[
+            ("method", "POST"),
+            ("body.type", "json"),
+            (
+                "body.json:",
+                r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"search","arguments":{"q":"weir"}}}"#,
+            ),
+            ("header.mcp-session-id", "5f1c"),
+            ("bearer", "k-7c1f"),
+        ],
+    ),
     ("path-cost", &[("method", "POST"), ("path", "/reports/7"), ("header.x-api-key", "k-7c1f")]),
     ("plans", &[("header.x-api-key", "k-7c1f")]),
     (

@@ -118,6 +118,23 @@ impl Decision {
         self.option("fair-key", key)
     }
 
+    /// What a limit refuses is answered with this text, of at most 64 KiB, instead of a problem
+    /// document. `{retry_after}` (seconds), `{when}` (`in 12 seconds`, or `later`), `{limit}` (the
+    /// limits that refused), `{detail}`, `{status}`, `{title}`, `{request_id}` and `{route}` in it
+    /// stand for what is known then; other braces are text. In JSON, write `{` of a client's words
+    /// as an escape.
+    #[must_use]
+    pub fn refusal_body(self, media_type: impl Into<String>, text: impl Into<String>) -> Self {
+        self.option("refusal-type", media_type).option("refusal-body", text)
+    }
+
+    /// Sets the status of that reply, 200 or 400 to 599, instead of 429. Only with
+    /// [`refusal_body`](Self::refusal_body).
+    #[must_use]
+    pub fn refusal_status(self, status: u16) -> Self {
+        self.option("refusal-status", status.to_string())
+    }
+
     /// Sets an option of the contract by its name. The proxy refuses one that it does not know.
     #[must_use]
     pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {

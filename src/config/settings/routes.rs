@@ -182,7 +182,7 @@ section! {
     BODY "body": Else<Text> =
         text("a text of at most 65536 bytes", "one of `body` and `body_file` is required"),
         "The body; it may have the placeholders {status} {title} {detail} {request_id} \
-         {retry_after} {limit} {route}.";
+         {retry_after} {when} {limit} {route}.";
     BODY_FILE "body_file": Else<Text> =
         text("a file with the answer's body", "one of `body` and `body_file` is required"),
         "The file that holds it instead, of at most 1 MiB.";

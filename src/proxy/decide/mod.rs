@@ -28,7 +28,7 @@ use self::packed::PackedFacts;
 use self::policy_fields::PolicyFields;
 use crate::limit::{Grant, KeyDigest};
 use crate::plan::{Limit, PlanOutcome};
-use crate::policy::{self, Bodies, Decision, Denial, Policy};
+use crate::policy::{self, Bodies, Decision, Denial, Policy, RefusalReply};
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::settings::{Inspect, RoutePolicy, Settings};
 use crate::proxy::verdict::Verdict;
@@ -83,6 +83,11 @@ impl Decided {
             policy::Verdict::Deny(denial) => Some(denial),
             policy::Verdict::Bypass | policy::Verdict::Check(_) => None,
         }
+    }
+
+    /// How the policy wants a refusal by its limits to be answered.
+    pub(super) fn refusal_reply(&self) -> Option<&RefusalReply> {
+        self.decision.as_ref()?.refusal.as_deref()
     }
 
     /// What the policy wants done with bodies.

@@ -1,5 +1,5 @@
-//! A refusal body written by the operator: a text with placeholders, each escaped for its position.
-//! Knows no refusal.
+//! A refusal body written by the operator or by a policy: a text with placeholders, each escaped
+//! for its position. Knows no refusal.
 //!
 //! `{retry_after}` and the like are placeholders. Any other brace is text, so that JSON needs no
 //! escaping. In JSON, a placeholder inside a string is escaped, and one outside becomes a whole
@@ -37,6 +37,7 @@ enum Value {
     Detail,
     RequestId,
     RetryAfter,
+    When,
     Limit,
     Route,
 }
@@ -63,12 +64,13 @@ pub(in crate::proxy) struct RefusalDetails<'a> {
     pub(in crate::proxy) route: &'a str,
 }
 
-const VALUES: [(&str, Value); 7] = [
+const VALUES: [(&str, Value); 8] = [
     ("status", Value::Status),
     ("title", Value::Title),
     ("detail", Value::Detail),
     ("request_id", Value::RequestId),
     ("retry_after", Value::RetryAfter),
+    ("when", Value::When),
     ("limit", Value::Limit),
     ("route", Value::Route),
 ];
@@ -91,8 +93,9 @@ impl Page {
         let plain = "text/plain; charset=utf-8";
         let content_type =
             rules::content_type(written.content_type.as_deref().unwrap_or(plain), at, errors)?;
-        let format = Format::of(&content_type);
-        match pieces(&written.body, format) {
+        let format = Format::of(content_type.to_str().unwrap_or_default());
+        let pieces = pieces(&written.body, format, false);
+        match pieces {
             Ok(pieces) if errors.len() == before => {
                 let page = Self { statuses: written.statuses.clone(), content_type, pieces };
                 if format == Format::Json && !page.is_json() {
@@ -125,20 +128,7 @@ impl Page {
 
     /// The body.
     pub(in crate::proxy) fn fill(&self, details: RefusalDetails<'_>) -> Vec<u8> {
-        let mut out = Vec::with_capacity(512);
-        for piece in &self.pieces {
-            match piece {
-                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Piece::Value(Value::Status, escaping) => {
-                    number(&mut out, *escaping, Some(details.status.as_u16().into()))
-                }
-                Piece::Value(Value::RetryAfter, escaping) => {
-                    number(&mut out, *escaping, details.retry_after_s)
-                }
-                Piece::Value(value, escaping) => text(&mut out, *escaping, details.text(*value)),
-            }
-        }
-        out
+        fill(&self.pieces, details)
     }
 
     fn is_json(&self) -> bool {
@@ -157,6 +147,48 @@ impl Page {
     }
 }
 
+/// A policy's text of this media type, filled in. What looks like a placeholder and is none stays
+/// as it is.
+pub(in crate::proxy) fn fill_text(
+    body: &str,
+    media_type: &str,
+    details: RefusalDetails<'_>,
+) -> Vec<u8> {
+    let pieces = pieces(body, Format::of(media_type), true).unwrap_or_default();
+    fill(&pieces, details)
+}
+
+fn fill(pieces: &[Piece], details: RefusalDetails<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    for piece in pieces {
+        match piece {
+            Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Piece::Value(Value::Status, escaping) => {
+                number(&mut out, *escaping, Some(details.status.as_u16().into()))
+            }
+            Piece::Value(Value::RetryAfter, escaping) => {
+                number(&mut out, *escaping, details.retry_after_s)
+            }
+            Piece::Value(Value::When, escaping) => {
+                text(&mut out, *escaping, &when(details.retry_after_s))
+            }
+            Piece::Value(value, escaping) => text(&mut out, *escaping, details.text(*value)),
+        }
+    }
+    out
+}
+
+/// When to come back, in words: after "Try again", and never too early.
+fn when(retry_after_s: Option<u64>) -> String {
+    let Some(seconds) = retry_after_s else { return "later".to_owned() };
+    let units = [("day", 86_400), ("hour", 3_600), ("minute", 60)];
+    // A unit is used from twice its length, so that rounding up adds less than half.
+    let unit = units.into_iter().find(|(_, length)| seconds >= 2 * length);
+    let (name, length) = unit.unwrap_or(("second", 1));
+    let count = seconds.div_ceil(length);
+    format!("in {count} {name}{}", if count == 1 { "" } else { "s" })
+}
+
 impl<'a> RefusalDetails<'a> {
     fn text(&self, value: Value) -> &'a str {
         match value {
@@ -165,7 +197,7 @@ impl<'a> RefusalDetails<'a> {
             Value::RequestId => self.request_id,
             Value::Limit => self.limits,
             Value::Route => self.route,
-            Value::Status | Value::RetryAfter => "",
+            Value::Status | Value::RetryAfter | Value::When => "",
         }
     }
 }
@@ -179,9 +211,8 @@ enum Format {
 }
 
 impl Format {
-    fn of(content_type: &HeaderValue) -> Self {
-        let text = content_type.to_str().unwrap_or_default();
-        let main = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    fn of(content_type: &str) -> Self {
+        let main = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match main.rsplit(['/', '+']).next() {
             Some("json") => Self::Json,
             Some("html" | "xml") => Self::Markup,
@@ -190,16 +221,17 @@ impl Format {
     }
 }
 
-/// The error is the name of an unknown placeholder.
-fn pieces(body: &str, format: Format) -> Result<Vec<Piece>, String> {
+/// The error is the name of an unknown placeholder, if those are not taken for text.
+fn pieces(body: &str, format: Format, is_lenient: bool) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut text = String::new();
     let mut in_string = false;
     let mut escaped = false;
     let mut rest = body;
     while let Some(letter) = rest.chars().next() {
-        if let Some((name, after)) = placeholder(rest) {
-            let known = VALUES.iter().find(|(known, _)| *known == name);
+        let written = placeholder(rest);
+        let known = written.and_then(|(name, _)| VALUES.iter().find(|(known, _)| *known == name));
+        if let Some((name, after)) = written.filter(|_| known.is_some() || !is_lenient) {
             let (_, value) = known.ok_or_else(|| name.chars().take(32).collect::<String>())?;
             let escaping = match format {
                 Format::Plain => Escaping::Plain,
@@ -325,6 +357,39 @@ mod tests {
         assert_eq!(
             filled("application/json", r#"["\"{route}", {route}]"#, None),
             r#"["\"api", "api"]"#
+        );
+    }
+
+    #[test]
+    fn when_to_come_back_is_said_in_words_and_never_too_early() {
+        for (seconds, said) in [
+            (None, "later"),
+            (Some(1), "in 1 second"),
+            (Some(119), "in 119 seconds"),
+            (Some(121), "in 3 minutes"),
+            (Some(7_199), "in 120 minutes"),
+            (Some(7_201), "in 3 hours"),
+            (Some(180_000), "in 3 days"),
+        ] {
+            assert_eq!(filled("text/plain", "{when}", seconds), said);
+        }
+    }
+
+    #[test]
+    fn a_policys_text_keeps_what_looks_like_a_placeholder_and_is_none() {
+        let details = RefusalDetails {
+            status: StatusCode::OK,
+            title: "OK",
+            detail: "d",
+            request_id: "id-1",
+            retry_after_s: Some(2),
+            limits: "",
+            route: "api",
+        };
+        let body = r#"{"a":"{b} {when}","limit":{limit},"wait":{retry_after}}"#;
+        assert_eq!(
+            fill_text(body, "application/json", details),
+            br#"{"a":"{b} in 2 seconds","limit":null,"wait":2}"#
         );
     }
 

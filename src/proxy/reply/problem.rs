@@ -9,9 +9,9 @@ use http::StatusCode;
 use super::answer::{ReplyTo, client_gone};
 use super::grpc::{self, Pushback};
 use super::head::complete;
-use super::page::{Page, RefusalDetails};
+use super::page::{self, RefusalDetails};
 use super::{fields, json};
-use crate::policy::Denial;
+use crate::policy::{Denial, RefusalReply};
 use crate::proxy::decide::{Decided, policy_fields};
 use crate::proxy::refusal::Refusal;
 use crate::wire::{Fields, Known, Response};
@@ -162,14 +162,26 @@ impl Refusal {
         let page = route.extras.as_ref().and_then(|extras| extras.page(status));
         let own =
             denial.filter(|_| matches!(self, Self::Denied)).and_then(|denial| denial.body.as_ref());
-        let (content_type, body) = match (page, own) {
+        let reply =
+            to.decided.and_then(Decided::refusal_reply).filter(|_| matches!(self, Self::TooMany));
+        let (content_type, body) = match (page, own, reply) {
             // What the operator wrote goes before what the policy did.
-            (Some(page), _) => (
-                page.content_type.as_bytes(),
-                self.page(page, to, (status, &detail, retry_after_s)),
-            ),
-            (None, Some((media_type, text))) => (media_type.as_bytes(), text.clone().into_bytes()),
-            (None, None) => {
+            (Some(page), ..) => {
+                let details = (status, &*detail, retry_after_s);
+                (page.content_type.as_bytes(), self.filled(to, details, |with| page.fill(with)))
+            }
+            (None, Some((media_type, text)), _) => {
+                (media_type.as_bytes(), text.clone().into_bytes())
+            }
+            (None, None, Some(reply)) => {
+                let own = reply.status.and_then(|status| StatusCode::from_u16(status).ok());
+                status = own.unwrap_or(status);
+                let RefusalReply { media_type, body, .. } = reply;
+                let details = (status, &*detail, retry_after_s);
+                let fill = |with: RefusalDetails<'_>| page::fill_text(body, media_type, with);
+                (media_type.as_bytes(), self.filled(to, details, fill))
+            }
+            (None, None, None) => {
                 (b"application/problem+json".as_slice(), self.document(to, status, &detail))
             }
         };
@@ -177,19 +189,19 @@ impl Refusal {
         (status, complete(&to.received.method, status, fields, body))
     }
 
-    /// The response's body from the operator's own page.
+    /// The response's body from a text of the operator's or of the policy.
     #[cold]
-    fn page(
+    fn filled(
         &self,
-        page: &Page,
         to: ReplyTo<'_>,
         (status, detail, retry_after_s): (StatusCode, &str, Option<u64>),
+        fill: impl FnOnce(RefusalDetails<'_>) -> Vec<u8>,
     ) -> Vec<u8> {
         let limits = to.decided.and_then(Decided::limits);
         let refused = limits.filter(|_| matches!(self, Self::TooMany));
         let limits: Vec<&str> =
             refused.iter().flat_map(|(limits, outcome)| outcome.refusing_names(limits)).collect();
-        page.fill(RefusalDetails {
+        fill(RefusalDetails {
             status,
             title: status.canonical_reason().unwrap_or("Refused"),
             detail,

@@ -264,6 +264,7 @@ fn decision(verdict: Verdict) -> Decision {
         valid_until_ms: None,
         priority: None,
         fair_key: None,
+        refusal: None,
         slot: Slot::default(),
     }
 }

@@ -459,6 +459,7 @@ fn the_readmes_configurations_have_no_errors() {
         include_str!("../../../docs/tls.md"),
         include_str!("../../../docs/upstreams.md"),
         include_str!("../../../docs/limits.md"),
+        include_str!("../../../docs/built-in-policies.md"),
     ];
     let blocks: Vec<&str> = pages.into_iter().flat_map(toml_blocks).collect();
     assert!(blocks.len() >= 8, "{blocks:?}");

@@ -8,5 +8,6 @@ pub mod examples;
 mod guests;
 pub mod jwt_claim;
 mod login_guard;
+mod mcp;
 mod sandbox;
 mod shipped;

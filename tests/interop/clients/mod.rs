@@ -1,11 +1,13 @@
 //! Popular clients and upstreams on either side of Weir: curl, Python's httpx, websockets and
-//! grpcio, the libraries of OpenAI and Anthropic, a reader of server-sent events; nginx, hypercorn
-//! and grpcio's server. Clients that we wrote ourselves could share our mistakes.
+//! grpcio, the libraries of OpenAI and Anthropic, the SDK of the Model Context Protocol, a reader
+//! of server-sent events; nginx, hypercorn and grpcio's server. Clients that we wrote ourselves
+//! could share our mistakes.
 
 mod curl;
 mod grpc;
 mod httpx;
 mod llm;
+mod mcp;
 mod nginx;
 mod sse;
 mod websockets;

@@ -2,6 +2,7 @@
 //! is an error that names the field.
 
 mod bodies;
+mod decision_options;
 mod limit_options;
 mod manifest;
 mod named;
@@ -12,8 +13,8 @@ use super::abi::types;
 use super::{Decision, Denial, Settlement, Verdict};
 use crate::plan::{
     self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, Debt, FixedWindow,
-    Gcra, LeakyBucket, Lease, Limit, PRIORITY_MAX, Plan, Quota, Rate, Role, Script,
-    SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog, Slot, TimeZone, TokenBucket,
+    Gcra, LeakyBucket, Lease, Limit, Plan, Quota, Rate, Role, Script, SlidingWindowBuckets,
+    SlidingWindowCounter, SlidingWindowLog, Slot, TimeZone, TokenBucket,
 };
 
 /// Maximum number of header fields that a decision may set on a message.
@@ -31,6 +32,7 @@ const MEMO_BYTES_MAX: usize = 4_096;
 const REASON_BYTES_MAX: usize = 1_024;
 const RETRY_AFTER_MS_MAX: u64 = plan::PERIOD_MS_MAX;
 
+use decision_options::DecisionOptions;
 pub(super) use manifest::declared;
 
 type Pairs = Vec<(String, String)>;
@@ -44,7 +46,7 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
     };
     bounded("settle-with", answer.settle_with.as_deref(), MEMO_BYTES_MAX)?;
-    let DecisionOptions { priority, fair_key } = decision_options(&answer.options)?;
+    let DecisionOptions { priority, fair_key, refusal } = decision_options::read(answer.options)?;
     let bodies = bodies::of(answer.body_changes, answer.metering, &verdict)?;
     Ok(Decision {
         verdict,
@@ -57,6 +59,7 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         valid_until_ms: answer.valid_until_ms,
         priority,
         fair_key,
+        refusal: refusal.map(Box::new),
         slot: Slot::default(),
     })
 }
@@ -164,40 +167,6 @@ fn limit(
         lease,
         role: Role::Alone,
     })
-}
-
-/// What the options of a decision say.
-struct DecisionOptions {
-    priority: Option<u8>,
-    fair_key: Option<String>,
-}
-
-fn decision_options(options: &Pairs) -> Result<DecisionOptions, String> {
-    let (mut priority, mut fair_key) = (None, None);
-    for (name, value) in options {
-        match name.as_str() {
-            "priority" => {
-                let number = value.parse().ok().filter(|priority| *priority <= PRIORITY_MAX);
-                priority = Some(number.ok_or_else(|| {
-                    let found = shortened(value);
-                    format!(
-                        "decision.options.priority: found {found:?}, expected 0 to {PRIORITY_MAX}"
-                    )
-                })?);
-            }
-            "fair-key" => {
-                bounded("decision.options.fair-key", Some(value), plan::KEY_BYTES_MAX)?;
-                fair_key = Some(value.clone());
-            }
-            other => {
-                return Err(format!(
-                    "decision.options: found {:?}, expected priority or fair-key",
-                    shortened(other)
-                ));
-            }
-        }
-    }
-    Ok(DecisionOptions { priority, fair_key })
 }
 
 /// Refuses options: none are known yet. Whoever set one wants something done, so it is not ignored.
@@ -327,14 +296,15 @@ fn deny(denial: types::Denial) -> Result<Denial, String> {
 }
 
 fn body(body: types::Body) -> Result<(String, String), String> {
-    if body.media_type.is_empty()
-        || !body.media_type.is_ascii()
-        || !is_field_value(&body.media_type)
-    {
+    if !is_media_type(&body.media_type) {
         return Err("denial.body.media-type: not a field value".into());
     }
     bounded("denial.body.text", Some(&body.text), BODY_BYTES_MAX)?;
     Ok((body.media_type, body.text))
+}
+
+fn is_media_type(text: &str) -> bool {
+    !text.is_empty() && text.is_ascii() && is_field_value(text)
 }
 
 /// Checks header fields and puts their names in lower case. What passes here is written onto the

@@ -209,8 +209,21 @@ pub struct Decision {
     pub priority: Option<u8>,
     /// Whose request it is where senders share what there is. `None`: the limits' keys tell.
     pub fair_key: Option<String>,
+    /// How a refusal by its limits is answered, if not as all others.
+    pub refusal: Option<Box<RefusalReply>>,
     /// Where consumers of the decision keep what they derive from it.
     pub slot: Slot,
+}
+
+/// How a refusal by a decision's limits is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusalReply {
+    /// 200, or 400 to 599. `None`: that of all refusals by limits.
+    pub status: Option<u16>,
+    /// The body's media type: a field value.
+    pub media_type: String,
+    /// The body, with placeholders for what is known only then.
+    pub body: String,
 }
 
 /// What a policy wants done with bodies.

@@ -419,8 +419,11 @@ fn weight(decision: &Decision) -> usize {
         Verdict::Deny(denial) => denial.reason.len() + pairs(&denial.headers),
     };
     let memo = decision.settle_with.as_ref().map_or(0, String::len);
+    let refusal = decision.refusal.as_ref();
+    let refusal = refusal.map_or(0, |reply| reply.media_type.len() + reply.body.len());
     verdict
         + memo
+        + refusal
         + pairs(&decision.upstream_headers)
         + pairs(&decision.response_headers)
         + pairs(&decision.labels)

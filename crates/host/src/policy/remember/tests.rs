@@ -18,6 +18,7 @@ fn decision(label: &str) -> Arc<Decision> {
         valid_until_ms: None,
         priority: None,
         fair_key: None,
+        refusal: None,
         slot: Slot::default(),
     })
 }

@@ -137,6 +137,25 @@ fn cases<'a>() -> Vec<Case<'a>> {
             &[("d", "by_address[0]"), ("b", "by_account[0]")],
         ),
         case(
+            "mcp",
+            &format!(
+                r#""limits": [{D}], "streams": [{C}], "tools": {{"run_*": {{"limits": [{B}]}}}}"#
+            ),
+            &[
+                &[CLIENT, ("method", "GET")],
+                &[
+                    CLIENT,
+                    POST,
+                    ("body.type", "json"),
+                    (
+                        "body.json:",
+                        r#"[{"id": 1, "method": "tools/call", "params": {"name": "run_a"}}]"#,
+                    ),
+                ],
+            ],
+            &[("d", "limits[0]"), ("b", "tools.run_*.limits[0]"), ("c", "streams[0]")],
+        ),
+        case(
             "path-cost",
             &format!(r#""costs": [{{"path": "/a", "cost": 8}}], "limits": [{B}]"#),
             &[&[CLIENT, POST, ("path", "/a")], &[CLIENT, POST, ("path", "/b")]],

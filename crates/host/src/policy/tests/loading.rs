@@ -64,6 +64,7 @@ fn an_unknown_shipped_policy_is_an_error_with_the_nearest() {
             "keyed",
             "llm-budget",
             "login-guard",
+            "mcp",
             "path-cost",
             "plans",
             "send-quota",

@@ -18,6 +18,7 @@ const BYTES_MAX: &[(&str, usize, &str)] = &[
     ("keyed", 239_000, SHARED),
     ("llm-budget", 415_000, "dialects of several APIs, references in bodies, and prices"),
     ("login-guard", 293_000, "accounts are found in bodies of several kinds"),
+    ("mcp", 306_000, "messages in JSON, and tables of tools and methods"),
     ("path-cost", 266_000, "a table of path templates"),
     ("plans", 295_000, "a table of plans and of who has which"),
     ("send-quota", 288_000, "path templates, and recipients are counted in bodies"),

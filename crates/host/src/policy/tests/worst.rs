@@ -98,3 +98,31 @@ fn login_guard_reads_a_mebibyte_in_time() {
     let config = r#"{"account": "{body:/email}", "success": [200]}"#;
     each_is_cheap("login-guard", config, "body.json:/email", &values("", ""));
 }
+
+#[test]
+fn mcp_reads_the_messages_of_a_mebibyte_in_time() {
+    let config = r#"{"max_batch": 32, "limits": [{"name": "a", "algorithm": "gcra", "quota": 99, "period": "1m"}],
+        "tools": {"a*": {}, "b": {}}}"#;
+    let mut bodies =
+        values(r#"{"id":1,"method":"tools/call","params":{"name":"a","arguments":"#, "}}");
+    bodies.extend(values(r#"{"id":1,"method":"ping","params":"#, "}"));
+    bodies.extend(values(r#"[{"id":1,"method":"ping"},"#, "]"));
+    bodies.extend(values("", ""));
+    bodies.push(filled(r#"{"":1"#, r#","":1"#, "}"));
+    bodies.push(filled(r#"{"params":{"":1"#, r#","":1"#, "}}"));
+    bodies.push(filled(r#"{"\u0061":1"#, r#","\u0061":1"#, "}"));
+    bodies.push(filled(r#"{"params":{"\u0061":1"#, r#","\u0061":1"#, "}}"));
+    bodies.push(filled(r#"{"paramsss":1"#, r#","paramsss":1"#, "}"));
+    bodies.push(filled(r#"{"id":1,"method":"tools/call","params":{"name":""#, "a", "\"}}"));
+    bodies.push(filled(r#"{"id":1,"method":"tools/call","params":{"name":""#, "\\n", "\"}}"));
+    bodies.push(filled(r#"{"id":1,"method":""#, "\\u0061", "\"}"));
+    let part =
+        filled(r#"{"id":1,"method":"tools/call","params":{"name":"a","arguments":[1"#, ",1", "]}}");
+    let part = &part[part.len() - (BODY_BYTES / 32 - 80)..];
+    let call = format!(
+        r#"{{"id":1,"method":"tools/call","params":{{"name":"a","arguments":[1{}"#,
+        &part[1..]
+    );
+    bodies.push(format!("[{}]", vec![call; 32].join(",")));
+    each_is_cheap("mcp", config, "body.json:", &bodies);
+}

@@ -1,0 +1,100 @@
+//! The options of a decision: how much its request matters, whose it is, and how a refusal by its
+//! limits is answered.
+
+use super::{Pairs, bounded, is_media_type, shortened};
+use crate::plan::{KEY_BYTES_MAX, PRIORITY_MAX};
+use crate::policy::RefusalReply;
+
+/// Maximum size of the body of a refusal: an error for each message of a batch.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// What the options of a decision say.
+pub(super) struct DecisionOptions {
+    pub(super) priority: Option<u8>,
+    pub(super) fair_key: Option<String>,
+    pub(super) refusal: Option<RefusalReply>,
+}
+
+/// Reads the options of a decision.
+pub(super) fn read(options: Pairs) -> Result<DecisionOptions, String> {
+    let (mut priority, mut fair_key) = (None, None);
+    let (mut status, mut media_type, mut body) = (None, None, None);
+    let wrong = |name: &str, value: &str, expected: &str| {
+        format!("decision.options.{name}: found {:?}, expected {expected}", shortened(value))
+    };
+    for (name, value) in options {
+        match name.as_str() {
+            "priority" => {
+                let number = value.parse().ok().filter(|priority| *priority <= PRIORITY_MAX);
+                let expected = || wrong(&name, &value, &format!("0 to {PRIORITY_MAX}"));
+                priority = Some(number.ok_or_else(expected)?);
+            }
+            "fair-key" => {
+                bounded("decision.options.fair-key", Some(&value), KEY_BYTES_MAX)?;
+                fair_key = Some(value);
+            }
+            "refusal-status" => {
+                let known = |status: &u16| *status == 200 || (400..=599).contains(status);
+                let number = value.parse().ok().filter(known);
+                status = Some(number.ok_or_else(|| wrong(&name, &value, "200, or 400 to 599"))?);
+            }
+            "refusal-type" if is_media_type(&value) => media_type = Some(value),
+            "refusal-type" => return Err(wrong(&name, &value, "a field value")),
+            "refusal-body" => {
+                bounded("decision.options.refusal-body", Some(&value), REFUSAL_BYTES_MAX)?;
+                body = Some(value);
+            }
+            other => {
+                return Err(format!(
+                    "decision.options: found {:?}, expected priority, fair-key, refusal-status, \
+                     refusal-type or refusal-body",
+                    shortened(other)
+                ));
+            }
+        }
+    }
+    let refusal = match (media_type, body) {
+        (Some(media_type), Some(body)) => Some(RefusalReply { status, media_type, body }),
+        (None, None) if status.is_none() => None,
+        _ => {
+            return Err("decision.options: found a part of a refusal, expected refusal-type and \
+                        refusal-body"
+                .into());
+        }
+    };
+    Ok(DecisionOptions { priority, fair_key, refusal })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(pairs: &[(&str, &str)]) -> Result<DecisionOptions, String> {
+        read(pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
+    }
+
+    #[test]
+    fn a_refusal_has_a_type_and_a_body_and_perhaps_a_status() {
+        let plain = [("refusal-type", "text/plain"), ("refusal-body", "no")];
+        let reply = options(&plain).unwrap().refusal.unwrap();
+        let (media_type, body) = ("text/plain".into(), "no".into());
+        assert_eq!(reply, RefusalReply { status: None, media_type, body });
+        let with = |status: &'static str| [&plain[..], &[("refusal-status", status)]].concat();
+        for (status, known) in [("200", true), ("599", true), ("204", false), ("x", false)] {
+            assert_eq!(options(&with(status)).is_ok(), known, "{status}");
+        }
+        assert!(options(&[]).unwrap().refusal.is_none());
+        let long = "x".repeat(REFUSAL_BYTES_MAX + 1);
+        for wrong in [
+            &[("refusal-status", "200")][..],
+            &plain[..1],
+            &plain[1..],
+            &[("refusal-type", "a\r\nb"), ("refusal-body", "no")],
+            &[("refusal-type", "text/plain"), ("refusal-body", &long)],
+            &[("refusal", "no")],
+        ] {
+            let Err(message) = options(wrong) else { panic!("{wrong:?}") };
+            assert!(message.starts_with("decision.options"), "{message}");
+        }
+    }
+}
