@@ -543,6 +543,7 @@ fn settings_of(
     let unbuilt = || RouteAction::Respond(Respond { status: 503, ..Respond::default() });
     let action = match &route.action {
         config::RouteAction::Respond(own) => RouteAction::Respond(own.clone()),
+        config::RouteAction::Redirect(to) => RouteAction::Redirect(to.clone()),
         config::RouteAction::Upstream(name) => upstreams
             .get(name)
             .map_or_else(unbuilt, |(_, upstream)| RouteAction::Upstream(Arc::clone(upstream))),
@@ -572,6 +573,7 @@ fn settings_of(
         inspect: route.inspect,
         request_timeout: route.request_timeout,
         priority: route.priority,
+        maintenance: route.maintenance,
         when: route.when.clone(),
         extras: route.extras.clone(),
     }

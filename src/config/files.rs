@@ -79,6 +79,16 @@ impl Notes {
 }
 
 impl Item<'_> {
+    /// Whether the file that the setting names exists. It is watched either way.
+    pub(super) fn is_there(&self) -> bool {
+        let Some(name) = self.text("the path of a file").filter(|name| !name.is_empty()) else {
+            return false;
+        };
+        let path = self.notes.folder.join(name);
+        self.notes.watched.borrow_mut().push(Watch::now(&path));
+        is_plain(&path)
+    }
+
     /// The PEM file that the setting names, unparsed: the module that uses it checks its content.
     pub(super) fn pem(&self, what: &str) -> Option<Pem> {
         let (path, bytes) = self.notes.named_file(self, what, PEM_BYTES_MAX)?;

@@ -46,7 +46,7 @@ use toml::de::DeTable;
 
 use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
-use crate::proxy::settings::{Extras, FieldStyle, Inspect, Respond, When};
+use crate::proxy::settings::{Extras, FieldStyle, Inspect, Redirect, Respond, When};
 use crate::reload::Watch;
 pub use crate::telemetry::OF_POLICY;
 use crate::telemetry::{Label as _, Lint, LintKind, SettingError};
@@ -152,6 +152,8 @@ pub struct Route {
     pub inspect: Inspect,
     /// `timeouts.request`.
     pub request_timeout: Option<Duration>,
+    /// Whether the file of `maintenance` is there.
+    pub maintenance: bool,
     /// `priority`.
     pub priority: u8,
     /// Which requests it takes of those of another route, if not all.
@@ -176,6 +178,8 @@ pub enum RouteAction {
     Upstream(String),
     /// Weir itself.
     Respond(Respond),
+    /// Another place.
+    Redirect(Redirect),
 }
 
 /// The file's text, and the position of each setting in it.

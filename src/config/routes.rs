@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::extras::{extras, respond};
 use super::finding::Mark;
 use super::reader::{Item, Table};
-use super::settings::routes::{route, route_timeouts, when};
+use super::settings::routes::{redirect, route, route_timeouts, when};
 use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
-use crate::proxy::settings::{Inspect, When};
+use crate::proxy::settings::{Inspect, Redirect, When};
 use crate::telemetry::SettingError;
 
 const ROUTES_MAX: usize = 10_000;
@@ -89,7 +89,8 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
     let priority = table.read(&route::PRIORITY);
     let when = when(table.section("when"));
     let extras = extras(&mut table);
-    if matches!(action, Some(RouteAction::Respond(_))) {
+    let maintenance = table.item(&route::MAINTENANCE).is_some_and(|item| item.is_there());
+    if matches!(action, Some(RouteAction::Respond(_) | RouteAction::Redirect(_))) {
         of_upstreams_only(&table);
     }
     table.finish();
@@ -110,6 +111,7 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
         inspect,
         request_timeout,
         priority,
+        maintenance,
         when,
         extras,
     })
@@ -149,12 +151,8 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
             continue;
         }
         written += 1;
-        if ["path", "upstream-path", "route"].contains(&name.as_str()) {
-            item.found_key(
-                format!("the fact `{name}`"),
-                "a route with this path: it takes all spellings that upstreams read alike",
-                None,
-            );
+        if ["upstream-path", "route"].contains(&name.as_str()) {
+            item.found_key(format!("the fact `{name}`"), "a fact that is known before", None);
             continue;
         }
         if is_of_body(&name) || crate::proxy::fact_names().request.check("when", &name).is_err() {
@@ -165,7 +163,8 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
             );
             continue;
         }
-        let expected = "a text, or an array of them, of which one has to be there; \"*\" for any";
+        let expected = "a text, or an array of them, of which one has to be there; \"*\" for any, \
+                        \"~...\" for a regular expression";
         let values: Vec<String> = match item.value.as_str() {
             Some(value) => vec![value.to_owned()],
             None if !item.value.is_array() => {
@@ -179,6 +178,15 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
         };
         if values.is_empty() && item.value.is_array() {
             item.wrong("one value or more");
+        }
+        if name == "path" && values.iter().any(|value| !value.starts_with('~')) {
+            item.found_key(
+                "the fact `path`",
+                "a route with this path, which takes all spellings that upstreams read alike; or a \
+                 regular expression, such as \"~/v[0-9]+/.*\"",
+                None,
+            );
+            continue;
         }
         facts.push((name, values));
     }
@@ -276,23 +284,48 @@ fn listeners(table: &mut Table<'_>, known: &[String]) -> Vec<String> {
 }
 
 fn action(table: &mut Table<'_>, above: &RouteDefaults) -> Option<RouteAction> {
-    match (table.item(&route::UPSTREAM), table.take("respond")) {
-        (Some(upstream), None) => {
+    let redirected = table.item(&route::REDIRECT);
+    match (table.item(&route::UPSTREAM), table.take("respond"), redirected) {
+        (Some(upstream), None, None) => {
             upstream.reference(&above.upstreams, "an upstream").map(RouteAction::Upstream)
         }
-        (None, Some(written)) => respond(&written).map(RouteAction::Respond),
-        (None, None) => {
+        (None, Some(written), None) => respond(&written).map(RouteAction::Respond),
+        (None, None, Some(written)) => redirect(&written).map(RouteAction::Redirect),
+        (None, None, None) => {
             table.missing(
                 "upstream",
-                "`upstream = \"NAME\"`, or `respond = { status = 200, body = \"ok\" }`",
+                "`upstream = \"NAME\"`, or `respond = { status = 200, body = \"ok\" }`, or \
+                 `redirect = \"/new/*\"`",
             );
             None
         }
-        (Some(_), Some(respond)) => {
+        (Some(_), Some(respond), None) => {
             respond.found_key("both `upstream` and `respond`", "one of the two", None);
             None
         }
+        (_, _, Some(redirect)) => {
+            let found = "`redirect` with `upstream` or `respond`";
+            redirect.found_key(found, "one of the three", None);
+            None
+        }
     }
+}
+
+/// `redirect`: a text, or a table.
+fn redirect(item: &Item<'_>) -> Option<Redirect> {
+    if item.value.is_str() {
+        let to = item.text(route::REDIRECT.expected())?.to_owned();
+        return Some(Redirect { to, status: redirect::STATUS.kind.default });
+    }
+    if !item.value.is_table() {
+        item.wrong(route::REDIRECT.expected());
+        return None;
+    }
+    let mut table = item.table()?;
+    let to = table.required(&redirect::TO).and_then(|item| item.text(redirect::TO.expected()));
+    let status = table.read(&redirect::STATUS);
+    table.finish();
+    Some(Redirect { to: to?.to_owned(), status })
 }
 
 /// Time for a whole request; unbounded where none is written.

@@ -14,7 +14,8 @@
 //! `context` holds these parts while the request is under way. `refusal` and `verdict` are the
 //! words of all phases. `snapshot` holds what they work with, built from `settings`; of it, a
 //! request keeps its route's `handle` with the counters in `tally`. `live` swaps the snapshot under
-//! load, and `overload` turns requests away where a worker has too many. `trial` takes requests through the same phases without a connection.
+//! load, and `overload` turns requests away where a worker has too many. `trial` takes requests
+//! through the same phases without a connection.
 //!
 //! For other modules: listeners call [`Proxy`], [`Live`] has the [`Snapshot`] that serves now, and
 //! [`Observers`] get what requests leave behind. A snapshot is built from [`settings`]; [`account`]

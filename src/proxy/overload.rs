@@ -21,8 +21,8 @@ use crate::wire;
 
 /// How often a worker looks how late it is.
 const TICK: Duration = Duration::from_millis(100);
-/// How many times in a row it is late until it turns requests away: a single pause of the machine is
-/// no overload.
+/// How many times in a row it is late until it turns requests away: a single pause of the machine
+/// is no overload.
 const LATE_TICKS: u32 = 3;
 /// How much of what is still let through is turned away more, each time that it is late.
 const RAISE: f64 = 0.15;

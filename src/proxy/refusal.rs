@@ -60,6 +60,8 @@ pub(in crate::proxy) enum Refusal {
     ClientOverShare,
     /// 503: this process has no file descriptor left for a connection to the upstream.
     OutOfDescriptors,
+    /// 503: the route is being worked on.
+    Maintenance,
     /// 503: the process buffers as many bytes as it may.
     TooMuchBuffered,
     /// 504.
@@ -152,6 +154,7 @@ impl Refusal {
             | Self::BodyTooSlow
             | Self::BodyTooLarge { .. }
             | Self::UriTooLong { .. } => Some(Cause::Request),
+            Self::Maintenance => Some(Cause::Maintenance),
             Self::ServerOptions | Self::Challenge(_) | Self::ToHttps(_) | Self::ClientGone => None,
         }
     }

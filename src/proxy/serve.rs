@@ -73,8 +73,15 @@ pub(super) async fn admit<'l>(
     // Before anything is charged.
     let body = route::body::limited(body, snapshot, route, &context.received)?;
     let sends = matches!(route.action, Action::Upstream(_));
-    let rewritten = match &route.extras {
-        Some(extras) if sends => extras.path_and_query(target, &found.parameters)?,
+    if route.maintenance {
+        return Err(Refusal::Maintenance);
+    }
+    let rewritten = match (&route.extras, &route.action) {
+        (Some(extras), Action::Upstream(_)) => extras.path_and_query(target, &found.parameters)?,
+        (_, Action::Redirect(to)) => {
+            let https = context.received.client.https;
+            Some(to.location(target, https, &found.parameters)?)
+        }
         _ => None,
     };
 
@@ -158,6 +165,10 @@ pub(super) async fn answer<X: Exchange>(
     let upstream = match &admitted.route.action {
         Action::Upstream(upstream) => upstream,
         Action::Respond(own) => return Ok(reply::respond(own, context.reply_to())),
+        Action::Redirect(to) => {
+            let location = admitted.rewritten.take().unwrap_or_default();
+            return Ok(reply::redirect(to.status, &location, context.reply_to()));
+        }
     };
     let RequestContext { received, routed, decided, sent, .. } = context;
     let decided = decided.as_ref();

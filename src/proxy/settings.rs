@@ -39,6 +39,8 @@ pub struct RouteSettings {
     pub inspect: Inspect,
     /// Time for the whole request, from its head to its reply's last byte. `None`: no limit.
     pub request_timeout: Option<Duration>,
+    /// Whether it is being worked on: its requests are answered with 503.
+    pub maintenance: bool,
     /// How much its requests matter where the upstream can't have all at once, 0 to
     /// [`PRIORITY_MAX`](crate::plan::PRIORITY_MAX), unless the policy says so.
     pub priority: u8,
@@ -89,6 +91,18 @@ pub enum RouteAction {
     Upstream(Arc<Upstream>),
     /// Answers it itself.
     Respond(Respond),
+    /// Sends the client elsewhere.
+    Redirect(Redirect),
+}
+
+/// Where a route redirects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// A path, or a URL, with the route's parameters: `https://www.example.com/users/{id}`. Without
+    /// a path, the client's own. The query is kept.
+    pub to: String,
+    /// The status, 300 to 399.
+    pub status: u16,
 }
 
 /// A response of Weir's own.

@@ -19,6 +19,7 @@ use crate::proxy::receive::target::Target;
 use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::reply::extras::{self, ReplyExtras};
 use crate::proxy::reply::page::Page;
+use crate::proxy::route::redirect::Redirection;
 use crate::proxy::route::routes::{Matcher, RoutingError};
 use crate::proxy::route::tables::{Table, Tables};
 use crate::proxy::route::trie::{Match, Pattern, UnreachedRoute};
@@ -64,6 +65,8 @@ pub(super) struct Route {
     pub(super) hash: Option<Box<[FactQuery]>>,
     /// How much its requests matter, unless the policy says so.
     pub(super) priority: u8,
+    /// Whether it is being worked on.
+    pub(super) maintenance: bool,
     pub(super) extras: Option<Box<RequestExtras>>,
     /// The header fields that it changes or its policy reads.
     pub(super) touched: ChangedFields,
@@ -108,10 +111,11 @@ const ESCAPED_SLASH: &str =
 pub(super) enum Action {
     Upstream(Arc<Upstream>),
     Respond(Box<DirectResponse>),
+    Redirect(Box<Redirection>),
 }
 
 /// A response of Weir's own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DirectResponse {
     pub(super) status: StatusCode,
     pub(super) fields: Fields,
@@ -139,7 +143,11 @@ impl Snapshot {
         // Those with conditions come after those that have what they leave.
         for (index, written) in routes.iter().enumerate() {
             if written.when.is_none() {
-                let redirects = matches!(&written.action, settings::RouteAction::Respond(own) if (300..400).contains(&own.status));
+                let redirects = match &written.action {
+                    settings::RouteAction::Respond(own) => (300..400).contains(&own.status),
+                    settings::RouteAction::Redirect(_) => true,
+                    settings::RouteAction::Upstream(_) => false,
+                };
                 let matcher = Matcher {
                     host: written.host.as_deref(),
                     path: &written.path,
@@ -379,6 +387,15 @@ impl Route {
             settings::RouteAction::Respond(own) => Action::Respond(Box::new(
                 DirectResponse::build(own, &format!("{at}.respond"), errors),
             )),
+            settings::RouteAction::Redirect(to) => {
+                match Redirection::build(&to, pattern, &format!("{at}.redirect")) {
+                    Ok(redirection) => Action::Redirect(Box::new(redirection)),
+                    Err(error) => {
+                        errors.push(error);
+                        Action::Respond(Box::default())
+                    }
+                }
+            }
         };
         let policy = written.policy.as_ref().map(|policy| PolicyScope {
             policy: Arc::clone(&policy.policy),
@@ -399,20 +416,20 @@ impl Route {
             underscores: settings.underscores_in_headers,
             rewriting: extras.as_ref().and_then(|extras| extras.rewriting()),
         };
-        let condition = written
-            .when
-            .as_ref()
-            .map(|when| Condition::build(when, &name, (traits, &format!("{at}.when")), errors));
+        let condition = written.when.as_ref().map(|when| {
+            let at = format!("{at}.when");
+            Condition::build(when, &name, (traits, &at, settings.paths), errors)
+        });
         let hash = match &action {
             Action::Upstream(upstream) => {
                 upstream.hash_fact().and_then(|fact| sender::hash_query(fact, traits))
             }
-            Action::Respond(_) => None,
+            Action::Respond(_) | Action::Redirect(_) => None,
         };
         let decider =
             written.policy.map(|policy| Decider::new(policy, traits, settings, written.inspect));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
-        let priority = written.priority;
+        let (priority, maintenance) = (written.priority, written.maintenance);
         let is_folded = is_folded(&written.path);
         Self {
             action,
@@ -423,6 +440,7 @@ impl Route {
             condition,
             hash,
             priority,
+            maintenance,
             extras,
             touched,
             upgrades,

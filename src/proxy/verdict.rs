@@ -43,6 +43,8 @@ labels! {
         PolicyError = "policy_error",
         /// This process, or the client at one of its upstreams, has as much under way as it may.
         Overload = "overload",
+        /// The route is being worked on.
+        Maintenance = "maintenance",
         /// The upstream failed.
         Upstream = "upstream",
         /// The request itself: it is malformed or too large, or nothing is served there.
@@ -73,7 +75,12 @@ impl Cause {
     /// Whether Weir itself refused, and not because the request could not be served by anybody.
     pub(super) fn is_of_weir(self) -> bool {
         match self {
-            Self::Limit | Self::Denial | Self::Store | Self::PolicyError | Self::Overload => true,
+            Self::Limit
+            | Self::Denial
+            | Self::Store
+            | Self::PolicyError
+            | Self::Overload
+            | Self::Maintenance => true,
             Self::Upstream | Self::Request => false,
         }
     }

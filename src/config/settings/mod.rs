@@ -56,6 +56,7 @@ pub(super) static SECTIONS: &[&Section] = &[
     &routes::route::SECTION,
     &routes::when::SECTION,
     &routes::route_timeouts::SECTION,
+    &routes::redirect::SECTION,
     &routes::rewrite::SECTION,
     &routes::rules::SECTION,
     &routes::upgrade::SECTION,

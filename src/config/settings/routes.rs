@@ -29,8 +29,16 @@ section! {
     LISTENERS "listeners": List = list("array of the names of listeners", LISTENERS_MAX, "all"),
         "The listeners that it is on.";
     UPSTREAM "upstream": Else<Text> =
-        text("the name of an upstream", "one of `upstream` and `respond` is required"),
+        text("the name of an upstream", "one of `upstream`, `respond` and `redirect` is required"),
         "Where the requests are forwarded.";
+    REDIRECT "redirect": Else<Text> = text(
+        "a path or URL such as \"https://www.example.com/users/{id}\", or { to = \"/new/*\", status = 301 }",
+        "none",
+    ),
+        "Where clients are sent, with 308 if no status is written; `/*` stands for what the route's \
+         own matched, and the query is kept.";
+    MAINTENANCE "maintenance": Else<Text> = text("the path of a file, such as \"maintenance.on\"", "none"),
+        "A file that is watched: while it exists, requests are answered with 503.";
     POLICY "policy": Else<Text> = text("the name of a policy", "none: nothing is limited"),
         "The policy that decides.";
     ON_POLICY_ERROR "on_policy_error": Is<Words<bool>> =
@@ -80,7 +88,7 @@ section! {
     when = ["[[routes]] when"],
         "Which requests the route takes of those that another one, without `when`, is for as well. \
          Keys are facts, such as `header.x-version = \"2\"`, and all have to hold: one of several \
-         values, `\"*\"` for any. The first route in the file whose conditions hold takes a request.";
+         values, `\"*\"` for any, `\"~...\"` for a regular expression that the whole value matches. The first route in the file whose conditions hold takes a request.";
     SHARE "share": Else<Percent> =
         Else { kind: Percent(1..=9_999), default: "all" },
         "How much of the senders, such as 5 or \"0.5%\".";
@@ -95,6 +103,15 @@ section! {
     REQUEST "request": Else<Time> = Else { kind: Time(ms(1)..=DAY), default: "no limit" },
         "Time for a whole request, to the last byte of the response; after it 504, or 408 while \
          its body is still arriving.";
+}
+
+section! {
+    redirect = ["[[routes]] redirect"], "A redirect with a status of its own.";
+    TO "to": Else<Text> =
+        text("a path or URL such as \"https://www.example.com/users/{id}\"", "required"),
+        "Where clients are sent.";
+    STATUS "status": Is<Whole<u16>> = whole(300..=399, 308),
+        "The status of the response.";
 }
 
 section! {

@@ -116,7 +116,8 @@ impl<'a> Question<'a> {
         Ok(upstream_fields)
     }
 
-    /// Whether this worker has too much to do for it. A policy's own refusal is less work than that.
+    /// Whether this worker has too much to do for it. A policy's own refusal is less work than
+    /// that.
     fn is_turned_away(&self, decision: &Decision) -> bool {
         let priority = decision.priority.unwrap_or(self.priority);
         !matches!(decision.verdict, policy::Verdict::Deny(_))

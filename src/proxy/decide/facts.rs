@@ -326,6 +326,20 @@ fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
     decoded(path::significant(segment, paths))
 }
 
+/// The path in one spelling of all that routing takes for the same: decoded, but for slashes that
+/// are data, and without a slash at its end where that makes no difference.
+pub(in crate::proxy) fn one_spelling(path: &str, paths: Paths) -> Cow<'_, str> {
+    let bare = match path.strip_suffix('/') {
+        Some(bare) if !paths.trailing_slash_exact && !bare.is_empty() => bare,
+        _ => path,
+    };
+    if !bare.contains('%') {
+        return Cow::Borrowed(bare);
+    }
+    let segments = bare.split('/').map(|segment| decoded(segment).replace('/', "%2F"));
+    Cow::Owned(segments.collect::<Vec<_>>().join("/"))
+}
+
 /// Whether a policy sees the same of two readings of one path, each with its parameters.
 pub(in crate::proxy) fn agree(
     queries: &[FactQuery],

@@ -6,17 +6,41 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use crate::proxy::decide::facts::{self, FactQuery, Facts, RequestView, RouteTraits};
 use crate::proxy::settings::{Paths, When};
 use crate::telemetry::SettingError;
+use regex_automata::meta::Regex;
+use regex_automata::util::syntax;
 
 /// The value that any is as good as.
 const ANY: &str = "*";
+/// What a value begins with that is a regular expression.
+const EXPRESSION: char = '~';
+/// Maximum length of an expression, and size of what it is compiled to, in bytes.
+const EXPRESSION_BYTES_MAX: usize = 1 << 10;
+const COMPILED_BYTES_MAX: usize = 1 << 20;
 /// Shares are counted in parts of this.
 pub(in crate::proxy) const SHARE_WHOLE: u32 = 10_000;
 
 /// Which requests a variant takes of those of its route.
 #[derive(Debug)]
 pub(in crate::proxy) struct Condition {
-    facts: Vec<(Box<[FactQuery]>, Vec<String>)>,
+    facts: Vec<FactCondition>,
     share: Option<Share>,
+}
+
+/// A fact, and the values of which it has to have one.
+#[derive(Debug)]
+struct FactCondition {
+    query: Box<[FactQuery]>,
+    values: Vec<Value>,
+    /// It is the path, whose spellings are many.
+    paths: Option<Paths>,
+}
+
+/// A value that is looked for.
+#[derive(Debug)]
+enum Value {
+    Any,
+    Text(String),
+    Expression(Regex),
 }
 
 /// A share of the requests, those of the same senders each time.
@@ -35,7 +59,7 @@ impl Condition {
     pub(in crate::proxy) fn build(
         written: &When,
         name: &str,
-        (route, at): (RouteTraits<'_>, &str),
+        (route, at, paths): (RouteTraits<'_>, &str, Paths),
         errors: &mut Vec<SettingError>,
     ) -> Self {
         let mut query = |setting: &str, fact: &str| {
@@ -46,33 +70,90 @@ impl Condition {
                 [].into()
             })
         };
-        let facts = written.facts.iter();
-        let facts = facts.map(|(fact, values)| (query(fact, fact), values.clone())).collect();
+        let (mut conditions, mut wrong) = (Vec::with_capacity(written.facts.len()), Vec::new());
+        for (fact, texts) in &written.facts {
+            let paths = (fact == "path").then_some(paths);
+            let ignores_case = paths.is_some_and(|paths| !paths.case_exact);
+            let mut values = Vec::with_capacity(texts.len());
+            for text in texts {
+                match Value::build(text, ignores_case) {
+                    Ok(value) => values.push(value),
+                    Err(expected) => {
+                        let (setting, found) = (format!("{at}.{fact}"), format!("{text:?}"));
+                        wrong.push(SettingError::new(setting, found, expected));
+                    }
+                }
+            }
+            conditions.push(FactCondition { query: query(fact, fact), values, paths });
+        }
         let share = written.share.map(|part| {
             let mut salt = DefaultHasher::new();
             name.hash(&mut salt);
             Share { part, by: query("by", &written.by), salt: salt.finish() }
         });
-        Self { facts, share }
+        errors.append(&mut wrong);
+        Self { facts: conditions, share }
     }
 
     /// Whether two readings of a path are the same to it.
     pub(in crate::proxy) fn agrees(&self, both: [&[&str]; 2], paths: Paths) -> bool {
-        let facts = self.facts.iter().map(|(queries, _)| queries);
+        let facts = self.facts.iter().map(|condition| &condition.query);
         let mut all = facts.chain(self.share.iter().map(|share| &share.by));
         all.all(|queries| facts::agree(queries, both, paths))
     }
 
     /// Whether a request is among those that it takes.
     pub(in crate::proxy) fn holds(&self, view: RequestView<'_>) -> bool {
-        let has = |(query, values): &(Box<[FactQuery]>, Vec<String>)| {
-            let facts = Facts::gather(query, view);
-            let pairs = facts.pairs();
-            let is_meant = |found: &str| values.iter().any(|value| value == ANY || value == found);
-            pairs.iter().any(|(_, found)| is_meant(found))
-        };
-        self.facts.iter().all(has) && self.share.as_ref().is_none_or(|share| share.takes(view))
+        self.facts.iter().all(|condition| condition.holds(view))
+            && self.share.as_ref().is_none_or(|share| share.takes(view))
     }
+}
+
+impl FactCondition {
+    fn holds(&self, view: RequestView<'_>) -> bool {
+        let facts = Facts::gather(&self.query, view);
+        let pairs = facts.pairs();
+        let is_meant = |found: &str| self.values.iter().any(|value| value.is(found));
+        pairs.iter().any(|(_, found)| match self.paths {
+            Some(paths) => is_meant(&facts::one_spelling(found, paths)),
+            None => is_meant(found),
+        })
+    }
+}
+
+impl Value {
+    /// The error says what was expected.
+    fn build(written: &str, ignores_case: bool) -> Result<Self, String> {
+        let Some(expression) = written.strip_prefix(EXPRESSION) else {
+            let any = written == ANY;
+            return Ok(if any { Self::Any } else { Self::Text(written.to_owned()) });
+        };
+        if expression.len() > EXPRESSION_BYTES_MAX {
+            return Err(format!("an expression of at most {EXPRESSION_BYTES_MAX} bytes"));
+        }
+        let regex = Regex::builder()
+            .configure(Regex::config().nfa_size_limit(Some(COMPILED_BYTES_MAX)))
+            // Values are bytes, not letters of some alphabet.
+            .syntax(syntax::Config::new().unicode(false).utf8(false).case_insensitive(ignores_case))
+            .build(&format!("\\A(?:{expression})\\z"));
+        regex.map(Self::Expression).map_err(|error| match error.syntax_error() {
+            Some(why) => format!("a regular expression: {}", last_line(&why.to_string())),
+            None => format!("a smaller regular expression: {error}"),
+        })
+    }
+
+    fn is(&self, found: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Text(text) => text == found,
+            Self::Expression(regex) => regex.is_match(found),
+        }
+    }
+}
+
+/// What an error of several lines says after it has drawn the expression.
+fn last_line(text: &str) -> &str {
+    text.lines().last().unwrap_or(text).trim_start_matches("error: ")
 }
 
 impl Share {

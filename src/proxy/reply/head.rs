@@ -53,6 +53,14 @@ pub(in crate::proxy) fn add_fields(fields: &mut Fields, to: ReplyTo<'_>) {
 }
 
 /// The route's own reply.
+pub(in crate::proxy) fn redirect(status: StatusCode, location: &str, to: ReplyTo<'_>) -> Response {
+    let mut fields = Fields::new();
+    fields.set("location", location);
+    to.routed.allow_origin(&mut fields);
+    complete(&to.received.method, status, fields, Bytes::new())
+}
+
+/// The route's own response.
 pub(in crate::proxy) fn respond(own: &DirectResponse, to: ReplyTo<'_>) -> Response {
     let mut fields = own.fields.clone();
     to.routed.allow_origin(&mut fields);

@@ -95,6 +95,9 @@ impl Refusal {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "Too many bytes are waiting to be read at the moment.".into(),
             ),
+            Self::Maintenance => {
+                (StatusCode::SERVICE_UNAVAILABLE, "This is being worked on.".into())
+            }
             Self::UpstreamTooSlow => {
                 (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into())
             }

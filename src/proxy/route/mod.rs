@@ -2,12 +2,13 @@
 //!
 //! After it, the route and the path's parameters are known, and the body has the route's limits
 //! (`body`). `tables` has the routes of each listener, `routes` those of each host, and `trie`
-//! finds the most specific of them. `rewrite` makes the upstream's path. `cors` knows preflights,
-//! and which origins may read what Weir answers itself. Knows hosts, paths and methods, and nothing
-//! of limits.
+//! finds the most specific of them. `rewrite` makes the upstream's path, `redirect` the URL of a
+//! redirect. `cors` knows preflights, and which origins may read what Weir answers itself. Knows
+//! hosts, paths and methods, and nothing of limits.
 
 pub(super) mod body;
 pub(super) mod cors;
+pub(super) mod redirect;
 pub(super) mod rewrite;
 pub(super) mod routes;
 pub(super) mod tables;

@@ -70,6 +70,7 @@ fn respond(path: &str) -> RouteSettings {
         inspect: Inspect::default(),
         request_timeout: None,
         priority: PRIORITY_DEFAULT,
+        maintenance: false,
         when: None,
         extras: Extras::default(),
     }

@@ -47,6 +47,70 @@ async fn paths_hosts_and_fields_are_changed_for_the_upstream_and_the_client() {
     );
 }
 
+#[tokio::test]
+async fn a_redirect_has_the_parameters_the_rest_and_the_query() {
+    let config = Toml::new()
+        .route("path = \"/old/{id}\"\nredirect = \"https://www.example.com/users/{id}\"")
+        .route("path = \"/docs/*\"\nredirect = { to = \"/help/*\", status = 301 }")
+        .route("path = \"/all/*\"\nredirect = \"https://www.example.com\"");
+    let weir = Weir::start(&config.text());
+    let here = format!("http://{}", weir.http);
+    for (target, status, location) in [
+        ("/old/a%20b?x=1", 308, "https://www.example.com/users/a%20b?x=1".to_owned()),
+        ("/docs/a/b?c", 301, format!("{here}/help/a/b?c")),
+        ("/docs", 301, format!("{here}/help")),
+        ("/all/a?b", 308, "https://www.example.com/all/a?b".to_owned()),
+        // Not another host.
+        ("/docs//evil.example/x", 301, format!("{here}/help/evil.example/x")),
+    ] {
+        let reply = get(weir.http, target, &[]).await;
+        assert_eq!((reply.status, reply.header("location")), (status, location), "{target}");
+        assert!(reply.body.is_empty());
+    }
+    let forged = raw(
+        weir.http,
+        b"GET /docs/x HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+        TIMEOUT,
+    );
+    assert!(forged.to_lowercase().contains("location: http://evil.example/help/x"), "{forged}");
+    for (route, expected) in [
+        ("redirect = \"new\"", "a path such as"),
+        ("redirect = \"/new/{other}\"", "{other}"),
+        ("redirect = { to = \"/new\", status = 200 }", "a whole number from 300 to 399"),
+        ("redirect = \"/new\"\nrespond = { status = 200 }", "one of the three"),
+        ("redirect = \"/new\"\nupstream_host = \"a\"", "a route with an `upstream`"),
+    ] {
+        let config = Toml::new().route(&format!("path = \"/old/{{id}}\"\n{route}"));
+        let (code, _, errors) = Weir::check(Weir::build(&config.text()));
+        assert!(code == 78 && errors.contains(expected), "{route}: {errors}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_takes_a_route_out_of_service_and_back() {
+    let config = Toml::new()
+        .policy("public", &[MANY])
+        .route(
+            "name = \"shop\"\npath = \"/shop/*\"\npolicy = \"public\"\nmaintenance = \"shop.off\"\n\
+             respond = { status = 200 }\n\
+             refusals = [{ status = 503, body = \"back soon\" }]",
+        )
+        .route("path = \"/*\"\nrespond = { status = 204 }");
+    let weir = Weir::start(&config.text());
+    let status = async |target| get(weir.http, target, &[]).await.status;
+    assert_eq!((status("/shop/a").await, status("/").await), (200, 204));
+    std::fs::write(weir.folder().join("shop.off"), "").unwrap();
+    weir.await_reloads("applied", 1);
+    let closed = get(weir.http, "/shop/a", &[]).await;
+    assert_eq!((closed.status, closed.text().as_str()), (503, "back soon"));
+    assert_eq!(status("/").await, 204);
+    std::fs::remove_file(weir.folder().join("shop.off")).unwrap();
+    weir.await_reloads("applied", 2);
+    let open = get(weir.http, "/shop/a", &[]).await;
+    assert_eq!((open.status, open.remaining("day")), (200, 998), "nothing was charged meanwhile");
+    assert_eq!(weir.metric("weir_route_refusals_total{route=\"shop\",cause=\"maintenance\"}"), 1);
+}
+
 /// The first listener is that of the harness; it has the name `public`.
 fn two_listeners(upstream: &Upstream) -> Toml {
     let routes = [

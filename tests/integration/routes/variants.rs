@@ -40,6 +40,34 @@ async fn the_first_route_whose_conditions_hold_takes_a_request() {
 }
 
 #[tokio::test]
+async fn an_expression_is_matched_by_the_whole_value_whatever_the_spelling_of_a_path() {
+    let config = Toml::new()
+        .route(&responding("versioned", "when = { path = \"~/v[0-9]+/(users|@me)/[^/]+\" }"))
+        .route(&responding("robot", "when = { header.user-agent = \"~(?i)(curl|wget)/.*\" }"))
+        .route(&responding("rest", ""));
+    let weir = Weir::start(&config.text());
+    let answer =
+        async |target: &str, headers: &[(&str, &str)]| get(weir.http, target, headers).await.text();
+    for target in [
+        "/v1/users/7",
+        "/V22/Users/7/?x=y",
+        "/v1/%75sers/7",
+        "/v1/%40me/7;x=y",
+        "/v1/x/../users/7",
+        "/v1/@me/a%20b",
+    ] {
+        assert_eq!(answer(target, &[]).await, "versioned", "{target}");
+    }
+    for target in ["/", "/v1/users", "/v1/users/7/8", "/x/v1/users/7", "/va/users/7"] {
+        assert_eq!(answer(target, &[]).await, "rest", "{target}");
+    }
+    assert_eq!(answer("/", &[("user-agent", "CURL/8")]).await, "robot");
+    assert_eq!(answer("/", &[("user-agent", "not curl/8")]).await, "rest");
+    // What is a slash for some upstreams and data for others.
+    assert_eq!(get(weir.http, "/v1/users/7%2F8", &[]).await.status, 400);
+}
+
+#[tokio::test]
 async fn a_share_of_the_senders_goes_to_a_canary_and_stays_there() {
     let by = |share: &str| format!("when = {{ share = {share}, by = \"header.x-user\" }}");
     let config = |share: &str| {
@@ -120,6 +148,8 @@ fn what_is_wrong_with_a_condition_is_said_where_it_is() {
         ("when = { header.x = [] }", "one value or more"),
         ("when = { path = \"/a\" }", "a route with this path"),
         ("when = {}", "no condition"),
+        ("when = { header.x = \"~(a\" }", "a regular expression: unclosed group"),
+        ("when = { header.x = \"~a{1000}{1000}\" }", "a smaller regular expression"),
         ("when = { share = 0 }", "a percentage"),
         ("when = { share = \"5.123%\" }", "a percentage"),
         ("when = { share = 5, by = \"nobody\" }", "a fact such as"),
