@@ -3,10 +3,10 @@
 //! reload applies it like any other file that has changed.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, spawn_local};
 
 use super::Instance;
@@ -14,7 +14,7 @@ use super::build::ConfigBuild;
 use crate::clock::Clock;
 use crate::listen::Certificate;
 use crate::telemetry::{CounterSet, Metrics, labels, names};
-use weir_acme::{Keeper, OrderError};
+use weir_acme::{Event, Keeper, OrderError};
 
 labels! {
     /// How an order ended: a metric's label.
@@ -63,7 +63,7 @@ impl Certificates {
     ///
     /// # Errors
     /// The thread can't be started. Nothing is kept then.
-    pub(super) fn apply(&self, built: &ConfigBuild) -> io::Result<()> {
+    pub(super) fn apply(&self, built: &ConfigBuild, running: &Weak<Instance>) -> io::Result<()> {
         let mut wanted: Vec<Arc<Keeper>> = Vec::new();
         for names in ordered(built) {
             let Some(authority) = &built.acme else { continue };
@@ -80,16 +80,16 @@ impl Certificates {
                 Arc::new(Keeper::new(authority, names, self.clock.clone()))
             }));
         }
-        self.replace(wanted)
+        self.replace(wanted, running)
     }
 
     /// Keeps none any more.
     pub(super) fn stop(&self) {
         // Only starting can fail.
-        let _ = self.replace(Vec::new());
+        let _ = self.replace(Vec::new(), &Weak::new());
     }
 
-    fn replace(&self, wanted: Vec<Arc<Keeper>>) -> io::Result<()> {
+    fn replace(&self, wanted: Vec<Arc<Keeper>>, running: &Weak<Instance>) -> io::Result<()> {
         let is_empty = wanted.is_empty();
         self.current.send_replace(wanted);
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,9 +98,13 @@ impl Certificates {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (wanted, results) = (self.current.subscribe(), Arc::clone(&self.results));
+        let (changed, running) = (Arc::new(Notify::new()), running.clone());
         let keep = move || {
             let local = tokio::task::LocalSet::new();
-            runtime.block_on(local.run_until(run(wanted, &results)));
+            runtime.block_on(local.run_until(async {
+                spawn_local(reload(Arc::clone(&changed), running));
+                run(wanted, (&results, &changed)).await;
+            }));
             drop(local);
             // Dropping the runtime would wait for a DNS lookup in progress.
             runtime.shutdown_background();
@@ -139,7 +143,7 @@ fn ordered(built: &ConfigBuild) -> impl Iterator<Item = &[String]> {
 /// Keeps them until the sender is dropped.
 async fn run(
     mut wanted: watch::Receiver<Vec<Arc<Keeper>>>,
-    results: &Arc<CounterSet<OrderResult>>,
+    (results, reload): (&Arc<CounterSet<OrderResult>>, &Arc<Notify>),
 ) {
     let mut all: Vec<(Arc<Keeper>, AbortHandle)> = Vec::new();
     loop {
@@ -155,9 +159,18 @@ async fn run(
             if all.iter().any(|(kept, _)| Arc::ptr_eq(kept, &keeper)) {
                 continue;
             }
-            let (kept, results) = (Arc::clone(&keeper), Arc::clone(results));
+            let (kept, results, reload) =
+                (Arc::clone(&keeper), Arc::clone(results), Arc::clone(reload));
             let task = spawn_local(async move {
-                kept.run(|keeper, result| report(keeper, result, &results)).await;
+                let told = |keeper: &Keeper, event: Event| {
+                    report(keeper, &event, &results);
+                    // Another process may have written the file, perhaps on another machine: the
+                    // system tells of that only where the file system is local.
+                    if matches!(event, Event::Replaced) {
+                        reload.notify_one();
+                    }
+                };
+                kept.run(told).await;
             });
             all.push((keeper, task.abort_handle()));
         }
@@ -167,8 +180,22 @@ async fn run(
     }
 }
 
-fn report(keeper: &Keeper, result: &Result<(), OrderError>, results: &CounterSet<OrderResult>) {
+/// Reloads whenever it is notified.
+async fn reload(changed: Arc<Notify>, running: Weak<Instance>) {
+    loop {
+        changed.notified().await;
+        let Some(running) = running.upgrade() else { return };
+        // What the answer says is in the log, too.
+        let _ = running.reloads.ask().await;
+    }
+}
+
+fn report(keeper: &Keeper, event: &Event, results: &CounterSet<OrderResult>) {
     let (names, file) = (keeper.names().join(", "), keeper.file().display());
+    let result = match event {
+        Event::Ordered(result) => result,
+        Event::Replaced => return tracing::info!(names, %file, "a certificate was replaced"),
+    };
     match result {
         Ok(()) => tracing::info!(names, %file, "a certificate was issued"),
         Err(error) => {
@@ -184,14 +211,14 @@ fn report(keeper: &Keeper, result: &Result<(), OrderError>, results: &CounterSet
         Err(OrderError::Unproven { .. }) => OrderResult::Unproven,
         Err(OrderError::Late) => OrderResult::Late,
         Err(OrderError::Unusable(_)) => OrderResult::Unusable,
-        Err(OrderError::Folder(_)) => OrderResult::Unwritten,
+        Err(OrderError::Folder { .. }) => OrderResult::Unwritten,
     });
 }
 
 impl Instance {
     /// Keeps the certificates that a configuration orders.
-    pub(super) fn keep_certificates(&self, built: &ConfigBuild) {
-        if let Err(error) = self.certificates.apply(built) {
+    pub(super) fn keep_certificates(self: &Arc<Self>, built: &ConfigBuild) {
+        if let Err(error) = self.certificates.apply(built, &Arc::downgrade(self)) {
             tracing::error!(%error, "can't start the thread that orders certificates");
         }
     }

@@ -79,7 +79,7 @@ async fn run(mut upstreams: watch::Receiver<Vec<Arc<Upstream>>>) {
 
 impl Instance {
     /// Begins with the first configuration: shows that it serves, and checks its upstreams.
-    pub(super) fn begin(&self) {
+    pub(super) fn begin(self: &Arc<Self>) {
         self.show_applied();
         self.builder.serves();
         self.check_health(&self.current.load().built);

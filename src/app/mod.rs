@@ -154,7 +154,7 @@ struct Instance {
 impl Instance {
     /// Makes `applied` serve: the one place where what serves changes, and where metrics learn of
     /// it.
-    fn swap(&self, applied: AppliedConfig) {
+    fn swap(self: &Arc<Self>, applied: AppliedConfig) {
         self.insight.apply(&applied.built.insight);
         if let Err(error) = self.otlp.apply(applied.built.collector.as_ref()) {
             tracing::error!(%error, "can't start the thread that exports traces and metrics");

@@ -165,7 +165,7 @@ pub(super) fn in_virtual_time(
     let builder =
         Builder::new(Metrics::new(1), clock.clone(), &config.policy_runtime).map_err(general)?;
     let (built, snapshot) = builder.build(config, None)?;
-    let trial = Trial::new(Arc::new(snapshot)).map_err(|error| {
+    let trial = Trial::new(Arc::new(snapshot.for_trials())).map_err(|error| {
         general(SettingError::new("", error.to_string(), "a machine that can run a timer"))
     })?;
     Ok((trial, clock, built))

@@ -1,6 +1,6 @@
 //! `[acme]`, and certificates that are ordered from it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::reader::{Item, Notes, Table};
@@ -144,7 +144,11 @@ pub(super) fn ordered(
         return None;
     }
     let file = authority.certificate_file(&all);
-    let identity = notes.pem_if_any(&file);
+    // After a change of the names, the one before serves until the new one is there.
+    let identity = notes.pem_if_any(&file, table).or_else(|| {
+        let other = authority.stand_in(&all)?;
+        notes.pem_if_any(&other, table)
+    });
     Some(OrderedCertificate { names: all, file, identity })
 }
 
@@ -179,16 +183,20 @@ fn name(item: &Item<'_>) -> Option<String> {
 impl Notes {
     /// Certificate and key in a file that Weir writes itself. It may not be there yet, and what is
     /// broken is ordered again.
-    fn pem_if_any(&self, file: &PathBuf) -> Option<Identity> {
-        let Ok(bytes) = files::read(file, PEM_BYTES_MAX) else {
-            self.watched.borrow_mut().push(Watch::absent(file));
-            return None;
+    fn pem_if_any(&self, file: &Path, table: &Table<'_>) -> Option<Identity> {
+        let bytes = match files::read(file, PEM_BYTES_MAX) {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                self.watched.borrow_mut().push(Watch::absent(file));
+                if file.exists() {
+                    let found = format!("{} ({why})", file.display());
+                    table.found(found, "a file that Weir may read, as it writes it");
+                }
+                return None;
+            }
         };
         self.watched.borrow_mut().push(Watch::read(file, &bytes));
-        let pem = Pem { path: file.clone(), bytes: bytes.into() };
-        if pem.certificates().is_err() || pem.key().is_err() {
-            return None;
-        }
-        Some(Identity { certificate: pem.clone(), key: pem })
+        let pem = Pem { path: file.to_owned(), bytes: bytes.into() };
+        Authority::is_usable(&pem).then(|| Identity { certificate: pem.clone(), key: pem })
     }
 }

@@ -20,7 +20,7 @@ use super::overload;
 use super::receive::target::Target;
 use super::receive::{self, NormalHead, Received, unrouted};
 use super::refusal::Refusal;
-use super::snapshot::Action;
+use super::snapshot::{Action, Route};
 use super::{reply, route};
 
 /// Answers one request. Whatever it began is finished at the reply's last byte, or when the client
@@ -56,7 +56,7 @@ pub(super) async fn admit<'l>(
     let body = std::mem::take(&mut request.body);
     let target = Target::of(request, &head.authority, snapshot.settings.paths, peer);
     if let Some(unrouted) = &snapshot.settings.unrouted {
-        Box::pin(unrouted::answer(unrouted, target, &request.method, peer)).await?;
+        Box::pin(unrouted::answer(unrouted, target, &context.received, peer)).await?;
     }
 
     let received = &context.received;
@@ -73,26 +73,23 @@ pub(super) async fn admit<'l>(
     // Before anything is charged.
     let body = route::body::limited(body, snapshot, route, &context.received)?;
     let sends = matches!(route.action, Action::Upstream(_));
-    if route.maintenance {
-        return Err(Refusal::Maintenance);
-    }
-    let rewritten = match (&route.extras, &route.action) {
-        (Some(extras), Action::Upstream(_)) => extras.path_and_query(target, &found.parameters)?,
-        (_, Action::Redirect(to)) => {
-            let https = context.received.client.https;
-            Some(to.location(target, https, &found.parameters)?)
-        }
-        _ => None,
-    };
+    let rewritten = destination(route, target, &context.received, &found.parameters)?;
 
     // The policy (Wasm), then the limits that it named (Lua).
     let turns_away =
         |priority| overload::turns_away(priority, snapshot.settings.buffered_bytes_max);
     let (body, read, fields) = match &route.decider {
-        None if turns_away(route.priority) => return Err(Refusal::Overloaded),
+        // Weir's own answers are no more work than a refusal.
+        None if sends && turns_away(route.priority) => return Err(Refusal::Overloaded),
         None => (body, None, PolicyFields::new()),
         Some(decider) => {
             let bypasses = context.routed.bypasses(request, &body);
+            // Before a body is read, and Wasm runs, where the policy leaves priorities to the
+            // route.
+            let is_known = !decider.policy.sets_priorities();
+            if is_known && !bypasses && turns_away(route.priority) {
+                return Err(Refusal::Overloaded);
+            }
             let (body, read) = match &decider.reader {
                 None => (body, None),
                 Some(reader) => {
@@ -112,7 +109,7 @@ pub(super) async fn admit<'l>(
                 parameters: &found.parameters,
                 body: read.as_ref(),
                 is_sent: sends,
-                priority: route.priority,
+                priority: (!is_known).then_some(route.priority),
                 buffered_max: snapshot.settings.buffered_bytes_max,
                 received,
                 routed,
@@ -127,11 +124,9 @@ pub(super) async fn admit<'l>(
             (body, read, admitted?)
         }
     };
-    let hash = route.hash.as_ref().and_then(|query| {
-        let (received, name) = (&context.received, &context.routed.handle.name);
-        let view = bodiless_view(request, target, peer, received, (name, &found.parameters));
-        sender::hash_of(query, view)
-    });
+    let of = (context.routed.handle.name.as_str(), &*found.parameters);
+    let view = bodiless_view(request, target, peer, &context.received, of);
+    let hash = route.hash.as_ref().and_then(|query| sender::hash_of(query, view));
     drop(found);
     let edited = context.decided.as_mut().and_then(|decided| decided.edited.take());
     let (body, is_edited) = match (edited, read) {
@@ -140,6 +135,28 @@ pub(super) async fn admit<'l>(
     };
     let NormalHead { authority, upgrade } = head;
     Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, hash, rewritten })
+}
+
+/// The upstream's path, if it is not the client's; or where a route redirects to.
+///
+/// # Errors
+/// The route is being worked on, or the path would be too long.
+fn destination(
+    route: &Route,
+    target: Target<'_>,
+    received: &Received,
+    parameters: &[&str],
+) -> Result<Option<String>, Refusal> {
+    if route.maintenance {
+        return Err(Refusal::Maintenance);
+    }
+    match (&route.extras, &route.action) {
+        (Some(extras), Action::Upstream(_)) => extras.path_and_query(target, parameters),
+        (_, Action::Redirect(to)) => {
+            to.location(target, received.client.https, parameters).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// What facts that need no body are read from.

@@ -205,6 +205,14 @@ impl Snapshot {
         Ok(Self { settings, tables, limiter, table, no_route })
     }
 
+    /// The same for trials, whose requests are for a route: none is redirected to https, or a check
+    /// of an authority.
+    #[must_use]
+    pub fn for_trials(mut self) -> Self {
+        self.settings.unrouted = None;
+        self
+    }
+
     /// The route for a request. A preflight without a route of its own gets the route of the
     /// request that it announces, if that route has CORS rules.
     ///

@@ -101,7 +101,7 @@ fn a_certificate_is_ordered_at_the_start_and_kept_over_a_restart() {
     assert!(state["error"].is_null() && state["expires"].as_i64() > state["renew"].as_i64());
     // The authority's handshakes ended as handshakes.
     assert!(weir.metric("weir_tls_handshakes_failed_total{cause=\"challenge\"}") >= 1);
-    // A client that speaks that protocol gets nothing once the name is proven.
+    // No answer is left behind.
     let folder = weir.folder().join("acme");
     assert_eq!(std::fs::read_dir(folder.join("challenges")).unwrap().count(), 0);
     let weir = weir.restart(Signal::TERM);
@@ -207,4 +207,25 @@ fn of_two_proxies_with_one_folder_one_orders_and_either_answers() {
     assert_eq!(orders(&first, "issued") + orders(&second, "issued"), 1);
     let challenged = "weir_tls_handshakes_failed_total{cause=\"challenge\"}";
     assert_eq!((first.metric(challenged), second.metric(challenged) >= 1), (0, true));
+}
+
+#[test]
+fn the_certificate_before_serves_until_one_for_more_names_is_there() {
+    let (pebble, upstream) = (Pebble::start(LONG), Upstream::start());
+    let acme = pebble.settings("acme", "");
+    let ports = (pebble.http, pebble.tls);
+    let weir = Weir::start(&config(ports, &[HOST], &acme, &upstream));
+    await_secured(&weir, pebble.tls, HOST, &pebble.root());
+    let root = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::copy(pebble.root(), root.path()).expect("its root");
+    // The authority is away when a name is added.
+    let tls = pebble.tls;
+    drop(pebble);
+    weir.reload(&config(ports, &[HOST, "new.example.test"], &acme, &upstream), "applied");
+    eventually("the order fails", || match orders(&weir, "unreached") {
+        1 => Ok(()),
+        _ => Err(weir.output().tail(20)),
+    });
+    assert!(shown(&weir)["expires"].is_null());
+    await_secured(&weir, tls, HOST, root.path());
 }

@@ -6,9 +6,14 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
-use weir_tls::ClientTls;
+use weir_clock::Clock;
+use weir_tls::{ClientTls, Pem};
 
+use crate::due::{Issued, usable};
 use crate::folder;
+
+/// Maximum number of certificates that are looked through for one that serves meanwhile.
+const STAND_INS_MAX: usize = 1_024;
 
 /// Who issues certificates, and how they are asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +72,29 @@ impl Authority {
     pub fn is_directory(url: &str) -> bool {
         let url: Option<http::Uri> = url.parse().ok();
         url.is_some_and(|url| url.scheme_str() == Some("https") && url.authority().is_some())
+    }
+
+    /// A certificate that serves until that of these names is there: of the folder's own, the one
+    /// that is valid now for most of them, and then for longest.
+    #[must_use]
+    pub fn stand_in(&self, names: &[String]) -> Option<PathBuf> {
+        let now_s = Clock::system().wall_us() / 1_000_000;
+        let files = std::fs::read_dir(&self.folder).ok()?.filter_map(Result::ok);
+        let pems = files
+            .map(|file| file.path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "pem"));
+        let fitting = pems.take(STAND_INS_MAX).filter_map(|path| {
+            let issued = Issued::read(&path).filter(|issued| issued.expires_s > now_s)?;
+            let covered = names.iter().filter(|name| issued.names.contains(name)).count();
+            (covered > 0).then_some(((covered, issued.expires_s), path))
+        });
+        fitting.max_by_key(|(fit, _)| *fit).map(|(_, path)| path)
+    }
+
+    /// Whether a server can show what is in a file of the folder.
+    #[must_use]
+    pub fn is_usable(pem: &Pem) -> bool {
+        usable(pem.clone()).is_ok()
     }
 
     /// The file with the account.

@@ -37,11 +37,18 @@ impl Challenges {
         Self { folder: folder::answers(folder).into() }
     }
 
+    /// Whether this can be a token: without that nothing is answered. A token becomes a part of a
+    /// path.
+    #[must_use]
+    pub fn is_token(token: &str) -> bool {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        (1..=TOKEN_BYTES_MAX).contains(&token.len()) && token.bytes().all(plain)
+    }
+
     /// What is answered over HTTP for this token. Reads a small file.
     #[must_use]
     pub fn authorization(&self, token: &str) -> Option<String> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        if token.is_empty() || token.len() > TOKEN_BYTES_MAX || !token.bytes().all(plain) {
+        if !Self::is_token(token) {
             return None;
         }
         String::from_utf8(read(&self.folder.join(token)).ok()?).ok()
@@ -67,6 +74,9 @@ impl Challenges {
 
     /// Answers `authorization` for a token over HTTP.
     pub(crate) fn answer_http(&self, token: &str, authorization: &str) -> io::Result<Answer> {
+        if !Self::is_token(token) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an invalid token"));
+        }
         let answer = Answer(self.folder.join(token));
         folder::write(&answer.0, authorization.as_bytes())?;
         Ok(answer)
@@ -139,6 +149,7 @@ mod tests {
         let challenges = Challenges::new(folder.path());
         for token in ["", ".", "..", "../secret", "/etc/hostname", "a.pem", "a\0b", "a%2f"] {
             assert_eq!(challenges.authorization(token), None, "{token:?}");
+            assert!(challenges.answer_http(token, "x").is_err(), "{token:?}");
         }
         for name in ["", "../secret", "..", "a/b", "a b"] {
             assert!(challenges.certificate(name).is_none(), "{name:?}");

@@ -1,6 +1,7 @@
 //! Why a certificate was not issued.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
 use instant_acme::{Error, Problem};
 
@@ -33,14 +34,31 @@ pub enum OrderError {
     #[error("the certificate that was issued can't be used: {0}")]
     Unusable(String),
     /// The folder can't be written.
-    #[error("{0}")]
-    Folder(#[from] io::Error),
+    #[error("{path}: {why}")]
+    Folder {
+        /// The folder, or the file in it.
+        path: PathBuf,
+        /// Why not.
+        why: io::Error,
+    },
 }
 
 /// The type of a problem for an account that the authority does not know (RFC 8555, 6.7).
 pub(crate) const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+/// The types of problems with an order that is to replace a certificate (RFC 9773, 5).
+pub(crate) const NOT_REPLACED: [&str; 2] =
+    ["urn:ietf:params:acme:error:alreadyReplaced", "urn:ietf:params:acme:error:malformed"];
+/// The type of a problem for an account that was closed, among other things.
+pub(crate) const UNAUTHORIZED: &str = "urn:ietf:params:acme:error:unauthorized";
 /// The type of a problem for who asks too often.
 const RATE_LIMITED: &str = "urn:ietf:params:acme:error:rateLimited";
+
+impl OrderError {
+    /// Something in this folder can't be read or written.
+    pub(crate) fn folder(path: &Path, error: &io::Error) -> Self {
+        Self::Folder { path: path.to_owned(), why: io::Error::new(error.kind(), error.to_string()) }
+    }
+}
 
 impl From<Error> for OrderError {
     fn from(error: Error) -> Self {

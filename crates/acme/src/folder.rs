@@ -15,9 +15,9 @@ const PRIVATE_FOLDER: u32 = 0o700;
 #[derive(Debug)]
 pub(crate) struct Turn(#[allow(dead_code, reason = "held for its lock")] File);
 
-/// The file that says why the last order of a certificate failed.
-pub(crate) fn failure_file(certificate: &Path) -> PathBuf {
-    certificate.with_extension("failed.json")
+/// The file with what is remembered of a certificate's orders.
+pub(crate) fn journal_file(certificate: &Path) -> PathBuf {
+    certificate.with_extension("orders.json")
 }
 
 /// The folder with what is answered to the authority.

@@ -1,23 +1,22 @@
 //! The loop that keeps one certificate: ordered if it is missing, renewed in time, and tried again
 //! ever more seldom while that fails.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use instant_acme::CertificateIdentifier;
-use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use weir_clock::Clock;
 
+use crate::account;
 use crate::authority::Authority;
 use crate::client::Client;
 use crate::due::{Issued, Suggestion};
 use crate::error::OrderError;
 use crate::folder::Turn;
+use crate::journal::Journal;
 use crate::order::Wanted;
-use crate::{account, folder};
 
 /// The longest time between two looks at the file, since the clock may be set and another process
 /// may have written it.
@@ -26,16 +25,11 @@ const LOOK: Duration = Duration::from_secs(60);
 const LOOK_MIN: Duration = Duration::from_millis(500);
 /// How long to wait for another process that orders.
 const TURN: Duration = Duration::from_secs(2);
-/// The first pause after a failure, in seconds; each is [`PAUSE_GROWTH`] times as long as the one
-/// before, up to [`PAUSE_MAX_S`]. So four tries fit into an hour, where Let's Encrypt allows five
-/// that fail.
-const PAUSE_FIRST_S: i64 = 120;
-const PAUSE_GROWTH: i64 = 3;
-const PAUSE_MAX_S: i64 = 6 * 3_600;
 /// How often the authority is asked when a certificate should be renewed, whatever it says, in
-/// seconds.
+/// seconds; and how soon again if it says nothing (RFC 9773, 4.3).
 const ASK_MIN_S: i64 = 3_600;
 const ASK_MAX_S: i64 = 86_400;
+const ASK_AGAIN_S: i64 = 6 * 3_600;
 
 /// What an operator wants to know of a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +44,15 @@ pub struct State {
     pub again_s: Option<i64>,
 }
 
+/// What is new of a certificate.
+#[derive(Debug)]
+pub enum Event {
+    /// An order has ended.
+    Ordered(Result<(), OrderError>),
+    /// The file holds another certificate than before, which somebody else has written.
+    Replaced,
+}
+
 /// Keeps one certificate.
 #[derive(Debug)]
 pub struct Keeper {
@@ -60,14 +63,22 @@ pub struct Keeper {
     state: Mutex<State>,
 }
 
-/// The last failure, kept in a file so that a process that is started again does not try at once.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Failure {
-    /// Failures in a row.
-    failures: u32,
-    /// When to try again, in Unix seconds.
-    again_s: i64,
-    error: String,
+/// What is known between two looks.
+#[derive(Default)]
+struct Known {
+    journal: Journal,
+    renewal: Option<Renewal>,
+    /// When the certificate in the file expires: another certificate has another end.
+    seen: Option<Option<i64>>,
+}
+
+/// When the authority would like a certificate to be renewed.
+struct Renewal {
+    of: CertificateIdentifier<'static>,
+    /// When, in Unix seconds. None if it says nothing about that.
+    suggested_s: Option<i64>,
+    /// When to ask again, in Unix seconds.
+    ask_s: i64,
 }
 
 impl Keeper {
@@ -102,11 +113,11 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps the certificate, for ever. Each try is reported: issued, or why not.
-    pub async fn run(&self, report: impl Fn(&Self, &Result<(), OrderError>)) {
-        let mut suggested = None;
+    /// Keeps the certificate, for ever, and reports what is new.
+    pub async fn run(&self, report: impl Fn(&Self, Event)) {
+        let mut known = Known::default();
         loop {
-            let pause = self.look(&mut suggested, &report).await;
+            let pause = self.look(&mut known, &report).await;
             sleep(pause.clamp(LOOK_MIN, LOOK)).await;
         }
     }
@@ -116,69 +127,92 @@ impl Keeper {
     }
 
     /// Looks whether it is time, and orders if it is. Returns how long to wait.
-    async fn look(
-        &self,
-        suggested: &mut Option<(CertificateIdentifier<'static>, Suggestion)>,
-        report: &impl Fn(&Self, &Result<(), OrderError>),
-    ) -> Duration {
-        let issued = Issued::read(&self.file);
+    async fn look(&self, known: &mut Known, report: &impl Fn(&Self, Event)) -> Duration {
+        let issued = self.read(known, report);
         let renew_s = match &issued {
             None => None,
-            Some(issued) => Some(self.renew_s(issued, suggested).await),
+            Some(issued) => Some(self.renew_s(issued, &mut known.renewal).await),
         };
-        let failed = Failure::read(&self.file);
-        self.note(issued.as_ref(), renew_s, failed.as_ref());
-        let due_s = renew_s.unwrap_or(i64::MIN).max(failed.map_or(i64::MIN, |one| one.again_s));
+        self.note(issued.as_ref(), renew_s, &known.journal);
+        let due_s = known.journal.due_s(self.now_s(), issued.as_ref(), renew_s);
         if due_s > self.now_s() {
-            return seconds(due_s.saturating_sub(self.now_s()));
+            let pause_s = due_s.saturating_sub(self.now_s());
+            return Duration::from_secs(u64::try_from(pause_s).unwrap_or_default());
         }
         let result = match Turn::take(&self.authority.folder) {
             Ok(None) => return TURN,
             Ok(Some(turn)) => {
                 // Another process may have had the turn just before.
-                let read = Issued::read(&self.file);
-                if read.as_ref().map(|one| one.expires_s)
-                    != issued.as_ref().map(|one| one.expires_s)
-                    || Failure::read(&self.file).is_some_and(|one| one.again_s > self.now_s())
-                {
+                let now = self.read(known, report);
+                let changed = now.as_ref().map(|one| one.expires_s)
+                    != issued.as_ref().map(|one| one.expires_s);
+                if changed || known.journal.due_s(self.now_s(), now.as_ref(), renew_s) > due_s {
                     return Duration::ZERO;
                 }
-                let result = self.order(issued, suggested.is_some()).await;
+                let result = self.order(issued, known).await;
                 drop(turn);
                 result
             }
-            Err(error) => Err(OrderError::Folder(error)),
+            Err(error) => {
+                let error = OrderError::folder(&self.authority.folder, &error);
+                known.journal.begin(self.now_s(), issued.as_ref());
+                known.journal.fail(self.now_s(), error.to_string(), None);
+                Err(error)
+            }
         };
-        let (issued, failed) = (Issued::read(&self.file), Failure::read(&self.file));
-        self.note(issued.as_ref(), issued.as_ref().map(|one| one.renew_s), failed.as_ref());
-        report(self, &result);
-        match issued {
-            Some(issued) if result.is_ok() && issued.renew_s > self.now_s() => Duration::ZERO,
-            // It is due at once, whatever that means; or it has failed, and a folder that can't be
-            // written holds no failure either.
-            _ => seconds(PAUSE_FIRST_S),
-        }
+        let issued = Issued::read(&self.file);
+        known.seen = Some(issued.as_ref().map(|one| one.expires_s));
+        self.note(issued.as_ref(), issued.as_ref().map(|one| one.renew_s), &known.journal);
+        report(self, Event::Ordered(result));
+        Duration::ZERO
     }
 
-    async fn order(&self, issued: Option<Issued>, is_suggested: bool) -> Result<(), OrderError> {
-        let client = self.client()?;
-        // Only an authority that suggests times knows what it means to replace a certificate.
-        let replaces = issued.and_then(|issued| issued.identifier).filter(|_| is_suggested);
-        let wanted = Wanted { authority: &self.authority, names: &self.names, replaces };
-        let result = wanted.order(&client).await;
-        match &result {
-            Ok(()) => folder::remove(&folder::failure_file(&self.file)),
-            Err(error) => {
-                let failures = Failure::read(&self.file).map_or(0, |before| before.failures);
-                let asked_s = client.take_wait_s().and_then(|wait| i64::try_from(wait).ok());
-                let pause_s = pause_s(failures).max(asked_s.unwrap_or_default().min(ASK_MAX_S));
-                let failure = Failure {
-                    failures: failures.saturating_add(1),
-                    again_s: self.now_s().saturating_add(jittered(pause_s)),
-                    error: error.to_string(),
-                };
-                failure.write(&self.file);
+    /// Reads the files again. Another process may have written them, and ours may not have been
+    /// written: the later time to try again counts.
+    fn read(&self, known: &mut Known, report: &impl Fn(&Self, Event)) -> Option<Issued> {
+        let issued = Issued::read(&self.file);
+        let journal = Journal::read(&self.file);
+        if journal.again_s.is_some() || journal.issued_s > known.journal.issued_s {
+            let again_s = journal.again_s.max(known.journal.again_s);
+            known.journal = if journal.again_s < again_s { known.journal.clone() } else { journal };
+        }
+        let expires_s = issued.as_ref().map(|one| one.expires_s);
+        if known.seen.replace(expires_s).is_some_and(|before| before != expires_s) {
+            report(self, Event::Replaced);
+        }
+        issued
+    }
+
+    async fn order(&self, issued: Option<Issued>, known: &mut Known) -> Result<(), OrderError> {
+        let journal = &mut known.journal;
+        let failures = journal.failures;
+        journal.begin(self.now_s(), issued.as_ref());
+        let client = self.client();
+        // What can't be written here would be lost after it was issued.
+        let written = journal.write(&self.file);
+        let result = match (written, client) {
+            (Err(error), _) => Err(OrderError::folder(&self.authority.folder, &error)),
+            (Ok(()), Err(error)) => Err(error),
+            (Ok(()), Ok(client)) => {
+                // Only an authority that suggests times knows what it means to replace one.
+                let suggests = known.renewal.as_ref().is_some_and(|of| of.suggested_s.is_some());
+                let replaces = issued.and_then(|issued| issued.identifier).filter(|_| suggests);
+                let names = &self.names;
+                let wanted = Wanted { authority: &self.authority, names, replaces, failures };
+                let result = wanted.order(&client).await;
+                let asked_s = client.take_wait_s();
+                if let Err(error) = &result {
+                    journal.fail(self.now_s(), error.to_string(), asked_s);
+                }
+                result
             }
+        };
+        match &result {
+            Ok(()) => journal.succeed(self.now_s()),
+            Err(error) => journal.fail(self.now_s(), error.to_string(), None),
+        }
+        if let Err(error) = journal.write(&self.file) {
+            tracing::warn!(%error, file = %self.file.display(), "an order can't be noted beside it");
         }
         result
     }
@@ -192,35 +226,29 @@ impl Keeper {
     }
 
     /// When a certificate is to be renewed: when the authority suggests it, or by its life.
-    async fn renew_s(
-        &self,
-        issued: &Issued,
-        suggested: &mut Option<(CertificateIdentifier<'static>, Suggestion)>,
-    ) -> i64 {
+    async fn renew_s(&self, issued: &Issued, renewal: &mut Option<Renewal>) -> i64 {
         let Some(identifier) = &issued.identifier else { return issued.renew_s };
-        if let Some((of, suggestion)) = suggested
-            && of == identifier
-            && suggestion.ask_s > self.now_s()
-        {
-            return suggestion.renew_s;
+        let current = renewal.as_ref().filter(|known| known.of == *identifier);
+        let before_s = current.and_then(|known| known.suggested_s);
+        if current.is_none_or(|known| known.ask_s <= self.now_s()) {
+            let now_s = self.now_s();
+            let (suggested_s, wait_s) = match self.ask(identifier).await {
+                Ok((suggested_s, wait_s)) => (Some(suggested_s), wait_s),
+                Err(why) => {
+                    tracing::debug!(why, file = %self.file.display(), "no renewal information");
+                    (before_s, ASK_AGAIN_S)
+                }
+            };
+            let ask_s = now_s.saturating_add(wait_s);
+            *renewal = Some(Renewal { of: identifier.clone(), suggested_s, ask_s });
         }
-        let before = suggested.take();
-        *suggested = match self.ask(identifier).await {
-            Ok(suggestion) => Some((identifier.clone(), suggestion)),
-            Err(why) => {
-                tracing::debug!(why, file = %self.file.display(), "no renewal information");
-                // What was suggested before holds until its answer is known.
-                before.filter(|(of, _)| of == identifier).map(|(of, suggestion)| {
-                    let ask_s = self.now_s().saturating_add(ASK_MIN_S);
-                    (of, Suggestion { ask_s, ..suggestion })
-                })
-            }
-        };
-        suggested.as_ref().map_or(issued.renew_s, |(_, suggestion)| suggestion.renew_s)
+        let suggested_s = renewal.as_ref().and_then(|known| known.suggested_s);
+        suggested_s.map_or(issued.renew_s, |suggested_s| suggested_s.min(issued.latest_s()))
     }
 
-    /// Asks the authority when it would like a certificate to be renewed (RFC 9773).
-    async fn ask(&self, identifier: &CertificateIdentifier<'static>) -> Result<Suggestion, String> {
+    /// Asks the authority when it would like a certificate to be renewed (RFC 9773), and when to
+    /// ask again.
+    async fn ask(&self, identifier: &CertificateIdentifier<'static>) -> Result<(i64, i64), String> {
         if !self.authority.account_file().exists() {
             return Err("no account".to_owned());
         }
@@ -230,56 +258,15 @@ impl Keeper {
         let (info, wait) =
             account.renewal_info(identifier).await.map_err(|error| error.to_string())?;
         let wait_s = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX).clamp(ASK_MIN_S, ASK_MAX_S);
-        Ok(Suggestion::of(&info, fastrand::f64(), self.now_s().saturating_add(wait_s)))
+        Ok((Suggestion::of(&info, fastrand::f64()).renew_s, wait_s))
     }
 
-    fn note(&self, issued: Option<&Issued>, renew_s: Option<i64>, failed: Option<&Failure>) {
+    fn note(&self, issued: Option<&Issued>, renew_s: Option<i64>, journal: &Journal) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State {
             expires_s: issued.map(|issued| issued.expires_s),
             renew_s,
-            error: failed.map(|failed| failed.error.clone()),
-            again_s: failed.map(|failed| failed.again_s),
+            error: journal.error.clone(),
+            again_s: journal.again_s,
         };
-    }
-}
-
-impl Failure {
-    fn read(certificate: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(folder::failure_file(certificate)).ok()?).ok()
-    }
-
-    fn write(&self, certificate: &Path) {
-        let file = folder::failure_file(certificate);
-        let written = serde_json::to_vec_pretty(self).map_err(std::io::Error::other);
-        if let Err(error) = written.and_then(|bytes| folder::write(&file, &bytes)) {
-            tracing::warn!(%error, file = %file.display(), "a failure can't be kept");
-        }
-    }
-}
-
-fn seconds(s: i64) -> Duration {
-    Duration::from_secs(u64::try_from(s).unwrap_or_default())
-}
-
-/// How long to wait after this many failures in a row and one more.
-fn pause_s(failures: u32) -> i64 {
-    PAUSE_FIRST_S.saturating_mul(PAUSE_GROWTH.saturating_pow(failures)).min(PAUSE_MAX_S)
-}
-
-/// A tenth longer at most, so that many proxies don't ask at the same time.
-fn jittered(pause_s: i64) -> i64 {
-    pause_s.saturating_add(fastrand::i64(0..=pause_s.max(0) / 10))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn four_tries_fit_into_an_hour() {
-        assert_eq!([0, 1, 2, 3, 4, 99].map(pause_s), [120, 360, 1_080, 3_240, 9_720, 21_600]);
-        for _ in 0..100 {
-            assert!((120..=132).contains(&jittered(120)));
-        }
     }
 }

@@ -7,13 +7,13 @@ use instant_acme::{
     Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
-use rustls::sign::CertifiedKey;
 use weir_tls::Pem;
 
 use crate::authority::{Authority, ChallengeKind};
 use crate::challenge::{Answer, Challenges};
 use crate::client::Client;
-use crate::error::{NO_ACCOUNT, OrderError, text};
+use crate::due::usable;
+use crate::error::{NOT_REPLACED, OrderError, text};
 use crate::{account, folder};
 
 /// Time for the authority to look at the answers, and to issue the certificate.
@@ -27,6 +27,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) names: &'a [String],
     /// The certificate that it is to replace, if the authority wants to know.
     pub(crate) replaces: Option<CertificateIdentifier<'static>>,
+    /// Failures in a row before this: the next challenge is tried.
+    pub(crate) failures: u32,
 }
 
 impl Wanted<'_> {
@@ -49,8 +51,10 @@ impl Wanted<'_> {
                     None => again,
                 };
                 match account.new_order(&new.replaces(replaces.clone())).await {
-                    Err(Error::Api(_) | Error::Other(_)) => self.begin(&account, &again).await?,
-                    order => order?,
+                    Err(error) if is_about_replacing(&error) => {
+                        self.begin(&account, &again).await?
+                    }
+                    order => order.map_err(|error| account::refused(self.authority, error))?,
                 }
             }
             None => self.begin(&account, &new).await?,
@@ -64,18 +68,12 @@ impl Wanted<'_> {
         }
         drop(answers);
         let pem = self.finish(&mut order, &policy).await?;
-        folder::write(&self.authority.certificate_file(self.names), pem.as_bytes())?;
-        Ok(())
+        let file = self.authority.certificate_file(self.names);
+        folder::write(&file, pem.as_bytes()).map_err(|error| OrderError::folder(&file, &error))
     }
 
     async fn begin(&self, account: &Account, new: &NewOrder<'_>) -> Result<Order, OrderError> {
-        let order = account.new_order(new).await;
-        if let Err(Error::Api(problem)) = &order
-            && problem.r#type.as_deref() == Some(NO_ACCOUNT)
-        {
-            account::forget(self.authority);
-        }
-        Ok(order?)
+        account.new_order(new).await.map_err(|error| account::refused(self.authority, error))
     }
 
     /// Answers the challenges for all names, and tells the authority to look. The answers are given
@@ -90,21 +88,29 @@ impl Wanted<'_> {
                 continue;
             }
             let name = name_of(&authorization);
+            // It becomes a part of a path.
+            if !self.names.contains(&name) {
+                let why = format!("it asks for proof of {name:?}, which is not in the order");
+                return Err(OrderError::Refused(why));
+            }
             let kind = self.choose(&authorization, &name)?;
             let Some(mut challenge) = authorization.challenge(kind.clone()) else { continue };
             let authorized = challenge.key_authorization();
-            answers.push(match kind {
-                ChallengeType::TlsAlpn01 => {
-                    challenges.answer_tls(&name, authorized.digest().as_ref())?
+            answers.push(
+                match kind {
+                    ChallengeType::TlsAlpn01 => {
+                        challenges.answer_tls(&name, authorized.digest().as_ref())
+                    }
+                    _ => challenges.answer_http(&challenge.token, authorized.as_str()),
                 }
-                _ => challenges.answer_http(&challenge.token, authorized.as_str())?,
-            });
+                .map_err(|error| OrderError::folder(&self.authority.folder, &error))?,
+            );
             challenge.set_ready().await?;
         }
         Ok(answers)
     }
 
-    /// The first of our challenges that the authority offers.
+    /// The first of our challenges that the authority offers; after each failure, the next.
     fn choose(
         &self,
         authorization: &AuthorizationHandle<'_>,
@@ -117,7 +123,9 @@ impl Wanted<'_> {
         let offered = |kind: &ChallengeType| {
             authorization.challenges.iter().any(|challenge| challenge.r#type == *kind)
         };
-        ours.into_iter().find(offered).ok_or_else(|| {
+        let offered: Vec<_> = ours.filter(offered).collect();
+        let turn = usize::try_from(self.failures).unwrap_or_default() % offered.len().max(1);
+        offered.into_iter().nth(turn).ok_or_else(|| {
             let why = "it offers none of the challenges that are configured".to_owned();
             OrderError::Unproven { name: name.to_owned(), why }
         })
@@ -144,9 +152,19 @@ impl Wanted<'_> {
 /// Whether a server can show it.
 fn check(pem: &str) -> Result<(), String> {
     let pem = Pem { path: "the reply".into(), bytes: pem.as_bytes().into() };
-    let (chain, key) = (pem.certificates()?, pem.key()?);
-    let certified = CertifiedKey::from_der(chain, key, &weir_tls::provider());
-    certified.map(drop).map_err(|error| error.to_string())
+    usable(pem).map(drop)
+}
+
+/// Whether an order failed because of the certificate that it is to replace.
+fn is_about_replacing(error: &Error) -> bool {
+    match error {
+        Error::Api(problem) => {
+            problem.r#type.as_deref().is_some_and(|kind| NOT_REPLACED.contains(&kind))
+        }
+        // The client's own check of the reply.
+        Error::Other(why) => why.to_string().starts_with("replaces field mismatch"),
+        _ => false,
+    }
 }
 
 fn name_of(authorization: &AuthorizationHandle<'_>) -> String {

@@ -206,8 +206,8 @@ impl Mcp {
             let cost = found().find_map(|rule| rule.cost).unwrap_or(self.default_cost);
             price.cost = price.cost.saturating_add(cost);
             let own = found().find_map(|rule| rule.priority);
-            let (known, is_own) = lowest.unwrap_or((u8::MAX, false));
-            lowest = Some((known.min(own.unwrap_or(PRIORITY_DEFAULT)), is_own || own.is_some()));
+            let (known, all_own) = lowest.unwrap_or((u8::MAX, true));
+            lowest = Some((known.min(own.unwrap_or(PRIORITY_DEFAULT)), all_own && own.is_some()));
             for rule in found().filter(|rule| rule.limits.count() > 0) {
                 match price.counted.iter_mut().find(|(known, _)| std::ptr::eq(*known, rule)) {
                     Some((_, count)) => *count += 1,
@@ -215,8 +215,11 @@ impl Mcp {
                 }
             }
         }
-        // Where nothing is configured, the route says so.
-        price.priority = lowest.filter(|(_, is_own)| *is_own).map(|(priority, _)| priority);
+        // Where nothing is configured, the route says so: for a batch, if that is so for a part of
+        // it that might matter less.
+        price.priority = lowest
+            .filter(|(priority, all_own)| *all_own || *priority < PRIORITY_DEFAULT)
+            .map(|(priority, _)| priority);
         price
     }
 

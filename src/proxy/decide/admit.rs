@@ -42,8 +42,9 @@ pub(in crate::proxy) struct Question<'a> {
     pub(in crate::proxy) body: Option<&'a ReadBody>,
     /// Whether it is sent to an upstream if it is admitted.
     pub(in crate::proxy) is_sent: bool,
-    /// How much it matters, unless the policy says so.
-    pub(in crate::proxy) priority: u8,
+    /// How much it matters, unless the policy says so. None if it is known that this worker has
+    /// time for it.
+    pub(in crate::proxy) priority: Option<u8>,
     /// How many bytes the process may buffer.
     pub(in crate::proxy) buffered_max: usize,
     pub(in crate::proxy) received: &'a Received,
@@ -119,9 +120,9 @@ impl<'a> Question<'a> {
     /// Whether this worker has too much to do for it. A policy's own refusal is less work than
     /// that.
     fn is_turned_away(&self, decision: &Decision) -> bool {
-        let priority = decision.priority.unwrap_or(self.priority);
+        let Some(priority) = self.priority else { return false };
         !matches!(decision.verdict, policy::Verdict::Deny(_))
-            && overload::turns_away(priority, self.buffered_max)
+            && overload::turns_away(decision.priority.unwrap_or(priority), self.buffered_max)
     }
 
     /// What the policy is shown.

@@ -3,11 +3,19 @@
 
 use http::Method;
 
+use super::Received;
 use super::target::Target;
 use crate::listen::Peer;
 use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::settings::Unrouted;
-use weir_acme::HTTP_PREFIX;
+use tokio::sync::Semaphore;
+use weir_acme::{Challenges, HTTP_PREFIX};
+
+/// Maximum number of answers that are looked for at once. An authority asks from a handful of
+/// places.
+const READING_MAX: usize = 32;
+
+static READING: Semaphore = Semaphore::const_new(READING_MAX);
 
 /// The answer, if the request is one of these.
 ///
@@ -16,22 +24,28 @@ use weir_acme::HTTP_PREFIX;
 pub(in crate::proxy) async fn answer(
     unrouted: &Unrouted,
     target: Target<'_>,
-    method: &Method,
+    received: &Received,
     peer: &Peer,
 ) -> Result<(), Refusal> {
     if let Some(challenges) = &unrouted.challenges
-        && matches!(*method, Method::GET | Method::HEAD)
+        && matches!(received.method, Method::GET | Method::HEAD)
         && let Some(token) = target.path.strip_prefix(HTTP_PREFIX)
     {
-        let (challenges, token) = (challenges.clone(), token.to_owned());
-        // The folder may be on a slow disk, and anybody may ask for this path.
-        let read = tokio::task::spawn_blocking(move || challenges.authorization(&token));
-        if let Ok(Some(answer)) = read.await {
-            return Err(Refusal::Challenge(answer));
+        // The folder may be on a slow disk, and anybody may ask for this path: a few at a time.
+        if let Ok(permit) = READING.try_acquire()
+            && Challenges::is_token(token)
+        {
+            let (challenges, token) = (challenges.clone(), token.to_owned());
+            let read = tokio::task::spawn_blocking(move || challenges.authorization(&token)).await;
+            drop(permit);
+            if let Ok(Some(answer)) = read {
+                return Err(Refusal::Challenge(answer));
+            }
         }
     }
     match unrouted.https_ports.get(peer.listener) {
-        Some(Some(port)) => Err(to_https(target, *port)),
+        // It may have come over https to a proxy in front.
+        Some(Some(port)) if !received.client.https => Err(to_https(target, *port)),
         _ => Ok(()),
     }
 }

@@ -254,9 +254,14 @@ fn pieces(body: &str, format: Format, is_lenient: bool) -> Result<Vec<Piece>, St
     Ok(pieces)
 }
 
+/// Maximum length of a name in braces: what is longer is text.
+const PLACEHOLDER_BYTES_MAX: usize = 64;
+
 /// `{name}` at the start of `text`, and what follows it.
 fn placeholder(text: &str) -> Option<(&str, &str)> {
-    let (name, after) = text.strip_prefix('{')?.split_once('}')?;
+    let text = text.strip_prefix('{')?;
+    let end = text.bytes().take(PLACEHOLDER_BYTES_MAX + 1).position(|byte| byte == b'}')?;
+    let (name, after) = (text.get(..end)?, text.get(end + 1..)?);
     let is_name =
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     is_name.then_some((name, after))

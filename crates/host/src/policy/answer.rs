@@ -33,6 +33,7 @@ const REASON_BYTES_MAX: usize = 1_024;
 const RETRY_AFTER_MS_MAX: u64 = plan::PERIOD_MS_MAX;
 
 use decision_options::DecisionOptions;
+pub use decision_options::RefusalReply;
 pub(super) use manifest::declared;
 
 type Pairs = Vec<(String, String)>;

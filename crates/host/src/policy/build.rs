@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, Read};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -127,6 +128,7 @@ pub(super) fn here(
         response_facts,
         health,
         breaker: Breaker::new(settings.caps.breaker.clone()),
+        sets_priorities: AtomicBool::default(),
         spare: Mutex::new(SpareInstances {
             instances: if slow { vec![instance] } else { Vec::new() },
             slow,

@@ -35,6 +35,7 @@ mod workers;
 mod written;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ use wasmtime::component::InstancePre;
 use crate::inspect::{Edit, Meters, Pointer};
 use crate::plan::{Adjustment, Plan, Slot};
 use crate::telemetry::{Lint, LintKind, Metrics, SettingError};
+pub use answer::RefusalReply;
 use bounds::Bounds;
 use breaker::{Breaker, Turn};
 use error::{CallPhase, Failure};
@@ -173,6 +175,8 @@ pub struct Policy {
     health: Health,
     breaker: Breaker,
     spare: Mutex<SpareInstances>,
+    /// Whether a decision has ever had a priority.
+    sets_priorities: AtomicBool,
 }
 
 /// Configured instances that have not been used yet: a worker takes one of them rather than start
@@ -213,17 +217,6 @@ pub struct Decision {
     pub refusal: Option<Box<RefusalReply>>,
     /// Where consumers of the decision keep what they derive from it.
     pub slot: Slot,
-}
-
-/// How a refusal by a decision's limits is answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusalReply {
-    /// 200, or 400 to 599. `None`: that of all refusals by limits.
-    pub status: Option<u16>,
-    /// The body's media type: a field value.
-    pub media_type: String,
-    /// The body, with placeholders for what is known only then.
-    pub body: String,
 }
 
 /// What a policy wants done with bodies.
@@ -504,6 +497,12 @@ impl Policy {
         (ahead_ms > 0).then(|| Expiry::at(clock.steady_us().saturating_add(ahead_us)))
     }
 
+    /// Whether it has ever said how much a request matters. If not, that is the route's word.
+    #[must_use]
+    pub fn sets_priorities(&self) -> bool {
+        self.sets_priorities.load(Ordering::Relaxed)
+    }
+
     /// Calls the guest, whatever is remembered. Also returns whether it was told the time, so that
     /// the same facts may give another decision later.
     fn ask(
@@ -515,6 +514,9 @@ impl Policy {
             let answer = instance.decide(facts, request_id)?;
             let decision = answer::decision(answer, &self.scripts)
                 .map_err(|message| Failure::new(Cause::Answer, &message))?;
+            if decision.priority.is_some() && !self.sets_priorities() {
+                self.sets_priorities.store(true, Ordering::Relaxed);
+            }
             Ok((Arc::new(decision), instance.asked_time()))
         };
         let turn = self.breaker.turn();

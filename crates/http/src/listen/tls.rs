@@ -4,7 +4,7 @@
 //! Supports TLS 1.2 and 1.3 only, and HTTP/2 and HTTP/1.1 by ALPN. Sessions are resumed by tickets,
 //! whose keys are replaced with the configuration.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::mem;
 use std::path::PathBuf;
@@ -103,6 +103,7 @@ impl Tls {
                     match &ordered.identity {
                         Some(identity) => resolver.add(identity, &setting, now_s),
                         None => {
+                            resolver.pending.extend(ordered.names.iter().cloned());
                             resolver.served.push(ServedCertificate {
                                 names: ordered.names.clone(),
                                 file: ordered.file.clone(),
@@ -216,10 +217,14 @@ struct CertificateResolver {
     /// Keyed by what follows `*.`.
     wildcard: HashMap<String, Candidates>,
     default: Candidates,
+    /// What is shown for names that have none.
+    none: Candidates,
     /// All of them, in the order of the configuration.
     served: Vec<ServedCertificate>,
     /// Certificates that clients will refuse. They are served all the same.
     warnings: Vec<SettingError>,
+    /// Names whose certificates are not issued yet: another one would be for another host.
+    pending: HashSet<String>,
     /// What authorities are shown, if certificates are ordered.
     challenges: Option<Arc<dyn ChallengeCertificates>>,
 }
@@ -328,7 +333,10 @@ impl CertificateResolver {
     fn choose(&self, sni: Option<&str>) -> &Candidates {
         let Some(name) = sni.map(str::to_ascii_lowercase) else { return &self.default };
         let wildcard = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-        self.exact.get(&name).or_else(wildcard).unwrap_or(&self.default)
+        let found = self.exact.get(&name).or_else(wildcard);
+        found.unwrap_or_else(
+            || if self.pending.contains(&name) { &self.none } else { &self.default },
+        )
     }
 }
 

@@ -114,7 +114,8 @@ fn a_batch_matters_as_much_as_what_matters_least_in_it() {
         (vec!["search", "run_a"], Some("2")),
         (vec!["mine"], None),
         // What has no priority of its own must not gain one from its batch.
-        (vec!["search", "mine"], Some("4")),
+        (vec!["search", "mine"], None),
+        (vec!["run_a", "mine"], Some("2")),
     ] {
         let batch = Value::Array(tools.iter().map(|tool| call(1, tool)).collect());
         let decision = post(&policy, &batch.to_string());

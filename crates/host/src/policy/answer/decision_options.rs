@@ -3,10 +3,20 @@
 
 use super::{Pairs, bounded, is_media_type, shortened};
 use crate::plan::{KEY_BYTES_MAX, PRIORITY_MAX};
-use crate::policy::RefusalReply;
 
 /// Maximum size of the body of a refusal: an error for each message of a batch.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// How a refusal by a decision's limits is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusalReply {
+    /// 200, or 400 to 599. `None`: that of all refusals by limits.
+    pub status: Option<u16>,
+    /// The body's media type: a field value.
+    pub media_type: String,
+    /// The body, with placeholders for what is known only then.
+    pub body: String,
+}
 
 /// What the options of a decision say.
 pub(super) struct DecisionOptions {

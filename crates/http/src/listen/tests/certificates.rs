@@ -264,6 +264,13 @@ async fn an_authority_sees_the_answer_to_its_check_and_clients_what_was_issued()
     assert!(one.expires_s().is_some());
     let server = start_tls(settings(), Some(one));
     assert!(handshake(&server, client(&pki.ca, &[b"h2"]), "api.example").await.is_ok());
+    // Beside a certificate for another host, names that wait for theirs are not served with that.
+    let both = build(vec![Certificate::Files(identity(&issued)), ordered(&["new.example"], None)]);
+    let server = start_tls(settings(), Some(both));
+    let mut any = client(&pki.ca, &[]);
+    any.dangerous().set_certificate_verifier(Arc::new(AcceptAny(&[])));
+    assert!(handshake(&server, any.clone(), "new.example").await.is_err());
+    assert!(handshake(&server, any, "unknown.example").await.is_ok());
     // Without a certificate that is ordered, nobody speaks the authority's protocol.
     let server = start_tls(settings(), Some(tls(&listener(&[issued]))));
     let (config, name) = authority("new.example");
