@@ -101,6 +101,11 @@ impl Pebble {
         path
     }
 
+    /// Ends it. Its files stay.
+    pub fn stop(&mut self) {
+        self.service.kill();
+    }
+
     /// How many certificates it has issued.
     pub fn issued(&self) -> usize {
         let lines = self.service.lines();

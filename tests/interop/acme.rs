@@ -211,21 +211,19 @@ fn of_two_proxies_with_one_folder_one_orders_and_either_answers() {
 
 #[test]
 fn the_certificate_before_serves_until_one_for_more_names_is_there() {
-    let (pebble, upstream) = (Pebble::start(LONG), Upstream::start());
+    let (mut pebble, upstream) = (Pebble::start(LONG), Upstream::start());
     let acme = pebble.settings("acme", "");
     let ports = (pebble.http, pebble.tls);
     let weir = Weir::start(&config(ports, &[HOST], &acme, &upstream));
     await_secured(&weir, pebble.tls, HOST, &pebble.root());
-    let root = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::copy(pebble.root(), root.path()).expect("its root");
+    let root = pebble.root();
     // The authority is away when a name is added.
-    let tls = pebble.tls;
-    drop(pebble);
+    pebble.stop();
     weir.reload(&config(ports, &[HOST, "new.example.test"], &acme, &upstream), "applied");
     eventually("the order fails", || match orders(&weir, "unreached") {
         1 => Ok(()),
         _ => Err(weir.output().tail(20)),
     });
     assert!(shown(&weir)["expires"].is_null());
-    await_secured(&weir, tls, HOST, root.path());
+    await_secured(&weir, pebble.tls, HOST, &root);
 }
