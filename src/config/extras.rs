@@ -6,11 +6,12 @@ use bytes::Bytes;
 
 use super::reader::{Item, Table};
 use super::settings::routes::{
-    BODY_TEXT_BYTES_MAX, cors, refusals, respond, rewrite, route, rules, upgrade,
+    BODY_TEXT_BYTES_MAX, ENCODINGS, compress, cors, refusals, respond, rewrite, route, rules,
+    upgrade,
 };
 use super::settings::{Else, Kind as _, List, Setting, Text};
 use crate::proxy::settings::{
-    Cors, Extras, HeaderRules, RefusalPage, Respond, Rewrite, SecretField, Upgrade,
+    Compress, Cors, Extras, HeaderRules, RefusalPage, Respond, Rewrite, SecretField, Upgrade,
 };
 
 /// Maximum number of pages in one list, and of statuses of one page.
@@ -26,6 +27,7 @@ pub(super) fn extras(table: &mut Table<'_>) -> Extras {
         upstream_host: table.read_if_any(&route::UPSTREAM_HOST),
         rewrite: table.item(&route::REWRITE).and_then(|item| rewrite(&item)),
         cors: table.take("cors").and_then(|item| cors(&item)),
+        compress: table.take("compress").and_then(|item| compress(&item)),
         upgrade: upgrade(table),
         refusals: refusals(table),
     }
@@ -59,6 +61,44 @@ fn cors(item: &Item<'_>) -> Option<Cors> {
     };
     table.finish();
     Some(cors)
+}
+
+/// `compress = true`, or a table of what differs from the defaults.
+fn compress(item: &Item<'_>) -> Option<Compress> {
+    let mut settings = Compress::default();
+    match item.value.as_bool() {
+        Some(true) => return Some(settings),
+        Some(false) => return None,
+        None if !item.value.is_table() => {
+            item.wrong("true, false, or a table such as { min_bytes = \"1KiB\" }");
+            return None;
+        }
+        None => {}
+    }
+    let mut table = item.table()?;
+    if let Some(item) = table.item(&compress::ENCODINGS) {
+        let items = item.list(compress::ENCODINGS.kind.max);
+        let codings = items.iter().filter_map(|item| ENCODINGS.read(item));
+        settings.encodings = codings.collect();
+        not_empty(&item, items.len());
+    }
+    if let Some(item) = table.item(&compress::TYPES) {
+        let items = item.list(compress::TYPES.kind.max);
+        let expected = "a media type such as \"application/json\"";
+        settings.types = items.iter().filter_map(|item| text(item, expected)).collect();
+        not_empty(&item, items.len());
+    }
+    settings.min_bytes = table.read(&compress::MIN_BYTES);
+    settings.level = table.read(&compress::LEVEL);
+    table.finish();
+    Some(settings)
+}
+
+/// A list that leaves nothing to compress is a mistake: `compress = false` says it better.
+fn not_empty(item: &Item<'_>, count: usize) {
+    if count == 0 && item.value.is_array() {
+        item.found("an empty array", "at least one, or `compress = false`", None);
+    }
 }
 
 /// `[[refusals]]`: those of a route, or those that hold everywhere.

@@ -21,6 +21,7 @@ use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::{Received, hop};
 use crate::proxy::record::{self, Record};
 use crate::proxy::refusal::Refusal;
+use crate::proxy::reply::compress::Offer;
 use crate::proxy::reply::{self, Answer, CLIENT_GONE, ReplyTo, SHUTDOWN};
 use crate::proxy::route::Routed;
 use crate::proxy::settle::{self, Ended, ReplyNotes, SettlementReport, usage};
@@ -37,6 +38,8 @@ pub(super) struct RequestContext {
     pub(super) sent: Option<Sent>,
     pub(super) answer: Answer,
     pub(super) notes: ReplyNotes,
+    /// What its reply may be compressed with.
+    offer: Offer,
     finished: bool,
 }
 
@@ -71,6 +74,7 @@ impl RequestContext {
             sent: None,
             answer: Answer::default(),
             notes: ReplyNotes::default(),
+            offer: Offer::default(),
             finished: false,
         })
     }
@@ -79,6 +83,15 @@ impl RequestContext {
     pub(super) fn reply_to(&self) -> ReplyTo<'_> {
         let Self { received, routed, decided, .. } = self;
         ReplyTo { received, routed, decided: decided.as_ref() }
+    }
+
+    /// Keeps what the compression of the reply depends on, before the head is sent on.
+    #[inline]
+    pub(super) fn note_offer(&mut self, request: &Request, buffered_bytes_max: usize) {
+        if let Some(compress) = self.routed.handle.compress() {
+            let memory_is_short = wire::buffered_bytes() > buffered_bytes_max / 2;
+            self.offer = compress.offer(&request.fields, memory_is_short);
+        }
     }
 
     /// Sends the reply, its body streaming. The request is finished at that body's end.
@@ -100,8 +113,21 @@ impl RequestContext {
             reply.body,
         );
         self.notes.usage = usage;
-        let body =
-            body.filter_trailers(TrailerFilter::With(hop::filter_trailers)).on_end_boxed(self);
+        reply.body = body;
+        // After the meters, which read the reply as the upstream sent it.
+        let compression = self
+            .routed
+            .handle
+            .compress()
+            .and_then(|rules| rules.begin(&self.received.method, self.offer, &mut reply));
+        let body = reply
+            .body
+            .filter_trailers(TrailerFilter::With(hop::filter_trailers))
+            .on_end_boxed(self);
+        let body = match compression {
+            Some(compression) => compression.of(body),
+            None => body,
+        };
         Response { body, ..reply }
     }
 

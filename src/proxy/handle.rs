@@ -9,6 +9,7 @@ use crate::otlp::Tracer;
 use crate::policy::Policy;
 use crate::proxy::record::account::Origin;
 use crate::proxy::record::remembered::Insight;
+use crate::proxy::reply::compress::Compress;
 use crate::proxy::reply::extras::{Interim, ReplyExtras};
 use crate::proxy::settings::{FieldStyle, Settings};
 use crate::proxy::tally::Tally;
@@ -113,6 +114,11 @@ impl RouteHandle {
     /// Whether requests that end early are now cut by the shutdown.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
+    }
+
+    /// How its replies are compressed, if they are.
+    pub(super) fn compress(&self) -> Option<&Compress> {
+        self.extras.as_ref()?.compress.as_ref()
     }
 
     /// The policy's name, if there is a policy.

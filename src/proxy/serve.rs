@@ -32,6 +32,7 @@ pub(super) async fn handle(local: &LocalSnapshot, mut request: Request, peer: &P
     let admitted = pin!(admit(local, &mut request, peer, &mut context, |_| {})).await;
     let served = match admitted {
         Ok(mut admitted) => {
+            context.note_offer(&request, admitted.snapshot.settings.buffered_bytes_max);
             pin!(answer(request, &mut admitted, peer, &mut context, &UpstreamExchange)).await
         }
         Err(refusal) => Err(refusal),

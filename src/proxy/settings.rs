@@ -132,10 +132,82 @@ pub struct Extras {
     pub rewrite: Option<Rewrite>,
     /// The origins whose scripts may read Weir's own responses.
     pub cors: Option<Cors>,
+    /// How replies are compressed that the upstream sent plain. `None`: they are passed on plain.
+    pub compress: Option<Compress>,
     /// The protocols that its connections may be upgraded to.
     pub upgrade: Upgrade,
     /// Bodies of the route's own for refusals. They take precedence over [`Settings::refusals`].
     pub refusals: Vec<RefusalPage>,
+}
+
+/// `compress`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compress {
+    /// The codings, the preferred one first.
+    pub encodings: Vec<ContentCoding>,
+    /// The media types that are compressed: `application/json`, `text/*`, `application/*+json`.
+    pub types: Vec<String>,
+    /// A reply that is known to be shorter is passed on plain.
+    pub min_bytes: u64,
+    /// How much work it may be.
+    pub level: CompressionLevel,
+}
+
+impl Default for Compress {
+    fn default() -> Self {
+        let types = [
+            "text/*",
+            "application/json",
+            "application/*+json",
+            "application/x-ndjson",
+            "application/javascript",
+            "application/xml",
+            "application/*+xml",
+            "application/wasm",
+            "image/svg+xml",
+        ];
+        Self {
+            encodings: vec![ContentCoding::Zstd, ContentCoding::Brotli, ContentCoding::Gzip],
+            types: types.map(str::to_owned).to_vec(),
+            min_bytes: 1 << 10,
+            level: CompressionLevel::default(),
+        }
+    }
+}
+
+/// A content coding that replies can be compressed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentCoding {
+    /// RFC 8878.
+    Zstd,
+    /// RFC 7932.
+    Brotli,
+    /// RFC 1952.
+    Gzip,
+}
+
+impl ContentCoding {
+    /// Its name in `Content-Encoding`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Brotli => "br",
+            Self::Gzip => "gzip",
+        }
+    }
+}
+
+/// How much work a compression may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompressionLevel {
+    /// The least.
+    Fast,
+    /// What is usual for replies that are compressed as they come.
+    #[default]
+    Default,
+    /// Several times as much, for a few percent.
+    Best,
 }
 
 /// `upgrade`.

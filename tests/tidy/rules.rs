@@ -202,9 +202,14 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["flate2", "brotli_decompressor", "zstd"],
-        to: &["inspect/", "replay/", "cli/policy/new", "policy/build"],
-        why: "inspect looks into compressed bodies, replay into compressed logs; the SDK and the \
-              policies in the binary are compressed, too",
+        to: &["inspect/", "replay/", "cli/policy/new", "policy/build", "proxy/reply/compress/"],
+        why: "inspect looks into compressed bodies, replay into compressed logs, and replies are \
+              compressed; the SDK and the policies in the binary are, too",
+    },
+    Belongs {
+        crates: &["brotli"],
+        to: &["proxy/reply/compress/"],
+        why: "only replies are compressed with it",
     },
     Belongs {
         crates: &["httparse", "httpdate"],

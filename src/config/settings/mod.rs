@@ -61,6 +61,7 @@ pub(super) static SECTIONS: &[&Section] = &[
     &routes::rules::SECTION,
     &routes::upgrade::SECTION,
     &routes::cors::SECTION,
+    &routes::compress::SECTION,
     &routes::respond::SECTION,
     &routes::refusals::SECTION,
 ];

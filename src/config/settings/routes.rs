@@ -3,13 +3,22 @@
 use super::server::{BODY_BYTES, INSPECT_BYTES};
 use super::*;
 use crate::plan::{OnStoreError, PRIORITY_DEFAULT, PRIORITY_MAX};
-use crate::proxy::settings::{FieldStyle, Oversized, Preflight};
+use crate::proxy::settings::{CompressionLevel, ContentCoding, FieldStyle, Oversized, Preflight};
 
 /// Maximum number of names in one set of header rules.
 const RULES_MAX: usize = 64;
 /// Maximum size of an answer in the configuration file, in bytes.
 pub(in crate::config) const BODY_TEXT_BYTES_MAX: usize = 64 << 10;
 const DAY: std::time::Duration = s(24 * 3_600);
+
+/// Maximum number of types of replies that a route compresses.
+const TYPES_MAX: usize = 64;
+/// The names of codings.
+pub(in crate::config) const ENCODINGS: Words<ContentCoding> = Choice(&[
+    ("zstd", ContentCoding::Zstd),
+    ("br", ContentCoding::Brotli),
+    ("gzip", ContentCoding::Gzip),
+]);
 
 const MEDIA_TYPE: &str = "a media type such as \"application/json\"";
 
@@ -173,6 +182,34 @@ section! {
     PREFLIGHT "preflight": Is<Words<Preflight>> =
         words(&[("bypass", Preflight::Bypass), ("limit", Preflight::Limit)], Preflight::Bypass),
         "Whether preflights pass uncounted, or are decided like any other request.";
+}
+
+section! {
+    compress = ["[[routes]] compress"],
+        "Compression of responses that the upstream sent plain. It is off without this section, and \
+         `compress = true` is all its defaults.";
+    ENCODINGS "encodings": List = list(
+        "array of \"zstd\", \"br\" and \"gzip\"",
+        3,
+        "[\"zstd\", \"br\", \"gzip\"]",
+    ),
+        "The codings, the preferred one first: it is used where a client likes several as much.";
+    TYPES "types": List = list(
+        "array of media types such as \"application/json\", \"text/*\" or \"application/*+json\"",
+        TYPES_MAX,
+        "[\"text/*\", \"application/json\", \"application/*+json\", \"application/x-ndjson\", \
+         \"application/javascript\", \"application/xml\", \"application/*+xml\", \
+         \"application/wasm\", \"image/svg+xml\"]",
+    ),
+        "The types that are compressed.";
+    MIN_BYTES "min_bytes": Is<Size<u64>> =
+        Is { kind: Size(0..=(1 << 30)), default: 1 << 10 },
+        "Responses that are known to be shorter are passed on as they are.";
+    LEVEL "level": Is<Words<CompressionLevel>> = words(&[
+        ("fast", CompressionLevel::Fast), ("default", CompressionLevel::Default),
+        ("best", CompressionLevel::Best),
+    ], CompressionLevel::Default),
+        "How much work it may be: `\"best\"` takes several times as long, for a few percent.";
 }
 
 section! {

@@ -2,8 +2,13 @@
 
 use std::fs;
 
+use super::super::settings::Row;
+use super::super::settings::routes::compress;
 use super::*;
-use crate::proxy::settings::{Cors, HeaderRules, Preflight, RefusalPage, Rewrite, Upgrade};
+use crate::proxy::settings::{
+    Compress, CompressionLevel, ContentCoding, Cors, HeaderRules, Preflight, RefusalPage, Rewrite,
+    Upgrade,
+};
 
 /// A route with these lines, and one for the policy.
 fn route(lines: &str) -> String {
@@ -198,6 +203,36 @@ fn cors_and_bodies_of_refusals_are_read() {
     fs::write(folder.path().join("busy.html"), b"\xff").unwrap();
     let excerpt = Config::parse(&text, &folder.path().join("proxy.toml")).unwrap_err().text;
     assert!(excerpt.contains("refusals[0].body_file: found a file that is not UTF-8"), "{excerpt}");
+}
+
+#[test]
+fn compression_is_off_or_all_defaults_or_what_differs_from_them() {
+    assert_eq!(extras("").compress, None);
+    assert_eq!(extras("compress = false").compress, None);
+    for line in ["compress = true", "compress = {}"] {
+        assert_eq!(extras(line).compress, Some(Compress::default()), "{line}");
+    }
+    let rows = [&compress::ENCODINGS, &compress::TYPES].map(|row| row.default());
+    let line = format!("compress = {{ encodings = {}, types = {} }}", rows[0], rows[1]);
+    assert_eq!(extras(&line).compress, Some(Compress::default()));
+    let own = extras(
+        "compress = { encodings = [\"gzip\"], types = [\"a/b\"], min_bytes = \"0B\", level = \"best\" }",
+    );
+    let expected = Compress {
+        encodings: vec![ContentCoding::Gzip],
+        types: vec!["a/b".into()],
+        min_bytes: 0,
+        level: CompressionLevel::Best,
+    };
+    assert_eq!(own.compress, Some(expected));
+    let api = |line: &str| format!("upstream = \"api\"\n{line}");
+    says(&api("compress = \"gzip\""), &["routes[1].compress: found \"gzip\"", "true, false"]);
+    says(
+        &api("compress = { encodings = [\"brotli\"] }"),
+        &["routes[1].compress.encodings[0]: found \"brotli\"", "\"br\""],
+    );
+    says(&api("compress = { types = [] }"), &["routes[1].compress.types: found an empty array"]);
+    says(&api("compress = { level = 5 }"), &["routes[1].compress.level: found 5", "\"fast\""]);
 }
 
 #[test]

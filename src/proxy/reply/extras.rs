@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
+use super::compress::Compress;
 use super::page::Page;
 use crate::proxy::forward::extras::rules;
 use crate::proxy::forward::rules::Rules;
@@ -19,6 +20,7 @@ use crate::wire::{Fields, InterimFilter, Known, KnownSet};
 pub(in crate::proxy) struct ReplyExtras {
     headers: Option<Rules>,
     pub(in crate::proxy) cors: Option<Cors>,
+    pub(in crate::proxy) compress: Option<Compress>,
     pages: Vec<Page>,
     /// The pages of every route.
     all: Arc<[Page]>,
@@ -39,9 +41,17 @@ impl ReplyExtras {
             .cors
             .as_ref()
             .and_then(|written| Cors::build(written, style, &format!("{at}.cors"), errors));
+        let compress = extras
+            .compress
+            .as_ref()
+            .map(|written| Compress::build(written, &format!("{at}.compress"), errors));
         let pages = pages(&extras.refusals, &format!("{at}.refusals"), errors);
-        let some = headers.is_some() || cors.is_some() || !pages.is_empty() || !all.is_empty();
-        some.then(|| Self { headers, cors, pages, all: Arc::clone(all) })
+        let some = headers.is_some()
+            || cors.is_some()
+            || compress.is_some()
+            || !pages.is_empty()
+            || !all.is_empty();
+        some.then(|| Self { headers, cors, compress, pages, all: Arc::clone(all) })
     }
 
     /// The changes for requests that match no route.
@@ -49,6 +59,7 @@ impl ReplyExtras {
         (!all.is_empty()).then(|| Self {
             headers: None,
             cors: None,
+            compress: None,
             pages: Vec::new(),
             all: Arc::clone(all),
         })

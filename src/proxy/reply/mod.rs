@@ -1,11 +1,12 @@
 //! The fifth phase: what the client gets.
 //!
 //! `head` adds what every reply shows, with `fields` for the limits, after the route's own changes
-//! (`extras`). `problem` writes the answer to
-//! a request that is refused: a problem document, the operator's own page (`page`) or gRPC's
-//! trailers (`grpc`).
+//! (`extras`). `compress` compresses what the upstream sent plain. `problem` writes the answer to a
+//! request that is refused: a problem document, the operator's own page (`page`) or gRPC's trailers
+//! (`grpc`).
 
 pub(super) mod answer;
+pub(super) mod compress;
 pub(super) mod extras;
 pub(super) mod fields;
 pub(super) mod grpc;

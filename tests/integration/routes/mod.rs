@@ -1,6 +1,7 @@
 //! Which route a request gets, what the route does with it, and what clients are told.
 
 mod actions;
+mod compression;
 mod refusals;
 mod replies;
 mod spellings;

@@ -5,7 +5,7 @@ use crate::harness::nginx::Nginx;
 use crate::harness::pki::Pki;
 use crate::harness::python::PythonServer;
 use crate::harness::test_proxy::{IdentityFiles, TestProxy};
-use crate::harness::toml::simple;
+use crate::harness::toml::{Toml, simple};
 use crate::harness::transfer::{curl, try_curl};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
@@ -304,4 +304,35 @@ fn curl_keeps_its_connection_through_refusals() {
         );
     }
     assert_eq!(upstream.count(), 2 * 3);
+}
+
+#[test]
+fn curl_decodes_what_weir_compresses() {
+    let upstream = Upstream::start();
+    let page: Vec<u8> = (0..300_000_usize).map(|index| b"abcdefghij\n"[index % 11]).collect();
+    upstream.answer(200, &[("content-type", "text/plain")], page.clone());
+    let config = ["zstd", "br", "gzip"].iter().fold(
+        Toml::new().upstream("api", &upstream.url(), ""),
+        |config, coding| {
+            config.route(&format!(
+                "path = \"/{coding}\"\nupstream = \"api\"\ncompress = {{ encodings = [\"{coding}\"] }}"
+            ))
+        },
+    );
+    let proxy = TestProxy::start(&config);
+    for way in proxy.ways() {
+        for coding in ["zstd", "br", "gzip"] {
+            let done = way.curl(&format!("/{coding}"), &["--compressed"]);
+            let which = format!("{coding}, {}: {:?}", way.name, done.heads);
+            assert_eq!(
+                (done.status, done.field("content-encoding")),
+                (200, Some(coding)),
+                "{which}"
+            );
+            assert!(done.body == page && done.received < 10_000, "{which}");
+            let plain = way.curl(&format!("/{coding}"), &[]);
+            assert_eq!(plain.field("content-encoding"), None, "{which}");
+            assert!(plain.body == page, "{which}");
+        }
+    }
 }
