@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::clock::Clock;
 use crate::limit::Scope;
 use crate::otlp::Tracer;
+use crate::plan::PRIORITY_DEFAULT;
 use crate::policy::Policy;
+use crate::proxy::overload;
 use crate::proxy::record::account::Origin;
 use crate::proxy::record::remembered::Insight;
 use crate::proxy::reply::compress::Compress;
@@ -35,6 +37,10 @@ pub(super) struct RouteHandle {
     pub(super) insight: Insight,
     /// Where their traces go.
     pub(super) tracer: Tracer,
+    /// How much its requests matter, unless the policy says so.
+    pub(super) priority: u8,
+    /// How many bytes the process may buffer.
+    buffered_max: usize,
     /// The route's path as configured; empty for none.
     pub(super) path: String,
     /// This route, for what is remembered of requests.
@@ -67,6 +73,8 @@ impl RouteHandle {
             insight: Insight::off(),
             tracer: Tracer::off(),
             path: String::new(),
+            priority: PRIORITY_DEFAULT,
+            buffered_max: settings.buffered_bytes_max,
             name,
             fields,
             policy,
@@ -119,6 +127,12 @@ impl RouteHandle {
     /// How its replies are compressed, if they are.
     pub(super) fn compress(&self) -> Option<&Compress> {
         self.extras.as_ref()?.compress.as_ref()
+    }
+
+    /// Whether this worker has too much to do for a request of this priority.
+    #[inline]
+    pub(super) fn turns_away(&self, priority: u8) -> bool {
+        overload::turns_away(priority, self.buffered_max)
     }
 
     /// The policy's name, if there is a policy.

@@ -52,11 +52,12 @@ labels! {
 }
 
 thread_local! {
-    static LOAD: Load = Load::default();
+    // Made when the program is compiled, and never dropped: each request looks at it.
+    static LOAD: Load = const { Load::new() };
+    static WATCH: Watch = Watch::default();
 }
 
-/// What a worker's requests and its watch share.
-#[derive(Default)]
+/// What a worker's requests tell its watch, and what it tells them.
 struct Load {
     /// Requests of each priority since the last tick.
     asked: [Cell<u32>; PRIORITIES],
@@ -64,8 +65,23 @@ struct Load {
     threshold: Cell<u16>,
     /// Whether the watch sleeps until there is a request.
     sleeps: Cell<bool>,
+}
+
+/// What is seldom used of what they share.
+#[derive(Default)]
+struct Watch {
     wake: Arc<Notify>,
     shed: OnceCell<CounterSet<ShedReason>>,
+}
+
+impl Load {
+    const fn new() -> Self {
+        Self {
+            asked: [const { Cell::new(0) }; PRIORITIES],
+            threshold: Cell::new(0),
+            sleeps: Cell::new(false),
+        }
+    }
 }
 
 /// Whether a request of this priority is turned away now.
@@ -76,25 +92,37 @@ pub(super) fn turns_away(priority: u8, buffered_max: usize) -> bool {
         if let Some(asked) = load.asked.get(usize::from(priority)) {
             asked.set(asked.get().wrapping_add(1));
         }
-        if load.sleeps.get() {
-            load.sleeps.set(false);
-            load.wake.notify_one();
+        if load.sleeps.replace(false) {
+            wake();
         }
         let threshold = load.threshold.get();
-        let reason = if threshold > 0 && place(priority, fastrand::u16(..PARTS)) < threshold {
-            ShedReason::Lag
-        } else if priority < PRIORITY_DEFAULT
-            && wire::buffered_bytes() > buffered_share(priority, buffered_max)
-        {
-            ShedReason::Buffers
-        } else {
-            return false;
-        };
-        if let Some(shed) = load.shed.get() {
+        (threshold > 0 || priority < PRIORITY_DEFAULT) && refuses(priority, threshold, buffered_max)
+    })
+}
+
+#[cold]
+fn wake() {
+    WATCH.with(|watch| watch.wake.notify_one());
+}
+
+/// Decides by chance, and by how much is buffered.
+#[cold]
+fn refuses(priority: u8, threshold: u16, buffered_max: usize) -> bool {
+    let reason = if place(priority, fastrand::u16(..PARTS)) < threshold {
+        ShedReason::Lag
+    } else if priority < PRIORITY_DEFAULT
+        && wire::buffered_bytes() > buffered_share(priority, buffered_max)
+    {
+        ShedReason::Buffers
+    } else {
+        return false;
+    };
+    WATCH.with(|watch| {
+        if let Some(shed) = watch.shed.get() {
             shed.inc(reason);
         }
-        true
-    })
+    });
+    true
 }
 
 fn place(priority: u8, part: u16) -> u16 {
@@ -109,10 +137,10 @@ fn buffered_share(priority: u8, max: usize) -> usize {
 
 /// Watches how late this worker is, for ever.
 pub async fn watch(live: Arc<Live>, metrics: Metrics) {
-    let wake = LOAD.with(|load| {
+    let wake = WATCH.with(|watch| {
         // The first one stays: a worker is watched once.
-        let _ = load.shed.set(metrics.counters(names::WORKER_SHED, &[]));
-        Arc::clone(&load.wake)
+        let _ = watch.shed.set(metrics.counters(names::WORKER_SHED, &[]));
+        Arc::clone(&watch.wake)
     });
     let (mut share, log) = (Share::default(), LogThrottle::default());
     loop {

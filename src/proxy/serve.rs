@@ -16,7 +16,6 @@ use super::forward::Admitted;
 use super::forward::exchange::{Exchange, UpstreamExchange};
 use super::forward::sender;
 use super::live::LocalSnapshot;
-use super::overload;
 use super::receive::target::Target;
 use super::receive::{self, NormalHead, Received, unrouted};
 use super::refusal::Refusal;
@@ -71,24 +70,25 @@ pub(super) async fn admit<'l>(
     if wire::buffered_bytes() > snapshot.settings.buffered_bytes_max {
         return Err(Refusal::TooMuchBuffered);
     }
-    // Before anything is charged.
     let body = route::body::limited(body, snapshot, route, &context.received)?;
     let sends = matches!(route.action, Action::Upstream(_));
     let rewritten = destination(route, target, &context.received, &found.parameters)?;
 
     // The policy (Wasm), then the limits that it named (Lua).
-    let turns_away =
-        |priority| overload::turns_away(priority, snapshot.settings.buffered_bytes_max);
     let (body, read, fields) = match &route.decider {
         // Weir's own answers are no more work than a refusal.
-        None if sends && turns_away(route.priority) => return Err(Refusal::Overloaded),
+        None if sends && context.routed.handle.turns_away(route.priority) => {
+            return Err(Refusal::Overloaded);
+        }
         None => (body, None, PolicyFields::new()),
         Some(decider) => {
             let bypasses = context.routed.bypasses(request, &body);
             // Before a body is read, and Wasm runs, where the policy leaves priorities to the
             // route.
-            let is_known = !decider.policy.sets_priorities();
-            if is_known && !bypasses && turns_away(route.priority) {
+            if !bypasses
+                && !decider.policy.sets_priorities()
+                && context.routed.handle.turns_away(route.priority)
+            {
                 return Err(Refusal::Overloaded);
             }
             let (body, read) = match &decider.reader {
@@ -110,8 +110,6 @@ pub(super) async fn admit<'l>(
                 parameters: &found.parameters,
                 body: read.as_ref(),
                 is_sent: sends,
-                priority: (!is_known).then_some(route.priority),
-                buffered_max: snapshot.settings.buffered_bytes_max,
                 received,
                 routed,
             };
@@ -125,9 +123,10 @@ pub(super) async fn admit<'l>(
             (body, read, admitted?)
         }
     };
-    let of = (context.routed.handle.name.as_str(), &*found.parameters);
-    let view = bodiless_view(request, target, peer, &context.received, of);
-    let hash = route.hash.as_ref().and_then(|query| sender::hash_of(query, view));
+    let hash = route.hash.as_ref().and_then(|query| {
+        let of = (context.routed.handle.name.as_str(), &*found.parameters);
+        sender::hash_of(query, bodiless_view(request, target, peer, &context.received, of))
+    });
     drop(found);
     let edited = context.decided.as_mut().and_then(|decided| decided.edited.take());
     let (body, is_edited) = match (edited, read) {

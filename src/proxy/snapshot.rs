@@ -413,6 +413,7 @@ impl Route {
         let mut handle = RouteHandle::new(written.name, written.fields, policy, settings, metrics);
         handle.extras = reply_extras.map(Arc::new);
         handle.path.clone_from(&written.path);
+        handle.priority = written.priority;
         let parameters: Vec<&String> = pattern.parameters().collect();
         let facts = written.policy.iter().flat_map(|policy| policy.policy.request_facts());
         let touched = ChangedFields::of(

@@ -20,7 +20,6 @@ use crate::listen::Peer;
 use crate::plan::{Plan, PlanOutcome};
 use crate::policy::{self, Cause, Decision};
 use crate::proxy::handle::RouteHandle;
-use crate::proxy::overload;
 use crate::proxy::receive::Received;
 use crate::proxy::receive::target::Target;
 use crate::proxy::refusal::{Check, Refusal};
@@ -42,11 +41,6 @@ pub(in crate::proxy) struct Question<'a> {
     pub(in crate::proxy) body: Option<&'a ReadBody>,
     /// Whether it is sent to an upstream if it is admitted.
     pub(in crate::proxy) is_sent: bool,
-    /// How much it matters, unless the policy says so. None if it is known that this worker has
-    /// time for it.
-    pub(in crate::proxy) priority: Option<u8>,
-    /// How many bytes the process may buffer.
-    pub(in crate::proxy) buffered_max: usize,
     pub(in crate::proxy) received: &'a Received,
     pub(in crate::proxy) routed: &'a Routed,
 }
@@ -120,9 +114,10 @@ impl<'a> Question<'a> {
     /// Whether this worker has too much to do for it. A policy's own refusal is less work than
     /// that.
     fn is_turned_away(&self, decision: &Decision) -> bool {
-        let Some(priority) = self.priority else { return false };
-        !matches!(decision.verdict, policy::Verdict::Deny(_))
-            && overload::turns_away(decision.priority.unwrap_or(priority), self.buffered_max)
+        let handle = &self.routed.handle;
+        self.decider.policy.sets_priorities()
+            && !matches!(decision.verdict, policy::Verdict::Deny(_))
+            && handle.turns_away(decision.priority.unwrap_or(handle.priority))
     }
 
     /// What the policy is shown.
