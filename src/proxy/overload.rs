@@ -21,6 +21,8 @@ use crate::wire;
 
 /// How often a worker looks how late it is.
 const TICK: Duration = Duration::from_millis(100);
+/// How often it looks whether it is to look again, while the setting says that nothing is too late.
+const OFF_TICK: Duration = Duration::from_secs(5);
 /// How many times in a row it is late until it turns requests away: a single pause of the machine
 /// is no overload.
 const LATE_TICKS: u32 = 3;
@@ -144,10 +146,10 @@ pub async fn watch(live: Arc<Live>, metrics: Metrics) {
     });
     let (mut share, log) = (Share::default(), LogThrottle::default());
     loop {
-        let due = Instant::now() + TICK;
+        let max = live.load().snapshot().settings.worker_lag_max;
+        let due = Instant::now() + if max.is_some() { TICK } else { OFF_TICK };
         sleep_until(due).await;
         let lag = Instant::now().saturating_duration_since(due);
-        let max = live.load().snapshot().settings.worker_lag_max;
         let was = share.of;
         share.tick(lag, max);
         let is_idle = LOAD.with(|load| {
