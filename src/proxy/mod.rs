@@ -56,13 +56,13 @@ use http::StatusCode;
 
 use crate::listen::{Handler, Peer};
 use crate::policy::KnownFacts;
+use crate::telemetry::Metrics;
 use crate::wire::{Request, Response};
 
 use context::RequestContext;
 use refusal::Refusal;
 
 pub use live::{Live, Observers, SnapshotSource};
-pub use overload::watch as watch_load;
 pub use record::remembered::Insight;
 pub use route::trie::{UnreachedCause, UnreachedRoute};
 pub use settings::Settings;
@@ -79,6 +79,12 @@ pub mod account {
 #[must_use]
 pub fn fact_names() -> KnownFacts {
     KnownFacts { request: decide::facts::names(), response: settle::names() }
+}
+
+/// Watches how late this worker is, for ever, and has it turn requests away while it is too late.
+pub async fn watch_load(live: Arc<Live>, metrics: Metrics) {
+    let lag_max = || live.load().snapshot().settings.worker_lag_max;
+    overload::watch(lag_max, &metrics).await;
 }
 
 /// What listeners call.

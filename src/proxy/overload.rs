@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::live::Live;
 use crate::clock::LogThrottle;
 use crate::plan::{PRIORITY_DEFAULT, PRIORITY_MAX};
 use crate::telemetry::{CounterSet, Metrics, labels, names};
@@ -137,8 +136,8 @@ fn buffered_share(priority: u8, max: usize) -> usize {
     max / 100 * percent.min(100)
 }
 
-/// Watches how late this worker is, for ever.
-pub async fn watch(live: Arc<Live>, metrics: Metrics) {
+/// Watches how late this worker is, for ever. `lag_max` is how late it may be now.
+pub(super) async fn watch(lag_max: impl Fn() -> Option<Duration>, metrics: &Metrics) {
     let wake = WATCH.with(|watch| {
         // The first one stays: a worker is watched once.
         let _ = watch.shed.set(metrics.counters(names::WORKER_SHED, &[]));
@@ -146,7 +145,7 @@ pub async fn watch(live: Arc<Live>, metrics: Metrics) {
     });
     let (mut share, log) = (Share::default(), LogThrottle::default());
     loop {
-        let max = live.load().snapshot().settings.worker_lag_max;
+        let max = lag_max();
         let due = Instant::now() + if max.is_some() { TICK } else { OFF_TICK };
         sleep_until(due).await;
         let lag = Instant::now().saturating_duration_since(due);
