@@ -14,7 +14,7 @@ use crate::authority::Authority;
 use crate::client::Client;
 use crate::due::{Issued, Suggestion};
 use crate::error::OrderError;
-use crate::folder::Turn;
+use crate::folder::{self, Turn};
 use crate::journal::Journal;
 use crate::order::Wanted;
 
@@ -67,6 +67,8 @@ pub struct Keeper {
 #[derive(Default)]
 struct Known {
     journal: Journal,
+    /// Whether the journal was in its file when that was last looked at or written.
+    is_written: bool,
     renewal: Option<Renewal>,
     /// When the certificate in the file expires: another certificate has another end.
     seen: Option<Option<i64>>,
@@ -168,10 +170,14 @@ impl Keeper {
     }
 
     /// Reads the files again. Another process may have written them, and ours may not have been
-    /// written: the later time to try again counts.
+    /// written: the later time to try again counts. Who removes the file wants another try.
     fn read(&self, known: &mut Known, report: &impl Fn(&Self, Event)) -> Option<Issued> {
         let issued = Issued::read(&self.file);
         let journal = Journal::read(&self.file);
+        let is_written = folder::journal_file(&self.file).exists();
+        if std::mem::replace(&mut known.is_written, is_written) && !is_written {
+            known.journal = Journal::default();
+        }
         if journal.again_s.is_some() || journal.issued_s > known.journal.issued_s {
             let again_s = journal.again_s.max(known.journal.again_s);
             known.journal = if journal.again_s < again_s { known.journal.clone() } else { journal };
@@ -211,7 +217,9 @@ impl Keeper {
             Ok(()) => journal.succeed(self.now_s()),
             Err(error) => journal.fail(self.now_s(), error.to_string(), None),
         }
-        if let Err(error) = journal.write(&self.file) {
+        let written = journal.write(&self.file);
+        known.is_written = written.is_ok();
+        if let Err(error) = written {
             tracing::warn!(%error, file = %self.file.display(), "an order can't be noted beside it");
         }
         result
@@ -268,5 +276,30 @@ impl Keeper {
             error: journal.error.clone(),
             again_s: journal.again_s,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_forgotten_when_its_file_is_removed_and_kept_if_there_never_was_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Arc::new(Authority::new("https://a.example/dir", folder.path()));
+        let clock = Clock::virtual_at(1_800_000_000_000_000);
+        let keeper = Keeper::new(authority, vec!["a.example".to_owned()], clock);
+        let mut known = Known::default();
+        known.journal.begin(keeper.now_s(), None);
+        let begun = known.journal.clone();
+        // The disk is full.
+        keeper.read(&mut known, &|_, _| {});
+        assert_eq!(known.journal, begun);
+        begun.write(keeper.file()).unwrap();
+        keeper.read(&mut known, &|_, _| {});
+        assert_eq!(known.journal, begun);
+        std::fs::remove_file(folder::journal_file(keeper.file())).unwrap();
+        keeper.read(&mut known, &|_, _| {});
+        assert_eq!(known.journal, Journal::default());
     }
 }
