@@ -1,7 +1,7 @@
 //! Pebble, Let's Encrypt's small authority for tests, with a name server for which every name is on
 //! this machine.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::eventually;
 use super::pki::Pki;
 use super::process::{Service, run};
-use super::{eventually, free_address};
 
 /// A running authority; killed when dropped.
 pub struct Pebble {
@@ -24,6 +24,16 @@ pub struct Pebble {
     pub tls: SocketAddr,
     service: Service,
     names: Service,
+}
+
+/// A free port that the system gives to nobody who asks for any.
+fn reserved() -> SocketAddr {
+    loop {
+        let address = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(10_000..30_000)));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// The account that [`Pebble::binding`] asks for: its key's id, and the key.
@@ -51,8 +61,7 @@ impl Pebble {
             path.display().to_string()
         };
         file("ca.pem", &pki.ca);
-        let [directory, management, http, tls, names, unused] =
-            std::array::from_fn(|_| free_address());
+        let [directory, management, http, tls, names, unused] = std::array::from_fn(|_| reserved());
         let config = json!({ "pebble": {
             "listenAddress": directory.to_string(),
             "managementListenAddress": management.to_string(),
