@@ -18,7 +18,7 @@ use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::otlp::Collector;
 use crate::policy::{self, Policy, Runtime, RuntimeSettings};
-use crate::proxy::settings::{Respond, RouteAction, RoutePolicy, RouteSettings, Unrouted};
+use crate::proxy::settings::{Mirror, Respond, RouteAction, RoutePolicy, RouteSettings, Unrouted};
 use crate::proxy::{self, Snapshot, fact_names};
 use crate::reload::Watch;
 use crate::telemetry::{self, Lint, LintKind, Metrics, SettingError};
@@ -202,8 +202,11 @@ impl Builder {
             |settings| self.policy(settings),
             &mut errors,
         );
+        let known = upstreams;
         let upstream = |settings: &upstream::Settings| {
-            Upstream::build_within(settings, &self.metrics, &self.budget)
+            let before = known.and_then(|known| known.get(&settings.name));
+            let before = before.map(|(_, before)| &**before);
+            Upstream::build_within(settings, &self.metrics, &self.budget, before)
                 .map_err(|found| prefix_all(&setting::upstream(&settings.name), found))
         };
         let upstreams = build_each(
@@ -548,6 +551,11 @@ fn settings_of(
             .get(name)
             .map_or_else(unbuilt, |(_, upstream)| RouteAction::Upstream(Arc::clone(upstream))),
     };
+    let mirror = route.mirror.as_ref().and_then(|written| {
+        let (_, upstream) = upstreams.get(&written.upstream)?;
+        let config::Mirror { share, body_bytes_max, .. } = *written;
+        Some(Mirror { upstream: Arc::clone(upstream), share, body_bytes_max })
+    });
     let policy =
         route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
     let policy = policy.map(|(name, policy)| RoutePolicy {
@@ -572,6 +580,9 @@ fn settings_of(
         body_bytes_max: route.body_bytes_max,
         inspect: route.inspect,
         request_timeout: route.request_timeout,
+        overrides: route.overrides.clone(),
+        hash: route.hash.clone(),
+        mirror,
         priority: route.priority,
         maintenance: route.maintenance,
         when: route.when.clone(),

@@ -46,10 +46,11 @@ use toml::de::DeTable;
 
 use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
-use crate::proxy::settings::{Extras, FieldStyle, Inspect, Redirect, Respond, When};
+use crate::proxy::settings::{Extras, FieldStyle, HashBy, Inspect, Redirect, Respond, When};
 use crate::reload::Watch;
 pub use crate::telemetry::OF_POLICY;
 use crate::telemetry::{Label as _, Lint, LintKind, SettingError};
+use crate::upstream::Overrides;
 use crate::{admin, engine, insight, limit, listen, policy, proxy, telemetry, upstream};
 use finding::{Finding, Mark};
 use reader::{GivenFiles, Item, Notes, Table};
@@ -152,6 +153,12 @@ pub struct Route {
     pub inspect: Inspect,
     /// `timeouts.request`.
     pub request_timeout: Option<Duration>,
+    /// `retry`, and the times of `timeouts` that an upstream has as well.
+    pub overrides: Overrides,
+    /// `hash`.
+    pub hash: Option<HashBy>,
+    /// `mirror`.
+    pub mirror: Option<Mirror>,
     /// Whether the file of `maintenance` is there.
     pub maintenance: bool,
     /// `priority`.
@@ -162,7 +169,24 @@ pub struct Route {
     pub extras: Extras,
 }
 
+/// `[[routes]] mirror`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// An existing upstream's name.
+    pub upstream: String,
+    /// The share of the requests, in hundredths of a percent. `None`: all.
+    pub share: Option<u32>,
+    /// Requests with longer bodies are not copied.
+    pub body_bytes_max: u64,
+}
+
 impl Route {
+    /// Whether its requests go to this upstream, or copies of them do.
+    fn names_upstream(&self, name: &str) -> bool {
+        matches!(&self.action, RouteAction::Upstream(used) if used == name)
+            || self.mirror.as_ref().is_some_and(|mirror| mirror.upstream == name)
+    }
+
     /// The name under which the route's limits are counted; none where nothing is limited.
     #[must_use]
     pub fn scope(&self) -> Option<String> {
@@ -444,7 +468,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let otlp = otlp::otlp(&mut root);
     let store = store::store(notes, &mut root, server.waiting_max);
     server::digests_of_headers(notes, &log, &store);
-    let upstreams = upstreams::upstreams(&mut root);
+    let upstreams = upstreams::upstreams(&mut root, server.zone.as_deref());
     let policies = policies::policies(notes, &mut root, &store.scripts);
     let above = routes::RouteDefaults {
         upstreams: names_in(&root, "upstreams"),
@@ -533,14 +557,11 @@ fn syntax_errors(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec<F
 }
 
 fn warnings(config: &Config, source: &Source) -> Vec<Warning> {
-    let upstreams = config.upstreams.iter().map(|upstream| ("upstreams", &upstream.name)).filter(
-        |(_, name)| {
-            !config
-                .routes
-                .iter()
-                .any(|route| matches!(&route.action, RouteAction::Upstream(used) if used == *name))
-        },
-    );
+    let upstreams = config
+        .upstreams
+        .iter()
+        .map(|upstream| ("upstreams", &upstream.name))
+        .filter(|(_, name)| !config.routes.iter().any(|route| route.names_upstream(name)));
     let policies = config.policies.iter().map(|policy| ("policies", &policy.name));
     let policies = policies.filter(|(_, name)| {
         !config.routes.iter().any(|route| route.policy.as_ref() == Some(*name))

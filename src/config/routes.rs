@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::extras::{extras, respond};
 use super::finding::Mark;
 use super::reader::{Item, Table};
-use super::settings::routes::{redirect, route, route_timeouts, when};
-use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
+use super::settings::routes::{mirror, redirect, route, route_timeouts, when};
+use super::{Mirror, NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
-use crate::proxy::settings::{Inspect, Redirect, When};
+use crate::proxy::settings::{HashBy, Inspect, Redirect, When};
 use crate::telemetry::SettingError;
+use crate::upstream::Overrides;
 
 const ROUTES_MAX: usize = 10_000;
 /// Maximum number of values of a condition.
@@ -85,7 +86,9 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
     let allow_on_policy_error = table.read(&route::ON_POLICY_ERROR);
     let scope_is_route = table.read(&route::LIMIT_SCOPE);
     let fields = table.read(&route::RATELIMIT_FIELDS);
-    let request_timeout = request_timeout(&mut table);
+    let (request_timeout, overrides) = overrides(&mut table);
+    let hash = table.item(&route::HASH).and_then(|item| hash(&item));
+    let mirror = mirror(table.section("mirror"), &above.upstreams);
     let priority = table.read(&route::PRIORITY);
     let when = when(table.section("when"));
     let extras = extras(&mut table);
@@ -110,6 +113,9 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
         body_bytes_max,
         inspect,
         request_timeout,
+        overrides,
+        hash,
+        mirror,
         priority,
         maintenance,
         when,
@@ -328,18 +334,52 @@ fn redirect(item: &Item<'_>) -> Option<Redirect> {
     Some(Redirect { to: to?.to_owned(), status })
 }
 
-/// Time for a whole request; unbounded where none is written.
-fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
+/// Time for a whole request, unbounded where none is written; and what holds instead of the
+/// upstream's own settings.
+fn overrides(table: &mut Table<'_>) -> (Option<Duration>, Overrides) {
+    let retry = table.read_if_any(&route::RETRY);
     let mut timeouts = table.section("timeouts");
     let request = timeouts.read_if_any(&route_timeouts::REQUEST);
+    let response_header = timeouts.read_if_any(&route_timeouts::RESPONSE_HEADER);
+    let idle = timeouts.read_if_any(&route_timeouts::IDLE);
     timeouts.finish();
-    request
+    (request, Overrides { retry, response_header, idle })
+}
+
+/// `hash`: a fact, or `"off"`.
+fn hash(item: &Item<'_>) -> Option<HashBy> {
+    if item.value.as_str() == Some("off") {
+        return Some(HashBy::Nothing);
+    }
+    fact(item, route::HASH.expected()).map(HashBy::Fact)
+}
+
+/// Where requests are copied to.
+fn mirror(mut table: Table<'_>, upstreams: &[String]) -> Option<Mirror> {
+    if !table.is_present() {
+        return None;
+    }
+    let upstream = table.required(&mirror::UPSTREAM);
+    let upstream = upstream.and_then(|item| item.reference(upstreams, "an upstream"));
+    let share = table.read_if_any(&mirror::SHARE);
+    let body_bytes_max = table.read(&mirror::BODY_BYTES);
+    table.finish();
+    Some(Mirror { upstream: upstream?, share, body_bytes_max })
 }
 
 /// Settings without an effect on a route that has no upstream are errors: they were written to
 /// have one.
 fn of_upstreams_only(table: &Table<'_>) {
-    for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {
+    for key in [
+        "request_headers",
+        "upstream_host",
+        "rewrite",
+        "timeouts",
+        "upgrade",
+        "retry",
+        "hash",
+        "mirror",
+    ] {
         table.useless(key, "a route with an `upstream`");
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct Server {
     pub(super) inspect_bytes_max: u64,
     /// What leaky buckets are bounded by.
     pub(super) waiting_max: usize,
+    /// Where this process is.
+    pub(super) zone: Option<String>,
     /// What all policies share.
     pub(super) policies: policy::RuntimeSettings,
 }
@@ -179,7 +181,9 @@ fn certificates(written: &Item<'_>, authority: Option<&Authority>) -> Vec<Certif
 fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertificates> {
     let (ca, required) =
         (table.item(&listeners::CLIENT_CA), table.item(&listeners::CLIENT_CERTIFICATES));
-    if let Some(item) = ca.as_ref().or(required.as_ref()).filter(|_| !secured) {
+    let crl = table.item(&listeners::CLIENT_CRL);
+    let any = ca.as_ref().or(required.as_ref()).or(crl.as_ref());
+    if let Some(item) = any.filter(|_| !secured) {
         item.found_key(
             "a setting for clients' certificates",
             "a listener with `certificates`",
@@ -187,19 +191,21 @@ fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertifi
         );
         return None;
     }
-    if let (None, Some(required)) = (&ca, &required) {
-        required.found_key(
+    if let (None, Some(item)) = (&ca, any) {
+        item.found_key(
             "no `client_ca` with it",
             "`client_ca` with the authorities that issue clients' certificates",
             None,
         );
         return None;
     }
+    let crl = crl.and_then(|item| item.pem(listeners::CLIENT_CRL.expected()));
     let Is { kind, default } = &listeners::CLIENT_CERTIFICATES.kind;
     let required = required.map_or(Some(*default), |item| kind.read(&item));
     Some(listen::ClientCertificates {
         ca: ca?.pem(listeners::CLIENT_CA.expected())?,
         required: required?,
+        crl,
     })
 }
 
@@ -256,12 +262,27 @@ pub(super) fn server(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Se
         body_bytes_max: limits.read(&limits::BODY_BYTES),
         inspect_bytes_max: limits.read(&limits::INSPECT_BYTES),
         waiting_max: limits.read(&limits::WAITING_PER_WORKER),
+        zone: zone(&mut table),
         policies: caps::runtime(&mut table, workers),
     };
     limits.finish();
     timeouts.finish();
     table.finish();
     server
+}
+
+/// Where this process is.
+fn zone(table: &mut Table<'_>) -> Option<String> {
+    let (written, named) = (table.item(&server::ZONE), table.item(&server::ZONE_ENV));
+    match (written, named) {
+        (Some(_), Some(named)) => {
+            named.found_key("both `zone` and `zone_env`", "one of the two", None);
+            None
+        }
+        (Some(written), None) => written.text(server::ZONE.expected()).map(str::to_owned),
+        (None, Some(named)) => named.secret_in_env(),
+        (None, None) => None,
+    }
 }
 
 /// Connections of one address. However few there are, it never has all of them.

@@ -5,28 +5,30 @@ use std::ops::RangeInclusive;
 use super::reader::{Item, Table, integer};
 use super::routes::fact;
 use super::settings::upstreams::{
-    concurrency, ejection, endpoint, health, http2, upstream, upstream_timeouts,
+    concurrency, ejection, endpoint, health, http2, sticky, upstream, upstream_timeouts,
 };
 use super::settings::{Is, Kind as _};
 use super::{NAMED_MAX, check_name, tls};
 use crate::upstream::{
     Concurrency, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe, Protocol,
-    STATUSES_WELL, Settings,
+    ProxyVersion, STATUSES_WELL, Settings, StickyCookie,
 };
 
 /// Maximum length of the name of a gRPC service, in bytes.
 const SERVICE_BYTES_MAX: usize = 127;
 
-pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<Settings> {
+/// `zone` is the one that this process is in.
+pub(super) fn upstreams(root: &mut Table<'_>, zone: Option<&str>) -> Vec<Settings> {
     let table = root.section("upstreams");
     let named = table.named();
     if named.len() > NAMED_MAX {
         table.found(format!("{} upstreams", named.len()), format!("at most {NAMED_MAX}"));
     }
-    named.into_iter().take(NAMED_MAX).filter_map(|(name, item)| upstream(name, &item)).collect()
+    let named = named.into_iter().take(NAMED_MAX);
+    named.filter_map(|(name, item)| upstream(name, &item, zone)).collect()
 }
 
-fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
+fn upstream(name: String, item: &Item<'_>, zone: Option<&str>) -> Option<Settings> {
     check_name(&name, item);
     let mut table = item.table()?;
     let endpoints =
@@ -38,7 +40,11 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
         name,
         endpoints,
         hash: table.item(&upstream::HASH).and_then(|item| fact(&item, upstream::HASH.expected())),
+        sticky: sticky(table.section("sticky")),
+        zone: zone.map(ToOwned::to_owned),
+        zone_min: table.read(&upstream::ZONE_MIN),
         protocol,
+        proxy_protocol: proxy_protocol(&mut table, protocol),
         tls: tls::client(table.section("tls")),
         http2: http2(table.section("http2")),
         connect: timeouts.read(&upstream_timeouts::CONNECT),
@@ -57,6 +63,36 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
     timeouts.finish();
     table.finish();
     Some(settings)
+}
+
+/// How its connections say whose they are. Those of HTTP/2 are many clients'.
+fn proxy_protocol(table: &mut Table<'_>, protocol: Protocol) -> Option<ProxyVersion> {
+    let item = table.item(&upstream::PROXY_PROTOCOL)?;
+    let version = upstream::PROXY_PROTOCOL.kind.kind.read(&item).flatten();
+    if version.is_some() && protocol == Protocol::H2 {
+        item.wrong("no `protocol = \"h2\"` with it, whose connections many clients share");
+    }
+    version
+}
+
+/// The cookie that names a server; `None` if there is none.
+fn sticky(mut table: Table<'_>) -> Option<StickyCookie> {
+    if !table.is_present() {
+        return None;
+    }
+    let name = table.required(&sticky::COOKIE).and_then(|item| {
+        let expected = "a name of letters, digits, `-`, `_` and `.`";
+        let fits = |text: &str| !text.is_empty() && text.bytes().all(is_cookie_byte);
+        item.parsed(expected, |text| fits(text).then(|| text.to_owned()))
+    });
+    let max_age = table.read_if_any(&sticky::MAX_AGE);
+    let same_site = table.read(&sticky::SAME_SITE);
+    table.finish();
+    Some(StickyCookie { name: name?, max_age, same_site })
+}
+
+fn is_cookie_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)
 }
 
 fn ejection(mut table: Table<'_>) -> Ejection {
@@ -226,8 +262,10 @@ fn one_endpoint(item: &Item<'_>) -> Option<EndpointSettings> {
         .required(&endpoint::URL)
         .and_then(|item| item.text(endpoint::URL.expected()).map(ToOwned::to_owned));
     let weight = table.read(&endpoint::WEIGHT);
+    let zone = table.read_if_any(&endpoint::ZONE);
+    let backup = table.read(&endpoint::BACKUP);
     table.finish();
-    Some(EndpointSettings { url: url?, weight })
+    Some(EndpointSettings { url: url?, weight, zone, backup })
 }
 
 fn http2(mut table: Table<'_>) -> Http2Settings {

@@ -39,6 +39,9 @@ pub(super) struct RouteHandle {
     pub(super) tracer: Tracer,
     /// How much its requests matter, unless the policy says so.
     pub(super) priority: u8,
+    /// Whether its requests may have to wait for the upstream, and then pay nothing if they are
+    /// not sent.
+    pub(super) may_withdraw: bool,
     /// How many bytes the process may buffer.
     buffered_max: usize,
     /// The route's path as configured; empty for none.
@@ -74,6 +77,7 @@ impl RouteHandle {
             tracer: Tracer::off(),
             path: String::new(),
             priority: PRIORITY_DEFAULT,
+            may_withdraw: false,
             buffered_max: settings.buffered_bytes_max,
             name,
             fields,

@@ -5,6 +5,7 @@ use std::pin::pin;
 
 use crate::clock;
 use crate::listen::Peer;
+use crate::upstream::Sender;
 use crate::wire::{self, Request, Response};
 
 use super::context::RequestContext;
@@ -13,7 +14,7 @@ use super::decide::admit::Question;
 use super::decide::facts::{Facts, RequestView};
 use super::decide::policy_fields::PolicyFields;
 use super::forward::Admitted;
-use super::forward::exchange::{Exchange, UpstreamExchange};
+use super::forward::exchange::{Dispatch, Exchange, UpstreamExchange};
 use super::forward::sender;
 use super::live::LocalSnapshot;
 use super::receive::target::Target;
@@ -123,9 +124,9 @@ pub(super) async fn admit<'l>(
             (body, read, admitted?)
         }
     };
-    let hash = route.hash.as_ref().and_then(|query| {
+    let affinity = route.host_query.as_ref().and_then(|query| {
         let of = (context.routed.handle.name.as_str(), &*found.parameters);
-        sender::hash_of(query, bodiless_view(request, target, peer, &context.received, of))
+        query.of(bodiless_view(request, target, peer, &context.received, of))
     });
     drop(found);
     let edited = context.decided.as_mut().and_then(|decided| decided.edited.take());
@@ -134,7 +135,17 @@ pub(super) async fn admit<'l>(
         _ => (body, false),
     };
     let NormalHead { authority, upgrade } = head;
-    Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, hash, rewritten })
+    Ok(Admitted {
+        snapshot,
+        route,
+        authority,
+        upgrade,
+        body,
+        is_edited,
+        fields,
+        affinity,
+        rewritten,
+    })
 }
 
 /// The upstream's path, if it is not the client's; or where a route redirects to.
@@ -191,9 +202,26 @@ pub(super) async fn answer<X: Exchange>(
     let decided = decided.as_ref();
     let sent = sent.insert(admitted.prepare(&mut request, peer, (received, routed, decided)));
     let client = received.client.network(admitted.snapshot.settings.ipv6_prefix);
-    let sender = sender::of(upstream, client, decided, (admitted.route.priority, admitted.hash));
+    let route = admitted.route;
+    let ends = upstream.names_clients().then_some((peer.address, peer.local));
+    let sender = Sender {
+        affinity: admitted.affinity,
+        ends: ends.as_ref(),
+        overrides: route.overrides.as_ref(),
+        ..sender::of(upstream, client, decided, route.priority)
+    };
+    let sticky = upstream.sticky();
+    if sticky.is_some() {
+        sent.reached.get_or_insert_default();
+    }
     // Little happens between the decision and this. Saves a look at the clock.
     let began = decided.and_then(|decided| decided.at).unwrap_or_else(clock::monotonic);
-    let reply = pin!(exchange.send(upstream, request, (sender, began), sent)).await;
-    sent.replied(upstream, reply)
+    let dispatch = Dispatch { sender, began, mirror: route.mirror.as_deref() };
+    let reply = pin!(exchange.send(upstream, request, dispatch, sent)).await;
+    let mut reply = sent.replied(upstream, reply)?;
+    if let Some(cookie) = sticky {
+        let way = (admitted.affinity, sent.reached.as_ref());
+        sender::keep_host(cookie, way, received.client.https, &mut reply.fields);
+    }
+    Ok(reply)
 }

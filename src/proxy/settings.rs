@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::limit::Scope;
 use crate::policy::Policy;
 use crate::telemetry::{Access, AccessFields, AccessHeaders};
-use crate::upstream::Upstream;
+use crate::upstream::{Overrides, Upstream};
 use crate::wire::Rate;
 
 /// One `[[routes]]`, with the objects that it names already built.
@@ -39,6 +39,13 @@ pub struct RouteSettings {
     pub inspect: Inspect,
     /// Time for the whole request, from its head to its reply's last byte. `None`: no limit.
     pub request_timeout: Option<Duration>,
+    /// What it asks of its upstream instead of the upstream's own settings.
+    pub overrides: Overrides,
+    /// By what its requests are spread over the upstream's hosts. `None`: by what the upstream
+    /// says.
+    pub hash: Option<HashBy>,
+    /// Where its requests are copied to.
+    pub mirror: Option<Mirror>,
     /// Whether it is being worked on: its requests are answered with 503.
     pub maintenance: bool,
     /// How much its requests matter where the upstream can't have all at once, 0 to
@@ -46,6 +53,26 @@ pub struct RouteSettings {
     pub priority: u8,
     /// Optional features.
     pub extras: Extras,
+}
+
+/// By what requests are spread over an upstream's hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashBy {
+    /// By nothing: each goes to the less busy of two.
+    Nothing,
+    /// By a fact: those for which it is equal go to the same host.
+    Fact(String),
+}
+
+/// `mirror`.
+#[derive(Clone, Debug)]
+pub struct Mirror {
+    /// The upstream that gets copies of requests.
+    pub upstream: Arc<Upstream>,
+    /// The share of the requests, in hundredths of a percent. `None`: all.
+    pub share: Option<u32>,
+    /// Requests with longer bodies are not copied.
+    pub body_bytes_max: u64,
 }
 
 /// Which requests a route takes of those that another one is for as well.

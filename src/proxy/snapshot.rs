@@ -28,13 +28,14 @@ use crate::proxy::settings::{
 };
 use crate::proxy::tally::NO_ROUTE;
 use crate::telemetry::{Metrics, SettingError};
-use crate::upstream::Upstream;
+use crate::upstream::{Overrides, Upstream};
 use crate::wire::{Fields, Known, Request};
 
-use crate::proxy::decide::facts::{self, FactQuery, RequestView};
+use crate::proxy::decide::facts::{self, RequestView};
 use crate::proxy::decide::variants::Condition;
+use crate::proxy::forward::mirror::Mirror;
 use crate::proxy::forward::rules;
-use crate::proxy::forward::sender;
+use crate::proxy::forward::sender::HostQuery;
 use crate::proxy::receive::path;
 use crate::proxy::route::cors;
 
@@ -61,8 +62,12 @@ pub(super) struct Route {
     pub(super) variants: Vec<usize>,
     /// Which requests it takes, if it is a variant.
     condition: Option<Condition>,
-    /// The fact by which its requests are spread over the upstream's hosts, if there is one.
-    pub(super) hash: Option<Box<[FactQuery]>>,
+    /// Which host of the upstream a request belongs to, if it may belong to one.
+    pub(super) host_query: Option<Box<HostQuery>>,
+    /// What it asks of the upstream instead of the upstream's own settings.
+    pub(super) overrides: Option<Arc<Overrides>>,
+    /// Where its requests are copied to.
+    pub(super) mirror: Option<Box<Mirror>>,
     /// How much its requests matter, unless the policy says so.
     pub(super) priority: u8,
     /// Whether it is being worked on.
@@ -429,12 +434,23 @@ impl Route {
             let at = format!("{at}.when");
             Condition::build(when, &name, (traits, &at, settings.paths), errors)
         });
-        let hash = match &action {
+        let host_query = match &action {
             Action::Upstream(upstream) => {
-                upstream.hash_fact().and_then(|fact| sender::hash_query(fact, traits))
+                handle.may_withdraw = upstream.may_queue();
+                let built = HostQuery::build(upstream, written.hash.as_ref(), traits);
+                built.unwrap_or_else(|fact| {
+                    errors.push(SettingError::new(
+                        format!("{at}.hash"),
+                        format!("{fact:?}, which this route never has"),
+                        "a fact of its requests, such as a parameter of its path",
+                    ));
+                    None
+                })
             }
             Action::Respond(_) | Action::Redirect(_) => None,
         };
+        let mirror = written.mirror.as_ref().map(|to| Box::new(Mirror::new(to, &name, metrics)));
+        let overrides = Some(written.overrides).filter(|it| !it.is_empty()).map(Arc::new);
         let decider =
             written.policy.map(|policy| Decider::new(policy, traits, settings, written.inspect));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
@@ -447,7 +463,9 @@ impl Route {
             request_timeout,
             variants: Vec::new(),
             condition,
-            hash,
+            host_query,
+            overrides,
+            mirror,
             priority,
             maintenance,
             extras,

@@ -72,6 +72,7 @@ names! {
     Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) got no answer, charge_refused no longer fitted, debt_full exceeded the limit's debt";
     Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, shed, share, descriptors, body";
     Counter UPSTREAM_SHED "weir_upstream_shed" ["upstream", "reason"] "Requests that got no place at an upstream with `concurrency`, by reason: waited (for `max_wait`), full (as many waited as may), displaced (one of a higher priority, or of a sender with less, took its turn)";
+    Counter MIRRORED_REQUESTS "weir_mirrored_requests" ["route", "result"] "Copies of requests for the upstream of a route's `mirror`: answered, failed, and those that were not sent: too_large (a body longer than `body_bytes`), overload (too many copies were under way), incomplete (the request itself broke off)";
     Counter UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was ejected because it failed";
     Counter UPSTREAM_HEALTH_CHECKS "weir_upstream_health_checks" ["upstream", "endpoint", "result"] "Active health checks of an endpoint's addresses: passed, failed (no answer, or another than is expected)";
     Counter UPSTREAM_HEALTH_CHANGES "weir_upstream_health_changes" ["upstream", "endpoint", "to"] "Times that an address of an endpoint was found unhealthy, or healthy again";

@@ -3,9 +3,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::{ClientConfig, RootCertStore};
 
 use super::material::{Identity, Pem, provider};
+use super::pins::{Pin, PinVerifier};
 
 /// How a server is verified, and how we identify ourselves to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +18,9 @@ pub struct ClientTls {
     pub identity: Option<Identity>,
     /// The name for SNI and verification. `None`: the server's own host.
     pub server_name: Option<String>,
+    /// The public keys that the server may have. Without [`ca`](Self::ca), its authority and name
+    /// are not verified then. Empty: any.
+    pub pins: Vec<Pin>,
 }
 
 /// An error in [`ClientTls`].
@@ -46,6 +51,8 @@ impl ClientTls {
             errors.push(ClientTlsError { part, found, expected });
         };
         let roots = match &self.ca {
+            // The key alone is trusted.
+            None if !self.pins.is_empty() => Ok(Arc::new(RootCertStore::empty())),
             Some(ca) => {
                 read_roots(ca).map_err(|found| wrong("ca", found, "a PEM file with certificates"))
             }
@@ -69,8 +76,21 @@ impl ClientTls {
         };
         let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("", error, "a provider of TLS 1.2 and 1.3"))?
-            .with_root_certificates(roots);
+            .map_err(|error| unusable("", error, "a provider of TLS 1.2 and 1.3"))?;
+        let config = if self.pins.is_empty() {
+            config.with_root_certificates(roots)
+        } else {
+            let chain = self.ca.as_ref().map(|_| {
+                WebPkiServerVerifier::builder_with_provider(roots, provider()).build().map_err(
+                    |error| {
+                        let expected = "a PEM file with certificates";
+                        vec![ClientTlsError { part: "ca", found: error.to_string(), expected }]
+                    },
+                )
+            });
+            let verifier = PinVerifier::new(self.pins.clone(), chain.transpose()?, provider());
+            config.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        };
         match identity {
             Some((certificate, Some(key))) => config
                 .with_client_auth_cert(certificate, key)

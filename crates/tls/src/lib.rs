@@ -3,11 +3,13 @@
 
 mod client;
 mod material;
+mod pins;
 #[cfg(test)]
 mod pki;
 
 pub use client::{ClientTls, ClientTlsError};
 pub use material::{Identity, PEM_BYTES_MAX, Pem, provider};
+pub use pins::Pin;
 
 /// The README's example runs.
 #[cfg(doctest)]

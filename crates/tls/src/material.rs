@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
 /// Maximum size of a PEM file, in bytes. A bundle of all public roots has a quarter of a megabyte.
 pub const PEM_BYTES_MAX: u64 = 4 << 20;
@@ -41,6 +41,22 @@ impl Pem {
         match read {
             Ok(found) if found.is_empty() => {
                 Err(format!("no certificate in {}", self.path.display()))
+            }
+            Ok(found) => Ok(found),
+            Err(error) => Err(format!("broken PEM in {} ({error})", self.path.display())),
+        }
+    }
+
+    /// All certificate revocation lists of the file (RFC 5280, 5).
+    ///
+    /// # Errors
+    /// A description as above: no list, or broken PEM.
+    pub fn revocation_lists(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+        let read: Result<Vec<_>, _> =
+            CertificateRevocationListDer::pem_slice_iter(&self.bytes).collect();
+        match read {
+            Ok(found) if found.is_empty() => {
+                Err(format!("no revocation list in {}", self.path.display()))
             }
             Ok(found) => Ok(found),
             Err(error) => Err(format!("broken PEM in {} ({error})", self.path.display())),

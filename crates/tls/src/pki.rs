@@ -2,8 +2,8 @@
 //! too. Knows nothing about the proxy.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, RevokedCertParams,
 };
 
 /// An authority. Whoever trusts [`ca`](Self::ca) accepts what it issued.
@@ -78,6 +78,34 @@ impl Pki {
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
         params.not_after = rcgen::date_time_ymd(1970, 1, 1) + until;
         self.sign(params, name, ExtendedKeyUsagePurpose::ClientAuth, &KeyPair::generate().unwrap())
+    }
+
+    /// A certificate for a client, with this serial number.
+    #[allow(dead_code, reason = "not every test that includes this file revokes certificates")]
+    pub(crate) fn client_numbered(&self, name: &str, serial: u64) -> IssuedCertificate {
+        let mut params = Self::params(&[]);
+        params.serial_number = Some(serial.into());
+        self.sign(params, name, ExtendedKeyUsagePurpose::ClientAuth, &KeyPair::generate().unwrap())
+    }
+
+    /// A list of these serial numbers, in PEM, which is good until this year.
+    #[allow(dead_code, reason = "not every test that includes this file revokes certificates")]
+    pub(crate) fn revoked(&self, serials: &[u64], until: i32) -> String {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: (*serial).into(),
+            revocation_time: rcgen::date_time_ymd(2001, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2001, 1, 1),
+            next_update: rcgen::date_time_ymd(until, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
     fn issue(

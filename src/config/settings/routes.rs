@@ -4,6 +4,7 @@ use super::server::{BODY_BYTES, INSPECT_BYTES};
 use super::*;
 use crate::plan::{OnStoreError, PRIORITY_DEFAULT, PRIORITY_MAX};
 use crate::proxy::settings::{CompressionLevel, ContentCoding, FieldStyle, Oversized, Preflight};
+use crate::upstream::Retry;
 
 /// Maximum number of names in one set of header rules.
 const RULES_MAX: usize = 64;
@@ -86,6 +87,14 @@ section! {
     UPSTREAM_HOST "upstream_host": Else<Text> =
         text("a host such as \"api.internal\"", "the client's own"),
         "The `Host` that is sent to the upstream.";
+    RETRY "retry": Else<Words<Retry>> = Else {
+        kind: super::upstreams::RETRIES,
+        default: "that of the upstream",
+    },
+        "Which of its requests are sent a second time.";
+    HASH "hash": Else<Text> =
+        text("a fact such as \"path.id\", or \"off\"", "that of the upstream"),
+        "Its requests for which this is equal go to the same server of the upstream.";
     REWRITE "rewrite": Else<Text> = text(
         "a path such as \"/v2/users/{id}\", or { strip_prefix = \"/api\", add_prefix = \"/v1\" }",
         "the client's own",
@@ -112,6 +121,23 @@ section! {
     REQUEST "request": Else<Time> = Else { kind: Time(ms(1)..=DAY), default: "no limit" },
         "Time for a whole request, to the last byte of the response; after it 504, or 408 while \
          its body is still arriving.";
+    RESPONSE_HEADER "response_header": Else<Time> =
+        Else { kind: Time(ms(1)..=DAY), default: "that of the upstream" },
+        "Time from the end of the request to the head of the response.";
+    IDLE "idle": Else<Time> = Else { kind: Time(ms(1)..=DAY), default: "that of the upstream" },
+        "Time between two pieces of a body, of those that the upstream sends and takes.";
+}
+
+section! {
+    mirror = ["[[routes]] mirror"],
+        "Copies of the route's requests for another upstream, whose responses are dropped. Nothing \
+         waits for them.";
+    UPSTREAM "upstream": Else<Text> = text("the name of an upstream", "required"),
+        "Where the copies go.";
+    SHARE "share": Else<Percent> = Else { kind: Percent(1..=9_999), default: "all" },
+        "How many of the requests are copied, such as 5 or \"0.5%\".";
+    BODY_BYTES "body_bytes": Is<Size<u64>> = Is { kind: Size(0..=(16 << 20)), default: 64 << 10 },
+        "Requests with a longer body are not copied.";
 }
 
 section! {

@@ -35,6 +35,10 @@ section! {
         "none: clients are not asked for certificates",
     ),
         "The authorities that must have issued clients' certificates.";
+    CLIENT_CRL "client_crl": Else<Text> =
+        text("a PEM file with certificate revocation lists", "none"),
+        "Lists of clients' certificates that are no longer good: one of each authority between them \
+         and the root, none of them past its next update. It is watched.";
     CLIENT_CERTIFICATES "client_certificates": Is<Words<bool>> =
         words(&[("required", true), ("optional", false)], true),
         "Whether a handshake fails if the client shows no certificate.";
@@ -69,6 +73,10 @@ section! {
     TRUSTED_PROXIES "trusted_proxies": List =
         list("array of networks such as \"10.0.0.0/8\", or single addresses", 1_024, "[]"),
         "The proxies whose `X-Forwarded-For` is trusted.";
+    ZONE "zone": Else<Text> = text("a name such as \"eu-1\"", "none"),
+        "Where this process is: upstreams' endpoints in the same zone are preferred.";
+    ZONE_ENV "zone_env": Else<Text> = text("the name of an environment variable", "none"),
+        "The variable that holds it instead.";
     SHUTDOWN_DELAY "shutdown_delay": Is<Time> = time(s(0)..=s(600), s(0)),
         "How long to keep serving after SIGTERM while `/ready` says no, so that load balancers \
          notice.";

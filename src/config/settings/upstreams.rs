@@ -4,12 +4,16 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::*;
-use crate::upstream::{CheckMethod, Protocol, Retry};
+use crate::upstream::{CheckMethod, Protocol, ProxyVersion, Retry, SameSite};
 
 const DAY: Duration = s(24 * 3_600);
 const STEP: RangeInclusive<Duration> = ms(1)..=DAY;
 /// A file that is expected.
 pub(in crate::config) const PEM: &str = "a PEM file";
+
+/// Which requests are sent a second time.
+pub(super) const RETRIES: Words<Retry> =
+    Choice(&[("idempotent", Retry::Idempotent), ("unsent", Retry::Unsent), ("off", Retry::Off)]);
 
 section! {
     upstream = ["[upstreams.NAME]"], "Servers that requests are forwarded to.";
@@ -20,14 +24,21 @@ section! {
     HASH "hash": Else<Text> = text("a fact such as \"client-ip\" or \"header.x-user\"", "none"),
         "Requests for which this is equal go to the same server, unless that is down or has much \
          more to do than the others; those without it go to the less busy of two.";
+    ZONE_MIN "zone_min": Is<Whole<u32>> = whole(1..=100, 50),
+        "How many of a hundred endpoints in Weir's own zone, by weight, must be able to take \
+         requests for all of them to stay there; below that, they go to all zones.";
+    PROXY_PROTOCOL "proxy_protocol": Is<WordOr<Words<ProxyVersion>>> = word_or(
+        "off",
+        Choice(&[("v1", ProxyVersion::V1), ("v2", ProxyVersion::V2)]),
+    ),
+        "The version of the PROXY protocol in which each connection says which client it is for; \
+         each request has a connection of its own then.";
     PROTOCOL "protocol": Is<Words<Protocol>> =
         words(&[("h1", Protocol::H1), ("h2", Protocol::H2)], Protocol::H1),
         "HTTP/1.1, or HTTP/2 as gRPC needs it: by ALPN with TLS, by prior knowledge without.";
     RESOLVE_EVERY "resolve_every": Is<Time> = time(s(1)..=DAY, s(5)),
         "How often names are resolved while there are requests or health checks.";
-    RETRY "retry": Is<Words<Retry>> = words(&[
-        ("idempotent", Retry::Idempotent), ("unsent", Retry::Unsent), ("off", Retry::Off),
-    ], Retry::Idempotent),
+    RETRY "retry": Is<Words<Retry>> = Is { kind: RETRIES, default: Retry::Idempotent },
         "Which requests are sent a second time: also idempotent ones without a body that lost \
          their connection before the response; only those of which nothing was sent; none.";
     RETRY_PERCENT "retry_percent": Is<Whole<usize>> = whole(0..=100, 20),
@@ -47,6 +58,26 @@ section! {
         "The server: `http://`, `https://`, or the path of a Unix socket.";
     WEIGHT "weight": Is<Whole<u32>> = whole(1..=1_000, 1),
         "How much of the requests it gets, compared with the others.";
+    ZONE "zone": Else<Text> = text("a name such as \"eu-1\"", "none"),
+        "Where it is: servers in the zone that `[server]` names are preferred.";
+    BACKUP "backup": Is<Flag> = flag(false),
+        "Whether it gets requests only while no other can take any.";
+}
+
+section! {
+    sticky = ["[upstreams.NAME] sticky"],
+        "A cookie by which a client's requests stay at one server, while that can take them. \
+         Without this table there is none.";
+    COOKIE "cookie": Else<Text> = text("the name of a cookie such as \"server\"", "required"),
+        "Its name.";
+    MAX_AGE "max_age": Else<Time> =
+        Else { kind: Time(s(1)..=s(400 * 24 * 3_600)), default: "as long as the browser runs" },
+        "How long browsers keep it.";
+    SAME_SITE "same_site": Is<Words<SameSite>> = words(&[
+        ("lax", SameSite::Lax), ("strict", SameSite::Strict), ("none", SameSite::None),
+    ], SameSite::Lax),
+        "Whether it is sent with requests that come from other sites: with links alone, with none, \
+         with all.";
 }
 
 section! {
@@ -158,4 +189,7 @@ section! {
         "The key of this certificate.";
     SERVER_NAME "server_name": Else<Text> = text("a host name", "the host that is connected to"),
         "The name that is sent as SNI and verified.";
+    PINS "pins": List = list("array of pins such as \"sha256/...\"", 16, "none"),
+        "The public keys that the server may have: base64 of the SHA-256 of its \
+         SubjectPublicKeyInfo; without `ca` its authority and name are not verified then.";
 }

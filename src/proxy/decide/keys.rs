@@ -13,9 +13,10 @@ use crate::policy::Decision;
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::receive::Received;
 
-/// Whether what is taken of it may come back. A part of it, or all.
-pub(in crate::proxy) fn may_come_back(limit: &Limit) -> bool {
-    limit.refund != Refund::Never && limit.algorithm.settles()
+/// Whether what is taken of a limit for a request of this route may come back. A part of it, or
+/// all.
+pub(in crate::proxy) fn may_come_back(handle: &RouteHandle, limit: &Limit) -> bool {
+    (handle.may_withdraw || limit.refund != Refund::Never) && limit.algorithm.settles()
 }
 
 /// Counts what was refused, and what was taken for good. `identities` are those of the plan's
@@ -28,7 +29,7 @@ pub(in crate::proxy) fn count_decided(
 ) {
     let partial = less.and_then(|less| Some((less, decision.bodies.as_ref()?.partial.as_ref()?)));
     let (limits, outcomes) = (plan.limits(), &outcome.limits);
-    if outcome.admitted && limits.iter().all(may_come_back) {
+    if outcome.admitted && limits.iter().all(|limit| may_come_back(handle, limit)) {
         return;
     }
     handle.insight.count(received.started, |top| {
@@ -37,7 +38,7 @@ pub(in crate::proxy) fn count_decided(
             let happened = match (outcome.admitted, of.fits) {
                 // What was not measured was not taken, either.
                 _ if of.unmeasured.is_some() => continue,
-                (true, true) if may_come_back(limit) => continue,
+                (true, true) if may_come_back(handle, limit) => continue,
                 (true, true) if limit.cost > 0 => {
                     let part = partial.filter(|(_, part)| part.limits.contains(&limit.name));
                     KeyEvent::Used(part.map_or(limit.cost, |(less, _)| less))

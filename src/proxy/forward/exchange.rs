@@ -4,21 +4,32 @@
 use std::pin::pin;
 use std::time::Instant;
 
+use super::mirror::Mirror;
 use super::sent::{RequestTimeout, Sent};
-use crate::upstream::{Sender, Upstream, UpstreamError};
+use crate::limit::Ending;
+use crate::upstream::{PlacePermit, Sender, Upstream, UpstreamError};
 use crate::wire::{Request, Response};
 
 /// Sends requests on. Known at compile time, so that serving pays nothing for trials.
 pub(in crate::proxy) trait Exchange {
-    /// Sends an admitted request of `sender` at the time `began`, and returns the head of its
-    /// reply.
+    /// Sends an admitted request, and returns the head of its reply.
     fn send(
         &self,
         upstream: &Upstream,
         request: Request,
-        sender_and_began: (Sender, Instant),
+        dispatch: Dispatch<'_>,
         sent: &mut Sent,
     ) -> impl Future<Output = Result<Response, UpstreamError>>;
+}
+
+/// What an exchange is told of a request beside the request itself.
+#[derive(Clone, Copy)]
+pub(in crate::proxy) struct Dispatch<'a> {
+    pub(in crate::proxy) sender: Sender<'a>,
+    /// When it was decided that it is sent, from where its time counts.
+    pub(in crate::proxy) began: Instant,
+    /// Where it is copied to.
+    pub(in crate::proxy) mirror: Option<&'a Mirror>,
 }
 
 /// Sends requests to the upstream itself.
@@ -28,20 +39,47 @@ impl Exchange for UpstreamExchange {
     async fn send(
         &self,
         upstream: &Upstream,
-        request: Request,
-        (sender, began): (Sender, Instant),
+        mut request: Request,
+        Dispatch { sender, began, mirror }: Dispatch<'_>,
         sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
+        let place = if upstream.may_queue() {
+            Box::pin(wait(upstream, &sender, sent)).await?
+        } else {
+            None
+        };
+        if let Some(mirror) = mirror {
+            mirror.copy(&mut request);
+        }
         let reached = sent.reached.as_mut();
         match &sent.timeout {
-            None => pin!(upstream.send_noting(request, &sender, began, reached)).await,
+            None => pin!(upstream.send_noting(request, &sender, place, began, reached)).await,
             // Boxed: few routes have a timeout, and every connection would carry its state.
             Some(timeout) => {
-                let sending = upstream.send_noting(request, &sender, began, reached);
+                let sending = upstream.send_noting(request, &sender, place, began, reached);
                 Box::pin(send_within(timeout, upstream, sending)).await
             }
         }
     }
+}
+
+/// Waits for a place, within the time for the whole request. Nothing was done for a request that
+/// ends meanwhile, in whatever way, so it pays nothing.
+async fn wait(
+    upstream: &Upstream,
+    sender: &Sender<'_>,
+    sent: &mut Sent,
+) -> Result<Option<PlacePermit>, UpstreamError> {
+    let ending = std::mem::replace(&mut sent.ending, Ending::Withdrawn);
+    let waiting = upstream.place(sender);
+    let place = match &sent.timeout {
+        None => waiting.await?,
+        Some(timeout) => tokio::time::timeout_at(timeout.deadline.into(), waiting)
+            .await
+            .unwrap_or_else(|_| Err(upstream.overdue_unsent()))?,
+    };
+    sent.ending = ending;
+    Ok(place)
 }
 
 /// Waits for the upstream's reply, within the time for the whole request.

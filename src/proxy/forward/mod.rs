@@ -2,14 +2,15 @@
 //!
 //! `head` writes what the upstream is told of the client, `bodies` what the decision changes for
 //! the sake of bodies, `extras` with `rules` makes the route's changes, `trailers` keeps them from
-//! arriving by another way, `tunnel` asks for another protocol, `sender` says whose
-//! request it is, and `exchange` sends.
+//! arriving by another way, `tunnel` asks for another protocol, `sender` says whose request it is
+//! and which host it belongs to, `mirror` copies it, and `exchange` sends.
 //! After it, the head of the reply is known, or why there is none. Knows no limit.
 
 pub(super) mod bodies;
 pub(super) mod exchange;
 pub(super) mod extras;
 pub(super) mod head;
+pub(super) mod mirror;
 pub(super) mod rules;
 pub(super) mod sender;
 pub(super) mod sent;
@@ -27,6 +28,7 @@ use crate::proxy::receive::{Received, hop};
 use crate::proxy::route::Routed;
 use crate::proxy::snapshot::{Route, Snapshot};
 use crate::telemetry::{Access, AccessField};
+use crate::upstream::Affinity;
 use crate::wire::{Body, InterimFilter, Request};
 
 pub(super) use sent::Sent;
@@ -44,8 +46,8 @@ pub(super) struct Admitted<'l> {
     pub(super) is_edited: bool,
     /// The fields that the policy sets on the request.
     pub(super) fields: PolicyFields,
-    /// By which it is sent to one host of its upstream, if it has what the upstream hashes.
-    pub(super) hash: Option<u64>,
+    /// The host of its upstream that it belongs to, if it does.
+    pub(super) affinity: Option<Affinity>,
     /// Path and query, if the route rewrites them.
     pub(super) rewritten: Option<String>,
 }

@@ -12,7 +12,7 @@ use crate::limit::Ending;
 use crate::proxy::receive::Received;
 use crate::proxy::refusal::Refusal;
 use crate::telemetry::Label as _;
-use crate::upstream::{Cause, SendRecord, Upstream, UpstreamError};
+use crate::upstream::{SendRecord, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Response};
 
 /// The request's body has not ended yet.
@@ -142,11 +142,10 @@ impl Sent {
             Some(BodyError::Overdue) => REQUEST_TIMEOUT,
             _ => error.cause.label(),
         });
-        if error.body.is_none() {
+        if error.body.is_none() && self.ending != Ending::Withdrawn {
             let now = clock::monotonic();
             let overdue = self.timeout.as_ref().is_some_and(|timeout| now >= timeout.deadline);
             self.ending = match (error.sent, overdue) {
-                (false, _) if error.cause == Cause::Shed => Ending::Withdrawn,
                 (false, _) => Ending::Unsent,
                 (true, false) => Ending::UpstreamFailed,
                 // No refund, or a client could get one by uploading until its time is over.

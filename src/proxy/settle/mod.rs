@@ -189,12 +189,12 @@ fn settle_grant(
 ) {
     let is_known = counted == CountedUnits::Decided
         && adjustments.is_empty()
-        && !grant.limits().iter().any(keys::may_come_back);
+        && !grant.limits().iter().any(|limit| keys::may_come_back(handle, limit));
     if is_known || !handle.insight.counts_keys() {
         return grant.settle(ending, adjustments);
     }
     grant.settle_with_report(ending, adjustments, |limit, identity, settled| {
-        let is_counted = counted == CountedUnits::Decided && !keys::may_come_back(limit);
+        let is_counted = counted == CountedUnits::Decided && !keys::may_come_back(handle, limit);
         let taken = if is_counted { 0 } else { settled.taken.saturating_sub(settled.given_back) };
         keys::count_settled(handle, now, limit, identity, taken.saturating_add(settled.charged));
     });

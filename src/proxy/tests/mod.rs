@@ -54,6 +54,9 @@ struct TestHandler {
 /// A route with a response of its own.
 fn respond(path: &str) -> RouteSettings {
     RouteSettings {
+        overrides: Default::default(),
+        hash: None,
+        mirror: None,
         name: path.trim_matches(['/', '*']).to_owned(),
         host: None,
         path: path.to_owned(),

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Version};
@@ -24,10 +24,10 @@ use crate::policy::{self, Decision, Policy};
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::Decided;
 use crate::proxy::forward::Sent;
-use crate::proxy::forward::exchange::Exchange;
+use crate::proxy::forward::exchange::{Dispatch, Exchange};
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::verdict::{Rejection, Verdict};
-use crate::upstream::{Sender, Upstream, UpstreamError};
+use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Request, Response, Source};
 
 /// A piece of what replies consist of, in bytes.
@@ -250,7 +250,7 @@ impl Exchange for Rc<Watch> {
         &self,
         _upstream: &Upstream,
         request: Request,
-        _sender_and_began: (Sender, Instant),
+        _dispatch: Dispatch<'_>,
         _sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
         read_whole(request.body).await?;

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use http::StatusCode;
@@ -27,7 +27,7 @@ use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts::Facts;
 use crate::proxy::forward::Sent;
-use crate::proxy::forward::exchange::Exchange;
+use crate::proxy::forward::exchange::{Dispatch, Exchange};
 use crate::proxy::live::{LocalSnapshot, Observers};
 use crate::proxy::record;
 use crate::proxy::record::account::{Account, LimitAccount, Parts};
@@ -35,7 +35,7 @@ use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::serve::{admit, answer};
 use crate::proxy::snapshot::Snapshot;
 use crate::telemetry::Label as _;
-use crate::upstream::{Cause, Sender, Upstream, UpstreamError};
+use crate::upstream::{Cause, Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Request, Response, Source};
 
 /// Characters of a request's part that [`InvalidRequest`] shows, at most.
@@ -157,7 +157,7 @@ impl Exchange for Rc<Watch> {
         &self,
         _upstream: &Upstream,
         request: Request,
-        _sender_and_began: (Sender, Instant),
+        _dispatch: Dispatch<'_>,
         _sent: &mut Sent,
     ) -> Result<Response, UpstreamError> {
         read_whole(request.body).await?;

@@ -8,6 +8,7 @@ mod hostile;
 mod http1;
 mod http2;
 mod overload;
+mod placing;
 mod slow_clients;
 mod smuggling;
 mod streams;

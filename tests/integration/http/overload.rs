@@ -91,6 +91,59 @@ async fn the_more_important_request_is_served_and_the_other_is_not_charged() {
 }
 
 #[tokio::test]
+async fn who_leaves_or_runs_out_of_time_in_the_line_pays_nothing() {
+    let upstream = Upstream::start();
+    let route = "upstream = \"api\"\npolicy = \"public\"";
+    let weir = Weir::start(
+        &Toml::new()
+            .upstream("api", &upstream.url(), "concurrency = { max = 1, max_wait = \"20s\" }")
+            .policy("public", &[LIMIT])
+            .route(&format!("path = \"/*\"\n{route}"))
+            .route(&format!("path = \"/brief\"\n{route}\ntimeouts.request = \"100ms\""))
+            .text(),
+    );
+    let address = weir.http;
+    upstream.hold();
+    let first = tokio::spawn(async move { get(address, "/", &[]).await });
+    until_seen(&upstream, 1).await;
+    let mut leaving = TcpStream::connect(address).await.unwrap();
+    leaving.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    until_waiting(&weir, 1).await;
+    drop(leaving);
+    until_waiting(&weir, 0).await;
+    assert_eq!(get(address, "/brief", &[]).await.status, 504);
+    upstream.release();
+    assert_eq!(first.await.unwrap().status, 200);
+    // The first one and this.
+    assert_eq!(get(address, "/", &[]).await.remaining("day"), 8);
+    assert_eq!(upstream.seen().len(), 2);
+    eventually_async("two are counted", async || {
+        let top = weir.admin_page("/top").json();
+        if top["limits"][0]["units"] == 2 { Ok(()) } else { Err(top.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reload_keeps_what_an_adaptive_limit_has_learnt() {
+    let upstream = Upstream::start();
+    let config = |retry_percent: u32| {
+        let more = format!("concurrency = {{ adaptive = true }}\nretry_percent = {retry_percent}");
+        let config = Toml::new().upstream("api", &upstream.url(), &more);
+        config.route("path = \"/*\"\nupstream = \"api\"").text()
+    };
+    let weir = Weir::start(&config(20));
+    let learnt = eventually_async("something is learnt", async || {
+        assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+        let now = concurrency(&weir);
+        if now["base_us"].is_null() { Err(now.to_string()) } else { Ok(now) }
+    })
+    .await;
+    weir.reload(&config(30), "applied");
+    assert_eq!(concurrency(&weir)["base_us"], learnt["base_us"]);
+}
+
+#[tokio::test]
 async fn a_plan_has_the_priority_that_is_written_beside_it() {
     let upstream = Upstream::start();
     let policy = format!(

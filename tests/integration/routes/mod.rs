@@ -5,5 +5,6 @@ mod compression;
 mod refusals;
 mod replies;
 mod spellings;
+mod upstreams;
 mod values;
 mod variants;

@@ -76,7 +76,11 @@ impl TlsCause {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<E>()) {
             Some(E::AlertReceived(_)) => Self::Alert,
             Some(E::PeerIncompatible(_) | E::NoApplicationProtocol) => Self::Incompatible,
-            Some(E::NoCertificatesPresented | E::InvalidCertificate(_)) => Self::Certificate,
+            Some(
+                E::NoCertificatesPresented
+                | E::InvalidCertificate(_)
+                | E::InvalidCertRevocationList(_),
+            ) => Self::Certificate,
             Some(_) => Self::Malformed,
             None => Self::Closed,
         }

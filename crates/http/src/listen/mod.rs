@@ -121,6 +121,8 @@ pub struct ClientCertificates {
     pub ca: Pem,
     /// Whether the handshake fails for clients without a certificate.
     pub required: bool,
+    /// Lists of certificates that were revoked: one of each authority of a chain.
+    pub crl: Option<Pem>,
 }
 
 /// The parts of `[server.limits]` and `[server.timeouts]` that concern connections. A reload may

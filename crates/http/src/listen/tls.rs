@@ -202,6 +202,17 @@ fn verifier(
     let builder =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), weir_tls::provider());
     let builder = if clients.required { builder } else { builder.allow_unauthenticated() };
+    let builder = match &clients.crl {
+        // A list that is too old says nothing of what was revoked since.
+        Some(crl) => {
+            let lists = crl.revocation_lists().map_err(|found| {
+                let setting = format!("{}.client_crl", settings.setting);
+                SettingError::new(setting, found, "a PEM file with certificate revocation lists")
+            })?;
+            builder.with_crls(lists).enforce_revocation_expiration()
+        }
+        None => builder,
+    };
     builder.build().map_err(|error| wrong(format!("{} ({error})", clients.ca.path.display())))
 }
 

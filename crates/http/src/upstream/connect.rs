@@ -2,6 +2,7 @@
 //! it, both within the upstream's time to connect. Knows nothing of HTTP.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::budget::ConnectionPermit;
 use super::endpoint::{Endpoint, HostAddress};
 use super::host::Host;
 use super::hosts::Hosts;
+use super::proxied::announce;
 use super::stream::Stream;
 use super::{Cause, Inner, Protocol};
 use crate::telemetry::Label as _;
@@ -20,13 +22,16 @@ use crate::wire::is_out_of_descriptors;
 /// How long to wait before the next attempt at a Unix socket whose queue is full.
 const UNIX_AGAIN: Duration = Duration::from_millis(5);
 
-/// Connects to `host`. `make_room` closes idle connections to other hosts; it is called when no
+/// The two ends of a client's connection: its own first.
+type Ends = (SocketAddr, SocketAddr);
+
+/// Connects to `host`, for the client's connection with these `ends`. `make_room` closes idle connections to other hosts; it is called when no
 /// file descriptor is left. Failures are logged with their reason, at most once a second: while an
 /// upstream is down, every request fails like this.
 pub(super) async fn connect(
     upstream: &Arc<Inner>,
     host: &Host,
-    protocol: Protocol,
+    (protocol, ends): (Protocol, Option<&Ends>),
     make_room: fn(),
 ) -> Result<Stream, Cause> {
     let endpoint = upstream.endpoints.get(host.endpoint).ok_or(Cause::Connect)?;
@@ -38,20 +43,22 @@ pub(super) async fn connect(
         upstream.warn_exhausted(host);
         return Err(Cause::Descriptors);
     };
-    let (cause, error) =
-        match timeout(upstream.settings.connect, open(upstream, host, endpoint, protocol, permit))
-            .await
-        {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err((Cause::Descriptors, _))) => {
-                // The next attempt may find a descriptor.
-                make_room();
-                upstream.warn_exhausted(host);
-                return Err(Cause::Descriptors);
-            }
-            Ok(Err((cause, error))) => (cause, error),
-            Err(elapsed) => (Cause::Timeout, elapsed.into()),
-        };
+    let (cause, error) = match timeout(
+        upstream.settings.connect,
+        open(upstream, host, endpoint, (protocol, ends), permit),
+    )
+    .await
+    {
+        Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err((Cause::Descriptors, _))) => {
+            // The next attempt may find a descriptor.
+            make_room();
+            upstream.warn_exhausted(host);
+            return Err(Cause::Descriptors);
+        }
+        Ok(Err((cause, error))) => (cause, error),
+        Err(elapsed) => (Cause::Timeout, elapsed.into()),
+    };
     upstream.warn_unconnected(host, &error);
     Hosts::resolve_soon(upstream);
     Err(cause)
@@ -63,9 +70,8 @@ pub(super) async fn reach(upstream: &Inner, host: &Host) -> Result<(), String> {
     let (Some(endpoint), Some(permit)) = (endpoint, permit) else {
         return Err("this process has no file descriptor left".to_owned());
     };
-    let protocol = upstream.settings.protocol;
-    match timeout(upstream.settings.connect, open(upstream, host, endpoint, protocol, permit)).await
-    {
+    let ours = (upstream.settings.protocol, None);
+    match timeout(upstream.settings.connect, open(upstream, host, endpoint, ours, permit)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err((cause, error))) => Err(format!("{}: {error}", cause.label())),
         Err(_) => Err(format!("no connection within {:?}", upstream.settings.connect)),
@@ -76,18 +82,24 @@ async fn open(
     upstream: &Inner,
     host: &Host,
     endpoint: &Endpoint,
-    protocol: Protocol,
+    (protocol, ends): (Protocol, Option<&Ends>),
     _permit: ConnectionPermit,
 ) -> Result<Stream, (Cause, io::Error)> {
     // A lack of descriptors on our side says nothing about the host.
     let unconnected = |error| {
         (if is_out_of_descriptors(&error) { Cause::Descriptors } else { Cause::Connect }, error)
     };
-    let stream = match &host.address {
+    let version = upstream.settings.proxy_protocol;
+    let mut stream = match &host.address {
         HostAddress::Ip(address) => TcpStream::connect(address).await.map_err(unconnected)?,
         HostAddress::Unix(path) => loop {
             match UnixStream::connect(path).await {
-                Ok(stream) => return Ok(Stream::Unix { stream, _permit }),
+                Ok(mut stream) => {
+                    if let Some(version) = version {
+                        announce(&mut stream, version, ends).await.map_err(unconnected)?;
+                    }
+                    return Ok(Stream::Unix { stream, _permit });
+                }
                 // Its queue of connections is full. TCP would wait in the kernel.
                 Err(full) if full.kind() == io::ErrorKind::WouldBlock => sleep(UNIX_AGAIN).await,
                 Err(error) => return Err(unconnected(error)),
@@ -95,6 +107,9 @@ async fn open(
         },
     };
     stream.set_nodelay(true).map_err(unconnected)?;
+    if let Some(version) = version {
+        announce(&mut stream, version, ends).await.map_err(unconnected)?;
+    }
     let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else {
         return Ok(Stream::Plain { stream, _permit });
     };

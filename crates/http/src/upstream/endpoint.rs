@@ -9,6 +9,7 @@ use std::sync::Arc;
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
+use super::hash;
 use super::settings::EndpointSettings;
 use crate::clock::LogThrottle;
 use crate::telemetry::SettingError;
@@ -34,6 +35,8 @@ pub(super) struct Endpoint {
     pub(super) server_name: Option<ServerName<'static>>,
     /// How much of the requests it gets, compared with the others.
     pub(super) weight: u32,
+    pub(super) zone: Option<String>,
+    pub(super) backup: bool,
     pub(super) warned: LogThrottle,
 }
 
@@ -44,6 +47,14 @@ pub enum HostAddress {
     Ip(SocketAddr),
     /// The path of a Unix socket.
     Unix(Arc<Path>),
+}
+
+impl HostAddress {
+    /// A number that stands for it, the same in all processes of one build.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        hash::of(self)
+    }
 }
 
 impl fmt::Display for HostAddress {
@@ -78,11 +89,12 @@ pub(super) fn parse_all(
     }
     let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     let mut errors = Vec::new();
-    for (index, EndpointSettings { url: text, weight }) in endpoints.iter().enumerate() {
+    for (index, written) in endpoints.iter().enumerate() {
+        let text = &written.url;
         let error_at = |expected: &str| {
             SettingError::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
         };
-        match parse(text, *weight, server_name) {
+        match parse(written, server_name) {
             Ok(endpoint)
                 if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) =>
             {
@@ -97,9 +109,10 @@ pub(super) fn parse_all(
     if errors.is_empty() { Ok(read) } else { Err(errors) }
 }
 
-fn parse(text: &str, weight: u32, server_name: Option<&str>) -> Result<Endpoint, &'static str> {
+fn parse(written: &EndpointSettings, server_name: Option<&str>) -> Result<Endpoint, &'static str> {
+    let text = written.url.as_str();
     if let Some(path) = text.strip_prefix(UNIX) {
-        return unix(text, path, weight);
+        return unix(written, path);
     }
     let uri: http::Uri = text.parse().map_err(|_| EXPECTED)?;
     let (tls, default_port) = match uri.scheme_str() {
@@ -138,35 +151,38 @@ fn parse(text: &str, weight: u32, server_name: Option<&str>) -> Result<Endpoint,
     } else {
         None
     };
-    Ok(Endpoint {
-        location,
-        text: text.to_owned(),
-        authority: authority.clone(),
-        server_name,
-        weight,
-        warned: LogThrottle::default(),
-    })
+    Ok(Endpoint::new(written, location, authority.clone(), server_name))
 }
 
 /// A Unix socket. Whoever may write to it is in the same system, so there is no TLS.
-fn unix(text: &str, path: &str, weight: u32) -> Result<Endpoint, &'static str> {
+fn unix(written: &EndpointSettings, path: &str) -> Result<Endpoint, &'static str> {
     if !path.starts_with('/') || path.contains('\0') {
         return Err("unix: and the path of a socket from the root, such as unix:/run/api.sock");
     }
     if path.len() > UNIX_PATH_BYTES_MAX {
         return Err("the path of a socket of at most 103 bytes");
     }
-    Ok(Endpoint {
-        location: Location::Address(HostAddress::Unix(Path::new(path).into())),
-        text: text.to_owned(),
-        authority: Authority::from_static("localhost"),
-        server_name: None,
-        weight,
-        warned: LogThrottle::default(),
-    })
+    let location = Location::Address(HostAddress::Unix(Path::new(path).into()));
+    Ok(Endpoint::new(written, location, Authority::from_static("localhost"), None))
 }
 
 impl Endpoint {
+    fn new(
+        written: &EndpointSettings,
+        location: Location,
+        authority: Authority,
+        server_name: Option<ServerName<'static>>,
+    ) -> Self {
+        let EndpointSettings { url, weight, zone, backup } = written.clone();
+        let warned = LogThrottle::default();
+        Self { location, text: url, authority, server_name, weight, zone, backup, warned }
+    }
+
+    /// Whether one of these is the same server.
+    pub(super) fn is_also_in(&self, others: &[Self]) -> bool {
+        others.iter().any(|other| other.text == self.text)
+    }
+
     /// Whether the endpoint uses TLS.
     pub(super) fn is_tls(&self) -> bool {
         self.server_name.is_some()
@@ -191,13 +207,14 @@ mod tests {
             ("https://10.0.0.1", "Address(10.0.0.1:443)"),
             ("unix:/run/api.sock", "Address(unix:/run/api.sock)"),
         ] {
-            let Location::Address(address) = parse(text, 1, None).unwrap().location else {
+            let Location::Address(address) = parse(&text.to_owned().into(), None).unwrap().location
+            else {
                 panic!("a name: {text}")
             };
             assert_eq!(format!("Address({address})"), expected, "{text}");
         }
         let Location::Name { host, port, .. } =
-            parse("http://api.internal:8080", 1, None).unwrap().location
+            parse(&"http://api.internal:8080".to_owned().into(), None).unwrap().location
         else {
             panic!("not a name")
         };
@@ -233,7 +250,10 @@ mod tests {
     #[test]
     fn with_tls_the_name_to_verify_is_the_host_or_the_one_that_was_set() {
         let name = |text: &str, set| {
-            parse(text, 1, set).unwrap().server_name.map(|name| name.to_str().into_owned())
+            parse(&text.to_owned().into(), set)
+                .unwrap()
+                .server_name
+                .map(|name| name.to_str().into_owned())
         };
         assert_eq!(name("https://api.internal:8443", None).as_deref(), Some("api.internal"));
         assert_eq!(name("https://127.0.0.1", None).as_deref(), Some("127.0.0.1"));

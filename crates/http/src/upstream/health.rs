@@ -159,7 +159,7 @@ struct Skipped;
 fn private(upstream: &Inner, host: &Host) -> Result<Upstream, String> {
     let settings = settings_of(upstream, host)?;
     // Its metrics are discarded: checks are counted instead.
-    Upstream::build_within(&settings, &Metrics::new(1), &upstream.budget)
+    Upstream::build_within(&settings, &Metrics::new(1), &upstream.budget, None)
         .map_err(|errors| errors.first().map_or_else(String::new, |error| error.expected.clone()))
 }
 
@@ -195,6 +195,7 @@ fn settings_of(upstream: &Inner, host: &Host) -> Result<Settings, String> {
     };
     Ok(Settings {
         protocol: settings.protocol,
+        proxy_protocol: settings.proxy_protocol,
         tls,
         http2: settings.http2.clone(),
         connect: settings.connect,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::endpoint::HostAddress;
-use super::{Cause, Inner, hash};
+use super::{Cause, Inner};
 use crate::clock;
 use crate::telemetry::Label as _;
 
@@ -45,10 +45,22 @@ pub(super) struct Host {
     /// What its last check came to: why it failed, if it did. `None` before the first.
     checked: Mutex<Option<Result<(), String>>>,
     pub(super) address: HostAddress,
-    /// Of its address, the same in all processes.
-    pub(super) hash: u64,
+    /// [`HostAddress::tag`] of its address.
+    pub(super) tag: u64,
     /// The index of its endpoint in the configuration.
     pub(super) endpoint: usize,
+    pub(super) standing: Standing,
+}
+
+/// How much of the requests a host gets, compared with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Among those of the same rank.
+    pub(super) weight: u32,
+    /// Hosts of a higher rank get requests while none of a lower one can take them.
+    pub(super) rank: u32,
+    /// It is in this process' own zone.
+    pub(super) is_local: bool,
 }
 
 /// A request in flight at a host, counted there as long as this lives.
@@ -60,7 +72,7 @@ pub(super) struct InFlight {
 }
 
 impl Host {
-    pub(super) fn new(endpoint: usize, address: HostAddress) -> Self {
+    pub(super) fn new(endpoint: usize, address: HostAddress, standing: Standing) -> Self {
         Self {
             outstanding: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
@@ -71,9 +83,30 @@ impl Host {
             healthy: AtomicBool::new(true),
             healthy_since_ms: AtomicU64::new(0),
             checked: Mutex::default(),
-            hash: hash::of(&address),
+            tag: address.tag(),
             address,
             endpoint,
+            standing,
+        }
+    }
+
+    /// The same address in another list, as it is now: ejected or not, healthy or not. Requests
+    /// that are under way stay with the old one.
+    pub(super) fn after(before: &Self, endpoint: usize, standing: Standing) -> Self {
+        let number = |of: &AtomicU64| AtomicU64::new(of.load(Ordering::Relaxed));
+        let count = |of: &AtomicU32| AtomicU32::new(of.load(Ordering::Relaxed));
+        let flag = |of: &AtomicBool| AtomicBool::new(of.load(Ordering::Relaxed));
+        Self {
+            outstanding: AtomicUsize::new(0),
+            failures: count(&before.failures),
+            counted_us: number(&before.counted_us),
+            ejections: count(&before.ejections),
+            ejected_until_ms: number(&before.ejected_until_ms),
+            probing: flag(&before.probing),
+            healthy: flag(&before.healthy),
+            healthy_since_ms: number(&before.healthy_since_ms),
+            checked: Mutex::new(before.last_check()),
+            ..Self::new(endpoint, before.address.clone(), standing)
         }
     }
 

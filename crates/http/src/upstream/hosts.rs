@@ -19,7 +19,8 @@ use tokio::time::timeout;
 
 use super::Inner;
 use super::endpoint::{Endpoint, HostAddress, Location};
-use super::host::Host;
+use super::host::{Host, Standing};
+use super::settings::Settings;
 
 /// Maximum addresses used of one name.
 const ADDRESSES_MAX: usize = 64;
@@ -66,19 +67,52 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    pub(super) fn new(endpoints: &[Endpoint], resolver: Arc<dyn Resolver>) -> Self {
-        let list = merge(endpoints, &[], Vec::new());
-        Self {
+    /// Addresses that the upstream `before` has keep their state.
+    pub(super) fn new(
+        endpoints: &[Endpoint],
+        settings: &Settings,
+        resolver: Arc<dyn Resolver>,
+        before: Option<&Arc<Inner>>,
+    ) -> Self {
+        let known = before.map(|before| before.hosts.current()).unwrap_or_default();
+        let known_names = |index: usize| -> Vec<HostAddress> {
+            let (Some(before), Some(endpoint)) = (before, endpoints.get(index)) else {
+                return Vec::new();
+            };
+            let same = |host: &&Arc<Host>| before.text_of(host) == endpoint.text;
+            known.iter().filter(same).map(|host| host.address.clone()).collect()
+        };
+        let host_of = |endpoint, address: HostAddress, standing| {
+            let before = known.iter().find(|host| host.address == address);
+            Arc::new(match before {
+                Some(before) => Host::after(before, endpoint, standing),
+                None => Host::new(endpoint, address, standing),
+            })
+        };
+        let list = list(endpoints, settings.zone.as_deref(), known_names, host_of);
+        // Names that are new are asked for at once.
+        let is_resolved = endpoints.iter().enumerate().all(|(index, endpoint)| {
+            matches!(endpoint.location, Location::Address(_))
+                || list.iter().any(|host| host.endpoint == index)
+        });
+        let resolved_ms = before.filter(|_| is_resolved).map(|before| &before.hosts.resolved_ms);
+        let hosts = Self {
             generation: AtomicU64::new(0),
             list: Mutex::new(list),
             ignores_health: AtomicBool::new(false),
             names: endpoints
                 .iter()
                 .any(|endpoint| matches!(endpoint.location, Location::Name { .. })),
-            resolved_ms: AtomicU64::new(NEVER),
+            resolved_ms: AtomicU64::new(
+                resolved_ms.map_or(NEVER, |resolved| resolved.load(Ordering::Relaxed)),
+            ),
             resolving: Arc::default(),
             resolver,
+        };
+        if let Some(check) = &settings.health {
+            hosts.judge(check.healthy_min);
         }
+        hosts
     }
 
     /// Changes when the addresses do.
@@ -173,7 +207,7 @@ impl Hosts {
             let Ok((index, answer)) = answered else { continue };
             match answer {
                 Ok(addresses) if !addresses.is_empty() => {
-                    self.take_over(&upstream.endpoints, vec![(index, addresses)])
+                    self.take_over(upstream, index, addresses);
                 }
                 Ok(_) => upstream.warn_unresolved(index, &"the name has no address"),
                 Err(error) => upstream.warn_unresolved(index, &error),
@@ -182,9 +216,23 @@ impl Hosts {
         self.resolved_ms.store(upstream.now_ms(), Ordering::Relaxed);
     }
 
-    fn take_over(&self, endpoints: &[Endpoint], answers: Vec<(usize, Vec<SocketAddr>)>) {
+    /// Adopts the addresses of an endpoint's name. Hosts that were there before are kept, with
+    /// their state.
+    fn take_over(&self, upstream: &Inner, endpoint: usize, addresses: Vec<SocketAddr>) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = merge(endpoints, &list, answers);
+        let before = Arc::clone(&list);
+        let of = |index: usize| before.iter().filter(move |host| host.endpoint == index);
+        let addresses_of = |index: usize| match index == endpoint {
+            true => addresses.iter().copied().map(HostAddress::Ip).collect(),
+            false => of(index).map(|host| host.address.clone()).collect(),
+        };
+        let host_of = |index, address, standing| {
+            of(index)
+                .find(|host| host.address == address)
+                .map_or_else(|| Arc::new(Host::new(index, address, standing)), Arc::clone)
+        };
+        let zone = upstream.settings.zone.as_deref();
+        let new = self::list(&upstream.endpoints, zone, addresses_of, host_of);
         if new.len() == list.len()
             && new.iter().zip(list.iter()).all(|(new, old)| Arc::ptr_eq(new, old))
         {
@@ -218,36 +266,32 @@ impl Hosts {
     }
 }
 
-/// The hosts of all endpoints in the configuration's order. Hosts that were there before are kept,
-/// with their state.
-fn merge(
+/// The hosts of all endpoints: by rank, those of this process' zone first, and then in the
+/// configuration's order. `addresses_of` has those of a name, and `host_of` makes a host or keeps
+/// one.
+fn list(
     endpoints: &[Endpoint],
-    before: &[Arc<Host>],
-    mut answers: Vec<(usize, Vec<SocketAddr>)>,
+    zone: Option<&str>,
+    mut addresses_of: impl FnMut(usize) -> Vec<HostAddress>,
+    host_of: impl Fn(usize, HostAddress, Standing) -> Arc<Host>,
 ) -> Arc<[Arc<Host>]> {
     let mut all: Vec<Arc<Host>> = Vec::new();
     for (index, endpoint) in endpoints.iter().enumerate() {
-        let had = || before.iter().filter(move |host| host.endpoint == index);
-        let addresses = match &endpoint.location {
+        let mut addresses = match &endpoint.location {
             Location::Address(address) => vec![address.clone()],
-            Location::Name { .. } => match answers.iter_mut().find(|(of, _)| *of == index) {
-                Some((_, addresses)) => {
-                    std::mem::take(addresses).into_iter().map(HostAddress::Ip).collect()
-                }
-                None => had().map(|host| host.address.clone()).collect(),
-            },
+            Location::Name { .. } => addresses_of(index),
         };
-        let mut addresses = addresses;
         // Name servers rotate the order from answer to answer.
         addresses.sort_unstable();
         addresses.dedup();
         addresses.truncate(ADDRESSES_MAX);
-        let host = |address: HostAddress| {
-            had()
-                .find(|host| host.address == address)
-                .map_or_else(|| Arc::new(Host::new(index, address)), Arc::clone)
+        let standing = Standing {
+            weight: endpoint.weight,
+            rank: u32::from(endpoint.backup),
+            is_local: zone.is_some() && endpoint.zone.as_deref() == zone,
         };
-        all.extend(addresses.into_iter().map(host));
+        all.extend(addresses.into_iter().map(|address| host_of(index, address, standing)));
     }
+    all.sort_by_key(|host| (host.standing.rank, !host.standing.is_local));
     all.into()
 }

@@ -22,7 +22,7 @@ use super::http1::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX};
 use super::outgoing::{Outgoing, PendingRequest, UploadProgress};
 use super::reply_timeout::ReplyTimeout;
 use super::requests::RequestPermit;
-use super::{Cause, Inner, Protocol, UpstreamError};
+use super::{Cause, Inner, Overrides, Protocol, UpstreamError};
 use crate::clock;
 use crate::telemetry::Label as _;
 use crate::wire::{BodyEnd, OnEnd, Timer};
@@ -125,7 +125,7 @@ impl Http2Connection {
         let deadline =
             tokio::time::Instant::from_std(clock::monotonic() + upstream.settings.connect);
         let peer = Arc::new(PeerSettings::default());
-        let stream = connect(upstream, host, Protocol::H2, make_room).await?;
+        let stream = connect(upstream, host, (Protocol::H2, None), make_room).await?;
         let sender = begin(stream, upstream, &peer).await?;
         if timeout_at(deadline, peer.wait()).await.is_err() {
             upstream.warn_unconnected(host, &"it sends nothing in HTTP/2");
@@ -203,7 +203,7 @@ impl StreamPermit {
     pub(super) async fn exchange(
         &self,
         request: &mut PendingRequest,
-        progress: Option<&UploadProgress>,
+        (progress, overrides): (Option<&UploadProgress>, Option<&Arc<Overrides>>),
         now: Instant,
     ) -> Http2Outcome {
         let Some(sent) = request.take() else { return Http2Outcome::Unsent(Cause::Connect) };
@@ -212,6 +212,7 @@ impl StreamPermit {
             timer: &mut timer,
             upstream: &self.connection.upstream,
             progress,
+            overrides,
             checked: now,
         };
         let mut sender = self.connection.sender.clone();

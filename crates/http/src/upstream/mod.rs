@@ -6,8 +6,8 @@
 //! all workers see them), `concurrency` (how many requests an upstream has, and who waits), `http1`
 //! (one HTTP/1.1 connection), `http2`, `streams` and `acquire` (HTTP/2 connections) with `head` and
 //! `outgoing` (a request's head and body over HTTP/2), `phase` and `reply_timeout` (how long to
-//! wait for a reply), `endpoint`, `connect` with `budget`, `tls` and `stream` (from a configured
-//! endpoint to a byte stream).
+//! wait for a reply), `endpoint`, `connect` with `budget`, `proxied`, `tls` and `stream` (from a configured
+//! endpoint to a byte stream). `sender` has what a request brings with it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::clock;
 use crate::telemetry::{
     Counter, CounterSet, Histogram, Label as _, Metrics, SettingError, labels, names,
 };
-use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request, Response};
+use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Request, Response};
 
 mod acquire;
 mod budget;
@@ -35,9 +35,11 @@ mod http2;
 mod outgoing;
 mod phase;
 mod pool;
+mod proxied;
 mod reply_timeout;
 mod requests;
 mod send;
+mod sender;
 mod settings;
 mod slots;
 mod stream;
@@ -47,10 +49,12 @@ mod tests;
 mod tls;
 
 pub use budget::Budget;
+pub use concurrency::PlacePermit;
 pub use endpoint::HostAddress;
+pub use sender::{Affinity, Overrides, PRIORITY_DEFAULT, PRIORITY_MAX, Sender};
 pub use settings::{
     CheckMethod, Concurrency, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe,
-    Protocol, Retry, STATUSES_WELL, Settings,
+    Protocol, ProxyVersion, Retry, STATUSES_WELL, SameSite, Settings, StickyCookie,
 };
 
 use hosts::{Hosts, Resolver};
@@ -128,31 +132,6 @@ pub struct EndpointStatus {
     pub check_failed: Option<String>,
 }
 
-/// The highest priority of a request. The lowest is 0.
-pub const PRIORITY_MAX: u8 = 7;
-/// The priority of a request that has none of its own.
-pub const PRIORITY_DEFAULT: u8 = 4;
-
-/// Whose request it is, and how much it matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sender {
-    /// The client. While a worker is busy, each gets a share of its requests.
-    pub client: Option<Network>,
-    /// 0 to [`PRIORITY_MAX`]. Of those that wait for an upstream with `concurrency`, whoever has
-    /// more goes first.
-    pub priority: u8,
-    /// Requests with the same number are one sender's, which shares that upstream with others.
-    pub fair_key: u64,
-    /// Requests with the same number go to the same host of an upstream with `hash`.
-    pub hash: Option<u64>,
-}
-
-impl Default for Sender {
-    fn default() -> Self {
-        Self { client: None, priority: PRIORITY_DEFAULT, fair_key: 0, hash: None }
-    }
-}
-
 /// What an upstream with `concurrency` has under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConcurrencyStatus {
@@ -217,10 +196,12 @@ impl Upstream {
     /// Endpoints that are not URLs (setting `endpoints[0]`); certificates and keys that can't be
     /// used (`tls.key`); a path or a host of health checks that is none (`health.path`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<SettingError>> {
-        Self::build_within(settings, metrics, &Budget::unlimited())
+        Self::build_within(settings, metrics, &Budget::unlimited(), None)
     }
 
-    /// Like [`build`](Self::build), for an upstream that shares `budget` with others.
+    /// Like [`build`](Self::build), for an upstream that shares `budget` with others. It takes over
+    /// what is known from the upstream `before` of the same name: the state of addresses that are
+    /// still there, and how many requests they can take.
     ///
     /// # Errors
     /// As for [`build`](Self::build).
@@ -228,8 +209,9 @@ impl Upstream {
         settings: &Settings,
         metrics: &Metrics,
         budget: &Budget,
+        before: Option<&Self>,
     ) -> Result<Self, Vec<SettingError>> {
-        Self::build_of(settings, metrics, budget, Arc::new(hosts::SystemResolver))
+        Self::build_of(settings, metrics, budget, before, Arc::new(hosts::SystemResolver))
     }
 
     /// Like [`build`](Self::build), with another resolver.
@@ -239,13 +221,14 @@ impl Upstream {
         metrics: &Metrics,
         resolver: Arc<dyn Resolver>,
     ) -> Result<Self, Vec<SettingError>> {
-        Self::build_of(settings, metrics, &Budget::unlimited(), resolver)
+        Self::build_of(settings, metrics, &Budget::unlimited(), None, resolver)
     }
 
     fn build_of(
         settings: &Settings,
         metrics: &Metrics,
         budget: &Budget,
+        before: Option<&Self>,
         resolver: Arc<dyn Resolver>,
     ) -> Result<Self, Vec<SettingError>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
@@ -264,20 +247,26 @@ impl Upstream {
             }
         });
         let checks = checks.collect();
+        // Unless it is another server by the same name.
+        let before = before.map(|before| &before.0).filter(|before| {
+            let same = |endpoint: &endpoint::Endpoint| endpoint.is_also_in(&before.endpoints);
+            endpoints.iter().any(same)
+        });
+        let hosts = Hosts::new(&endpoints, settings, resolver, before);
         Ok(Self(Arc::new(Inner {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             settings: settings.clone(),
             ejections: ejections.collect(),
             checks,
-            hosts: Hosts::new(&endpoints, resolver),
+            hosts,
             endpoints,
-            places: settings
-                .concurrency
-                .as_ref()
-                .map(|written| concurrency::Places::new(name, written, metrics)),
+            places: settings.concurrency.as_ref().map(|written| {
+                let before = before.and_then(|before| before.places.as_ref());
+                concurrency::Places::new(name, written, metrics, before)
+            }),
             budget: budget.clone(),
             tls,
-            created: clock::monotonic(),
+            created: before.map_or_else(clock::monotonic, |before| before.created),
             errors: metrics.counters(names::UPSTREAM_ERRORS, &[name]),
             retries: metrics.counters(names::UPSTREAM_RETRIES, &[name]),
             seconds: metrics.times_of(names::UPSTREAM_SECONDS, &[name]),
@@ -288,6 +277,8 @@ impl Upstream {
     /// All addresses known at the moment. A name that was not needed yet has none.
     #[must_use]
     pub fn status(&self) -> Vec<EndpointStatus> {
+        let mut hosts = self.0.hosts.current().to_vec();
+        hosts.sort_by_key(|host| host.endpoint);
         let status = |host: &Arc<host::Host>| EndpointStatus {
             endpoint: self.0.text_of(host).to_owned(),
             address: host.address.clone(),
@@ -295,7 +286,7 @@ impl Upstream {
             healthy: self.0.settings.health.as_ref().map(|_| host.is_healthy()),
             check_failed: host.last_check().and_then(Result::err),
         };
-        self.0.hosts.current().iter().map(status).collect()
+        hosts.iter().map(status).collect()
     }
 
     /// Checks each host at an interval, for as long as this runs; at once over if
@@ -340,26 +331,40 @@ impl Upstream {
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send(&self, request: Request) -> Result<Response, UpstreamError> {
-        self.send_noting(request, &Sender::default(), clock::monotonic(), None).await
+        self.send_from(request, &Sender::default()).await
+    }
+
+    /// The same for a request of `sender`.
+    ///
+    /// # Errors
+    /// See [`UpstreamError`].
+    pub async fn send_from(
+        &self,
+        request: Request,
+        sender: &Sender<'_>,
+    ) -> Result<Response, UpstreamError> {
+        self.send_noting(request, sender, None, clock::monotonic(), None).await
     }
 
     /// Like [`send`](Self::send), for a request of `sender` that began at `began`, which its time
     /// counts from. Records in `reached` where it was sent. While the worker is busy, each client
-    /// is limited to a share of its requests; where there is `concurrency`, it may have to wait.
+    /// is limited to a share of its requests. Where there is `concurrency`, it uses `place`, or
+    /// waits for one.
     ///
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send_noting(
         &self,
         request: Request,
-        sender: &Sender,
+        sender: &Sender<'_>,
+        place: Option<PlacePermit>,
         began: Instant,
         mut reached: Option<&mut SendRecord>,
     ) -> Result<Response, UpstreamError> {
         if let Some(reached) = &mut reached {
             reached.began = Some(began);
         }
-        let reply = pin!(send::send(&self.0, request, sender, reached.as_deref_mut())).await;
+        let reply = pin!(send::send(&self.0, request, sender, place, reached.as_deref_mut())).await;
         let took = clock::monotonic().saturating_duration_since(began);
         match &reply {
             Ok(_) => self.0.seconds.observe(took),
@@ -369,6 +374,27 @@ impl Upstream {
             reached.took = Some(took);
         }
         reply
+    }
+
+    /// A place for a request of `sender`, perhaps after a wait. Nothing is sent meanwhile. `None`
+    /// without `concurrency`.
+    ///
+    /// # Errors
+    /// There is none in time ([`Cause::Shed`]).
+    pub async fn place(&self, sender: &Sender<'_>) -> Result<Option<PlacePermit>, UpstreamError> {
+        let Some(places) = &self.0.places else { return Ok(None) };
+        let place = places.acquire(sender).await.map_err(|_| {
+            self.0.count(Cause::Shed);
+            UpstreamError::unsent(Cause::Shed)
+        })?;
+        Ok(Some(PlacePermit::new(place)))
+    }
+
+    /// The error for a request whose time ran out while it waited for a place.
+    #[must_use]
+    pub fn overdue_unsent(&self) -> UpstreamError {
+        self.0.count(Cause::Timeout);
+        UpstreamError::unsent(Cause::Timeout)
     }
 
     /// What it has under way; `None` without `concurrency`.
@@ -381,6 +407,18 @@ impl Upstream {
     #[must_use]
     pub fn hash_fact(&self) -> Option<&str> {
         self.0.settings.hash.as_deref()
+    }
+
+    /// Whether its connections say whose they are, so that [`Sender::ends`] matters.
+    #[must_use]
+    pub fn names_clients(&self) -> bool {
+        self.0.settings.proxy_protocol.is_some()
+    }
+
+    /// The cookie that says which host a client's requests go to, if there is one.
+    #[must_use]
+    pub fn sticky(&self) -> Option<&StickyCookie> {
+        self.0.settings.sticky.as_ref()
     }
 
     /// Whether requests may have to wait for it, so that [`Sender::priority`] and
@@ -490,11 +528,6 @@ impl Inner {
     /// The endpoint of `host` as configured.
     fn text_of(&self, host: &host::Host) -> &str {
         self.endpoints.get(host.endpoint).map_or("", |endpoint| &endpoint.text)
-    }
-
-    /// How much of the requests `host` gets, compared with others.
-    fn weight_of(&self, host: &host::Host) -> u32 {
-        self.endpoints.get(host.endpoint).map_or(1, |endpoint| endpoint.weight)
     }
 
     fn count_ejection(&self, host: &host::Host) {

@@ -1,8 +1,9 @@
 //! What an exchange waits for, which decides how long it may wait. Knows nothing of connections.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::Inner;
+use super::{Inner, Overrides, sender};
 
 /// What an exchange waits for, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +26,18 @@ impl Phase {
     }
 
     /// When the upstream has used up its time. `None` while the client is awaited.
-    pub(super) fn deadline(self, upstream: &Inner) -> Option<Instant> {
+    pub(super) fn deadline(
+        self,
+        upstream: &Inner,
+        overrides: Option<&Arc<Overrides>>,
+    ) -> Option<Instant> {
+        let settings = &upstream.settings;
         match self {
-            Self::Sending(since) => Some(since + upstream.settings.idle),
+            Self::Sending(since) => Some(since + sender::idle(settings, overrides)),
             Self::AwaitingClient => None,
-            Self::AwaitingReply(since) => Some(since + upstream.settings.response_header),
+            Self::AwaitingReply(since) => {
+                Some(since + sender::response_header(settings, overrides))
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use super::http1::Http1Connection;
 use super::requests::{RequestPermit, Requests};
 use super::slots::{DiscardedConnections, Slots};
 use super::streams::Streams;
-use super::{Inner, Sender};
+use super::{Affinity, Inner, Sender};
 use crate::clock;
 
 /// How often a worker closes idle connections that are too old, and resolves names that are due.
@@ -83,7 +83,7 @@ pub(super) enum Admission {
 }
 
 /// A permit for one more request, at the host that is chosen for it.
-pub(super) fn admit(upstream: &Arc<Inner>, sender: &Sender) -> Admission {
+pub(super) fn admit(upstream: &Arc<Inner>, sender: &Sender<'_>) -> Admission {
     // Discarded connections are dropped after the borrow.
     let mut discarded = DiscardedConnections::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
@@ -102,7 +102,7 @@ pub(super) fn admit(upstream: &Arc<Inner>, sender: &Sender) -> Admission {
         if new && upstream.hosts.is_due(upstream) {
             return (Admission::Unresolved, !std::mem::replace(&mut pools.sweeping, true));
         }
-        let Some((slot, in_flight)) = pool.slots.choose(upstream, &[], sender.hash) else {
+        let Some((slot, in_flight)) = pool.slots.choose(upstream, &[], sender.affinity) else {
             return (Admission::Unresolved, false);
         };
         pool.credit = (pool.credit + upstream.settings.retry_percent).min(CREDIT_MAX);
@@ -120,13 +120,13 @@ pub(super) fn move_to_another_host(
     upstream: &Arc<Inner>,
     permit: &mut RequestPermit,
     tried: &[Arc<Host>],
-    hash: Option<u64>,
+    affinity: Option<Affinity>,
 ) -> bool {
     let mut discarded = DiscardedConnections::default();
     POOLS.with_borrow_mut(|pools| {
         let (pool, _) = pools.of(upstream);
         pool.slots.update_hosts(upstream, &mut discarded);
-        let Some((slot, Some(in_flight))) = pool.slots.choose(upstream, tried, hash) else {
+        let Some((slot, Some(in_flight))) = pool.slots.choose(upstream, tried, affinity) else {
             return false;
         };
         permit.move_to(slot, in_flight);

@@ -1,11 +1,12 @@
 //! How long to wait for the head of a reply over HTTP/2. Knows nothing of connections.
 
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use super::Inner;
 use super::outgoing::UploadProgress;
 use super::phase::Phase;
+use super::{Inner, Overrides, sender};
 use crate::clock;
 use crate::wire::Timer;
 
@@ -14,6 +15,7 @@ pub(super) struct ReplyTimeout<'a> {
     pub(super) timer: &'a mut Timer,
     pub(super) upstream: &'a Inner,
     pub(super) progress: Option<&'a UploadProgress>,
+    pub(super) overrides: Option<&'a Arc<Overrides>>,
     /// When the phase was last checked. At first, when the request was begun.
     pub(super) checked: Instant,
 }
@@ -25,8 +27,9 @@ impl ReplyTimeout<'_> {
             let phase =
                 self.progress.map_or(Phase::AwaitingReply(self.checked), UploadProgress::phase);
             // Nothing wakes us when the phase changes, so check again in time.
-            let deadline =
-                phase.deadline(self.upstream).unwrap_or_else(|| self.checked + self.shorter());
+            let deadline = phase
+                .deadline(self.upstream, self.overrides)
+                .unwrap_or_else(|| self.checked + self.shorter());
             self.timer.arm(deadline);
             ready!(self.timer.poll(cx));
             if phase != Phase::AwaitingClient
@@ -39,6 +42,8 @@ impl ReplyTimeout<'_> {
     }
 
     fn shorter(&self) -> Duration {
-        self.upstream.settings.response_header.min(self.upstream.settings.idle)
+        let settings = &self.upstream.settings;
+        sender::response_header(settings, self.overrides)
+            .min(sender::idle(settings, self.overrides))
     }
 }

@@ -2,6 +2,7 @@
 //! try again. Knows nothing of how a connection works.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,8 +19,11 @@ use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
 use super::pool::{self, Admission};
 use super::requests::RequestPermit;
-use super::{Cause, Inner, Protocol, Retry, RetryResult, SendRecord, Sender, UpstreamError};
-use super::{acquire, head};
+use super::{
+    Affinity, Cause, Inner, Overrides, PlacePermit, Protocol, Retry, RetryResult, SendRecord,
+    Sender, UpstreamError,
+};
+use super::{acquire, head, sender};
 use crate::clock;
 use crate::http1::ReplyHead;
 use crate::wire::{Body, Request, Response};
@@ -60,6 +64,8 @@ type SharedReply = (StreamPermit, http::Response<Incoming>, Option<Arc<UploadPro
 /// A request across its attempts.
 struct Exchange<'a> {
     upstream: &'a Arc<Inner>,
+    overrides: Option<&'a Arc<Overrides>>,
+    ends: Option<&'a (SocketAddr, SocketAddr)>,
     request: Request,
     /// Present until it is sent. An empty one can be sent again.
     body: Option<Body>,
@@ -76,7 +82,8 @@ struct Exchange<'a> {
 pub(super) async fn send(
     upstream: &Arc<Inner>,
     mut request: Request,
-    sender: &Sender,
+    sender: &Sender<'_>,
+    place: Option<PlacePermit>,
     mut reached: Option<&mut SendRecord>,
 ) -> Result<Response, UpstreamError> {
     let mut permit = match &upstream.places {
@@ -84,16 +91,18 @@ pub(super) async fn send(
             Some(admitted) => admitted?,
             None => Box::pin(admit_resolved(upstream, sender)).await?,
         },
-        Some(places) => Box::pin(admit_to_place(upstream, places, sender)).await?,
+        Some(places) => Box::pin(admit_to_place(upstream, places, place, sender)).await?,
     };
     // HTTP/2 connections can't be upgraded.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.settings.protocol };
     let body = std::mem::take(&mut request.body);
     let (bodiless, lent) = (body.is_nothing(), body.is_source());
-    let repeatable =
-        bodiless && upstream.settings.retry == Retry::Idempotent && request.method.is_idempotent();
+    let (overrides, ends) = (sender.overrides, sender.ends);
+    let retry = sender::retry(&upstream.settings, overrides);
+    let repeatable = bodiless && retry == Retry::Idempotent && request.method.is_idempotent();
+    let (body, fresh, began) = (Some(body), false, None);
     let mut exchange =
-        Exchange { upstream, request, body: Some(body), bodiless, lent, fresh: false, began: None };
+        Exchange { upstream, overrides, ends, request, body, bodiless, lent, fresh, began };
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
     let mut refusals = 0;
     let mut repeated = false;
@@ -112,15 +121,15 @@ pub(super) async fn send(
                 return Ok(connection.reply(head, permit, exchange.lent));
             }
             Attempt::Shared(shared) => {
-                return Ok(shared_reply(upstream, permit, *shared, exchange.began));
+                return Ok(shared_reply(upstream, permit, *shared, &exchange));
             }
             Attempt::Unsent(cause) => {
                 permit.failed(upstream, cause);
                 // Another host's connection would need a descriptor, too.
                 let ours = cause == Cause::Descriptors;
                 if ours
-                    || upstream.settings.retry == Retry::Off
-                    || !move_to_another_host(upstream, &mut permit, &mut tried, sender.hash)
+                    || retry == Retry::Off
+                    || !move_to_another_host(upstream, &mut permit, &mut tried, sender.affinity)
                 {
                     return Err(UpstreamError::unsent(cause));
                 }
@@ -130,14 +139,14 @@ pub(super) async fn send(
                 refusals += 1;
                 // The same host will do, on another connection or at another moment. From the third
                 // time on it looks like overload, so retries are charged to the retry share.
-                let again = upstream.settings.retry != Retry::Off
+                let again = retry != Retry::Off
                     && refusals < REFUSALS_MAX
                     && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
                 if !again || !exchange.bodiless {
                     permit.failed(upstream, cause);
                     return Err(UpstreamError::unsent(cause));
                 }
-                move_to_another_host(upstream, &mut permit, &mut tried, sender.hash);
+                move_to_another_host(upstream, &mut permit, &mut tried, sender.affinity);
                 continue;
             }
             // Once only. If the new connection is lost too, the host is dying: then another one.
@@ -154,7 +163,7 @@ pub(super) async fn send(
         // idempotent (RFC 9110, 9.2.2).
         let again =
             repeatable && error.cause == Cause::Cut && !std::mem::replace(&mut repeated, true);
-        if !again || !move_to_another_host(upstream, &mut permit, &mut tried, sender.hash) {
+        if !again || !move_to_another_host(upstream, &mut permit, &mut tried, sender.affinity) {
             return Err(error);
         }
         if !pool::spend_retry(upstream) {
@@ -170,14 +179,21 @@ pub(super) async fn send(
 async fn admit_to_place(
     upstream: &Arc<Inner>,
     places: &Arc<Places>,
-    sender: &Sender,
+    place: Option<PlacePermit>,
+    sender: &Sender<'_>,
 ) -> Result<RequestPermit, UpstreamError> {
-    let place = places.acquire(*sender).await.map_err(|_| UpstreamError::unsent(Cause::Shed))?;
+    let place = match place {
+        Some(place) => place.into_place(),
+        None => {
+            let place = places.acquire(sender).await;
+            Box::new(place.map_err(|_| UpstreamError::unsent(Cause::Shed))?)
+        }
+    };
     let mut permit = match admitted(pool::admit(upstream, sender)) {
         Some(admitted) => admitted?,
         None => admit_resolved(upstream, sender).await?,
     };
-    permit.hold(Box::new(place));
+    permit.hold(place);
     Ok(permit)
 }
 
@@ -185,7 +201,7 @@ async fn admit_to_place(
 /// previous addresses are used, if there are any.
 async fn admit_resolved(
     upstream: &Arc<Inner>,
-    sender: &Sender,
+    sender: &Sender<'_>,
 ) -> Result<RequestPermit, UpstreamError> {
     let asked = timeout(upstream.settings.connect, Hosts::resolve_now(upstream)).await;
     let unresolved = if asked.is_err() { Cause::Timeout } else { Cause::Connect };
@@ -207,11 +223,11 @@ fn move_to_another_host(
     upstream: &Arc<Inner>,
     permit: &mut RequestPermit,
     tried: &mut SmallVec<[Arc<Host>; HOST_TRIES_MAX]>,
-    hash: Option<u64>,
+    affinity: Option<Affinity>,
 ) -> bool {
     tried.extend(permit.host().cloned());
     (1..HOST_TRIES_MAX).contains(&tried.len())
-        && pool::move_to_another_host(upstream, permit, tried, hash)
+        && pool::move_to_another_host(upstream, permit, tried, affinity)
 }
 
 impl Exchange<'_> {
@@ -247,7 +263,9 @@ impl Exchange<'_> {
                 Err(host) => {
                     let Some(host) = host else { return Attempt::Unsent(Cause::Connect) };
                     let (upstream, make_room) = (self.upstream, pool::release_idle);
-                    match Box::pin(Http1Connection::connect(upstream, &host, make_room)).await {
+                    let connecting =
+                        Http1Connection::connect(upstream, &host, self.ends, make_room);
+                    match Box::pin(connecting).await {
                         Ok(connection) => {
                             now = clock::monotonic();
                             (connection, false)
@@ -256,7 +274,8 @@ impl Exchange<'_> {
                     }
                 }
             };
-            connection.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
+            let body = self.body.take().unwrap_or_default();
+            connection.begin(&mut self.request, body, self.overrides, now);
             let request = &mut self.request;
             return match poll_fn(|cx| connection.poll_exchange(request, cx)).await {
                 Http1Outcome::Reply(reply) => Attempt::Reply(connection, reply),
@@ -292,7 +311,8 @@ impl Exchange<'_> {
                     break;
                 }
             };
-            match stream.exchange(&mut request, progress.as_deref(), clock::monotonic()).await {
+            let limits = (progress.as_deref(), self.overrides);
+            match stream.exchange(&mut request, limits, clock::monotonic()).await {
                 http2::Http2Outcome::Reply(reply) => {
                     return Attempt::Shared(Box::new((stream, reply, progress)));
                 }
@@ -312,11 +332,11 @@ fn shared_reply(
     upstream: &Inner,
     mut permit: RequestPermit,
     (stream, reply, progress): SharedReply,
-    began: Option<Instant>,
+    exchange: &Exchange<'_>,
 ) -> Response {
     permit.succeeded(upstream, reply.status(), || match &progress {
         Some(progress) => progress.phase().awaited_since(),
-        None => began,
+        None => exchange.began,
     });
     let held = ReplyGuard::new(stream, permit, progress);
     let reply = Response::from(
@@ -325,5 +345,6 @@ fn shared_reply(
     if !reply.body.is_streaming() {
         return reply;
     }
-    Response { body: reply.body.idle_timeout(upstream.settings.idle).on_end_boxed(held), ..reply }
+    let idle = sender::idle(&upstream.settings, exchange.overrides);
+    Response { body: reply.body.idle_timeout(idle).on_end_boxed(held), ..reply }
 }

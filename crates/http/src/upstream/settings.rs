@@ -15,8 +15,18 @@ pub struct Settings {
     /// Requests for which this fact is equal go to the same host, as far as it is not too busy.
     /// `None`: each goes to the less busy of two.
     pub hash: Option<String>,
+    /// The cookie by which a client's requests stay at one host. `None`: there is none.
+    pub sticky: Option<StickyCookie>,
+    /// The zone that this process is in. Endpoints in it are preferred.
+    pub zone: Option<String>,
+    /// How many of a hundred endpoints of that zone, by weight, must be able to take requests for
+    /// all requests to stay in it.
+    pub zone_min: u32,
     /// The protocol spoken there.
     pub protocol: Protocol,
+    /// How connections say whose they are. `None`: they don't. Otherwise each request has a
+    /// connection of its own, over HTTP/1.1.
+    pub proxy_protocol: Option<ProxyVersion>,
     /// `[upstreams.NAME.tls]`.
     pub tls: ClientTls,
     /// `[upstreams.NAME.http2]`.
@@ -55,12 +65,39 @@ pub struct EndpointSettings {
     pub url: String,
     /// How much of the requests it gets, compared with the others.
     pub weight: u32,
+    /// Where it is.
+    pub zone: Option<String>,
+    /// Whether it gets requests only while no other can take any.
+    pub backup: bool,
+}
+
+/// A cookie that says which host a client's requests go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StickyCookie {
+    /// Its name.
+    pub name: String,
+    /// How long the client keeps it. `None`: as long as its session lasts.
+    pub max_age: Option<Duration>,
+    /// Whether it is sent with requests that come from other sites.
+    pub same_site: SameSite,
+}
+
+/// `SameSite` of a cookie (RFC 6265bis, 5.6.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SameSite {
+    /// With none but links.
+    #[default]
+    Lax,
+    /// With none.
+    Strict,
+    /// With all, over https.
+    None,
 }
 
 impl From<String> for EndpointSettings {
     /// With the same weight as all others that have none of their own.
     fn from(url: String) -> Self {
-        Self { url, weight: 1 }
+        Self { url, weight: 1, zone: None, backup: false }
     }
 }
 
@@ -173,6 +210,15 @@ pub enum Protocol {
     H2,
 }
 
+/// The version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyVersion {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
 /// Limits of HTTP/2 connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http2Settings {
@@ -194,7 +240,11 @@ impl Settings {
             name: name.into(),
             endpoints: endpoints.into_iter().map(EndpointSettings::from).collect(),
             hash: None,
+            sticky: None,
+            zone: None,
+            zone_min: 50,
             protocol: Protocol::default(),
+            proxy_protocol: None,
             tls: ClientTls::default(),
             http2: Http2Settings::default(),
             connect: Duration::from_secs(3),

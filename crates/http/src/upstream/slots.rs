@@ -1,6 +1,7 @@
 //! One worker's connections to an upstream, with one slot per host: idle connections, shared
 //! connections, and the choice between hosts. Knows nothing of requests.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use super::host::{Host, InFlight};
 use super::http1::Http1Connection;
 use super::http2::Http2Connection;
 use super::streams::Streams;
-use super::{Inner, hash};
+use super::{Affinity, Inner, hash};
 
 /// The slots of all of an upstream's hosts.
 #[derive(Default)]
@@ -22,13 +23,22 @@ pub(super) struct Slots {
     generation: u64,
     /// The weights of the hosts so far, added up; empty if all are the same.
     weights: Vec<u64>,
+    /// Which of the hosts are asked first; empty if they are all alike.
+    stages: Vec<Stage>,
+}
+
+/// Hosts that are asked before others: those of the own zone before those of the same rank
+/// elsewhere, and those of a rank before the next.
+struct Stage {
+    of: Range<usize>,
+    /// How many of a hundred of them, by weight, have to be able to take requests. At least one
+    /// has to, in any case.
+    min_percent: u32,
 }
 
 /// One host's connections.
 struct Slot {
     host: Arc<Host>,
-    /// How much of the requests it gets, compared with the others.
-    weight: u32,
     /// HTTP/1.1, the longest unused first.
     #[allow(
         clippy::vec_box,
@@ -44,14 +54,36 @@ const LOAD_SCALE: usize = 1_024;
 
 /// The weights so far at each slot, added up. Empty if all are the same.
 fn cumulated(slots: &[Slot]) -> Vec<u64> {
-    if slots.iter().all(|slot| Some(slot.weight) == slots.first().map(|first| first.weight)) {
+    let first = slots.first().map(Slot::weight);
+    if slots.iter().all(|slot| Some(slot.weight()) == first) {
         return Vec::new();
     }
     let add = |sum: &mut u64, slot: &Slot| {
-        *sum += u64::from(slot.weight);
+        *sum += u64::from(slot.weight());
         Some(*sum)
     };
     slots.iter().scan(0, add).collect()
+}
+
+/// The stages of hosts, which are in their order. Empty if there is only one.
+fn stages(slots: &[Slot], zone_min: u32) -> Vec<Stage> {
+    let mut stages = Vec::new();
+    let mut from = 0;
+    for rank in slots.chunk_by(|one, other| one.host.standing.rank == other.host.standing.rank) {
+        let local = rank.iter().filter(|slot| slot.host.standing.is_local).count();
+        if (1..rank.len()).contains(&local) {
+            stages.push(Stage { of: from..from + local, min_percent: zone_min });
+        }
+        stages.push(Stage { of: from..from + rank.len(), min_percent: 0 });
+        from += rank.len();
+    }
+    if stages.len() == 1 { Vec::new() } else { stages }
+}
+
+impl Slot {
+    fn weight(&self) -> u32 {
+        self.host.standing.weight
+    }
 }
 
 /// Connections to be closed, which the caller drops outside the borrow of its thread-local.
@@ -71,19 +103,17 @@ impl Slots {
         }
         self.generation = generation;
         let mut before = std::mem::take(&mut self.all);
-        let slot =
-            |host: &Arc<Host>| match before.iter().position(|slot| Arc::ptr_eq(&slot.host, host)) {
-                Some(at) => before.swap_remove(at),
-                None => Slot {
-                    host: Arc::clone(host),
-                    weight: upstream.weight_of(host),
-                    idle: Vec::new(),
-                    streams: Streams::default(),
-                },
-            };
+        let slot = |host: &Arc<Host>| match before
+            .iter()
+            .position(|slot| Arc::ptr_eq(&slot.host, host))
+        {
+            Some(at) => before.swap_remove(at),
+            None => Slot { host: Arc::clone(host), idle: Vec::new(), streams: Streams::default() },
+        };
         self.all = upstream.hosts.current().iter().map(slot).collect();
         self.idle_total = self.all.iter().map(|slot| slot.idle.len()).sum();
         self.weights = cumulated(&self.all);
+        self.stages = stages(&self.all, upstream.settings.zone_min);
         // Addresses that are gone. Requests under way there continue.
         for mut gone in before {
             discarded.http1.append(&mut gone.idle);
@@ -95,19 +125,19 @@ impl Slots {
     ///
     /// Of two random hosts it takes the one with less load for its weight (power of two choices).
     /// That is nearly as even as comparing all of them, and workers that see the same counts don't
-    /// all choose the same host. With a `hash` it takes the hash's own host, or the next one if
-    /// that is too busy. Hosts that are ejected or unhealthy are skipped while there is another.
+    /// all choose the same host. With an affinity it takes the host of that, or with a hash the next
+    /// one if that is too busy. Hosts that are ejected or unhealthy are skipped while there is
+    /// another, and those of a later stage while there is one of an earlier.
     pub(super) fn choose(
         &self,
         upstream: &Inner,
         tried: &[Arc<Host>],
-        hash: Option<u64>,
+        affinity: Option<Affinity>,
     ) -> Option<(usize, Option<InFlight>)> {
         let count = self.all.len();
         if count <= 1 {
             return (count == 1 && tried.is_empty()).then_some((0, None));
         }
-        let (first, second) = self.two();
         let untried = |index: &usize| {
             self.host(*index)
                 .is_some_and(|host| !tried.iter().any(|tried| Arc::ptr_eq(tried, host)))
@@ -124,13 +154,25 @@ impl Slots {
         // Scaled before the division: it is a whole number, and weights go up to 1,000.
         let load = |index: &usize| {
             self.all.get(*index).map_or(usize::MAX, |slot| {
-                slot.host.outstanding().saturating_mul(LOAD_SCALE) / slot.weight.max(1) as usize
+                slot.host.outstanding().saturating_mul(LOAD_SCALE) / slot.weight().max(1) as usize
             })
         };
-        let pair = [first, second];
-        let around = || (0..count).map(|step| (first + step) % count);
-        let index = pair.into_iter().find(|index| may_probe(index));
-        let index = index.or_else(|| self.hashed(hash?, |index| ready(&index)));
+        let stage = self.stage(ready);
+        let pair = self.two(&stage);
+        let (from, count) = (stage.start, stage.len());
+        let around = || (0..count).map(|step| from + (pair[0] - from + step) % count);
+        // Those of other stages are drawn by no request, but have to be probed as well.
+        let index = if self.stages.is_empty() {
+            pair.into_iter().find(may_probe)
+        } else {
+            (0..self.all.len()).find(may_probe)
+        };
+        let index = index.or_else(|| match affinity? {
+            Affinity::Hash(hash) => self.hashed(hash, stage.clone(), |index| ready(&index)),
+            Affinity::Host(tag) => {
+                self.all.iter().position(|slot| slot.host.tag == tag).filter(ready)
+            }
+        });
         let index = index.or_else(|| pair.into_iter().filter(ready).min_by_key(load));
         let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
         // All are ejected, so ejection decides nothing.
@@ -138,35 +180,67 @@ impl Slots {
         Some((index, Some(InFlight::new(self.host(index)?))))
     }
 
-    /// Two hosts, each by chance in proportion to its weight; different ones if all weights are the
-    /// same.
-    fn two(&self) -> (usize, usize) {
-        let count = self.all.len();
-        let Some(total) = self.weights.last().copied() else {
-            let first = fastrand::usize(..count);
-            return (first, (first + fastrand::usize(1..count)) % count);
+    /// The hosts that a request may go to: those of the first stage of which enough are `ready`,
+    /// or of any that has one, or all.
+    fn stage(&self, ready: impl Fn(&usize) -> bool) -> Range<usize> {
+        let weight = |of: &Range<usize>, counts: &dyn Fn(&usize) -> bool| -> u64 {
+            let weights = of.clone().filter(counts).filter_map(|index| self.all.get(index));
+            weights.map(|slot| u64::from(slot.weight())).sum()
         };
+        let mut any = None;
+        for Stage { of, min_percent } in &self.stages {
+            let able = weight(of, &ready);
+            if able == 0 {
+                continue;
+            }
+            if able * 100 >= weight(of, &|_| true) * u64::from(*min_percent) {
+                return of.clone();
+            }
+            any.get_or_insert_with(|| of.clone());
+        }
+        any.unwrap_or(0..self.all.len())
+    }
+
+    /// Two hosts of a stage, each by chance in proportion to its weight; different ones if there
+    /// are two and all weights are the same.
+    fn two(&self, stage: &Range<usize>) -> [usize; 2] {
+        let (from, count) = (stage.start, stage.len());
+        let upto = |index: usize| self.weights.get(index).copied().unwrap_or_default();
+        if self.weights.is_empty() {
+            let first = fastrand::usize(..count);
+            let second =
+                if count < 2 { first } else { (first + fastrand::usize(1..count)) % count };
+            return [from + first, from + second];
+        }
+        let (before, end) = (from.checked_sub(1).map_or(0, upto), upto(stage.end - 1));
         let pick = || {
-            let drawn = fastrand::u64(..total);
+            let drawn = fastrand::u64(before..end);
             self.weights.partition_point(|sum| *sum <= drawn)
         };
         // One that is drawn twice is not compared: its weight has decided.
-        (pick(), pick())
+        [pick(), pick()]
     }
 
     /// The host that this hash belongs to, or the next one for it while that is not ready or has
     /// more than its share of the requests.
-    fn hashed(&self, hash: u64, ready: impl Fn(usize) -> bool) -> Option<usize> {
+    fn hashed(
+        &self,
+        hash: u64,
+        stage: Range<usize>,
+        ready: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
         // Of those alone that may get requests: they share what the others would have had.
-        let able: SmallVec<[(usize, &Slot); 16]> =
-            self.all.iter().enumerate().filter(|(index, _)| ready(*index)).collect();
+        let able: SmallVec<[(usize, &Slot); 16]> = stage
+            .filter(|index| ready(*index))
+            .filter_map(|at| Some((at, self.all.get(at)?)))
+            .collect();
         let total: usize = able.iter().map(|(_, slot)| slot.host.outstanding()).sum();
-        let weights: u64 = able.iter().map(|(_, slot)| u64::from(slot.weight)).sum();
+        let weights: u64 = able.iter().map(|(_, slot)| u64::from(slot.weight())).sum();
         let fit = able.iter().filter(|(_, slot)| {
-            hash::has_room(slot.host.outstanding(), total, (slot.weight, weights))
+            hash::has_room(slot.host.outstanding(), total, (slot.weight(), weights))
         });
         let ranked =
-            fit.map(|(index, slot)| (hash::rank(hash, slot.host.hash, slot.weight), *index));
+            fit.map(|(index, slot)| (hash::rank(hash, slot.host.tag, slot.weight()), *index));
         ranked.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, index)| index)
     }
 

@@ -99,6 +99,13 @@ impl Request {
         Self::new(method, version, fields, target, None)
     }
 
+    /// A request with the same head, and no body. Nobody is told of interim replies to it.
+    #[must_use]
+    pub fn head(&self) -> Self {
+        let (target, authority) = (self.target, self.authority);
+        Self::new(self.method.clone(), self.version, self.fields.clone(), target, authority)
+    }
+
     /// The path and query, or `*`. Empty if the target is only an authority.
     #[must_use]
     #[inline]

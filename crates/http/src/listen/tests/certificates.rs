@@ -199,7 +199,7 @@ async fn an_invalid_setting_is_reported_by_its_path() {
     assert!(wrong(broken, &good.key).1.starts_with("a broken certificate in a.pem"));
     let nameless = pki.client("nameless");
     assert!(wrong(&nameless.certificate, &nameless.key).1.contains("without a DNS name"));
-    let clients = ClientCertificates { ca: pem("ca.pem", "nothing"), required: true };
+    let clients = ClientCertificates { ca: pem("ca.pem", "nothing"), required: true, crl: None };
     let found = errors(&Settings { clients: Some(clients), ..listener(&[good]) });
     assert_eq!(
         (found[0].setting.as_str(), found[0].found.as_str()),

@@ -164,7 +164,7 @@ async fn no_common_protocol_and_a_distrusting_client_are_told_apart() {
 #[tokio::test]
 async fn a_client_whose_certificate_expires_can_not_resume_its_session() {
     let pki = Pki::new();
-    let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required: true };
+    let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required: true, crl: None };
     let server = start_tls(
         settings(),
         Some(tls(&Settings {
@@ -213,7 +213,7 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
     let (pki, stranger) = (Pki::new(), Pki::new());
     let with = |issued: &crate::pki::IssuedCertificate| with_certificate(&pki, issued);
     for required in [true, false] {
-        let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required };
+        let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required, crl: None };
         let server = start_tls(
             settings(),
             Some(tls(&Settings {
@@ -241,6 +241,39 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
             assert!(reply.ends_with("true Some(\"api.example\") None HTTP/1.1"), "{reply}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_client_whose_certificate_was_revoked_is_turned_away() {
+    let pki = Pki::new();
+    let (alice, bob) = (pki.client_numbered("alice", 7), pki.client_numbered("bob", 8));
+    let with = |crl: &str| {
+        let crl = Some(pem("crl.pem", crl));
+        let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required: true, crl };
+        Settings { clients: Some(clients), ..listener(&[pki.server(&["api.example"])]) }
+    };
+    let is_served = async |crl: &str, issued: &crate::pki::IssuedCertificate| {
+        let server = start_tls(settings(), Some(tls(&with(crl))));
+        let config = with_certificate(&pki, issued);
+        let mut stream = handshake(&server, config, "api.example").await.unwrap();
+        stream.write_all(b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let served = stream.read_exact(&mut [0; 12]).await.is_ok();
+        if !served {
+            server.await_shown(&failed("client_certificate")).await;
+        }
+        served
+    };
+    let list = pki.revoked(&[7], 2400);
+    assert!(!is_served(&list, &alice).await);
+    assert!(is_served(&list, &bob).await);
+    // A list that is too old, or of another authority, says nothing of whom it does not name.
+    assert!(!is_served(&pki.revoked(&[7], 2002), &bob).await);
+    assert!(!is_served(&Pki::new().revoked(&[7], 2400), &bob).await);
+    let Err(errors) = Tls::build(&with("nothing"), &crate::clock::Clock::system(), None) else {
+        panic!("it is no list")
+    };
+    assert_eq!(errors[0].setting, "listeners[0].client_crl");
+    assert_eq!(errors[0].found, "no revocation list in crl.pem");
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ const FIRST_S: f64 = 0.2;
 const USUAL: f64 = 3.0;
 
 /// See the file's head.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Gradient {
     min: f64,
     max: f64,
@@ -110,7 +110,7 @@ struct Anchor {
 }
 
 /// Replies of a span of time.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Window {
     opened: Duration,
     replies: u32,
@@ -178,6 +178,12 @@ impl Gradient {
             dip: Dip::None,
             dip_margin: DIP_MARGINS.0,
         }
+    }
+
+    /// The same between other bounds.
+    pub(super) fn within(self, min: usize, max: usize) -> Self {
+        let Self { min, max, .. } = Self::new(min, max);
+        Self { min, max, limit: self.limit.clamp(min, max), ..self }
     }
 
     /// The requests that the upstream may have now.

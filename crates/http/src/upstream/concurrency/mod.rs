@@ -66,6 +66,20 @@ pub(super) struct Place {
     begun: Option<Instant>,
 }
 
+/// A place that a request has before it is sent.
+#[derive(Debug)]
+pub struct PlacePermit(Box<Place>);
+
+impl PlacePermit {
+    pub(super) fn new(place: Place) -> Self {
+        Self(Box::new(place))
+    }
+
+    pub(super) fn into_place(self) -> Box<Place> {
+        self.0
+    }
+}
+
 /// Takes a waiting request out of the line if it is dropped.
 struct Waiting<'a> {
     places: &'a Places,
@@ -73,8 +87,26 @@ struct Waiting<'a> {
 }
 
 impl Places {
-    pub(super) fn new(name: &str, settings: &Concurrency, metrics: &Metrics) -> Arc<Self> {
-        let gradient = settings.adaptive.then(|| Gradient::new(settings.min, settings.max));
+    /// The places of the upstream `name`. They are the same ones as `before` if nothing has
+    /// changed. An adaptive limit goes on from where it was.
+    pub(super) fn new(
+        name: &str,
+        settings: &Concurrency,
+        metrics: &Metrics,
+        before: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
+        if let Some(before) = before.filter(|before| before.settings == *settings) {
+            return Arc::clone(before);
+        }
+        let learnt = before.and_then(|before| {
+            let gradient = locked(before.gradient.as_ref()?).clone();
+            Some((gradient.within(settings.min, settings.max), before.created))
+        });
+        let created = learnt.as_ref().map_or_else(clock::monotonic, |(_, created)| *created);
+        let gradient = settings.adaptive.then(|| {
+            learnt
+                .map_or_else(|| Gradient::new(settings.min, settings.max), |(gradient, _)| gradient)
+        });
         let limit = gradient.as_ref().map_or(settings.max, Gradient::limit);
         Arc::new(Self {
             settings: settings.clone(),
@@ -83,7 +115,7 @@ impl Places {
             waiting: AtomicUsize::new(0),
             line: Mutex::new(Line::new(settings.queue, settings.max_wait)),
             full: AtomicBool::new(false),
-            created: clock::monotonic(),
+            created,
             gradient: gradient.map(Mutex::new),
             shed: metrics.counters(names::UPSTREAM_SHED, &[name]),
             wait_seconds: metrics.times_of(names::UPSTREAM_WAIT_SECONDS, &[name]),
@@ -109,7 +141,10 @@ impl Places {
     ///
     /// # Errors
     /// There is none, within the time that it may wait.
-    pub(super) async fn acquire(self: &Arc<Self>, sender: Sender) -> Result<Place, ShedReason> {
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        sender: &Sender<'_>,
+    ) -> Result<Place, ShedReason> {
         // Below half of the limit, who has how many does not matter.
         if self.waiting.load(Ordering::SeqCst) == 0 && self.count_up(self.limit() / 2) {
             return Ok(self.place(None));
@@ -118,7 +153,7 @@ impl Places {
     }
 
     /// The same with the line's lock.
-    async fn acquire_counted(self: &Arc<Self>, sender: Sender) -> Result<Place, ShedReason> {
+    async fn acquire_counted(self: &Arc<Self>, sender: &Sender<'_>) -> Result<Place, ShedReason> {
         let key = sender.fair_key;
         let (granted, id) = {
             let mut line = locked(&self.line);

@@ -10,6 +10,7 @@
 //! | upgraded | another protocol's | - | its owner |
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,7 +26,7 @@ use super::host::Host;
 use super::phase::Phase;
 use super::requests::RequestPermit;
 use super::stream::UpstreamStream;
-use super::{Cause, Inner, Protocol, UpstreamError};
+use super::{Cause, Inner, Overrides, Protocol, UpstreamError};
 use crate::clock;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
 use crate::telemetry::Label as _;
@@ -63,6 +64,8 @@ pub(super) struct Http1Connection {
     /// When it was put into the pool.
     pub(super) idle_since: Instant,
     pub(super) upstream: Arc<Inner>,
+    /// What the request's route asks instead of the upstream's settings.
+    overrides: Option<Arc<Overrides>>,
     /// Held while a reply's body is under way.
     pub(super) permit: Option<RequestPermit>,
 }
@@ -90,13 +93,15 @@ pub(super) enum Http1Outcome {
 }
 
 impl Http1Connection {
-    /// Connects, within the upstream's time to connect. `make_room` is that of [`connect`].
+    /// Connects, within the upstream's time to connect. `ends` and `make_room` are those of
+    /// [`connect`].
     pub(super) async fn connect(
         upstream: &Arc<Inner>,
         host: &Arc<Host>,
+        ends: Option<&(SocketAddr, SocketAddr)>,
         make_room: fn(),
     ) -> Result<Box<Self>, Cause> {
-        let stream = connect(upstream, host, Protocol::H1, make_room).await?;
+        let stream = connect(upstream, host, (Protocol::H1, ends), make_room).await?;
         Ok(Box::new(Self {
             stream: UpstreamStream::new(stream),
             reader: Reader::default(),
@@ -112,6 +117,7 @@ impl Http1Connection {
             slot: 0,
             idle_since: clock::monotonic(),
             upstream: Arc::clone(upstream),
+            overrides: None,
             permit: None,
         }))
     }
@@ -161,7 +167,13 @@ impl Http1Connection {
 
     /// Writes the head of `request`, to be sent by [`poll_exchange`](Self::poll_exchange). `now` is
     /// at most a moment ago.
-    pub(super) fn begin(&mut self, request: &mut Request, body: Body, now: Instant) {
+    pub(super) fn begin(
+        &mut self,
+        request: &mut Request,
+        body: Body,
+        overrides: Option<&Arc<Overrides>>,
+        now: Instant,
+    ) {
         let declares = request.fields.has(Known::ContentLength)
             || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
         let encoding = match body.length() {
@@ -173,6 +185,7 @@ impl Http1Connection {
         self.upload = if body.is_nothing() { Upload::Done } else { Upload::Inline(body) };
         self.scan = Scan::default();
         self.answered = false;
+        self.overrides = overrides.cloned();
         self.phase = Phase::Sending(now);
     }
 
@@ -288,7 +301,7 @@ impl Http1Connection {
 
     /// Ready when the upstream has used up its time.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(deadline) = self.phase.deadline(&self.upstream) else {
+        let Some(deadline) = self.phase.deadline(&self.upstream, self.overrides.as_ref()) else {
             self.timer.disarm();
             return Poll::Pending;
         };

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Http1Connection, Upload, read};
 use crate::http1::ReplyHead;
-use crate::upstream::pool;
 use crate::upstream::requests::RequestPermit;
+use crate::upstream::{pool, sender};
 use crate::wire::{Body, BodyEnd, BodyError, BodyOutcome, Response, Source, delegate_write};
 
 impl Http1Connection {
@@ -44,7 +44,7 @@ impl Http1Connection {
             self.spawn_upload();
         }
         self.permit = Some(permit);
-        let idle = self.upstream.settings.idle;
+        let idle = sender::idle(&self.upstream.settings, self.overrides.as_ref());
         reply.body = Body::source(self).idle_timeout(idle);
         reply
     }
@@ -77,7 +77,9 @@ impl Http1Connection {
             Upload::Spawned { done, .. } => done.load(Ordering::Acquire),
             Upload::Inline(_) => false,
         };
-        if sent && self.keep_alive && self.reader.input.is_empty() {
+        // One that says whose it is can't be another client's.
+        let may_serve = self.upstream.settings.proxy_protocol.is_none();
+        if sent && may_serve && self.keep_alive && self.reader.input.is_empty() {
             self.upload = Upload::Done;
             self.reader.input.release_if_empty();
             pool::put(self);

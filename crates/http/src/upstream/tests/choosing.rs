@@ -11,15 +11,20 @@ fn weighted(hosts: &[(&ScriptedUpstream, u32)]) -> Settings {
     let endpoints = hosts.iter().map(|(host, weight)| EndpointSettings {
         url: format!("http://{}", host.address),
         weight: *weight,
+        zone: None,
+        backup: false,
     });
     Settings { endpoints: endpoints.collect(), ..settings(&[]) }
 }
 
 /// Who answers a request with this hash.
 async fn answered_for(upstream: &Upstream, hash: u64) -> String {
-    let sender = Sender { hash: Some(hash), ..Sender::default() };
-    let reply = upstream.send_noting(get(), &sender, clock::monotonic(), None);
-    text(in_time(reply).await.unwrap()).await
+    belonging(upstream, Affinity::Hash(hash)).await
+}
+
+async fn belonging(upstream: &Upstream, affinity: Affinity) -> String {
+    let sender = Sender { affinity: Some(affinity), ..Sender::default() };
+    text(in_time(upstream.send_from(get(), &sender)).await.unwrap()).await
 }
 
 #[tokio::test]
@@ -199,4 +204,91 @@ async fn a_light_host_stays_light_while_there_is_little_to_do() {
         at_canary += client.await.unwrap().get("canary").copied().unwrap_or_default();
     }
     assert!(at_canary < 60, "{at_canary} of 1,200");
+}
+
+/// Hosts with a zone, of which those without one are backups.
+fn zoned(hosts: &[(&ScriptedUpstream, Option<&str>)]) -> Settings {
+    let endpoints = hosts.iter().map(|(host, zone)| EndpointSettings {
+        url: format!("http://{}", host.address),
+        weight: 1,
+        zone: zone.map(str::to_owned),
+        backup: zone.is_none(),
+    });
+    Settings { endpoints: endpoints.collect(), zone: Some("here".into()), ..settings(&[]) }
+}
+
+fn host_at(upstream: &Upstream, of: &ScriptedUpstream) -> Arc<host::Host> {
+    let hosts = upstream.0.hosts.current();
+    let at = |host: &&Arc<host::Host>| host.address == HostAddress::Ip(of.address);
+    Arc::clone(hosts.iter().find(at).unwrap())
+}
+
+/// Who answers.
+async fn answering(upstream: &Upstream) -> Vec<String> {
+    let mut names: Vec<String> = tally(upstream, 60).await.into_keys().collect();
+    names.sort_unstable();
+    names
+}
+
+#[tokio::test]
+async fn requests_stay_in_the_zone_while_enough_of_it_can_take_them() {
+    let (one, two, three) = (named("one").await, named("two").await, named("three").await);
+    let far = named("far").await;
+    let hosts =
+        [(&far, Some("there")), (&one, Some("here")), (&two, Some("here")), (&three, Some("here"))];
+    let upstream = build(&Settings { zone_min: 60, ..zoned(&hosts) });
+    assert_eq!(answering(&upstream).await, ["one", "three", "two"]);
+    host_at(&upstream, &one).eject_until(u64::MAX);
+    assert_eq!(answering(&upstream).await, ["three", "two"], "two of three");
+    host_at(&upstream, &two).eject_until(u64::MAX);
+    assert_eq!(answering(&upstream).await, ["far", "three"], "one of three");
+    host_at(&upstream, &far).eject_until(u64::MAX);
+    assert_eq!(answering(&upstream).await, ["three"], "there is no other");
+    // In another zone, or in none, the zones of hosts say nothing.
+    let elsewhere = build(&Settings { zone: Some("nowhere".into()), ..zoned(&hosts) });
+    assert_eq!(answering(&elsewhere).await, ["far", "one", "three", "two"]);
+}
+
+#[tokio::test]
+async fn a_backup_gets_requests_while_no_other_can_take_any() {
+    let (main, other, backup) = (named("main").await, named("other").await, named("backup").await);
+    let upstream =
+        build(&zoned(&[(&backup, None), (&main, Some("there")), (&other, Some("there"))]));
+    assert_eq!(answering(&upstream).await, ["main", "other"]);
+    host_at(&upstream, &main).eject_until(u64::MAX);
+    assert_eq!(answering(&upstream).await, ["other"]);
+    host_at(&upstream, &other).eject_until(upstream.0.now_ms() + 50);
+    assert_eq!(answered_by(&upstream).await, "backup");
+    // It is probed though no request is for it.
+    until_async(async || answered_by(&upstream).await == "other").await;
+    assert_eq!(answering(&upstream).await, ["other"]);
+}
+
+#[tokio::test]
+async fn a_request_that_a_zone_or_a_rank_refuses_is_sent_on() {
+    let (far, backup) = (named("far").await, named("backup").await);
+    let nowhere = || async {
+        let gone = named("gone").await;
+        gone.task.abort();
+        until_async(async || TcpStream::connect(gone.address).await.is_err()).await;
+        gone
+    };
+    let near = nowhere().await;
+    let upstream = build(&zoned(&[(&near, Some("here")), (&far, Some("there"))]));
+    assert_eq!(answering(&upstream).await, ["far"]);
+    let upstream = build(&zoned(&[(&near, Some("here")), (&backup, None)]));
+    assert_eq!(answering(&upstream).await, ["backup"]);
+}
+
+#[tokio::test]
+async fn a_client_stays_at_its_host_while_that_can_take_its_requests() {
+    let (one, two) = (named("one").await, named("two").await);
+    let upstream = build(&weighted(&[(&one, 1), (&two, 1_000)]));
+    let tag = HostAddress::Ip(one.address).tag();
+    for _ in 0..20 {
+        assert_eq!(belonging(&upstream, Affinity::Host(tag)).await, "one");
+    }
+    host_at(&upstream, &one).eject_until(u64::MAX);
+    assert_eq!(belonging(&upstream, Affinity::Host(tag)).await, "two");
+    assert_eq!(belonging(&upstream, Affinity::Host(tag ^ 1)).await, "two", "nobody's");
 }

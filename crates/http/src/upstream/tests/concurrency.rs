@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use tokio::sync::Semaphore;
 
+use super::hosts::build;
 use super::*;
 
 /// An upstream that answers a request when it is told to, and knows which it got in which order.
@@ -72,7 +73,7 @@ fn send(
     let sender = Sender { priority, fair_key, ..Sender::default() };
     tokio::spawn(async move {
         let request = request.into();
-        let reply = upstream.send_noting(request, &sender, clock::monotonic(), None).await?;
+        let reply = upstream.send_from(request, &sender).await?;
         Ok(text(reply).await)
     })
 }
@@ -326,4 +327,66 @@ async fn the_limit_follows_an_upstream_that_has_one_worker() {
     let status = upstream.concurrency().unwrap();
     assert!(status.base.is_some() && status.in_flight <= 64, "{status:?}");
     clients.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_place_that_was_taken_before_is_used_and_one_that_is_not_is_free_again() {
+    let gated = Gated::new().await;
+    let upstream = gated.upstream(fixed(1));
+    let sender = Sender::default();
+    let place = in_time(upstream.place(&sender)).await.unwrap();
+    assert!(place.is_some());
+    assert_eq!(upstream.concurrency().unwrap().in_flight, 1);
+    gated.answer(1);
+    let began = clock::monotonic();
+    let reply = in_time(upstream.send_noting(get(), &sender, place, began, None)).await.unwrap();
+    assert_eq!(text(reply).await, "ok");
+    until_idle(&upstream).await;
+    drop(in_time(upstream.place(&sender)).await.unwrap());
+    until_idle(&upstream).await;
+    let without = build(&settings(&[gated.scripted.address]));
+    assert!(without.place(&sender).await.unwrap().is_none());
+}
+
+/// The same upstream with other settings, as after a reload.
+fn after(before: &Upstream, settings: &Settings) -> Upstream {
+    Upstream::build_within(settings, &Metrics::new(1), &Budget::unlimited(), Some(before)).unwrap()
+}
+
+#[tokio::test]
+async fn a_reload_keeps_places_and_what_the_limit_has_learnt() {
+    let scripted = ScriptedUpstream::answering(OK).await;
+    let adaptive = Concurrency { adaptive: true, min: 4, max: 1_000, ..Concurrency::default() };
+    let written = |concurrency: &Concurrency, retry_percent| Settings {
+        concurrency: Some(concurrency.clone()),
+        retry_percent,
+        ..settings(&[scripted.address])
+    };
+    let upstream = Upstream::build(&written(&adaptive, 20), &Metrics::new(1)).unwrap();
+    let first = upstream.concurrency().unwrap().limit;
+    // Nothing is known of it before it has answered.
+    assert_eq!((first, upstream.concurrency().unwrap().base), (16, None));
+    until_async(async || {
+        in_time(upstream.send(get())).await.unwrap();
+        upstream.concurrency().unwrap().base.is_some()
+    })
+    .await;
+    let learnt = upstream.concurrency().unwrap();
+    let place = upstream.place(&Sender::default()).await.unwrap();
+    let same = after(&upstream, &written(&adaptive, 10));
+    assert_eq!(same.concurrency().unwrap(), ConcurrencyStatus { in_flight: 1, ..learnt });
+    drop(place);
+    assert_eq!(same.concurrency().unwrap().in_flight, 0);
+    let narrow = Concurrency { min: 30, max: 40, ..adaptive.clone() };
+    let other = after(&upstream, &written(&narrow, 20)).concurrency().unwrap();
+    assert_eq!((other.limit, other.base), (30, learnt.base));
+    // A fixed limit has nothing to learn, and another server is not known.
+    let fixed = after(&upstream, &written(&fixed(7), 20)).concurrency().unwrap();
+    assert_eq!((fixed.limit, fixed.base), (7, None));
+    let elsewhere = ScriptedUpstream::answering(OK).await;
+    let settings = Settings {
+        endpoints: vec![format!("http://{}", elsewhere.address).into()],
+        ..written(&adaptive, 20)
+    };
+    assert_eq!(after(&upstream, &settings).concurrency().unwrap().base, None);
 }

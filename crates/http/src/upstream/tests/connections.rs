@@ -1,8 +1,10 @@
 //! Which connection a request uses: reuse, replacement, endpoints.
 
 use super::super::{http1, pool};
+use super::hosts::build;
 use super::*;
 use crate::clock;
+use crate::wire::Network;
 
 #[tokio::test]
 async fn one_connection_serves_requests_that_follow_each_other() {
@@ -191,7 +193,7 @@ async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_on
     close.notify_one();
     // The other side has closed once this thread's runtime has seen the close.
     let host = Arc::clone(&upstream.0.hosts.current()[0]);
-    let mut other = http1::Http1Connection::connect(&upstream.0, &host, || {})
+    let mut other = http1::Http1Connection::connect(&upstream.0, &host, None, || {})
         .await
         .unwrap_or_else(|cause| panic!("{cause:?}"));
     assert!(other.is_quiet());
@@ -302,8 +304,7 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     .unwrap();
     let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
     let of = |client| Sender { client, ..Sender::default() };
-    let send =
-        async |client| upstream.send_noting(get(), &of(client), clock::monotonic(), None).await;
+    let send = async |client| upstream.send_from(get(), &of(client)).await;
     let mut permits = Vec::new();
     while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, &of(client(1))) {
         permits.push(permit);
@@ -323,4 +324,62 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     let permits: Vec<_> = (0..16).map(|_| pool::admit(&upstream.0, &of(client(1)))).collect();
     assert!(permits.iter().all(|admitted| matches!(admitted, pool::Admission::Granted(_))));
     assert!(matches!(pool::admit(&upstream.0, &of(client(1))), pool::Admission::Granted(_)));
+}
+
+/// Reads the header of the PROXY protocol, and answers requests with what it said.
+async fn proxied() -> ScriptedUpstream {
+    ScriptedUpstream::new(|mut stream, _| async move {
+        let mut head = vec![0; 16];
+        if stream.0.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        if head.starts_with(b"PROXY ") {
+            while !head.ends_with(b"\r\n") {
+                head.push(stream.0.read_u8().await.unwrap());
+            }
+        } else {
+            let rest = usize::from(u16::from_be_bytes([head[14], head[15]]));
+            let mut addresses = vec![0; rest];
+            stream.0.read_exact(&mut addresses).await.unwrap();
+            head.extend(addresses);
+        }
+        let (header, _) =
+            proxy_header::ProxyHeader::parse(&head, proxy_header::ParseConfig::default()).unwrap();
+        let told = header.proxied_address().map_or_else(
+            || "nobody".to_owned(),
+            |ends| format!("{} {}", ends.source, ends.destination),
+        );
+        let length = told.len();
+        while stream.head().await.is_some() {
+            stream
+                .send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{told}"))
+                .await;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_connection_says_whose_it_is_and_serves_nobody_else() {
+    let ends = |source: &str, destination: &str| -> (SocketAddr, SocketAddr) {
+        (source.parse().unwrap(), destination.parse().unwrap())
+    };
+    let clients =
+        [ends("192.0.2.1:51234", "198.51.100.9:443"), ends("[2001:db8::1]:9", "[2001:db8::2]:443")];
+    for version in [ProxyVersion::V1, ProxyVersion::V2] {
+        let scripted = proxied().await;
+        let settings = Settings { proxy_protocol: Some(version), ..settings(&[scripted.address]) };
+        let upstream = build(&settings);
+        let mut sent = 0;
+        for ends in clients.iter().chain(&clients) {
+            let sender = Sender { ends: Some(ends), ..Sender::default() };
+            let told = text(in_time(upstream.send_from(get(), &sender)).await.unwrap()).await;
+            assert_eq!(told, format!("{} {}", ends.0, ends.1), "{version:?}");
+            sent += 1;
+            assert_eq!(scripted.accepted(), sent, "each has a connection of its own");
+        }
+        // Our own requests, such as health checks, are nobody's.
+        assert_eq!(text(in_time(upstream.send(get())).await.unwrap()).await, "nobody");
+        assert_eq!(upstream.reach().await[0].1, Ok(()));
+    }
 }

@@ -65,6 +65,65 @@ async fn an_upstream_that_does_not_answer_times_out_and_its_connection_is_closed
     in_time(was_closed.recv()).await.unwrap();
 }
 
+/// Sends a request of a route that asks this of the upstream.
+async fn sent_with(upstream: &Upstream, overrides: Overrides) -> Result<Response, UpstreamError> {
+    let overrides = Arc::new(overrides);
+    let sender = Sender { overrides: Some(&overrides), ..Sender::default() };
+    in_time(upstream.send_from(get(), &sender)).await
+}
+
+#[tokio::test]
+async fn a_route_may_wait_longer_or_shorter_than_others() {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
+        while stream.head().await.is_some() {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            stream.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no").await;
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            stream.send("k").await;
+        }
+    })
+    .await;
+    let short = Some(Duration::from_millis(50));
+    let impatient = Settings {
+        response_header: Duration::from_millis(50),
+        idle: Duration::from_millis(50),
+        ..settings(&[scripted.address])
+    };
+    let upstream = Upstream::build(&impatient, &Metrics::new(1)).unwrap();
+    assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Timeout);
+    let long = Some(TEST_TIMEOUT);
+    let patient = Overrides { response_header: long, idle: long, ..Overrides::default() };
+    assert_eq!(text(sent_with(&upstream, patient).await.unwrap()).await, "ok");
+    let cut = Overrides { response_header: long, ..Overrides::default() };
+    let reply = sent_with(&upstream, cut).await.unwrap();
+    assert!(reply.body.collect().await.is_err(), "the upstream's own `idle` holds");
+    let upstream = Upstream::build(&settings(&[scripted.address]), &Metrics::new(1)).unwrap();
+    let hurried = Overrides { response_header: short, ..Overrides::default() };
+    assert_eq!(sent_with(&upstream, hurried).await.unwrap_err().cause, Cause::Timeout);
+    assert_eq!(text(in_time(upstream.send(get())).await.unwrap()).await, "ok");
+}
+
+#[tokio::test]
+async fn a_route_may_have_its_requests_sent_once() {
+    let cut = || async {
+        ScriptedUpstream::new(|mut stream, _| async move {
+            stream.head().await;
+        })
+        .await
+    };
+    let count = async |retry, overrides| {
+        let (one, two) = (cut().await, cut().await);
+        let settings = Settings { retry, ..settings(&[one.address, two.address]) };
+        let upstream = Upstream::build(&settings, &Metrics::new(1)).unwrap();
+        assert_eq!(sent_with(&upstream, overrides).await.unwrap_err().cause, Cause::Cut);
+        one.accepted() + two.accepted()
+    };
+    let with = |retry| Overrides { retry: Some(retry), ..Overrides::default() };
+    assert_eq!(count(Retry::Idempotent, Overrides::default()).await, 2);
+    assert_eq!(count(Retry::Idempotent, with(Retry::Unsent)).await, 1);
+    assert_eq!(count(Retry::Off, with(Retry::Idempotent)).await, 2);
+}
+
 #[tokio::test]
 async fn a_cut_connection_is_reported_as_sent_and_not_tried_again() {
     let scripted = ScriptedUpstream::new(|mut stream, _| async move {
@@ -165,7 +224,7 @@ async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
         ejection: Ejection { failures: 1, ..Ejection::default() },
         ..settings(&[one.address, other.address])
     };
-    let upstream = Upstream::build_within(&settings, &metrics, &budget).unwrap();
+    let upstream = Upstream::build_within(&settings, &metrics, &budget, None).unwrap();
     let held = budget.open().unwrap();
     budget.set(1, 1);
     for _ in 0..5 {
@@ -195,7 +254,8 @@ async fn an_idle_connection_gives_way_to_one_that_is_needed() {
         (ScriptedUpstream::answering(OK).await, ScriptedUpstream::answering(OK).await);
     let budget = Budget::unlimited();
     let build = |scripted: &ScriptedUpstream| {
-        Upstream::build_within(&settings(&[scripted.address]), &Metrics::new(1), &budget).unwrap()
+        Upstream::build_within(&settings(&[scripted.address]), &Metrics::new(1), &budget, None)
+            .unwrap()
     };
     let (first, second) = (build(&one), build(&other));
     assert_eq!(text(first.send(get()).await.unwrap()).await, "ok");

@@ -24,6 +24,7 @@ mod hosts;
 
 mod multiplexed;
 mod reconnecting;
+mod reloading;
 mod tls;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);

@@ -8,7 +8,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::pki::{IssuedCertificate, Pki};
-use weir_tls::{ClientTls, Identity, Pem, provider};
+use rcgen::{KeyPair, PublicKeyData as _};
+use weir_tls::{ClientTls, Identity, Pem, Pin, provider};
 
 fn pem(text: &str) -> Pem {
     Pem { path: "test.pem".into(), bytes: text.as_bytes().into() }
@@ -26,7 +27,15 @@ fn server(
     alpn: &[&str],
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> TlsAcceptor {
-    let issued = pki.server(&[name]);
+    acceptor(&pki.server(&[name]), clients, alpn, versions)
+}
+
+fn acceptor(
+    issued: &IssuedCertificate,
+    clients: Option<&Pki>,
+    alpn: &[&str],
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> TlsAcceptor {
     let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
     let config =
@@ -239,5 +248,37 @@ fn errors_name_their_setting() {
         let errors = Upstream::build(&settings, &Metrics::new(1)).unwrap_err();
         let settings: Vec<&str> = errors.iter().map(|error| error.setting.as_str()).collect();
         assert_eq!(settings, expected, "{errors:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_known_by_its_key() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let issued = pki.server(&["localhost"]);
+    let pin = |issued: &IssuedCertificate| {
+        Pin::of(&KeyPair::from_pem(&issued.key).unwrap().subject_public_key_info())
+    };
+    let (right, wrong) = (pin(&issued), pin(&other.server(&["localhost"])));
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let scripted = scripted(acceptor(&issued, None, &[], &[version])).await;
+        let with = |ca: Option<&Pki>, pins: &[Pin], host: &str| Settings {
+            endpoints: vec![format!("https://{host}:{}", scripted.address.port()).into()],
+            tls: ClientTls {
+                ca: ca.map(|pki| pem(&pki.ca)),
+                pins: pins.to_vec(),
+                ..ClientTls::default()
+            },
+            ..settings(&[])
+        };
+        // The key alone, whoever has signed its certificate and for what name.
+        let told = send(&with(None, &[wrong, right], "127.0.0.1")).await.unwrap();
+        assert!(told.contains("Full"), "{told}");
+        let refused = async |settings: Settings| send(&settings).await.unwrap_err().cause;
+        assert_eq!(refused(with(None, &[wrong], "localhost")).await, Cause::Tls);
+        // With an authority, both.
+        assert!(send(&with(Some(&pki), &[right], "localhost")).await.is_ok());
+        assert_eq!(refused(with(Some(&pki), &[wrong], "localhost")).await, Cause::Tls);
+        assert_eq!(refused(with(Some(&other), &[right], "localhost")).await, Cause::Tls);
+        assert_eq!(refused(with(Some(&pki), &[right], "127.0.0.1")).await, Cause::Tls);
     }
 }

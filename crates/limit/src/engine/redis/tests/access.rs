@@ -57,6 +57,7 @@ fn with_tls_both_ends_show_a_certificate() {
         ca: Some(pem(&pki.ca)),
         identity: Some(identity(&pki.client("weir"))),
         server_name: None,
+        ..ClientTls::default()
     };
     let take = |tls: &ClientTls| {
         let node = vec![address.clone()];
@@ -108,9 +109,12 @@ fn wrong_tls_files_are_named() {
     let mixed = Identity { certificate: pem(&client.certificate), key: pem(&other.key) };
     for (tls, setting) in [
         (ClientTls { ca: Some(pem("nothing")), ..ClientTls::default() }, "redis.tls.ca"),
-        (ClientTls { ca: ca.clone(), identity: Some(mixed), server_name: None }, "redis.tls.key"),
         (
-            ClientTls { ca, identity: None, server_name: Some("not a name".into()) },
+            ClientTls { ca: ca.clone(), identity: Some(mixed), ..ClientTls::default() },
+            "redis.tls.key",
+        ),
+        (
+            ClientTls { ca, server_name: Some("not a name".into()), ..ClientTls::default() },
             "redis.tls.server_name",
         ),
     ] {
