@@ -144,6 +144,8 @@ add_missing() {
             fi
             # Loads docs/prometheus and asks what docs/grafana asks.
             have promtool || missing+=(prometheus)
+            # Checks its configuration in docs/side-by-side.md.
+            have haproxy || [[ -x /usr/sbin/haproxy ]] || missing+=(haproxy)
             # Upstreams for the tests of spellings. lighttpd is in a folder that is rarely on the
             # PATH.
             if ! have php; then

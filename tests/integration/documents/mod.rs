@@ -4,3 +4,4 @@
 mod bench;
 mod examples;
 mod pages;
+mod side_by_side;
