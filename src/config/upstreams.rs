@@ -1,19 +1,22 @@
 //! `[upstreams.*]`. Endpoints are checked by the module that connects to them.
 
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use super::reader::{Item, Table, integer};
 use super::routes::fact;
 use super::settings::upstreams::{
-    concurrency, ejection, endpoint, health, http2, sticky, upstream, upstream_timeouts,
+    concurrency, dns, ejection, endpoint, health, http2, sticky, upstream, upstream_timeouts,
 };
 use super::settings::{Is, Kind as _};
 use super::{NAMED_MAX, check_name, tls};
 use crate::upstream::{
-    Concurrency, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe, Protocol,
+    Concurrency, Dns, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe, Protocol,
     ProxyVersion, STATUSES_WELL, Settings, StickyCookie,
 };
 
+/// The port of DNS servers that are written without one.
+const DNS_PORT: u16 = 53;
 /// Maximum length of the name of a gRPC service, in bytes.
 const SERVICE_BYTES_MAX: usize = 127;
 
@@ -53,6 +56,7 @@ fn upstream(name: String, item: &Item<'_>, zone: Option<&str>) -> Option<Setting
         pool_idle_per_worker: table.read(&upstream::POOL_IDLE_PER_WORKER),
         requests_per_worker: table.read(&upstream::REQUESTS_PER_WORKER),
         resolve_every: table.read(&upstream::RESOLVE_EVERY),
+        dns: dns(&mut table),
         retry: table.read(&upstream::RETRY),
         retry_percent: table.read(&upstream::RETRY_PERCENT),
         ejection: ejection(table.section("ejection")),
@@ -73,6 +77,33 @@ fn proxy_protocol(table: &mut Table<'_>, protocol: Protocol) -> Option<ProxyVers
         item.wrong("no `protocol = \"h2\"` with it, whose connections many clients share");
     }
     version
+}
+
+/// The servers that are asked for names; `None` if the system is.
+fn dns(upstream: &mut Table<'_>) -> Option<Dns> {
+    let mut table = upstream.section("dns");
+    if !table.is_present() {
+        return None;
+    }
+    upstream.useless(
+        upstream::RESOLVE_EVERY.key,
+        "`ttl_min` and `ttl_max` of `dns`: its answers say how long they hold",
+    );
+    let server = |item: &Item<'_>| {
+        item.parsed("an address and port, such as \"10.0.0.2:53\"", |text| {
+            text.parse::<SocketAddr>().ok().or_else(|| {
+                text.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, DNS_PORT))
+            })
+        })
+    };
+    let servers = table.items(&dns::SERVERS).iter().filter_map(server).collect();
+    let (ttl_min, ttl_max) = (table.read(&dns::TTL_MIN), table.read(&dns::TTL_MAX));
+    if ttl_max < ttl_min {
+        table
+            .found("a `ttl_max` that is shorter than `ttl_min`", "one that is `ttl_min` or longer");
+    }
+    table.finish();
+    Some(Dns { servers, ttl: ttl_min..=ttl_max.max(ttl_min) })
 }
 
 /// The cookie that names a server; `None` if there is none.

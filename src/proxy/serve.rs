@@ -203,7 +203,9 @@ pub(super) async fn answer<X: Exchange>(
     let sent = sent.insert(admitted.prepare(&mut request, peer, (received, routed, decided)));
     let client = received.client.network(admitted.snapshot.settings.ipv6_prefix);
     let route = admitted.route;
-    let ends = upstream.names_clients().then_some((peer.address, peer.local));
+    // A proxy that has named nobody is not the client.
+    let names = upstream.names_clients() && !peer.is_unnamed;
+    let ends = names.then_some((peer.address, peer.local));
     let sender = Sender {
         affinity: admitted.affinity,
         ends: ends.as_ref(),

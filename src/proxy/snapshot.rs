@@ -449,7 +449,10 @@ impl Route {
             }
             Action::Respond(_) | Action::Redirect(_) => None,
         };
-        let mirror = written.mirror.as_ref().map(|to| Box::new(Mirror::new(to, &name, metrics)));
+        let mirror = written
+            .mirror
+            .as_ref()
+            .map(|to| Box::new(Mirror::new(to, (&name, settings.buffered_bytes_max), metrics)));
         let overrides = Some(written.overrides).filter(|it| !it.is_empty()).map(Arc::new);
         let decider =
             written.policy.map(|policy| Decider::new(policy, traits, settings, written.inspect));

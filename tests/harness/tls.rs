@@ -9,6 +9,8 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
+use hyper::ext::Protocol;
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -136,6 +138,34 @@ impl Http2 {
     /// A POST whose body stalls after its first piece.
     pub async fn send_stalled(&mut self, target: &str) -> Result<Reply, Failure> {
         self.exchange("POST", target, &[], Stalled(Some("begun".into())).boxed_unsync()).await
+    }
+
+    /// Asks for a tunnel (RFC 8441), once the server has said that it knows what that is.
+    pub async fn tunnel(
+        &mut self,
+        target: &str,
+        protocol: &'static str,
+        headers: &[(&str, &str)],
+    ) -> Result<(Reply, Option<TokioIo<Upgraded>>), Failure> {
+        let mut request = http::Request::builder()
+            .method("CONNECT")
+            .uri(format!("{}://{HOST}{target}", self.scheme))
+            .extension(Protocol::from_static(protocol));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::new()).boxed_unsync())?;
+        let exchange = async {
+            let mut reply = self.sender.send_request(request).await?;
+            let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+            if reply.status().is_success() {
+                let stream = TokioIo::new(hyper::upgrade::on(&mut reply).await?);
+                return Ok((Reply { status, headers, body: Bytes::new() }, Some(stream)));
+            }
+            let body = reply.into_body().collect().await?.to_bytes();
+            Ok::<_, Failure>((Reply { status, headers, body }, None))
+        };
+        tokio::time::timeout(TIMEOUT, exchange).await?
     }
 
     async fn exchange(

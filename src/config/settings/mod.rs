@@ -43,6 +43,7 @@ pub(super) static SECTIONS: &[&Section] = &[
     &store::redis::SECTION,
     &upstreams::upstream::SECTION,
     &upstreams::endpoint::SECTION,
+    &upstreams::dns::SECTION,
     &upstreams::sticky::SECTION,
     &upstreams::upstream_timeouts::SECTION,
     &upstreams::ejection::SECTION,

@@ -37,8 +37,8 @@ section! {
         "The authorities that must have issued clients' certificates.";
     CLIENT_CRL "client_crl": Else<Text> =
         text("a PEM file with certificate revocation lists", "none"),
-        "Lists of clients' certificates that are no longer good: one of each authority between them \
-         and the root, none of them past its next update. It is watched.";
+        "Lists of client certificates that have been revoked: one from every authority in a chain, the \
+         root included, none of them past its next update. It is watched.";
     CLIENT_CERTIFICATES "client_certificates": Is<Words<bool>> =
         words(&[("required", true), ("optional", false)], true),
         "Whether a handshake fails if the client shows no certificate.";

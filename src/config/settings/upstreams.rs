@@ -37,7 +37,8 @@ section! {
         words(&[("h1", Protocol::H1), ("h2", Protocol::H2)], Protocol::H1),
         "HTTP/1.1, or HTTP/2 as gRPC needs it: by ALPN with TLS, by prior knowledge without.";
     RESOLVE_EVERY "resolve_every": Is<Time> = time(s(1)..=DAY, s(5)),
-        "How often names are resolved while there are requests or health checks.";
+        "How often names are resolved while there are requests or health checks; not with `dns`, \
+         whose answers say how long they hold.";
     RETRY "retry": Is<Words<Retry>> = Is { kind: RETRIES, default: Retry::Idempotent },
         "Which requests are sent a second time: also idempotent ones without a body that lost \
          their connection before the response; only those of which nothing was sent; none.";
@@ -65,6 +66,22 @@ section! {
 }
 
 section! {
+    dns = ["[upstreams.NAME] dns"],
+        "Names are asked of DNS servers directly, which say how long answers hold and know \
+         services. Without this table the system resolves them.";
+    SERVERS "servers": List = list(
+        "array of addresses with ports, such as \"10.0.0.2:53\"",
+        8,
+        "those of /etc/resolv.conf",
+    ),
+        "The servers.";
+    TTL_MIN "ttl_min": Is<Time> = time(s(1)..=DAY, s(1)),
+        "The shortest time that an answer is taken to hold.";
+    TTL_MAX "ttl_max": Is<Time> = time(s(1)..=DAY, s(300)),
+        "The longest; not shorter than `ttl_min`.";
+}
+
+section! {
     sticky = ["[upstreams.NAME] sticky"],
         "A cookie by which a client's requests stay at one server, while that can take them. \
          Without this table there is none.";
@@ -76,8 +93,8 @@ section! {
     SAME_SITE "same_site": Is<Words<SameSite>> = words(&[
         ("lax", SameSite::Lax), ("strict", SameSite::Strict), ("none", SameSite::None),
     ], SameSite::Lax),
-        "Whether it is sent with requests that come from other sites: with links alone, with none, \
-         with all.";
+        "Whether browsers send it with requests from other sites: only when a link is followed, \
+         never, or always (https).";
 }
 
 section! {

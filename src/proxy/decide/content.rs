@@ -252,6 +252,10 @@ impl Source for Replay {
         self.begin.is_empty() && http_body::Body::is_end_stream(&self.rest)
     }
 
+    fn is_lent(&self) -> bool {
+        self.rest.is_lent()
+    }
+
     fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.trailers.take().or_else(|| self.rest.take_trailers())
     }

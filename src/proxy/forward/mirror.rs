@@ -6,16 +6,20 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::proxy::settings;
 use crate::telemetry::{CounterSet, Metrics, labels, names};
 use crate::upstream::{Sender, Upstream};
-use crate::wire::{Body, BodyEnd, BodyError, BodyOutcome, Charge, Request, Source, counted};
+use crate::wire::{self, Body, BodyEnd, BodyError, BodyOutcome, Charge, Request, Source, counted};
 
 /// Copies of one worker that are under way, at most.
 const COPIES_MAX: usize = 256;
+/// How long a copy may take, the part of its reply that is read included.
+const COPY_TIME_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a reply that are read, so that its connection can be used again.
 const REPLY_BYTES_MAX: usize = 64 << 10;
 /// What a share of everything is, in hundredths of a percent.
@@ -47,6 +51,8 @@ struct Inner {
     /// Of the requests, in hundredths of a percent.
     share: u32,
     body_bytes_max: u64,
+    /// While more is buffered than this, nothing is kept for copies.
+    buffered_bytes_max: usize,
     results: CounterSet<CopyResult>,
 }
 
@@ -79,13 +85,15 @@ impl Drop for CopyPermit {
 impl Mirror {
     pub(in crate::proxy) fn new(
         written: &settings::Mirror,
-        route: &str,
+        (route, buffered_bytes_max): (&str, usize),
         metrics: &Metrics,
     ) -> Self {
         Self(Arc::new(Inner {
             upstream: Arc::clone(&written.upstream),
             share: written.share.unwrap_or(ALL),
             body_bytes_max: written.body_bytes_max,
+            // The rest is for what clients wait for.
+            buffered_bytes_max: buffered_bytes_max / 2,
             results: metrics.counters(names::MIRRORED_REQUESTS, &[route]),
         }))
     }
@@ -99,7 +107,7 @@ impl Mirror {
         if request.body.length().is_some_and(|length| length > self.0.body_bytes_max) {
             return self.0.results.inc(CopyResult::TooLarge);
         }
-        let Some(permit) = CopyPermit::take() else {
+        let Some(permit) = CopyPermit::take().filter(|_| !self.is_short_of_memory()) else {
             return self.0.results.inc(CopyResult::Overload);
         };
         let copy = Copy { mirror: self.clone(), request: request.head(), permit };
@@ -108,8 +116,16 @@ impl Mirror {
             let (kept, charge) = (Vec::new(), Charge::nothing());
             request.body = Body::source(Box::new(Tee { body, kept, charge, copy: Some(copy) }));
         } else {
-            copy.send(Body::empty());
+            // One that the policy has read is there as a whole.
+            let whole = Bytes::copy_from_slice(request.body.data());
+            copy.send(if whole.is_empty() { Body::empty() } else { Body::full(counted(whole)) });
         }
+    }
+}
+
+impl Mirror {
+    fn is_short_of_memory(&self) -> bool {
+        wire::buffered_bytes() > self.0.buffered_bytes_max
     }
 }
 
@@ -128,14 +144,22 @@ impl Copy {
         tokio::spawn(async move {
             // The least important of all, where requests have to wait.
             let sender = Sender { priority: 0, ..Sender::default() };
-            let result = match mirror.0.upstream.send_from(request, &sender).await {
-                Ok(reply) => {
+            let exchange = async {
+                let reply = mirror.0.upstream.send_from(request, &sender).await;
+                let answered = reply.is_ok();
+                mirror.0.results.inc(match answered {
+                    true => CopyResult::Answered,
+                    false => CopyResult::Failed,
+                });
+                if let Ok(reply) = reply {
                     read(reply.body).await;
-                    CopyResult::Answered
                 }
-                Err(_) => CopyResult::Failed,
+                answered
             };
-            mirror.0.results.inc(result);
+            // An event stream would go on for ever.
+            if tokio::time::timeout(COPY_TIME_MAX, exchange).await.is_err() {
+                tracing::debug!(upstream = mirror.0.upstream.name(), "a copy was given up");
+            }
             drop(permit);
         });
     }
@@ -191,6 +215,8 @@ impl Source for Tee {
             let most = copy.mirror.0.body_bytes_max;
             if (self.kept.len() + passed.len()) as u64 > most {
                 self.give_up(CopyResult::TooLarge);
+            } else if copy.mirror.is_short_of_memory() {
+                self.give_up(CopyResult::Overload);
             } else {
                 self.kept.extend_from_slice(passed);
                 self.charge.set(self.kept.capacity());
@@ -208,6 +234,10 @@ impl Source for Tee {
         http_body::Body::is_end_stream(&self.body)
     }
 
+    fn is_lent(&self) -> bool {
+        self.body.is_lent()
+    }
+
     fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.body.take_trailers()
     }
@@ -217,7 +247,10 @@ impl Source for Tee {
     }
 
     fn finish(mut self: Box<Self>, end: &BodyEnd) {
-        if end.outcome != BodyOutcome::Complete {
+        // Whoever sends a body of a known length may stop reading it at its last byte.
+        let is_whole = end.outcome == BodyOutcome::Complete
+            || (end.outcome == BodyOutcome::Dropped && self.body.length() == Some(0));
+        if !is_whole {
             return self.give_up(CopyResult::Incomplete);
         }
         if let Some(copy) = self.copy.take() {

@@ -135,8 +135,10 @@ pub(super) fn normalize(
     }
     // Before the policy: it must see what the upstream will see.
     let ambiguous = snapshot.settings.underscores_in_headers;
+    // Over HTTP/2 a stream may become a tunnel, if the listener says so.
+    let may_switch = std::mem::take(&mut request.upgrade) || request.version == Version::HTTP_11;
     let upgrade = hop::strip_request(&mut request.fields, received.client.trusted, ambiguous)
-        .filter(|_| request.version == Version::HTTP_11);
+        .filter(|_| may_switch);
     if let Some(kept) = &mut received.kept
         && local.no_route().access_fields.has_headers()
     {

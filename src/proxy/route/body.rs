@@ -24,7 +24,9 @@ pub(in crate::proxy) fn limited(
     // A gRPC client may listen for long before it sends again, so the upstream's idle time applies,
     // and no least rate.
     let grpc = streams_grpc(route, received);
-    let idle = grpc.map_or(snapshot.settings.body_idle, |upstream| upstream.idle());
+    let idle = grpc.map_or(snapshot.settings.body_idle, |upstream| {
+        route.overrides.as_ref().and_then(|it| it.idle).unwrap_or_else(|| upstream.idle())
+    });
     let rate = snapshot.settings.body_rate.filter(|_| grpc.is_none());
     whole(body.limit(route.body_bytes_max).idle_timeout(idle).min_rate(rate), route)
 }

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use base64::Engine as _;
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -31,6 +32,14 @@ struct Raw {
 
 impl Raw {
     fn start(answer: &'static str, then: fn(TcpStream)) -> Self {
+        Self::answering(move |_| answer.to_owned(), then)
+    }
+
+    /// Answers with a text that depends on the request's head.
+    fn answering(
+        answer: impl Fn(&str) -> String + Clone + Send + 'static,
+        then: fn(TcpStream),
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let heads = Arc::new(Mutex::new(Vec::new()));
@@ -38,10 +47,11 @@ impl Raw {
         std::thread::spawn(move || {
             // It ends with the test's process.
             for mut stream in listener.incoming().map_while(Result::ok) {
-                let kept = Arc::clone(&kept);
+                let (kept, answer) = (Arc::clone(&kept), answer.clone());
                 std::thread::spawn(move || {
                     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                     while let Some(head) = head(&mut stream) {
+                        let answer = answer(&head);
                         kept.lock().unwrap().push(head);
                         stream.write_all(answer.as_bytes()).unwrap();
                         if answer.contains(" 101 ") {
@@ -55,12 +65,22 @@ impl Raw {
     }
 
     fn echo() -> Self {
-        Self::start(AGREED, |mut stream| {
-            let mut piece = [0; 1024];
-            while let Ok(read @ 1..) = stream.read(&mut piece) {
-                stream.write_all(&piece[..read]).unwrap();
-            }
-        })
+        Self::start(AGREED, echo)
+    }
+
+    /// Knows WebSockets: it proves that by the key (RFC 6455, 4.2.2).
+    fn websocket() -> Self {
+        let answer = |head: &str| {
+            let key = head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: "));
+            let proof = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", key.unwrap_or_default());
+            let digest = aws_lc_rs::digest::digest(
+                &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY,
+                proof.as_bytes(),
+            );
+            let accept = base64::engine::general_purpose::STANDARD.encode(digest);
+            AGREED.replace("Sec-WebSocket-Accept: x", &format!("Sec-WebSocket-Accept: {accept}"))
+        };
+        Self::answering(answer, echo)
     }
 
     fn url(&self) -> String {
@@ -73,6 +93,13 @@ impl Raw {
 
     fn count(&self) -> usize {
         self.heads.lock().unwrap().len()
+    }
+}
+
+fn echo(mut stream: TcpStream) {
+    let mut piece = [0; 1024];
+    while let Ok(read @ 1..) = stream.read(&mut piece) {
+        stream.write_all(&piece[..read]).unwrap();
     }
 }
 
@@ -415,4 +442,134 @@ fn a_tunnel_that_a_shutdown_cuts_leaves_no_lease() {
     weir.signal(Signal::TERM);
     assert_eq!(weir.exit().code(), Some(1), "they were cut");
     assert_eq!(connection.ask(&["KEYS", "*"]).list(), []);
+}
+
+/// The same for a client in the test's own runtime.
+async fn open_now(weir: &Weir, count: u64) {
+    crate::harness::eventually_async("the number of open tunnels", async || {
+        match weir.metric("weir_tunnels_open") {
+            open if open == count => Ok(()),
+            open => Err(format!("{open} open, not {count}")),
+        }
+    })
+    .await;
+}
+
+/// A client over HTTP/2 that knows what the server can do.
+async fn over_http2(weir: &Weir) -> tls::Http2 {
+    let mut client = tls::Http2::plain(weir.http).await.unwrap();
+    client.send("OPTIONS", "/", &[], bytes::Bytes::new()).await.unwrap();
+    client
+}
+
+#[tokio::test]
+async fn a_websocket_over_http2_is_the_same_request_and_passes_both_ways() {
+    let upstream = Raw::websocket();
+    let config = simple(&upstream.url(), &[TWO])
+        .route("path = \"/\"\nmethods = [\"OPTIONS\"]\nrespond = { status = 204 }");
+    let weir = Weir::start(&logged(&config));
+    let mut client = over_http2(&weir).await;
+    let headers = [("sec-websocket-version", "13"), ("cookie", "a=1"), ("cookie", "b=2")];
+    let (reply, stream) = client.tunnel("/chat", "websocket", &headers).await.unwrap();
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.remaining("day"), 1);
+    for field in ["connection", "upgrade", "sec-websocket-accept", "content-length"] {
+        assert!(!reply.headers.contains_key(field), "{reply:?}");
+    }
+    let seen = upstream.last();
+    for field in [
+        "get /chat http/1.1",
+        "connection: upgrade",
+        "upgrade: websocket",
+        "sec-websocket-version: 13",
+        "cookie: a=1; b=2",
+    ] {
+        assert!(seen.contains(&format!("{field}\r\n")), "{field}: {seen}");
+    }
+    let mut stream = stream.unwrap();
+    let large = vec![b'x'; 300_000];
+    let (mut read, mut write) = tokio::io::split(&mut stream);
+    let mut answer = vec![0; large.len()];
+    let (wrote, got) =
+        tokio::join!(async { timeout(TIMEOUT, write.write_all(&large)).await.unwrap() }, async {
+            timeout(TIMEOUT, read.read_exact(&mut answer)).await.unwrap()
+        },);
+    wrote.unwrap();
+    got.unwrap();
+    assert!(answer == large);
+    open_now(&weir, 1).await;
+    // Beside another one and ordinary requests on the same connection.
+    let (second, other) = client.tunnel("/chat", "websocket", &[]).await.unwrap();
+    assert_eq!((second.status, second.remaining("day")), (200, 0));
+    assert_eq!(client.send("OPTIONS", "/", &[], bytes::Bytes::new()).await.unwrap().status, 204);
+    let (refused, none) = client.tunnel("/chat", "websocket", &[]).await.unwrap();
+    assert_eq!((refused.status, none.is_none()), (429, true));
+    assert_eq!(refused.json()["status"], 429);
+    drop(other);
+    open_now(&weir, 1).await;
+    stream.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    timeout(TIMEOUT, stream.read_to_end(&mut rest)).await.unwrap().unwrap();
+    open_now(&weir, 0).await;
+    let line = weir.output().await_events("request", 3);
+    let ended = line.iter().find(|line| line["bytes_up"] == large.len()).expect("its line");
+    assert_eq!((&ended["method"], &ended["status"]), (&"GET".into(), &101.into()));
+}
+
+#[tokio::test]
+async fn over_http2_there_is_no_tunnel_without_a_server_that_agrees() {
+    let plain = Raw::start("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", |_| {});
+    let liar = Raw::echo();
+    let refusing = Raw::start("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", |_| {});
+    let route = |path: &str, upstream: &str, more: &str| {
+        format!("path = \"{path}\"\nupstream = \"{upstream}\"\n{more}")
+    };
+    let config = Toml::new()
+        .upstream("plain", &plain.url(), "")
+        .upstream("liar", &liar.url(), "")
+        .upstream("refusing", &refusing.url(), "")
+        .route(&route("/plain", "plain", ""))
+        .route(&route("/liar", "liar", ""))
+        .route(&route("/refusing", "refusing", ""))
+        .route(&route("/none", "plain", "upgrade.protocols = []"))
+        .route("path = \"/\"\nrespond = { status = 204 }");
+    let weir = Weir::start(&config.text());
+    let mut client = over_http2(&weir).await;
+    for (target, protocol, status) in [
+        // A success would mean that there is a tunnel.
+        ("/plain", "websocket", 501),
+        ("/none", "websocket", 501),
+        ("/plain", "h2c", 501),
+        // It does not know the key.
+        ("/liar", "websocket", 502),
+        ("/refusing", "websocket", 403),
+        ("/nowhere", "websocket", 404),
+    ] {
+        let (reply, stream) = client.tunnel(target, protocol, &[]).await.unwrap();
+        assert_eq!((reply.status, stream.is_none()), (status, true), "{target} {protocol}");
+    }
+    assert!(!plain.last().contains("upgrade"), "h2c is never asked for");
+    open_now(&weir, 0).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_a_tunnel_over_http2_and_then_cuts_it() {
+    let upstream = Raw::websocket();
+    let config = simple(&upstream.url(), &[MANY]).server("shutdown_grace = \"300ms\"");
+    let mut weir = Weir::start(&config.text());
+    let mut client = tls::Http2::plain(weir.http).await.unwrap();
+    // Something is answered, whatever it is.
+    let _ = client.tunnel("/", "none", &[]).await;
+    let (reply, stream) = client.tunnel("/", "websocket", &[]).await.unwrap();
+    assert_eq!(reply.status, 200);
+    let mut stream = stream.unwrap();
+    weir.signal(Signal::TERM);
+    // It is still there.
+    stream.write_all(b"hello").await.unwrap();
+    let mut heard = [0; 5];
+    timeout(TIMEOUT, stream.read_exact(&mut heard)).await.unwrap().unwrap();
+    assert_eq!(&heard, b"hello");
+    let end = timeout(TIMEOUT, stream.read(&mut heard)).await.unwrap();
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    assert_eq!(weir.exit().code(), Some(1));
 }

@@ -28,6 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::context::ConnectionContext;
 use super::error::ConnectionError;
 use super::http2_reply::{self, BodyPoll};
+use super::http2_tunnel;
 use super::permits::Permit;
 use super::state::ConnectionState;
 use super::{ConnectionSettings, Handler};
@@ -89,18 +90,25 @@ where
         .max_frame_size(FRAME_BYTES_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
-        .max_local_error_reset_streams(ERROR_RESETS_MAX);
+        .max_local_error_reset_streams(ERROR_RESETS_MAX)
+        .enable_connect_protocol();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let context = Arc::clone(&context);
         async move {
-            let (head, body) = request.into_parts();
+            let tunnel = http2_tunnel::protocol(&request);
             // Upstreams cut blanks off. What is compared must not have them either, and a proxy
             // must refuse them (RFC 9113, 8.2.1).
-            if head.headers.values().any(|value| is_padded(value.as_bytes())) {
+            if request.headers().values().any(|value| is_padded(value.as_bytes())) {
                 let refused =
                     context.handler.unreadable(StatusCode::BAD_REQUEST, PADDED, &context.peer);
                 return Ok(refused.into_http().map(http2_reply::ReplyBody));
             }
+            if let Some(protocol) = tunnel {
+                // Boxed: few streams are tunnels, and each would carry its state.
+                let reply = Box::pin(http2_tunnel::serve(request, protocol, &context)).await;
+                return Ok(reply.into_http().map(http2_reply::ReplyBody));
+            }
+            let (head, body) = request.into_parts();
             let request = Request::from_parts(
                 &head,
                 Body::incoming(body).lingering().window(STREAM_WINDOW_BYTES as usize),

@@ -41,6 +41,7 @@ mod handshake;
 mod http1;
 mod http2;
 mod http2_reply;
+mod http2_tunnel;
 mod permits;
 mod progress;
 mod proxied;

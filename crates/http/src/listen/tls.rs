@@ -10,8 +10,10 @@ use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustls::pki_types::CertificateRevocationListDer;
 use rustls::server::{
-    ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError,
+    WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
@@ -19,6 +21,7 @@ use smallvec::SmallVec;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::{Certificate, ClientCertificates, ListenConfig, Settings};
 use crate::clock::Clock;
@@ -135,7 +138,7 @@ impl Tls {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let (certificates, warnings) =
+        let (certificates, mut warnings) =
             (mem::take(&mut resolver.served), mem::take(&mut resolver.warnings));
         let is_challenged = resolver.challenges.is_some();
         let mut config = builder.with_cert_resolver(Arc::new(resolver));
@@ -145,8 +148,17 @@ impl Tls {
         }
         // Tickets are stored by the client, so workers share no session cache and it needs no
         // bound.
-        config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()
-            .map_err(|error| vec![unusable(settings, &error)])?;
+        match settings.clients.as_ref().and_then(|clients| clients.crl.as_ref()) {
+            None => {
+                config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()
+                    .map_err(|error| vec![unusable(settings, &error)])?;
+            }
+            // A session that is resumed is not verified again, and a list may end meanwhile.
+            Some(crl) => {
+                config.send_tls13_tickets = 0;
+                warnings.extend(old_lists(crl, settings, now_s));
+            }
+        }
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Some(Arc::new(Self { config: Arc::new(config), certificates, warnings })))
     }
@@ -170,6 +182,9 @@ impl Tls {
         &self.warnings
     }
 }
+
+/// What is expected of `client_crl`.
+const LISTS: &str = "a PEM file with certificate revocation lists";
 
 fn unusable(settings: &Settings, error: &rustls::Error) -> SettingError {
     SettingError::new(
@@ -207,13 +222,34 @@ fn verifier(
         Some(crl) => {
             let lists = crl.revocation_lists().map_err(|found| {
                 let setting = format!("{}.client_crl", settings.setting);
-                SettingError::new(setting, found, "a PEM file with certificate revocation lists")
+                SettingError::new(setting, found, LISTS)
             })?;
             builder.with_crls(lists).enforce_revocation_expiration()
         }
         None => builder,
     };
-    builder.build().map_err(|error| wrong(format!("{} ({error})", clients.ca.path.display())))
+    builder.build().map_err(|error| match (&error, &clients.crl) {
+        (VerifierBuilderError::InvalidCrl(_), Some(crl)) => SettingError::new(
+            format!("{}.client_crl", settings.setting),
+            format!("{} ({error})", crl.path.display()),
+            LISTS,
+        ),
+        _ => wrong(format!("{} ({error})", clients.ca.path.display())),
+    })
+}
+
+/// Lists that are past their next update: they turn away all clients.
+fn old_lists(crl: &weir_tls::Pem, settings: &Settings, now_s: i64) -> Vec<SettingError> {
+    let old = |list: &CertificateRevocationListDer<'_>| {
+        let (_, list) = CertificateRevocationList::from_der(list).ok()?;
+        let next = list.next_update().filter(|next| next.timestamp() < now_s)?;
+        Some(SettingError::new(
+            format!("{}.client_crl", settings.setting),
+            format!("{}, a list that ended on {next}", crl.path.display()),
+            "a list whose next update is to come: without one every client is turned away",
+        ))
+    };
+    crl.revocation_lists().unwrap_or_default().iter().filter_map(old).collect()
 }
 
 /// All certificates for one name, perhaps with keys of different types, in the configuration's

@@ -18,6 +18,8 @@ use crate::telemetry::SettingError;
 const ENDPOINTS_MAX: usize = 256;
 const EXPECTED: &str =
     "http://host:port or https://host:port, without a path, or unix:/path/of/a/socket";
+/// How the schemes of services end.
+const SERVICE: &str = "+srv";
 /// How the URL of a Unix socket begins.
 const UNIX: &str = "unix:";
 /// Maximum length of the path of a Unix socket, in bytes: what `sockaddr_un` holds on all systems.
@@ -70,7 +72,12 @@ impl fmt::Display for HostAddress {
 #[derive(Debug)]
 pub(super) enum Location {
     Address(HostAddress),
-    Name { host: String, port: u16 },
+    Name {
+        host: String,
+        port: u16,
+    },
+    /// The name of SRV records.
+    Service(String),
 }
 
 /// Reads all endpoints of the upstream `name`. With TLS, `server_name` is verified, or else each
@@ -115,9 +122,14 @@ fn parse(written: &EndpointSettings, server_name: Option<&str>) -> Result<Endpoi
         return unix(written, path);
     }
     let uri: http::Uri = text.parse().map_err(|_| EXPECTED)?;
-    let (tls, default_port) = match uri.scheme_str() {
-        Some("http") => (false, 80),
-        Some("https") => (true, 443),
+    let scheme = uri.scheme_str().ok_or(EXPECTED)?;
+    let (scheme, is_service) = match scheme.strip_suffix(SERVICE) {
+        Some(scheme) => (scheme, true),
+        None => (scheme, false),
+    };
+    let (tls, default_port) = match scheme {
+        "http" => (false, 80),
+        "https" => (true, 443),
         _ => return Err(EXPECTED),
     };
     if uri.query().is_some() || !matches!(uri.path(), "" | "/") {
@@ -126,6 +138,9 @@ fn parse(written: &EndpointSettings, server_name: Option<&str>) -> Result<Endpoi
     let authority = uri.authority().ok_or(EXPECTED)?;
     let host = authority.host();
     // The rest is the port. `Authority::port` does not report an invalid one.
+    if is_service && authority.as_str() != host {
+        return Err("a service without a port: its records say which");
+    }
     let port = match authority.as_str().strip_prefix(host).ok_or("no user name or password")? {
         "" => default_port,
         port => port
@@ -139,9 +154,14 @@ fn parse(written: &EndpointSettings, server_name: Option<&str>) -> Result<Endpoi
         return Err(EXPECTED);
     }
     let location = match bare.parse::<IpAddr>() {
+        Ok(_) if is_service => return Err("the name of a service, such as _http._tcp.example.com"),
+        Err(_) if is_service => Location::Service(bare.to_owned()),
         Ok(ip) => Location::Address(HostAddress::Ip(SocketAddr::new(ip, port))),
         Err(_) => Location::Name { host: bare.to_owned(), port },
     };
+    if tls && is_service && server_name.is_none() {
+        return Err("`tls.server_name` with a service: its certificates are for another name");
+    }
     let server_name = server_name.unwrap_or(bare);
     let server_name = if tls {
         Some(
@@ -176,6 +196,16 @@ impl Endpoint {
         let EndpointSettings { url, weight, zone, backup } = written.clone();
         let warned = LogThrottle::default();
         Self { location, text: url, authority, server_name, weight, zone, backup, warned }
+    }
+
+    /// Whether its addresses have to be found out.
+    pub(super) fn is_name(&self) -> bool {
+        !matches!(self.location, Location::Address(_))
+    }
+
+    /// Whether its addresses are those of a service.
+    pub(super) fn is_service(&self) -> bool {
+        matches!(self.location, Location::Service(_))
     }
 
     /// Whether one of these is the same server.

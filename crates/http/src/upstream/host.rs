@@ -61,6 +61,35 @@ pub(super) struct Standing {
     pub(super) rank: u32,
     /// It is in this process' own zone.
     pub(super) is_local: bool,
+    /// What of this the answer to a question says.
+    pub(super) share: Share,
+}
+
+/// What is kept of a host's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeptState {
+    pub(super) health: bool,
+    pub(super) ejection: bool,
+}
+
+impl KeptState {
+    pub(super) const ALL: Self = Self { health: true, ejection: true };
+    pub(super) const NONE: Self = Self { health: false, ejection: false };
+}
+
+/// What an answer says of an address among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Share {
+    /// How much of the requests it gets, compared with others of the same rank.
+    pub(super) weight: u32,
+    /// Those of a higher rank are for when none of a lower one can take requests.
+    pub(super) rank: u32,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { weight: 1, rank: 0 }
+    }
 }
 
 /// A request in flight at a host, counted there as long as this lives.
@@ -90,24 +119,36 @@ impl Host {
         }
     }
 
-    /// The same address in another list, as it is now: ejected or not, healthy or not. Requests
-    /// that are under way stay with the old one.
-    pub(super) fn after(before: &Self, endpoint: usize, standing: Standing) -> Self {
+    /// The same address in another list, as it is now, as far as that is kept. Requests that are
+    /// under way stay with the old one.
+    pub(super) fn after(
+        before: &Self,
+        endpoint: usize,
+        standing: Standing,
+        keeps: KeptState,
+    ) -> Self {
         let number = |of: &AtomicU64| AtomicU64::new(of.load(Ordering::Relaxed));
         let count = |of: &AtomicU32| AtomicU32::new(of.load(Ordering::Relaxed));
         let flag = |of: &AtomicBool| AtomicBool::new(of.load(Ordering::Relaxed));
-        Self {
-            outstanding: AtomicUsize::new(0),
-            failures: count(&before.failures),
-            counted_us: number(&before.counted_us),
-            ejections: count(&before.ejections),
-            ejected_until_ms: number(&before.ejected_until_ms),
-            probing: flag(&before.probing),
-            healthy: flag(&before.healthy),
-            healthy_since_ms: number(&before.healthy_since_ms),
-            checked: Mutex::new(before.last_check()),
-            ..Self::new(endpoint, before.address.clone(), standing)
+        let mut host = Self::new(endpoint, before.address.clone(), standing);
+        if keeps.ejection {
+            host.failures = count(&before.failures);
+            host.counted_us = number(&before.counted_us);
+            host.ejections = count(&before.ejections);
+            host.ejected_until_ms = number(&before.ejected_until_ms);
+            host.probing = flag(&before.probing);
         }
+        if keeps.health {
+            host.healthy = flag(&before.healthy);
+            host.healthy_since_ms = number(&before.healthy_since_ms);
+            host.checked = Mutex::new(before.last_check());
+        }
+        host
+    }
+
+    /// As it was found.
+    pub(super) fn found(&self) -> (HostAddress, Share) {
+        (self.address.clone(), self.standing.share)
     }
 
     /// The requests of all workers that are in flight there.
@@ -125,9 +166,16 @@ impl Host {
         self.healthy.load(Ordering::Relaxed)
     }
 
+    /// Whether it can take requests at all: it is neither ejected nor unhealthy, unless health
+    /// decides nothing.
+    pub(super) fn is_able(&self, ignores_health: bool) -> bool {
+        !self.is_ejected() && (ignores_health || self.is_healthy())
+    }
+
     /// Whether it may get a request, as far as health checks go. Soon after it was found healthy
-    /// again only now and then: the longer ago, the more often.
-    pub(super) fn takes_requests(&self, upstream: &Inner) -> bool {
+    /// again only now and then: the longer ago, the more often. `drawn` is from 0 to 1, the same for
+    /// all hosts that a request may go to.
+    pub(super) fn takes_requests(&self, upstream: &Inner, drawn: f64) -> bool {
         let Some(check) = &upstream.settings.health else { return true };
         if upstream.hosts.ignores_health() {
             return true;
@@ -139,7 +187,7 @@ impl Host {
         let Some(ramp) = check.slow_start.filter(|_| since_ms != 0) else { return true };
         let passed = upstream.now_ms().saturating_sub(since_ms) as f64 / 1_000.0;
         let share = passed / ramp.as_secs_f64();
-        share >= 1.0 || fastrand::f64() < share.max(RAMP_MIN)
+        share >= 1.0 || drawn < share.max(RAMP_MIN)
     }
 
     /// It was found to be healthy, or not.
@@ -164,9 +212,9 @@ impl Host {
 
     /// Whether its ejection is over and the caller should probe it. A probe that never reports its
     /// result is repeated after the same interval.
-    pub(super) fn may_probe(&self, upstream: &Inner) -> bool {
+    pub(super) fn may_probe(&self, upstream: &Inner, drawn: f64) -> bool {
         let until = self.ejected_until_ms.load(Ordering::Relaxed);
-        if until == 0 || !self.takes_requests(upstream) {
+        if until == 0 || !self.takes_requests(upstream, drawn) {
             return false;
         }
         let now = upstream.now_ms();

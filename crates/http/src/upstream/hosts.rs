@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::Inner;
 use super::endpoint::{Endpoint, HostAddress, Location};
-use super::host::{Host, Standing};
+use super::host::{Host, KeptState, Share, Standing};
 use super::settings::Settings;
 
 /// Maximum addresses used of one name.
@@ -29,15 +29,50 @@ const ADDRESSES_MAX: usize = 64;
 const RESOLVE_MAX: Duration = Duration::from_secs(12);
 /// Minimum time between two resolutions, however many connections fail.
 const RESOLVE_INTERVAL_MIN_MS: u64 = 1_000;
+/// What a backup's rank begins with: above all that answers say, which are of 16 bits.
+const BACKUP_RANK: u32 = 1 << 16;
+/// When a name is asked for again for which there was no answer, if answers say how long they hold.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(5);
 const NEVER: u64 = u64::MAX;
 
-/// The addresses of a name.
-pub(super) type Addresses = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
-
-/// Resolves names: the system, or a test's substitute.
-pub(super) trait Resolver: fmt::Debug + Send + Sync {
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Question {
     /// All addresses of `host`, with `port`.
-    fn resolve(&self, host: String, port: u16) -> Addresses;
+    Name { host: String, port: u16 },
+    /// The servers of a service.
+    Service(String),
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) found: Vec<Found>,
+    /// How long it holds, if that is said.
+    pub(super) ttl: Option<Duration>,
+}
+
+/// One address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Found {
+    pub(super) address: SocketAddr,
+    pub(super) share: Share,
+}
+
+impl Found {
+    /// One of many that are alike.
+    pub(super) fn at(address: SocketAddr) -> Self {
+        Self { address, share: Share::default() }
+    }
+}
+
+/// An answer to come.
+pub(super) type Resolving = Pin<Box<dyn Future<Output = io::Result<Answer>> + Send>>;
+
+/// Resolves names: the system, DNS servers, or a test's substitute.
+pub(super) trait Resolver: fmt::Debug + Send + Sync {
+    /// Answers a question.
+    fn resolve(&self, question: Question) -> Resolving;
 }
 
 /// `getaddrinfo`, on one of the runtime's blocking threads.
@@ -45,8 +80,14 @@ pub(super) trait Resolver: fmt::Debug + Send + Sync {
 pub(super) struct SystemResolver;
 
 impl Resolver for SystemResolver {
-    fn resolve(&self, host: String, port: u16) -> Addresses {
-        Box::pin(async move { Ok(lookup_host((host, port)).await?.collect()) })
+    fn resolve(&self, question: Question) -> Resolving {
+        Box::pin(async move {
+            let Question::Name { host, port } = question else {
+                return Err(io::Error::other("the system does not find services"));
+            };
+            let found = lookup_host((host, port)).await?.map(Found::at).collect();
+            Ok(Answer { found, ttl: None })
+        })
     }
 }
 
@@ -61,6 +102,8 @@ pub(super) struct Hosts {
     names: bool,
     /// When names were last resolved, in milliseconds since the upstream's creation.
     resolved_ms: AtomicU64,
+    /// How long the answers hold, in milliseconds.
+    holds_ms: AtomicU64,
     /// Held while names are being resolved.
     resolving: Arc<tokio::sync::Mutex<()>>,
     resolver: Arc<dyn Resolver>,
@@ -75,34 +118,43 @@ impl Hosts {
         before: Option<&Arc<Inner>>,
     ) -> Self {
         let known = before.map(|before| before.hosts.current()).unwrap_or_default();
-        let known_names = |index: usize| -> Vec<HostAddress> {
+        // What was found out with other settings may not be so with these.
+        let keeps = before.map_or(KeptState::NONE, |before| KeptState {
+            health: settings.health.is_some() && before.settings.health.is_some(),
+            ejection: settings.ejection.failures != 0 && settings.connects_like(&before.settings),
+        });
+        let known_names = |index: usize| -> Vec<(HostAddress, Share)> {
             let (Some(before), Some(endpoint)) = (before, endpoints.get(index)) else {
                 return Vec::new();
             };
             let same = |host: &&Arc<Host>| before.text_of(host) == endpoint.text;
-            known.iter().filter(same).map(|host| host.address.clone()).collect()
+            known.iter().filter(same).map(|host| host.found()).collect()
         };
         let host_of = |endpoint, address: HostAddress, standing| {
             let before = known.iter().find(|host| host.address == address);
             Arc::new(match before {
-                Some(before) => Host::after(before, endpoint, standing),
+                Some(before) => Host::after(before, endpoint, standing, keeps),
                 None => Host::new(endpoint, address, standing),
             })
         };
         let list = list(endpoints, settings.zone.as_deref(), known_names, host_of);
         // Names that are new are asked for at once.
         let is_resolved = endpoints.iter().enumerate().all(|(index, endpoint)| {
-            matches!(endpoint.location, Location::Address(_))
-                || list.iter().any(|host| host.endpoint == index)
+            !endpoint.is_name() || list.iter().any(|host| host.endpoint == index)
         });
         let resolved_ms = before.filter(|_| is_resolved).map(|before| &before.hosts.resolved_ms);
+        let asked = before.filter(|before| before.settings.dns == settings.dns);
+        let holds_ms = match (&settings.dns, asked) {
+            (None, _) => millis(settings.resolve_every),
+            (Some(_), Some(before)) => before.hosts.holds_ms(),
+            (Some(dns), None) => millis(*dns.ttl.start()),
+        };
         let hosts = Self {
             generation: AtomicU64::new(0),
             list: Mutex::new(list),
             ignores_health: AtomicBool::new(false),
-            names: endpoints
-                .iter()
-                .any(|endpoint| matches!(endpoint.location, Location::Name { .. })),
+            names: endpoints.iter().any(Endpoint::is_name),
+            holds_ms: AtomicU64::new(holds_ms),
             resolved_ms: AtomicU64::new(
                 resolved_ms.map_or(NEVER, |resolved| resolved.load(Ordering::Relaxed)),
             ),
@@ -129,16 +181,23 @@ impl Hosts {
         self.ignores_health.load(Ordering::Relaxed)
     }
 
-    /// Counts who is healthy: if fewer than `healthy_min` of a hundred are, all get requests.
+    /// Counts who is healthy: if fewer than `healthy_min` of a hundred are, all get requests, unless
+    /// there are healthy ones of a higher rank.
     pub(super) fn judge(&self, healthy_min: usize) {
         let list = self.current();
-        let healthy = list.iter().filter(|host| host.is_healthy()).count();
-        let ignores = healthy * 100 < list.len() * healthy_min;
+        // Those that get requests at all, while they can; the others are for when they can't.
+        let rank = list.iter().map(|host| host.standing.rank).min();
+        let (first, rest): (Vec<_>, Vec<_>) =
+            list.iter().partition(|host| Some(host.standing.rank) == rank);
+        let healthy = first.iter().filter(|host| host.is_healthy()).count();
+        let ignores =
+            healthy * 100 < first.len() * healthy_min && !rest.iter().any(|host| host.is_healthy());
         self.ignores_health.store(ignores, Ordering::Relaxed);
     }
 
     /// Ejects `host` until then, unless too many hosts already are: `max_percent` of them, rounded
-    /// down, but at least one. Returns whether it did.
+    /// down, but at least one. That does not hold while another zone or a backup can take its
+    /// requests. Returns whether it did.
     pub(super) fn eject(&self, host: &Host, ejected_until_ms: u64, max_percent: usize) -> bool {
         // Locked throughout, so that workers that eject at the same time don't exceed the share.
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +205,14 @@ impl Hosts {
             .iter()
             .filter(|other| !std::ptr::eq(Arc::as_ptr(other), host) && other.is_ejected())
             .count();
-        let fits = others < (list.len() * max_percent / 100).max(1);
+        // One that others stand in for may always be ejected.
+        let stands_in = |other: &Arc<Host>| {
+            let (other_standing, standing) = (other.standing, host.standing);
+            let is_later = (other_standing.rank, !other_standing.is_local)
+                > (standing.rank, !standing.is_local);
+            is_later && other.is_able(self.ignores_health())
+        };
+        let fits = others < (list.len() * max_percent / 100).max(1) || list.iter().any(stands_in);
         if fits {
             host.eject_until(ejected_until_ms);
         }
@@ -155,7 +221,7 @@ impl Hosts {
 
     /// Whether names should be resolved again.
     pub(super) fn is_due(&self, upstream: &Inner) -> bool {
-        self.is_older(upstream, Self::interval_ms(upstream))
+        self.is_older(upstream, self.holds_ms())
     }
 
     fn is_older(&self, upstream: &Inner, age_ms: u64) -> bool {
@@ -170,7 +236,7 @@ impl Hosts {
     /// none, a failed attempt is repeated sooner. Resolving runs in a task of its own and continues
     /// if the request stops waiting, so a slow resolver is asked once and not once per request.
     pub(super) async fn resolve_now(upstream: &Arc<Inner>) {
-        let every = Self::interval_ms(upstream);
+        let every = upstream.hosts.holds_ms();
         Self::begin(
             upstream,
             if upstream.hosts.current().is_empty() {
@@ -182,8 +248,14 @@ impl Hosts {
         let _asked = upstream.hosts.resolving.lock().await;
     }
 
-    fn interval_ms(upstream: &Inner) -> u64 {
-        u64::try_from(upstream.settings.resolve_every.as_millis()).unwrap_or(NEVER)
+    /// How long the answers hold.
+    #[cfg(test)]
+    pub(super) fn holds(&self) -> Duration {
+        Duration::from_millis(self.holds_ms())
+    }
+
+    fn holds_ms(&self) -> u64 {
+        self.holds_ms.load(Ordering::Relaxed)
     }
 
     /// Resolves all names and adopts each answer as it comes, so that one silent name server does
@@ -191,45 +263,58 @@ impl Hosts {
     async fn ask(&self, upstream: &Inner) {
         let mut questions = JoinSet::new();
         for (index, endpoint) in upstream.endpoints.iter().enumerate() {
-            if let Location::Name { host, port } = &endpoint.location {
-                let question = self.resolver.resolve(host.clone(), *port);
-                questions.spawn(async move {
-                    (
-                        index,
-                        timeout(RESOLVE_MAX, question)
-                            .await
-                            .unwrap_or_else(|late| Err(late.into())),
-                    )
-                });
-            }
+            let question = match &endpoint.location {
+                Location::Address(_) => continue,
+                Location::Name { host, port } => Question::Name { host: host.clone(), port: *port },
+                Location::Service(name) => Question::Service(name.clone()),
+            };
+            let answer = self.resolver.resolve(question);
+            questions.spawn(async move {
+                let answer = timeout(RESOLVE_MAX, answer).await;
+                (index, answer.unwrap_or_else(|late| Err(late.into())))
+            });
         }
+        let mut holds = None;
         while let Some(answered) = questions.join_next().await {
             let Ok((index, answer)) = answered else { continue };
+            // One that failed is asked again soon.
+            let mut ttl = Some(RESOLVE_AGAIN);
             match answer {
-                Ok(addresses) if !addresses.is_empty() => {
-                    self.take_over(upstream, index, addresses);
+                Ok(answer) if !answer.found.is_empty() => {
+                    ttl = answer.ttl;
+                    self.take_over(upstream, index, answer.found);
                 }
                 Ok(_) => upstream.warn_unresolved(index, &"the name has no address"),
                 Err(error) => upstream.warn_unresolved(index, &error),
             }
+            holds = holds.into_iter().chain(ttl).min();
+        }
+        if let (Some(dns), Some(holds)) = (&upstream.settings.dns, holds) {
+            let holds = holds.clamp(*dns.ttl.start(), *dns.ttl.end());
+            self.holds_ms.store(millis(holds), Ordering::Relaxed);
         }
         self.resolved_ms.store(upstream.now_ms(), Ordering::Relaxed);
     }
 
     /// Adopts the addresses of an endpoint's name. Hosts that were there before are kept, with
     /// their state.
-    fn take_over(&self, upstream: &Inner, endpoint: usize, addresses: Vec<SocketAddr>) {
+    fn take_over(&self, upstream: &Inner, endpoint: usize, found: Vec<Found>) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let before = Arc::clone(&list);
         let of = |index: usize| before.iter().filter(move |host| host.endpoint == index);
         let addresses_of = |index: usize| match index == endpoint {
-            true => addresses.iter().copied().map(HostAddress::Ip).collect(),
-            false => of(index).map(|host| host.address.clone()).collect(),
+            true => {
+                let one = |found: &Found| (HostAddress::Ip(found.address), found.share);
+                found.iter().map(one).collect()
+            }
+            false => of(index).map(|host| host.found()).collect(),
         };
-        let host_of = |index, address, standing| {
-            of(index)
-                .find(|host| host.address == address)
-                .map_or_else(|| Arc::new(Host::new(index, address, standing)), Arc::clone)
+        let host_of = |index, address: HostAddress, standing| match of(index)
+            .find(|host| host.address == address)
+        {
+            Some(host) if host.standing == standing => Arc::clone(host),
+            Some(host) => Arc::new(Host::after(host, index, standing, KeptState::ALL)),
+            None => Arc::new(Host::new(index, address, standing)),
         };
         let zone = upstream.settings.zone.as_deref();
         let new = self::list(&upstream.endpoints, zone, addresses_of, host_of);
@@ -244,7 +329,7 @@ impl Hosts {
 
     /// Starts resolving if it is due and not already under way.
     pub(super) fn resolve_in_background(upstream: &Arc<Inner>) {
-        Self::begin(upstream, Self::interval_ms(upstream));
+        Self::begin(upstream, upstream.hosts.holds_ms());
     }
 
     /// Resolves soon, because a host takes no connections and may have moved.
@@ -267,31 +352,35 @@ impl Hosts {
 }
 
 /// The hosts of all endpoints: by rank, those of this process' zone first, and then in the
-/// configuration's order. `addresses_of` has those of a name, and `host_of` makes a host or keeps
-/// one.
+/// configuration's order. `addresses_of` has those of a name, each with its share among them, and
+/// `host_of` makes a host or keeps one.
 fn list(
     endpoints: &[Endpoint],
     zone: Option<&str>,
-    mut addresses_of: impl FnMut(usize) -> Vec<HostAddress>,
+    mut addresses_of: impl FnMut(usize) -> Vec<(HostAddress, Share)>,
     host_of: impl Fn(usize, HostAddress, Standing) -> Arc<Host>,
 ) -> Arc<[Arc<Host>]> {
     let mut all: Vec<Arc<Host>> = Vec::new();
     for (index, endpoint) in endpoints.iter().enumerate() {
         let mut addresses = match &endpoint.location {
-            Location::Address(address) => vec![address.clone()],
-            Location::Name { .. } => addresses_of(index),
+            Location::Address(address) => vec![(address.clone(), Share::default())],
+            Location::Name { .. } | Location::Service(_) => addresses_of(index),
         };
         // Name servers rotate the order from answer to answer.
         addresses.sort_unstable();
-        addresses.dedup();
+        addresses.dedup_by(|next, one| next.0 == one.0);
         addresses.truncate(ADDRESSES_MAX);
-        let standing = Standing {
-            weight: endpoint.weight,
-            rank: u32::from(endpoint.backup),
-            is_local: zone.is_some() && endpoint.zone.as_deref() == zone,
-        };
-        all.extend(addresses.into_iter().map(|address| host_of(index, address, standing)));
+        let is_local = zone.is_some() && endpoint.zone.as_deref() == zone;
+        all.extend(addresses.into_iter().map(|(address, share)| {
+            let weight = endpoint.weight.saturating_mul(share.weight.max(1));
+            let rank = share.rank + if endpoint.backup { BACKUP_RANK } else { 0 };
+            host_of(index, address, Standing { weight, rank, is_local, share })
+        }));
     }
     all.sort_by_key(|host| (host.standing.rank, !host.standing.is_local));
     all.into()
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(NEVER)
 }

@@ -22,7 +22,7 @@ use super::http1::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX};
 use super::outgoing::{Outgoing, PendingRequest, UploadProgress};
 use super::reply_timeout::ReplyTimeout;
 use super::requests::RequestPermit;
-use super::{Cause, Inner, Overrides, Protocol, UpstreamError};
+use super::{Cause, Inner, Overrides, Protocol, UpstreamError, sender};
 use crate::clock;
 use crate::telemetry::Label as _;
 use crate::wire::{BodyEnd, OnEnd, Timer};
@@ -215,8 +215,8 @@ impl StreamPermit {
             overrides,
             checked: now,
         };
-        let mut sender = self.connection.sender.clone();
-        let mut answer = pin!(sender.try_send_request(sent));
+        let mut connection = self.connection.sender.clone();
+        let mut answer = pin!(connection.try_send_request(sent));
         let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => reply_timeout.poll(cx).map(|()| None),
@@ -255,7 +255,9 @@ impl StreamPermit {
             None => {
                 // Either only this request is slow, or the whole connection is dead. The requests
                 // on it continue; new ones use another.
-                self.connection.retired.store(true, Ordering::Relaxed);
+                if !sender::is_hurried(&self.connection.upstream.settings, overrides) {
+                    self.connection.retired.store(true, Ordering::Relaxed);
+                }
                 Http2Outcome::Failed(UpstreamError::sent(Cause::Timeout))
             }
         }

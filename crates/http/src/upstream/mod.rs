@@ -24,6 +24,7 @@ mod acquire;
 mod budget;
 mod concurrency;
 mod connect;
+mod dns;
 mod endpoint;
 mod hash;
 mod head;
@@ -53,7 +54,7 @@ pub use concurrency::PlacePermit;
 pub use endpoint::HostAddress;
 pub use sender::{Affinity, Overrides, PRIORITY_DEFAULT, PRIORITY_MAX, Sender};
 pub use settings::{
-    CheckMethod, Concurrency, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe,
+    CheckMethod, Concurrency, Dns, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe,
     Protocol, ProxyVersion, Retry, STATUSES_WELL, SameSite, Settings, StickyCookie,
 };
 
@@ -211,7 +212,11 @@ impl Upstream {
         budget: &Budget,
         before: Option<&Self>,
     ) -> Result<Self, Vec<SettingError>> {
-        Self::build_of(settings, metrics, budget, before, Arc::new(hosts::SystemResolver))
+        let resolver: Arc<dyn Resolver> = match &settings.dns {
+            Some(dns) => Arc::new(dns::DnsResolver::new(dns.clone())),
+            None => Arc::new(hosts::SystemResolver),
+        };
+        Self::build_of(settings, metrics, budget, before, resolver)
     }
 
     /// Like [`build`](Self::build), with another resolver.
@@ -409,6 +414,12 @@ impl Upstream {
         self.0.settings.hash.as_deref()
     }
 
+    /// Its name in the configuration.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.settings.name
+    }
+
     /// Whether its connections say whose they are, so that [`Sender::ends`] matters.
     #[must_use]
     pub fn names_clients(&self) -> bool {
@@ -477,6 +488,22 @@ fn endpoints_and_tls(
         )]);
     }
     let endpoints = endpoint::parse_all(&settings.endpoints, server_name)?;
+    if settings.dns.is_none() {
+        let services = endpoints.iter().enumerate();
+        let services = services.filter(|(_, endpoint)| endpoint.is_service());
+        let error = |(index, endpoint): (usize, &endpoint::Endpoint)| {
+            let expected = "`dns = {}` with a service: the system does not find them";
+            SettingError::new(
+                format!("endpoints[{index}]"),
+                format!("{:?}", endpoint.text),
+                expected,
+            )
+        };
+        let errors: Vec<_> = services.map(error).collect();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+    }
     if endpoints.iter().any(endpoint::Endpoint::is_tls) {
         let tls = tls::Tls::build(setting, &settings.tls)?;
         return Ok((endpoints, Some(tls)));

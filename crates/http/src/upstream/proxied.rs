@@ -20,7 +20,8 @@ pub(super) async fn announce<S: AsyncWrite + Unpin>(
 ) -> io::Result<()> {
     let header = match ends {
         Some((source, destination)) => {
-            ProxyHeader::with_address(ProxiedAddress::stream(*source, *destination))
+            let (source, destination) = of_one_family(*source, *destination);
+            ProxyHeader::with_address(ProxiedAddress::stream(source, destination))
         }
         None => ProxyHeader::with_local(),
     };
@@ -31,4 +32,16 @@ pub(super) async fn announce<S: AsyncWrite + Unpin>(
     };
     encoded.map_err(|_| io::Error::other("addresses that no header can name"))?;
     stream.write_all(&bytes).await
+}
+
+/// Both as IPv6, unless both are IPv4: a header has one family.
+fn of_one_family(source: SocketAddr, destination: SocketAddr) -> (SocketAddr, SocketAddr) {
+    let mapped = |address: SocketAddr| match address {
+        SocketAddr::V4(four) => SocketAddr::new(four.ip().to_ipv6_mapped().into(), four.port()),
+        six => six,
+    };
+    match (source, destination) {
+        (SocketAddr::V4(_), SocketAddr::V4(_)) => (source, destination),
+        _ => (mapped(source), mapped(destination)),
+    }
 }

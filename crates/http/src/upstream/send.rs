@@ -96,7 +96,7 @@ pub(super) async fn send(
     // HTTP/2 connections can't be upgraded.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.settings.protocol };
     let body = std::mem::take(&mut request.body);
-    let (bodiless, lent) = (body.is_nothing(), body.is_source());
+    let (bodiless, lent) = (body.is_nothing(), body.is_lent());
     let (overrides, ends) = (sender.overrides, sender.ends);
     let retry = sender::retry(&upstream.settings, overrides);
     let repeatable = bodiless && retry == Retry::Idempotent && request.method.is_idempotent();
@@ -158,7 +158,10 @@ pub(super) async fn send(
             Attempt::Lost(error) => return Err(error),
             Attempt::Failed(error) => error,
         };
-        permit.lost(upstream, error.cause);
+        // That a route waits for less time than others says nothing of the host.
+        if !(error.cause == Cause::Timeout && sender::is_hurried(&upstream.settings, overrides)) {
+            permit.lost(upstream, error.cause);
+        }
         // The connection was lost before the reply. The request may have been carried out, but is
         // idempotent (RFC 9110, 9.2.2).
         let again =

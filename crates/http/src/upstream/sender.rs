@@ -82,6 +82,12 @@ pub(super) fn response_header(settings: &Settings, overrides: Option<&Arc<Overri
     overrides.and_then(|it| it.response_header).unwrap_or(settings.response_header)
 }
 
+/// Whether a reply's head has less time than for other requests.
+pub(super) fn is_hurried(settings: &Settings, overrides: Option<&Arc<Overrides>>) -> bool {
+    response_header(settings, overrides) < settings.response_header
+        || idle(settings, overrides) < settings.idle
+}
+
 /// How long a body may pause.
 pub(super) fn idle(settings: &Settings, overrides: Option<&Arc<Overrides>>) -> Duration {
     overrides.and_then(|it| it.idle).unwrap_or(settings.idle)

@@ -1,5 +1,6 @@
 //! An upstream's settings and their defaults. Knows no file and no connection.
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -41,8 +42,11 @@ pub struct Settings {
     pub pool_idle_per_worker: usize,
     /// Maximum requests that each worker has there at once, streaming replies included.
     pub requests_per_worker: usize,
-    /// How often the names of endpoints are resolved while the upstream is in use.
+    /// How often the names of endpoints are resolved while the upstream is in use, if the system
+    /// resolves them.
     pub resolve_every: Duration,
+    /// The servers that are asked for names. `None`: the system is.
+    pub dns: Option<Dns>,
     /// Which requests are tried again.
     pub retry: Retry,
     /// How many of a hundred requests may be sent a second time.
@@ -58,10 +62,20 @@ pub struct Settings {
     pub logs_failures: bool,
 }
 
+/// `[upstreams.NAME] dns`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dns {
+    /// The addresses of the servers. Empty: those that the system's configuration names.
+    pub servers: Vec<SocketAddr>,
+    /// The shortest time that an answer is taken to hold, and the longest.
+    pub ttl: RangeInclusive<Duration>,
+}
+
 /// One element of `endpoints`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSettings {
-    /// `http://host:port`, `https://host:port` or `unix:/path`.
+    /// `http://host:port`, `https://host:port`, `http+srv://service`, `https+srv://service` or
+    /// `unix:/path`.
     pub url: String,
     /// How much of the requests it gets, compared with the others.
     pub weight: u32,
@@ -233,6 +247,12 @@ pub struct Http2Settings {
 }
 
 impl Settings {
+    /// Whether connections are made in the same way.
+    pub(super) fn connects_like(&self, other: &Self) -> bool {
+        (&self.tls, self.protocol, self.proxy_protocol)
+            == (&other.tls, other.protocol, other.proxy_protocol)
+    }
+
     /// Settings for these endpoints, with the configuration's defaults for everything else.
     #[must_use]
     pub fn new(name: impl Into<String>, endpoints: Vec<String>) -> Self {
@@ -253,6 +273,7 @@ impl Settings {
             pool_idle_per_worker: 64,
             requests_per_worker: 16_384,
             resolve_every: Duration::from_secs(5),
+            dns: None,
             retry: Retry::default(),
             retry_percent: 20,
             ejection: Ejection::default(),

@@ -50,7 +50,7 @@ struct Slot {
 }
 
 /// What load is multiplied by before it is divided by a weight.
-const LOAD_SCALE: usize = 1_024;
+const LOAD_SCALE: usize = 1 << 27;
 
 /// The weights so far at each slot, added up. Empty if all are the same.
 fn cumulated(slots: &[Slot]) -> Vec<u64> {
@@ -142,16 +142,24 @@ impl Slots {
             self.host(*index)
                 .is_some_and(|host| !tried.iter().any(|tried| Arc::ptr_eq(tried, host)))
         };
+        // Drawn once, so that a host that starts slowly is ready or not for the whole choice.
+        let slow_start = upstream.settings.health.as_ref().and_then(|check| check.slow_start);
+        let drawn = slow_start.map_or(0.0, |_| fastrand::f64());
         let ready = |index: &usize| {
             untried(index)
                 && self
                     .host(*index)
-                    .is_some_and(|host| !host.is_ejected() && host.takes_requests(upstream))
+                    .is_some_and(|host| !host.is_ejected() && host.takes_requests(upstream, drawn))
+        };
+        let able = |index: &usize| {
+            let ignores_health =
+                upstream.settings.health.is_none() || upstream.hosts.ignores_health();
+            untried(index) && self.host(*index).is_some_and(|host| host.is_able(ignores_health))
         };
         let may_probe = |index: &usize| {
-            untried(index) && self.host(*index).is_some_and(|host| host.may_probe(upstream))
+            untried(index) && self.host(*index).is_some_and(|host| host.may_probe(upstream, drawn))
         };
-        // Scaled before the division: it is a whole number, and weights go up to 1,000.
+        // Scaled before the division: it is a whole number, and weights go up to 65,535,000.
         let load = |index: &usize| {
             self.all.get(*index).map_or(usize::MAX, |slot| {
                 slot.host.outstanding().saturating_mul(LOAD_SCALE) / slot.weight().max(1) as usize
@@ -161,20 +169,28 @@ impl Slots {
         let pair = self.two(&stage);
         let (from, count) = (stage.start, stage.len());
         let around = || (0..count).map(|step| from + (pair[0] - from + step) % count);
-        // Those of other stages are drawn by no request, but have to be probed as well.
-        let index = if self.stages.is_empty() {
-            pair.into_iter().find(may_probe)
-        } else {
-            (0..self.all.len()).find(may_probe)
+        // A session goes before everything else, but not to a backup that is not used.
+        let rank = self.host(stage.end - 1).map_or(0, |last| last.standing.rank);
+        let own = match affinity {
+            Some(Affinity::Host(tag)) => {
+                let is_its = |slot: &Slot| slot.host.tag == tag && slot.host.standing.rank <= rank;
+                self.all.iter().position(is_its).filter(able)
+            }
+            _ => None,
         };
+        // Those of other stages are drawn by no request, but have to be probed as well.
+        let index = own.or_else(|| match self.stages.is_empty() {
+            true => pair.into_iter().find(may_probe),
+            false => (0..self.all.len()).find(may_probe),
+        });
         let index = index.or_else(|| match affinity? {
             Affinity::Hash(hash) => self.hashed(hash, stage.clone(), |index| ready(&index)),
-            Affinity::Host(tag) => {
-                self.all.iter().position(|slot| slot.host.tag == tag).filter(ready)
-            }
+            Affinity::Host(_) => None,
         });
         let index = index.or_else(|| pair.into_iter().filter(ready).min_by_key(load));
         let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
+        // Those that start slowly, rather than one that is known to be down.
+        let index = index.or_else(|| around().find(able));
         // All are ejected, so ejection decides nothing.
         let index = index.or_else(|| around().filter(untried).min_by_key(load))?;
         Some((index, Some(InFlight::new(self.host(index)?))))

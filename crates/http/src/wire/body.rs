@@ -45,6 +45,12 @@ pub trait Source: Send {
     /// Whether the whole body was consumed.
     fn is_end(&self) -> bool;
 
+    /// Whether what it reads from makes progress only while it is polled, as a connection does
+    /// that is driven together with the reply.
+    fn is_lent(&self) -> bool {
+        true
+    }
+
     /// Takes the trailers. They are available after the end of the body.
     #[inline]
     fn take_trailers(&mut self) -> Option<HeaderMap> {
@@ -244,12 +250,12 @@ impl Body {
         self.0.as_ref().is_some_and(|content| content.is_streaming())
     }
 
-    /// Whether it is a [`Source`]: then its connection makes progress only while the body is
-    /// polled.
+    /// Whether its connection makes progress only while the body is polled: see
+    /// [`Source::is_lent`].
     #[must_use]
     #[inline]
-    pub fn is_source(&self) -> bool {
-        self.0.as_ref().is_some_and(|content| content.is_source())
+    pub fn is_lent(&self) -> bool {
+        self.0.as_ref().is_some_and(|content| content.is_lent())
     }
 
     /// Whether there is no body and no hook waits for its end.

@@ -179,8 +179,8 @@ impl Content {
     }
 
     #[inline]
-    pub(super) fn is_source(&self) -> bool {
-        matches!(self.kind, Kind::Source(_))
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(&self.kind, Kind::Source(source) if source.is_lent())
     }
 
     #[inline]

@@ -274,6 +274,26 @@ async fn a_client_whose_certificate_was_revoked_is_turned_away() {
     };
     assert_eq!(errors[0].setting, "listeners[0].client_crl");
     assert_eq!(errors[0].found, "no revocation list in crl.pem");
+    let broken = "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n";
+    let Err(errors) = Tls::build(&with(broken), &crate::clock::Clock::system(), None) else {
+        panic!("it is no list")
+    };
+    assert_eq!(errors[0].setting, "listeners[0].client_crl");
+    // One that is too old is reported, as it turns everybody away.
+    let warnings = |crl: &str| tls(&with(crl)).warnings().to_vec();
+    assert!(warnings(&list).is_empty());
+    let old = warnings(&pki.revoked(&[7], 2002));
+    assert_eq!(old[0].setting, "listeners[0].client_crl");
+    assert!(old[0].found.contains("a list that ended on"), "{:?}", old[0]);
+    // A session that was resumed would not be checked again.
+    let server = start_tls(settings(), Some(tls(&with(&list))));
+    let config = with_certificate(&pki, &bob);
+    for _ in 0..3 {
+        let mut client = Client(handshake(&server, config.clone(), "api.example").await.unwrap());
+        assert!(client.get("/hello", "hello").await.starts_with("HTTP/1.1 200"));
+        let kind = client.0.get_ref().1.handshake_kind();
+        assert_eq!(kind, Some(rustls::HandshakeKind::Full));
+    }
 }
 
 #[tokio::test]

@@ -257,9 +257,10 @@ async fn a_backup_gets_requests_while_no_other_can_take_any() {
     assert_eq!(answering(&upstream).await, ["main", "other"]);
     host_at(&upstream, &main).eject_until(u64::MAX);
     assert_eq!(answering(&upstream).await, ["other"]);
-    host_at(&upstream, &other).eject_until(upstream.0.now_ms() + 50);
+    host_at(&upstream, &other).eject_until(u64::MAX);
     assert_eq!(answered_by(&upstream).await, "backup");
     // It is probed though no request is for it.
+    host_at(&upstream, &other).eject_until(upstream.0.now_ms());
     until_async(async || answered_by(&upstream).await == "other").await;
     assert_eq!(answering(&upstream).await, ["other"]);
 }
@@ -291,4 +292,75 @@ async fn a_client_stays_at_its_host_while_that_can_take_its_requests() {
     host_at(&upstream, &one).eject_until(u64::MAX);
     assert_eq!(belonging(&upstream, Affinity::Host(tag)).await, "two");
     assert_eq!(belonging(&upstream, Affinity::Host(tag ^ 1)).await, "two", "nobody's");
+    // Another one that may be tried again is tried by others.
+    host_at(&upstream, &one).eject_until(upstream.0.now_ms());
+    let other = HostAddress::Ip(two.address).tag();
+    assert_eq!(belonging(&upstream, Affinity::Host(other)).await, "two");
+    until_async(async || answered_by(&upstream).await == "one").await;
+}
+
+#[tokio::test]
+async fn a_session_stays_at_no_backup_that_is_not_used() {
+    let (main, backup) = (named("main").await, named("backup").await);
+    let upstream = build(&zoned(&[(&main, Some("there")), (&backup, None)]));
+    let tag = HostAddress::Ip(backup.address).tag();
+    assert_eq!(belonging(&upstream, Affinity::Host(tag)).await, "main");
+    host_at(&upstream, &main).eject_until(u64::MAX);
+    assert_eq!(belonging(&upstream, Affinity::Host(tag)).await, "backup");
+}
+
+#[tokio::test]
+async fn a_backup_stands_in_for_those_that_are_unhealthy_or_fail() {
+    let (one, two, backup) = (named("one").await, named("two").await, named("backup").await);
+    let hosts = [(&one, Some("a")), (&two, Some("a")), (&backup, None)];
+    let health = reloading::checked(&[], 50).health;
+    let upstream = build(&Settings { health, ..zoned(&hosts) });
+    let healthy = |of: &ScriptedUpstream, is: bool| {
+        host_at(&upstream, of).set_healthy(&upstream.0, is);
+        upstream.0.hosts.judge(50);
+    };
+    healthy(&one, false);
+    assert_eq!(answering(&upstream).await, ["two"]);
+    healthy(&two, false);
+    assert_eq!(answering(&upstream).await, ["backup"]);
+    // Without one that is well, checks decide nothing.
+    healthy(&backup, false);
+    assert_eq!(answering(&upstream).await, ["one", "two"]);
+    // With a backup all others may be ejected, and without one only half of them.
+    let eject = |upstream: &Upstream| {
+        let of = |host: &ScriptedUpstream| host_at(upstream, host);
+        [&one, &two].map(|host| upstream.0.hosts.eject(&of(host), u64::MAX, 50))
+    };
+    let with = build(&zoned(&hosts));
+    assert_eq!(eject(&with), [true, true]);
+    assert_eq!(eject(&build(&zoned(&hosts[..2]))), [true, false]);
+    // The same with another zone.
+    let zones = [(&one, Some("here")), (&two, Some("here")), (&backup, Some("there"))];
+    assert_eq!(eject(&build(&zoned(&zones))), [true, true]);
+}
+
+#[tokio::test]
+async fn one_that_starts_slowly_leaves_nothing_to_one_that_is_down() {
+    let (slow, down, backup) = (named("slow").await, named("down").await, named("backup").await);
+    let with = |hosts: &[(&ScriptedUpstream, Option<&str>)]| {
+        let health = reloading::checked(&[], 0).health.unwrap();
+        let health = HealthCheck { slow_start: Some(TEST_TIMEOUT * 100), ..health };
+        let upstream = build(&Settings { health: Some(health), ..zoned(hosts) });
+        host_at(&upstream, &down).set_healthy(&upstream.0, false);
+        host_at(&upstream, &slow).set_healthy(&upstream.0, false);
+        host_at(&upstream, &slow).set_healthy(&upstream.0, true);
+        upstream
+    };
+    let all = [(&slow, Some("a")), (&down, Some("a")), (&backup, None)];
+    let tally = tally(&with(&all), 400).await;
+    assert!(!tally.contains_key("down"), "{tally:?}");
+    assert!(tally["backup"] > tally["slow"], "{tally:?}");
+    // Nobody else is there.
+    let alone = with(&all[..2]);
+    assert_eq!(answering(&alone).await, ["slow"]);
+    let tag = HostAddress::Ip(slow.address).tag();
+    let sessions = with(&all);
+    for _ in 0..40 {
+        assert_eq!(belonging(&sessions, Affinity::Host(tag)).await, "slow");
+    }
 }

@@ -378,6 +378,11 @@ async fn a_connection_says_whose_it_is_and_serves_nobody_else() {
             sent += 1;
             assert_eq!(scripted.accepted(), sent, "each has a connection of its own");
         }
+        // A header has one family of addresses.
+        let mixed = ends("192.0.2.1:1", "[2001:db8::2]:443");
+        let sender = Sender { ends: Some(&mixed), ..Sender::default() };
+        let told = text(in_time(upstream.send_from(get(), &sender)).await.unwrap()).await;
+        assert_eq!(told, "[::ffff:192.0.2.1]:1 [2001:db8::2]:443");
         // Our own requests, such as health checks, are nobody's.
         assert_eq!(text(in_time(upstream.send(get())).await.unwrap()).await, "nobody");
         assert_eq!(upstream.reach().await[0].1, Ok(()));

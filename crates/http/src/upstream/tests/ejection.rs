@@ -107,7 +107,7 @@ async fn requests_in_flight_when_a_host_is_ejected_do_not_decide_its_probe() {
     let before = now();
     host.failed(&upstream.0, Cause::Timeout, before);
     ejections(1);
-    until(|| host.may_probe(&upstream.0)).await;
+    until(|| host.may_probe(&upstream.0, 0.0)).await;
     host.failed(&upstream.0, Cause::Timeout, before);
     ejections(1);
     host.failed(&upstream.0, Cause::Timeout, now());

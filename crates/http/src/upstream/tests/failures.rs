@@ -104,6 +104,33 @@ async fn a_route_may_wait_longer_or_shorter_than_others() {
 }
 
 #[tokio::test]
+async fn a_route_in_a_hurry_says_nothing_of_a_host() {
+    let silent = || async {
+        ScriptedUpstream::new(|mut stream, _| async move {
+            stream.head().await;
+            stream.closed().await;
+        })
+        .await
+    };
+    let (one, two) = (silent().await, silent().await);
+    let ejection = Ejection { failures: 1, ..Ejection::default() };
+    let written = Settings {
+        ejection,
+        response_header: Duration::from_millis(100),
+        ..settings(&[one.address, two.address])
+    };
+    let upstream = Upstream::build(&written, &Metrics::new(1)).unwrap();
+    let short = Some(Duration::from_millis(10));
+    for _ in 0..4 {
+        let hurried = Overrides { response_header: short, ..Overrides::default() };
+        assert_eq!(sent_with(&upstream, hurried).await.unwrap_err().cause, Cause::Timeout);
+    }
+    assert!(!upstream.status().iter().any(|status| status.ejected));
+    assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Timeout);
+    assert!(upstream.status().iter().any(|status| status.ejected));
+}
+
+#[tokio::test]
 async fn a_route_may_have_its_requests_sent_once() {
     let cut = || async {
         ScriptedUpstream::new(|mut stream, _| async move {

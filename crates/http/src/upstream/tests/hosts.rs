@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Mutex;
 
-use super::super::hosts::{Addresses, Resolver};
+use super::super::hosts::{Answer, Found, Question, Resolver, Resolving};
 use super::super::pool;
 use super::*;
 use crate::clock;
@@ -26,9 +26,13 @@ impl TestResolver {
 }
 
 impl Resolver for TestResolver {
-    fn resolve(&self, host: String, _port: u16) -> Addresses {
+    fn resolve(&self, question: Question) -> Resolving {
+        let Question::Name { host, .. } = question else { panic!("no service is asked for") };
         let found = self.0.lock().unwrap().get(&host).cloned();
-        Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
+        Box::pin(async move {
+            let found = found.ok_or_else(|| io::Error::other("no such name"))?;
+            Ok(Answer { found: found.into_iter().map(Found::at).collect(), ttl: None })
+        })
     }
 }
 
@@ -400,9 +404,9 @@ struct Slow {
 }
 
 impl Resolver for Slow {
-    fn resolve(&self, host: String, port: u16) -> Addresses {
+    fn resolve(&self, question: Question) -> Resolving {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let (answer, may) = (self.answers.resolve(host, port), Arc::clone(&self.may));
+        let (answer, may) = (self.answers.resolve(question), Arc::clone(&self.may));
         Box::pin(async move {
             may.notified().await;
             answer.await

@@ -17,6 +17,7 @@ mod bodies;
 mod choosing;
 mod concurrency;
 mod connections;
+mod dns;
 mod ejection;
 mod failures;
 mod health;

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::super::hosts::{Addresses, Resolver, SystemResolver};
+use super::super::hosts::{Answer, Found, Question, Resolver, Resolving, SystemResolver};
 use super::hosts::{answered_by, build, named};
 use super::*;
 
-fn after(before: &Upstream, settings: &Settings) -> Upstream {
+pub(super) fn after(before: &Upstream, settings: &Settings) -> Upstream {
     Upstream::build_within(settings, &Metrics::new(1), &Budget::unlimited(), Some(before)).unwrap()
 }
 
-fn checked(endpoints: &[SocketAddr], healthy_min: usize) -> Settings {
+pub(super) fn checked(endpoints: &[SocketAddr], healthy_min: usize) -> Settings {
     let probe =
         Probe::Http { method: CheckMethod::Get, path: "/".into(), statuses: vec![STATUSES_WELL] };
     let health = HealthCheck {
@@ -32,7 +32,7 @@ async fn who_is_ejected_or_unhealthy_stays_so() {
     let (one, two, three) = (named("one").await, named("two").await, named("three").await);
     let before = build(&checked(&[one.address, two.address, three.address], 0));
     let hosts = before.0.hosts.current();
-    hosts[0].eject_until(before.0.now_ms() + 100);
+    hosts[0].eject_until(u64::MAX);
     hosts[1].set_healthy(&before.0, false);
     hosts[1].note_check(Some("status 500".to_owned()));
     drop(hosts);
@@ -52,6 +52,9 @@ async fn who_is_ejected_or_unhealthy_stays_so() {
     assert_eq!(of(new.address), (false, Some(true), None));
     assert_eq!(answered_by(&upstream).await, "new");
     // The time of its ejection goes on.
+    let hosts = upstream.0.hosts.current();
+    let ejected = hosts.iter().find(|host| host.is_ejected()).unwrap();
+    ejected.eject_until(upstream.0.now_ms());
     until_async(async || {
         answered_by(&upstream).await;
         !upstream.status().iter().any(|status| status.ejected)
@@ -60,9 +63,50 @@ async fn who_is_ejected_or_unhealthy_stays_so() {
     // While too few are healthy, it does not matter who is: also before the first check.
     let few = after(&upstream, &checked(&[two.address], 50));
     assert!(few.0.hosts.ignores_health());
-    // Another server by the same name is not known.
-    let other = after(&upstream, &checked(&[three.address, new.address], 0));
-    assert_eq!(other.0.hosts.current().len(), 2);
+}
+
+#[tokio::test]
+async fn what_other_settings_have_found_out_is_forgotten() {
+    let (one, two) = (named("one").await, named("two").await);
+    let before = build(&checked(&[one.address, two.address], 0));
+    let hosts = before.0.hosts.current();
+    hosts[0].eject_until(u64::MAX);
+    hosts[1].set_healthy(&before.0, false);
+    hosts[1].note_check(Some("status 500".to_owned()));
+    let state = |upstream: &Upstream| {
+        let status = upstream.status();
+        (status[0].ejected, status[1].healthy, status[1].check_failed.clone())
+    };
+    let checked = checked(&[one.address, two.address], 0);
+    let unchecked = after(&before, &Settings { health: None, ..checked.clone() });
+    assert_eq!(state(&unchecked), (true, None, None));
+    assert_eq!(state(&after(&unchecked, &checked)), (true, Some(true), None));
+    let ejection = Ejection { failures: 0, ..Ejection::default() };
+    let unejected = after(&before, &Settings { ejection, ..checked.clone() });
+    assert_eq!(state(&unejected), (false, Some(false), Some("status 500".to_owned())));
+    let proxied = Settings { proxy_protocol: Some(ProxyVersion::V1), ..checked };
+    assert!(!state(&after(&before, &proxied)).0, "it may have failed for want of that");
+}
+
+#[tokio::test]
+async fn another_server_by_the_same_name_is_not_known() {
+    let one = named("one").await;
+    let written = |name: &str| Settings {
+        resolve_every: TEST_TIMEOUT,
+        ..Settings::new("api", vec![format!("http://{name}:1")])
+    };
+    let build = |name: &str, before| {
+        let names = HashMap::from([(name.to_owned(), one.address)]);
+        let once: Arc<dyn Resolver> = Arc::new(Once(names.into()));
+        let budget = Budget::unlimited();
+        Upstream::build_of(&written(name), &Metrics::new(1), &budget, before, once).unwrap()
+    };
+    let before = build("one.test", None);
+    assert_eq!(answered_by(&before).await, "one");
+    before.0.hosts.current()[0].eject_until(u64::MAX);
+    let other = build("two.test", Some(&before));
+    assert_eq!(answered_by(&other).await, "one");
+    assert!(!other.status()[0].ejected);
 }
 
 /// Names that can be resolved once.
@@ -70,10 +114,12 @@ async fn who_is_ejected_or_unhealthy_stays_so() {
 struct Once(std::sync::Mutex<HashMap<String, SocketAddr>>);
 
 impl Resolver for Once {
-    fn resolve(&self, host: String, _port: u16) -> Addresses {
+    fn resolve(&self, question: Question) -> Resolving {
+        let Question::Name { host, .. } = question else { panic!("no service is asked for") };
         let found = self.0.lock().unwrap().remove(&host);
         Box::pin(async move {
-            found.map(|address| vec![address]).ok_or_else(|| io::Error::other("asked again"))
+            let found = found.ok_or_else(|| io::Error::other("asked again"))?;
+            Ok(Answer { found: vec![Found::at(found)], ttl: None })
         })
     }
 }
