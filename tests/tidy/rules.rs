@@ -141,7 +141,7 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     // It says what to fetch, and fetches nothing.
     ("config", "fetch", &["Settings"]),
     // It reads TLS material without judging it, and it configures how slow a client may be.
-    ("config", "tls", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX"]),
+    ("config", "tls", &["Pem", "Identity", "ClientTls", "PEM_BYTES_MAX", "Pin"]),
     ("config", "wire", &["Rate"]),
     // It hands over what it has traced, and sends nothing.
     (

@@ -25,9 +25,10 @@ const UNIX_AGAIN: Duration = Duration::from_millis(5);
 /// The two ends of a client's connection: its own first.
 type Ends = (SocketAddr, SocketAddr);
 
-/// Connects to `host`, for the client's connection with these `ends`. `make_room` closes idle connections to other hosts; it is called when no
-/// file descriptor is left. Failures are logged with their reason, at most once a second: while an
-/// upstream is down, every request fails like this.
+/// Connects to `host`, for the client's connection with these `ends`. `make_room` closes idle
+/// connections to other hosts; it is called when no file descriptor is left. Failures are logged
+/// with their reason, at most once a second: while an upstream is down, every request fails like
+/// this.
 pub(super) async fn connect(
     upstream: &Arc<Inner>,
     host: &Host,

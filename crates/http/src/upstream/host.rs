@@ -173,8 +173,8 @@ impl Host {
     }
 
     /// Whether it may get a request, as far as health checks go. Soon after it was found healthy
-    /// again only now and then: the longer ago, the more often. `drawn` is from 0 to 1, the same for
-    /// all hosts that a request may go to.
+    /// again only now and then: the longer ago, the more often. `drawn` is from 0 to 1, the same
+    /// for all hosts that a request may go to.
     pub(super) fn takes_requests(&self, upstream: &Inner, drawn: f64) -> bool {
         let Some(check) = &upstream.settings.health else { return true };
         if upstream.hosts.ignores_health() {

@@ -181,8 +181,8 @@ impl Hosts {
         self.ignores_health.load(Ordering::Relaxed)
     }
 
-    /// Counts who is healthy: if fewer than `healthy_min` of a hundred are, all get requests, unless
-    /// there are healthy ones of a higher rank.
+    /// Counts who is healthy: if fewer than `healthy_min` of a hundred are, all get requests,
+    /// unless there are healthy ones of a higher rank.
     pub(super) fn judge(&self, healthy_min: usize) {
         let list = self.current();
         // Those that get requests at all, while they can; the others are for when they can't.

@@ -6,8 +6,9 @@
 //! all workers see them), `concurrency` (how many requests an upstream has, and who waits), `http1`
 //! (one HTTP/1.1 connection), `http2`, `streams` and `acquire` (HTTP/2 connections) with `head` and
 //! `outgoing` (a request's head and body over HTTP/2), `phase` and `reply_timeout` (how long to
-//! wait for a reply), `endpoint`, `connect` with `budget`, `proxied`, `tls` and `stream` (from a configured
-//! endpoint to a byte stream). `sender` has what a request brings with it.
+//! wait for a reply), `endpoint`, `dns`, `connect` with `budget`, `proxied`, `tls` and `stream`
+//! (from a configured endpoint to a byte stream). `sender` has what a request brings with it, and
+//! `status` what others are told.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ mod send;
 mod sender;
 mod settings;
 mod slots;
+mod status;
 mod stream;
 mod streams;
 #[cfg(test)]
@@ -57,6 +59,7 @@ pub use settings::{
     CheckMethod, Concurrency, Dns, Ejection, EndpointSettings, HealthCheck, Http2Settings, Probe,
     Protocol, ProxyVersion, Retry, STATUSES_WELL, SameSite, Settings, StickyCookie,
 };
+pub use status::{ConcurrencyStatus, EndpointStatus, SendRecord};
 
 use hosts::{Hosts, Resolver};
 
@@ -116,45 +119,6 @@ labels! {
         /// Not sent again: the budget for retries is used up.
         Held = "held",
     }
-}
-
-/// One address of an endpoint and its current state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndpointStatus {
-    /// The endpoint as configured.
-    pub endpoint: String,
-    /// The endpoint's own address, or one that its name resolved to.
-    pub address: HostAddress,
-    /// It has failed and gets no requests for a while.
-    pub ejected: bool,
-    /// Whether it passes its health checks. `None` if there are none.
-    pub healthy: Option<bool>,
-    /// Why its last health check failed, if it did.
-    pub check_failed: Option<String>,
-}
-
-/// What an upstream with `concurrency` has under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConcurrencyStatus {
-    /// The requests that it may have at the moment.
-    pub limit: usize,
-    /// Those that it has.
-    pub in_flight: usize,
-    /// Those that wait for it.
-    pub waiting: usize,
-    /// The time that it takes without a queue, as far as it is known. `None` if the limit is fixed.
-    pub base: Option<Duration>,
-}
-
-/// Where a request was sent, and how long that took: for callers that ask for it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SendRecord {
-    /// The address that it was sent to last. `None` if it was sent nowhere.
-    pub address: Option<HostAddress>,
-    /// When it was handed over.
-    pub began: Option<Instant>,
-    /// The time from then to the head of its reply, or to its failure.
-    pub took: Option<Duration>,
 }
 
 /// What is counted of an endpoint's health checks.

@@ -125,8 +125,8 @@ impl Slots {
     ///
     /// Of two random hosts it takes the one with less load for its weight (power of two choices).
     /// That is nearly as even as comparing all of them, and workers that see the same counts don't
-    /// all choose the same host. With an affinity it takes the host of that, or with a hash the next
-    /// one if that is too busy. Hosts that are ejected or unhealthy are skipped while there is
+    /// all choose the same host. With an affinity it takes the host of that, or with a hash the
+    /// next one if that is too busy. Hosts that are ejected or unhealthy are skipped while there is
     /// another, and those of a later stage while there is one of an earlier.
     pub(super) fn choose(
         &self,
