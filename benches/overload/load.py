@@ -1,12 +1,13 @@
 """Sends requests at a rate, whether they are answered or not, and prints what became of them.
 
 Nine in ten are of one client (`greedy`), the others of another (`modest`), told apart by
-`x-api-key`. One in twenty is for `/checkout`. Arguments: a port, and phases such as `6:80`, which
-are seconds and requests a second.
+`x-api-key`. One in twenty is for `/checkout`. Arguments: a port, phases such as `6:80`, which are
+seconds and requests a second, and a file for when each request was answered, if one is wanted.
 """
 
 import asyncio
 import collections
+import json
 import random
 import sys
 import time
@@ -34,7 +35,7 @@ async def ask(port, pool, path, key, ended):
             pool.append(connection)
     except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
         status = 0
-    ended.append((time.monotonic() - began, status, key, path))
+    ended.append((time.monotonic() - began, status, key, path, began))
 
 
 def served(ended, fits):
@@ -42,7 +43,7 @@ def served(ended, fits):
     return f"{sum(one[1] == 200 for one in ours)}/{len(ours)}"
 
 
-async def phase(port, pool, seconds, rate):
+async def phase(port, pool, seconds, rate, everything):
     ended, tasks = [], []
     start = due = time.monotonic()
     while due < start + seconds:
@@ -59,21 +60,26 @@ async def phase(port, pool, seconds, rate):
         f"{rate:5.0f}/s: {len(times) / took:6.1f} answered/s, p50 {at(0.5):5.0f} ms,"
         f" p99 {at(0.99):5.0f} ms, statuses {statuses},"
         f" checkout {served(ended, lambda one: one[3] == '/checkout')},"
-        f" greedy {served(ended, lambda one: one[2:] == ('greedy', '/'))},"
-        f" modest {served(ended, lambda one: one[2:] == ('modest', '/'))}",
+        f" greedy {served(ended, lambda one: one[2:4] == ('greedy', '/'))},"
+        f" modest {served(ended, lambda one: one[2:4] == ('modest', '/'))}",
         flush=True,
     )
+    everything.append(ended)
     return tasks
 
 
 async def main():
     port, phases = int(sys.argv[1]), sys.argv[2].split(",")
-    pool, tasks = [], []
+    pool, tasks, everything, start = [], [], [], time.monotonic()
     for written in phases:
         seconds, rate = written.split(":")
-        tasks += await phase(port, pool, float(seconds), float(rate))
+        tasks += await phase(port, pool, float(seconds), float(rate), everything)
     for task in tasks:
         task.cancel()
+    if len(sys.argv) > 3:
+        answers = [one for ended in everything for one in ended if one[1] == 200]
+        with open(sys.argv[3], "w", encoding="utf-8") as file:
+            json.dump([[one[4] + one[0] - start, one[0], one[2], one[3]] for one in answers], file)
 
 
 asyncio.run(main())
