@@ -1,6 +1,7 @@
 //! Upstreams with several endpoints, over TLS and HTTP/2: real processes that are killed,
 //! certificates that are replaced.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,11 +10,11 @@ use bytes::Bytes;
 use rustix::process::Signal;
 
 use crate::harness::client::{Client, Tally, get};
-use crate::harness::eventually_async;
 use crate::harness::pki::Pki;
 use crate::harness::tls::HOST;
 use crate::harness::toml::Toml;
 use crate::harness::weir::{Weir, replace};
+use crate::harness::{eventually_async, free_address};
 
 const SPREAD: &str = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\n";
 
@@ -166,7 +167,7 @@ async fn an_endpoint_that_is_frozen_is_left_alone_and_comes_back() {
 
 /// An upstream that never answers `/slow/*`, answers `/events` with the head of an event stream,
 /// and everything else at once.
-fn moody() -> std::net::SocketAddr {
+fn moody() -> SocketAddr {
     use std::io::{Read, Write};
     let listener = crate::harness::upstream::listener();
     let address = listener.local_addr().unwrap();
@@ -415,6 +416,75 @@ async fn a_server_that_says_it_is_unwell_gets_no_requests_and_none_fails() {
             leaves.http
         );
         assert_eq!(weir.metric(&changes), 2);
+    }
+}
+
+/// Waits until the proxy finds the endpoint healthy, or not.
+async fn until_healthy(weir: &Weir, endpoint: SocketAddr, expected: bool) {
+    eventually_async("the health of an endpoint", async || {
+        let status = weir.admin_page("/status").json();
+        let all = status["upstreams"]["api"].as_array().unwrap().clone();
+        let url = format!("http://{endpoint}");
+        let found = all.iter().find(|one| one["endpoint"] == url.as_str());
+        match found.and_then(|one| one["healthy"].as_bool()) {
+            Some(healthy) if healthy == expected => Ok(()),
+            other => Err(format!("{other:?}: {status}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn endpoints_are_deployed_one_after_the_other_and_not_one_request_fails() {
+    // Each says that it is about to stop, and stops once nobody sends anything there.
+    let start = |name: &str| {
+        let config = answers(name)
+            .route("path = \"/healthz\"\nrespond = { status = 200 }\nmaintenance = \"leaving\"")
+            .text();
+        let address = free_address();
+        Weir::start(&config.replacen("127.0.0.1:0", &address.to_string(), 1))
+    };
+    let mut endpoints = vec![start("one"), start("two"), start("three")];
+    let urls: Vec<String> =
+        endpoints.iter().map(|weir| format!("\"http://{}\"", weir.http)).collect();
+    let upstream = format!("[upstreams.api]\nendpoints = [{}]\n{HEALTH}", urls.join(", "));
+    let weir = Weir::start(&Toml::new().more(&format!("{upstream}\n{SPREAD}")).text());
+    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut clients = load(&weir, 16, &stop, &answered).await;
+    // Requests that may not be sent twice.
+    for _ in 0..8 {
+        let mut client = Client::connect(weir.http).await.unwrap();
+        let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+        clients.spawn(async move {
+            let mut tally = Tally::default();
+            while !stop.load(Ordering::Relaxed) {
+                tally.add(&client.send("POST", "/", &[], Bytes::from_static(b"order")).await);
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            tally
+        });
+    }
+    for _ in 0..endpoints.len() {
+        until_more(&answered, 300).await;
+        let leaving = endpoints.remove(0);
+        let address = leaving.http;
+        std::fs::write(leaving.folder().join("leaving"), "").unwrap();
+        until_healthy(&weir, address, false).await;
+        until_more(&answered, 300).await;
+        std::fs::remove_file(leaving.folder().join("leaving")).unwrap();
+        let back = tokio::task::spawn_blocking(|| leaving.restart(Signal::TERM)).await.unwrap();
+        assert_eq!(back.http, address);
+        until_healthy(&weir, address, true).await;
+        endpoints.push(back);
+    }
+    until_more(&answered, 300).await;
+    stop.store(true, Ordering::Relaxed);
+    while let Some(tally) = clients.join_next().await {
+        tally.unwrap().only(&[200]);
+    }
+    // Each got its share again.
+    for endpoint in &endpoints {
+        assert!(endpoint.metric("weir_requests_total{route=\"all\",code=\"200\"}") > 0);
     }
 }
 
