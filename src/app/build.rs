@@ -202,18 +202,11 @@ impl Builder {
             |settings| self.policy(settings),
             &mut errors,
         );
-        let known = upstreams;
-        let upstream = |settings: &upstream::Settings| {
-            let before = known.and_then(|known| known.get(&settings.name));
-            let before = before.map(|(_, before)| &**before);
-            Upstream::build_within(settings, &self.metrics, &self.budget, before)
-                .map_err(|found| prefix_all(&setting::upstream(&settings.name), found))
-        };
         let upstreams = build_each(
             config.upstreams,
             |settings| &settings.name,
             upstreams,
-            upstream,
+            |settings| self.upstream(settings, upstreams),
             &mut errors,
         );
         let scripts = Scripts::load(&config.scripts)
@@ -274,6 +267,18 @@ impl Builder {
             warnings,
         };
         Ok((built, snapshot))
+    }
+
+    /// Builds one upstream, with what is known from the one of the same name in `before`.
+    fn upstream(
+        &self,
+        settings: &upstream::Settings,
+        before: Option<&NamedBuilds<upstream::Settings, Upstream>>,
+    ) -> Result<Upstream, Vec<SettingError>> {
+        let before = before.and_then(|before| before.get(&settings.name));
+        let before = before.map(|(_, before)| &**before);
+        Upstream::build_within(settings, &self.metrics, &self.budget, before)
+            .map_err(|found| prefix_all(&setting::upstream(&settings.name), found))
     }
 
     /// Builds one policy.

@@ -124,7 +124,7 @@ pub(super) async fn admit<'l>(
             (body, read, admitted?)
         }
     };
-    let affinity = route.host_query.as_ref().and_then(|query| {
+    let owner = route.host_query.as_ref().and_then(|query| {
         let of = (context.routed.handle.name.as_str(), &*found.parameters);
         query.of(bodiless_view(request, target, peer, &context.received, of))
     });
@@ -135,17 +135,7 @@ pub(super) async fn admit<'l>(
         _ => (body, false),
     };
     let NormalHead { authority, upgrade } = head;
-    Ok(Admitted {
-        snapshot,
-        route,
-        authority,
-        upgrade,
-        body,
-        is_edited,
-        fields,
-        affinity,
-        rewritten,
-    })
+    Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, owner, rewritten })
 }
 
 /// The upstream's path, if it is not the client's; or where a route redirects to.
@@ -207,7 +197,7 @@ pub(super) async fn answer<X: Exchange>(
     let names = upstream.names_clients() && !peer.is_unnamed;
     let ends = names.then_some((peer.address, peer.local));
     let sender = Sender {
-        affinity: admitted.affinity,
+        affinity: admitted.owner,
         ends: ends.as_ref(),
         overrides: route.overrides.as_ref(),
         ..sender::of(upstream, client, decided, route.priority)
@@ -222,7 +212,7 @@ pub(super) async fn answer<X: Exchange>(
     let reply = pin!(exchange.send(upstream, request, dispatch, sent)).await;
     let mut reply = sent.replied(upstream, reply)?;
     if let Some(cookie) = sticky {
-        let way = (admitted.affinity, sent.reached.as_ref());
+        let way = (admitted.owner, sent.reached.as_ref());
         sender::keep_host(cookie, way, received.client.https, &mut reply.fields);
     }
     Ok(reply)

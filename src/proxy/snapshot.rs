@@ -434,21 +434,12 @@ impl Route {
             let at = format!("{at}.when");
             Condition::build(when, &name, (traits, &at, settings.paths), errors)
         });
-        let host_query = match &action {
-            Action::Upstream(upstream) => {
-                handle.may_withdraw = upstream.may_queue();
-                let built = HostQuery::build(upstream, written.hash.as_ref(), traits);
-                built.unwrap_or_else(|fact| {
-                    errors.push(SettingError::new(
-                        format!("{at}.hash"),
-                        format!("{fact:?}, which this route never has"),
-                        "a fact of its requests, such as a parameter of its path",
-                    ));
-                    None
-                })
-            }
-            Action::Respond(_) | Action::Redirect(_) => None,
-        };
+        handle.may_withdraw = matches!(&action, Action::Upstream(of) if of.may_queue());
+        let host_query =
+            host_query(&action, written.hash.as_ref(), traits).unwrap_or_else(|found| {
+                errors.push(found.under(&at));
+                None
+            });
         let mirror = written
             .mirror
             .as_ref()
@@ -478,6 +469,22 @@ impl Route {
             handle,
         }
     }
+}
+
+/// How it is found which host of its upstream a request of a route belongs to.
+fn host_query(
+    action: &Action,
+    written: Option<&settings::HashBy>,
+    traits: RouteTraits<'_>,
+) -> Result<Option<Box<HostQuery>>, SettingError> {
+    let Action::Upstream(upstream) = action else { return Ok(None) };
+    HostQuery::build(upstream, written, traits).map_err(|fact| {
+        SettingError::new(
+            "hash",
+            format!("{fact:?}, which this route never has"),
+            "a fact of its requests, such as a parameter of its path",
+        )
+    })
 }
 
 impl DirectResponse {

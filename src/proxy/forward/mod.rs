@@ -47,7 +47,7 @@ pub(super) struct Admitted<'l> {
     /// The fields that the policy sets on the request.
     pub(super) fields: PolicyFields,
     /// The host of its upstream that it belongs to, if it does.
-    pub(super) affinity: Option<Affinity>,
+    pub(super) owner: Option<Affinity>,
     /// Path and query, if the route rewrites them.
     pub(super) rewritten: Option<String>,
 }

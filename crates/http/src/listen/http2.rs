@@ -94,35 +94,7 @@ where
         .enable_connect_protocol();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let context = Arc::clone(&context);
-        async move {
-            let tunnel = http2_tunnel::protocol(&request);
-            // Upstreams cut blanks off. What is compared must not have them either, and a proxy
-            // must refuse them (RFC 9113, 8.2.1).
-            if request.headers().values().any(|value| is_padded(value.as_bytes())) {
-                let refused =
-                    context.handler.unreadable(StatusCode::BAD_REQUEST, PADDED, &context.peer);
-                return Ok(refused.into_http().map(http2_reply::ReplyBody));
-            }
-            if let Some(protocol) = tunnel {
-                // Boxed: few streams are tunnels, and each would carry its state.
-                let reply = Box::pin(http2_tunnel::serve(request, protocol, &context)).await;
-                return Ok(reply.into_http().map(http2_reply::ReplyBody));
-            }
-            let (head, body) = request.into_parts();
-            let request = Request::from_parts(
-                &head,
-                Body::incoming(body).lingering().window(STREAM_WINDOW_BYTES as usize),
-            );
-            drop(head);
-            Ok::<_, Infallible>(
-                context
-                    .handler
-                    .call(request, &context.peer)
-                    .await
-                    .into_http()
-                    .map(http2_reply::ReplyBody),
-            )
-        }
+        async move { Ok::<_, Infallible>(answer(request, &context).await) }
     });
     let tasks_max = TASKS_PER_STREAM_MAX
         .saturating_mul(usize::try_from(settings.streams_max).unwrap_or(usize::MAX));
@@ -157,6 +129,28 @@ where
         }
     })
     .await
+}
+
+/// Answers the request of one stream.
+async fn answer<H: Handler>(
+    request: http::Request<Incoming>,
+    context: &ConnectionContext<H>,
+) -> http::Response<http2_reply::ReplyBody> {
+    let reply = if request.headers().values().any(|value| is_padded(value.as_bytes())) {
+        // Upstreams cut blanks off. What is compared must not have them either, and a proxy must
+        // refuse them (RFC 9113, 8.2.1).
+        context.handler.unreadable(StatusCode::BAD_REQUEST, PADDED, &context.peer)
+    } else if let Some(protocol) = http2_tunnel::protocol(&request) {
+        // Boxed: few streams are tunnels, and each would carry its state.
+        Box::pin(http2_tunnel::serve(request, protocol, context)).await
+    } else {
+        let (head, body) = request.into_parts();
+        let body = Body::incoming(body).lingering().window(STREAM_WINDOW_BYTES as usize);
+        let request = Request::from_parts(&head, body);
+        drop(head);
+        context.handler.call(request, &context.peer).await
+    };
+    reply.into_http().map(http2_reply::ReplyBody)
 }
 
 /// Closes a connection that has no streams.

@@ -158,10 +158,7 @@ pub(super) async fn send(
             Attempt::Lost(error) => return Err(error),
             Attempt::Failed(error) => error,
         };
-        // That a route waits for less time than others says nothing of the host.
-        if !(error.cause == Cause::Timeout && sender::is_hurried(&upstream.settings, overrides)) {
-            permit.lost(upstream, error.cause);
-        }
+        note_loss(upstream, &mut permit, error.cause, overrides);
         // The connection was lost before the reply. The request may have been carried out, but is
         // idempotent (RFC 9110, 9.2.2).
         let again =
@@ -175,6 +172,19 @@ pub(super) async fn send(
         }
         upstream.retries.inc(RetryResult::Sent);
         tracing::debug!(upstream = upstream.settings.name, %error, "a request that lost its connection is sent to another endpoint");
+    }
+}
+
+/// Counts a failure against the host. That a route waits for less time than others says nothing of
+/// it.
+fn note_loss(
+    upstream: &Inner,
+    permit: &mut RequestPermit,
+    cause: Cause,
+    overrides: Option<&Arc<Overrides>>,
+) {
+    if cause != Cause::Timeout || !sender::is_hurried(&upstream.settings, overrides) {
+        permit.lost(upstream, cause);
     }
 }
 
