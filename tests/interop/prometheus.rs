@@ -104,8 +104,11 @@ fn filled_in(expression: &str) -> String {
 async fn a_real_prometheus_evaluates_all_of_them() {
     let upstream = Upstream::start();
     let watched = "concurrency = { max = 64 }\nhealth = { path = \"/\", interval = \"100ms\" }\nendpoints = [";
-    let config = simple(&upstream.url(), &[LIMIT]).text().replacen("endpoints = [", watched, 1);
-    assert!(config.contains(watched), "{config}");
+    let mirrored = "policy = \"public\"\nmirror = { upstream = \"api\" }";
+    let config = simple(&upstream.url(), &[LIMIT]).text();
+    let config = config.replacen("endpoints = [", watched, 1);
+    let config = config.replacen("policy = \"public\"", mirrored, 1);
+    assert!(config.contains(watched) && config.contains(mirrored), "{config}");
     let weir = Weir::start(&config);
     let prometheus = Prometheus::scraping(weir.admin.unwrap());
     eventually("Prometheus scrapes", || match prometheus.evaluate("up == 1")? {
