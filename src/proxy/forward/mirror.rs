@@ -121,9 +121,7 @@ impl Mirror {
             copy.send(if whole.is_empty() { Body::empty() } else { Body::full(counted(whole)) });
         }
     }
-}
 
-impl Mirror {
     fn is_short_of_memory(&self) -> bool {
         wire::buffered_bytes() > self.0.buffered_bytes_max
     }
@@ -144,22 +142,16 @@ impl Copy {
         tokio::spawn(async move {
             // The least important of all, where requests have to wait.
             let sender = Sender { priority: 0, ..Sender::default() };
+            let mut result = CopyResult::Failed;
             let exchange = async {
-                let reply = mirror.0.upstream.send_from(request, &sender).await;
-                let answered = reply.is_ok();
-                mirror.0.results.inc(match answered {
-                    true => CopyResult::Answered,
-                    false => CopyResult::Failed,
-                });
-                if let Ok(reply) = reply {
+                if let Ok(reply) = mirror.0.upstream.send_from(request, &sender).await {
+                    result = CopyResult::Answered;
                     read(reply.body).await;
                 }
-                answered
             };
-            // An event stream would go on for ever.
-            if tokio::time::timeout(COPY_TIME_MAX, exchange).await.is_err() {
-                tracing::debug!(upstream = mirror.0.upstream.name(), "a copy was given up");
-            }
+            // An event stream would go on for ever. What it was until then is what counts.
+            let _ = tokio::time::timeout(COPY_TIME_MAX, exchange).await;
+            mirror.0.results.inc(result);
             drop(permit);
         });
     }

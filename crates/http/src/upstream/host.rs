@@ -61,7 +61,7 @@ pub(super) struct Standing {
     pub(super) rank: u32,
     /// It is in this process' own zone.
     pub(super) is_local: bool,
-    /// What of this the answer to a question says.
+    /// What the DNS answer says of it.
     pub(super) share: Share,
 }
 
@@ -77,7 +77,7 @@ impl KeptState {
     pub(super) const NONE: Self = Self { health: false, ejection: false };
 }
 
-/// What an answer says of an address among others.
+/// What a DNS answer says of an address among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Share {
     /// How much of the requests it gets, compared with others of the same rank.

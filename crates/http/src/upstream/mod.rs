@@ -378,12 +378,6 @@ impl Upstream {
         self.0.settings.hash.as_deref()
     }
 
-    /// Its name in the configuration.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.0.settings.name
-    }
-
     /// Whether its connections say whose they are, so that [`Sender::ends`] matters.
     #[must_use]
     pub fn names_clients(&self) -> bool {

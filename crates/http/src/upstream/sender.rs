@@ -82,7 +82,7 @@ pub(super) fn response_header(settings: &Settings, overrides: Option<&Arc<Overri
     overrides.and_then(|it| it.response_header).unwrap_or(settings.response_header)
 }
 
-/// Whether a reply's head has less time than for other requests.
+/// Whether the route allows less time than the upstream's own settings do.
 pub(super) fn is_hurried(settings: &Settings, overrides: Option<&Arc<Overrides>>) -> bool {
     response_header(settings, overrides) < settings.response_header
         || idle(settings, overrides) < settings.idle

@@ -60,7 +60,7 @@ async fn who_is_ejected_or_unhealthy_stays_so() {
         !upstream.status().iter().any(|status| status.ejected)
     })
     .await;
-    // While too few are healthy, it does not matter who is: also before the first check.
+    // While too few are healthy, all get requests, even before the first check.
     let few = after(&upstream, &checked(&[two.address], 50));
     assert!(few.0.hosts.ignores_health());
 }
