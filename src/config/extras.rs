@@ -199,7 +199,19 @@ fn rewrite(item: &Item<'_>) -> Option<Rewrite> {
     let mut table = item.table()?;
     let strip = table.read_if_any(&rewrite::STRIP_PREFIX);
     let add = table.read_if_any(&rewrite::ADD_PREFIX);
+    let (pattern, to) = (table.read_if_any(&rewrite::MATCH), table.read_if_any(&rewrite::TO));
     table.finish();
+    match (pattern, to) {
+        (Some(pattern), Some(to)) if strip.is_none() && add.is_none() => {
+            return Some(Rewrite::Expression { pattern, to });
+        }
+        (None, None) => {}
+        _ => {
+            let expected = "`match` with `to`, or `strip_prefix` and `add_prefix`";
+            item.found("parts of two rewrites, or one half", expected, None);
+            return None;
+        }
+    }
     if item.value.as_table().is_some_and(|table| table.is_empty()) {
         item.found("neither `strip_prefix` nor `add_prefix`", "one of the two, or both", None);
     }

@@ -321,7 +321,7 @@ fn action(table: &mut Table<'_>, above: &RouteDefaults) -> Option<RouteAction> {
 fn redirect(item: &Item<'_>) -> Option<Redirect> {
     if item.value.is_str() {
         let to = item.text(route::REDIRECT.expected())?.to_owned();
-        return Some(Redirect { to, status: redirect::STATUS.kind.default });
+        return Some(Redirect { to, pattern: None, status: redirect::STATUS.kind.default });
     }
     if !item.value.is_table() {
         item.wrong(route::REDIRECT.expected());
@@ -329,9 +329,10 @@ fn redirect(item: &Item<'_>) -> Option<Redirect> {
     }
     let mut table = item.table()?;
     let to = table.required(&redirect::TO).and_then(|item| item.text(redirect::TO.expected()));
+    let pattern = table.read_if_any(&redirect::MATCH);
     let status = table.read(&redirect::STATUS);
     table.finish();
-    Some(Redirect { to: to?.to_owned(), status })
+    Some(Redirect { to: to?.to_owned(), pattern, status })
 }
 
 /// Time for a whole request, unbounded where none is written; and what holds instead of the

@@ -16,7 +16,7 @@ use crate::listen::Peer;
 use crate::proxy::decide::Decided;
 use crate::proxy::forward::Sent;
 use crate::proxy::forward::sent::REQUEST_TIMEOUT;
-use crate::proxy::forward::tunnel::{TransferredBytes, TunnelEnd};
+use crate::proxy::forward::tunnel::{Transferred, TunnelEnd};
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::{Received, hop};
 use crate::proxy::record::{self, Record};
@@ -48,8 +48,8 @@ pub(super) struct End {
     pub(super) ending: Ending,
     /// The bytes of the reply's body.
     pub(super) bytes: u64,
-    /// Bytes from the client through a tunnel, if it became one.
-    pub(super) tunnelled_up: Option<u64>,
+    /// What passed through the tunnel, if it became one.
+    pub(super) tunnelled: Option<Transferred>,
 }
 
 impl RequestContext {
@@ -144,22 +144,23 @@ impl RequestContext {
         {
             upgrade.announce(&mut reply.fields);
             let metrics = self.routed.handle.tally.metrics().clone();
+            let watch = settle::watch(&self.routed, self.decided.as_ref(), &upgrade);
             let on_end = move |end, transferred| self.tunnel_ended(end, transferred);
-            reply.upgrade = Some(upgrade.join(upstream, &metrics, Box::new(on_end)));
+            reply.upgrade = Some(upgrade.join(upstream, watch, &metrics, Box::new(on_end)));
         }
         reply
     }
 
-    fn tunnel_ended(mut self: Box<Self>, end: TunnelEnd, transferred: TransferredBytes) {
+    fn tunnel_ended(mut self: Box<Self>, end: TunnelEnd, transferred: Transferred) {
         let (ending, failure) = match end {
             TunnelEnd::Closed => (Ending::Completed, None),
             TunnelEnd::Idle => (Ending::Completed, Some("tunnel-idle")),
+            TunnelEnd::Limited => (Ending::Completed, Some("tunnel-limited")),
             TunnelEnd::Client => (Ending::ClientGone, Some(self.abort_reason())),
             TunnelEnd::Upstream => (Ending::UpstreamFailed, Some("reply-cut")),
         };
         self.answer.failure = failure;
-        let TransferredBytes { up, down } = transferred;
-        self.finish(End { ending, bytes: down, tunnelled_up: Some(up) });
+        self.finish(End { ending, bytes: transferred.down, tunnelled: Some(transferred) });
     }
 
     /// Answers with a response of Weir's own. Everything is known, so the request is finished at
@@ -171,7 +172,7 @@ impl RequestContext {
         reply::add_fields(&mut reply.fields, self.reply_to());
         let bytes = reply.body.length().unwrap_or_default();
         let ending = self.ending();
-        self.finish(End { ending, bytes, tunnelled_up: None });
+        self.finish(End { ending, bytes, tunnelled: None });
         reply
     }
 
@@ -210,7 +211,7 @@ impl RequestContext {
             answer: &self.answer,
             settled,
             bytes: end.bytes,
-            tunnelled_up: end.tunnelled_up,
+            tunnelled_up: end.tunnelled.map(|tunnelled| tunnelled.up),
             took,
         }
     }
@@ -227,6 +228,7 @@ impl RequestContext {
             notes,
             ending: end.ending,
             bytes: end.bytes,
+            messages: end.tunnelled.and_then(|tunnelled| tunnelled.messages),
             took,
         });
         settle::settle(
@@ -266,7 +268,7 @@ impl OnEnd for RequestContext {
             }
         };
         self.answer.failure = failure;
-        self.finish(End { ending, bytes: end.bytes, tunnelled_up: None });
+        self.finish(End { ending, bytes: end.bytes, tunnelled: None });
     }
 }
 
@@ -284,6 +286,6 @@ impl Drop for RequestContext {
             self.answer.answered(status, &self.routed);
         }
         let ending = self.ending();
-        self.finish(End { ending, bytes: 0, tunnelled_up: None });
+        self.finish(End { ending, bytes: 0, tunnelled: None });
     }
 }

@@ -128,6 +128,9 @@ pub struct Redirect {
     /// A path, or a URL, with the route's parameters: `https://www.example.com/users/{id}`. Without
     /// a path, the client's own. The query is kept.
     pub to: String,
+    /// A regular expression that the client's path has to match as a whole. Its groups are then the
+    /// parameters.
+    pub pattern: Option<String>,
     /// The status, 300 to 399.
     pub status: u16,
 }
@@ -331,6 +334,14 @@ pub enum Rewrite {
     /// A path with the route's parameters: `/v2/users/{id}`. A final `/*` stands for what the
     /// route's own `/*` matched.
     Template(String),
+    /// A path of the groups of an expression: `/v2/{1}`.
+    Expression {
+        /// A regular expression that the client's path has to match as a whole. Others stay as they
+        /// are.
+        pattern: String,
+        /// The path.
+        to: String,
+    },
 }
 
 /// A route's policy, and the scope that it charges.

@@ -99,8 +99,25 @@ impl Pebble {
         format!(
             "[acme]\ndirectory = \"https://localhost:{}/dir\"\naccept_terms_of_service = true\nfolder = \"{folder}\"\ntls = {{ ca = \"{}\" }}\n{more}\n",
             self.directory.port(),
-            self.folder.path().join("ca.pem").display(),
+            self.ca().display(),
         )
+    }
+
+    /// A file with the authority of its own server's certificate.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// Where its directory is.
+    pub fn directory(&self) -> SocketAddr {
+        self.directory
+    }
+
+    /// What its directory says to those who know it as `host`.
+    pub fn listed(&self, host: &str) -> serde_json::Value {
+        let url = format!("https://localhost:{}/dir", self.directory.port());
+        let text = self.fetch(&["--header", &format!("host: {host}"), &url]).expect("a directory");
+        serde_json::from_str(&text).expect("JSON")
     }
 
     /// A file with the authority that issues its certificates.
@@ -122,10 +139,14 @@ impl Pebble {
     }
 
     fn ask(&self, path: &str) -> Option<String> {
-        let ca = self.folder.path().join("ca.pem").display().to_string();
+        self.fetch(&[&format!("https://localhost:{}/{path}", self.management.port())])
+    }
+
+    fn fetch(&self, arguments: &[&str]) -> Option<String> {
+        let ca = self.ca().display().to_string();
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--fail", "--noproxy", "*", "--cacert", &ca]);
-        command.arg(format!("https://localhost:{}/{path}", self.management.port()));
+        command.args(arguments);
         let done = run(&mut command);
         (done.code == 0).then_some(done.out)
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::harness::eventually;
 use crate::harness::pebble::{EXTERNAL, Pebble};
+use crate::harness::pki::Pki;
 use crate::harness::process::run;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
@@ -124,7 +125,7 @@ fn names_are_proven_over_http_while_everything_else_is_redirected() {
         assert_eq!(status, "308", "{text}");
         assert!(path.starts_with("/.") || text.to_lowercase().contains(&moved), "{text}");
     }
-    assert_eq!(weir.metric("weir_requests_total{route=\"api\",status=\"2xx\"}"), 0);
+    assert_eq!(weir.metric("weir_requests_total{route=\"api\",code=\"200\"}"), 0);
 }
 
 #[test]
@@ -141,6 +142,90 @@ fn a_certificate_is_renewed_in_time_and_no_connection_notices() {
         if now > first { Ok(()) } else { Err(weir.output().tail(20)) }
     });
     assert!(pebble.issued() >= 2);
+}
+
+/// Pebble behind a proxy that adds what this version of it lacks: renewal information (RFC 9773),
+/// with the same window for all certificates.
+fn suggesting(pebble: &Pebble, window: [&str; 2]) -> (Weir, String) {
+    let pki = Pki::new();
+    let address = crate::harness::free_address();
+    let host = format!("localhost:{}", address.port());
+    let mut directory = pebble.listed(&host);
+    directory["renewalInfo"] = format!("https://{host}/renewal").into();
+    let [start, end] = window;
+    let info = serde_json::json!({ "suggestedWindow": { "start": start, "end": end } });
+    let json = |status: u16, body: &Value, more: &str| {
+        let body = body.to_string();
+        format!(
+            "respond = {{ status = {status}, body = {body:?}, headers = {{ Content-Type = \"application/json\"{more} }} }}"
+        )
+    };
+    let config = format!(
+        r#"
+[[listeners]]
+address = "{address}"
+certificates = [{{ certificate = "own.pem", key = "own.key" }}]
+[admin]
+address = "127.0.0.1:0"
+[upstreams.pebble]
+endpoints = ["https://localhost:{port}"]
+tls = {{ ca = "{ca}" }}
+[[routes]]
+path = "/*"
+upstream = "pebble"
+[[routes]]
+path = "/dir"
+{directory}
+[[routes]]
+name = "renewal"
+path = "/renewal/*"
+{info}
+"#,
+        port = pebble.directory().port(),
+        ca = pebble.ca().display(),
+        directory = json(200, &directory, ""),
+        info = json(200, &info, ", Retry-After = \"21600\""),
+    );
+    let proxy = Weir::build(&config).identity("own", &pki.server(&["localhost"])).start();
+    let ca = proxy.folder().join("ca.pem");
+    std::fs::write(&ca, &pki.ca).expect("a file");
+    let settings = format!(
+        "[acme]\ndirectory = \"https://{host}/dir\"\naccept_terms_of_service = true\nfolder = \"acme\"\ntls = {{ ca = \"{}\" }}\n",
+        ca.display()
+    );
+    (proxy, settings)
+}
+
+#[test]
+fn a_certificate_is_renewed_when_the_authority_suggests_it_and_never_too_late() {
+    // Half of its life is left after a time that no test waits for, and a tenth of it is how long
+    // it is kept at least.
+    let life = Duration::from_secs(100);
+    let (pebble, upstream) = (Pebble::start(life), Upstream::start());
+    let (proxy, acme) = suggesting(&pebble, ["2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z"]);
+    let weir = Weir::start(&config((pebble.http, pebble.tls), &[HOST], &acme, &upstream));
+    await_secured(&weir, pebble.tls, HOST, &pebble.root());
+    let first = shown(&weir)["expires"].as_i64();
+    eventually("a second certificate", || {
+        let now = shown(&weir)["expires"].as_i64();
+        if now > first { Ok(()) } else { Err(weir.output().tail(20)) }
+    });
+    assert_eq!((orders(&weir, "issued"), pebble.issued()), (2, 2));
+    let asked = "weir_requests_total{route=\"renewal\",code=\"200\"}";
+    assert!(proxy.metric(asked) >= 1);
+    drop(weir);
+    // One that would like it to be renewed after its end.
+    let (proxy, acme) = suggesting(&pebble, ["2100-01-01T00:00:00Z", "2100-01-02T00:00:00Z"]);
+    let weir = Weir::start(&config((pebble.http, pebble.tls), &[HOST], &acme, &upstream));
+    await_secured(&weir, pebble.tls, HOST, &pebble.root());
+    eventually("the latest time", || {
+        let state = shown(&weir);
+        let (renew, expires) = (state["renew"].as_i64(), state["expires"].as_i64());
+        let left = expires.zip(renew).map(|(expires, renew)| expires - renew);
+        // A tenth of its life, which the authority counts with both its ends.
+        if matches!(left, Some(9..=10)) { Ok(()) } else { Err(state.to_string()) }
+    });
+    assert!(proxy.metric(asked) >= 1);
 }
 
 #[test]

@@ -82,7 +82,7 @@ names! {
     Counter CONNECTIONS_RECLAIMED "weir_connections_reclaimed" ["cause"] "Idle client connections closed to make room for others: limit, descriptors";
     Counter CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, tls_hello, head_too_large, head_timeout, send_timeout, send_slow, request_timeout, reply_cut, proxy_header, address (of a client that a proxy has named, and that has as many connections as it may), closed, other";
     Counter TLS_HANDSHAKES_FAILED "weir_tls_handshakes_failed" ["cause"] "TLS handshakes of clients that failed: timeout, closed, plain_text, incompatible, client_certificate, alert, malformed; or that an authority began to check a name: challenge";
-    Counter TUNNELS "weir_tunnels" ["ending"] "Upgraded connections that have ended: closed, idle, client, upstream";
+    Counter TUNNELS "weir_tunnels" ["ending"] "Upgraded connections that have ended: closed, idle, client, upstream, limited";
     Counter RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";
     Counter WORKER_SHED "weir_worker_shed" ["reason"] "Requests that a worker turned away before they were charged, by reason: lag (its work waits for longer than server.limits.worker_lag), buffers (too much is buffered for a request of a priority below the default)";
     Counter ACME_ORDERS "weir_acme_orders" ["result"] "Certificates ordered from an authority: issued, unreached, refused, rate_limited, unproven (it could not see that a name is served here), late, unusable, unwritten";

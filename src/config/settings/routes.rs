@@ -145,17 +145,23 @@ section! {
     TO "to": Else<Text> =
         text("a path or URL such as \"https://www.example.com/users/{id}\"", "required"),
         "Where clients are sent.";
+    MATCH "match": Else<Text> = text("a regular expression such as \"/v[0-9]+/(.*)\"", "none"),
+        "Only paths that it matches as a whole are redirected, and `to` has its groups (`{1}`).";
     STATUS "status": Is<Whole<u16>> = whole(300..=399, 308),
         "The status of the response.";
 }
 
 section! {
     rewrite = ["[[routes]] rewrite"],
-        "Other prefixes of the path for the upstream; at least one of the two.";
+        "Another path for the upstream: other prefixes, or one by an expression.";
     STRIP_PREFIX "strip_prefix": Else<Text> = text("a path such as \"/api\"", "none"),
         "What is taken off the path.";
     ADD_PREFIX "add_prefix": Else<Text> = text("a path such as \"/v1\"", "none"),
         "What is put before it.";
+    MATCH "match": Else<Text> = text("a regular expression such as \"/v[0-9]+/(.*)\"", "none"),
+        "Paths that it matches as a whole become `to`, and others stay as they are.";
+    TO "to": Else<Text> = text("a path such as \"/api/{1}\"", "required beside `match`"),
+        "The path, with groups of the expression by number or name.";
 }
 
 section! {

@@ -4,18 +4,15 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::proxy::decide::facts::{self, FactQuery, Facts, RequestView, RouteTraits};
+use crate::proxy::route::expression;
 use crate::proxy::settings::{Paths, When};
 use crate::telemetry::SettingError;
 use regex_automata::meta::Regex;
-use regex_automata::util::syntax;
 
 /// The value that any is as good as.
 const ANY: &str = "*";
 /// What a value begins with that is a regular expression.
 const EXPRESSION: char = '~';
-/// Maximum length of an expression, and size of what it is compiled to, in bytes.
-const EXPRESSION_BYTES_MAX: usize = 1 << 10;
-const COMPILED_BYTES_MAX: usize = 1 << 20;
 /// Shares are counted in parts of this.
 pub(in crate::proxy) const SHARE_WHOLE: u32 = 10_000;
 
@@ -128,18 +125,7 @@ impl Value {
             let any = written == ANY;
             return Ok(if any { Self::Any } else { Self::Text(written.to_owned()) });
         };
-        if expression.len() > EXPRESSION_BYTES_MAX {
-            return Err(format!("an expression of at most {EXPRESSION_BYTES_MAX} bytes"));
-        }
-        let regex = Regex::builder()
-            .configure(Regex::config().nfa_size_limit(Some(COMPILED_BYTES_MAX)))
-            // Values are bytes, not letters of some alphabet.
-            .syntax(syntax::Config::new().unicode(false).utf8(false).case_insensitive(ignores_case))
-            .build(&format!("\\A(?:{expression})\\z"));
-        regex.map(Self::Expression).map_err(|error| match error.syntax_error() {
-            Some(why) => format!("a regular expression: {}", last_line(&why.to_string())),
-            None => format!("a smaller regular expression: {error}"),
-        })
+        expression::compile(expression, ignores_case).map(Self::Expression)
     }
 
     fn is(&self, found: &str) -> bool {
@@ -149,11 +135,6 @@ impl Value {
             Self::Expression(regex) => regex.is_match(found),
         }
     }
-}
-
-/// What an error of several lines says after it has drawn the expression.
-fn last_line(text: &str) -> &str {
-    text.lines().last().unwrap_or(text).trim_start_matches("error: ")
 }
 
 impl Share {

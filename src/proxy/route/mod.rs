@@ -8,11 +8,13 @@
 
 pub(super) mod body;
 pub(super) mod cors;
+pub(super) mod expression;
 pub(super) mod redirect;
 pub(super) mod rewrite;
 pub(super) mod routes;
 pub(super) mod tables;
 pub(super) mod trie;
+mod written;
 
 use std::sync::Arc;
 use std::time::Instant;

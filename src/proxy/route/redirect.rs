@@ -28,19 +28,23 @@ impl Redirection {
         route: &Pattern,
         at: &str,
     ) -> Result<Self, SettingError> {
-        let wrong = |found: String, expected: &str| SettingError::new(at, found, expected);
+        let wrong =
+            |at: &str, found: String, expected: &str| SettingError::new(at, found, expected);
         let (origin, path) = split(&written.to).ok_or_else(|| {
             let expected = "a path such as \"/new/*\", or a URL such as \
                             \"https://www.example.com/users/{id}\", without query and fragment";
-            wrong(format!("{:?}", written.to), expected)
+            wrong(at, format!("{:?}", written.to), expected)
         })?;
-        let path = match path {
-            "" => Rewrite::Prefix { strip: None, add: None },
-            path => Rewrite::Template(path.to_owned()),
+        let path = match (path, &written.pattern) {
+            (path, Some(pattern)) => {
+                Rewrite::Expression { pattern: pattern.clone(), to: path.to_owned() }
+            }
+            ("", None) => Rewrite::Prefix { strip: None, add: None },
+            (path, None) => Rewrite::Template(path.to_owned()),
         };
         let path = PathRewrite::build(&path, route, at)?;
         let status = StatusCode::from_u16(written.status)
-            .map_err(|_| wrong(written.status.to_string(), "a status of a redirect"))?;
+            .map_err(|_| wrong(at, written.status.to_string(), "a status of a redirect"))?;
         Ok(Self { status, origin: origin.map(str::to_owned), path })
     }
 
@@ -48,13 +52,17 @@ impl Redirection {
     /// would be another host.
     ///
     /// # Errors
-    /// It would be too long, or the client has named no host.
+    /// It would be too long, or the client has named no host; or there is no route for the request,
+    /// as the expression does not match its path.
     pub(in crate::proxy) fn location(
         &self,
         target: Target<'_>,
         https: bool,
         parameters: &[&str],
     ) -> Result<String, Refusal> {
+        if !self.path.matches(target.path) {
+            return Err(Refusal::NotFound);
+        }
         let path = self.path.apply(target.path, target.query, parameters)?;
         if let Some(origin) = &self.origin {
             return Ok([origin, path.as_str()].concat());
@@ -93,7 +101,11 @@ mod tests {
 
     fn build(route: &str, to: &str) -> Result<Redirection, SettingError> {
         let pattern = routes::pattern(route, Paths::default()).unwrap();
-        Redirection::build(&Redirect { to: to.into(), status: 308 }, &pattern, "redirect")
+        Redirection::build(
+            &Redirect { to: to.into(), pattern: None, status: 308 },
+            &pattern,
+            "redirect",
+        )
     }
 
     #[test]

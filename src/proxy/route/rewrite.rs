@@ -2,34 +2,33 @@
 //!
 //! Policies and logs see the path that the client asked for, which is the one that was matched.
 //! Policies that ask for `upstream-path` see this one beside it.
-//! Both forms below join whole segments of a normal path, so the result is normal too: nothing that
-//! a client writes can escape from where the route sends it.
+//! Prefixes and templates join whole segments of a normal path, so the result is normal too, and
+//! what an expression makes is checked: nothing that a client writes can escape from where the
+//! route sends it.
+
+use std::sync::Arc;
 
 use crate::proxy::receive::path;
 use crate::proxy::receive::target::PATH_AND_QUERY_BYTES_MAX;
-use crate::proxy::refusal::Refusal;
+use crate::proxy::refusal::{Check, Refusal};
+use crate::proxy::route::expression::ExpressionRewrite;
 use crate::proxy::route::routes;
 use crate::proxy::route::trie::{Pattern, Segment};
-use crate::proxy::settings::{EncodedSlash, PathParameters, Paths, Rewrite};
+use crate::proxy::route::written::{WRITTEN, error};
+use crate::proxy::settings::Rewrite;
 use crate::telemetry::SettingError;
 
-/// What an operator writes for the upstream is used unchanged. Only a client's spelling is
-/// restricted.
-const WRITTEN: Paths = Paths {
-    encoded_slash: EncodedSlash::Keep,
-    parameters: PathParameters::Keep,
-    control_characters: true,
-    trailing_slash_exact: true,
-    trailing_dots_ignored: false,
-    case_exact: true,
-};
-
-/// The parts that a path is joined from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::proxy) struct PathRewrite(Vec<Part>);
+/// How a path is made.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::proxy) enum PathRewrite {
+    /// The parts that it is joined from.
+    Parts(Vec<Part>),
+    /// Of the groups of an expression. Paths that it does not match stay as they are.
+    Expression(Arc<ExpressionRewrite>),
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+pub(in crate::proxy) enum Part {
     /// Fixed segments, each with its slash.
     Text(String),
     /// The segment matched by this parameter.
@@ -57,11 +56,23 @@ impl PathRewrite {
                 let added = add.as_deref().map_or(Ok(String::new()), |add| {
                     added(add).map_err(|why| error(&format!("{at}.add_prefix"), add, why))
                 })?;
-                Ok(Self(vec![Part::Text(added), Part::After(stripped)]))
+                Ok(Self::Parts(vec![Part::Text(added), Part::After(stripped)]))
             }
             Rewrite::Template(text) => {
-                template(text, route).map(Self).map_err(|why| error(at, text, &why))
+                template(text, route).map(Self::Parts).map_err(|why| error(at, text, &why))
             }
+            Rewrite::Expression { pattern, to } => {
+                let built = ExpressionRewrite::build(pattern, to, at)?;
+                Ok(Self::Expression(Arc::new(built)))
+            }
+        }
+    }
+
+    /// Whether it makes another path of this one: an expression may not match it.
+    pub(in crate::proxy) fn matches(&self, path: &str) -> bool {
+        match self {
+            Self::Parts(_) => true,
+            Self::Expression(expression) => expression.matches(path),
         }
     }
 
@@ -69,7 +80,7 @@ impl PathRewrite {
     /// that the route's parameters matched.
     ///
     /// # Errors
-    /// 414 if it would be too long.
+    /// 414 if it would be too long, and 400 if an expression makes none of it that is normal.
     pub(in crate::proxy) fn apply(
         &self,
         path: &str,
@@ -77,15 +88,20 @@ impl PathRewrite {
         parameters: &[&str],
     ) -> Result<String, Refusal> {
         let mut text = String::with_capacity(path.len() + query.map_or(0, str::len) + 32);
-        for part in &self.0 {
-            match part {
+        match self {
+            Self::Parts(parts) => parts.iter().for_each(|part| match part {
                 Part::Text(segments) => text.push_str(segments),
                 Part::Parameter(index) => {
                     text.push('/');
                     text.push_str(parameters.get(*index).copied().unwrap_or_default());
                 }
                 Part::After(segments) => text.push_str(after(path, *segments)),
-            }
+            }),
+            Self::Expression(expression) => match expression.apply(path) {
+                None => text.push_str(path),
+                Some(Ok(made)) => text.push_str(&made),
+                Some(Err(found)) => return Err(Refusal::BadRequest(Check::Path.wrong(found))),
+            },
         }
         if text.is_empty() {
             text.push('/');
@@ -175,14 +191,6 @@ fn template(text: &str, route: &Pattern) -> Result<Vec<Part>, String> {
         parts.push(Part::After(route.segments.len()));
     }
     Ok(parts)
-}
-
-fn error(setting: &str, found: &str, expected: &str) -> SettingError {
-    SettingError::new(
-        setting,
-        format!("{:?}", found.chars().take(80).collect::<String>()),
-        expected,
-    )
 }
 
 #[cfg(test)]

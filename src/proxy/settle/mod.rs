@@ -6,6 +6,7 @@
 //! the refunds that the limits declare apply, as if it had returned nothing.
 
 pub(super) mod cut;
+mod messages;
 pub(super) mod usage;
 
 use std::sync::Arc;
@@ -14,12 +15,14 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
+use self::messages::{REQUEST_MESSAGES, RESPONSE_MESSAGES};
 use self::usage::Usage;
 use crate::limit::{Ending, Grant};
 use crate::plan::Adjustment;
 use crate::policy::{FactNames, LimitResult, Member, ResponseOutcome, ResponseView, Settlement};
 use crate::proxy::decide::{Decided, keys};
 use crate::proxy::forward::sent::{BYTES_UNKNOWN, REQUEST_BYTES, REQUEST_TIMEOUT, Sent};
+use crate::proxy::forward::tunnel::MessageCounts;
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::receive::Received;
 use crate::proxy::receive::text::latin1;
@@ -51,6 +54,8 @@ pub(super) struct Ended<'a> {
     pub(super) ending: Ending,
     /// The bytes of the reply's body.
     pub(super) bytes: u64,
+    /// The messages of the WebSocket that it became, if they were counted.
+    pub(super) messages: Option<MessageCounts>,
     pub(super) took: Duration,
 }
 
@@ -79,8 +84,12 @@ const AT_THE_END: &[(&str, Find)] = &[
         (bytes != BYTES_UNKNOWN).then_some(bytes)
     }),
     ("response.bytes", |end| Some(end.bytes)),
+    (REQUEST_MESSAGES, |end| Some(end.messages?.up)),
+    (RESPONSE_MESSAGES, |end| Some(end.messages?.down)),
     ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
 ];
+
+pub(super) use messages::watch;
 
 /// How the names of facts begin: fields of a reply's head, and of its trailers.
 const HEADER: &str = "header.";

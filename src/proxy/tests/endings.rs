@@ -182,6 +182,7 @@ fn ended(
         notes: &context.notes,
         ending,
         bytes,
+        messages: None,
         took,
     }
 }

@@ -211,7 +211,7 @@ fn send(context: &mut RequestContext) -> &mut Sent {
 
 /// The access line of a request that ends now.
 fn line_of(context: &RequestContext, bytes: u64, took: Duration, as_json: bool) -> Vec<u8> {
-    let end = End { ending: Ending::Completed, bytes, tunnelled_up: None };
+    let end = End { ending: Ending::Completed, bytes, tunnelled: None };
     access::line(&context.record(&end, took, None), START_US, as_json)
 }
 
@@ -269,6 +269,7 @@ fn decision(verdict: Verdict) -> Decision {
         priority: None,
         fair_key: None,
         refusal: None,
+        messages: Vec::new(),
         slot: Slot::default(),
     }
 }

@@ -14,3 +14,4 @@ mod smuggling;
 mod streams;
 mod tls;
 mod upgrades;
+mod websockets;

@@ -17,26 +17,27 @@ use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::Weir;
 use crate::harness::{TIMEOUT, client, eventually};
 
-const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
+pub(super) const MANY: &str =
+    "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
 
 /// A reply with a length, which a 101 must not have.
-const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nContent-Length: 3\r\n\r\n";
+pub(super) const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nContent-Length: 3\r\n\r\n";
 
 /// An upstream of raw connections: it records the heads that it receives, answers each with the
 /// same bytes, and passes the connection on.
-struct Raw {
+pub(super) struct Raw {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Raw {
-    fn start(answer: &'static str, then: fn(TcpStream)) -> Self {
+    pub(super) fn start(answer: &'static str, then: fn(TcpStream)) -> Self {
         Self::answering(move |_| answer.to_owned(), then)
     }
 
     /// Answers with a text that depends on the request's head.
-    fn answering(
+    pub(super) fn answering(
         answer: impl Fn(&str) -> String + Clone + Send + 'static,
         then: fn(TcpStream),
     ) -> Self {
@@ -64,12 +65,12 @@ impl Raw {
         Self { address, heads }
     }
 
-    fn echo() -> Self {
+    pub(super) fn echo() -> Self {
         Self::start(AGREED, echo)
     }
 
     /// Knows WebSockets: it proves that by the key (RFC 6455, 4.2.2).
-    fn websocket() -> Self {
+    pub(super) fn websocket() -> Self {
         let answer = |head: &str| {
             let key = head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: "));
             let proof = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", key.unwrap_or_default());
@@ -83,11 +84,11 @@ impl Raw {
         Self::answering(answer, echo)
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    fn last(&self) -> String {
+    pub(super) fn last(&self) -> String {
         self.heads.lock().unwrap().last().expect("a request").to_lowercase()
     }
 
@@ -115,7 +116,7 @@ fn head(stream: &mut TcpStream) -> Option<String> {
 }
 
 /// Asks for an upgrade, and returns the response.
-fn ask(address: SocketAddr, protocol: &str) -> (TcpStream, String) {
+pub(super) fn ask(address: SocketAddr, protocol: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!(
@@ -133,14 +134,14 @@ fn say(stream: &mut TcpStream, text: &str) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-fn open(weir: &Weir, count: u64) {
+pub(super) fn open(weir: &Weir, count: u64) {
     eventually("the number of open tunnels", || match weir.metric("weir_tunnels_open") {
         open if open == count => Ok(()),
         open => Err(format!("{open} open, not {count}")),
     });
 }
 
-fn logged(config: &Toml) -> String {
+pub(super) fn logged(config: &Toml) -> String {
     config.text().replace("access = \"off\"", "access = \"all\"")
 }
 
@@ -445,7 +446,7 @@ fn a_tunnel_that_a_shutdown_cuts_leaves_no_lease() {
 }
 
 /// The same for a client in the test's own runtime.
-async fn open_now(weir: &Weir, count: u64) {
+pub(super) async fn open_now(weir: &Weir, count: u64) {
     crate::harness::eventually_async("the number of open tunnels", async || {
         match weir.metric("weir_tunnels_open") {
             open if open == count => Ok(()),
@@ -456,7 +457,7 @@ async fn open_now(weir: &Weir, count: u64) {
 }
 
 /// A client over HTTP/2 that knows what the server can do.
-async fn over_http2(weir: &Weir) -> tls::Http2 {
+pub(super) async fn over_http2(weir: &Weir) -> tls::Http2 {
     let mut client = tls::Http2::plain(weir.http).await.unwrap();
     client.send("OPTIONS", "/", &[], bytes::Bytes::new()).await.unwrap();
     client

@@ -62,6 +62,8 @@ const LEASE_OPTION: &str = "lease-ms";
 /// # on_store_error = "deny"     # or "allow"; default: the route's
 /// # lease = "200ms"             # a proxy may take several units from Redis at once and spend them for this long; or
 ///                               # { life = "200ms", units = 100, strict = true }
+/// # messages = "close"          # each message that a client sends on a WebSocket takes the cost, too; where that does not fit, the
+///                               # WebSocket is closed, or with "wait" what the client sends waits
 /// # unit = "requests"
 /// # show = true                # false: no field of a response, and no refusal, names the limit
 /// # children = { key = "{header.x-team}", assured = 20, ceiling = 80 }

@@ -18,7 +18,7 @@ use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Json, Limit, Template};
 
 /// Their names, in the order in which messages list them.
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 27] = [
     "name",
     "algorithm",
     "quota",
@@ -42,11 +42,15 @@ const FIELDS: [&str; 26] = [
     "refund",
     "on_store_error",
     "lease",
+    "messages",
     "unit",
     "show",
     "children",
 ];
 const CALENDARS: [&str; 5] = ["hour", "day", "week", "month", "forever"];
+/// The contract's option for what happens to messages of a WebSocket that a limit has no units for.
+const MESSAGES_OPTION: &str = "messages";
+const MESSAGES: [&str; 2] = ["close", "wait"];
 const NUMBER: &str = "a whole number, 0 or more";
 
 /// The fields of a limit. Read by hand: this is much smaller than what serde would make of it, and
@@ -76,7 +80,9 @@ pub(super) struct Written {
     refund: Option<types::Refund>,
     on_store_error: Option<types::Fallback>,
     /// As options of the contract.
-    lease: Vec<(String, String)>,
+    options: Vec<(String, String)>,
+    /// What happens to messages that it has no units for, as the contract's option says it.
+    messages: Option<&'static str>,
     unit: Option<String>,
     /// Clients don't see it.
     hidden: bool,
@@ -279,7 +285,8 @@ impl Written {
                 let words = ["allow", "local", "deny"];
                 self.on_store_error = one_of(value, &words, &[Allow, Local, Deny])?;
             }
-            "lease" => self.lease = lease(value)?,
+            "lease" => self.options = lease(value)?,
+            "messages" => self.messages = one_of(value, &MESSAGES, &MESSAGES)?,
             "unit" => self.unit = Some(text(value)?),
             "show" => self.hidden = !flag(value)?,
             "children" => self.children = Some(children::read(value)?),
@@ -332,6 +339,15 @@ impl Written {
             None if self.hidden => self.unit = Some(String::new()),
             _ => {}
         }
+        if let Some(messages) = self.messages {
+            let name = self.algorithm.map(|row| row.name).filter(|name| *name == "concurrency");
+            if name.is_some() || self.children.is_some() {
+                let expected =
+                    "none beside `concurrency` or `children`: a message takes units by itself";
+                report.add("messages", format_args!("{messages:?}"), expected);
+            }
+            self.options.push((MESSAGES_OPTION.to_owned(), messages.to_owned()));
+        }
         let algorithm = algorithm::check(&self, &mut report);
         if report.found {
             return None;
@@ -354,7 +370,7 @@ impl Written {
             refund: self.refund.unwrap_or(types::Refund::Never),
             debt,
             on_store_error: self.on_store_error.unwrap_or(types::Fallback::RouteDefault),
-            options: std::mem::take(&mut self.lease),
+            options: std::mem::take(&mut self.options),
         };
         let children = match (children, self.algorithm) {
             (Some(children), Some(row)) => children.check(&limit, (&self, row), &mut report),

@@ -34,16 +34,20 @@ const RETRY_AFTER_MS_MAX: u64 = plan::PERIOD_MS_MAX;
 
 use decision_options::DecisionOptions;
 pub use decision_options::RefusalReply;
+pub use limit_options::MessageExcess;
 pub(super) use manifest::declared;
 
 type Pairs = Vec<(String, String)>;
 
 /// Converts a guest's decision. `scripts` are the names of the configured scripts.
 pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<Decision, String> {
+    let mut messages = Vec::new();
     let verdict = match answer.verdict {
         types::Verdict::Bypass => Verdict::Bypass,
         types::Verdict::Check(limits) if limits.is_empty() => Verdict::Bypass,
-        types::Verdict::Check(limits) => Verdict::Check(Arc::new(plan(limits, scripts)?)),
+        types::Verdict::Check(limits) => {
+            Verdict::Check(Arc::new(plan(limits, scripts, &mut messages)?))
+        }
         types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
     };
     bounded("settle-with", answer.settle_with.as_deref(), MEMO_BYTES_MAX)?;
@@ -61,6 +65,7 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         priority,
         fair_key,
         refusal: refusal.map(Box::new),
+        messages,
         slot: Slot::default(),
     })
 }
@@ -110,7 +115,12 @@ fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustment>, String
     answer.into_iter().enumerate().map(check).collect()
 }
 
-fn plan(limits: Vec<types::Limit>, scripts: &[String]) -> Result<Plan, String> {
+/// Converts the limits of a decision. `messages` gets those that messages are charged to.
+fn plan(
+    limits: Vec<types::Limit>,
+    scripts: &[String],
+    messages: &mut Vec<(String, MessageExcess)>,
+) -> Result<Plan, String> {
     if limits.len() > plan::LIMITS_MAX {
         return Err(format!("limits: {} of them, at most {}", limits.len(), plan::LIMITS_MAX));
     }
@@ -119,12 +129,24 @@ fn plan(limits: Vec<types::Limit>, scripts: &[String]) -> Result<Plan, String> {
         let mut options = limit_options::read(&answered.options)
             .map_err(|what| format!("limits[{index}].options{what}"))?;
         children.extend(options.parts.take().map(|parts| (index, parts)));
-        limit(index, answered, options.lease, scripts)
+        let limit = limit(index, answered, options.lease, scripts)?;
+        messages.extend(options.messages.map(|excess| (limit.name.clone(), excess)));
+        Ok::<_, String>(limit)
     });
     let mut limits: Vec<Limit> = limits.collect::<Result<_, _>>()?;
     for (index, parts) in children {
         limit_options::join(&mut limits, index, parts)
             .map_err(|what| format!("limits[{index}].options.{what}"))?;
+    }
+    for (index, limit) in limits.iter().enumerate() {
+        let counts = messages.iter().any(|(name, _)| *name == limit.name);
+        let is_alone = limit.role == Role::Alone;
+        if counts && (!is_alone || matches!(limit.algorithm, Algorithm::Concurrency(_))) {
+            let found = if is_alone { "`concurrency`" } else { "a child or its parent" };
+            return Err(format!(
+                "limits[{index}].options.messages: found {found}, expected a limit whose units a message can take by itself"
+            ));
+        }
     }
     Plan::new(limits).map_err(|invalid| invalid.to_string())
 }

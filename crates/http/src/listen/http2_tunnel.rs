@@ -7,9 +7,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use hyper::ext::Protocol;
@@ -20,12 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::Handler;
 use super::context::ConnectionContext;
 use super::state::ConnectionState;
+use crate::wire::websocket::{ACCEPT, KEY, WEBSOCKET, accept_of, new_key};
 use crate::wire::{Body, Known, Request, Response, Upgrade, delegate_write};
-
-/// What a client over HTTP/1.1 proves that the server knows WebSockets by (RFC 6455, 4).
-const KEY: &str = "sec-websocket-key";
-const ACCEPT: &str = "sec-websocket-accept";
-const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// What the client asks for in place of HTTP, if it does.
 pub(super) fn protocol(request: &http::Request<Incoming>) -> Option<Protocol> {
@@ -50,8 +43,8 @@ pub(super) async fn serve<H: Handler>(
     asked.fields.set(Known::Connection, "upgrade");
     asked.fields.set(Known::Upgrade, protocol.as_str());
     asked.fields.remove(KEY);
-    let key = protocol.as_str().eq_ignore_ascii_case("websocket").then(|| {
-        let key = STANDARD.encode(fastrand::u128(..).to_be_bytes());
+    let key = protocol.as_str().eq_ignore_ascii_case(WEBSOCKET).then(|| {
+        let key = new_key();
         asked.fields.append(KEY, &key);
         key
     });
@@ -67,7 +60,7 @@ fn answer(
     state: &Arc<ConnectionState>,
 ) -> Response {
     let accepted = |reply: &Response| {
-        key.is_none_or(|key| reply.fields.get(ACCEPT) == Some(accept_of(key).as_bytes()))
+        key.is_none_or(|key| reply.fields.get(ACCEPT) == Some(accept_of(key.as_bytes()).as_bytes()))
     };
     match (reply.status, reply.upgrade.take()) {
         (StatusCode::SWITCHING_PROTOCOLS, Some(Upgrade::Callback(begin))) if accepted(&reply) => {
@@ -94,11 +87,6 @@ fn answer(
         }
         _ => reply,
     }
-}
-
-/// What a server answers that knows WebSockets (RFC 6455, 4.2.2).
-fn accept_of(key: &str) -> String {
-    STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{GUID}").as_bytes()))
 }
 
 /// Keeps the connection from being taken for one without streams.
@@ -135,14 +123,4 @@ impl AsyncRead for TunnelStream {
 
 impl AsyncWrite for TunnelStream {
     delegate_write! { this => this.stream }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_answer_to_a_key_is_that_of_the_rfc() {
-        assert_eq!(accept_of("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-    }
 }

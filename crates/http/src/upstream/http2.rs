@@ -95,6 +95,8 @@ pub(super) struct Http2Connection {
 /// What the upstream announces in its SETTINGS.
 struct PeerSettings {
     streams_max: AtomicUsize,
+    /// It takes an extended CONNECT (RFC 8441).
+    has_tunnels: AtomicBool,
     /// The waker of the task that reads the connection. It is woken until the settings have
     /// arrived.
     reader: Mutex<Option<Waker>>,
@@ -197,6 +199,11 @@ impl StreamPermit {
             tokio::task::yield_now().await;
         }
         self.connection.is_usable()
+    }
+
+    /// Whether the upstream has tunnels (RFC 8441).
+    pub(super) fn has_tunnels(&self) -> bool {
+        self.connection.peer.has_tunnels.load(Ordering::Relaxed)
     }
 
     /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.
@@ -384,6 +391,8 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let ended = Pin::new(&mut self.connection).poll(cx);
+        let has_tunnels = self.connection.is_extended_connect_protocol_enabled();
+        self.peer.has_tunnels.store(has_tunnels, Ordering::Relaxed);
         self.peer.note(self.connection.current_max_send_streams(), cx);
         ended.map(|ended| {
             self.peer.end();
@@ -398,6 +407,7 @@ impl Default for PeerSettings {
     fn default() -> Self {
         Self {
             streams_max: AtomicUsize::new(STREAMS_UNKNOWN),
+            has_tunnels: AtomicBool::new(false),
             reader: Mutex::new(None),
             received: Notify::new(),
             ended: AtomicBool::new(false),

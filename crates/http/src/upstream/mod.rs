@@ -34,6 +34,7 @@ mod host;
 mod hosts;
 mod http1;
 mod http2;
+mod http2_tunnel;
 mod outgoing;
 mod phase;
 mod pool;

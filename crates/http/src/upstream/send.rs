@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
@@ -23,7 +24,7 @@ use super::{
     Affinity, Cause, Inner, Overrides, PlacePermit, Protocol, Retry, RetryResult, SendRecord,
     Sender, UpstreamError,
 };
-use super::{acquire, head, sender};
+use super::{acquire, head, http2_tunnel, sender};
 use crate::clock;
 use crate::http1::ReplyHead;
 use crate::wire::{Body, Request, Response};
@@ -47,6 +48,10 @@ enum Attempt {
     Reply(Box<Http1Connection>, ReplyHead),
     /// The reply's head and its stream, over HTTP/2.
     Shared(Box<SharedReply>),
+    /// The reply's head, and the tunnel that its stream has become.
+    Tunnel(Box<(StreamPermit, http::Response<Incoming>, Upgraded)>),
+    /// The upstream has no tunnels over HTTP/2: nothing was sent.
+    NoTunnel,
     /// Nothing was sent, and the body is still there.
     Unsent(Cause),
     /// The upstream says that it did nothing with the request.
@@ -93,8 +98,11 @@ pub(super) async fn send(
         },
         Some(places) => Box::pin(admit_to_place(upstream, places, place, sender)).await?,
     };
-    // HTTP/2 connections can't be upgraded.
-    let protocol = if request.upgrade { Protocol::H1 } else { upstream.settings.protocol };
+    let mut protocol = upstream.settings.protocol;
+    if request.upgrade && !http2_tunnel::has_tunnel(&request) {
+        // HTTP/2 connections can't be upgraded.
+        protocol = Protocol::H1;
+    }
     let body = std::mem::take(&mut request.body);
     let (bodiless, lent) = (body.is_nothing(), body.is_lent());
     let (overrides, ends) = (sender.overrides, sender.ends);
@@ -122,6 +130,16 @@ pub(super) async fn send(
             }
             Attempt::Shared(shared) => {
                 return Ok(shared_reply(upstream, permit, *shared, &exchange));
+            }
+            Attempt::Tunnel(tunnel) => {
+                let (stream, head, upgraded) = *tunnel;
+                permit.succeeded(upstream, head.status(), || exchange.began);
+                let held = (stream, permit);
+                return Ok(http2_tunnel::reply(&exchange.request, &head, upgraded, held));
+            }
+            Attempt::NoTunnel => {
+                protocol = Protocol::H1;
+                continue;
             }
             Attempt::Unsent(cause) => {
                 permit.failed(upstream, cause);
@@ -315,6 +333,10 @@ impl Exchange<'_> {
         };
         let (body, progress) = Outgoing::new(self.body.take().unwrap_or_default());
         let mut request = Some(head::to_h2(&self.request, body, endpoint));
+        let upgrades = self.request.upgrade;
+        if let Some(request) = request.as_mut().filter(|_| upgrades) {
+            http2_tunnel::ask(request);
+        }
         let mut cause = Cause::Connect;
         for _ in 0..REFUSALS_MAX {
             let stream = match acquire::stream(self.upstream, &host, clock::monotonic()).await {
@@ -324,8 +346,21 @@ impl Exchange<'_> {
                     break;
                 }
             };
+            if upgrades && !stream.has_tunnels() {
+                // Only a request without a body is upgraded.
+                self.body = Some(Body::empty());
+                return Attempt::NoTunnel;
+            }
             let limits = (progress.as_deref(), self.overrides);
             match stream.exchange(&mut request, limits, clock::monotonic()).await {
+                http2::Http2Outcome::Reply(mut reply)
+                    if upgrades && reply.status().is_success() =>
+                {
+                    return match hyper::upgrade::on(&mut reply).await {
+                        Ok(upgraded) => Attempt::Tunnel(Box::new((stream, reply, upgraded))),
+                        Err(_) => Attempt::Failed(UpstreamError::sent(Cause::Protocol)),
+                    };
+                }
                 http2::Http2Outcome::Reply(reply) => {
                     return Attempt::Shared(Box::new((stream, reply, progress)));
                 }

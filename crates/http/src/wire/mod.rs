@@ -2,7 +2,8 @@
 //! (`fields`, `known`), their bodies (`body`, `end`, `trailers`), a connection's buffers (`buffer`)
 //! and how many bytes they hold in total (`budget`), a client's network (`network`), the minimum
 //! rate of a transfer (`pace`), a cheap deadline (`timer`), wrappers around a byte stream
-//! (`delegate`), and TLS material (`tls`). Knows nothing about routes, limits or upstreams.
+//! (`delegate`), and the proof of a WebSocket's handshake (`websocket`). Knows nothing about
+//! routes, limits or upstreams.
 
 use bytes::Bytes;
 
@@ -25,6 +26,7 @@ pub(crate) mod tests;
 mod timeouts;
 mod timer;
 mod trailers;
+pub(crate) mod websocket;
 
 pub use body::{Body, BodyError, Source};
 pub use budget::{Charge, buffered_bytes, counted};

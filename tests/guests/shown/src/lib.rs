@@ -1,7 +1,12 @@
 //! A policy that tells the client, in the field `X-Shown`, which value of a fact it would count by.
-//! A request without one value is refused. Upstreams get `X-Plan: policy`.
+//! A request without one value is refused. Upstreams get `X-Plan: policy`. The messages of a
+//! WebSocket are amounts of its access line.
 
-use weir_policy::{Decision, Denial, Facts, Manifest, Mistakes, Policy};
+use weir_policy::{Decision, Denial, Facts, Manifest, Mistakes, Policy, ResponseView, Settlement};
+
+/// Response facts, and the amounts that they become.
+const MESSAGES: [(&str, &str); 2] =
+    [("request.messages", "messages-up"), ("response.messages", "messages-down")];
 
 /// Its configuration.
 #[derive(Debug, serde::Deserialize)]
@@ -18,7 +23,7 @@ impl Policy for Shown {
     }
 
     fn manifest(&self) -> Manifest {
-        Manifest::reads([self.fact.as_str()])
+        Manifest::reads([self.fact.as_str()]).and_of_response(MESSAGES.map(|(fact, _)| fact))
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
@@ -29,8 +34,18 @@ impl Policy for Shown {
         let hexadecimal: String =
             value.chars().map(|letter| format!("{:02x}", u32::from(letter))).collect();
         Ok(Decision::bypass()
+            .settle_with("it was asked")
             .upstream_header("X-Plan", "policy")
             .response_header("X-Shown", hexadecimal))
+    }
+
+    fn settle(&self, _: &str, response: &ResponseView) -> Result<Settlement, String> {
+        let facts = Facts::new(&response.facts);
+        let amounts = MESSAGES
+            .iter()
+            .filter_map(|(fact, amount)| Some((*amount, facts.get(fact)?.parse::<u64>().ok()?)));
+        Ok(amounts
+            .fold(Settlement::nothing(), |settled, (name, count)| settled.amount(name, count)))
     }
 }
 

@@ -1,4 +1,5 @@
-//! The options of a limit: how it is leased, and whether it is a child that has a parent.
+//! The options of a limit: how it is leased, whether it is a child that has a parent, and whether
+//! the messages of a WebSocket are charged to it.
 
 use super::{Pairs, shortened};
 use crate::plan::{Bound, Lease, Limit, Role};
@@ -9,6 +10,17 @@ pub(super) struct LimitOptions {
     pub(super) lease: Option<Lease>,
     /// If it is a child's ceiling, the names of the other two.
     pub(super) parts: Option<ChildParts>,
+    /// What happens to messages that it has no units for, if they are charged to it.
+    pub(super) messages: Option<MessageExcess>,
+}
+
+/// What happens to a message of a WebSocket's client that a limit has no units for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageExcess {
+    /// The WebSocket is closed.
+    Close,
+    /// It waits, and what the client sends after it is not read.
+    Wait,
 }
 
 /// The names of the limits beside a child's ceiling.
@@ -20,7 +32,7 @@ pub(super) struct ChildParts {
 /// Reads the options of a limit.
 pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
     let (mut life_ms, mut units_max, mut bound) = (None, None, None);
-    let (mut assured, mut parent) = (None, None);
+    let (mut assured, mut parent, mut messages) = (None, None, None);
     for (name, value) in options {
         let number = || {
             let wrong =
@@ -42,9 +54,19 @@ pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
             }
             "assured" => assured = Some(value.clone()),
             "parent" => parent = Some(value.clone()),
+            "messages" => {
+                messages = match value.as_str() {
+                    "close" => Some(MessageExcess::Close),
+                    "wait" => Some(MessageExcess::Wait),
+                    other => {
+                        let other = shortened(other);
+                        return Err(format!(".{name}: found {other:?}, expected close or wait"));
+                    }
+                }
+            }
             other => {
                 return Err(format!(
-                    ": found {:?}, expected lease-ms, lease-units, lease-bound, assured or parent",
+                    ": found {:?}, expected lease-ms, lease-units, lease-bound, assured, parent or messages",
                     shortened(other)
                 ));
             }
@@ -64,7 +86,7 @@ pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
         (None, None) => None,
         _ => return Err(": found one of assured and parent, expected both or none".into()),
     };
-    Ok(LimitOptions { lease, parts })
+    Ok(LimitOptions { lease, parts, messages })
 }
 
 /// Gives the limit at `index`, a child's ceiling, the role of a child, and its parts theirs.

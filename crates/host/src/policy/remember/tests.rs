@@ -19,6 +19,7 @@ fn decision(label: &str) -> Arc<Decision> {
         priority: None,
         fair_key: None,
         refusal: None,
+        messages: Vec::new(),
         slot: Slot::default(),
     })
 }

@@ -18,6 +18,7 @@ mod stopping;
 mod worst;
 
 use super::*;
+use crate::plan::Plan;
 use crate::telemetry::{Label as _, names};
 
 #[path = "../../../../../fuzz/policies/src/answers.rs"]

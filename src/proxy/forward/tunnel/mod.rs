@@ -1,10 +1,14 @@
 //! A connection that was upgraded from HTTP to another protocol (mostly WebSocket): two opaque byte
-//! streams, joined until both have ended. Knows no protocol.
+//! streams, joined until both have ended. `messages` reads what passes, where a policy counts the
+//! messages of a WebSocket by `frames`.
 //!
 //! A client asks for it (`Connection: upgrade`), the route and the limits let it pass, and the
 //! upstream agrees with a real 101. Nothing is joined before that. The request is charged once, and
 //! its grant is settled when the tunnel ends. `h2c` is never passed on: no limit would see the
 //! requests in it.
+
+mod frames;
+mod messages;
 
 use std::future::poll_fn;
 use std::io;
@@ -12,16 +16,26 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::time::timeout;
 
+use self::messages::{Excess, Gate};
 use crate::clock;
 use crate::proxy::receive::hop::Text;
 use crate::proxy::settings;
 use crate::telemetry::{Gauge, Label as _, Metrics, SettingError, labels, names};
 use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
 
+pub(in crate::proxy) use messages::{MessageCounts, MessageLimits};
+
 /// The buffer for each direction of a tunnel.
 const PIECE_BYTES: usize = 16 << 10;
+/// How long both sides of a tunnel that Weir closes may take to read that, and to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The code for an upstream whose client is cut off (RFC 6455, section 7.4.1).
+const GOING_AWAY: (u16, &str) = (1001, "");
+/// The protocol whose messages can be counted.
+const WEBSOCKET: &[u8] = b"websocket";
 
 /// The protocols that a route's clients may ask for.
 #[derive(Debug)]
@@ -90,7 +104,19 @@ pub(in crate::proxy) fn request_upgrade(
 }
 
 /// Called when a tunnel has ended.
-pub(in crate::proxy) type OnTunnelEnd = Box<dyn FnOnce(TunnelEnd, TransferredBytes) + Send>;
+pub(in crate::proxy) type OnTunnelEnd = Box<dyn FnOnce(TunnelEnd, Transferred) + Send>;
+
+/// What is read of a tunnel's messages.
+#[derive(Debug, Default)]
+pub(in crate::proxy) enum Watch {
+    /// Nothing: it is two streams of bytes.
+    #[default]
+    Nothing,
+    /// How many there are.
+    Counts,
+    /// The client's are held to limits, too.
+    Limits(Box<MessageLimits>),
+}
 
 impl UpgradeRequest {
     /// Sets the fields that name the protocol. They concern this connection, and agree with what
@@ -109,17 +135,28 @@ impl UpgradeRequest {
             && matches!(reply.upgrade, Some(wire::Upgrade::Stream(_)))
     }
 
+    /// Whether messages can be told apart in the protocol.
+    pub(in crate::proxy) fn has_messages(&self) -> bool {
+        self.protocol.eq_ignore_ascii_case(WEBSOCKET)
+    }
+
+    /// How long both sides may be silent.
+    pub(in crate::proxy) fn idle(&self) -> Duration {
+        self.idle
+    }
+
     /// Joins the upstream's connection and the client's in a task of its own, once the client has
     /// its 101.
     pub(in crate::proxy) fn join(
         &self,
         upstream: Box<dyn Stream>,
+        watch: Watch,
         metrics: &Metrics,
         on_end: OnTunnelEnd,
     ) -> wire::Upgrade {
         let (tunnel, idle) = (Tunnel::open(metrics, on_end), self.idle);
         wire::Upgrade::Callback(Box::new(move |client| {
-            tokio::spawn(tunnel.run(client, upstream, idle));
+            tokio::spawn(tunnel.run(client, upstream, watch, idle));
         }))
     }
 }
@@ -131,19 +168,25 @@ struct Tunnel {
     on_end: Option<OnTunnelEnd>,
     metrics: Metrics,
     open: Gauge,
-    transferred: TransferredBytes,
+    transferred: Transferred,
 }
 
 impl Tunnel {
     fn open(metrics: &Metrics, on_end: OnTunnelEnd) -> Self {
         let open = metrics.gauge(names::TUNNELS_OPEN);
         open.add(1);
-        let transferred = TransferredBytes::default();
+        let transferred = Transferred::default();
         Self { on_end: Some(on_end), metrics: metrics.clone(), open, transferred }
     }
 
-    async fn run(mut self, client: Box<dyn Stream>, upstream: Box<dyn Stream>, idle: Duration) {
-        let end = join(client, upstream, idle, &mut self.transferred).await;
+    async fn run(
+        mut self,
+        client: Box<dyn Stream>,
+        upstream: Box<dyn Stream>,
+        watch: Watch,
+        idle: Duration,
+    ) {
+        let end = join(client, upstream, watch, idle, &mut self.transferred).await;
         self.ended(end);
     }
 
@@ -172,14 +215,17 @@ labels! {
         Client = "client",
         /// The upstream's did.
         Upstream = "upstream",
+        /// A limit had no unit for a message of the client.
+        Limited = "limited",
     }
 }
 
-/// Bytes transferred.
+/// What was transferred: bytes, and messages where they are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::proxy) struct TransferredBytes {
+pub(in crate::proxy) struct Transferred {
     pub(in crate::proxy) up: u64,
     pub(in crate::proxy) down: u64,
+    pub(in crate::proxy) messages: Option<MessageCounts>,
 }
 
 /// Copies bytes in both directions. The end of one side is passed on, and the other side may
@@ -187,44 +233,115 @@ pub(in crate::proxy) struct TransferredBytes {
 async fn join<C, U>(
     mut client: C,
     mut upstream: U,
+    watch: Watch,
     idle: Duration,
-    transferred: &mut TransferredBytes,
+    transferred: &mut Transferred,
 ) -> TunnelEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut up, mut down) = (Direction::new(), Direction::new());
+    let (up, down) = match watch {
+        Watch::Nothing => (None, None),
+        Watch::Counts => (Some(Gate::new(None)), Some(Gate::new(None))),
+        Watch::Limits(limits) => (Some(Gate::new(Some(*limits))), Some(Gate::new(None))),
+    };
+    let (mut up, mut down) = (Direction::new(up), Direction::new(down));
     let mut alarm = Timer::default();
     alarm.arm(clock::monotonic() + idle);
-    poll_fn(|cx| {
+    let joined = poll_fn(|cx| {
         let before = *transferred;
         let polled =
             (up.poll(cx, &mut client, &mut upstream), down.poll(cx, &mut upstream, &mut client));
-        *transferred = TransferredBytes { up: up.bytes, down: down.bytes };
+        *transferred = Transferred::of(&up, &down);
         match polled {
-            (Poll::Ready(Err(Side::Source)), _) | (_, Poll::Ready(Err(Side::Sink))) => {
-                return Poll::Ready(TunnelEnd::Client);
+            (Poll::Ready(Err(Stop::Excess(excess))), _)
+            | (_, Poll::Ready(Err(Stop::Excess(excess)))) => return Poll::Ready(Err(excess)),
+            (Poll::Ready(Err(Stop::Source)), _) | (_, Poll::Ready(Err(Stop::Sink))) => {
+                return Poll::Ready(Ok(TunnelEnd::Client));
             }
-            (Poll::Ready(Err(Side::Sink)), _) | (_, Poll::Ready(Err(Side::Source))) => {
-                return Poll::Ready(TunnelEnd::Upstream);
+            (Poll::Ready(Err(Stop::Sink)), _) | (_, Poll::Ready(Err(Stop::Source))) => {
+                return Poll::Ready(Ok(TunnelEnd::Upstream));
             }
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(TunnelEnd::Closed),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => {
+                return Poll::Ready(Ok(TunnelEnd::Closed));
+            }
             _ => {}
         }
         if *transferred != before {
             alarm.arm(clock::monotonic() + idle);
         }
-        alarm.poll(cx).map(|()| TunnelEnd::Idle)
+        alarm.poll(cx).map(|()| Ok(TunnelEnd::Idle))
     })
-    .await
+    .await;
+    match joined {
+        Ok(end) => end,
+        Err(excess) => {
+            let closing = close(&mut client, &mut upstream, &mut down, excess);
+            // Whoever does not take part in it is cut off.
+            let _ = timeout(CLOSE_TIMEOUT, closing).await;
+            *transferred = Transferred::of(&up, &down);
+            TunnelEnd::Limited
+        }
+    }
+}
+
+/// Closes a WebSocket whose client sends more than it may: nothing more of it is passed on, and
+/// both sides are told. The frame that the upstream is sending is passed on to its end.
+async fn close<C, U>(
+    client: &mut C,
+    upstream: &mut U,
+    down: &mut Direction,
+    excess: Excess,
+) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Some(gate) = &mut down.gate {
+        gate.close();
+    }
+    poll_fn(|cx| match down.poll(cx, upstream, client) {
+        _ if down.is_between_frames() => Poll::Ready(Ok(())),
+        // The frame will never be whole.
+        Poll::Ready(_) => Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof))),
+        Poll::Pending => Poll::Pending,
+    })
+    .await?;
+    let (code, reason) = GOING_AWAY;
+    // It may be gone.
+    let _ = upstream.write_all(&frames::close(code, reason, true)).await;
+    let _ = upstream.shutdown().await;
+    if !down.closed {
+        let (code, reason) = excess.close();
+        client.write_all(&frames::close(code, reason, false)).await?;
+        client.shutdown().await?;
+    }
+    // A connection that is closed while bytes of the client wait is reset, and the client might
+    // never see the frame.
+    let mut rest = [0; 1 << 10];
+    while client.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
+impl Transferred {
+    fn of(up: &Direction, down: &Direction) -> Self {
+        let messages = up.gate.as_ref().zip(down.gate.as_ref());
+        let messages =
+            messages.map(|(up, down)| MessageCounts { up: up.messages, down: down.messages });
+        Self { up: up.bytes, down: down.bytes, messages }
+    }
 }
 
 /// One direction.
 struct Direction {
     buffer: Box<[u8]>,
     from: usize,
+    /// How far the buffer may be written: up to here it is passed on.
+    open: usize,
     to: usize,
+    /// Reads what passes.
+    gate: Option<Gate>,
     /// Written but not flushed.
     unflushed: bool,
     /// The source has ended.
@@ -236,20 +353,23 @@ struct Direction {
     _charge: Charge,
 }
 
-/// The end of a direction that failed.
+/// Why a direction stops before its source has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum Stop {
     Source,
     Sink,
+    Excess(Excess),
 }
 
 impl Direction {
-    fn new() -> Self {
+    fn new(gate: Option<Gate>) -> Self {
         let _charge = Charge::of(PIECE_BYTES);
         Self {
             buffer: vec![0; PIECE_BYTES].into(),
             from: 0,
+            open: 0,
             to: 0,
+            gate,
             unflushed: false,
             ended: false,
             closed: false,
@@ -264,27 +384,22 @@ impl Direction {
         cx: &mut Context<'_>,
         source: &mut S,
         sink: &mut T,
-    ) -> Poll<Result<(), Side>> {
+    ) -> Poll<Result<(), Stop>> {
         if self.closed {
             return Poll::Ready(Ok(()));
         }
         loop {
-            ready!(self.poll_write(cx, sink)).map_err(|_| Side::Sink)?;
+            ready!(self.poll_write(cx, sink)).map_err(|_| Stop::Sink)?;
             if self.ended {
-                ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Side::Sink)?;
+                ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Stop::Sink)?;
                 self.closed = true;
                 return Poll::Ready(Ok(()));
             }
-            let mut piece = ReadBuf::new(&mut self.buffer);
-            match Pin::new(&mut *source).poll_read(cx, &mut piece) {
-                Poll::Ready(Ok(())) => {
-                    (self.from, self.to) = (0, piece.filled().len());
-                    self.ended = self.to == 0;
-                }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Side::Source)),
+            match self.poll_more(cx, source) {
+                Poll::Ready(more) => more?,
                 Poll::Pending => {
                     if self.unflushed {
-                        ready!(Pin::new(&mut *sink).poll_flush(cx)).map_err(|_| Side::Sink)?;
+                        ready!(Pin::new(&mut *sink).poll_flush(cx)).map_err(|_| Stop::Sink)?;
                         self.unflushed = false;
                     }
                     return Poll::Pending;
@@ -293,13 +408,41 @@ impl Direction {
         }
     }
 
-    /// Ready when the buffer is empty.
+    /// Ready when there is more to write, or the source has ended.
+    fn poll_more<S: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut S,
+    ) -> Poll<Result<(), Stop>> {
+        if self.from == self.to {
+            let mut piece = ReadBuf::new(&mut self.buffer);
+            ready!(Pin::new(&mut *source).poll_read(cx, &mut piece)).map_err(|_| Stop::Source)?;
+            (self.from, self.open, self.to) = (0, 0, piece.filled().len());
+            self.ended = self.to == 0;
+        }
+        let ahead = self.buffer.get(self.from..self.to).unwrap_or_default();
+        self.open = match &mut self.gate {
+            Some(gate) if !self.ended => {
+                self.from + ready!(gate.poll_pass(ahead, cx)).map_err(Stop::Excess)?
+            }
+            _ => self.to,
+        };
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether what was written ends with a whole frame.
+    fn is_between_frames(&self) -> bool {
+        self.from == self.open && self.gate.as_ref().is_some_and(Gate::is_between_frames)
+    }
+
+    /// Ready when all of the buffer that may be passed on is written.
     fn poll_write<T: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
         sink: &mut T,
     ) -> Poll<io::Result<()>> {
-        while let Some(rest) = self.buffer.get(self.from..self.to).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = self.buffer.get(self.from..self.open).filter(|rest| !rest.is_empty())
+        {
             let wrote = ready!(Pin::new(&mut *sink).poll_write(cx, rest))?;
             if wrote == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -323,12 +466,12 @@ mod tests {
     fn tunnel(
         bytes: usize,
         idle: Duration,
-    ) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, TransferredBytes)>) {
+    ) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, Transferred)>) {
         let (client, near) = duplex(bytes);
         let (upstream, far) = duplex(bytes);
         let joined = tokio::spawn(async move {
-            let mut transferred = TransferredBytes::default();
-            (join(near, far, idle, &mut transferred).await, transferred)
+            let mut transferred = Transferred::default();
+            (join(near, far, Watch::Nothing, idle, &mut transferred).await, transferred)
         });
         (client, upstream, joined)
     }
@@ -356,7 +499,7 @@ mod tests {
         assert_eq!(asking.await.unwrap(), "answer");
         assert_eq!(
             joined.await.unwrap(),
-            (TunnelEnd::Closed, TransferredBytes { up: large.len() as u64, down: 6 })
+            (TunnelEnd::Closed, Transferred { up: large.len() as u64, down: 6, messages: None })
         );
     }
 
@@ -415,12 +558,12 @@ mod tests {
     async fn a_side_that_fails_ends_it_under_its_name() {
         let (_far, near) = duplex(64);
         assert_eq!(
-            join(Reset, near, LONG, &mut TransferredBytes::default()).await,
+            join(Reset, near, Watch::Nothing, LONG, &mut Transferred::default()).await,
             TunnelEnd::Client
         );
         let (_far, near) = duplex(64);
         assert_eq!(
-            join(near, Reset, LONG, &mut TransferredBytes::default()).await,
+            join(near, Reset, Watch::Nothing, LONG, &mut Transferred::default()).await,
             TunnelEnd::Upstream
         );
     }
