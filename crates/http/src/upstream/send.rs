@@ -49,7 +49,7 @@ enum Attempt {
     /// The reply's head and its stream, over HTTP/2.
     Shared(Box<SharedReply>),
     /// The reply's head, and the tunnel that its stream has become.
-    Tunnel(Box<(StreamPermit, http::Response<Incoming>, Upgraded)>),
+    Tunnel(Box<Tunnel>),
     /// The upstream has no tunnels over HTTP/2: nothing was sent.
     NoTunnel,
     /// Nothing was sent, and the body is still there.
@@ -65,6 +65,9 @@ enum Attempt {
 /// A stream of an HTTP/2 connection, the head of the reply on it, and how far the request's body
 /// is.
 type SharedReply = (StreamPermit, http::Response<Incoming>, Option<Arc<UploadProgress>>);
+
+/// A stream of an HTTP/2 connection that has become a tunnel, and the head of the reply on it.
+type Tunnel = (StreamPermit, http::Response<Incoming>, Upgraded);
 
 /// A request across its attempts.
 struct Exchange<'a> {
@@ -86,7 +89,7 @@ struct Exchange<'a> {
 
 pub(super) async fn send(
     upstream: &Arc<Inner>,
-    mut request: Request,
+    request: Request,
     sender: &Sender<'_>,
     place: Option<PlacePermit>,
     mut reached: Option<&mut SendRecord>,
@@ -98,19 +101,10 @@ pub(super) async fn send(
         },
         Some(places) => Box::pin(admit_to_place(upstream, places, place, sender)).await?,
     };
-    let mut protocol = upstream.settings.protocol;
-    if request.upgrade && !http2_tunnel::has_tunnel(&request) {
-        // HTTP/2 connections can't be upgraded.
-        protocol = Protocol::H1;
-    }
-    let body = std::mem::take(&mut request.body);
-    let (bodiless, lent) = (body.is_nothing(), body.is_lent());
-    let (overrides, ends) = (sender.overrides, sender.ends);
-    let retry = sender::retry(&upstream.settings, overrides);
-    let repeatable = bodiless && retry == Retry::Idempotent && request.method.is_idempotent();
-    let (body, fresh, began) = (Some(body), false, None);
-    let mut exchange =
-        Exchange { upstream, overrides, ends, request, body, bodiless, lent, fresh, began };
+    let mut protocol = protocol_for(upstream, &request);
+    let mut exchange = Exchange::new(upstream, request, sender);
+    let retry = sender::retry(&upstream.settings, exchange.overrides);
+    let repeatable = exchange.is_repeatable(retry);
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
     let mut refusals = 0;
     let mut repeated = false;
@@ -131,12 +125,7 @@ pub(super) async fn send(
             Attempt::Shared(shared) => {
                 return Ok(shared_reply(upstream, permit, *shared, &exchange));
             }
-            Attempt::Tunnel(tunnel) => {
-                let (stream, head, upgraded) = *tunnel;
-                permit.succeeded(upstream, head.status(), || exchange.began);
-                let held = (stream, permit);
-                return Ok(http2_tunnel::reply(&exchange.request, &head, upgraded, held));
-            }
+            Attempt::Tunnel(tunnel) => return Ok(exchange.tunnel_reply(permit, *tunnel)),
             Attempt::NoTunnel => {
                 protocol = Protocol::H1;
                 continue;
@@ -176,7 +165,7 @@ pub(super) async fn send(
             Attempt::Lost(error) => return Err(error),
             Attempt::Failed(error) => error,
         };
-        note_loss(upstream, &mut permit, error.cause, overrides);
+        note_loss(upstream, &mut permit, error.cause, exchange.overrides);
         // The connection was lost before the reply. The request may have been carried out, but is
         // idempotent (RFC 9110, 9.2.2).
         let again =
@@ -261,7 +250,35 @@ fn move_to_another_host(
         && pool::move_to_another_host(upstream, permit, tried, affinity)
 }
 
-impl Exchange<'_> {
+/// The protocol for a request.
+fn protocol_for(upstream: &Inner, request: &Request) -> Protocol {
+    // HTTP/2 connections can't be upgraded.
+    let upgrades = request.upgrade && !http2_tunnel::has_tunnel(request);
+    if upgrades { Protocol::H1 } else { upstream.settings.protocol }
+}
+
+impl<'a> Exchange<'a> {
+    #[inline]
+    fn new(upstream: &'a Arc<Inner>, mut request: Request, sender: &Sender<'a>) -> Self {
+        let body = std::mem::take(&mut request.body);
+        let (bodiless, lent) = (body.is_nothing(), body.is_lent());
+        let (overrides, ends) = (sender.overrides, sender.ends);
+        let (body, fresh, began) = (Some(body), false, None);
+        Self { upstream, overrides, ends, request, body, bodiless, lent, fresh, began }
+    }
+
+    /// Whether it may be sent again although the upstream may have carried it out.
+    fn is_repeatable(&self, retry: Retry) -> bool {
+        self.bodiless && retry == Retry::Idempotent && self.request.method.is_idempotent()
+    }
+
+    /// The reply of a request that has become a tunnel.
+    fn tunnel_reply(&self, mut permit: RequestPermit, tunnel: Tunnel) -> Response {
+        let (stream, head, upgraded) = tunnel;
+        permit.succeeded(self.upstream, head.status(), || self.began);
+        http2_tunnel::reply(&self.request, &head, upgraded, (stream, permit))
+    }
+
     /// Whether a request whose pooled connection was lost is sent on a new one. This happens once
     /// per request. Over HTTP/1.1 each lost connection has answered a request before, which bounds
     /// the retries. Over HTTP/2 many requests can lose one connection at a time, so the retry share
