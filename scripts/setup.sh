@@ -63,6 +63,7 @@ install() {
     if [[ " $* " == *" haproxy "* ]]; then root systemctl disable --quiet haproxy; fi
     if [[ " $* " == *" prometheus "* ]]; then root systemctl disable --quiet prometheus; fi
     if [[ " $* " == *" lighttpd "* ]]; then root systemctl disable --quiet lighttpd; fi
+    if [[ " $* " == *" caddy "* ]]; then root systemctl disable --quiet caddy; fi
 }
 
 # ---- Parts ---------------------------------------------------------------------------------------
@@ -144,8 +145,10 @@ add_missing() {
             fi
             # Loads docs/prometheus and asks what docs/grafana asks.
             have promtool || missing+=(prometheus)
-            # Checks its configuration in docs/side-by-side.md.
+            # They check their configurations in docs/side-by-side.md, and ask Weir as
+            # docs/forward-auth.md has it.
             have haproxy || [[ -x /usr/sbin/haproxy ]] || missing+=(haproxy)
+            have caddy || missing+=(caddy)
             # Upstreams for the tests of spellings. lighttpd is in a folder that is rarely on the
             # PATH.
             if ! have php; then

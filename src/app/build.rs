@@ -15,7 +15,7 @@ use crate::engine::{self, Engine, Scripts};
 use crate::fetch::Document;
 use crate::insight;
 use crate::limit::{self, Limiter, Scope};
-use crate::listen;
+use crate::listen::{self, Serves};
 use crate::otlp::Collector;
 use crate::policy::{self, Policy, Runtime, RuntimeSettings};
 use crate::proxy::settings::{Mirror, Respond, RouteAction, RoutePolicy, RouteSettings, Unrouted};
@@ -228,6 +228,7 @@ impl Builder {
         let requests = proxy::Settings {
             listeners: names_of_listeners(&config.listeners, before),
             unrouted: unrouted(&config.listeners, config.acme.as_deref(), before),
+            serves: serves(&config.listeners, before),
             ..config.requests
         };
         let snapshot = Snapshot::build(requests, routes, Arc::clone(&limiter), &self.metrics);
@@ -519,6 +520,13 @@ fn unrouted(
     let challenges = authority.map(|authority| Challenges::new(&authority.folder));
     let is_any = challenges.is_some() || https_ports.iter().any(Option::is_some);
     is_any.then(|| Arc::new(Unrouted { challenges, https_ports }))
+}
+
+/// What comes to the listeners. None if that is requests everywhere.
+fn serves(listeners: &[listen::Settings], before: Option<&ConfigBuild>) -> Option<Arc<[Serves]>> {
+    let all = of_listeners(listeners, before, |one| Some(one.serves));
+    let all: Vec<Serves> = all.into_iter().map(Option::unwrap_or_default).collect();
+    all.iter().any(|serves| *serves != Serves::Requests).then(|| all.into())
 }
 
 /// What the listeners of this process have of `next`, in the order of their numbers.

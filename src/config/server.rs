@@ -16,7 +16,7 @@ use super::settings::{Is, Kind as _, LISTENERS_MAX};
 use super::store::{self, Store};
 use super::{acme, caps, check_name, files};
 use crate::admin::{Settings as AdminSettings, Token};
-use crate::listen::Certificate;
+use crate::listen::{Certificate, Serves};
 use crate::telemetry::{
     ACCESS_HEADER, AccessField, AccessFields, AccessHeaders, Label as _, SettingError, WORKERS_MAX,
 };
@@ -111,6 +111,11 @@ fn listener(
         }
         listeners::REDIRECT.kind.kind.read(&item)?
     });
+    let serves = table.read(&listeners::SERVES);
+    if serves != Serves::Requests && redirect_to_https.is_some() {
+        let expected = "no `redirect_to_https` beside it: a proxy that asks takes no redirect";
+        table.found("`serves` with questions", expected);
+    }
     if let (Some(clients), Some(authority)) = (&clients, authority) {
         seen_by_authority(&table, clients, certificates.as_deref().unwrap_or_default(), authority);
     }
@@ -123,6 +128,7 @@ fn listener(
         clients,
         proxy_protocol,
         redirect_to_https,
+        serves,
     })
 }
 
@@ -225,6 +231,13 @@ pub(super) fn server(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Se
         let found = format!("`proxy_protocol` in {}, and nobody who may send it", listener.setting);
         let expected = "`trusted_proxies` with the addresses of the load balancers";
         table.found(&found, expected);
+    }
+    if trusted_proxies.is_empty()
+        && let Some(listener) = listeners.iter().find(|one| one.serves != Serves::Requests)
+    {
+        let found =
+            format!("`serves` with questions in {}, and nobody who may ask", listener.setting);
+        table.found(&found, "`trusted_proxies` with the addresses of the proxies that ask");
     }
     let rate_grace = timeouts.read(&timeouts::RATE_GRACE);
     let connections_max = limits.read(&limits::CONNECTIONS);

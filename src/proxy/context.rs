@@ -18,7 +18,7 @@ use crate::proxy::forward::Sent;
 use crate::proxy::forward::sent::REQUEST_TIMEOUT;
 use crate::proxy::forward::tunnel::{Transferred, TunnelEnd};
 use crate::proxy::live::LocalSnapshot;
-use crate::proxy::receive::{Received, hop};
+use crate::proxy::receive::{Received, asked, hop};
 use crate::proxy::record::{self, Record};
 use crate::proxy::refusal::Refusal;
 use crate::proxy::reply::compress::Offer;
@@ -119,7 +119,7 @@ impl RequestContext {
             .routed
             .handle
             .compress()
-            .and_then(|rules| rules.begin(&self.received.method, self.offer, &mut reply));
+            .and_then(|rules| rules.begin(self.received.is_head, self.offer, &mut reply));
         let body = reply
             .body
             .filter_trailers(TrailerFilter::With(hop::filter_trailers))
@@ -167,12 +167,14 @@ impl RequestContext {
     /// once.
     pub(super) fn refuse(mut self: Box<Self>, refusal: &Refusal) -> Response {
         self.answer.refused(refusal, &self.routed);
+        let serves = self.received.serves;
         let (status, mut reply) = refusal.response(self.reply_to());
         self.answer.answered(status.as_u16(), &self.routed);
         reply::add_fields(&mut reply.fields, self.reply_to());
         let bytes = reply.body.length().unwrap_or_default();
         let ending = self.ending();
         self.finish(End { ending, bytes, tunnelled: None });
+        asked::fold(serves, &mut reply);
         reply
     }
 

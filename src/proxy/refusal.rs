@@ -90,6 +90,8 @@ labels! {
         Body = "body",
         /// What its route's policy reads.
         Facts = "facts",
+        /// Which proxy asks, and about what.
+        Proxy = "proxy",
     }
 }
 
@@ -125,6 +127,10 @@ impl Check {
             Self::Facts => {
                 "each header field, cookie, parameter and value of a body that the route's policy \
                  reads 100 times at most"
+            }
+            Self::Proxy => {
+                "a question of a proxy in server.trusted_proxies, with one method, path and host of \
+                 the request that it is about (listeners.serves)"
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::pin::pin;
 
 use crate::clock;
-use crate::listen::Peer;
+use crate::listen::{Peer, Serves};
 use crate::upstream::Sender;
 use crate::wire::{self, Request, Response};
 
@@ -181,6 +181,9 @@ pub(super) async fn answer<X: Exchange>(
     exchange: &X,
 ) -> Result<Response, Refusal> {
     let upstream = match &admitted.route.action {
+        Action::Upstream(_) if context.received.serves != Serves::Requests => {
+            return Ok(reply::admit(&admitted.fields, context.reply_to()));
+        }
         Action::Upstream(upstream) => upstream,
         Action::Respond(own) => return Ok(reply::respond(own, context.reply_to())),
         Action::Redirect(to) => {

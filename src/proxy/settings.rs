@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::limit::Scope;
+use crate::listen::Serves;
 use crate::policy::Policy;
 use crate::telemetry::{Access, AccessFields, AccessHeaders};
 use crate::upstream::{Overrides, Upstream};
@@ -448,6 +449,8 @@ pub struct Settings {
     pub listeners: Vec<Option<String>>,
     /// What is answered before a route is looked for. None if nothing is.
     pub unrouted: Option<Arc<Unrouted>>,
+    /// What comes to each listener, by its number. None if that is requests everywhere.
+    pub serves: Option<Arc<[Serves]>>,
     /// Maximum bytes of a request's target. More is a 414.
     pub uri_bytes_max: usize,
     /// Which spellings of a path are equal.
@@ -481,6 +484,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             unrouted: None,
+            serves: None,
             trusted_proxies: Vec::new(),
             listeners: Vec::new(),
             uri_bytes_max: 8 << 10,

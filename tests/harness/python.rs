@@ -11,8 +11,12 @@ const WANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/require
 /// Next to the folder that cargo gives to tests, and so inside target/ wherever that is.
 const ENVIRONMENT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../python");
 
-/// `python SCRIPT ARGUMENTS` in the tests' environment, which must exist and be up to date.
-pub fn python(script: &str, arguments: &[&str]) -> Command {
+/// A program of the tests' environment, which must exist and be up to date.
+pub fn program(name: &str) -> PathBuf {
+    environment().join("bin").join(name)
+}
+
+fn environment() -> &'static Path {
     let environment = Path::new(ENVIRONMENT);
     let wanted = std::fs::read(WANTED).expect("the list of packages");
     let there = std::fs::read(environment.join("requirements.txt")).unwrap_or_default();
@@ -20,7 +24,12 @@ pub fn python(script: &str, arguments: &[&str]) -> Command {
         wanted == there,
         "the tests' Python packages in {ENVIRONMENT} are missing or old: `make setup` installs them"
     );
-    let mut command = Command::new(environment.join("bin/python"));
+    environment
+}
+
+/// `python SCRIPT ARGUMENTS` in the tests' environment.
+pub fn python(script: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program("python"));
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     // Unbuffered, so that its output can be read while it runs, and without byte code next to the
     // sources.

@@ -17,6 +17,7 @@ mod harness;
 mod acme;
 mod clients;
 mod curl;
+mod forward_auth;
 mod guides;
 mod languages;
 mod live_page;

@@ -135,7 +135,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
 /// Modules that may use only a few items of another: user, used, items.
 pub const NARROW: &[(&str, &str, &[&str])] = &[
     // It is given connections, it does not accept them. Trials read heads as connections do.
-    ("proxy", "listen", &["Peer", "Handler", "read_head"]),
+    ("proxy", "listen", &["Peer", "Serves", "Handler", "read_head"]),
     // It reports which files it read, it does not watch them.
     ("config", "reload", &["Watch"]),
     // It says what to fetch, and fetches nothing.

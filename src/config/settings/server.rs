@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::*;
+use crate::listen::Serves;
 use crate::proxy::settings::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, AccessField, Format, Label, WORKERS_MAX};
 
@@ -48,6 +49,17 @@ section! {
     REDIRECT "redirect_to_https": Is<WordOr<Whole<u16>>> = word_or("off", Whole(1..=65_535)),
         "The port of `https://` that all requests are redirected to, usually 443; not for a \
          listener with TLS.";
+    SERVES "serves": Is<Words<Serves>> = words(
+        &[
+            ("requests", Serves::Requests),
+            ("auth_request", Serves::AuthRequest),
+            ("forward_auth", Serves::ForwardAuth),
+            ("ext_authz", Serves::ExtAuthz),
+        ],
+        Serves::Requests,
+    ),
+        "What comes here: requests, or questions of nginx (`auth_request`), Traefik and Caddy \
+         (`forward_auth`) or Envoy (`ext_authz`) in `server.trusted_proxies` about theirs.";
 }
 
 section! {

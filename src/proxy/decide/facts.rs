@@ -316,28 +316,15 @@ fn bearer_tokens(fields: &Fields) -> impl Iterator<Item = Cow<'_, str>> {
 
 /// The path that the upstream gets. `None` if it would be too long: such a request is refused.
 fn upstream_path<'a>(rewriting: &PathRewrite, view: &RequestView<'a>) -> Option<Cow<'a, str>> {
-    let path = rewriting.apply(view.target.path, None, view.parameters).ok()?;
+    let path =
+        rewriting.apply((view.target.path, view.target.paths), None, view.parameters).ok()?;
     Some(Cow::Owned(path::shown(&path, view.target.paths).into_owned()))
 }
 
 /// A segment's value, without what an upstream may ignore: otherwise `7;a` and `7;b` would be
 /// counted apart from `7`.
 fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
-    decoded(path::significant(segment, paths))
-}
-
-/// The path in one spelling of all that routing takes for the same: decoded, but for slashes that
-/// are data, and without a slash at its end where that makes no difference.
-pub(in crate::proxy) fn one_spelling(path: &str, paths: Paths) -> Cow<'_, str> {
-    let bare = match path.strip_suffix('/') {
-        Some(bare) if !paths.trailing_slash_exact && !bare.is_empty() => bare,
-        _ => path,
-    };
-    if !bare.contains('%') {
-        return Cow::Borrowed(bare);
-    }
-    let segments = bare.split('/').map(|segment| decoded(segment).replace('/', "%2F"));
-    Cow::Owned(segments.collect::<Vec<_>>().join("/"))
+    path::decoded(path::significant(segment, paths))
 }
 
 /// Whether a policy sees the same of two readings of one path, each with its parameters.
@@ -354,13 +341,6 @@ pub(in crate::proxy) fn agree(
         // The path itself is never the same.
         _ => query.name != "path" && query.name != UPSTREAM_PATH,
     })
-}
-
-fn decoded(text: &str) -> Cow<'_, str> {
-    if !text.contains('%') {
-        return latin1(text.as_bytes());
-    }
-    Cow::Owned(spelling::decode(text.as_bytes()).iter().copied().map(char::from).collect())
 }
 
 fn version(version: Version) -> &'static str {

@@ -4,6 +4,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::proxy::decide::facts::{self, FactQuery, Facts, RequestView, RouteTraits};
+use crate::proxy::receive::path;
 use crate::proxy::route::expression;
 use crate::proxy::settings::{Paths, When};
 use crate::telemetry::SettingError;
@@ -112,7 +113,7 @@ impl FactCondition {
         let pairs = facts.pairs();
         let is_meant = |found: &str| self.values.iter().any(|value| value.is(found));
         pairs.iter().any(|(_, found)| match self.paths {
-            Some(paths) => is_meant(&facts::one_spelling(found, paths)),
+            Some(paths) => is_meant(&path::one_spelling(found, paths)),
             None => is_meant(found),
         })
     }

@@ -60,7 +60,7 @@ impl RequestExtras {
     ) -> Result<Option<String>, Refusal> {
         self.rewriting
             .as_ref()
-            .map(|rewriting| rewriting.apply(target.path, target.query, parameters))
+            .map(|rewriting| rewriting.apply((target.path, target.paths), target.query, parameters))
             .transpose()
     }
 

@@ -78,7 +78,8 @@ impl Admitted<'_> {
         }
         let body = std::mem::take(&mut self.body).filter_trailers(filter);
         let upgrade = self.upgrade.take().and_then(|protocol| {
-            tunnel::request_upgrade(&route.upgrades, request, &body, protocol)
+            let reads = reads_messages(routed, decided);
+            tunnel::request_upgrade(&route.upgrades, request, &body, (protocol, reads))
         });
         let mut sent = Sent::new(received, upgrade);
         let body = sent.with_timeout(body, received.started, route.request_timeout);
@@ -90,6 +91,14 @@ impl Admitted<'_> {
             routed.handle.interim.clone().map(|it| it as Arc<dyn InterimFilter>);
         sent
     }
+}
+
+/// Whether the messages are read of the WebSocket that a request may become.
+#[cold]
+fn reads_messages(routed: &Routed, decided: Option<&Decided>) -> bool {
+    let decision = decided.and_then(|decided| decided.decision.as_ref());
+    decision.is_some_and(|decision| !decision.messages.is_empty())
+        || tunnel::MESSAGES.iter().any(|name| settle_reads(routed, decided, name))
 }
 
 /// Whether the policy's `settle` is to be called, and reads the response fact `name`.

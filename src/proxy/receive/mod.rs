@@ -2,10 +2,12 @@
 //!
 //! After it, a request has one authority and one path (`target`, `path`), its client is known
 //! behind trusted proxies (`client`), it has an id (`id`), and the fields that belong to its
-//! connection are gone (`hop`). What concerns no route is answered here (`unrouted`). `kept` and
+//! connection are gone (`hop`). A question of another proxy has become the request that it is about
+//! (`asked`). What concerns no route is answered here (`unrouted`). `kept` and
 //! `trace` hold what the access line and the trace show of the head. Knows no route, no policy and
 //! no upstream.
 
+pub(super) mod asked;
 pub(super) mod client;
 pub(super) mod grpc;
 pub(super) mod hop;
@@ -28,7 +30,7 @@ use self::kept::KeptHead;
 use self::target::Authority;
 use self::trace::TraceContext;
 use crate::clock;
-use crate::listen::Peer;
+use crate::listen::{Peer, Serves};
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::refusal::{Check, Refusal};
 use crate::telemetry::Access;
@@ -47,6 +49,10 @@ pub(super) struct Received {
     pub(super) path: SmallVec<[u8; 64]>,
     /// The client speaks gRPC.
     pub(super) grpc: bool,
+    /// What its listener serves.
+    pub(super) serves: Serves,
+    /// Whether the reply to it has no body: a proxy may ask about a `HEAD` with a `GET`.
+    pub(super) is_head: bool,
     /// What the access line shows of the head.
     pub(super) kept: Option<Box<KeptHead>>,
     /// The trace that it belongs to, if it is traced.
@@ -83,6 +89,8 @@ impl Received {
             method: request.method.clone(),
             path: SmallVec::new(),
             grpc: grpc::is_request(request),
+            serves: Serves::Requests,
+            is_head: request.method == Method::HEAD,
             kept,
             trace,
         }
@@ -97,6 +105,8 @@ impl Received {
             method: Method::from_bytes(b"-").unwrap_or_default(),
             path: SmallVec::new(),
             grpc: false,
+            serves: Serves::Requests,
+            is_head: false,
             kept: None,
             trace: None,
         }
@@ -127,6 +137,9 @@ pub(super) fn normalize(
     local: &LocalSnapshot,
 ) -> Result<NormalHead, Refusal> {
     let snapshot = local.snapshot();
+    if snapshot.settings.serves.is_some() {
+        asked::unfold(request, received, peer, &snapshot.settings)?;
+    }
     let authority = target::normalize(request, received.client.https, peer, &snapshot.settings);
     received.note_path(request, local);
     let authority = authority?;

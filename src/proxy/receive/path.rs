@@ -24,6 +24,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
+use super::text::latin1;
 use crate::proxy::settings::{EncodedSlash, PathParameters, Paths};
 use crate::spelling::decode;
 
@@ -154,6 +155,28 @@ pub(in crate::proxy) fn shown(path: &str, paths: Paths) -> Cow<'_, str> {
         out.push_str(significant(segment, paths));
     }
     Cow::Owned(out)
+}
+
+/// The path in one spelling of all that routing takes for the same: decoded, but for slashes that
+/// are data, and without a slash at its end where that makes no difference.
+pub(in crate::proxy) fn one_spelling(path: &str, paths: Paths) -> Cow<'_, str> {
+    let bare = match path.strip_suffix('/') {
+        Some(bare) if !paths.trailing_slash_exact && !bare.is_empty() => bare,
+        _ => path,
+    };
+    if !bare.contains('%') {
+        return Cow::Borrowed(bare);
+    }
+    let segments = bare.split('/').map(|segment| decoded(segment).replace('/', "%2F"));
+    Cow::Owned(segments.collect::<Vec<_>>().join("/"))
+}
+
+/// A text with its escapes decoded, each byte beyond ASCII shown as a code point of Latin-1.
+pub(in crate::proxy) fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return latin1(text.as_bytes());
+    }
+    Cow::Owned(decode(text.as_bytes()).iter().copied().map(char::from).collect())
 }
 
 /// The part of a segment that is compared and shown: without what an upstream may ignore.

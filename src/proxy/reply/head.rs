@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::StatusCode;
 
 use super::answer::ReplyTo;
 use super::fields;
 use crate::proxy::decide::admit::DerivedValues;
-use crate::proxy::decide::policy_fields;
+use crate::proxy::decide::policy_fields::{self, PolicyFields};
 use crate::proxy::snapshot::DirectResponse;
 use crate::wire::{Body, Fields, Known, Response};
 
 /// A complete reply. A reply to HEAD has the length but no body.
 pub(in crate::proxy) fn complete(
-    method: &Method,
+    is_head: bool,
     status: StatusCode,
     mut fields: Fields,
     body: impl Into<Bytes>,
@@ -24,7 +24,7 @@ pub(in crate::proxy) fn complete(
     if status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED {
         fields::set_number(&mut fields, Known::ContentLength, body.len() as u64);
     }
-    let body = if *method == Method::HEAD { Body::empty() } else { Body::full(body) };
+    let body = if is_head { Body::empty() } else { Body::full(body) };
     Response { fields, ..Response::new(status, body) }
 }
 
@@ -57,12 +57,19 @@ pub(in crate::proxy) fn redirect(status: StatusCode, location: &str, to: ReplyTo
     let mut fields = Fields::new();
     fields.set("location", location);
     to.routed.allow_origin(&mut fields);
-    complete(&to.received.method, status, fields, Bytes::new())
+    complete(to.received.is_head, status, fields, Bytes::new())
+}
+
+/// A yes to the proxy that has asked: its request may pass, with these fields.
+pub(in crate::proxy) fn admit(passed: &PolicyFields, to: ReplyTo<'_>) -> Response {
+    let mut fields = Fields::new();
+    policy_fields::set(&mut fields, passed, false);
+    complete(to.received.is_head, StatusCode::OK, fields, Bytes::new())
 }
 
 /// The route's own response.
 pub(in crate::proxy) fn respond(own: &DirectResponse, to: ReplyTo<'_>) -> Response {
     let mut fields = own.fields.clone();
     to.routed.allow_origin(&mut fields);
-    complete(&to.received.method, own.status, fields, own.body.clone())
+    complete(to.received.is_head, own.status, fields, own.body.clone())
 }

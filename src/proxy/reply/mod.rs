@@ -16,4 +16,4 @@ pub(super) mod page;
 pub(super) mod problem;
 
 pub(super) use answer::{Answer, CLIENT_GONE, ReplyTo, SHUTDOWN};
-pub(super) use head::{add_fields, redirect, respond};
+pub(super) use head::{add_fields, admit, redirect, respond};

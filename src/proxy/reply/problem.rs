@@ -121,18 +121,18 @@ impl Refusal {
         let mut retry_after_s = None;
         match self {
             Self::ServerOptions => {
-                let method = &to.received.method;
-                return (status, complete(method, status, fields, Vec::new()));
+                let is_head = to.received.is_head;
+                return (status, complete(is_head, status, fields, Vec::new()));
             }
             Self::Challenge(answer) => {
                 fields.set(Known::ContentType, "application/octet-stream");
-                let method = &to.received.method;
-                return (status, complete(method, status, fields, answer.clone()));
+                let is_head = to.received.is_head;
+                return (status, complete(is_head, status, fields, answer.clone()));
             }
             Self::ToHttps(url) => {
                 fields.set("location", url);
-                let method = &to.received.method;
-                return (status, complete(method, status, fields, Vec::new()));
+                let is_head = to.received.is_head;
+                return (status, complete(is_head, status, fields, Vec::new()));
             }
             Self::MethodNotAllowed(methods) => fields.set(Known::Allow, methods),
             Self::TooMany => {
@@ -189,7 +189,7 @@ impl Refusal {
             }
         };
         fields.set(Known::ContentType, content_type);
-        (status, complete(&to.received.method, status, fields, body))
+        (status, complete(to.received.is_head, status, fields, body))
     }
 
     /// The response's body from a text of the operator's or of the policy.

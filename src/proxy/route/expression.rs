@@ -6,7 +6,8 @@ use regex_automata::util::captures::Captures;
 use regex_automata::util::syntax;
 
 use crate::proxy::receive::path;
-use crate::proxy::route::written::{WRITTEN, error};
+use crate::proxy::route::written::error;
+use crate::proxy::settings::Paths;
 use crate::telemetry::SettingError;
 
 /// Maximum length of an expression, and size of what it is compiled to, in bytes.
@@ -21,15 +22,20 @@ pub(in crate::proxy) fn compile(written: &str, ignores_case: bool) -> Result<Reg
     if written.len() > EXPRESSION_BYTES_MAX {
         return Err(format!("an expression of at most {EXPRESSION_BYTES_MAX} bytes"));
     }
-    let regex = Regex::builder()
-        .configure(Regex::config().nfa_size_limit(Some(COMPILED_BYTES_MAX)))
-        // Values are bytes, not letters of some alphabet.
-        .syntax(syntax::Config::new().unicode(false).utf8(false).case_insensitive(ignores_case))
-        .build(&format!("\\A(?:{written})\\z"));
-    regex.map_err(|error| match error.syntax_error() {
-        Some(why) => format!("a regular expression: {}", last_line(&why.to_string())),
-        None => format!("a smaller regular expression: {error}"),
-    })
+    let build = |expression: &str| {
+        let built = Regex::builder()
+            .configure(Regex::config().nfa_size_limit(Some(COMPILED_BYTES_MAX)))
+            // Values are bytes, not letters of some alphabet.
+            .syntax(syntax::Config::new().unicode(false).utf8(false).case_insensitive(ignores_case))
+            .build(expression);
+        built.map_err(|error| match error.syntax_error() {
+            Some(why) => format!("a regular expression: {}", last_line(&why.to_string())),
+            None => format!("a smaller regular expression: {error}"),
+        })
+    };
+    // By itself first: its parentheses must not close ours.
+    build(written)?;
+    build(&format!("\\A(?:{written})\\z"))
 }
 
 /// What an error of several lines says after it has drawn the expression.
@@ -80,14 +86,25 @@ impl ExpressionRewrite {
     /// The path that is made of a client's normal one. `None` if the expression does not match it.
     ///
     /// # Errors
-    /// What is wrong with the path that was made.
-    pub(in crate::proxy) fn apply(&self, path: &str) -> Option<Result<String, &'static str>> {
+    /// What is wrong with the path that was made. Or the expression only matches another spelling
+    /// of the client's: upstreams that read it so would get past the rewrite.
+    pub(in crate::proxy) fn apply(
+        &self,
+        asked: &str,
+        paths: Paths,
+    ) -> Option<Result<String, &'static str>> {
         let mut captures = self.regex.create_captures();
-        self.regex.captures(path, &mut captures);
-        captures.is_match().then(|| self.join(path, &captures))
+        self.regex.captures(asked, &mut captures);
+        if captures.is_match() {
+            return Some(self.join(asked, &captures, paths));
+        }
+        let shown = path::shown(asked, paths);
+        let one = path::one_spelling(&shown, paths);
+        let is_meant = self.matches(&one) || self.matches(&format!("{one}/"));
+        is_meant.then_some(Err("a path of which the route's expression matches another spelling"))
     }
 
-    fn join(&self, path: &str, captures: &Captures) -> Result<String, &'static str> {
+    fn join(&self, path: &str, captures: &Captures, paths: Paths) -> Result<String, &'static str> {
         let mut made = String::with_capacity(path.len() + 32);
         for part in &self.parts {
             match part {
@@ -100,8 +117,9 @@ impl ExpressionRewrite {
         }
         // A group may be a part of a segment, so that a client could make `..` of two of them, or
         // cut an escape.
-        match path::normal(&made, WRITTEN) {
-            Ok(normal) if normal == made => Ok(made),
+        let slashes = |path: &str| path.to_ascii_lowercase().matches("%2f").count();
+        match path::normal(&made, paths) {
+            Ok(normal) if normal == made && slashes(&made) <= slashes(path) => Ok(made),
             _ => {
                 Err("a path of which the route's expression makes one with empty or dot segments, \
                       or with a part of an escape")
@@ -148,6 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::proxy::route::written::WRITTEN;
 
     fn build(pattern: &str, to: &str) -> Result<ExpressionRewrite, SettingError> {
         ExpressionRewrite::build(pattern, to, "rewrite")
@@ -165,7 +184,7 @@ mod tests {
             ("(.*)", "{0}", "/b", None),
         ] {
             if let Ok(rewrite) = build(pattern, to) {
-                let got = rewrite.apply(path).map(Result::unwrap);
+                let got = rewrite.apply(path, WRITTEN).map(Result::unwrap);
                 assert_eq!(got.as_deref(), made, "{pattern} {to} {path}");
             } else {
                 assert!(!to.starts_with('/'), "{pattern} {to}");
@@ -188,6 +207,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn another_spelling_does_not_get_past_a_rewrite_and_groups_make_no_new_ones() {
+        let paths = Paths::default();
+        let rewrite = build("/t/(.*)", "/tenants/acme/{1}").unwrap();
+        assert!(matches!(rewrite.apply("/t;x/admin", paths), Some(Err(_))));
+        let own = build("/@me/(.*)", "/me/{1}").unwrap();
+        assert!(matches!(own.apply("/%40me/x", paths), Some(Err(_))));
+        assert!(rewrite.apply("/other/admin", paths).is_none());
+        let rewrite = build("/old", "/new").unwrap();
+        assert!(matches!(rewrite.apply("/old/", paths), Some(Err(_))));
+        let rewrite = build("/(.)(.)(.*)", "/{1}{3}").unwrap();
+        assert!(matches!(rewrite.apply("/%A2F", paths), Some(Err(_))));
+        let rewrite = build("/([^/]*)/([^/]*)", "/in/{1}/{2}").unwrap();
+        assert!(matches!(rewrite.apply("/;/x", paths), Some(Err(_))));
+    }
+
+    #[test]
+    fn an_expression_stays_within_its_anchors() {
+        assert!(build("/a)|(/b", "/x").is_err());
+        assert!(build("/a|/b", "/x").unwrap().apply("/abc", WRITTEN).is_none());
+    }
+
     proptest! {
         /// Whatever the groups are, the upstream gets a path in its normal form, or none.
         #[test]
@@ -199,7 +240,7 @@ mod tests {
                 ("/(.*)%(.*)", "/in/{1}{2}"),
                 ("/(.*)", "/in{1}"),
             ] {
-                if let Some(Ok(made)) = build(pattern, to).unwrap().apply(&normal) {
+                if let Some(Ok(made)) = build(pattern, to).unwrap().apply(&normal, WRITTEN) {
                     prop_assert!(made.starts_with("/in"), "{}", made);
                     prop_assert_eq!(path::normal(&made, WRITTEN).unwrap(), made.as_str());
                 }

@@ -63,7 +63,7 @@ impl Redirection {
         if !self.path.matches(target.path) {
             return Err(Refusal::NotFound);
         }
-        let path = self.path.apply(target.path, target.query, parameters)?;
+        let path = self.path.apply((target.path, target.paths), target.query, parameters)?;
         if let Some(origin) = &self.origin {
             return Ok([origin, path.as_str()].concat());
         }

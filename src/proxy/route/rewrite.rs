@@ -15,7 +15,7 @@ use crate::proxy::route::expression::ExpressionRewrite;
 use crate::proxy::route::routes;
 use crate::proxy::route::trie::{Pattern, Segment};
 use crate::proxy::route::written::{WRITTEN, error};
-use crate::proxy::settings::Rewrite;
+use crate::proxy::settings::{Paths, Rewrite};
 use crate::telemetry::SettingError;
 
 /// How a path is made.
@@ -76,14 +76,15 @@ impl PathRewrite {
         }
     }
 
-    /// The upstream's target for a client's normal path and query. `parameters` are the segments
+    /// The upstream's target for a client's normal path, with what counts as the same path, and
+    /// query. `parameters` are the segments
     /// that the route's parameters matched.
     ///
     /// # Errors
     /// 414 if it would be too long, and 400 if an expression makes none of it that is normal.
     pub(in crate::proxy) fn apply(
         &self,
-        path: &str,
+        (path, paths): (&str, Paths),
         query: Option<&str>,
         parameters: &[&str],
     ) -> Result<String, Refusal> {
@@ -97,7 +98,7 @@ impl PathRewrite {
                 }
                 Part::After(segments) => text.push_str(after(path, *segments)),
             }),
-            Self::Expression(expression) => match expression.apply(path) {
+            Self::Expression(expression) => match expression.apply(path, paths) {
                 None => text.push_str(path),
                 Some(Ok(made)) => text.push_str(&made),
                 Some(Err(found)) => return Err(Refusal::BadRequest(Check::Path.wrong(found))),
@@ -213,7 +214,11 @@ mod tests {
     fn is(route: &str, written: &Rewrite, asked: &str, parameters: &[&str], expected: &str) {
         let rewriting = build(route, written).unwrap();
         let (path, query) = split(asked);
-        assert_eq!(rewriting.apply(path, query, parameters).unwrap(), expected, "{route} {asked}");
+        assert_eq!(
+            rewriting.apply((path, WRITTEN), query, parameters).unwrap(),
+            expected,
+            "{route} {asked}"
+        );
     }
 
     #[test]
@@ -315,7 +320,7 @@ mod tests {
                 (prefix("/api", "/in"), "/in/"),
                 (prefix("/api", ""), "/"),
             ] {
-                let out = build(route, &written).unwrap().apply(&normal, None, &[segments[1]]).unwrap();
+                let out = build(route, &written).unwrap().apply((&normal, WRITTEN), None, &[segments[1]]).unwrap();
                 prop_assert!(out.starts_with(base), "{} -> {}", normal, out);
                 prop_assert_eq!(path::normal(&out, WRITTEN).unwrap(), out.as_str());
             }
@@ -326,6 +331,9 @@ mod tests {
     fn a_rewritten_target_that_is_too_long_is_refused() {
         let rewriting = build("/{a}", &Rewrite::Template("/{a}".into())).unwrap();
         let long = "a".repeat(usize::from(u16::MAX));
-        assert!(matches!(rewriting.apply("/x", None, &[&long]), Err(Refusal::UriTooLong { .. })));
+        assert!(matches!(
+            rewriting.apply(("/x", WRITTEN), None, &[&long]),
+            Err(Refusal::UriTooLong { .. })
+        ));
     }
 }

@@ -6,14 +6,10 @@ use super::{CountedUnits, response_facts, settle_grant};
 use crate::clock;
 use crate::limit::{Ending, ExtraTakes};
 use crate::plan::Plan;
-use crate::policy::Verdict;
+use crate::policy::{MessageExcess, Verdict};
 use crate::proxy::decide::Decided;
-use crate::proxy::forward::tunnel::{MessageLimits, UpgradeRequest, Watch};
+use crate::proxy::forward::tunnel::{MESSAGES, MessageLimits, UpgradeRequest, Watch};
 use crate::proxy::route::Routed;
-
-/// The facts that say how many messages came from the client, and from the upstream.
-pub(super) const REQUEST_MESSAGES: &str = "request.messages";
-pub(super) const RESPONSE_MESSAGES: &str = "response.messages";
 
 /// What to read of the tunnel that a request becomes.
 pub(in crate::proxy) fn watch(
@@ -28,10 +24,8 @@ pub(in crate::proxy) fn watch(
         return Watch::Limits(Box::new(limits));
     }
     let facts = response_facts(routed, decided).unwrap_or_default();
-    if facts.iter().any(|fact| fact == REQUEST_MESSAGES || fact == RESPONSE_MESSAGES) {
-        return Watch::Counts;
-    }
-    Watch::Nothing
+    let are_counted = facts.iter().any(|fact| MESSAGES.contains(&fact.as_str()));
+    if are_counted { Watch::Counts } else { Watch::Nothing }
 }
 
 /// The limits that messages are charged to, if there are any.
@@ -44,7 +38,11 @@ fn limits(routed: &Routed, decided: &Decided, upgrade: &UpgradeRequest) -> Optio
     });
     let charged: Vec<_> = charged.collect();
     let plan = Plan::new(charged.iter().map(|(limit, _)| limit.clone()).collect()).ok()?;
-    let takes = ExtraTakes::new(decided.grant.as_ref()?, plan.quiet());
+    // Each try of a message that waits is refused but the last.
+    let may_wait =
+        charged.iter().any(|(limit, excess)| limit.is_enforced() && *excess == MessageExcess::Wait);
+    let plan = if may_wait { plan.quiet() } else { plan };
+    let takes = ExtraTakes::new(decided.grant.as_ref()?, plan);
     let handle = Arc::clone(&routed.handle);
     // What is taken for a message stays taken.
     let on_grant = Box::new(move |grant| {

@@ -15,14 +15,13 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
-use self::messages::{REQUEST_MESSAGES, RESPONSE_MESSAGES};
 use self::usage::Usage;
 use crate::limit::{Ending, Grant};
 use crate::plan::Adjustment;
 use crate::policy::{FactNames, LimitResult, Member, ResponseOutcome, ResponseView, Settlement};
 use crate::proxy::decide::{Decided, keys};
 use crate::proxy::forward::sent::{BYTES_UNKNOWN, REQUEST_BYTES, REQUEST_TIMEOUT, Sent};
-use crate::proxy::forward::tunnel::MessageCounts;
+use crate::proxy::forward::tunnel::{MESSAGES, MessageCounts};
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::receive::Received;
 use crate::proxy::receive::text::latin1;
@@ -84,8 +83,8 @@ const AT_THE_END: &[(&str, Find)] = &[
         (bytes != BYTES_UNKNOWN).then_some(bytes)
     }),
     ("response.bytes", |end| Some(end.bytes)),
-    (REQUEST_MESSAGES, |end| Some(end.messages?.up)),
-    (RESPONSE_MESSAGES, |end| Some(end.messages?.down)),
+    (MESSAGES[0], |end| Some(end.messages?.up)),
+    (MESSAGES[1], |end| Some(end.messages?.down)),
     ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
 ];
 

@@ -286,7 +286,7 @@ async fn switching(handler: &TestHandler) -> (Box<RequestContext>, Response, Dup
     let mut context = admitted(handler, Refund::UpstreamError).await;
     let mut request = http::Request::get("/").body(Body::empty()).unwrap().into();
     let upgrades = &handler.snapshot.route(0).unwrap().upgrades;
-    let protocol = b"WebSocket".as_slice().into();
+    let protocol = (b"WebSocket".as_slice().into(), false);
     let upgrade = tunnel::request_upgrade(upgrades, &mut request, &Body::empty(), protocol);
     assert!(request.upgrade);
     assert_eq!(

@@ -110,6 +110,7 @@ pub(super) fn settings() -> Settings {
         trusted_proxies: Vec::new(),
         listeners: Vec::new(),
         unrouted: None,
+        serves: None,
         uri_bytes_max: 200,
         paths: Paths::default(),
         underscores_in_headers: false,

@@ -3,6 +3,7 @@
 
 mod early;
 mod endpoints;
+mod forward_auth;
 mod forwarding;
 mod hostile;
 mod http1;

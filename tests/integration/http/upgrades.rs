@@ -71,8 +71,15 @@ impl Raw {
 
     /// Knows WebSockets: it proves that by the key (RFC 6455, 4.2.2).
     pub(super) fn websocket() -> Self {
+        Self::websocket_then(echo)
+    }
+
+    pub(super) fn websocket_then(then: fn(TcpStream)) -> Self {
         let answer = |head: &str| {
-            let key = head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: "));
+            let key = head.lines().find_map(|line| {
+                let (name, key) = line.split_once(": ")?;
+                name.eq_ignore_ascii_case("sec-websocket-key").then_some(key)
+            });
             let proof = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", key.unwrap_or_default());
             let digest = aws_lc_rs::digest::digest(
                 &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY,
@@ -81,7 +88,7 @@ impl Raw {
             let accept = base64::engine::general_purpose::STANDARD.encode(digest);
             AGREED.replace("Sec-WebSocket-Accept: x", &format!("Sec-WebSocket-Accept: {accept}"))
         };
-        Self::answering(answer, echo)
+        Self::answering(answer, then)
     }
 
     pub(super) fn url(&self) -> String {
@@ -120,7 +127,7 @@ pub(super) fn ask(address: SocketAddr, protocol: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!(
-        "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Key: k\r\n\r\n"
+        "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: k\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).unwrap();
     let head = head(&mut stream).expect("an answer").to_lowercase();

@@ -55,7 +55,7 @@ fn a_client_beyond_its_limit_of_messages_is_closed_after_the_last_one_that_fits(
     let in_memory = simple("http://127.0.0.1:9", &[limit]);
     let shared = in_memory.clone().redis("single", &[redis.address]);
     for config in [in_memory, shared] {
-        let upstream = Raw::echo();
+        let upstream = Raw::websocket();
         let weir = Weir::start(&logged(&config).replace("http://127.0.0.1:9", &upstream.url()));
         let (mut stream, answer) = ask(weir.http, "websocket");
         // The request itself takes one.
@@ -94,7 +94,7 @@ fn a_client_beyond_its_limit_of_messages_is_closed_after_the_last_one_that_fits(
 #[test]
 fn what_the_upstream_is_sending_is_ended_before_a_client_is_closed() {
     // The upstream sends the rest of its frame when it has a part of the first message.
-    let upstream = Raw::start(AGREED, |mut stream| {
+    let upstream = Raw::websocket_then(|mut stream| {
         stream.write_all(&[0x82, 9, b'b', b'e']).unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
         stream.write_all(b"fore it").unwrap();
@@ -117,7 +117,7 @@ fn what_the_upstream_is_sending_is_ended_before_a_client_is_closed() {
 #[test]
 fn messages_wait_for_their_units_where_the_limit_says_so() {
     let limit = "name = \"messages\", algorithm = \"gcra\", quota = 20, period = \"1s\", burst = 2, messages = \"wait\"";
-    let upstream = Raw::echo();
+    let upstream = Raw::websocket();
     let weir = Weir::start(&simple(&upstream.url(), &[limit]).text());
     let (mut stream, _) = ask(weir.http, "websocket");
     let began = Instant::now();
@@ -136,7 +136,7 @@ fn messages_wait_for_their_units_where_the_limit_says_so() {
 fn a_counter_that_is_away_closes_with_try_again_later() {
     let redis = Redis::start();
     let limit = "name = \"messages\", algorithm = \"fixed_window\", quota = 99, period = \"1d\", messages = \"close\", on_store_error = \"deny\"";
-    let upstream = Raw::echo();
+    let upstream = Raw::websocket();
     let config = simple(&upstream.url(), &[limit]).redis("single", &[redis.address]);
     let weir = Weir::start(&config.text());
     let (mut stream, _) = ask(weir.http, "websocket");
@@ -150,7 +150,7 @@ fn a_counter_that_is_away_closes_with_try_again_later() {
 
 #[test]
 fn a_policy_learns_how_many_messages_there_were() {
-    let upstream = Raw::echo();
+    let upstream = Raw::websocket();
     let module = std::fs::read(guest::shown()).unwrap();
     let config = Toml::new()
         .upstream("api", &upstream.url(), "")
@@ -167,6 +167,83 @@ fn a_policy_learns_how_many_messages_there_were() {
     let line = &weir.output().await_events("request", 1)[0];
     let counts = serde_json::json!({ "messages-down": 2, "messages-up": 2 });
     assert_eq!(line["amounts"], counts, "{line}");
+}
+
+/// Messages that can't be told apart are not let through uncounted.
+#[test]
+fn a_handshake_or_a_frame_of_another_protocol_is_no_way_past_the_limit() {
+    let limit = "name = \"messages\", algorithm = \"fixed_window\", quota = 9, period = \"1d\", messages = \"close\"";
+    // An upstream that does not know the key, as those before RFC 6455.
+    let old = Raw::echo();
+    let weir = Weir::start(&simple(&old.url(), &[limit]).text());
+    let (_, answer) = ask(weir.http, "websocket");
+    assert!(answer.starts_with("http/1.1 502 "), "{answer}");
+    let upstream = Raw::websocket();
+    let weir = Weir::start(&simple(&upstream.url(), &[limit]).text());
+    for handshake in [
+        "Sec-WebSocket-Key: k",
+        "Sec-WebSocket-Version: 0\r\nSec-WebSocket-Key: k",
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Version: 0\r\nSec-WebSocket-Key: k",
+        "Sec-WebSocket-Version: 13",
+    ] {
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade, close\r\nUpgrade: websocket\r\n{handshake}\r\n\r\n"
+        );
+        let answer = crate::harness::client::raw(weir.http, request.as_bytes(), TIMEOUT);
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{handshake}: {answer}");
+        assert!(!upstream.last().contains("upgrade: "), "{handshake}: {}", upstream.last());
+    }
+    let (mut stream, answer) = ask(weir.http, "websocket");
+    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    // Nothing is there to be continued.
+    stream.write_all(&frame(0x80, b"uncounted")).unwrap();
+    assert_eq!(closed(&mut stream), (1002, "protocol error".into()));
+}
+
+/// What a browser asks before a request passes the limits, and becomes no WebSocket.
+#[test]
+fn only_a_get_becomes_a_websocket() {
+    let upstream = Raw::websocket();
+    let behind = Weir::start(&simple(&upstream.url(), &[MANY]).text());
+    let route = "path = \"/*\"\nupstream = \"api\"\npolicy = \"public\"\ncors = { origins = [\"https://a.example\"] }";
+    let none = "name = \"none\", algorithm = \"fixed_window\", quota = 0, period = \"1d\"";
+    for protocol in ["h1", "h2"] {
+        let config = Toml::new()
+            .upstream(
+                "api",
+                &format!("http://{}", behind.http),
+                &format!("protocol = \"{protocol}\""),
+            )
+            .policy("public", &[none])
+            .route(route);
+        let weir = Weir::start(&config.text());
+        for method in ["OPTIONS", "POST"] {
+            let request = format!(
+                "{method} / HTTP/1.1\r\nHost: a\r\nOrigin: https://a.example\r\nAccess-Control-Request-Method: GET\r\nConnection: upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: k\r\n\r\n"
+            );
+            let answer = crate::harness::client::raw(weir.http, request.as_bytes(), TIMEOUT);
+            assert!(!answer.starts_with("HTTP/1.1 101 "), "{protocol} {method}: {answer}");
+        }
+        open(&behind, 0);
+        assert_eq!(behind.metric("weir_tunnels_total{ending=\"client\"}"), 0, "{protocol}");
+    }
+}
+
+/// A client that leaves while everything between it and the upstream is full.
+#[test]
+fn a_stream_of_http2_whose_client_has_left_ends() {
+    let upstream = Raw::websocket();
+    let (weir, behind) = chain(&upstream);
+    for _ in 0..3 {
+        let (mut stream, answer) = ask(weir.http, "websocket");
+        assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+        stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        let piece = vec![b'x'; 1 << 20];
+        while let Ok(1..) = stream.write(&piece) {}
+        drop(stream);
+        open(&weir, 0);
+        open(&behind, 0);
+    }
 }
 
 /// Two proxies, the first of which speaks HTTP/2 to the second.

@@ -77,6 +77,22 @@ pub struct Settings {
     pub proxy_protocol: bool,
     /// The port of `https://` that all requests are redirected to.
     pub redirect_to_https: Option<u16>,
+    /// What comes here.
+    pub serves: Serves,
+}
+
+/// What comes to a listener: requests, or questions of other proxies about theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Serves {
+    /// Requests.
+    #[default]
+    Requests,
+    /// Questions of nginx: its directive `auth_request`.
+    AuthRequest,
+    /// Questions of Traefik and Caddy: their `forwardAuth` and `forward_auth`.
+    ForwardAuth,
+    /// Questions of Envoy: its filter `ext_authz`, over HTTP.
+    ExtAuthz,
 }
 
 /// A certificate of a listener, and where it comes from.
@@ -111,6 +127,7 @@ impl Settings {
             clients: None,
             proxy_protocol: false,
             redirect_to_https: None,
+            serves: Serves::Requests,
         }
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Host {
     healthy_since_ms: AtomicU64,
     /// What its last check came to: why it failed, if it did. `None` before the first.
     checked: Mutex<Option<Result<(), String>>>,
+    /// Its last connection over HTTP/2 had no tunnels (RFC 8441).
+    pub(super) lacks_tunnels: AtomicBool,
     pub(super) address: HostAddress,
     /// [`HostAddress::tag`] of its address.
     pub(super) tag: u64,
@@ -112,6 +114,7 @@ impl Host {
             healthy: AtomicBool::new(true),
             healthy_since_ms: AtomicU64::new(0),
             checked: Mutex::default(),
+            lacks_tunnels: AtomicBool::new(false),
             tag: address.tag(),
             address,
             endpoint,

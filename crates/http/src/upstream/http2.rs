@@ -137,6 +137,7 @@ impl Http2Connection {
             upstream.warn_unconnected(host, &"it does not speak HTTP/2");
             return Err(Cause::Protocol);
         }
+        host.lacks_tunnels.store(!peer.has_tunnels.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(Arc::new(Self {
             sender,
             peer,
@@ -199,6 +200,11 @@ impl StreamPermit {
             tokio::task::yield_now().await;
         }
         self.connection.is_usable()
+    }
+
+    /// Begins no more requests on its connection.
+    pub(super) fn retire(&self) {
+        self.connection.retired.store(true, Ordering::Relaxed);
     }
 
     /// Whether the upstream has tunnels (RFC 8441).

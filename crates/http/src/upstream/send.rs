@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use hyper::body::Incoming;
@@ -348,9 +349,12 @@ impl<'a> Exchange<'a> {
         let Some(endpoint) = self.upstream.endpoints.first() else {
             return Attempt::Unsent(Cause::Connect);
         };
+        let upgrades = self.request.upgrade;
+        if upgrades && host.lacks_tunnels.load(Ordering::Relaxed) {
+            return Attempt::NoTunnel;
+        }
         let (body, progress) = Outgoing::new(self.body.take().unwrap_or_default());
         let mut request = Some(head::to_h2(&self.request, body, endpoint));
-        let upgrades = self.request.upgrade;
         if let Some(request) = request.as_mut().filter(|_| upgrades) {
             http2_tunnel::ask(request);
         }

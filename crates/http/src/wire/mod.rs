@@ -26,7 +26,7 @@ pub(crate) mod tests;
 mod timeouts;
 mod timer;
 mod trailers;
-pub(crate) mod websocket;
+pub mod websocket;
 
 pub use body::{Body, BodyError, Source};
 pub use budget::{Charge, buffered_bytes, counted};

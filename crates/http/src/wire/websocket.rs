@@ -6,11 +6,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 /// The protocol's name in `Upgrade` and `:protocol`.
-pub(crate) const WEBSOCKET: &str = "websocket";
+pub const WEBSOCKET: &str = "websocket";
 /// The field of a client's key.
-pub(crate) const KEY: &str = "sec-websocket-key";
+pub const KEY: &str = "sec-websocket-key";
 /// The field of the answer to it.
-pub(crate) const ACCEPT: &str = "sec-websocket-accept";
+pub const ACCEPT: &str = "sec-websocket-accept";
+/// The field of the protocol's version.
+pub const VERSION: &str = "sec-websocket-version";
+/// The version that RFC 6455 has. Those before it have other frames.
+pub const VERSION_13: &[u8] = b"13";
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// A key for a handshake.
@@ -19,7 +23,8 @@ pub(crate) fn new_key() -> String {
 }
 
 /// What a server that knows WebSockets answers to a key.
-pub(crate) fn accept_of(key: &[u8]) -> String {
+#[must_use]
+pub fn accept_of(key: &[u8]) -> String {
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat()))
 }
 

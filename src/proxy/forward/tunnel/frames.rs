@@ -5,6 +5,10 @@
 const HEADER_BYTES_MAX: usize = 14;
 const MASK_BYTES: usize = 4;
 const OPCODE: u8 = 0x0f;
+/// The bit of a message's last frame.
+const FINAL: u8 = 0x80;
+/// The opcode of a frame that continues a message.
+const CONTINUES: u8 = 0;
 /// Opcodes from here on are of control frames, which may come within a message.
 const FIRST_CONTROL: u8 = 8;
 const CLOSE: u8 = 0x88;
@@ -19,29 +23,60 @@ pub(super) struct Frames {
     have: usize,
     /// Bytes of a frame's payload that are still to come.
     payload: u64,
+    /// It is a client's, whose frames have to be those of RFC 6455: a server that reads others in
+    /// its own way might find other messages.
+    is_strict: bool,
+    /// A message has begun, and frames that continue it follow.
+    in_message: bool,
+    /// A frame is not one of RFC 6455.
+    is_broken: bool,
 }
 
 impl Frames {
+    /// Those of a client, read strictly.
+    pub(super) fn of_client() -> Self {
+        Self { is_strict: true, ..Self::default() }
+    }
+
+    /// Whether it has read a frame that a client must not send. No more are read.
+    pub(super) fn are_broken(&self) -> bool {
+        self.is_broken
+    }
+
     /// Reads on in `data`, to the first frame that `stop` says true of. It is given a frame's first
     /// byte. Returns how many bytes were read; of the frame at which it stops, none.
     pub(super) fn read(&mut self, data: &[u8], mut stop: impl FnMut(u8) -> bool) -> usize {
         let mut at = 0;
         while let Some(rest @ [next, ..]) = data.get(at..) {
+            if self.is_broken {
+                break;
+            }
             if self.payload > 0 {
                 let skipped = rest.len().min(usize::try_from(self.payload).unwrap_or(usize::MAX));
                 self.payload -= skipped as u64;
                 at += skipped;
                 continue;
             }
-            if self.have == 0 && stop(*next) {
-                break;
+            if self.have == 0 {
+                if self.is_strict && !self.may_begin(*next) {
+                    self.is_broken = true;
+                    break;
+                }
+                if stop(*next) {
+                    break;
+                }
+                if begins_message(*next) || *next & OPCODE == CONTINUES {
+                    self.in_message = *next & FINAL == 0;
+                }
             }
             if let Some(free) = self.header.get_mut(self.have) {
                 *free = *next;
             }
             self.have += 1;
             at += 1;
-            if let Some(payload) = payload_of(self.header.get(..self.have).unwrap_or_default()) {
+            let header = self.header.get(..self.have).unwrap_or_default();
+            if let Some(payload) = payload_of(header) {
+                self.is_broken = self.is_strict && !is_whole(header, payload);
                 (self.have, self.payload) = (0, payload);
             }
         }
@@ -52,6 +87,29 @@ impl Frames {
     pub(super) fn is_between(&self) -> bool {
         self.have == 0 && self.payload == 0
     }
+
+    /// Whether a frame may begin with this byte here (section 5.4, 5.5). No extension that is
+    /// registered has further opcodes.
+    fn may_begin(&self, first: u8) -> bool {
+        match first & OPCODE {
+            CONTINUES => self.in_message,
+            1 | 2 => !self.in_message,
+            8..=10 => first & FINAL != 0,
+            _ => false,
+        }
+    }
+}
+
+/// Whether a client's header says a length in the one way that there is, and has a mask.
+fn is_whole(header: &[u8], payload: u64) -> bool {
+    let [first, second, ..] = header else { return false };
+    let least = match second & LENGTH {
+        126 => 126,
+        127 => 1 << 16,
+        _ => 0,
+    };
+    let most = if *first & OPCODE >= FIRST_CONTROL { 125 } else { i64::MAX as u64 };
+    second & MASKED != 0 && (least..=most).contains(&payload)
 }
 
 /// The length of a frame's payload, once its header is whole.
@@ -150,6 +208,48 @@ mod tests {
                 from += read;
             }
             prop_assert_eq!(from, all.len());
+        }
+    }
+
+    #[test]
+    fn a_clients_frames_are_those_of_the_rfc() {
+        let reads = |frames: &[&[u8]]| {
+            let mut reader = Frames::of_client();
+            let all = frames.concat();
+            (reader.read(&all, |_| false) == all.len() && !reader.are_broken(), reader.is_between())
+        };
+        let text = frame(0x81, 3, true);
+        for fits in [
+            &[&text[..], &text][..],
+            &[
+                &frame(0x01, 0, true),
+                &frame(0x89, 125, true),
+                &frame(0x00, 1, true),
+                &frame(0x80, 2, true),
+                &text,
+            ],
+            &[&frame(0xc2, 126, true), &frame(0x82, 65_536, true)],
+        ] {
+            assert_eq!(reads(fits), (true, true), "{fits:x?}");
+        }
+        for wrong in [
+            // Without a mask, and with a length in more bytes than it needs.
+            &[&frame(0x81, 3, false)[..]][..],
+            &[&[0x81, 0x80 | 126, 0, 3, 0, 0, 0, 0, 1, 2, 3]],
+            &[&[0x81, 0x80 | 127, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0]],
+            &[&[0x82, 0x80 | 127, 0x80, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]],
+            // Nothing to continue, and a message within another.
+            &[&frame(0x80, 1, true)],
+            &[&frame(0x00, 1, true)],
+            &[&text, &frame(0x80, 1, true)],
+            &[&frame(0x01, 1, true), &text],
+            // Control frames in pieces, or too long, and opcodes of nobody.
+            &[&frame(0x09, 1, true)],
+            &[&frame(0x89, 126, true)],
+            &[&frame(0x83, 1, true)],
+            &[&frame(0x8b, 1, true)],
+        ] {
+            assert!(!reads(wrong).0, "{wrong:x?}");
         }
     }
 

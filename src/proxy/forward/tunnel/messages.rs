@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::frames::{Frames, begins_message};
 use crate::clock;
@@ -14,8 +14,10 @@ use crate::plan::{Limit, PlanOutcome};
 use crate::policy::MessageExcess;
 use crate::wire::Timer;
 
-/// The wait for a limit that does not say when a message would fit.
-const RETRY: Duration = Duration::from_secs(1);
+/// The shortest wait of a message.
+const WAIT_MIN: Duration = Duration::from_millis(10);
+/// A wait is so much longer at most, as a part of it: many connections may wait for one limit.
+const WAIT_JITTER: f64 = 0.25;
 
 /// How many messages there were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub(super) enum Excess {
     Limit,
     /// A limit's counter can't be reached.
     Store,
+    /// The client's frames are not those of RFC 6455, so that its messages can't be told apart.
+    Protocol,
 }
 
 impl Excess {
@@ -39,6 +43,7 @@ impl Excess {
         match self {
             Self::Limit => (1008, "too many messages"),
             Self::Store => (1013, "try again later"),
+            Self::Protocol => (1002, "protocol error"),
         }
     }
 }
@@ -59,7 +64,7 @@ enum State {
     /// The next message has no units yet, and nobody has asked for any.
     Idle,
     Taking(Pin<Box<dyn Future<Output = Take> + Send>>),
-    Waiting(Timer),
+    Waiting(Timer, Instant),
     /// The next message has its units.
     Taken,
 }
@@ -86,7 +91,7 @@ impl MessageLimits {
         loop {
             match &mut self.state {
                 State::Idle => self.state = State::Taking(Box::pin(self.takes.take())),
-                State::Waiting(timer) => {
+                State::Waiting(timer, _) => {
                     ready!(timer.poll(cx));
                     self.state = State::Idle;
                 }
@@ -101,8 +106,10 @@ impl MessageLimits {
                             return Poll::Ready(Err(Excess::Limit));
                         };
                         let mut timer = Timer::default();
-                        timer.arm(clock::monotonic() + wait);
-                        self.state = State::Waiting(timer);
+                        let until = clock::monotonic()
+                            + wait.max(WAIT_MIN).mul_f64(1.0 + WAIT_JITTER * fastrand::f64());
+                        timer.arm(until);
+                        self.state = State::Waiting(timer, until);
                     }
                     Take::Unavailable(_) => return Poll::Ready(Err(Excess::Store)),
                 },
@@ -110,8 +117,8 @@ impl MessageLimits {
         }
     }
 
-    /// How long a refused message waits. `None` if a limit that refuses it wants none to wait, or
-    /// the wait would be too long.
+    /// How long a refused message waits. `None` if a limit that refuses it wants none to wait, if
+    /// waiting can't help, or if the wait would be too long.
     fn wait(&self, outcome: &PlanOutcome) -> Option<Duration> {
         let mut longest = Duration::ZERO;
         for ((limit, excess), outcome) in self.limits.iter().zip(&outcome.limits) {
@@ -121,7 +128,7 @@ impl MessageLimits {
             if *excess == MessageExcess::Close {
                 return None;
             }
-            longest = longest.max(outcome.retry_after_us.map_or(RETRY, Duration::from_micros));
+            longest = longest.max(Duration::from_micros(outcome.retry_after_us?));
         }
         (longest <= self.wait_max).then_some(longest)
     }
@@ -139,7 +146,16 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn new(limits: Option<MessageLimits>) -> Self {
-        Self { limits, ..Self::default() }
+        let frames = if limits.is_some() { Frames::of_client() } else { Frames::default() };
+        Self { frames, limits, ..Self::default() }
+    }
+
+    /// Until when a message waits, if one does.
+    pub(super) fn waits_until(&self) -> Option<Instant> {
+        match self.limits.as_ref()?.state {
+            State::Waiting(_, until) => Some(until),
+            _ => None,
+        }
     }
 
     /// How many of the bytes `ahead`, which follow those that passed, may pass now: at least one.
@@ -167,6 +183,7 @@ impl Gate {
             });
             match limits {
                 _ if read > 0 => return Poll::Ready(Ok(read)),
+                _ if frames.are_broken() => return Poll::Ready(Err(Excess::Protocol)),
                 Some(limits) if !*closing => ready!(limits.poll_take(cx))?,
                 _ => return Poll::Pending,
             }

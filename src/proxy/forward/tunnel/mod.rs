@@ -16,6 +16,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::Method;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
 
@@ -24,7 +25,7 @@ use crate::clock;
 use crate::proxy::receive::hop::Text;
 use crate::proxy::settings;
 use crate::telemetry::{Gauge, Label as _, Metrics, SettingError, labels, names};
-use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
+use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer, websocket};
 
 pub(in crate::proxy) use messages::{MessageCounts, MessageLimits};
 
@@ -32,10 +33,10 @@ pub(in crate::proxy) use messages::{MessageCounts, MessageLimits};
 const PIECE_BYTES: usize = 16 << 10;
 /// How long both sides of a tunnel that Weir closes may take to read that, and to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The facts that say how many messages came from the client, and from the upstream.
+pub(in crate::proxy) const MESSAGES: [&str; 2] = ["request.messages", "response.messages"];
 /// The code for an upstream whose client is cut off (RFC 6455, section 7.4.1).
 const GOING_AWAY: (u16, &str) = (1001, "");
-/// The protocol whose messages can be counted.
-const WEBSOCKET: &[u8] = b"websocket";
 
 /// The protocols that a route's clients may ask for.
 #[derive(Debug)]
@@ -50,6 +51,9 @@ pub(in crate::proxy) struct Upgrades {
 pub(in crate::proxy) struct UpgradeRequest {
     protocol: Text,
     idle: Duration,
+    /// What the upstream has to answer to the client's key, if the messages are read: with other
+    /// frames than those of RFC 6455 they could not be.
+    accept: Option<String>,
 }
 
 impl Upgrades {
@@ -80,27 +84,50 @@ impl Upgrades {
     }
 
     /// A client's request to upgrade, if the route allows it. A request with a body is never
-    /// upgraded.
-    fn allow(&self, body: &Body, protocol: Text) -> Option<UpgradeRequest> {
+    /// upgraded, nor is one with which a browser only asks whether it may send another.
+    fn allow(&self, request: &Request, body: &Body, protocol: Text) -> Option<UpgradeRequest> {
         let named = std::str::from_utf8(&protocol).ok()?;
         let allowed = self.protocols.iter().any(|known| known.eq_ignore_ascii_case(named));
-        (allowed && !body.is_streaming()).then_some(UpgradeRequest { protocol, idle: self.idle })
+        let fits = match is_websocket(&protocol) {
+            // RFC 6455, section 4.1. Over HTTP/2 the method is another one.
+            true => request.method == Method::GET,
+            false => request.method != Method::OPTIONS,
+        };
+        let upgrade = UpgradeRequest { protocol, idle: self.idle, accept: None };
+        (allowed && fits && !body.is_streaming()).then_some(upgrade)
     }
 }
 
+fn is_websocket(protocol: &[u8]) -> bool {
+    protocol.eq_ignore_ascii_case(websocket::WEBSOCKET.as_bytes())
+}
+
 /// Asks the upstream to upgrade if the route allows the protocol. Otherwise the request is sent as
-/// an ordinary one.
+/// an ordinary one, as is one for a WebSocket whose messages are to be read and could not be.
 #[cold]
 pub(in crate::proxy) fn request_upgrade(
     upgrades: &Upgrades,
     request: &mut Request,
     body: &Body,
-    protocol: Text,
+    (protocol, reads_messages): (Text, bool),
 ) -> Option<Box<UpgradeRequest>> {
-    let upgrade = upgrades.allow(body, protocol)?;
+    let mut upgrade = upgrades.allow(request, body, protocol)?;
+    if reads_messages && upgrade.has_messages() {
+        let version = only(&request.fields, websocket::VERSION)?;
+        let key = only(&request.fields, websocket::KEY)?;
+        if version != websocket::VERSION_13 {
+            return None;
+        }
+        upgrade.accept = Some(websocket::accept_of(key));
+    }
     upgrade.announce(&mut request.fields);
     request.upgrade = true;
     Some(Box::new(upgrade))
+}
+
+fn only<'f>(fields: &'f Fields, name: &str) -> Option<&'f [u8]> {
+    let mut values = fields.get_all(name);
+    values.next().filter(|_| values.next().is_none())
 }
 
 /// Called when a tunnel has ended.
@@ -131,13 +158,18 @@ impl UpgradeRequest {
         let mut protocols = reply.fields.get_all(Known::Upgrade);
         let same =
             protocols.next().is_some_and(|protocol| protocol.eq_ignore_ascii_case(&self.protocol));
-        same && protocols.next().is_none()
+        let knows = self
+            .accept
+            .as_ref()
+            .is_none_or(|accept| only(&reply.fields, websocket::ACCEPT) == Some(accept.as_bytes()));
+        same && knows
+            && protocols.next().is_none()
             && matches!(reply.upgrade, Some(wire::Upgrade::Stream(_)))
     }
 
     /// Whether messages can be told apart in the protocol.
     pub(in crate::proxy) fn has_messages(&self) -> bool {
-        self.protocol.eq_ignore_ascii_case(WEBSOCKET)
+        is_websocket(&self.protocol)
     }
 
     /// How long both sides may be silent.
@@ -249,6 +281,7 @@ where
     let (mut up, mut down) = (Direction::new(up), Direction::new(down));
     let mut alarm = Timer::default();
     alarm.arm(clock::monotonic() + idle);
+    let mut waits_until = None;
     let joined = poll_fn(|cx| {
         let before = *transferred;
         let polled =
@@ -271,13 +304,20 @@ where
         if *transferred != before {
             alarm.arm(clock::monotonic() + idle);
         }
+        // A message that waits is not silence.
+        let waiting = up.gate.as_ref().and_then(Gate::waits_until);
+        if waiting != waits_until {
+            waits_until = waiting;
+            alarm.arm(waiting.unwrap_or_else(clock::monotonic) + idle);
+        }
         alarm.poll(cx).map(|()| Ok(TunnelEnd::Idle))
     })
     .await;
     match joined {
         Ok(end) => end,
         Err(excess) => {
-            let closing = close(&mut client, &mut upstream, &mut down, excess);
+            let ends = (up.is_between_frames(), &mut down);
+            let closing = close(&mut client, &mut upstream, ends, excess);
             // Whoever does not take part in it is cut off.
             let _ = timeout(CLOSE_TIMEOUT, closing).await;
             *transferred = Transferred::of(&up, &down);
@@ -291,7 +331,7 @@ where
 async fn close<C, U>(
     client: &mut C,
     upstream: &mut U,
-    down: &mut Direction,
+    (up_is_between, down): (bool, &mut Direction),
     excess: Excess,
 ) -> io::Result<()>
 where
@@ -308,20 +348,28 @@ where
         Poll::Pending => Poll::Pending,
     })
     .await?;
-    let (code, reason) = GOING_AWAY;
-    // It may be gone.
-    let _ = upstream.write_all(&frames::close(code, reason, true)).await;
-    let _ = upstream.shutdown().await;
-    if !down.closed {
-        let (code, reason) = excess.close();
-        client.write_all(&frames::close(code, reason, false)).await?;
-        client.shutdown().await?;
-    }
-    // A connection that is closed while bytes of the client wait is reset, and the client might
-    // never see the frame.
-    let mut rest = [0; 1 << 10];
-    while client.read(&mut rest).await? > 0 {}
-    Ok(())
+    // Neither waits for the other, which may read nothing.
+    let tell_upstream = async {
+        if up_is_between {
+            let (code, reason) = GOING_AWAY;
+            upstream.write_all(&frames::close(code, reason, true)).await?;
+        }
+        upstream.shutdown().await
+    };
+    let tell_client = async {
+        if !down.closed {
+            let (code, reason) = excess.close();
+            client.write_all(&frames::close(code, reason, false)).await?;
+            client.shutdown().await?;
+        }
+        // A connection that is closed while bytes of the client wait is reset, and the client might
+        // never see the frame.
+        let mut rest = [0; 1 << 10];
+        while client.read(&mut rest).await? > 0 {}
+        Ok(())
+    };
+    let (_, told) = tokio::join!(tell_upstream, tell_client);
+    told
 }
 
 impl Transferred {
@@ -421,13 +469,33 @@ impl Direction {
             self.ended = self.to == 0;
         }
         let ahead = self.buffer.get(self.from..self.to).unwrap_or_default();
-        self.open = match &mut self.gate {
-            Some(gate) if !self.ended => {
-                self.from + ready!(gate.poll_pass(ahead, cx)).map_err(Stop::Excess)?
-            }
-            _ => self.to,
+        let Some(gate) = self.gate.as_mut().filter(|_| !self.ended) else {
+            self.open = self.to;
+            return Poll::Ready(Ok(()));
         };
-        Poll::Ready(Ok(()))
+        if let Poll::Ready(open) = gate.poll_pass(ahead, cx) {
+            self.open = self.from + open.map_err(Stop::Excess)?;
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_ahead(cx, source)
+    }
+
+    /// Reads on while a message waits, as far as there is room: so it is seen when its sender
+    /// leaves, who takes back what waits. Never ready otherwise.
+    fn poll_ahead<S: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut S,
+    ) -> Poll<Result<(), Stop>> {
+        while let Some(room) = self.buffer.get_mut(self.to..).filter(|room| !room.is_empty()) {
+            let mut piece = ReadBuf::new(room);
+            ready!(Pin::new(&mut *source).poll_read(cx, &mut piece)).map_err(|_| Stop::Source)?;
+            if piece.filled().is_empty() {
+                return Poll::Ready(Err(Stop::Source));
+            }
+            self.to += piece.filled().len();
+        }
+        Poll::Pending
     }
 
     /// Whether what was written ends with a whole frame.

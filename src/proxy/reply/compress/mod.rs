@@ -11,7 +11,7 @@ mod encoder;
 mod head;
 mod media;
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 
 use self::encoder::Encoder;
 use self::media::MediaPattern;
@@ -72,11 +72,10 @@ impl Compress {
     /// `GET` would have got.
     pub(in crate::proxy) fn begin(
         &self,
-        method: &Method,
+        is_head: bool,
         offer: Offer,
         reply: &mut Response,
     ) -> Option<Compression> {
-        let is_head = *method == Method::HEAD;
         if reply.status == StatusCode::NOT_MODIFIED {
             head::not_modified(&mut reply.fields, offer.has_weak);
             return None;

@@ -1,0 +1,127 @@
+//! Questions of other proxies: whether they may let a request of theirs pass. Each such listener
+//! (`serves`) takes the request that is asked about from where its kind of proxy puts it, so that
+//! routes, policies and limits see the client's request. Knows no route.
+//!
+//! Only `server.trusted_proxies` may ask, and of the fields that could name a method and a path
+//! exactly those of the kind are read: a proxy passes on what its client sends in all others.
+
+use http::{Method, StatusCode};
+
+use super::Received;
+use crate::listen::{Peer, Serves};
+use crate::proxy::refusal::{Check, Refusal};
+use crate::proxy::settings::Settings;
+use crate::wire::{Fields, Known, Request, Response};
+
+/// Tells nginx, which knows but two statuses of a refusal, the one that is meant.
+const STATUS_FIELD: &str = "x-weir-status";
+
+/// Where a kind of proxy says what it asks about.
+struct Places {
+    method: &'static str,
+    target: &'static str,
+    host: Option<&'static str>,
+}
+
+/// Of nginx and its ingress, where the configuration sets them.
+const AUTH_REQUEST: Places =
+    Places { method: "x-original-method", target: "x-original-uri", host: None };
+/// Of Traefik and Caddy.
+const FORWARD_AUTH: Places = Places {
+    method: "x-forwarded-method",
+    target: "x-forwarded-uri",
+    host: Some("x-forwarded-host"),
+};
+
+/// Makes the question the request that it is about.
+///
+/// # Errors
+/// 400 if whoever asks is not trusted, or does not say what it asks about.
+pub(super) fn unfold(
+    request: &mut Request,
+    received: &mut Received,
+    peer: &Peer,
+    settings: &Settings,
+) -> Result<(), Refusal> {
+    let serves = settings.serves.as_ref().and_then(|all| all.get(peer.listener)).copied();
+    let serves = serves.unwrap_or_default();
+    if serves == Serves::Requests {
+        return Ok(());
+    }
+    received.serves = serves;
+    // Whether the client speaks gRPC is for the proxy that asks: it looks at the status.
+    received.grpc = false;
+    if !received.client.trusted {
+        return Err(wrong("a proxy that is not in server.trusted_proxies"));
+    }
+    // Its body stays where it is.
+    let (method, target, fields) = match serves {
+        Serves::AuthRequest => asked_about(request, &AUTH_REQUEST)?,
+        Serves::ForwardAuth => asked_about(request, &FORWARD_AUTH)?,
+        Serves::Requests | Serves::ExtAuthz => {
+            let target = request.target().to_owned();
+            let mut fields = std::mem::take(&mut request.fields);
+            if let Some(authority) = request.authority().map(str::to_owned) {
+                fields.set(Known::Host, authority);
+            }
+            (request.method.clone(), target, fields)
+        }
+    };
+    received.method.clone_from(&method);
+    *request = Request::for_target(method, request.version, fields, &target);
+    request.fields.remove(Known::ContentLength);
+    request.fields.remove(Known::TransferEncoding);
+    Ok(())
+}
+
+/// Reads method, target and host, and removes the fields that said them.
+fn asked_about(
+    request: &mut Request,
+    places: &Places,
+) -> Result<(Method, String, Fields), Refusal> {
+    let mut fields = std::mem::take(&mut request.fields);
+    let method = only(&fields, places.method).and_then(|text| Method::from_bytes(text).ok());
+    let method = method.ok_or_else(|| wrong("no method of a request, or several"))?;
+    let target = only(&fields, places.target).and_then(|text| std::str::from_utf8(text).ok());
+    let target = target
+        .filter(|target| target.starts_with('/'))
+        .ok_or_else(|| wrong("no path of a request, or several"))?
+        .to_owned();
+    if let Some(host) = places.host {
+        let host = only(&fields, host).ok_or_else(|| wrong("no host of a request, or several"))?;
+        let host = host.to_owned();
+        fields.set(Known::Host, host);
+    } else if let Some(authority) = request.authority().map(str::to_owned) {
+        fields.set(Known::Host, authority);
+    }
+    fields.remove(places.method);
+    fields.remove(places.target);
+    Ok((method, target, fields))
+}
+
+fn only<'f>(fields: &'f Fields, name: &str) -> Option<&'f [u8]> {
+    let mut values = fields.get_all(name);
+    values.next().filter(|_| values.next().is_none())
+}
+
+fn wrong(found: &'static str) -> Refusal {
+    Refusal::BadRequest(Check::Proxy.wrong(found))
+}
+
+/// Makes of a refusal what the proxy that has asked takes for one.
+pub(in crate::proxy) fn fold(serves: Serves, refusal: &mut Response) {
+    if serves == Serves::Requests {
+        return;
+    }
+    if refusal.status.is_success() {
+        // A policy may refuse with 200, to which its clients listen. To a proxy it is a yes.
+        refusal.status = StatusCode::TOO_MANY_REQUESTS;
+    }
+    let is_known = matches!(refusal.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    if serves == Serves::AuthRequest {
+        refusal.fields.set(STATUS_FIELD, refusal.status.as_str());
+        if !is_known {
+            refusal.status = StatusCode::FORBIDDEN;
+        }
+    }
+}
