@@ -524,8 +524,13 @@ fn unrouted(
 
 /// What comes to the listeners. None if that is requests everywhere.
 fn serves(listeners: &[listen::Settings], before: Option<&ConfigBuild>) -> Option<Arc<[Serves]>> {
-    let all = of_listeners(listeners, before, |one| Some(one.serves));
-    let all: Vec<Serves> = all.into_iter().map(Option::unwrap_or_default).collect();
+    let all = of_listeners(listeners, before, |one| Some(one.serves)).into_iter();
+    // One that is gone from the file still runs, and serves what it did.
+    let running = |index: usize| Some(before?.listeners.get(index)?.serves);
+    let all: Vec<Serves> = all
+        .enumerate()
+        .map(|(index, serves)| serves.or_else(|| running(index)).unwrap_or_default())
+        .collect();
     all.iter().any(|serves| *serves != Serves::Requests).then(|| all.into())
 }
 

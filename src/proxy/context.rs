@@ -169,6 +169,8 @@ impl RequestContext {
         self.answer.refused(refusal, &self.routed);
         let serves = self.received.serves;
         let (status, mut reply) = refusal.response(self.reply_to());
+        // gRPC's refusals are 200, and a client's.
+        let status = asked::denied(serves, &mut reply).unwrap_or(status);
         self.answer.answered(status.as_u16(), &self.routed);
         reply::add_fields(&mut reply.fields, self.reply_to());
         let bytes = reply.body.length().unwrap_or_default();

@@ -12,13 +12,13 @@ use super::context::RequestContext;
 use super::decide::Decided;
 use super::decide::admit::Question;
 use super::decide::facts::{Facts, RequestView};
-use super::decide::policy_fields::PolicyFields;
+use super::decide::policy_fields::{self, PolicyFields};
 use super::forward::Admitted;
 use super::forward::exchange::{Dispatch, Exchange, UpstreamExchange};
 use super::forward::sender;
 use super::live::LocalSnapshot;
 use super::receive::target::Target;
-use super::receive::{self, NormalHead, Received, unrouted};
+use super::receive::{self, NormalHead, Received, asked, unrouted};
 use super::refusal::Refusal;
 use super::snapshot::{Action, Route};
 use super::{reply, route};
@@ -171,6 +171,27 @@ fn bodiless_view<'a>(
     RequestView { request, target, client: &received.client, peer, route, parameters, body: None }
 }
 
+/// Answers another proxy's question about a request that is admitted. A route's own answer may
+/// still be a no.
+#[cold]
+fn answer_question(admitted: &mut Admitted<'_>, context: &RequestContext) -> Response {
+    let to = context.reply_to();
+    let mut reply = match &admitted.route.action {
+        Action::Upstream(_) => reply::admit(to),
+        Action::Respond(own) => reply::respond(own, to),
+        Action::Redirect(redirect) => {
+            let location = admitted.rewritten.take().unwrap_or_default();
+            reply::redirect(redirect.status, &location, to)
+        }
+    };
+    if reply.status.is_success() {
+        policy_fields::set(&mut reply.fields, &admitted.fields, false);
+    } else {
+        asked::fold(context.received.serves, &mut reply);
+    }
+    reply
+}
+
 /// Sends an admitted request to its upstream, or answers it with the route's own reply. Returns the
 /// reply's head.
 pub(super) async fn answer<X: Exchange>(
@@ -181,8 +202,8 @@ pub(super) async fn answer<X: Exchange>(
     exchange: &X,
 ) -> Result<Response, Refusal> {
     let upstream = match &admitted.route.action {
-        Action::Upstream(_) if context.received.serves != Serves::Requests => {
-            return Ok(reply::admit(&admitted.fields, context.reply_to()));
+        _ if context.received.serves != Serves::Requests => {
+            return Ok(answer_question(admitted, context));
         }
         Action::Upstream(upstream) => upstream,
         Action::Respond(own) => return Ok(reply::respond(own, context.reply_to())),

@@ -210,11 +210,12 @@ impl Snapshot {
         Ok(Self { settings, tables, limiter, table, no_route })
     }
 
-    /// The same for trials, whose requests are for a route: none is redirected to https, or a check
-    /// of an authority.
+    /// The same for trials, whose requests are for a route: none is redirected to https, a check of
+    /// an authority, or a question of another proxy.
     #[must_use]
     pub fn for_trials(mut self) -> Self {
         self.settings.unrouted = None;
+        self.settings.serves = None;
         self
     }
 

@@ -83,14 +83,18 @@ fn asked_about(
     let method = only(&fields, places.method).and_then(|text| Method::from_bytes(text).ok());
     let method = method.ok_or_else(|| wrong("no method of a request, or several"))?;
     let target = only(&fields, places.target).and_then(|text| std::str::from_utf8(text).ok());
+    // What a request line can't have, or has no meaning in it: nginx passes on a fragment, which
+    // its upstream may cut off.
     let target = target
         .filter(|target| target.starts_with('/'))
+        .filter(|target| !target.bytes().any(|byte| byte <= b' ' || byte == b'#' || byte == 0x7f))
         .ok_or_else(|| wrong("no path of a request, or several"))?
         .to_owned();
     if let Some(host) = places.host {
         let host = only(&fields, host).ok_or_else(|| wrong("no host of a request, or several"))?;
         let host = host.to_owned();
         fields.set(Known::Host, host);
+        fields.remove(Known::ForwardedHost);
     } else if let Some(authority) = request.authority().map(str::to_owned) {
         fields.set(Known::Host, authority);
     }
@@ -108,15 +112,18 @@ fn wrong(found: &'static str) -> Refusal {
     Refusal::BadRequest(Check::Proxy.wrong(found))
 }
 
+/// Makes a refusal one, and returns its status if it is another now. A policy may refuse with 200,
+/// to which its clients listen; to a proxy that asks it is a yes.
+pub(in crate::proxy) fn denied(serves: Serves, refusal: &mut Response) -> Option<StatusCode> {
+    let is_yes = serves != Serves::Requests && refusal.status.is_success();
+    is_yes.then(|| {
+        refusal.status = StatusCode::TOO_MANY_REQUESTS;
+        refusal.status
+    })
+}
+
 /// Makes of a refusal what the proxy that has asked takes for one.
 pub(in crate::proxy) fn fold(serves: Serves, refusal: &mut Response) {
-    if serves == Serves::Requests {
-        return;
-    }
-    if refusal.status.is_success() {
-        // A policy may refuse with 200, to which its clients listen. To a proxy it is a yes.
-        refusal.status = StatusCode::TOO_MANY_REQUESTS;
-    }
     let is_known = matches!(refusal.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     if serves == Serves::AuthRequest {
         refusal.fields.set(STATUS_FIELD, refusal.status.as_str());

@@ -117,6 +117,19 @@ impl Received {
         self.kept.is_some() || self.trace.is_some()
     }
 
+    /// Shows the request that was asked about, and not the question.
+    fn note_unfolded(&mut self, request: &Request, peer: &Peer, local: &LocalSnapshot) {
+        if self.serves == Serves::Requests {
+            return;
+        }
+        if self.kept.is_some() {
+            self.kept = KeptHead::of(local.no_route().access_fields, request, peer);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.note_authority(request);
+        }
+    }
+
     fn note_path(&mut self, request: &Request, local: &LocalSnapshot) {
         if self.trace.is_some() || local.no_route().shows_requests() {
             let (path, _) = target::split(request.target());
@@ -139,6 +152,7 @@ pub(super) fn normalize(
     let snapshot = local.snapshot();
     if snapshot.settings.serves.is_some() {
         asked::unfold(request, received, peer, &snapshot.settings)?;
+        received.note_unfolded(request, peer, local);
     }
     let authority = target::normalize(request, received.client.https, peer, &snapshot.settings);
     received.note_path(request, local);

@@ -41,6 +41,11 @@ impl TraceContext {
         }
     }
 
+    /// The request is another one than it seemed.
+    pub(super) fn note_authority(&mut self, request: &Request) {
+        self.authority = authority(request);
+    }
+
     /// The part of [`of`](Self::of) for requests that may be traced. `sampling` is `None` if it has
     /// already decided for the request.
     #[cold]
@@ -52,18 +57,12 @@ impl TraceContext {
         if !decided.map_or_else(hits, |parent| parent.sampled) {
             return None;
         }
-        let authority = match request.authority() {
-            Some(authority) => authority.as_bytes(),
-            None => request.fields.get(Known::Host).unwrap_or_default(),
-        };
-        let plain =
-            authority.len() <= AUTHORITY_BYTES_MAX && authority.iter().all(u8::is_ascii_graphic);
         Some(Box::new(Self {
             id: parent.map_or_else(TraceId::random, |parent| parent.trace),
             parent,
             span: SpanId::random(),
             sending: SpanId::random(),
-            authority: String::from_utf8_lossy(if plain { authority } else { b"" }).into_owned(),
+            authority: authority(request),
             version: match request.version {
                 Version::HTTP_10 => "1.0",
                 Version::HTTP_11 => "1.1",
@@ -88,4 +87,14 @@ fn parent(fields: &Fields) -> Option<TraceParent> {
     let mut values = fields.get_all(Known::TraceParent);
     let only = values.next().filter(|_| values.next().is_none())?;
     TraceParent::read(only)
+}
+/// The authority that a request is for, if it can be shown.
+fn authority(request: &Request) -> String {
+    let authority = match request.authority() {
+        Some(authority) => authority.as_bytes(),
+        None => request.fields.get(Known::Host).unwrap_or_default(),
+    };
+    let plain =
+        authority.len() <= AUTHORITY_BYTES_MAX && authority.iter().all(u8::is_ascii_graphic);
+    String::from_utf8_lossy(if plain { authority } else { b"" }).into_owned()
 }

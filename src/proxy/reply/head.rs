@@ -8,7 +8,7 @@ use http::StatusCode;
 use super::answer::ReplyTo;
 use super::fields;
 use crate::proxy::decide::admit::DerivedValues;
-use crate::proxy::decide::policy_fields::{self, PolicyFields};
+use crate::proxy::decide::policy_fields;
 use crate::proxy::snapshot::DirectResponse;
 use crate::wire::{Body, Fields, Known, Response};
 
@@ -60,11 +60,9 @@ pub(in crate::proxy) fn redirect(status: StatusCode, location: &str, to: ReplyTo
     complete(to.received.is_head, status, fields, Bytes::new())
 }
 
-/// A yes to the proxy that has asked: its request may pass, with these fields.
-pub(in crate::proxy) fn admit(passed: &PolicyFields, to: ReplyTo<'_>) -> Response {
-    let mut fields = Fields::new();
-    policy_fields::set(&mut fields, passed, false);
-    complete(to.received.is_head, StatusCode::OK, fields, Bytes::new())
+/// A yes to the proxy that has asked: its request may pass.
+pub(in crate::proxy) fn admit(to: ReplyTo<'_>) -> Response {
+    complete(to.received.is_head, StatusCode::OK, Fields::new(), Bytes::new())
 }
 
 /// The route's own response.

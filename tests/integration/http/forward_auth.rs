@@ -1,10 +1,10 @@
 //! Other proxies ask whether a request of theirs may pass: what is read of a question, who may ask,
 //! and what the answers are. `interop` has the proxies themselves.
 
-use crate::harness::TIMEOUT;
 use crate::harness::client::raw;
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
+use crate::harness::{TIMEOUT, guest};
 
 const TWO: &str =
     "name = \"day\", key = \"{path}\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
@@ -181,4 +181,68 @@ fn a_route_of_its_own_answers_too_and_the_proxy_gets_the_policys_fields() {
     assert_eq!((status, body.as_str()), (503, "later"), "{head}");
     let (status, head, _) = ask(&weir, &traefik("GET", "/open"));
     assert!(status == 200 && head.contains("\r\nx-who: all"), "{head}");
+    // nginx is told of a route's own no as of any other.
+    let text = config.text().replace("\"forward_auth\"", "\"auth_request\"");
+    let weir = Weir::start(&text);
+    let (status, head, _) = ask(&weir, &nginx("GET", "/down"));
+    assert!(status == 403 && head.contains("\r\nx-weir-status: 503"), "{head}");
+}
+
+/// With the guest that sets `X-Plan` on requests.
+#[test]
+fn a_yes_has_what_the_policy_sets_on_requests_whatever_the_route_does() {
+    let module = std::fs::read(guest::shown()).unwrap();
+    for action in ["upstream = \"unused\"", "respond = { status = 200 }"] {
+        let config = Toml::new()
+            .listener("serves = \"forward_auth\"")
+            .server("trusted_proxies = [\"127.0.0.1\"]")
+            .upstream("unused", "http://127.0.0.1:9", "")
+            .more("[policies.shown]\nwasm = \"shown.wasm\"\nconfig = { fact = \"path\" }\n")
+            .route(&format!("path = \"/*\"\n{action}\npolicy = \"shown\""));
+        let weir = Weir::build(&config.text()).file("shown.wasm", &module).start();
+        let (status, head, _) = ask(&weir, &traefik("GET", "/a"));
+        assert!(status == 200 && head.contains("\r\nx-plan: policy"), "{action}: {head}");
+        assert!(head.contains("\r\nx-shown: 2f61"), "{action}: {head}");
+    }
+}
+
+/// nginx passes on what a request line can't have, and its upstream may cut it off.
+#[test]
+fn a_fragment_is_no_part_of_a_path() {
+    let weir = Weir::start(&config("auth_request", "").text());
+    for target in ["/api/a#1", "/api/a?x#y", "/api/a b"] {
+        let (status, head, _) = ask(&weir, &nginx("GET", target));
+        assert_eq!(status, 403, "{target}: {head}");
+        assert!(head.contains("\r\nx-weir-status: 400"), "{target}: {head}");
+    }
+}
+
+/// The listener's address can't change without a restart, so neither does what it is asked.
+#[test]
+fn a_reload_that_moves_the_listener_leaves_questions_what_they_are() {
+    let text = config("forward_auth", "").text();
+    let weir = Weir::start(&text);
+    let moved = text.replacen("address = \"127.0.0.1:0\"", "address = \"127.0.0.2:0\"", 1);
+    assert_ne!(moved, text);
+    weir.reload(&moved, "applied");
+    let (status, head, _) = ask(&weir, &traefik("GET", "/api/a"));
+    assert!(status == 200 && head.contains("r=1"), "{head}");
+    let (status, head, _) = ask(&weir, &traefik("GET", "/other"));
+    assert_eq!(status, 404, "{head}");
+}
+
+#[test]
+fn the_access_line_and_explain_show_the_request_that_was_asked_about() {
+    let text = config("forward_auth", "").text().replace(
+        "access = \"off\"",
+        "access = \"all\"\naccess_fields = [\"method\", \"path\", \"host\", \"query\"]",
+    );
+    let weir = Weir::start(&text);
+    ask(&weir, &traefik("POST", "/api/a?x=1"));
+    let line = &weir.output().await_events("request", 1)[0];
+    assert_eq!(
+        (&line["method"], &line["path"], &line["query"], &line["host"]),
+        (&"POST".into(), &"/api/a".into(), &"x=1".into(), &"api.example".into()),
+        "{line}"
+    );
 }

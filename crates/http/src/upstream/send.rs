@@ -350,7 +350,11 @@ impl<'a> Exchange<'a> {
             return Attempt::Unsent(Cause::Connect);
         };
         let upgrades = self.request.upgrade;
-        if upgrades && host.lacks_tunnels.load(Ordering::Relaxed) {
+        // Only while there is a connection that says so: the next one may say another thing.
+        let connected = || {
+            pool::with_streams(self.upstream, &host, |streams| !streams.is_empty()) == Some(true)
+        };
+        if upgrades && host.lacks_tunnels.load(Ordering::Relaxed) && connected() {
             return Attempt::NoTunnel;
         }
         let (body, progress) = Outgoing::new(self.body.take().unwrap_or_default());
