@@ -18,7 +18,7 @@ use crate::proxy::forward::Sent;
 use crate::proxy::forward::sent::REQUEST_TIMEOUT;
 use crate::proxy::forward::tunnel::{Transferred, TunnelEnd};
 use crate::proxy::live::LocalSnapshot;
-use crate::proxy::receive::{Received, asked, hop};
+use crate::proxy::receive::{Received, forward_auth, hop};
 use crate::proxy::record::{self, Record};
 use crate::proxy::refusal::Refusal;
 use crate::proxy::reply::compress::Offer;
@@ -170,13 +170,13 @@ impl RequestContext {
         let serves = self.received.serves;
         let (status, mut reply) = refusal.response(self.reply_to());
         // gRPC's refusals are 200, and a client's.
-        let status = asked::denied(serves, &mut reply).unwrap_or(status);
+        let status = forward_auth::denied(serves, &mut reply).unwrap_or(status);
         self.answer.answered(status.as_u16(), &self.routed);
         reply::add_fields(&mut reply.fields, self.reply_to());
         let bytes = reply.body.length().unwrap_or_default();
         let ending = self.ending();
         self.finish(End { ending, bytes, tunnelled: None });
-        asked::fold(serves, &mut reply);
+        forward_auth::map_status(serves, &mut reply);
         reply
     }
 

@@ -18,7 +18,7 @@ use super::forward::exchange::{Dispatch, Exchange, UpstreamExchange};
 use super::forward::sender;
 use super::live::LocalSnapshot;
 use super::receive::target::Target;
-use super::receive::{self, NormalHead, Received, asked, unrouted};
+use super::receive::{self, NormalHead, Received, forward_auth, unrouted};
 use super::refusal::Refusal;
 use super::snapshot::{Action, Route};
 use super::{reply, route};
@@ -171,10 +171,10 @@ fn bodiless_view<'a>(
     RequestView { request, target, client: &received.client, peer, route, parameters, body: None }
 }
 
-/// Answers another proxy's question about a request that is admitted. A route's own answer may
-/// still be a no.
+/// Answers an auth request of another proxy. The limits admit it; a route's own response may still
+/// refuse it.
 #[cold]
-fn answer_question(admitted: &mut Admitted<'_>, context: &RequestContext) -> Response {
+fn answer_auth_request(admitted: &mut Admitted<'_>, context: &RequestContext) -> Response {
     let to = context.reply_to();
     let mut reply = match &admitted.route.action {
         Action::Upstream(_) => reply::admit(to),
@@ -187,7 +187,7 @@ fn answer_question(admitted: &mut Admitted<'_>, context: &RequestContext) -> Res
     if reply.status.is_success() {
         policy_fields::set(&mut reply.fields, &admitted.fields, false);
     } else {
-        asked::fold(context.received.serves, &mut reply);
+        forward_auth::map_status(context.received.serves, &mut reply);
     }
     reply
 }
@@ -203,7 +203,7 @@ pub(super) async fn answer<X: Exchange>(
 ) -> Result<Response, Refusal> {
     let upstream = match &admitted.route.action {
         _ if context.received.serves != Serves::Requests => {
-            return Ok(answer_question(admitted, context));
+            return Ok(answer_auth_request(admitted, context));
         }
         Action::Upstream(upstream) => upstream,
         Action::Respond(own) => return Ok(reply::respond(own, context.reply_to())),

@@ -2,13 +2,13 @@
 //!
 //! After it, a request has one authority and one path (`target`, `path`), its client is known
 //! behind trusted proxies (`client`), it has an id (`id`), and the fields that belong to its
-//! connection are gone (`hop`). A question of another proxy has become the request that it is about
-//! (`asked`). What concerns no route is answered here (`unrouted`). `kept` and
+//! connection are gone (`hop`). An auth request of another proxy has become the request that it is
+//! about (`forward_auth`). What concerns no route is answered here (`unrouted`). `kept` and
 //! `trace` hold what the access line and the trace show of the head. Knows no route, no policy and
 //! no upstream.
 
-pub(super) mod asked;
 pub(super) mod client;
+pub(super) mod forward_auth;
 pub(super) mod grpc;
 pub(super) mod hop;
 pub(super) mod id;
@@ -117,8 +117,8 @@ impl Received {
         self.kept.is_some() || self.trace.is_some()
     }
 
-    /// Shows the request that was asked about, and not the question.
-    fn note_unfolded(&mut self, request: &Request, peer: &Peer, local: &LocalSnapshot) {
+    /// Notes the original request in place of the auth request.
+    fn note_restored(&mut self, request: &Request, peer: &Peer, local: &LocalSnapshot) {
         if self.serves == Serves::Requests {
             return;
         }
@@ -151,8 +151,8 @@ pub(super) fn normalize(
 ) -> Result<NormalHead, Refusal> {
     let snapshot = local.snapshot();
     if snapshot.settings.serves.is_some() {
-        asked::unfold(request, received, peer, &snapshot.settings)?;
-        received.note_unfolded(request, peer, local);
+        forward_auth::restore(request, received, peer, &snapshot.settings)?;
+        received.note_restored(request, peer, local);
     }
     let authority = target::normalize(request, received.client.https, peer, &snapshot.settings);
     received.note_path(request, local);

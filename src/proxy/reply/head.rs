@@ -60,7 +60,7 @@ pub(in crate::proxy) fn redirect(status: StatusCode, location: &str, to: ReplyTo
     complete(to.received.is_head, status, fields, Bytes::new())
 }
 
-/// A yes to the proxy that has asked: its request may pass.
+/// Tells the proxy that has asked that its request may pass.
 pub(in crate::proxy) fn admit(to: ReplyTo<'_>) -> Response {
     complete(to.received.is_head, StatusCode::OK, Fields::new(), Bytes::new())
 }

@@ -132,6 +132,23 @@ fn messages_wait_for_their_units_where_the_limit_says_so() {
     assert_eq!(weir.metric("weir_tunnels_total{ending=\"closed\"}"), 1);
 }
 
+/// Its last messages are on their way through Redis when its connection ends.
+#[test]
+fn a_client_that_ends_right_after_its_messages_loses_none() {
+    let redis = Redis::start();
+    let limit = "name = \"messages\", algorithm = \"fixed_window\", quota = 999, period = \"1d\", messages = \"close\"";
+    let upstream = Raw::websocket();
+    let config = simple(&upstream.url(), &[limit]).redis("single", &[redis.address]);
+    let weir = Weir::start(&config.text());
+    let (mut stream, _) = ask(weir.http, "websocket");
+    let all: Vec<u8> = (0..200u8).flat_map(|nth| frame(TEXT, &[nth])).collect();
+    stream.write_all(&all).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    hears(&mut stream, &all);
+    open(&weir, 0);
+    assert_eq!(weir.metric("weir_tunnels_total{ending=\"closed\"}"), 1);
+}
+
 #[test]
 fn a_counter_that_is_away_closes_with_try_again_later() {
     let redis = Redis::start();

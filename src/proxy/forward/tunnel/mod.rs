@@ -477,11 +477,12 @@ impl Direction {
             self.open = self.from + open.map_err(Stop::Excess)?;
             return Poll::Ready(Ok(()));
         }
-        self.poll_ahead(cx, source)
+        // A message whose units are being taken is passed on even if its sender ends after it.
+        if gate.waits_until().is_some() { self.poll_ahead(cx, source) } else { Poll::Pending }
     }
 
-    /// Reads on while a message waits, as far as there is room: so it is seen when its sender
-    /// leaves, who takes back what waits. Never ready otherwise.
+    /// Reads on while a message waits for a limit, as far as there is room, to notice when its
+    /// sender leaves: then what waits is dropped. Only ready if the source has ended or failed.
     fn poll_ahead<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

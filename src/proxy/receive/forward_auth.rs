@@ -1,6 +1,6 @@
-//! Questions of other proxies: whether they may let a request of theirs pass. Each such listener
-//! (`serves`) takes the request that is asked about from where its kind of proxy puts it, so that
-//! routes, policies and limits see the client's request. Knows no route.
+//! Forward auth: another proxy asks whether it may pass on a request. The original method, path and
+//! host are restored from the fields in which that kind of proxy (`serves` of the listener) sends
+//! them, so that routes, policies and limits see the client's request. Knows no route.
 //!
 //! Only `server.trusted_proxies` may ask, and of the fields that could name a method and a path
 //! exactly those of the kind are read: a proxy passes on what its client sends in all others.
@@ -13,17 +13,17 @@ use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::settings::Settings;
 use crate::wire::{Fields, Known, Request, Response};
 
-/// Tells nginx, which knows but two statuses of a refusal, the one that is meant.
+/// The status that a client should get. nginx accepts only 401 and 403 as refusals.
 const STATUS_FIELD: &str = "x-weir-status";
 
-/// Where a kind of proxy says what it asks about.
+/// The fields in which a kind of proxy sends the original request.
 struct Places {
     method: &'static str,
     target: &'static str,
     host: Option<&'static str>,
 }
 
-/// Of nginx and its ingress, where the configuration sets them.
+/// Of nginx, whose configuration sets them.
 const AUTH_REQUEST: Places =
     Places { method: "x-original-method", target: "x-original-uri", host: None };
 /// Of Traefik and Caddy.
@@ -33,11 +33,11 @@ const FORWARD_AUTH: Places = Places {
     host: Some("x-forwarded-host"),
 };
 
-/// Makes the question the request that it is about.
+/// Restores the original request from an auth request.
 ///
 /// # Errors
 /// 400 if whoever asks is not trusted, or does not say what it asks about.
-pub(super) fn unfold(
+pub(super) fn restore(
     request: &mut Request,
     received: &mut Received,
     peer: &Peer,
@@ -112,18 +112,18 @@ fn wrong(found: &'static str) -> Refusal {
     Refusal::BadRequest(Check::Proxy.wrong(found))
 }
 
-/// Makes a refusal one, and returns its status if it is another now. A policy may refuse with 200,
-/// to which its clients listen; to a proxy that asks it is a yes.
+/// Turns a refusal with a 2xx status into a 429, and returns that. A policy may refuse with 200 and
+/// an error in the body, which another proxy would take for an admission.
 pub(in crate::proxy) fn denied(serves: Serves, refusal: &mut Response) -> Option<StatusCode> {
-    let is_yes = serves != Serves::Requests && refusal.status.is_success();
-    is_yes.then(|| {
+    let admits = serves != Serves::Requests && refusal.status.is_success();
+    admits.then(|| {
         refusal.status = StatusCode::TOO_MANY_REQUESTS;
         refusal.status
     })
 }
 
-/// Makes of a refusal what the proxy that has asked takes for one.
-pub(in crate::proxy) fn fold(serves: Serves, refusal: &mut Response) {
+/// Gives a refusal a status that the asking proxy takes for one.
+pub(in crate::proxy) fn map_status(serves: Serves, refusal: &mut Response) {
     let is_known = matches!(refusal.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     if serves == Serves::AuthRequest {
         refusal.fields.set(STATUS_FIELD, refusal.status.as_str());
