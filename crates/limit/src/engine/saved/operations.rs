@@ -458,41 +458,47 @@ mod tests {
             Cell { key: Key { tag: tag % 700, ..limit.key.clone() }, ..limit }
         };
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let stop = AtomicBool::new(false);
-        let (taken, sent, received) = std::thread::scope(|scope| {
+        let (stop, taken) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (sent, received) = std::thread::scope(|scope| {
             let takers: Vec<_> = (0..THREADS)
                 .map(|first| {
-                    let (old, stop) = (embedded(&old), &stop);
+                    let (old, stop, taken) = (embedded(&old), &stop, &taken);
                     scope.spawn(move || {
-                        let mut turns = 0_u64;
+                        let mut tag = first;
                         while !stop.load(Ordering::Relaxed) {
-                            let tag = first + THREADS * u128::from(turns);
                             assert!(old.take(&one(&limit(tag))).unwrap().admitted);
-                            turns += 1;
+                            taken.fetch_add(1, Ordering::Relaxed);
+                            tag += THREADS;
                         }
-                        turns
                     })
                 })
                 .collect();
             let receiver = scope.spawn(|| {
                 let (receiving, _) = CounterReceiver::begin(&new, &theirs).unwrap();
                 let (_, operations) = receiving.finish(&new).unwrap();
-                stop.store(true, Ordering::Relaxed);
                 operations.run(&new).unwrap()
             });
             let mut sending = CounterSender::begin(&old, ours).unwrap();
             sending.catch_up().unwrap();
             let (_, operations) = sending.finish().unwrap();
             let sender = scope.spawn(move || operations.run().unwrap());
-            let taken: u64 = takers.into_iter().map(|taker| taker.join().unwrap()).sum();
+            // Each thread may have counted one take that came before the end of the counters.
+            let noted = taken.load(Ordering::Relaxed) + THREADS as u64;
+            while taken.load(Ordering::Relaxed) <= noted {
+                std::thread::yield_now();
+            }
+            stop.store(true, Ordering::Relaxed);
+            for taker in takers {
+                taker.join().unwrap();
+            }
             old.end_operations();
-            (taken, sender.join().unwrap(), receiver.join().unwrap())
+            (sender.join().unwrap(), receiver.join().unwrap())
         });
         assert!(sent.done > 0 && sent.done == received.done, "{sent:?} {received:?}");
         let left = |tag| embedded(&new).look(&one(&limit(tag))).unwrap().cells[0].remaining;
         let used: u64 = (0..700).map(|tag| QUOTA - left(tag)).sum();
         // What could not be sent as fast as it came is reported, and not counted.
-        assert_eq!(used, taken - sent.lost);
+        assert_eq!(used, taken.load(Ordering::Relaxed) - sent.lost);
     }
 
     #[test]
