@@ -77,6 +77,7 @@ const REQUESTS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("path-cost", &[("method", "POST"), ("path", "/reports/7"), ("header.x-api-key", "k-7c1f")]),
     ("plans", &[("header.x-api-key", "k-7c1f")]),
+    ("rls", &[("rls.descriptor", r#"[["message_type","marketing"],["to_number","206"]]"#)]),
     (
         "send-quota",
         &[

@@ -565,6 +565,7 @@ fn settings_of(
     let action = match &route.action {
         config::RouteAction::Respond(own) => RouteAction::Respond(own.clone()),
         config::RouteAction::Redirect(to) => RouteAction::Redirect(to.clone()),
+        config::RouteAction::Decide(domain) => RouteAction::Decide(domain.clone()),
         config::RouteAction::Upstream(name) => upstreams
             .get(name)
             .map_or_else(unbuilt, |(_, upstream)| RouteAction::Upstream(Arc::clone(upstream))),

@@ -127,7 +127,7 @@ pub struct Route {
     pub name: String,
     /// Exact, or `*.host`.
     pub host: Option<String>,
-    /// `/v1/*`.
+    /// `/v1/*`; empty of a route with a domain.
     pub path: String,
     /// Any where empty.
     pub methods: Vec<String>,
@@ -204,6 +204,8 @@ pub enum RouteAction {
     Respond(Respond),
     /// Another place.
     Redirect(Redirect),
+    /// Nothing: it decides what others ask about this domain.
+    Decide(String),
 }
 
 /// The file's text, and the position of each setting in it.
@@ -474,6 +476,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         upstreams: names_in(&root, "upstreams"),
         policies: names_in(&root, "policies"),
         listeners: listeners.iter().filter_map(|listener| listener.name.clone()).collect(),
+        decides: listeners.iter().any(|listener| listener.serves == listen::Serves::Decisions),
         on_store_error: store.on_store_error,
         body_bytes_max: server.body_bytes_max,
         inspect_bytes_max: server.inspect_bytes_max,

@@ -26,6 +26,8 @@ pub(super) struct RouteDefaults {
     pub(super) policies: Vec<String>,
     /// The names of the listeners that have one.
     pub(super) listeners: Vec<String>,
+    /// Whether a listener serves decisions.
+    pub(super) decides: bool,
     pub(super) on_store_error: OnStoreError,
     pub(super) body_bytes_max: u64,
     pub(super) inspect_bytes_max: u64,
@@ -57,8 +59,21 @@ type Names = HashMap<String, (String, Requests)>;
 
 fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Route> {
     let mut table = item.table()?;
-    let path_item = table.required(&route::PATH);
-    let path = path_item.as_ref().and_then(|item| item.text(route::PATH.expected()));
+    let domain_item = table.item(&route::DOMAIN);
+    let domain = domain_item.as_ref().map(|item| domain(item, &mut table, above));
+    let path_item = match domain {
+        Some(_) => {
+            // Settings that it can't have are read, and have no effect.
+            let _ = (table.item(&route::PATH), table.item(&route::UPSTREAM));
+            let _ = (table.take("respond"), table.item(&route::REDIRECT));
+            domain_item
+        }
+        None => table.required(&route::PATH),
+    };
+    let path = match domain {
+        Some(_) => Some(""),
+        None => path_item.as_ref().and_then(|item| item.text(route::PATH.expected())),
+    };
     let host = table.read_if_any(&route::HOST);
     let methods: Vec<String> = table
         .items(&route::METHODS)
@@ -73,8 +88,12 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
         listeners: listeners.clone(),
         is_variant: table.has("when"),
     };
-    let name = name(&mut table, path_item.as_ref(), requests, names);
-    let action = action(&mut table, above);
+    let made_from = domain.as_ref().map(|domain| domain.as_deref().unwrap_or_default());
+    let name = name(&mut table, (path_item.as_ref(), made_from), requests, names);
+    let action = match domain {
+        Some(domain) => domain.map(RouteAction::Decide),
+        None => action(&mut table, above),
+    };
     let policy =
         table.item(&route::POLICY).and_then(|item| item.reference(&above.policies, "a policy"));
     let on_store_error = table.read_if_any(&route::ON_STORE_ERROR);
@@ -93,8 +112,10 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
     let when = when(table.section("when"));
     let extras = extras(&mut table);
     let maintenance = table.item(&route::MAINTENANCE).is_some_and(|item| item.is_there());
-    if matches!(action, Some(RouteAction::Respond(_) | RouteAction::Redirect(_))) {
-        of_upstreams_only(&table);
+    match action {
+        Some(RouteAction::Respond(_) | RouteAction::Redirect(_)) => of_upstreams_only(&table),
+        Some(RouteAction::Decide(_)) => of_requests_only(&table),
+        Some(RouteAction::Upstream(_)) | None => {}
     }
     table.finish();
     Some(Route {
@@ -220,7 +241,7 @@ pub(super) fn fact(item: &Item<'_>, expected: &str) -> Option<String> {
 /// order of routes, reordering them would change which counters a route charges.
 fn name(
     table: &mut Table<'_>,
-    path_item: Option<&Item<'_>>,
+    (path_item, domain): (Option<&Item<'_>>, Option<&str>),
     requests: Requests,
     names: &mut Names,
 ) -> String {
@@ -229,7 +250,8 @@ fn name(
     if let Some((name, item)) = text {
         check_name(name, item);
     }
-    let name = text.map_or_else(|| name_of(&requests.path), |(name, _)| name.to_owned());
+    let made = || name_of(domain.unwrap_or(&requests.path));
+    let name = text.map_or_else(made, |(name, _)| name.to_owned());
     let Some(item) = written.as_ref().or(path_item) else { return name };
     let Some((other, theirs)) = names.insert(name.clone(), (item.path.clone(), requests.clone()))
     else {
@@ -241,7 +263,8 @@ fn name(
         let help = if written.is_some() {
             None
         } else {
-            Some("write a `name`; without one it is made from the path".to_owned())
+            let from = if domain.is_some() { "domain" } else { "path" };
+            Some(format!("write a `name`; without one it is made from the {from}"))
         };
         let route = other.rsplit_once('.').map_or(other.as_str(), |(route, _)| route);
         let found = format!("the name \"{name}\", which {route} has");
@@ -366,6 +389,46 @@ fn mirror(mut table: Table<'_>, upstreams: &[String]) -> Option<Mirror> {
     let body_bytes_max = table.read(&mirror::BODY_BYTES);
     table.finish();
     Some(Mirror { upstream: upstream?, share, body_bytes_max })
+}
+
+/// The domain of a route that decides what others ask.
+fn domain(item: &Item<'_>, table: &mut Table<'_>, above: &RouteDefaults) -> Option<String> {
+    if !above.decides {
+        let found = "`domain`, and no listener for what is asked about it";
+        item.found_key(found, "a `[[listeners]]` with `serves = \"decisions\"`", None);
+    }
+    if !table.has(route::POLICY.key) {
+        table.missing("policy", "`policy = \"NAME\"`, which says what is limited");
+    }
+    let domain = item.text(route::DOMAIN.expected())?;
+    if domain.is_empty() || domain.len() > NAME_BYTES_MAX {
+        item.wrong("1 to 64 bytes");
+        return None;
+    }
+    Some(domain.to_owned())
+}
+
+/// Settings without an effect on a route that has a domain.
+fn of_requests_only(table: &Table<'_>) {
+    of_upstreams_only(table);
+    for key in [
+        "path",
+        "host",
+        "methods",
+        "listeners",
+        "upstream",
+        "respond",
+        "redirect",
+        "when",
+        "cors",
+        "response_headers",
+        "compress",
+        "body_bytes",
+        "inspect_bytes",
+        "inspect_oversized",
+    ] {
+        table.useless(key, "a route with a `path`");
+    }
 }
 
 /// Settings without an effect on a route that has no upstream are errors: they were written to

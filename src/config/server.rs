@@ -114,7 +114,7 @@ fn listener(
     let serves = table.read(&listeners::SERVES);
     if serves != Serves::Requests && redirect_to_https.is_some() {
         let expected = "no `redirect_to_https` beside it: a proxy that asks takes no redirect";
-        table.found("`serves` with questions", expected);
+        table.found("`serves` with another proxy's calls", expected);
     }
     if let (Some(clients), Some(authority)) = (&clients, authority) {
         seen_by_authority(&table, clients, certificates.as_deref().unwrap_or_default(), authority);
@@ -233,10 +233,12 @@ pub(super) fn server(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Se
         table.found(&found, expected);
     }
     if trusted_proxies.is_empty()
-        && let Some(listener) = listeners.iter().find(|one| one.serves != Serves::Requests)
+        && let Some(listener) = listeners.iter().find(|one| one.serves.is_about_requests())
     {
-        let found =
-            format!("`serves` with questions in {}, and nobody who may ask", listener.setting);
+        let found = format!(
+            "`serves` with another proxy's requests in {}, and nobody who may ask",
+            listener.setting
+        );
         table.found(&found, "`trusted_proxies` with the addresses of the proxies that ask");
     }
     let rate_grace = timeouts.read(&timeouts::RATE_GRACE);

@@ -180,6 +180,26 @@ impl RequestContext {
         reply
     }
 
+    /// Answers a call for a decision, which ends with it. Without a refusal it is admitted.
+    pub(super) fn answer_call(
+        mut self: Box<Self>,
+        refusal: Option<&Refusal>,
+        reply: Response,
+    ) -> Response {
+        let status = match refusal {
+            None => reply.status,
+            Some(refusal) => {
+                self.answer.refused(refusal, &self.routed);
+                refusal.status(self.reply_to())
+            }
+        };
+        self.answer.answered(status.as_u16(), &self.routed);
+        let bytes = reply.body.length().unwrap_or_default();
+        let ending = if refusal.is_none() { Ending::Completed } else { Ending::Unsent };
+        self.finish(End { ending, bytes, tunnelled: None });
+        reply
+    }
+
     /// How the request would end if it ended now.
     fn ending(&self) -> Ending {
         self.sent.as_ref().map_or(Ending::Unsent, |sent| sent.ending)

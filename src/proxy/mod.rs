@@ -15,7 +15,8 @@
 //! words of all phases. `snapshot` holds what they work with, built from `settings`; of it, a
 //! request keeps its route's `handle` with the counters in `tally`. `live` swaps the snapshot under
 //! load, and `overload` turns requests away where a worker has too many. `trial` takes requests
-//! through the same phases without a connection.
+//! through the same phases without a connection, and `decisions` takes calls of other proxies that
+//! want no more than a decision.
 //!
 //! For other modules: listeners call [`Proxy`], [`Live`] has the [`Snapshot`] that serves now, and
 //! [`Observers`] get what requests leave behind. A snapshot is built from [`settings`]; [`account`]
@@ -36,6 +37,7 @@ mod settle;
 mod record;
 
 mod context;
+mod decisions;
 mod handle;
 mod live;
 mod overload;
@@ -103,7 +105,14 @@ impl Handler for Proxy {
     async fn call(&self, request: Request, peer: &Arc<Peer>) -> Response {
         // One snapshot until the headers are sent.
         let local = self.0.load();
+        if decisions::are_served(&local, peer.listener) {
+            return Box::pin(decisions::handle(&local, request, peer)).await;
+        }
         serve::handle(&local, request, peer).await
+    }
+
+    fn is_for_proxies(&self, listener: usize) -> bool {
+        decisions::are_served(&self.0.load(), listener)
     }
 
     fn unreadable(&self, status: StatusCode, why: &'static str, peer: &Arc<Peer>) -> Response {

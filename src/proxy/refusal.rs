@@ -92,6 +92,8 @@ labels! {
         Facts = "facts",
         /// Which proxy asks, and about what.
         Proxy = "proxy",
+        /// What a call for a decision says.
+        Call = "call",
     }
 }
 
@@ -127,6 +129,10 @@ impl Check {
             Self::Facts => {
                 "each header field, cookie, parameter and value of a body that the route's policy \
                  reads 100 times at most"
+            }
+            Self::Call => {
+                "one RateLimitRequest, not compressed, with a domain, 1 to 16 descriptors with a \
+                 key and a value or more, and a known unit in each limit"
             }
             Self::Proxy => {
                 "a question of a proxy in server.trusted_proxies, with one method, path and host of \

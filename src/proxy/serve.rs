@@ -110,6 +110,7 @@ pub(super) async fn admit<'l>(
                 peer,
                 parameters: &found.parameters,
                 body: read.as_ref(),
+                descriptor: None,
                 is_sent: sends,
                 received,
                 routed,
@@ -168,7 +169,8 @@ fn bodiless_view<'a>(
     received: &'a Received,
     (route, parameters): (&'a str, &'a [&'a str]),
 ) -> RequestView<'a> {
-    RequestView { request, target, client: &received.client, peer, route, parameters, body: None }
+    let client = &received.client;
+    RequestView { request, target, client, peer, route, parameters, body: None, descriptor: None }
 }
 
 /// Answers an auth request of another proxy. The limits admit it; a route's own response may still
@@ -177,7 +179,7 @@ fn bodiless_view<'a>(
 fn answer_auth_request(admitted: &mut Admitted<'_>, context: &RequestContext) -> Response {
     let to = context.reply_to();
     let mut reply = match &admitted.route.action {
-        Action::Upstream(_) => reply::admit(to),
+        Action::Upstream(_) | Action::Decide => reply::admit(to),
         Action::Respond(own) => reply::respond(own, to),
         Action::Redirect(redirect) => {
             let location = admitted.rewritten.take().unwrap_or_default();
@@ -207,6 +209,8 @@ pub(super) async fn answer<X: Exchange>(
         }
         Action::Upstream(upstream) => upstream,
         Action::Respond(own) => return Ok(reply::respond(own, context.reply_to())),
+        // No request is for its route.
+        Action::Decide => return Err(Refusal::NotFound),
         Action::Redirect(to) => {
             let location = admitted.rewritten.take().unwrap_or_default();
             return Ok(reply::redirect(to.status, &location, context.reply_to()));

@@ -121,6 +121,8 @@ pub enum RouteAction {
     Respond(Respond),
     /// Sends the client elsewhere.
     Redirect(Redirect),
+    /// Decides what others ask about this domain, `*` for any other: no request is for it.
+    Decide(String),
 }
 
 /// Where a route redirects to.

@@ -47,6 +47,8 @@ pub struct Snapshot {
     tables: Tables,
     pub(super) limiter: Arc<Limiter>,
     table: Vec<Route>,
+    /// The routes of calls for decisions by their domains, by index.
+    domains: HashMap<String, usize>,
     /// The handle for requests that match no route.
     no_route: RouteHandle,
 }
@@ -107,6 +109,8 @@ impl KnownRoutes {
     }
 }
 
+/// The domain of a route that is for all that have none of their own.
+const ANY_DOMAIN: &str = "*";
 /// The message to a client whose escaped slash some upstreams would read as a slash.
 const ESCAPED_SLASH: &str =
     "the path has an escaped slash, and is another resource without the escape";
@@ -117,6 +121,7 @@ pub(super) enum Action {
     Upstream(Arc<Upstream>),
     Respond(Box<DirectResponse>),
     Redirect(Box<Redirection>),
+    Decide,
 }
 
 /// A response of Weir's own.
@@ -145,6 +150,7 @@ impl Snapshot {
         let mut errors = Vec::new();
         let mut known = KnownRoutes::default();
         let pages: Arc<[Page]> = extras::pages(&settings.refusals, "refusals", &mut errors).into();
+        let mut domains = HashMap::new();
         // Those with conditions come after those that have what they leave.
         for (index, written) in routes.iter().enumerate() {
             if written.when.is_none() {
@@ -152,6 +158,10 @@ impl Snapshot {
                     settings::RouteAction::Respond(own) => (300..400).contains(&own.status),
                     settings::RouteAction::Redirect(_) => true,
                     settings::RouteAction::Upstream(_) => false,
+                    settings::RouteAction::Decide(domain) => {
+                        add_domain(&mut domains, domain, index, &mut errors);
+                        continue;
+                    }
                 };
                 let matcher = Matcher {
                     host: written.host.as_deref(),
@@ -166,8 +176,13 @@ impl Snapshot {
             }
         }
         let mut variants: Vec<(usize, usize)> = Vec::new();
+        let no_path = Pattern::default();
         for (index, written) in routes.into_iter().enumerate() {
-            let Some((of, pattern)) = known.of(&written) else {
+            let found = match &written.action {
+                settings::RouteAction::Decide(_) => Some((index, &no_path)),
+                _ => known.of(&written),
+            };
+            let Some((of, pattern)) = found else {
                 if written.when.is_some() {
                     errors.push(SettingError::new(
                         format!("routes[{index}].when"),
@@ -202,12 +217,13 @@ impl Snapshot {
         let mut no_route =
             RouteHandle::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
         no_route.extras = ReplyExtras::no_route(&pages).map(Arc::new);
-        let mixed = table.iter().any(|route| route.decider.is_some())
-            && table.iter().any(|route| route.decider.is_none());
+        let mut reached = table.iter().filter(|route| !matches!(route.action, Action::Decide));
+        let is_limited = reached.next().map(|route| route.decider.is_some());
+        let mixed = reached.any(|route| Some(route.decider.is_some()) != is_limited);
         if !mixed {
             tables.drop_exact();
         }
-        Ok(Self { settings, tables, limiter, table, no_route })
+        Ok(Self { settings, tables, limiter, table, domains, no_route })
     }
 
     /// The same for trials, whose requests are for a route: none is redirected to https, a check of
@@ -330,6 +346,11 @@ impl Snapshot {
         self.tables.of(0).is_some_and(|table| table.find("", path, &Method::GET).is_ok())
     }
 
+    /// The index of the route for calls about a domain.
+    pub(super) fn domain(&self, name: &str) -> Option<usize> {
+        self.domains.get(name).or_else(|| self.domains.get(ANY_DOMAIN)).copied()
+    }
+
     /// The route at `index` in the configuration.
     pub(super) fn route(&self, index: usize) -> Option<&Route> {
         self.table.get(index)
@@ -398,6 +419,7 @@ impl Route {
         let reply_extras = ReplyExtras::build(&written.extras, written.fields, pages, &at, errors);
         let action = match written.action {
             settings::RouteAction::Upstream(upstream) => Action::Upstream(upstream),
+            settings::RouteAction::Decide(_) => Action::Decide,
             settings::RouteAction::Respond(own) => Action::Respond(Box::new(
                 DirectResponse::build(own, &format!("{at}.respond"), errors),
             )),
@@ -430,6 +452,7 @@ impl Route {
             parameters: &parameters,
             underscores: settings.underscores_in_headers,
             rewriting: extras.as_ref().and_then(|extras| extras.rewriting()),
+            decides: matches!(action, Action::Decide),
         };
         let condition = written.when.as_ref().map(|when| {
             let at = format!("{at}.when");
@@ -469,6 +492,22 @@ impl Route {
             is_folded,
             handle,
         }
+    }
+}
+
+/// Notes which route decides about a domain.
+fn add_domain(
+    domains: &mut HashMap<String, usize>,
+    domain: &str,
+    index: usize,
+    errors: &mut Vec<SettingError>,
+) {
+    if let Some(other) = domains.insert(domain.to_owned(), index) {
+        errors.push(SettingError::new(
+            format!("routes[{index}].domain"),
+            format!("{domain:?}, which routes[{other}] has"),
+            "a domain that no other route has",
+        ));
     }
 }
 

@@ -27,6 +27,7 @@ pub mod pki;
 pub mod process;
 pub mod python;
 pub mod redis;
+pub mod rls;
 pub mod server;
 #[cfg(target_os = "linux")]
 pub mod terminal;

@@ -24,6 +24,7 @@ mod live_page;
 mod new_policy;
 mod oracle;
 mod prometheus;
+mod rate_limit_service;
 mod side_by_side;
 mod traces;
 // libfaketime works elsewhere, but only on Linux does it reliably leave the monotonic clock alone.

@@ -216,7 +216,11 @@ pub const CRATES: &[Belongs] = &[
         to: &["http1/"],
         why: "only http1 knows the syntax of HTTP/1.1",
     },
-    Belongs { crates: &["prost"], to: &["otlp/"], why: "only otlp writes protobuf" },
+    Belongs {
+        crates: &["prost"],
+        to: &["otlp/", "proxy/receive/rls/"],
+        why: "only otlp and calls of Envoy's rate limit service are protobuf",
+    },
     Belongs { crates: &["notify"], to: &["reload/"], why: "only reload watches files" },
     Belongs { crates: &["clap"], to: &["cli/"], why: "only cli knows the command line" },
     Belongs { crates: &["ratatui"], to: &["cli/top/screen"], why: "only it draws on a terminal" },

@@ -22,7 +22,7 @@ const FACTS: [(&str, &str); 14] = [
     ("tls.sni", "tls.sni"),
     ("tls.client.subject", "tls.client.subject"),
 ];
-const FAMILIES: [&str; 6] = ["header.", "cookie.", "query.", "path.", "form.", "body:"];
+const FAMILIES: [&str; 7] = ["header.", "cookie.", "query.", "path.", "form.", "body:", "rls."];
 
 /// What the proxy shows of a request: the facts that the manifest named, if the request has them.
 #[derive(Clone, Copy, Debug)]

@@ -28,7 +28,14 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-pub(super) fn limits(limits: &[Limit]) -> Result<(), PlanError> {
+/// How often a limit's name may be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    AreUnique,
+    AreUniqueByKey,
+}
+
+pub(super) fn limits(limits: &[Limit], unique: Names) -> Result<(), PlanError> {
     if limits.is_empty() || limits.len() > LIMITS_MAX {
         return Err(PlanError {
             field: "limits".into(),
@@ -51,7 +58,8 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), PlanError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !plain {
             return Err(at("name", shown(&limit.name), "1 to 64 of a-z 0-9 . _ -"));
         }
-        if !names.insert(limit.name.as_str()) {
+        let key = if unique == Names::AreUniqueByKey { limit.key.as_str() } else { "" };
+        if !names.insert((limit.name.as_str(), key)) {
             return Err(at(
                 "name",
                 shown(&limit.name),
@@ -224,6 +232,14 @@ mod tests {
 
     fn of(algorithm: Algorithm) -> Limit {
         Limit::new("a", "k", algorithm)
+    }
+
+    #[test]
+    fn a_joined_plan_may_have_a_name_with_several_keys() {
+        let of = |key: &str| Limit { key: key.to_owned(), ..limit(1, 1) };
+        assert_eq!(Plan::joined(vec![of("k"), of("l")]).err(), None);
+        let twice = Plan::joined(vec![of("k"), of("l"), of("k")]).unwrap_err();
+        assert_eq!(twice.field, "limits[2].name");
     }
 
     #[test]

@@ -48,7 +48,8 @@ pub struct Plan {
 /// One counter and what this request takes from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Names the limit in fields, metrics and adjustments: `[a-z0-9._-]{1,64}`, unique in its plan.
+    /// Names the limit in fields, metrics and adjustments: `[a-z0-9._-]{1,64}`, unique in its plan,
+    /// unless the plan is [`joined`](Plan::joined).
     pub name: String,
     /// Whose allowance is counted: any UTF-8 up to [`KEY_BYTES_MAX`] bytes.
     pub key: String,
@@ -134,7 +135,17 @@ impl Plan {
     /// The first [`PlanError`] field: no limit or more than [`LIMITS_MAX`], a name twice, a second
     /// leaky bucket, a number, name or key outside its range, or roles that don't fit each other.
     pub fn new(limits: Vec<Limit>) -> Result<Self, PlanError> {
-        check::limits(&limits)?;
+        check::limits(&limits, check::Names::AreUnique)?;
+        Ok(Self { limits, slot: Slot::default(), quiet: false })
+    }
+
+    /// The limits of several decisions, taken together: a name may be there more than once, with
+    /// another key each time.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn joined(limits: Vec<Limit>) -> Result<Self, PlanError> {
+        check::limits(&limits, check::Names::AreUniqueByKey)?;
         Ok(Self { limits, slot: Slot::default(), quiet: false })
     }
 

@@ -80,7 +80,7 @@ fn in_flight(
     }
     let upstreams = routes.iter().filter_map(|(_, route)| match &route.action {
         RouteAction::Upstream(name) => Some(name),
-        RouteAction::Respond(_) | RouteAction::Redirect(_) => None,
+        RouteAction::Respond(_) | RouteAction::Redirect(_) | RouteAction::Decide(_) => None,
     });
     let upstreams: BTreeSet<&String> = upstreams.collect();
     let room = upstreams.iter().filter_map(|name| {

@@ -29,8 +29,13 @@ section! {
          a tie is an error.";
     NAME "name": Else<Text> = text("a name of 1 to 64 of A-Z a-z 0-9 . _ -", "made from the path"),
         "The name in metrics and logs.";
-    PATH "path": Else<Text> = text("a path such as \"/*\" or \"/v1/users/{id}\"", "required"),
+    PATH "path": Else<Text> =
+        text("a path such as \"/*\" or \"/v1/users/{id}\"", "required without `domain`"),
         "The paths of its requests.";
+    DOMAIN "domain": Else<Text> =
+        text("a domain such as \"edge\", or \"*\" for all that no other route has", "none"),
+        "The domain of Envoy's rate limit service that the route's policy decides about, at a \
+         listener with `serves = \"decisions\"`; in place of a path and an upstream.";
     HOST "host": Else<Text> =
         text("a host such as \"api.example.com\" or \"*.example.com\"", "all"),
         "The hosts of its requests.";

@@ -55,11 +55,14 @@ section! {
             ("auth_request", Serves::AuthRequest),
             ("forward_auth", Serves::ForwardAuth),
             ("ext_authz", Serves::ExtAuthz),
+            ("decisions", Serves::Decisions),
         ],
         Serves::Requests,
     ),
-        "What comes here: requests, or questions of nginx (`auth_request`), Traefik and Caddy \
-         (`forward_auth`) or Envoy (`ext_authz`) in `server.trusted_proxies` about theirs.";
+        "What comes here: requests; questions of nginx (`auth_request`), Traefik and Caddy \
+         (`forward_auth`) or Envoy (`ext_authz`) in `server.trusted_proxies` about theirs; or calls \
+         of Envoy's rate limit service (`decisions`), which anybody who reaches the listener may \
+         make.";
 }
 
 section! {

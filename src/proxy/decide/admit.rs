@@ -21,6 +21,7 @@ use crate::plan::{Plan, PlanOutcome};
 use crate::policy::{self, Cause, Decision};
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::receive::Received;
+use crate::proxy::receive::rls::{Call, DescriptorView};
 use crate::proxy::receive::target::Target;
 use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::route::Routed;
@@ -39,6 +40,8 @@ pub(in crate::proxy) struct Question<'a> {
     pub(in crate::proxy) parameters: &'a [&'a str],
     /// If the policy asks for facts of it.
     pub(in crate::proxy) body: Option<&'a ReadBody>,
+    /// If it is a call for a decision.
+    pub(in crate::proxy) descriptor: Option<DescriptorView<'a>>,
     /// Whether it is sent to an upstream if it is admitted.
     pub(in crate::proxy) is_sent: bool,
     pub(in crate::proxy) received: &'a Received,
@@ -77,13 +80,7 @@ impl<'a> Question<'a> {
                 }
                 Err(failed) => on_policy_error(decider, failed, &routed.handle, decided),
             };
-            // The wait in a leaky bucket does not count. Routing does: it is short, and measuring
-            // it apart would cost another look at the clock.
-            let now = clock::monotonic();
-            decided.at = Some(now);
-            let took =
-                now.saturating_duration_since(received.started).saturating_sub(decided.delayed());
-            routed.handle.tally.decision_seconds().observe(took);
+            note_time((received, routed), decided);
             admitted
         }
     }
@@ -113,7 +110,7 @@ impl<'a> Question<'a> {
 
     /// Whether this worker has too much to do for it. A policy's own refusal is less work than
     /// that.
-    fn is_turned_away(&self, decision: &Decision) -> bool {
+    pub(super) fn is_turned_away(&self, decision: &Decision) -> bool {
         let handle = &self.routed.handle;
         self.decider.policy.sets_priorities()
             && !matches!(decision.verdict, policy::Verdict::Deny(_))
@@ -130,8 +127,38 @@ impl<'a> Question<'a> {
             route: &self.routed.handle.name,
             parameters: self.parameters,
             body: self.body,
+            descriptor: self.descriptor,
         };
         Facts::gather(&self.decider.queries, view)
+    }
+
+    /// Keeps what the policy was shown of each of a call's descriptors.
+    #[cold]
+    pub(in crate::proxy) fn keep_facts_of(self, call: &'a Call, decided: &mut Decided) {
+        let views = call.descriptors.iter().map(|descriptor| Self {
+            descriptor: Some(DescriptorView { domain: &call.domain, descriptor }),
+            ..self
+        });
+        let all: Vec<Facts<'_>> = views.map(Self::facts).collect();
+        decided.facts = Some(PackedFacts::of_several(&all));
+    }
+
+    /// The policy's answers can't be carried out.
+    #[cold]
+    pub(super) fn note_failure(self, wrong: &str, decided: &mut Decided) {
+        let handle = &self.routed.handle;
+        let policy = handle.policy_name().unwrap_or_default();
+        if let Some(held_back) = handle.tally.failure_due() {
+            tracing::warn!(
+                request_id = self.received.id.as_str(),
+                route = handle.name,
+                error = wrong,
+                held_back,
+                "policy failed"
+            );
+        }
+        handle.tally.policy_error(policy);
+        decided.conclude(Verdict::Failed, handle);
     }
 
     /// Keeps what the policy was shown.
@@ -141,7 +168,7 @@ impl<'a> Question<'a> {
     }
 
     /// Asks the policy. A failure is logged here.
-    fn ask(
+    pub(super) fn ask(
         self,
         decided: &mut Decided,
         watch: impl FnOnce(&Facts<'_>),
@@ -250,7 +277,7 @@ impl DerivedValues {
 
 /// Why a policy gave no decision.
 #[derive(Clone, Copy, Debug)]
-enum DecisionError {
+pub(super) enum DecisionError {
     Failed,
     /// It was not asked, since the request has more values of a fact than it may have.
     TooManyValues,
@@ -263,7 +290,7 @@ enum DecisionError {
 }
 
 /// Applies `on_policy_error`.
-fn on_policy_error(
+pub(super) fn on_policy_error(
     decider: &Decider,
     undecided: DecisionError,
     handle: &RouteHandle,
@@ -286,6 +313,15 @@ fn on_policy_error(
         }
         DecisionError::Failed | DecisionError::OverBody => Err(Refusal::PolicyFailed),
     }
+}
+
+/// Notes when the decision was made and how long it took. The wait in a leaky bucket does not
+/// count. Routing does: it is short, and measuring it apart would cost another look at the clock.
+pub(super) fn note_time((received, routed): (&Received, &Routed), decided: &mut Decided) {
+    let now = clock::monotonic();
+    decided.at = Some(now);
+    let took = now.saturating_duration_since(received.started).saturating_sub(decided.delayed());
+    routed.handle.tally.decision_seconds().observe(took);
 }
 
 /// Carries out the verdict. `editor` is for a request that is sent if it is admitted.

@@ -204,6 +204,11 @@ impl ReadBody {
     }
 }
 
+/// A body that is there as a whole, and what comes after it.
+pub(in crate::proxy) fn whole(content: Bytes, trailers: Option<HeaderMap>) -> Body {
+    Replay::whole(content, trailers)
+}
+
 /// A body whose beginning was read already.
 struct Replay {
     begin: Bytes,

@@ -25,6 +25,7 @@ use crate::listen::Peer;
 use crate::policy::{FactNames, Member};
 use crate::proxy::receive::client::Client;
 use crate::proxy::receive::path;
+use crate::proxy::receive::rls::DescriptorView;
 use crate::proxy::receive::target::Target;
 use crate::proxy::receive::text::latin1;
 use crate::proxy::route::rewrite::PathRewrite;
@@ -57,10 +58,16 @@ const SINGLE: &[(&str, Find)] = &[
     ("tls.client.subject", |view| view.peer.client_subject.as_deref().map(Cow::Borrowed)),
     ("body.type", |view| view.body.map(|body| Cow::Borrowed(body.body_type.word()))),
     ("body.bytes", |view| view.body?.length.map(|bytes| Cow::Owned(bytes.to_string()))),
+    ("rls.domain", |view| Some(Cow::Borrowed(view.descriptor?.domain))),
+    ("rls.descriptor", |view| Some(Cow::Borrowed(&*view.descriptor?.descriptor.text))),
+    ("rls.limit", |view| view.descriptor?.descriptor.limit.as_deref().map(Cow::Borrowed)),
 ];
 
 /// The singles among them that need the body.
 const OF_BODIES: [&str; 2] = ["body.type", "body.bytes"];
+
+/// What facts of calls for decisions begin with. Requests never have them.
+const OF_CALLS: &str = "rls.";
 
 /// The token of `Authorization: Bearer`, which needs no other name.
 const BEARER: &str = "bearer";
@@ -86,6 +93,9 @@ const FAMILIES: &[(&str, Member, Prepare)] = &[
         index.map(FactSource::PathParameter)
     }),
     ("form.", Member::Text, |name, _| Some(FactSource::FormField(FormName::new(name)))),
+    ("rls.entry.", Member::Text, |key, route| {
+        route.decides.then(|| FactSource::Entry(key.to_owned()))
+    }),
     ("body:", Member::Pointer, |pointer, _| value_of_body(pointer, false)),
     ("body.json:", Member::Pointer, |pointer, _| value_of_body(pointer, true)),
 ];
@@ -112,6 +122,8 @@ pub(in crate::proxy) struct RouteTraits<'a> {
     pub(in crate::proxy) underscores: bool,
     /// How it makes the upstream's path.
     pub(in crate::proxy) rewriting: Option<&'a PathRewrite>,
+    /// Whether it is for calls for decisions.
+    pub(in crate::proxy) decides: bool,
 }
 
 /// A fact that a policy asks to see, prepared for a route.
@@ -135,6 +147,8 @@ enum FactSource {
     /// A parameter, by its index among the route's.
     PathParameter(usize),
     FormField(FormName),
+    /// The values of a descriptor's entries with this key.
+    Entry(String),
     /// A value of the body, by its index among those that are wanted.
     BodyValue {
         wanted: Selector,
@@ -153,6 +167,8 @@ pub(in crate::proxy) struct RequestView<'a> {
     pub(in crate::proxy) parameters: &'a [&'a str],
     /// If the policy asks for facts of it.
     pub(in crate::proxy) body: Option<&'a ReadBody>,
+    /// If it is a call for a decision.
+    pub(in crate::proxy) descriptor: Option<DescriptorView<'a>>,
 }
 
 /// Names and values, in the manifest's order.
@@ -177,6 +193,7 @@ impl FactQuery {
     pub(in crate::proxy) fn new(name: &str, route: RouteTraits<'_>) -> Option<Self> {
         let single = SINGLE.iter().find(|(known, _)| *known == name);
         let source = match single {
+            Some((name, _)) if name.starts_with(OF_CALLS) && !route.decides => return None,
             Some((_, find)) => FactSource::Single(*find),
             None if name == BEARER => FactSource::Bearer,
             None if name == UPSTREAM_PATH => FactSource::UpstreamPath(route.rewriting.cloned()),
@@ -259,6 +276,11 @@ impl<'a> Facts<'a> {
                 let form = view.body.filter(|body| body.body_type == BodyType::Form);
                 let form = form.and_then(|body| std::str::from_utf8(&body.bytes).ok());
                 return self.extend(query, name.values(form.unwrap_or_default()).map(text));
+            }
+            FactSource::Entry(key) => {
+                let entries = view.descriptor.map(|view| view.descriptor.entries.as_slice());
+                let own = entries.unwrap_or_default().iter().filter(|(name, _)| name == key);
+                return self.extend(query, own.map(|(_, value)| Cow::Borrowed(value.as_str())));
             }
             FactSource::BodyValue { index, .. } => {
                 let values = view.body.into_iter().flat_map(|body| body.values.iter());
@@ -359,6 +381,10 @@ mod tests {
     use crate::proxy::tests::settings;
     use crate::wire::{Body, Fields};
 
+    fn plain_route() -> RouteTraits<'static> {
+        RouteTraits { parameters: &[], underscores: false, rewriting: None, decides: false }
+    }
+
     fn facts(
         uri: &str,
         fields: &[(&str, &[u8])],
@@ -377,8 +403,7 @@ mod tests {
     ) -> (Vec<(String, String)>, bool) {
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
         let parameter_names: Vec<&String> = names.iter().collect();
-        let route =
-            RouteTraits { parameters: &parameter_names, underscores: false, rewriting: None };
+        let route = RouteTraits { parameters: &parameter_names, ..plain_route() };
         let queries: Vec<FactQuery> =
             asked.iter().filter_map(|name| FactQuery::new(name, route)).collect();
         shown(uri, fields, parameters, &queries)
@@ -414,6 +439,7 @@ mod tests {
             route: "api",
             parameters,
             body: None,
+            descriptor: None,
         };
         let facts = Facts::gather(queries, view);
         let pairs = facts.pairs();
@@ -488,7 +514,7 @@ mod tests {
         let rewriting = PathRewrite::build(&written, &pattern, "rewrite").unwrap();
         let model = "model".to_owned();
         let rewritten =
-            RouteTraits { parameters: &[&model], underscores: false, rewriting: Some(&rewriting) };
+            RouteTraits { parameters: &[&model], rewriting: Some(&rewriting), ..plain_route() };
         let plain = RouteTraits { rewriting: None, ..rewritten };
         let of = |route: RouteTraits<'_>| {
             let query = FactQuery::new(UPSTREAM_PATH, route).unwrap();
@@ -538,7 +564,7 @@ mod tests {
 
     #[test]
     fn ambiguous_names_that_are_kept_are_found_under_all_their_readings() {
-        let route = RouteTraits { parameters: &[], underscores: true, rewriting: None };
+        let route = RouteTraits { underscores: true, ..plain_route() };
         let query = FactQuery::new("header.x-key", route).unwrap();
         let FactSource::AnyHeader(name) = query.source else { panic!("{query:?}") };
         assert_eq!(name, "x-key");

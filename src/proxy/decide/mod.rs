@@ -3,11 +3,13 @@
 //! `content` reads a body that the policy looks into, `facts` gathers what the policy reads, and
 //! `admit` asks it (Wasm), sets the values that it wants in the body (`edits`), and then asks the
 //! limits that it named (Lua), or less of them (`partial`). `keys` counts for the operator what
-//! keys use, and `variants` are routes that facts choose. After it, the decision, its outcome and
-//! the grant are known. Knows nothing of how a refusal reads to a client.
+//! keys use, `variants` are routes that facts choose, and `descriptors` are several questions at
+//! once. After it, the decision, its outcome and the grant are known. Knows nothing of how a
+//! refusal reads to a client.
 
 pub(super) mod admit;
 pub(super) mod content;
+pub(super) mod descriptors;
 pub(super) mod edits;
 pub(super) mod facts;
 pub(super) mod keys;

@@ -30,6 +30,12 @@ impl PackedFacts {
         Self::packed(facts.pairs().iter().copied())
     }
 
+    /// The facts of several questions, one after the other.
+    pub(in crate::proxy) fn of_several(all: &[Facts<'_>]) -> Self {
+        let pairs: Vec<_> = all.iter().flat_map(Facts::pairs).collect();
+        Self::packed(pairs.iter().copied())
+    }
+
     fn packed<'a>(facts: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> Self {
         let cut = |value: &'a str| {
             value.get(..value.floor_char_boundary(FACT_BYTES_MAX)).unwrap_or_default()

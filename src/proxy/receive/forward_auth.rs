@@ -45,7 +45,8 @@ pub(super) fn restore(
 ) -> Result<(), Refusal> {
     let serves = settings.serves.as_ref().and_then(|all| all.get(peer.listener)).copied();
     let serves = serves.unwrap_or_default();
-    if serves == Serves::Requests {
+    // Decisions are served elsewhere.
+    if matches!(serves, Serves::Requests | Serves::Decisions) {
         return Ok(());
     }
     received.serves = serves;
@@ -58,7 +59,7 @@ pub(super) fn restore(
     let (method, target, fields) = match serves {
         Serves::AuthRequest => asked_about(request, &AUTH_REQUEST)?,
         Serves::ForwardAuth => asked_about(request, &FORWARD_AUTH)?,
-        Serves::Requests | Serves::ExtAuthz => {
+        Serves::Requests | Serves::Decisions | Serves::ExtAuthz => {
             let target = request.target().to_owned();
             let mut fields = std::mem::take(&mut request.fields);
             if let Some(authority) = request.authority().map(str::to_owned) {
@@ -115,7 +116,7 @@ fn wrong(found: &'static str) -> Refusal {
 /// Turns a refusal with a 2xx status into a 429, and returns that. A policy may refuse with 200 and
 /// an error in the body, which another proxy would take for an admission.
 pub(in crate::proxy) fn denied(serves: Serves, refusal: &mut Response) -> Option<StatusCode> {
-    let admits = serves != Serves::Requests && refusal.status.is_success();
+    let admits = serves.is_about_requests() && refusal.status.is_success();
     admits.then(|| {
         refusal.status = StatusCode::TOO_MANY_REQUESTS;
         refusal.status

@@ -4,8 +4,8 @@
 //! behind trusted proxies (`client`), it has an id (`id`), and the fields that belong to its
 //! connection are gone (`hop`). An auth request of another proxy has become the request that it is
 //! about (`forward_auth`). What concerns no route is answered here (`unrouted`). `kept` and
-//! `trace` hold what the access line and the trace show of the head. Knows no route, no policy and
-//! no upstream.
+//! `trace` hold what the access line and the trace show of the head. `rls` reads calls of Envoy's
+//! rate limit service. Knows no route, no policy and no upstream.
 
 pub(super) mod client;
 pub(super) mod forward_auth;
@@ -14,6 +14,7 @@ pub(super) mod hop;
 pub(super) mod id;
 pub(super) mod kept;
 pub(super) mod path;
+pub(super) mod rls;
 pub(super) mod target;
 pub(super) mod text;
 pub(super) mod trace;
@@ -128,6 +129,12 @@ impl Received {
         if let Some(trace) = &mut self.trace {
             trace.note_authority(request);
         }
+    }
+
+    /// It is a call for a decision.
+    pub(super) fn note_call(&mut self, request: &Request, local: &LocalSnapshot) {
+        self.serves = Serves::Decisions;
+        self.note_path(request, local);
     }
 
     fn note_path(&mut self, request: &Request, local: &LocalSnapshot) {

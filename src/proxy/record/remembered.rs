@@ -103,8 +103,9 @@ impl ShownFact {
     #[must_use]
     pub fn may_be_secret(&self) -> bool {
         let name = self.name.as_str();
-        let families = ["header.", "cookie.", "query.", "form.", "body:", "body.json:"];
-        matches!(name, "query" | "bearer")
+        let families =
+            ["header.", "cookie.", "query.", "form.", "rls.entry.", "body:", "body.json:"];
+        matches!(name, "query" | "bearer" | "rls.descriptor")
             || name == "tls.client.subject"
             || families.iter().any(|family| name.starts_with(family))
     }
@@ -245,6 +246,8 @@ mod tests {
             "tls.sni",
             "body.type",
             "body.bytes",
+            "rls.domain",
+            "rls.limit",
         ];
         for name in &names.single {
             let is_open = open.contains(name) || more.contains(name);

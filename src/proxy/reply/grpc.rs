@@ -13,6 +13,9 @@ use http::StatusCode;
 use super::fields;
 use crate::wire::{Body, Fields, Known, Response};
 
+/// The content type of gRPC.
+pub(in crate::proxy) const CONTENT_TYPE: &str = "application/grpc";
+
 /// What a refusal says about when to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::proxy) enum Pushback {
@@ -31,7 +34,7 @@ pub(in crate::proxy) fn trailers_only(
     pushback: Pushback,
     mut fields: Fields,
 ) -> Response {
-    fields.set(Known::ContentType, "application/grpc");
+    fields.set(Known::ContentType, CONTENT_TYPE);
     fields::set_number(&mut fields, "grpc-status", code(status).into());
     fields.set("grpc-message", percent_encoded(message));
     match pushback {

@@ -3,7 +3,7 @@
 //! `head` adds what every reply shows, with `fields` for the limits, after the route's own changes
 //! (`extras`). `compress` compresses what the upstream sent plain. `problem` writes the answer to a
 //! request that is refused: a problem document, the operator's own page (`page`) or gRPC's trailers
-//! (`grpc`).
+//! (`grpc`). `rls` writes the answer to a call of Envoy's rate limit service.
 
 pub(super) mod answer;
 pub(super) mod compress;
@@ -14,6 +14,7 @@ pub(super) mod head;
 pub(super) mod json;
 pub(super) mod page;
 pub(super) mod problem;
+pub(super) mod rls;
 
 pub(super) use answer::{Answer, CLIENT_GONE, ReplyTo, SHUTDOWN};
-pub(super) use head::{add_fields, admit, redirect, respond};
+pub(super) use head::{add_fields, admit, complete, redirect, respond};

@@ -105,6 +105,17 @@ impl Refusal {
         }
     }
 
+    /// The status that a client gets.
+    pub(in crate::proxy) fn status(&self, to: ReplyTo<'_>) -> StatusCode {
+        let of_policy = match self {
+            Self::Denied => to.decided.and_then(Decided::denial).map(|denial| denial.status),
+            Self::TooMany => to.decided.and_then(Decided::refusal_reply).and_then(|own| own.status),
+            _ => None,
+        };
+        let of_policy = of_policy.and_then(|status| StatusCode::from_u16(status).ok());
+        of_policy.unwrap_or_else(|| self.status_and_detail().0)
+    }
+
     /// The response and its status, with what is known of limits and the policy's fields. A gRPC
     /// client gets the status in another way.
     pub(in crate::proxy) fn response(&self, to: ReplyTo<'_>) -> (StatusCode, Response) {

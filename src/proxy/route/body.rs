@@ -31,6 +31,15 @@ pub(in crate::proxy) fn limited(
     whole(body.limit(route.body_bytes_max).idle_timeout(idle).min_rate(rate), route)
 }
 
+/// The same for a call for a decision, which has no route yet. Its length is bounded where it is
+/// read.
+pub(in crate::proxy) fn call(body: Body, snapshot: &Snapshot) -> Body {
+    if !body.is_streaming() {
+        return body;
+    }
+    body.idle_timeout(snapshot.settings.body_idle).min_rate(snapshot.settings.body_rate)
+}
+
 fn whole(body: Body, route: &Route) -> Result<Body, Refusal> {
     if body.is_declared_too_large() {
         return Err(Refusal::BodyTooLarge { limit_bytes: route.body_bytes_max });

@@ -25,7 +25,7 @@ pub use unreached::{UnreachedCause, UnreachedRoute};
 pub(in crate::proxy) const SEGMENTS_MAX: usize = 64;
 
 /// A route's path, parsed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::proxy) struct Pattern {
     /// The segments in order.
     pub(in crate::proxy) segments: Vec<Segment>,

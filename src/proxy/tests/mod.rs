@@ -257,7 +257,7 @@ impl Reply {
 }
 
 /// A decision that sets no fields or labels.
-fn decision(verdict: Verdict) -> Decision {
+pub(in crate::proxy) fn decision(verdict: Verdict) -> Decision {
     Decision {
         verdict,
         upstream_headers: Vec::new(),

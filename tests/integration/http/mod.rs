@@ -1,6 +1,7 @@
 //! HTTP on both sides: versions, TLS, streams and tunnels, forwarding, and peers that break the
 //! rules.
 
+mod decisions;
 mod early;
 mod endpoints;
 mod forward_auth;

@@ -57,6 +57,9 @@ pub fn known_facts() -> KnownFacts {
                 "body.bytes",
                 "bearer",
                 "upstream-path",
+                "rls.domain",
+                "rls.descriptor",
+                "rls.limit",
             ],
             families: vec![
                 ("header.", Member::Token),
@@ -64,6 +67,7 @@ pub fn known_facts() -> KnownFacts {
                 ("query.", Member::Text),
                 ("path.", Member::Text),
                 ("form.", Member::Text),
+                ("rls.entry.", Member::Text),
                 ("body:", Member::Pointer),
                 ("body.json:", Member::Pointer),
             ],

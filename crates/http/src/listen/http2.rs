@@ -48,6 +48,9 @@ const FRAME_BYTES_MAX: u32 = 16 << 10;
 /// Maximum resets of streams that were never accepted, and of streams that we reset for errors.
 /// Beyond these the connection ends with `ENHANCE_YOUR_CALM`.
 const UNSEEN_RESETS_MAX: usize = 20;
+/// The same of a proxy that resets what takes longer than its deadline: all at once after a pause,
+/// and the end of the connection would fail its other calls.
+const UNSEEN_RESETS_OF_PROXIES_MAX: usize = 4_096;
 const ERROR_RESETS_MAX: usize = 256;
 /// The message to a client whose field has blanks around its value.
 const PADDED: &str = "a header field's value begins or ends with a blank";
@@ -77,6 +80,10 @@ where
     let state = Arc::clone(&context.state);
     let streams =
         StreamExecutor { state: Arc::clone(&state), permit, send_idle: settings.send_idle };
+    let unseen_resets_max = match context.handler.is_for_proxies(context.peer.listener) {
+        true => UNSEEN_RESETS_OF_PROXIES_MAX,
+        false => UNSEEN_RESETS_MAX,
+    };
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(settings.streams_max)
@@ -89,7 +96,7 @@ where
         )
         .max_frame_size(FRAME_BYTES_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
-        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+        .max_pending_accept_reset_streams(unseen_resets_max)
         .max_local_error_reset_streams(ERROR_RESETS_MAX)
         .enable_connect_protocol();
     let service = service_fn(move |request: http::Request<Incoming>| {

@@ -81,7 +81,7 @@ pub struct Settings {
     pub serves: Serves,
 }
 
-/// What comes to a listener: requests, or questions of other proxies about theirs.
+/// What comes to a listener: requests, or what other proxies and programs want to have decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Serves {
     /// Requests.
@@ -93,6 +93,19 @@ pub enum Serves {
     ForwardAuth,
     /// Questions of Envoy: its filter `ext_authz`, over HTTP.
     ExtAuthz,
+    /// Calls of Envoy's rate limit service.
+    Decisions,
+}
+
+impl Serves {
+    /// Whether other proxies ask here about requests of theirs, and say what these are.
+    #[must_use]
+    pub fn is_about_requests(self) -> bool {
+        match self {
+            Self::Requests | Self::Decisions => false,
+            Self::AuthRequest | Self::ForwardAuth | Self::ExtAuthz => true,
+        }
+    }
 }
 
 /// A certificate of a listener, and where it comes from.
@@ -277,6 +290,12 @@ impl Peer {
 pub trait Handler: Clone + Send + Sync + 'static {
     /// Handles one request. The future is dropped when the client goes away.
     fn call(&self, request: Request, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
+
+    /// Whether a listener's clients are other proxies, which may reset many requests at once when
+    /// they come too late.
+    fn is_for_proxies(&self, _listener: usize) -> bool {
+        false
+    }
 
     /// Builds the reply to a head that can't be parsed (400, 501) or is too large (431). `why` says
     /// what is wrong, for the operator. `status` is sent as given. The reply's body must be

@@ -171,6 +171,12 @@ fn cases<'a>() -> Vec<Case<'a>> {
             &[("b", "plans.free[0]"), ("c", "plans.gold[0]")],
         ),
         case(
+            "rls",
+            &format!(r#""rules": [{{"descriptor": ["a"], "limits": [{B}, {D}]}}]"#),
+            &[&[("rls.descriptor", r#"[["a","x"]]"#)]],
+            &[("b", "rules[0].limits[0]"), ("d", "rules[0].limits[1]")],
+        ),
+        case(
             "send-quota",
             &format!(
                 r#""cost": "{{header.x-n}}", "max_cost": 20, "limits": [{B}], "requests": [{C}]"#

@@ -67,6 +67,7 @@ fn an_unknown_shipped_policy_is_an_error_with_the_nearest() {
             "mcp",
             "path-cost",
             "plans",
+            "rls",
             "send-quota",
             "tenant"
         ]

@@ -1,0 +1,131 @@
+//! Limits the descriptors of Envoy's rate limit service, by rules for their entries.
+//!
+//! Facts read: `rls.descriptor`, `rls.limit`, and those that limits name. A rule is for descriptors
+//! with exactly its entries, in their order, and counts each descriptor by itself.
+
+mod rules;
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use weir_policy::{
+    Algorithm, Alignment, Decision, Facts, Json, Limit, Manifest, Mistakes, Policy, bounded_key,
+};
+
+use rules::{Rules, Written};
+
+/// The facts of which the key of limits without one of their own is made.
+const KEY: [&str; 1] = ["rls.descriptor"];
+/// The limit that a caller asks for.
+const OVERRIDE: &str = "override";
+const DAY_S: u64 = 86_400;
+
+/// `[policies.NAME.config]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The limits, by descriptor.
+    #[serde(default)]
+    rules: Vec<Written>,
+    /// Whether a caller may name another limit for a descriptor, with or without a rule.
+    #[serde(default = "yes")]
+    overrides: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Rls {
+    rules: Rules,
+    overrides: bool,
+}
+
+impl Policy for Rls {
+    type Config = Config;
+
+    fn new(config: Config) -> Result<Self, Mistakes> {
+        let mut mistakes = Mistakes::new();
+        let rules = Rules::new(config.rules, &mut mistakes);
+        for rule in rules.iter() {
+            for (limit, (place, name)) in rule.limits.each().zip(rule.limits.named()) {
+                let at = format!("{}.limits{place}", rule.at);
+                if matches!(limit.algorithm, Algorithm::Concurrency(_)) {
+                    let expected = "another algorithm: nobody says when what was let through ends";
+                    mistakes.add(format!("{at}.algorithm"), "\"concurrency\"", expected);
+                }
+                if name == OVERRIDE {
+                    let expected = "another name: limits that callers ask for have it";
+                    mistakes.add(format!("{at}.name"), format_args!("{name:?}"), expected);
+                }
+            }
+        }
+        mistakes.or(Self { rules, overrides: config.overrides })
+    }
+
+    fn manifest(&self) -> Manifest {
+        let declared = self.rules.iter().flat_map(|rule| {
+            let at = format!("{}.limits", rule.at);
+            rule.limits.declared(&at, &KEY).collect::<Vec<_>>()
+        });
+        let manifest = Manifest::reads(KEY)
+            .and(self.rules.iter().flat_map(|rule| rule.limits.facts()))
+            .declare(declared.collect::<Vec<_>>())
+            .pure();
+        if self.overrides { manifest.and(["rls.limit"]) } else { manifest }
+    }
+
+    fn decide(&self, facts: &Facts) -> Result<Decision, String> {
+        // Only calls for decisions have it.
+        let text = facts.get("rls.descriptor").ok_or("this is no call for a decision")?;
+        let descriptor = Json::parse(text).map_err(|at| format!("no JSON at byte {at}"))?;
+        let entries: Vec<Json<'_>> = descriptor.items().map(Json::into_owned).collect();
+        let text_of = |entry: &Json<'_>, place| {
+            entry.items().nth(place).and_then(|item| item.as_str().map(|text| text.into_owned()))
+        };
+        let pairs = entries.iter().map(|entry| {
+            (text_of(entry, 0).unwrap_or_default(), text_of(entry, 1).unwrap_or_default())
+        });
+        let rule = self.rules.find(pairs);
+        let key = bounded_key(text.to_owned());
+        if let Some(limit) = facts.get("rls.limit").filter(|_| self.overrides) {
+            let algorithm = algorithm_of(limit).ok_or_else(|| format!("the limit {limit:?}"))?;
+            return Ok(Decision::check([Limit::new(OVERRIDE, key, algorithm)]));
+        }
+        let Some(rule) = rule else { return Ok(Decision::bypass()) };
+        let decision = match rule.limits.charge(&key, facts) {
+            Ok(limits) if limits.is_empty() => Decision::bypass(),
+            Ok(limits) => Decision::check(limits),
+            Err(denial) => Decision::deny(denial),
+        };
+        Ok(decision.label("rule", rule.name.as_str()))
+    }
+}
+
+/// The algorithm of a limit such as `60/minute`.
+fn algorithm_of(limit: &str) -> Option<Algorithm> {
+    let (amount, unit) = limit.split_once('/')?;
+    let seconds = match unit {
+        "second" => 1,
+        "minute" => 60,
+        "hour" => 3_600,
+        "day" => DAY_S,
+        "week" => 7 * DAY_S,
+        // As long as they are in envoyproxy/ratelimit.
+        "month" => 30 * DAY_S,
+        "year" => 365 * DAY_S,
+        _ => return None,
+    };
+    let mut algorithm = Algorithm::fixed_window(amount.parse().ok()?, Duration::from_secs(seconds));
+    if let Algorithm::FixedWindow(window) = &mut algorithm {
+        window.alignment = Alignment::Clock;
+    }
+    Some(algorithm)
+}
+
+weir_policy::export!(Rls);
+
+#[cfg(test)]
+mod tests;

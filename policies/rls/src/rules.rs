@@ -1,0 +1,192 @@
+//! Which rule a descriptor meets: the settings `rules`.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use weir_policy::{Limits, Mistakes};
+
+/// Maximum number of rules.
+const RULES_MAX: usize = 2_000;
+/// Maximum number of entries of a rule.
+const ENTRIES_MAX: usize = 16;
+const ENTRY: &str = "\"KEY\", \"KEY=VALUE\", or \"KEY=START*\" for values that begin so";
+
+/// One of `rules`, as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Written {
+    descriptor: Vec<String>,
+    #[serde(default)]
+    limits: Limits,
+    #[serde(default)]
+    unlimited: bool,
+}
+
+/// A rule.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// The setting: `rules[0]`.
+    pub(crate) at: String,
+    /// Its entries, for people.
+    pub(crate) name: String,
+    /// None: what it is for is unlimited.
+    pub(crate) limits: Limits,
+}
+
+/// An entry as a rule names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry<'a> {
+    Is(&'a str, &'a str),
+    Begins(&'a str, &'a str),
+    Any(&'a str),
+}
+
+impl<'a> Entry<'a> {
+    fn parse(written: &'a str) -> Option<Self> {
+        let Some((key, value)) = written.split_once('=') else {
+            return Some(Self::Any(written)).filter(|_| !written.is_empty());
+        };
+        let entry = match value.strip_suffix('*') {
+            Some("") => Self::Any(key),
+            Some(start) => Self::Begins(key, start),
+            None => Self::Is(key, value),
+        };
+        Some(entry).filter(|_| !key.is_empty())
+    }
+}
+
+/// What may follow the entries so far. Of the entries that fit, the most specific is followed, and
+/// no other one if that leads nowhere: as in envoyproxy/ratelimit.
+#[derive(Debug, Default)]
+struct Node {
+    /// The index of the rule that ends here.
+    rule: Option<usize>,
+    keys: BTreeMap<String, Values>,
+}
+
+/// What may follow an entry with one key, by its value.
+#[derive(Debug, Default)]
+struct Values {
+    exact: BTreeMap<String, Node>,
+    /// By the beginning of the value, the longest first.
+    starts: BTreeMap<(Reverse<usize>, String), Node>,
+    any: Option<Box<Node>>,
+}
+
+impl Node {
+    fn follow(&mut self, entry: Entry<'_>) -> &mut Self {
+        let (Entry::Is(key, _) | Entry::Begins(key, _) | Entry::Any(key)) = entry;
+        let values = self.keys.entry(key.to_owned()).or_default();
+        match entry {
+            Entry::Is(_, value) => values.exact.entry(value.to_owned()).or_default(),
+            Entry::Begins(_, start) => {
+                values.starts.entry((Reverse(start.len()), start.to_owned())).or_default()
+            }
+            Entry::Any(_) => values.any.get_or_insert_default(),
+        }
+    }
+
+    fn next(&self, key: &str, value: &str) -> Option<&Self> {
+        let values = self.keys.get(key)?;
+        let starting = || {
+            let mut starts = values.starts.iter();
+            starts.find(|((_, start), _)| value.starts_with(start)).map(|(_, node)| node)
+        };
+        values.exact.get(value).or_else(starting).or(values.any.as_deref())
+    }
+}
+
+/// All rules.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    rules: Vec<Rule>,
+    root: Node,
+}
+
+impl Rules {
+    /// Checks the rules.
+    pub(crate) fn new(written: Vec<Written>, mistakes: &mut Mistakes) -> Self {
+        if written.is_empty() || written.len() > RULES_MAX {
+            let found = format_args!("{} rules", written.len());
+            mistakes.add("rules", found, format_args!("1 to {RULES_MAX}"));
+        }
+        let (mut rules, mut root) = (Vec::with_capacity(written.len()), Node::default());
+        for (index, Written { descriptor, limits, unlimited }) in written.into_iter().enumerate() {
+            let at = format!("rules[{index}]");
+            if descriptor.is_empty() || descriptor.len() > ENTRIES_MAX {
+                let found = format_args!("{} entries", descriptor.len());
+                mistakes.add(format!("{at}.descriptor"), found, format_args!("1 to {ENTRIES_MAX}"));
+            }
+            let mut node = &mut root;
+            for (place, written) in descriptor.iter().enumerate() {
+                match Entry::parse(written) {
+                    Some(entry) => node = node.follow(entry),
+                    None => {
+                        let at = format!("{at}.descriptor[{place}]");
+                        mistakes.add(at, format_args!("{written:?}"), ENTRY);
+                    }
+                }
+            }
+            match node.rule {
+                Some(other) if !descriptor.is_empty() => {
+                    let expected = format_args!("entries that differ from those of rules[{other}]");
+                    mistakes.add(
+                        format!("{at}.descriptor"),
+                        format_args!("{descriptor:?}"),
+                        expected,
+                    );
+                }
+                _ => node.rule = Some(index),
+            }
+            match (limits.count() > 0, unlimited) {
+                (false, false) => {
+                    mistakes.add(&at, "no limits", "`limits`, or `unlimited = true`");
+                }
+                (true, true) => {
+                    mistakes.add(format!("{at}.unlimited"), "true", "no `limits` beside it");
+                }
+                _ => {}
+            }
+            rules.push(Rule { at, name: descriptor.join(","), limits });
+        }
+        let rules = Self { rules, root };
+        rules.check_names(mistakes);
+        rules
+    }
+
+    /// Adds names that two limits have: they would be one counter for equal descriptors.
+    fn check_names(&self, mistakes: &mut Mistakes) {
+        let mut all: Vec<(&str, String)> = Vec::new();
+        for rule in &self.rules {
+            let named = rule.limits.named();
+            all.extend(named.map(|(place, name)| (name, format!("{}.limits{place}", rule.at))));
+        }
+        // A stable order, so that of two the later one is the mistake.
+        all.sort_by_key(|(name, _)| *name);
+        for pair in all.windows(2) {
+            if let [(name, at), (other, theirs)] = pair
+                && name == other
+            {
+                let expected = format_args!("a name that {at} does not have");
+                mistakes.add(format!("{theirs}.name"), format_args!("{name:?}"), expected);
+            }
+        }
+    }
+
+    /// The rule for a descriptor with these entries.
+    pub(crate) fn find<'e>(
+        &self,
+        entries: impl IntoIterator<Item = (impl AsRef<str> + 'e, impl AsRef<str> + 'e)>,
+    ) -> Option<&Rule> {
+        let mut node = &self.root;
+        for (key, value) in entries {
+            node = node.next(key.as_ref(), value.as_ref())?;
+        }
+        self.rules.get(node.rule?)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter()
+    }
+}

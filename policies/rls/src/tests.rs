@@ -1,0 +1,155 @@
+//! The policy on the host: which rule counts, under which key, and what each mistake says.
+
+use weir_policy::testing::Instance;
+
+use super::*;
+
+const RULES: &str = r#"{"rules": [
+    {"descriptor": ["message_type=marketing", "to_number"], "limits": [LIMIT(a)]},
+    {"descriptor": ["message_type", "to_number"], "limits": [LIMIT(b), LIMIT(c)]},
+    {"descriptor": ["message_type=internal"], "unlimited": true},
+    {"descriptor": ["path=/v1/*"], "limits": [LIMIT(d)]},
+    {"descriptor": ["path=/v1/users/*"], "limits": [LIMIT(e)]},
+    {"descriptor": ["path"], "limits": [LIMIT(f)]},
+    {"descriptor": ["path=/v1/*", "method"], "limits": [LIMIT(g)]}
+]}"#;
+
+fn limit(name: &str) -> String {
+    format!(r#"{{"name": "{name}", "algorithm": "gcra", "quota": 5, "period": "1m"}}"#)
+}
+
+fn with_limits(config: &str) -> String {
+    let mut parts = config.split("LIMIT(");
+    let mut text = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once(')').unwrap();
+        text.push_str(&limit(name));
+        text.push_str(rest);
+    }
+    text
+}
+
+fn policy(config: &str) -> Instance<Rls> {
+    Instance::new(&with_limits(config)).unwrap()
+}
+
+/// The names of the limits that a descriptor is charged to; none if it is unlimited.
+fn charged(policy: &Instance<Rls>, entries: &[(&str, &str)]) -> Vec<String> {
+    let text = descriptor(entries);
+    let decision = policy.decide(&[("rls.descriptor", text.as_str())]).unwrap();
+    let limits = decision.limits().iter();
+    limits
+        .map(|limit| {
+            assert_eq!(limit.key, text);
+            limit.name.clone()
+        })
+        .collect()
+}
+
+fn descriptor(entries: &[(&str, &str)]) -> String {
+    serde_json::to_string(entries).unwrap()
+}
+
+#[test]
+fn the_most_specific_rule_with_all_entries_counts() {
+    let policy = policy(RULES);
+    let charged = |entries| charged(&policy, entries);
+    let none: [&str; 0] = [];
+    assert_eq!(charged(&[("message_type", "marketing"), ("to_number", "206")]), ["a"]);
+    assert_eq!(charged(&[("message_type", "alert"), ("to_number", "206")]), ["b", "c"]);
+    assert_eq!(charged(&[("message_type", "internal")]), none);
+    // A descriptor has to have exactly the entries of a rule, in their order.
+    assert_eq!(charged(&[("message_type", "alert")]), none);
+    assert_eq!(charged(&[("to_number", "206"), ("message_type", "alert")]), none);
+    assert_eq!(charged(&[("path", "/v1/users/7"), ("x", "y")]), none);
+    assert_eq!(charged(&[("path", "/v1/users/7")]), ["e"]);
+    assert_eq!(charged(&[("path", "/v1/items/7")]), ["d"]);
+    assert_eq!(charged(&[("path", "/")]), ["f"]);
+    assert_eq!(charged(&[("path", "")]), ["f"]);
+    // The most specific entry is followed, and no other one.
+    assert_eq!(charged(&[("path", "/v1/x"), ("method", "GET")]), ["g"]);
+    assert_eq!(charged(&[("path", "/v1/users/x"), ("method", "GET")]), none);
+}
+
+#[test]
+fn keys_and_values_are_never_mixed_up() {
+    let policy = policy(r#"{"rules": [{"descriptor": ["a_b", "c"], "limits": [LIMIT(x)]}]}"#);
+    assert_eq!(charged(&policy, &[("a_b", "c\",\""), ("c", "]")]), ["x"]);
+    assert_eq!(charged(&policy, &[("a", "b_c"), ("c", "d")]).len(), 0);
+}
+
+#[test]
+fn a_callers_limit_goes_before_a_rule() {
+    let text = descriptor(&[("path", "/")]);
+    let facts = [("rls.descriptor", text.as_str()), ("rls.limit", "60/minute")];
+    let decision = policy(RULES).decide(&facts).unwrap();
+    let [limit] = decision.limits() else { panic!("{decision:?}") };
+    assert_eq!((limit.name.as_str(), limit.key.as_str()), ("override", text.as_str()));
+    let Algorithm::FixedWindow(window) = &limit.algorithm else { panic!("{limit:?}") };
+    assert_eq!((window.rate.amount, window.rate.per_ms), (60, 60_000));
+    let off = RULES.replacen('{', "{\"overrides\": false, ", 1);
+    let off = policy(&off);
+    assert_eq!(off.decide(&facts).unwrap().limits()[0].name, "f");
+    assert!(!off.manifest().request_facts.iter().any(|fact| fact == "rls.limit"));
+}
+
+#[test]
+fn every_unit_of_a_callers_limit_has_its_length() {
+    for (unit, seconds) in [
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3_600),
+        ("day", 86_400),
+        ("week", 604_800),
+        ("month", 2_592_000),
+        ("year", 31_536_000),
+    ] {
+        let Some(Algorithm::FixedWindow(window)) = algorithm_of(&format!("7/{unit}")) else {
+            panic!("{unit}")
+        };
+        assert_eq!(window.rate.per_ms, seconds * 1_000, "{unit}");
+    }
+    assert!(algorithm_of("7/decade").is_none() && algorithm_of("x/day").is_none());
+}
+
+#[test]
+fn what_never_fits_is_a_mistake() {
+    let mistakes = |config: &str| {
+        let found = Instance::<Rls>::new(&with_limits(config)).unwrap_err();
+        found.iter().map(|one| format!("{}: {}", one.path, one.message)).collect::<String>()
+    };
+    for (config, expected) in [
+        (r#"{"rules": []}"#, "rules: found 0 rules"),
+        (r#"{"rules": [{"descriptor": [], "limits": [LIMIT(a)]}]}"#, "rules[0].descriptor"),
+        (r#"{"rules": [{"descriptor": ["=x"], "limits": [LIMIT(a)]}]}"#, "rules[0].descriptor[0]"),
+        (r#"{"rules": [{"descriptor": ["a"]}]}"#, "rules[0]: found no limits"),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "unlimited": true, "limits": [LIMIT(a)]}]}"#,
+            "rules[0].unlimited",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "limits": [LIMIT(a)]}, {"descriptor": ["a=*"], "limits": [LIMIT(b)]}]}"#,
+            "rules[1].descriptor",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "limits": [LIMIT(a)]}, {"descriptor": ["b"], "limits": [LIMIT(a)]}]}"#,
+            "rules[1].limits[0].name",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "limits": [LIMIT(override)]}]}"#,
+            "rules[0].limits[0].name",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "limits": [{"name": "a", "algorithm": "concurrency", "quota": 5}]}]}"#,
+            "rules[0].limits[0].algorithm",
+        ),
+    ] {
+        let found = mistakes(config);
+        assert!(found.contains(expected), "{config}: {found}");
+    }
+}
+
+#[test]
+fn a_request_is_no_call() {
+    assert!(policy(RULES).decide(&[]).is_err());
+}

@@ -1,0 +1,132 @@
+//! The messages of Envoy's rate limit service, with the field numbers of its protocol definition
+//! (envoy.service.ratelimit.v3, envoy.extensions.common.ratelimit.v3 and envoy.config.core.v3).
+//! What is neither read nor sent is left out.
+
+use prost::{Enumeration, Message};
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct RateLimitRequest {
+    #[prost(string, tag = "1")]
+    pub(in crate::proxy) domain: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(in crate::proxy) descriptors: Vec<RateLimitDescriptor>,
+    /// Of each descriptor without its own; 0 stands for 1.
+    #[prost(uint32, tag = "3")]
+    pub(in crate::proxy) hits_addend: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct RateLimitDescriptor {
+    #[prost(message, repeated, tag = "1")]
+    pub(in crate::proxy) entries: Vec<Entry>,
+    #[prost(message, optional, tag = "2")]
+    pub(in crate::proxy) limit: Option<RateLimitOverride>,
+    #[prost(message, optional, tag = "3")]
+    pub(in crate::proxy) hits_addend: Option<UInt64Value>,
+    #[prost(bool, tag = "4")]
+    pub(in crate::proxy) is_negative_hits: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct Entry {
+    #[prost(string, tag = "1")]
+    pub(in crate::proxy) key: String,
+    #[prost(string, tag = "2")]
+    pub(in crate::proxy) value: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct RateLimitOverride {
+    #[prost(uint32, tag = "1")]
+    pub(in crate::proxy) requests_per_unit: u32,
+    #[prost(enumeration = "Unit", tag = "2")]
+    pub(in crate::proxy) unit: i32,
+}
+
+/// google.protobuf.UInt64Value.
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct UInt64Value {
+    #[prost(uint64, tag = "1")]
+    pub(in crate::proxy) value: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub(in crate::proxy) enum Unit {
+    Unknown = 0,
+    Second = 1,
+    Minute = 2,
+    Hour = 3,
+    Day = 4,
+    Month = 5,
+    Year = 6,
+    Week = 7,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct RateLimitResponse {
+    #[prost(enumeration = "Code", tag = "1")]
+    pub(in crate::proxy) overall_code: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub(in crate::proxy) statuses: Vec<DescriptorStatus>,
+    #[prost(message, repeated, tag = "3")]
+    pub(in crate::proxy) response_headers_to_add: Vec<HeaderValue>,
+    #[prost(message, repeated, tag = "4")]
+    pub(in crate::proxy) request_headers_to_add: Vec<HeaderValue>,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub(in crate::proxy) raw_body: bytes::Bytes,
+}
+
+/// Without 0, with which Envoy lets a request pass even when it is told to deny what fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub(in crate::proxy) enum Code {
+    Unknown = 0,
+    Ok = 1,
+    OverLimit = 2,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct DescriptorStatus {
+    #[prost(enumeration = "Code", tag = "1")]
+    pub(in crate::proxy) code: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(in crate::proxy) current_limit: Option<CurrentLimit>,
+    #[prost(uint32, tag = "3")]
+    pub(in crate::proxy) limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    pub(in crate::proxy) duration_until_reset: Option<Duration>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct CurrentLimit {
+    #[prost(uint32, tag = "1")]
+    pub(in crate::proxy) requests_per_unit: u32,
+    #[prost(enumeration = "Unit", tag = "2")]
+    pub(in crate::proxy) unit: i32,
+    #[prost(string, tag = "3")]
+    pub(in crate::proxy) name: String,
+}
+
+/// google.protobuf.Duration.
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct Duration {
+    #[prost(int64, tag = "1")]
+    pub(in crate::proxy) seconds: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct HeaderValue {
+    #[prost(string, tag = "1")]
+    pub(in crate::proxy) key: String,
+    #[prost(string, tag = "2")]
+    pub(in crate::proxy) value: String,
+}
+
+/// grpc.health.v1.HealthCheckResponse.
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct HealthCheckResponse {
+    /// 1: serving.
+    #[prost(int32, tag = "1")]
+    pub(in crate::proxy) status: i32,
+}

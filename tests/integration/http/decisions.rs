@@ -1,0 +1,480 @@
+//! Weir decides for others: calls of Envoy's rate limit service, as a client of it sees them.
+//! `interop` has Envoy itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use crate::harness::client::get_blocking;
+use crate::harness::redis::Redis;
+use crate::harness::rls::{
+    Client, DAY, Descriptor, Hits, MINUTE, OK, OVER_LIMIT, Override, Request, descriptor, framed,
+};
+use crate::harness::tls::Http2;
+use crate::harness::toml::Toml;
+use crate::harness::weir::Weir;
+use crate::harness::{TIMEOUT, eventually, free_address};
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Rules for users, for messages, and for what has a name of several words.
+const RULES: &str = r#"
+[policies.edge]
+use = "rls"
+
+[[policies.edge.config.rules]]
+descriptor = ["user"]
+limits = [{ name = "user", algorithm = "fixed_window", quota = 3, period = "1d" }]
+
+[[policies.edge.config.rules]]
+descriptor = ["path"]
+limits = [
+    { name = "path", algorithm = "gcra", quota = 100, period = "30s" },
+    { name = "path-day", algorithm = "fixed_window", quota = 5, period = "1d" },
+]
+
+[[policies.edge.config.rules]]
+descriptor = ["path=/status"]
+unlimited = true
+
+[[policies.edge.config.rules]]
+descriptor = ["message_type=marketing", "to_number"]
+limits = [{ name = "marketing", algorithm = "fixed_window", quota = 2, period = "1m", alignment = "clock" }]
+
+[[policies.edge.config.rules]]
+descriptor = ["a_b", "c"]
+limits = [{ name = "words", algorithm = "fixed_window", quota = 1, period = "1d" }]
+
+[[policies.edge.config.rules]]
+descriptor = ["shadow"]
+limits = [{ name = "shadow", algorithm = "fixed_window", quota = 1, period = "1d", shadow = true }]
+"#;
+
+fn config(more: &str) -> Toml {
+    Toml::new()
+        .listener("serves = \"decisions\"")
+        .route(&format!("domain = \"edge\"\npolicy = \"edge\"\n{more}"))
+        .more(RULES)
+}
+
+async fn start(config: Toml) -> (Weir, Client) {
+    start_text(config.text()).await
+}
+
+/// Its runtime must run while Weir starts.
+async fn start_text(text: String) -> (Weir, Client) {
+    let weir = tokio::task::spawn_blocking(move || Weir::start(&text)).await.unwrap();
+    let client = Client::connect(weir.http).await;
+    (weir, client)
+}
+
+fn user(name: &str) -> Descriptor {
+    descriptor(&[("user", name)])
+}
+
+fn hits(descriptor: Descriptor, value: u64) -> Descriptor {
+    Descriptor { hits_addend: Some(Hits { value }), ..descriptor }
+}
+
+#[tokio::test]
+async fn each_descriptor_has_its_code_and_all_are_charged_or_none() {
+    let (_weir, client) = start(config("")).await;
+    let ask = async |descriptors: &[Descriptor]| client.ask("edge", descriptors).await.unwrap();
+    let path = || descriptor(&[("path", "/x")]);
+    for left in [2, 1] {
+        let answer = ask(&[user("a"), path(), descriptor(&[("nobody", "knows")])]).await;
+        assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OK; 3]));
+        // Of a descriptor's limits, the one of which less is left.
+        assert_eq!(answer.left(), [left, left + 2, 0]);
+        let limits: Vec<_> = answer.statuses.iter().map(|one| one.current_limit.clone()).collect();
+        let of = |index: usize| {
+            limits[index].as_ref().map(|one| (one.name.as_str(), one.requests_per_unit, one.unit))
+        };
+        assert_eq!(
+            (of(0), of(1), of(2)),
+            (Some(("user", 3, DAY)), Some(("path-day", 5, DAY)), None)
+        );
+        let reset = answer.statuses[0].duration_until_reset.clone().unwrap();
+        assert!(reset.nanos == 0 && (86_399..=86_400).contains(&reset.seconds), "{reset:?}");
+        assert!(answer.field("ratelimit").contains(&format!("\"user\";r={left}")), "{answer:?}");
+        assert_eq!(answer.raw_body, "");
+    }
+    // The last but one of one user, and the others of the call are not charged for its second.
+    let answer = ask(&[user("b"), hits(user("a"), 2), path()]).await;
+    assert_eq!((answer.overall_code, answer.codes()), (OVER_LIMIT, vec![OK, OVER_LIMIT, OK]));
+    assert_eq!(answer.left(), [3, 1, 3]);
+    assert!(answer.field("retry-after").parse::<u64>().unwrap() > 86_000, "{answer:?}");
+    assert!(answer.field("content-type").contains("problem+json"), "{answer:?}");
+    assert!(answer.raw_body.contains("\"violated-policies\":[\"user\"]"), "{answer:?}");
+    let answer = ask(&[user("b"), user("a"), path()]).await;
+    assert_eq!((answer.codes(), answer.left()), (vec![OK; 3], vec![2, 0, 2]));
+    // The same descriptor twice takes two.
+    assert_eq!(ask(&[user("c"), user("c")]).await.left(), [1, 1]);
+    assert_eq!(ask(&[user("c"), user("c")]).await.codes(), [OVER_LIMIT; 2]);
+    assert_eq!(ask(&[user("c")]).await.left(), [0]);
+}
+
+#[tokio::test]
+async fn keys_are_never_joined_and_rules_are_for_whole_descriptors() {
+    let (_weir, client) = start(config("")).await;
+    let code = async |entries: &[(&str, &str)]| {
+        client.ask("edge", &[descriptor(entries)]).await.unwrap().overall_code
+    };
+    assert_eq!(code(&[("a_b", "x"), ("c", "d")]).await, OK);
+    assert_eq!(code(&[("a_b", "x"), ("c", "d")]).await, OVER_LIMIT);
+    for other in [[("a_b", "x_c"), ("c", "d")], [("a_b", "x"), ("c", "c_d")]] {
+        assert_eq!(code(&other).await, OK, "{other:?}");
+    }
+    for _ in 0..5 {
+        assert_eq!(code(&[("path", "/status")]).await, OK);
+        assert_eq!(code(&[("message_type", "alert"), ("to_number", "1")]).await, OK);
+        assert_eq!(code(&[("message_type", "marketing")]).await, OK);
+    }
+    let marketing = [("message_type", "marketing"), ("to_number", "1")];
+    let answer = client.ask("edge", &[hits(descriptor(&marketing), 3)]).await.unwrap();
+    assert_eq!((answer.overall_code, answer.left()), (OVER_LIMIT, vec![2]));
+    assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().unit, MINUTE);
+    let reset = answer.statuses[0].duration_until_reset.clone();
+    // Nothing is used, so all of it is there already.
+    assert_eq!(reset.map(|reset| reset.seconds), Some(0));
+    for _ in 0..3 {
+        assert_eq!(code(&[("shadow", "1")]).await, OK);
+    }
+}
+
+#[tokio::test]
+async fn hits_are_64_bits_and_none_of_them_wrap() {
+    let (_weir, client) = start(config("")).await;
+    let left = async |hits_addend: u32, of: Descriptor| {
+        let domain = "edge".to_owned();
+        let answer = client.call(&Request { domain, descriptors: vec![of], hits_addend }).await;
+        let answer = answer.unwrap();
+        (answer.overall_code, answer.left()[0])
+    };
+    // A look takes nothing, and 0 of the call is 1.
+    assert_eq!(left(0, hits(user("a"), 0)).await, (OK, 3));
+    assert_eq!(left(0, user("a")).await, (OK, 2));
+    assert_eq!(left(2, user("a")).await, (OK, 0));
+    assert_eq!(left(0, hits(user("a"), 0)).await, (OVER_LIMIT, 0));
+    // A descriptor's own go before those of the call.
+    assert_eq!(left(9, hits(user("b"), 1)).await, (OK, 2));
+    for many in [4, u64::from(u32::MAX) + 2, 1 << 52, 1 << 63, u64::MAX] {
+        assert_eq!(left(0, hits(user("b"), many)).await.0, OVER_LIMIT, "{many}");
+    }
+    assert_eq!(left(0, user("b")).await, (OK, 1));
+}
+
+#[tokio::test]
+async fn a_caller_may_name_another_limit_and_a_wrong_one_is_its_own_mistake() {
+    let (_weir, client) = start(config("")).await;
+    let ask = async |requests_per_unit: u32, unit: i32| {
+        let limit = Some(Override { requests_per_unit, unit });
+        client.ask("edge", &[Descriptor { limit, ..descriptor(&[("any", "thing")]) }]).await
+    };
+    let answer = ask(2, DAY).await.unwrap();
+    let limit = answer.statuses[0].current_limit.clone().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit, answer.left()), (2, DAY, vec![1]));
+    assert_eq!(ask(2, DAY).await.unwrap().overall_code, OK);
+    assert_eq!(ask(2, DAY).await.unwrap().overall_code, OVER_LIMIT);
+    // A higher one is the same counter.
+    assert_eq!(ask(3, DAY).await.unwrap().left(), [0]);
+    assert_eq!(ask(0, DAY).await.unwrap().overall_code, OVER_LIMIT);
+    for unit in [0, 8, -3] {
+        let failed = ask(2, unit).await.unwrap_err();
+        assert_eq!(failed.status, "3", "{failed:?}");
+        assert!(failed.message.contains("without a known unit"), "{failed:?}");
+    }
+    assert_eq!(ask(9, DAY).await.unwrap().overall_code, OK);
+}
+
+#[tokio::test]
+async fn what_is_no_call_ends_alone() {
+    let (weir, client) = start(config("")).await;
+    let status = async |domain: &str, descriptors: &[Descriptor]| {
+        client.ask(domain, descriptors).await.unwrap_err().status
+    };
+    // Nobody's domain is an error, and not an admission.
+    assert_eq!(status("other", &[user("a")]).await, "5");
+    assert_eq!(status("", &[user("a")]).await, "3");
+    assert_eq!(status("edge", &[]).await, "3");
+    assert_eq!(status("edge", &[descriptor(&[])]).await, "3");
+    assert_eq!(status("edge", &vec![user("a"); 17]).await, "3");
+    let too_many: Vec<_> = (0..16).map(|nth| descriptor(&[("path", &nth.to_string())])).collect();
+    assert_eq!(status("edge", &too_many).await, "14", "32 limits");
+    let bytes = async |body: Bytes| client.call_at(PATH, body).await.unwrap_err().status;
+    assert_eq!(bytes(Bytes::new()).await, "3");
+    assert_eq!(bytes(framed(&[0xff; 9])).await, "3");
+    assert_eq!(bytes(Bytes::from_static(&[1, 0, 0, 0, 0])).await, "3");
+    assert_eq!(bytes(framed(&vec![0; 300 << 10])).await, "3");
+    let other = client.call_at("/envoy.service.ratelimit.v3.RateLimitService/Other", framed(&[]));
+    assert_eq!(other.await.unwrap_err().status, "12");
+    assert_eq!(client.ask("edge", &[user("a")]).await.unwrap().left(), [2]);
+    // Health: over gRPC and over HTTP.
+    let healthy = client.call_at("/grpc.health.v1.Health/Check", framed(&[])).await.unwrap();
+    assert_eq!(&healthy[..], [8, 1]);
+    let page = tokio::task::spawn_blocking(move || get_blocking(weir.http, "/healthcheck"));
+    assert_eq!(page.await.unwrap().unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_policy_of_ones_own_sees_domain_and_entries() {
+    let policy = r#"
+[[policies.own.config.limits]]
+name = "own"
+algorithm = "fixed_window"
+quota = 1
+period = "1d"
+key = "{rls.domain}/{rls.entry.user}"
+when = { "rls.entry.plan" = ["free"] }
+
+[policies.own]
+use = "keyed"
+"#;
+    let config = Toml::new()
+        .listener("serves = \"decisions\"")
+        .route("domain = \"*\"\npolicy = \"own\"")
+        .more(policy);
+    let (_weir, client) = start(config).await;
+    let code = async |domain: &str, entries: &[(&str, &str)]| {
+        client.ask(domain, &[descriptor(entries)]).await.unwrap().overall_code
+    };
+    let free = [("user", "a"), ("plan", "free")];
+    assert_eq!((code("x", &free).await, code("x", &free).await), (OK, OVER_LIMIT));
+    assert_eq!(code("y", &free).await, OK, "another domain");
+    for _ in 0..3 {
+        assert_eq!(code("x", &[("user", "a"), ("plan", "paid")]).await, OK);
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn callers_of_two_proxies_on_one_store_get_exactly_what_there_is() {
+    const QUOTA: usize = 100;
+    const CALLERS: usize = 256;
+    let redis = tokio::task::spawn_blocking(Redis::start).await.unwrap();
+    let algorithms = [
+        "algorithm = \"fixed_window\", period = \"1d\"",
+        "algorithm = \"sliding_window_counter\", period = \"1d\"",
+        "algorithm = \"sliding_window_log\", period = \"1d\"",
+        "algorithm = \"sliding_window_buckets\", period = \"1d\", buckets = 10",
+        "algorithm = \"token_bucket\", period = \"30d\"",
+        "algorithm = \"gcra\", period = \"30d\"",
+        "algorithm = \"quota\", calendar = \"forever\"",
+    ];
+    let rules: String = algorithms
+        .iter()
+        .enumerate()
+        .map(|(nth, algorithm)| {
+            format!(
+                "[[policies.edge.config.rules]]\ndescriptor = [\"a{nth}\"]\n\
+                 limits = [{{ name = \"a{nth}\", quota = {QUOTA}, {algorithm} }}]\n"
+            )
+        })
+        .collect();
+    let text = Toml::new()
+        .listener("serves = \"decisions\"")
+        .redis("single", &[redis.address])
+        .route("domain = \"edge\"\npolicy = \"edge\"")
+        .more(&format!("[policies.edge]\nuse = \"rls\"\n{rules}"))
+        .text();
+    let (_one, first) = start_text(text.clone()).await;
+    let (_other, second) = start_text(text).await;
+    for (nth, algorithm) in algorithms.into_iter().enumerate() {
+        let admitted = Arc::new(AtomicUsize::new(0));
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                let client = if caller.is_multiple_of(2) { first.clone() } else { second.clone() };
+                let admitted = Arc::clone(&admitted);
+                tokio::spawn(async move {
+                    let key = format!("a{nth}");
+                    let answer = client.ask("edge", &[descriptor(&[(&key, "x")])]).await.unwrap();
+                    assert!([OK, OVER_LIMIT].contains(&answer.overall_code));
+                    admitted.fetch_add(usize::from(answer.overall_code == OK), Ordering::Relaxed);
+                })
+            })
+            .collect();
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        assert_eq!(admitted.load(Ordering::Relaxed), QUOTA, "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn without_its_store_a_call_fails_and_is_never_answered_with_nothing() {
+    // Nothing listens there.
+    let nowhere: SocketAddr = free_address();
+    let text = config("").redis("single", &[nowhere]).text();
+    let (_weir, client) = start_text(text).await;
+    let failed = client.ask("edge", &[user("a")]).await.unwrap_err();
+    assert_eq!(failed.status, "14", "{failed:?}");
+    // What nobody counts needs no store.
+    assert_eq!(client.ask("edge", &[descriptor(&[("x", "y")])]).await.unwrap().overall_code, OK);
+    let text = config("on_store_error = \"allow\"").redis("single", &[nowhere]).text();
+    let (_weir, client) = start_text(text).await;
+    let answer = client.ask("edge", &[user("a")]).await.unwrap();
+    assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OK]));
+    assert_eq!(
+        (answer.statuses[0].current_limit.clone(), answer.field("weir-degraded")),
+        (None, "store")
+    );
+}
+
+#[tokio::test]
+async fn three_hundred_calls_that_are_reset_at_once_end_no_other() {
+    use h2::client;
+    let (weir, _) = start(config("")).await;
+    let stream = tokio::net::TcpStream::connect(weir.http).await.unwrap();
+    let (mut sender, connection) = client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = || {
+        http::Request::post(format!("http://weir{PATH}"))
+            .header("content-type", "application/grpc")
+            .body(())
+            .unwrap()
+    };
+    for _ in 0..6 {
+        // As many as may be open at once, and their resets follow in the same write.
+        let mut open = Vec::new();
+        for _ in 0..50 {
+            sender = sender.ready().await.unwrap();
+            open.push(sender.send_request(request(), false).unwrap());
+        }
+        for (_, mut body) in open {
+            body.send_reset(h2::Reason::CANCEL);
+        }
+    }
+    let message = {
+        use prost::Message as _;
+        let descriptors = vec![user("a")];
+        framed(&Request { domain: "edge".to_owned(), descriptors, hits_addend: 0 }.encode_to_vec())
+    };
+    let mut reply = loop {
+        sender = sender.ready().await.expect("the connection goes on");
+        let (reply, mut body) = sender.send_request(request(), false).unwrap();
+        body.send_data(message.clone(), true).unwrap();
+        match tokio::time::timeout(TIMEOUT, reply).await.unwrap() {
+            // More than may be open at once, until their resets are read.
+            Err(error) if error.reason() == Some(h2::Reason::REFUSED_STREAM) => {}
+            reply => break reply.unwrap(),
+        }
+    };
+    let data = reply.body_mut().data().await.unwrap().unwrap();
+    assert!(data.len() > 5);
+    let trailers = reply.body_mut().trailers().await.unwrap().unwrap();
+    assert_eq!(trailers["grpc-status"], "0");
+}
+
+#[tokio::test]
+async fn a_reload_changes_limits_and_loses_no_call() {
+    let text = config("").text();
+    let (mut weir, client) = start_text(text.clone()).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let asking = {
+        let (client, stop) = (client.clone(), Arc::clone(&stop));
+        tokio::spawn(async move {
+            let mut calls = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                let answer = client.ask("edge", &[descriptor(&[("x", "y")])]).await.unwrap();
+                assert_eq!(answer.overall_code, OK);
+                calls += 1;
+            }
+            calls
+        })
+    };
+    for quota in [7, 8, 9] {
+        let next = text.replacen("quota = 3", &format!("quota = {quota}"), 1);
+        let reload = move || {
+            weir.reload(&next, "applied");
+            weir
+        };
+        weir = tokio::task::spawn_blocking(reload).await.unwrap();
+        let limit = async || {
+            let answer = client.ask("edge", &[hits(user("a"), 0)]).await.unwrap();
+            answer.statuses[0].current_limit.clone().unwrap().requests_per_unit
+        };
+        assert_eq!(limit().await, quota);
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(asking.await.unwrap() > 0);
+}
+
+#[tokio::test]
+async fn calls_are_counted_logged_and_explained_like_requests() {
+    let text = config("").text().replace("access = \"off\"", "access = \"all\"");
+    let (weir, client) = start_text(format!("{text}\n")).await;
+    let two = [user("a"), descriptor(&[("path", "/x")])];
+    for expected in [OK, OK, OK, OVER_LIMIT] {
+        assert_eq!(client.ask("edge", &two).await.unwrap().overall_code, expected);
+    }
+    client.ask("nobody", &two).await.unwrap_err();
+    tokio::task::spawn_blocking(move || {
+        let counted = |code: &str| {
+            weir.metric(&format!("weir_requests_total{{route=\"edge\",code=\"{code}\"}}"))
+        };
+        assert_eq!((counted("200"), counted("429")), (3, 1));
+        let decided = |how: &str| {
+            weir.metric(&format!("weir_decisions_total{{policy=\"edge\",decision=\"{how}\"}}"))
+        };
+        assert_eq!((decided("admitted"), decided("refused")), (3, 1));
+        let refused = eventually("the access line", || {
+            let lines = weir.output().lines();
+            let line = lines.iter().find(|line| line.contains("429")).cloned();
+            line.ok_or_else(|| lines.join("\n"))
+        });
+        assert!(refused.contains("edge") && refused.contains("user"), "{refused}");
+        let page: serde_json::Value = weir.admin_page("/explain").json();
+        let id = page["refusals"][0]["request_id"].as_str().unwrap();
+        let explained = weir.admin_page(&format!("/explain?request_id={id}")).text();
+        assert!(explained.contains("rls.descriptor"), "{explained}");
+        // What callers say of their clients is hidden unless keys are shown.
+        assert!(!explained.contains("/x"), "{explained}");
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_listener_for_decisions_serves_no_routes_and_others_no_decisions() {
+    let respond = "path = \"/*\"\nrespond = { status = 200, body = \"here\" }";
+    let text = config("").route(respond).text();
+    let other = "\n[[listeners]]\naddress = \"127.0.0.1:0\"\n\n[admin]";
+    let (weir, client) = start_text(text.replacen("\n[admin]", other, 1)).await;
+    let plain = *weir.listeners().iter().find(|address| **address != weir.http).unwrap();
+    let status = async |address: SocketAddr| {
+        let reply = tokio::task::spawn_blocking(move || get_blocking(address, "/").unwrap());
+        reply.await.unwrap().status
+    };
+    assert_eq!((status(weir.http).await, status(plain).await), (404, 200));
+    assert_eq!(client.ask("edge", &[user("a")]).await.unwrap().left(), [2]);
+    let mut requests = Http2::plain(plain).await.unwrap();
+    let grpc = [("content-type", "application/grpc")];
+    let reply = requests.send("POST", PATH, &grpc, framed(&[])).await.unwrap();
+    assert_eq!(reply.body, "here", "a path like any other");
+}
+
+#[test]
+fn mistakes_are_found_at_their_lines() {
+    let lists = |text: &str| {
+        let (code, _, errors) = Weir::check(Weir::build(text));
+        assert_eq!(code, 78, "{errors}");
+        errors
+    };
+    let good = config("").text();
+    for (from, to, expected) in [
+        ("serves = \"decisions\"", "", "no listener for what is asked about it"),
+        ("policy = \"edge\"\n", "", "`policy = \"NAME\"`"),
+        ("domain = \"edge\"", "domain = \"edge\"\npath = \"/x\"", "a route with a `path`"),
+        ("domain = \"edge\"", "domain = \"\"", "1 to 64 bytes"),
+        (
+            "domain = \"edge\"",
+            "name = \"one\"\ndomain = \"edge\"\npolicy = \"edge\"\n[[routes]]\ndomain = \"edge\"",
+            "a domain that no other route has",
+        ),
+        ("descriptor = [\"user\"]", "descriptor = [\"=x\"]", "rules[0].descriptor[0]"),
+    ] {
+        let found = lists(&good.replacen(from, to, 1));
+        assert!(found.contains(expected), "{expected}: {found}");
+    }
+}
