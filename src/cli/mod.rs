@@ -1,5 +1,5 @@
 //! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`, `weir replay`,
-//! `weir top`, `weir policy`. `request` reads a request from the command line, `words` puts
+//! `weir top`, `weir rls`, `weir policy`. `request` reads a request from the command line, `words` puts
 //! decisions into text, and `shell` quotes what people paste.
 //!
 //! Exit codes: 0 success, 1 it could not start or finish, 2 the command line was wrong, 78 the
@@ -21,6 +21,7 @@ mod policy;
 mod print;
 mod replay;
 mod request;
+mod rls;
 mod shell;
 mod top;
 mod words;
@@ -65,6 +66,9 @@ enum Command {
     Replay(replay::Replay),
     /// Show the keys that use most and that are refused most, refreshed each second
     Top(top::Top),
+    /// Take over the configuration of another rate limit service
+    #[command(subcommand)]
+    Rls(rls::Rls),
     /// Write, build, test and inspect policies of your own
     #[command(subcommand)]
     Policy(policy::Policy),
@@ -113,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Explain(explain) => explain.run(),
         Command::Replay(replay) => replay.run(),
         Command::Top(top) => top.run(),
+        Command::Rls(rls) => rls::run(rls),
         Command::Policy(policy) => policy::run(policy),
     }
 }

@@ -221,6 +221,7 @@ pub const CRATES: &[Belongs] = &[
         to: &["otlp/", "proxy/receive/rls/"],
         why: "only otlp and calls of Envoy's rate limit service are protobuf",
     },
+    Belongs { crates: &["yaml_rust2"], to: &["cli/rls"], why: "only it reads YAML" },
     Belongs { crates: &["notify"], to: &["reload/"], why: "only reload watches files" },
     Belongs { crates: &["clap"], to: &["cli/"], why: "only cli knows the command line" },
     Belongs { crates: &["ratatui"], to: &["cli/top/screen"], why: "only it draws on a terminal" },

@@ -478,3 +478,65 @@ fn mistakes_are_found_at_their_lines() {
         assert!(found.contains(expected), "{expected}: {found}");
     }
 }
+
+#[tokio::test]
+async fn what_is_imported_from_ratelimit_decides_as_it_does() {
+    let yaml = "
+domain: edge_proxy
+descriptors:
+  - key: remote_address
+    rate_limit: { unit: day, requests_per_unit: 2 }
+  - key: remote_address
+    value: 50.0.0.5
+    rate_limit: { unit: day, requests_per_unit: 0 }
+  - key: message_type
+    value: marketing
+    descriptors:
+      - key: to_number
+        rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: files
+    value: img/*
+    share_threshold: true
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: soft
+    shadow_mode: true
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: ldap
+    rate_limit: { unlimited: true }
+";
+    let import = move || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ratelimit.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let import = Weir::with_arguments(&["rls", "import"]).argument(file.to_str().unwrap());
+        let (code, text, errors) = import.run();
+        assert_eq!((code, errors.as_str()), (0, ""), "{text}");
+        let (code, out, errors) = Weir::check(Weir::build(&text));
+        assert_eq!(code, 0, "{out}{errors}");
+        text
+    };
+    let text = tokio::task::spawn_blocking(import).await.unwrap();
+    let free = "127.0.0.1:0";
+    let text = format!("{}\n[admin]\naddress = \"{free}\"\n", text.replace("127.0.0.1:8081", free));
+    let (_weir, client) = start_text(text).await;
+    let code = async |entries: &[(&str, &str)]| {
+        client.ask("edge_proxy", &[descriptor(entries)]).await.unwrap().overall_code
+    };
+    let to = [("message_type", "marketing"), ("to_number", "206")];
+    let (image, other) = ([("files", "img/a")], [("files", "img/b")]);
+    for (entries, expected) in [
+        (&[("remote_address", "192.0.2.1")][..], [OK, OK, OVER_LIMIT]),
+        (&[("remote_address", "50.0.0.5")], [OVER_LIMIT; 3]),
+        (&to, [OK, OVER_LIMIT, OVER_LIMIT]),
+        (&to[..1], [OK; 3]),
+        (&to[1..], [OK; 3]),
+        (&[("soft", "x")], [OK; 3]),
+        (&[("ldap", "x")], [OK; 3]),
+        (&image, [OK, OVER_LIMIT, OVER_LIMIT]),
+        (&other, [OVER_LIMIT; 3]),
+    ] {
+        for expected in expected {
+            assert_eq!(code(entries).await, expected, "{entries:?}");
+        }
+    }
+}

@@ -21,7 +21,7 @@ const BYTES_MAX: &[(&str, usize, &str)] = &[
     ("mcp", 306_000, "messages in JSON, and tables of tools and methods"),
     ("path-cost", 266_000, "a table of path templates"),
     ("plans", 296_000, "a table of plans and of who has which"),
-    ("rls", 288_000, "rules for descriptors"),
+    ("rls", 276_000, "rules for descriptors"),
     ("send-quota", 288_000, "path templates, and recipients are counted in bodies"),
     ("tenant", 254_000, SHARED),
 ];

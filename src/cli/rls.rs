@@ -1,0 +1,411 @@
+//! `weir rls import`: the configuration of envoyproxy/ratelimit, written as one of Weir. Reads YAML,
+//! and knows nothing of how descriptors are decided.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::{EXIT_WRONG, wrong};
+use crate::cli::print::{errln, out};
+
+/// The settings of ratelimit's descriptors and limits.
+const DESCRIPTOR: [&str; 9] = [
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "quota_mode",
+];
+const RATE_LIMIT: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+/// Units, with the periods that they are in ratelimit.
+const UNITS: [(&str, &str); 7] = [
+    ("second", "1s"),
+    ("minute", "1m"),
+    ("hour", "1h"),
+    ("day", "1d"),
+    ("week", "7d"),
+    ("month", "30d"),
+    ("year", "365d"),
+];
+/// Maximum depth of nested descriptors: that of the policy's rules.
+const DEPTH_MAX: usize = 16;
+/// Maximum length of a name that is made of a descriptor.
+const NAME_BYTES_MAX: usize = 56;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Rls {
+    /// Write the configuration of envoyproxy/ratelimit as one of Weir
+    Import(Import),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Import {
+    /// ratelimit's YAML files, one domain in each
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+}
+
+pub(super) fn run(Rls::Import(import): Rls) -> ExitCode {
+    let (mut text, mut names) = (HEAD.to_owned(), HashSet::new());
+    let (mut failed, mut left_out) = (false, false);
+    for path in &import.files {
+        let yaml = match std::fs::read_to_string(path) {
+            Ok(yaml) => yaml,
+            Err(error) => return wrong(&format!("{}: {error}", path.display())),
+        };
+        let mut domain = Imported::default();
+        match domain.read(&yaml, &mut names) {
+            Ok(()) => text.push_str(&domain.text),
+            Err(message) => domain.wrong.push(message),
+        }
+        for message in &domain.wrong {
+            errln!("error: {}: {message}", path.display());
+        }
+        for message in &domain.left_out {
+            errln!("left out: {}: {message}", path.display());
+        }
+        failed |= !domain.wrong.is_empty();
+        left_out |= !domain.left_out.is_empty();
+    }
+    if failed {
+        return ExitCode::from(EXIT_WRONG);
+    }
+    out!("{text}");
+    if left_out {
+        errln!("What was left out is also in comments.");
+    }
+    ExitCode::SUCCESS
+}
+
+const HEAD: &str = "\
+# Written by `weir rls import`: see docs/rate-limit-service.md.
+
+[[listeners]]
+address = \"127.0.0.1:8081\"
+serves = \"decisions\"
+";
+
+/// A domain, as far as it is written.
+#[derive(Debug, Default)]
+struct Imported {
+    text: String,
+    wrong: Vec<String>,
+    left_out: Vec<String>,
+    policy: String,
+    limits: HashSet<String>,
+}
+
+impl Imported {
+    fn read(&mut self, yaml: &str, names: &mut HashSet<String>) -> Result<(), String> {
+        let documents = YamlLoader::load_from_str(yaml).map_err(|error| error.to_string())?;
+        let [root] = &documents[..] else {
+            return Err(format!("found {} documents, expected one", documents.len()));
+        };
+        let domain = root["domain"].as_str().filter(|domain| !domain.is_empty());
+        let domain = domain.ok_or("found no `domain`, expected one")?;
+        self.only_known(root, "", &["domain", "descriptors"]);
+        self.policy = unique(&plain(domain), names);
+        let written = string(domain);
+        let policy = &self.policy;
+        let _ = write!(
+            self.text,
+            "\n[[routes]]\nname = \"{policy}\"\ndomain = {written}\npolicy = \"{policy}\"\n\
+             \n[policies.{policy}]\nuse = \"rls\"\n",
+            policy = string(policy).trim_matches('"'),
+        );
+        let none = root["descriptors"].as_vec().is_none_or(Vec::is_empty);
+        if none {
+            return Err("found no `descriptors`, expected one or more".to_owned());
+        }
+        self.descriptors(&root["descriptors"], "", &mut Vec::new());
+        Ok(())
+    }
+
+    fn descriptors(&mut self, list: &Yaml, at: &str, above: &mut Vec<String>) {
+        let Some(list) = list.as_vec() else {
+            self.wrong.push(format!("{at}descriptors: found no list"));
+            return;
+        };
+        for (index, item) in list.iter().enumerate() {
+            let at = format!("{at}descriptors[{index}].");
+            self.only_known(item, &at, &DESCRIPTOR);
+            let key = item["key"].as_str().filter(|key| !key.is_empty() && !key.contains('='));
+            let Some(key) = key else {
+                let found = scalar(&item["key"]).unwrap_or_default();
+                self.wrong.push(format!("{at}key: found {found:?}, expected a text without `=`"));
+                continue;
+            };
+            let entry = match scalar(&item["value"]).filter(|value| !value.is_empty()) {
+                Some(value) => format!("{key}={value}"),
+                None => key.to_owned(),
+            };
+            if above.len() >= DEPTH_MAX {
+                self.wrong.push(format!("{at}key: found more than {DEPTH_MAX} entries"));
+                continue;
+            }
+            above.push(entry);
+            self.rule(item, &at, above);
+            if !item["descriptors"].is_badvalue() && !item["descriptors"].is_null() {
+                self.descriptors(&item["descriptors"], &at, above);
+            }
+            above.pop();
+        }
+    }
+
+    /// The rule of one descriptor, if it is one.
+    fn rule(&mut self, item: &Yaml, at: &str, entries: &[String]) {
+        let limit = &item["rate_limit"];
+        let is_leaf = item["descriptors"].as_vec().is_none_or(Vec::is_empty);
+        let is_limited = !limit.is_badvalue() && !limit.is_null();
+        if !is_limited && !is_leaf {
+            return;
+        }
+        let listed: Vec<String> = entries.iter().map(|entry| string(entry)).collect();
+        let mut comments = Vec::new();
+        for (setting, why) in [
+            ("quota_mode", "shadow = true is the nearest"),
+            ("detailed_metric", "the access log has the label `rule`"),
+            ("value_to_metric", "the access log has the label `rule`"),
+        ] {
+            if item[setting].as_bool() == Some(true) {
+                comments.push(format!("{setting} ({why})"));
+            }
+        }
+        if !limit["replaces"].is_badvalue() {
+            comments.push("replaces (both limits count)".to_owned());
+        }
+        let rule = if is_limited { self.limit(item, at, entries) } else { Some(unlimited()) };
+        let Some(rule) = rule else { return };
+        let _ = write!(self.text, "\n[[policies.{}.config.rules]]\n", self.policy);
+        for comment in comments {
+            let _ = writeln!(self.text, "# left out: {comment}");
+            self.left_out.push(format!("{at}{comment}"));
+        }
+        let _ = write!(self.text, "descriptor = [{}]\n{rule}\n", listed.join(", "));
+    }
+
+    /// What a descriptor's `rate_limit` says, as a line.
+    fn limit(&mut self, item: &Yaml, at: &str, entries: &[String]) -> Option<String> {
+        let limit = &item["rate_limit"];
+        let at = format!("{at}rate_limit.");
+        self.only_known(limit, &at, &RATE_LIMIT);
+        if limit["unlimited"].as_bool() == Some(true) {
+            return Some(unlimited());
+        }
+        let unit = scalar(&limit["unit"]).unwrap_or_default();
+        let period = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(&unit));
+        let Some((_, period)) = period else {
+            let known = UNITS.map(|(name, _)| name).join(", ");
+            self.wrong.push(format!("{at}unit: found {unit:?}, expected one of {known}"));
+            return None;
+        };
+        let requests = limit["requests_per_unit"].as_i64();
+        let requests = requests.and_then(|requests| u32::try_from(requests).ok());
+        let Some(requests) = requests else {
+            let found = scalar(&limit["requests_per_unit"]).unwrap_or_default();
+            self.wrong.push(format!(
+                "{at}requests_per_unit: found {found:?}, expected a whole number of 32 bits"
+            ));
+            return None;
+        };
+        let name = unique(&plain(&entries.join(".")), &mut self.limits);
+        let mut line = format!(
+            "limits = [{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {requests}, \
+             period = \"{period}\", alignment = \"clock\""
+        );
+        if item["shadow_mode"].as_bool() == Some(true) {
+            line.push_str(", shadow = true");
+        }
+        if item["share_threshold"].as_bool() == Some(true) {
+            line.push_str(", key = \"all\"");
+        }
+        line.push_str(" }]");
+        Some(line)
+    }
+
+    fn only_known(&mut self, item: &Yaml, at: &str, known: &[&str]) {
+        let Some(table) = item.as_hash() else {
+            self.wrong.push(format!("{}: found no table", at.trim_end_matches('.')));
+            return;
+        };
+        for key in table.keys() {
+            let key = scalar(key).unwrap_or_default();
+            if !known.contains(&key.as_str()) {
+                let known = known.join(", ");
+                self.wrong
+                    .push(format!("{at}{key}: found an unknown key, expected one of {known}"));
+            }
+        }
+    }
+}
+
+fn unlimited() -> String {
+    "unlimited = true".to_owned()
+}
+
+/// A text, number or truth value as text: YAML reads `50` and `true` as no text.
+fn scalar(yaml: &Yaml) -> Option<String> {
+    match yaml {
+        Yaml::String(text) | Yaml::Real(text) => Some(text.clone()),
+        Yaml::Integer(number) => Some(number.to_string()),
+        Yaml::Boolean(truth) => Some(truth.to_string()),
+        _ => None,
+    }
+}
+
+/// A basic string of TOML. Those of JSON are the same, but for one character.
+fn string(text: &str) -> String {
+    let json = serde_json::to_string(text).unwrap_or_default();
+    json.replace('\u{7f}', "\\u007f")
+}
+
+/// A name of the characters that limits and policies may have.
+fn plain(text: &str) -> String {
+    let mut name = String::new();
+    for letter in text.chars().map(|letter| letter.to_ascii_lowercase()) {
+        let is_plain = letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        let letter = if is_plain { letter } else { '-' };
+        if !(letter == '-' && name.ends_with('-')) && name.len() < NAME_BYTES_MAX {
+            name.push(letter);
+        }
+    }
+    let name = name.trim_matches(['-', '.']);
+    if name.is_empty() { "limit".to_owned() } else { name.to_owned() }
+}
+
+/// The name, or with the first number that nobody else has.
+fn unique(name: &str, taken: &mut HashSet<String>) -> String {
+    let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
+    let mut all = std::iter::once(name.to_owned()).chain(numbered);
+    let free = all.find(|name| !taken.contains(name)).unwrap_or_default();
+    taken.insert(free.clone());
+    free
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn imported(yaml: &str) -> Imported {
+        let mut domain = Imported::default();
+        if let Err(message) = domain.read(yaml, &mut HashSet::new()) {
+            domain.wrong.push(message);
+        }
+        domain
+    }
+
+    #[test]
+    fn each_leaf_is_a_rule_with_the_entries_above_it() {
+        let domain = imported(
+            "
+domain: edge_proxy
+descriptors:
+  - key: message_type
+    value: marketing
+    descriptors:
+      - key: to_number
+        rate_limit: { unit: day, requests_per_unit: 5 }
+  - key: path
+    value: /v1/*
+    rate_limit: { unit: MINUTE, requests_per_unit: 0 }
+    shadow_mode: true
+    descriptors:
+      - key: code
+        value: 50
+        share_threshold: true
+        rate_limit: { unit: year, requests_per_unit: 7 }
+  - key: ldap
+    rate_limit: { unlimited: true }
+  - key: anything
+",
+        );
+        assert_eq!((&domain.wrong[..], &domain.left_out[..]), (&[][..], &[][..]));
+        let expected = r#"
+[[routes]]
+name = "edge_proxy"
+domain = "edge_proxy"
+policy = "edge_proxy"
+
+[policies.edge_proxy]
+use = "rls"
+
+[[policies.edge_proxy.config.rules]]
+descriptor = ["message_type=marketing", "to_number"]
+limits = [{ name = "message_type-marketing.to_number", algorithm = "fixed_window", quota = 5, period = "1d", alignment = "clock" }]
+
+[[policies.edge_proxy.config.rules]]
+descriptor = ["path=/v1/*"]
+limits = [{ name = "path-v1", algorithm = "fixed_window", quota = 0, period = "1m", alignment = "clock", shadow = true }]
+
+[[policies.edge_proxy.config.rules]]
+descriptor = ["path=/v1/*", "code=50"]
+limits = [{ name = "path-v1-.code-50", algorithm = "fixed_window", quota = 7, period = "365d", alignment = "clock", key = "all" }]
+
+[[policies.edge_proxy.config.rules]]
+descriptor = ["ldap"]
+unlimited = true
+
+[[policies.edge_proxy.config.rules]]
+descriptor = ["anything"]
+unlimited = true
+"#;
+        assert_eq!(domain.text, expected);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let domain = imported(
+            "{domain: d, descriptors: [{key: A b, rate_limit: {unit: day, requests_per_unit: 1}}, {key: a_b, rate_limit: {unit: day, requests_per_unit: 1}}, {key: a-b, rate_limit: {unit: day, requests_per_unit: 1}}]}",
+        );
+        let names: Vec<&str> = domain
+            .text
+            .split("name = \"")
+            .skip(2)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        assert_eq!(names, ["a-b", "a_b", "a-b-2"]);
+    }
+
+    #[test]
+    fn mistakes_say_where_they_are() {
+        let one =
+            |descriptor: &str| imported(&format!("{{domain: d, descriptors: [{descriptor}]}}"));
+        for (yaml, expected) in [
+            ("{value: x}", "descriptors[0].key: found \"\""),
+            ("{key: a=b}", "descriptors[0].key: found \"a=b\""),
+            ("{key: a, rate_limt: {}}", "descriptors[0].rate_limt: found an unknown key"),
+            (
+                "{key: a, rate_limit: {unit: decade, requests_per_unit: 1}}",
+                "descriptors[0].rate_limit.unit: found \"decade\"",
+            ),
+            (
+                "{key: a, descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: -1}}]}",
+                "descriptors[0].descriptors[0].rate_limit.requests_per_unit: found \"-1\"",
+            ),
+            ("{key: a, rate_limit: {requests_per_unit: 1}}", "rate_limit.unit: found \"\""),
+        ] {
+            let found = one(yaml).wrong.join("\n");
+            assert!(found.contains(expected), "{yaml}: {found}");
+        }
+        assert!(imported("descriptors: []").wrong[0].contains("no `domain`"));
+        assert!(imported("a: [").wrong[0].contains("line"));
+        assert!(imported("--- {domain: a}\n--- {domain: b}").wrong[0].contains("2 documents"));
+    }
+
+    #[test]
+    fn what_has_no_counterpart_is_named() {
+        let domain = imported(
+            "{domain: d, descriptors: [{key: a, detailed_metric: true, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}]}",
+        );
+        assert_eq!(domain.left_out.len(), 3);
+        assert_eq!(domain.text.matches("# left out: ").count(), 3);
+    }
+}
