@@ -48,6 +48,7 @@ pub(super) fn routes(root: &mut Table<'_>, above: &RouteDefaults) -> Vec<Route> 
 struct Requests {
     host: Option<String>,
     path: String,
+    domain: Option<String>,
     methods: Vec<String>,
     listeners: Vec<String>,
     /// Not all of them.
@@ -84,6 +85,7 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
     let requests = Requests {
         host: host.clone(),
         path: path.unwrap_or_default().to_owned(),
+        domain: domain.clone().flatten(),
         methods: methods.clone(),
         listeners: listeners.clone(),
         is_variant: table.has("when"),

@@ -96,11 +96,11 @@ async fn decide(
     if route.maintenance {
         return (Shares::new(), Err(Refusal::Maintenance));
     }
-    if context.routed.handle.turns_away(route.priority) {
-        return (Shares::new(), Err(Refusal::Overloaded));
-    }
     // Each route with a domain has a policy.
     let Some(decider) = &route.decider else { return (Shares::new(), Err(Refusal::NotFound)) };
+    if !decider.policy.sets_priorities() && context.routed.handle.turns_away(route.priority) {
+        return (Shares::new(), Err(Refusal::Overloaded));
+    }
     let authority = Authority::default();
     let RequestContext { received, routed, decided, .. } = &mut *context;
     let decided = decided.insert(Decided::default());

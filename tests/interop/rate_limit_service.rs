@@ -33,7 +33,11 @@ struct Envoy {
 impl Envoy {
     /// With the page's configurations, the first changed by `weir` and the second by `envoy`.
     fn start(weir: impl Fn(&str) -> String, envoy: impl Fn(&str) -> String) -> Self {
-        let config = block("toml").replacen("127.0.0.1:8081", "127.0.0.1:0", 1);
+        let config = block("toml").replacen("127.0.0.1:8081", "127.0.0.1:0", 1).replacen(
+            "quota = 1000",
+            "quota = 9",
+            1,
+        );
         let weir = Weir::start(&format!("{}{ADMIN}", weir(&config)));
         let (folder, upstream, address) =
             (tempfile::tempdir().expect("a folder"), Upstream::start(), free_address());

@@ -89,11 +89,15 @@ impl PlanOutcome {
         limit.is_enforced() && !outcome.fits
     }
 
-    /// The names under which clients see the limits that refused: a child's for its parent, and
-    /// none of a limit that is not shown.
+    /// The names under which clients see the limits that refused, each once: a child's for its
+    /// parent, and none of a limit that is not shown.
     pub fn refusing_names<'a>(&'a self, limits: &'a [Limit]) -> impl Iterator<Item = &'a str> {
         let is_refusing = |limit: &Limit, at: usize| {
             self.limits.get(at).is_some_and(|outcome| Self::is_violated(limit, outcome))
+        };
+        let is_refusing_earlier = move |limit: &Limit, index: usize| {
+            let mut earlier = limits.iter().take(index).enumerate();
+            earlier.any(|(at, other)| other.name == limit.name && is_refusing(other, at))
         };
         limits.iter().enumerate().filter_map(move |(index, limit)| {
             let by_parent = match limit.role {
@@ -103,7 +107,8 @@ impl PlanOutcome {
                 Role::Parent | Role::Assured => return None,
                 Role::Alone => false,
             };
-            let refuses = by_parent || is_refusing(limit, index);
+            let refuses =
+                by_parent || is_refusing(limit, index) && !is_refusing_earlier(limit, index);
             (refuses && !limit.is_hidden()).then_some(limit.name.as_str())
         })
     }

@@ -1,6 +1,6 @@
 //! Limits the descriptors of Envoy's rate limit service, by rules for their entries.
 //!
-//! Facts read: `rls.descriptor`, `rls.limit`, and those that limits name. A rule is for descriptors
+//! Facts read: `rls.domain`, `rls.descriptor`, `rls.limit`, and those that limits name. A rule is for descriptors
 //! with exactly its entries, in their order, and counts each descriptor by itself.
 
 mod rules;
@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use weir_policy::{
-    Algorithm, Alignment, Decision, Facts, Json, Limit, Manifest, Mistakes, Policy, bounded_key,
+    Algorithm, Alignment, Decision, Facts, Json, Limit, Manifest, Mistakes, Policy, Refund,
+    bounded_key,
 };
 
 use rules::{Rules, Written};
 
 /// The facts of which the key of limits without one of their own is made.
-const KEY: [&str; 1] = ["rls.descriptor"];
+const KEY: [&str; 2] = ["rls.domain", "rls.descriptor"];
 /// The limit that a caller asks for.
 const OVERRIDE: &str = "override";
 const DAY_S: u64 = 86_400;
@@ -45,6 +46,8 @@ pub struct Rls {
 
 impl Policy for Rls {
     type Config = Config;
+    // The proxy does: it charges what was refused to limits with a debt.
+    const SETTLES: bool = true;
 
     fn new(config: Config) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
@@ -52,9 +55,22 @@ impl Policy for Rls {
         for rule in rules.iter() {
             for (limit, (place, name)) in rule.limits.each().zip(rule.limits.named()) {
                 let at = format!("{}.limits{place}", rule.at);
-                if matches!(limit.algorithm, Algorithm::Concurrency(_)) {
-                    let expected = "another algorithm: nobody says when what was let through ends";
-                    mistakes.add(format!("{at}.algorithm"), "\"concurrency\"", expected);
+                let unfit = match limit.algorithm {
+                    Algorithm::Concurrency(_) => Some((
+                        "\"concurrency\"",
+                        "another algorithm: nobody says when what was let through ends",
+                    )),
+                    Algorithm::LeakyBucket(_) => {
+                        Some(("\"leaky_bucket\"", "another algorithm: callers do not wait"))
+                    }
+                    _ => None,
+                };
+                if let Some((found, expected)) = unfit {
+                    mistakes.add(format!("{at}.algorithm"), found, expected);
+                }
+                if limit.refund != Refund::Never {
+                    let expected = "none: nobody says what became of what was let through";
+                    mistakes.add(format!("{at}.refund"), "a refund", expected);
                 }
                 if name == OVERRIDE {
                     let expected = "another name: limits that callers ask for have it";
@@ -89,7 +105,9 @@ impl Policy for Rls {
             (text_of(entry, 0).unwrap_or_default(), text_of(entry, 1).unwrap_or_default())
         });
         let rule = self.rules.find(pairs);
-        let key = bounded_key(text.to_owned());
+        let domain = facts.get("rls.domain").unwrap_or_default();
+        // A JSON array as well: the domain, and the pairs after it.
+        let key = bounded_key(format!("[{domain:?},{}", text.strip_prefix('[').unwrap_or(text)));
         if let Some(limit) = facts.get("rls.limit").filter(|_| self.overrides) {
             let algorithm = algorithm_of(limit).ok_or_else(|| format!("the limit {limit:?}"))?;
             return Ok(Decision::check([Limit::new(OVERRIDE, key, algorithm)]));

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use weir_policy::{Limits, Mistakes};
+use serde::{Deserialize, Deserializer};
+use weir_policy::{Json, Limits, Mistakes};
 
 /// Maximum number of rules.
 const RULES_MAX: usize = 2_000;
@@ -17,10 +17,16 @@ const ENTRY: &str = "\"KEY\", \"KEY=VALUE\", or \"KEY=START*\" for values that b
 #[serde(deny_unknown_fields)]
 pub(crate) struct Written {
     descriptor: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "without_children")]
     limits: Limits,
     #[serde(default)]
     unlimited: bool,
+}
+
+/// Limits of several descriptors are taken together, and a parent of two of them would be there
+/// twice.
+fn without_children<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Limits, D::Error> {
+    Limits::from_json(&Json::deserialize(deserializer)?)
 }
 
 /// A rule.

@@ -36,11 +36,14 @@ fn policy(config: &str) -> Instance<Rls> {
 /// The names of the limits that a descriptor is charged to; none if it is unlimited.
 fn charged(policy: &Instance<Rls>, entries: &[(&str, &str)]) -> Vec<String> {
     let text = descriptor(entries);
-    let decision = policy.decide(&[("rls.descriptor", text.as_str())]).unwrap();
+    let facts = [("rls.domain", "edge"), ("rls.descriptor", text.as_str())];
+    let decision = policy.decide(&facts).unwrap();
+    let key = format!("[\"edge\",{}", &text[1..]);
+    assert!(serde_json::from_str::<serde_json::Value>(&key).is_ok());
     let limits = decision.limits().iter();
     limits
         .map(|limit| {
-            assert_eq!(limit.key, text);
+            assert_eq!(limit.key, key);
             limit.name.clone()
         })
         .collect()
@@ -84,7 +87,8 @@ fn a_callers_limit_goes_before_a_rule() {
     let facts = [("rls.descriptor", text.as_str()), ("rls.limit", "60/minute")];
     let decision = policy(RULES).decide(&facts).unwrap();
     let [limit] = decision.limits() else { panic!("{decision:?}") };
-    assert_eq!((limit.name.as_str(), limit.key.as_str()), ("override", text.as_str()));
+    assert_eq!(limit.name, "override");
+    assert_eq!(limit.key, "[\"\",[\"path\",\"/\"]]");
     let Algorithm::FixedWindow(window) = &limit.algorithm else { panic!("{limit:?}") };
     assert_eq!((window.rate.amount, window.rate.per_ms), (60, 60_000));
     let off = RULES.replacen('{', "{\"overrides\": false, ", 1);
@@ -142,6 +146,18 @@ fn what_never_fits_is_a_mistake() {
         (
             r#"{"rules": [{"descriptor": ["a"], "limits": [{"name": "a", "algorithm": "concurrency", "quota": 5}]}]}"#,
             "rules[0].limits[0].algorithm",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "limits": [{"name": "a", "algorithm": "leaky_bucket", "quota": 5, "period": "1s", "burst": 5, "max_delay": "1s"}]}]}"#,
+            "rules[0].limits[0].algorithm",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "limits": [{"name": "a", "algorithm": "gcra", "quota": 5, "period": "1s", "refund": "unsent"}]}]}"#,
+            "rules[0].limits[0].refund",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "limits": [{"name": "a", "algorithm": "gcra", "quota": 5, "period": "1s", "children": {"key": "{rls.entry.a}", "assured": 1, "ceiling": 2}}]}]}"#,
+            "rules[0].limits[0].children",
         ),
     ] {
         let found = mistakes(config);

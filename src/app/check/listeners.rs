@@ -3,7 +3,7 @@
 
 use super::names;
 use crate::config::{Route, RouteAction, setting};
-use crate::listen::Settings;
+use crate::listen::{Serves, Settings};
 use crate::telemetry::{Lint, LintKind};
 
 /// One lint for each listener that doesn't require certificates, if another one does and routes
@@ -16,7 +16,8 @@ pub(super) fn lints(listeners: &[Settings], routes: &[Route]) -> Vec<Lint> {
             || one.name.as_ref().is_some_and(|name| route.listeners.contains(name))
     };
     let closed: Vec<_> = listeners.iter().enumerate().filter(|(_, one)| requires(one)).collect();
-    let open = listeners.iter().enumerate().filter(|(_, one)| !requires(one));
+    let open = listeners.iter().enumerate();
+    let open = open.filter(|(_, one)| !requires(one) && one.serves != Serves::Decisions);
     open.filter_map(|(index, open)| {
         let mut beside = None;
         let mut on_both = Vec::new();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::config::Route;
+use crate::config::{Route, RouteAction};
 use crate::policy::{Decision, Policy, PolicyError};
 
 /// Maximum number of routes, and paths from conditions, for which a policy is asked.
@@ -145,6 +145,10 @@ fn value(fact: &str, request: &SampleRequest<'_>, is_changed: bool) -> Option<St
     let has_body = request.chosen.iter().any(|fact| !is_outside(fact));
     let form = request.chosen.iter().any(|fact| fact.starts_with("form."));
     let host = request.route.host.as_deref().unwrap_or("example.com").replace('*', "weir-check");
+    let domain = match &request.route.action {
+        RouteAction::Decide(domain) => Some(domain.as_str()),
+        _ => None,
+    };
     let text = match fact {
         "client-ip" => CLIENT,
         "method" => request.method,
@@ -170,6 +174,9 @@ fn value(fact: &str, request: &SampleRequest<'_>, is_changed: bool) -> Option<St
             }
         }
         _ if fact.starts_with("path.") => "weir-check",
+        "rls.domain" => domain?,
+        "rls.descriptor" => domain.map(|_| r#"[["weir-check","1"]]"#)?,
+        _ if fact.starts_with("rls.entry.") => domain.map(|_| "weir-check")?,
         _ => return None,
     };
     Some(text.to_owned())

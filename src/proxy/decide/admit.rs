@@ -184,7 +184,9 @@ impl<'a> Question<'a> {
                 tracing::warn!(request_id = id.as_str(), route = handle.name, %error, held_back, "policy failed");
             }
         };
-        let has_body = self.body.is_some_and(|body| !body.bytes.is_empty());
+        // What a caller says of its clients is theirs to choose, as a body is.
+        let has_body =
+            self.descriptor.is_some() || self.body.is_some_and(|body| !body.bytes.is_empty());
         let decision = self
             .decider
             .policy

@@ -8,14 +8,20 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Decided;
-use super::admit::{Question, charge, note_time, on_policy_error};
+use super::admit::{DecisionError, Question, charge, note_time, on_policy_error};
 use super::policy_fields::PolicyFields;
-use crate::limit::Limiter;
-use crate::plan::{AMOUNT_MAX, Limit, MEMBERS_MAX, Plan, Role, Slot};
+use crate::limit::{Ending, Limiter};
+use crate::plan::{
+    AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, MEMBERS_MAX, Plan, Role, Slot,
+};
 use crate::policy::{Decision, Verdict as Answer};
 use crate::proxy::receive::rls::{Call, Descriptor, DescriptorView};
 use crate::proxy::refusal::Refusal;
+use crate::proxy::route::Routed;
 use crate::proxy::verdict::Verdict;
+
+/// What the policy says of each descriptor. `None` if it failed, and the route lets that through.
+type Asked<'a> = SmallVec<[(Option<Arc<Decision>>, &'a Descriptor); 2]>;
 
 /// What of the decision a descriptor has part in.
 #[derive(Debug, Default)]
@@ -67,7 +73,29 @@ pub(in crate::proxy) fn decide<'a>(
             pin!(charge(limiter, decision, None, (received, routed), decided)).await
         };
         note_time((received, routed), decided);
+        if matches!(admitted, Err(Refusal::TooMany)) {
+            owe(limiter, routed, decided);
+        }
         (shares, admitted.map(|()| upstream_fields))
+    }
+}
+
+/// Charges what was refused to those limits that may be in debt. A caller that reports what was
+/// used already can't be told that it was not.
+fn owe(limiter: &Limiter, routed: &Routed, decided: &Decided) {
+    let verdict = decided.decision.as_ref().map(|decision| &decision.verdict);
+    let (Some(Answer::Check(plan)), Some(policy)) = (verdict, &routed.handle.policy) else {
+        return;
+    };
+    let owing = plan.limits().iter().filter(|limit| {
+        limit.cost > 0 && limit.is_enforced() && limit.algorithm.debt() != Debt::None
+    });
+    for limit in owing {
+        // By itself, as another of its name may be in the plan.
+        let Ok(plan) = Plan::new(vec![limit.clone()]) else { continue };
+        let change = Adjustment { limit: limit.name.clone(), change: Change::Debt(limit.cost) };
+        let grant = limiter.empty_grant(&policy.scope, &Arc::new(plan));
+        grant.settle(Ending::Completed, &[change]);
     }
 }
 
@@ -81,22 +109,34 @@ fn ask(
     decided: &mut Decided,
 ) -> Result<(Joined, PolicyFields), Result<PolicyFields, Refusal>> {
     let handle = &question.routed.handle;
-    let mut asked: SmallVec<[(Arc<Decision>, &Descriptor); 2]> = SmallVec::new();
+    let mut asked = Asked::new();
     let (mut upstream_fields, mut response_fields) = (PolicyFields::new(), PolicyFields::new());
     for descriptor in &call.descriptors {
         let view = DescriptorView { domain: &call.domain, descriptor };
         let question = Question { descriptor: Some(view), ..question };
-        let (decision, upstream) = question
-            .ask(decided, |_| {})
-            .map_err(|failed| on_policy_error(question.decider, failed, handle, decided))?;
+        let (decision, upstream) = match question.ask(decided, |_| {}) {
+            Ok(answered) => answered,
+            // The other descriptors are decided on all the same.
+            Err(DecisionError::Failed) if question.decider.allow_on_error => {
+                decided.degraded = Some("policy");
+                asked.push((None, descriptor));
+                continue;
+            }
+            Err(failed) => {
+                return Err(on_policy_error(question.decider, failed, handle, decided));
+            }
+        };
         if question.is_turned_away(&decision) {
             return Err(Err(Refusal::Overloaded));
         }
         upstream_fields.extend(upstream);
         response_fields.append(&mut decided.response_fields);
-        asked.push((decision, descriptor));
+        asked.push((Some(decision), descriptor));
     }
     decided.response_fields = response_fields;
+    if asked.iter().all(|(decision, _)| decision.is_none()) {
+        return Err(on_policy_error(question.decider, DecisionError::Failed, handle, decided));
+    }
     let joined = join(&asked).map_err(|wrong| {
         question.note_failure(&wrong, decided);
         Err(Refusal::PolicyFailed)
@@ -109,12 +149,13 @@ fn ask(
 /// # Errors
 /// The limits can't be taken together: there are too many, or two of them are one counter with
 /// different settings.
-fn join(asked: &[(Arc<Decision>, &Descriptor)]) -> Result<Joined, String> {
+fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)]) -> Result<Joined, String> {
     // Most calls: what the policy has answered before is used as it is, with all that was derived
     // from it.
-    if let [(decision, Descriptor { hits: 1, .. })] = asked {
+    if let [(Some(decision), Descriptor { hits: 1, .. })] = asked {
         let share = match &decision.verdict {
             Answer::Check(plan) => {
+                check(plan.limits())?;
                 Share { limits: (0..plan.limits().len()).collect(), is_over: false }
             }
             Answer::Bypass => Share::default(),
@@ -126,8 +167,14 @@ fn join(asked: &[(Arc<Decision>, &Descriptor)]) -> Result<Joined, String> {
         });
     }
     let (mut limits, mut shares) = (Vec::new(), Shares::new());
-    let mut denied = None;
+    let (mut first, mut denied, mut labels) = (None, None, Vec::new());
     for (decision, descriptor) in asked {
+        let Some(decision) = decision else {
+            shares.push(Share::default());
+            continue;
+        };
+        first = first.or(Some(decision));
+        add_labels(&mut labels, &decision.labels);
         shares.push(match &decision.verdict {
             Answer::Check(plan) => add(&mut limits, plan.limits(), descriptor.hits)?,
             Answer::Bypass => Share::default(),
@@ -140,7 +187,7 @@ fn join(asked: &[(Arc<Decision>, &Descriptor)]) -> Result<Joined, String> {
     if let Some(decision) = denied {
         return Ok(Joined { decision: Arc::clone(decision), shares });
     }
-    let Some((first, _)) = asked.first() else { return Err("no descriptor".to_owned()) };
+    let Some(first) = first else { return Err("no descriptor".to_owned()) };
     let verdict = if limits.is_empty() {
         Answer::Bypass
     } else {
@@ -149,10 +196,9 @@ fn join(asked: &[(Arc<Decision>, &Descriptor)]) -> Result<Joined, String> {
         })?;
         Answer::Check(Arc::new(plan))
     };
-    let labels = asked.iter().flat_map(|(decision, _)| &decision.labels);
     let decision = Decision {
         verdict,
-        labels: labels.cloned().collect(),
+        labels,
         // What it may have taken back later is known for one descriptor only.
         settle_with: None,
         settle_on_refusal: false,
@@ -164,11 +210,40 @@ fn join(asked: &[(Arc<Decision>, &Descriptor)]) -> Result<Joined, String> {
     Ok(Joined { decision: Arc::new(decision), shares })
 }
 
+/// Adds a decision's labels to those of others: each name once, with all of its values.
+fn add_labels(all: &mut Vec<(String, String)>, labels: &[(String, String)]) {
+    for (name, value) in labels {
+        match all.iter_mut().find(|(known, _)| known == name) {
+            None => all.push((name.clone(), value.clone())),
+            Some((_, values)) if values.split(';').any(|known| known == value) => {}
+            Some((_, values)) => {
+                values.push(';');
+                values.push_str(value);
+            }
+        }
+    }
+}
+
+/// Checks that limits mean something in a call, which ends with its answer.
+fn check(limits: &[Limit]) -> Result<(), String> {
+    let holding = limits.iter().find(|limit| matches!(limit.algorithm, Algorithm::Concurrency(_)));
+    match holding {
+        Some(limit) => Err(format!(
+            "the limit {:?} is of what is in flight, and nobody says when that ends",
+            limit.name
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Adds a descriptor's limits to those of others.
 fn add(all: &mut Vec<Limit>, limits: &[Limit], hits: u64) -> Result<Share, String> {
-    let offset = all.len();
+    check(limits)?;
     let mut share = Share::default();
     for limit in limits {
+        if limit.role != Role::Alone {
+            return Err(format!("the limit {:?} has children, of one descriptor only", limit.name));
+        }
         let cost = limit.cost.saturating_mul(hits);
         let most = if limit.algorithm.keeps_members() { MEMBERS_MAX } else { AMOUNT_MAX };
         share.is_over |= cost > most && limit.is_enforced();
@@ -177,28 +252,20 @@ fn add(all: &mut Vec<Limit>, limits: &[Limit], hits: u64) -> Result<Share, Strin
         if let Some(at) = same
             && let Some(other) = all.get_mut(at)
         {
-            let is_alike = Limit { cost: other.cost, ..limit.clone() } == *other;
-            if !is_alike || limit.role != Role::Alone {
+            if (Limit { cost: other.cost, ..limit.clone() }) != *other {
                 return Err(format!(
                     "two descriptors have the limit {:?} with one key and different settings",
                     limit.name
                 ));
             }
-            other.cost = other.cost.saturating_add(cost).min(most);
+            let sum = other.cost.saturating_add(cost);
+            share.is_over |= sum > most && limit.is_enforced();
+            other.cost = sum.min(most);
             share.limits.push(at);
             continue;
         }
-        let role = match limit.role {
-            Role::Child { assured, parent } => {
-                let moved = |index: u8| {
-                    u8::try_from(offset + usize::from(index)).map_err(|_| "too many limits")
-                };
-                Role::Child { assured: moved(assured)?, parent: moved(parent)? }
-            }
-            role => role,
-        };
         share.limits.push(all.len());
-        all.push(Limit { cost, role, ..limit.clone() });
+        all.push(Limit { cost, ..limit.clone() });
     }
     Ok(share)
 }
@@ -206,7 +273,7 @@ fn add(all: &mut Vec<Limit>, limits: &[Limit], hits: u64) -> Result<Share, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Algorithm, Alignment, Debt, FixedWindow, Rate};
+    use crate::plan::{Alignment, Concurrency, FixedWindow, Rate};
     use crate::policy::Denial;
 
     fn limit(name: &str, key: &str, amount: u64) -> Limit {
@@ -233,8 +300,11 @@ mod tests {
     fn joined(asked: &[(Arc<Decision>, u64)]) -> Result<Costs, String> {
         let descriptors: Vec<Descriptor> =
             asked.iter().map(|(_, hits)| descriptor(*hits)).collect();
-        let asked: Vec<_> =
-            asked.iter().zip(&descriptors).map(|((one, _), of)| (Arc::clone(one), of)).collect();
+        let asked: Vec<_> = asked
+            .iter()
+            .zip(&descriptors)
+            .map(|((one, _), of)| (Some(Arc::clone(one)), of))
+            .collect();
         let Joined { decision, shares } = join(&asked)?;
         let limits = match &decision.verdict {
             Answer::Check(plan) => plan.limits().to_vec(),
@@ -272,9 +342,35 @@ mod tests {
     fn more_hits_than_any_limit_has_are_over_it() {
         for (hits, is_over) in [(AMOUNT_MAX, false), (AMOUNT_MAX + 1, true), (1 << 63, true)] {
             let descriptor = descriptor(hits);
-            let asked = [(check(vec![limit("a", "x", 5)]), &descriptor)];
+            let asked = [(Some(check(vec![limit("a", "x", 5)])), &descriptor)];
             assert_eq!(join(&asked).unwrap().shares[0].is_over, is_over, "{hits}");
         }
+        // Of two descriptors with one counter, it is the sum.
+        let (half, more) = (descriptor(AMOUNT_MAX / 2), descriptor(AMOUNT_MAX / 2 + 2));
+        let one = || Some(check(vec![limit("a", "x", 5)]));
+        assert!(!join(&[(one(), &half), (one(), &half)]).unwrap().shares[1].is_over);
+        assert!(join(&[(one(), &half), (one(), &more)]).unwrap().shares[1].is_over);
+    }
+
+    #[test]
+    fn labels_of_one_name_are_one() {
+        let labelled = |value: &str| {
+            let labels = vec![("rule".to_owned(), value.to_owned())];
+            Some(Arc::new(Decision { labels, ..crate::proxy::tests::decision(Answer::Bypass) }))
+        };
+        let descriptor = descriptor(1);
+        let asked = ["a", "b", "a"].map(|value| (labelled(value), &descriptor));
+        let labels = join(&asked).unwrap().decision.labels.clone();
+        assert_eq!(labels, [("rule".to_owned(), "a;b".to_owned())]);
+    }
+
+    #[test]
+    fn limits_that_mean_nothing_in_a_call_are_refused() {
+        let holding = Limit::new("a", "k", Algorithm::Concurrency(Concurrency { amount: 5 }));
+        let descriptor = descriptor(1);
+        let holding = (Some(check(vec![holding])), &descriptor);
+        assert!(join(std::slice::from_ref(&holding)).unwrap_err().contains("in flight"));
+        assert!(join(&[holding.clone(), holding]).unwrap_err().contains("in flight"));
     }
 
     #[test]
@@ -287,8 +383,10 @@ mod tests {
             body: None,
         };
         let (one, other) = (descriptor(1), descriptor(1));
-        let asked =
-            [(check(vec![limit("a", "x", 5)]), &one), (decision(Answer::Deny(denial)), &other)];
+        let asked = [
+            (Some(check(vec![limit("a", "x", 5)])), &one),
+            (Some(decision(Answer::Deny(denial))), &other),
+        ];
         let Joined { decision, shares } = join(&asked).unwrap();
         assert!(matches!(decision.verdict, Answer::Deny(_)));
         assert_eq!(shares.iter().map(|share| share.is_over).collect::<Vec<_>>(), [false, true]);

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use smallvec::SmallVec;
 
 use super::answer::ReplyTo;
 use super::{fields, grpc};
@@ -126,16 +127,19 @@ fn status(share: &Share, asked: Option<(&[Limit], &PlanOutcome)>) -> DescriptorS
         .iter()
         .filter_map(|index| Some((limits.get(*index)?, outcome.limits.get(*index)?)))
         .filter(|(limit, outcome)| limit.is_enforced() && outcome.unmeasured.is_none());
-    let Some((limit, tightest)) = own.min_by_key(|(_, outcome)| rank(outcome)) else {
-        return nothing;
+    let own: SmallVec<[_; 2]> = own.collect();
+    let is_over = share.is_over || own.iter().any(|(_, outcome)| !outcome.fits);
+    let code = if is_over { Code::OverLimit } else { Code::Ok }.into();
+    let shown = own.into_iter().filter(|(limit, _)| limit.is_shown());
+    let Some((limit, tightest)) = shown.min_by_key(|(_, outcome)| rank(outcome)) else {
+        return DescriptorStatus { code, ..nothing };
     };
-    let is_over = share.is_over || !tightest.fits;
     let wait_us = match tightest.retry_after_us {
         Some(us) if !tightest.fits => us,
         _ => tightest.reset_us,
     };
     DescriptorStatus {
-        code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
+        code,
         current_limit: limit.algorithm.policy().map(|(quota, window_s)| CurrentLimit {
             requests_per_unit: clamped(quota),
             unit: unit(window_s).into(),

@@ -219,6 +219,64 @@ async fn what_is_no_call_ends_alone() {
 }
 
 #[tokio::test]
+async fn what_was_used_already_is_kept_where_a_limit_may_be_in_debt() {
+    let rules = |debt: &str| {
+        format!(
+            "[policies.edge]\nuse = \"rls\"\n[[policies.edge.config.rules]]\ndescriptor = [\"user\"]\n\
+             limits = [{{ name = \"tokens\", algorithm = \"fixed_window\", quota = 10, period = \"1d\"{debt} }}]"
+        )
+    };
+    for (debt, after) in [("", OK), (", debt = \"allowance\"", OVER_LIMIT)] {
+        let config = Toml::new()
+            .listener("serves = \"decisions\"")
+            .route("domain = \"edge\"\npolicy = \"edge\"")
+            .more(&rules(debt));
+        let (_weir, client) = start(config).await;
+        let code = async |of: Descriptor| client.ask("edge", &[of]).await.unwrap().overall_code;
+        // As Envoy does with `apply_on_stream_done`: a look, and at the end what it came to.
+        assert_eq!(code(hits(user("a"), 0)).await, OK);
+        assert_eq!(code(hits(user("a"), 25)).await, OVER_LIMIT);
+        assert_eq!(code(hits(user("a"), 0)).await, after, "{debt}");
+        // More than there ever is.
+        assert_eq!(code(hits(user("b"), 1 << 63)).await, OVER_LIMIT);
+        assert_eq!(code(hits(user("b"), 0)).await, after, "{debt}");
+    }
+}
+
+#[tokio::test]
+async fn domains_with_one_policy_are_counted_apart_and_odd_bytes_are_counted() {
+    let more = "\n[[routes]]\ndomain = \"*\"\npolicy = \"edge\"\n";
+    let (_weir, client) = start_text(format!("{}{more}", config("").text())).await;
+    let left = async |domain: &str| client.ask(domain, &[user("a")]).await.unwrap().left()[0];
+    assert_eq!((left("edge").await, left("x").await, left("y").await), (2, 2, 2));
+    assert_eq!((left("edge").await, left("x").await, left("y").await), (1, 1, 1));
+    // A value that a client chose, and that is no text: "user" = FF.
+    let mut call = vec![10, 4];
+    call.extend(b"edge");
+    let entry: Vec<u8> = [&[10, 4], &b"user"[..], &[18, 1, 0xff]].concat();
+    call.extend([18, entry.len() as u8 + 2, 10, entry.len() as u8]);
+    call.extend(entry);
+    for expected in [2, 1, 0] {
+        use prost::Message as _;
+        let answer = client.call_at(PATH, framed(&call)).await.unwrap();
+        let answer = crate::harness::rls::Response::decode(&answer[..]).unwrap();
+        assert_eq!(answer.left(), [expected]);
+    }
+}
+
+#[test]
+fn the_guides_configuration_has_no_warnings() {
+    const PAGE: &str = include_str!("../../../docs/rate-limit-service.md");
+    const POLICY: &str = include_str!("../../../policies/rls/README.md");
+    for page in [PAGE, POLICY] {
+        let (_, rest) = page.split_once("```toml\n").unwrap();
+        let text = rest.split("```").next().unwrap();
+        let (code, out, errors) = Weir::check(Weir::build(text).argument("--strict"));
+        assert_eq!(code, 0, "{out}{errors}");
+    }
+}
+
+#[tokio::test]
 async fn a_policy_of_ones_own_sees_domain_and_entries() {
     let policy = r#"
 [[policies.own.config.limits]]

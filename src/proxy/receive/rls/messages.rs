@@ -27,12 +27,13 @@ pub(in crate::proxy) struct RateLimitDescriptor {
     pub(in crate::proxy) is_negative_hits: bool,
 }
 
+/// Bytes, as Envoy copies what clients send, which may be no text.
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::proxy) struct Entry {
-    #[prost(string, tag = "1")]
-    pub(in crate::proxy) key: String,
-    #[prost(string, tag = "2")]
-    pub(in crate::proxy) value: String,
+    #[prost(bytes = "vec", tag = "1")]
+    pub(in crate::proxy) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(in crate::proxy) value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

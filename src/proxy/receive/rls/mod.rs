@@ -9,6 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use self::messages::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
+use crate::proxy::receive::text::latin1;
 use crate::proxy::refusal::{Check, Refusal};
 use crate::wire::{self, Body, Charge};
 
@@ -16,7 +17,7 @@ use crate::wire::{self, Body, Charge};
 pub(in crate::proxy) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Maximum bytes of a call's message.
-const CALL_BYTES_MAX: usize = 256 << 10;
+const CALL_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of descriptors of a call. Each may have several limits, and all of them are taken
 /// as one plan, which has its own maximum.
 pub(in crate::proxy) const DESCRIPTORS_MAX: usize = 16;
@@ -30,6 +31,8 @@ const FRAME_HEAD_BYTES: usize = 5;
 pub(in crate::proxy) struct Call {
     pub(in crate::proxy) domain: String,
     pub(in crate::proxy) descriptors: Vec<Descriptor>,
+    /// What it takes of the bytes that the process may buffer.
+    _charge: Charge,
 }
 
 /// Names what is counted.
@@ -89,7 +92,10 @@ impl Call {
         }
         let hits = u64::from(hits_addend.max(1));
         let descriptors = descriptors.into_iter().map(|written| Descriptor::of(written, hits));
-        Ok(Self { domain, descriptors: descriptors.collect::<Result<_, _>>()? })
+        let descriptors = descriptors.collect::<Result<Vec<_>, _>>()?;
+        // The entries, and the same as JSON.
+        let bytes = descriptors.iter().map(|descriptor| 2 * descriptor.text.len()).sum();
+        Ok(Self { domain, descriptors, _charge: Charge::of(bytes) })
     }
 }
 
@@ -103,7 +109,7 @@ impl Descriptor {
             return Err("a descriptor without entries, or with more than 64");
         }
         let entries: Vec<(String, String)> =
-            entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
+            entries.into_iter().map(|entry| (text(entry.key), text(entry.value))).collect();
         if entries.iter().any(|(key, _)| key.is_empty()) {
             return Err("a descriptor's entry without a key");
         }
@@ -115,6 +121,11 @@ impl Descriptor {
             hits: hits_addend.map_or(hits, |own| own.value),
         })
     }
+}
+
+/// Bytes as text: what is none is Latin-1, as everywhere, so that nothing is lost.
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| latin1(error.as_bytes()).into_owned())
 }
 
 /// The limit that a caller wants, as policies see it.
@@ -171,8 +182,8 @@ mod tests {
 
     fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
         let of = |(key, value): &(&str, &str)| Entry {
-            key: (*key).to_owned(),
-            value: (*value).to_owned(),
+            key: key.as_bytes().to_vec(),
+            value: value.as_bytes().to_vec(),
         };
         RateLimitDescriptor {
             entries: entries.iter().map(of).collect(),
@@ -212,6 +223,14 @@ mod tests {
         assert_eq!(third.hits, 0);
         let of_all = Call::of(&framed(&request(vec![descriptor(&[("a", "b")])], 7))).unwrap();
         assert_eq!(of_all.descriptors[0].hits, 7);
+    }
+
+    #[test]
+    fn what_is_no_text_is_read_all_the_same() {
+        let mut odd = descriptor(&[("a", "")]);
+        odd.entries[0].value = b"\xff\xe9".to_vec();
+        let call = Call::of(&framed(&request(vec![odd], 1))).unwrap();
+        assert_eq!(call.descriptors[0].entries[0].1, "\u{ff}\u{e9}");
     }
 
     #[test]
