@@ -62,18 +62,13 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
     let mut table = item.table()?;
     let domain_item = table.item(&route::DOMAIN);
     let domain = domain_item.as_ref().map(|item| domain(item, &mut table, above));
-    let path_item = match domain {
-        Some(_) => {
-            // Settings that it can't have are read, and have no effect.
-            let _ = (table.item(&route::PATH), table.item(&route::UPSTREAM));
-            let _ = (table.take("respond"), table.item(&route::REDIRECT));
-            domain_item
+    let (path_item, path) = match domain {
+        Some(_) => (domain_item, Some("")),
+        None => {
+            let path_item = table.required(&route::PATH);
+            let path = path_item.as_ref().and_then(|item| item.text(route::PATH.expected()));
+            (path_item, path)
         }
-        None => table.required(&route::PATH),
-    };
-    let path = match domain {
-        Some(_) => Some(""),
-        None => path_item.as_ref().and_then(|item| item.text(route::PATH.expected())),
     };
     let host = table.read_if_any(&route::HOST);
     let methods: Vec<String> = table
@@ -402,6 +397,9 @@ fn domain(item: &Item<'_>, table: &mut Table<'_>, above: &RouteDefaults) -> Opti
     if !table.has(route::POLICY.key) {
         table.missing("policy", "`policy = \"NAME\"`, which says what is limited");
     }
+    // Settings that it can't have are read, and have no effect.
+    let _ = (table.item(&route::PATH), table.item(&route::UPSTREAM));
+    let _ = (table.take("respond"), table.item(&route::REDIRECT));
     let domain = item.text(route::DOMAIN.expected())?;
     if domain.is_empty() || domain.len() > NAME_BYTES_MAX {
         item.wrong("1 to 64 bytes");
