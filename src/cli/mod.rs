@@ -1,6 +1,6 @@
 //! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`, `weir replay`,
-//! `weir top`, `weir rls`, `weir policy`. `request` reads a request from the command line, `words` puts
-//! decisions into text, and `shell` quotes what people paste.
+//! `weir top`, `weir rls`, `weir policy`. `request` reads a request from the command line, `words`
+//! puts decisions into text, and `shell` quotes what people paste.
 //!
 //! Exit codes: 0 success, 1 it could not start or finish, 2 the command line was wrong, 78 the
 //! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell such an

@@ -1,5 +1,5 @@
-//! `weir rls import`: the configuration of envoyproxy/ratelimit, written as one of Weir. Reads YAML,
-//! and knows nothing of how descriptors are decided.
+//! `weir rls import`: the configuration of envoyproxy/ratelimit, written as one of Weir. Reads
+//! YAML, and knows nothing of how descriptors are decided.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! Limits the descriptors of Envoy's rate limit service, by rules for their entries.
 //!
-//! Facts read: `rls.domain`, `rls.descriptor`, `rls.limit`, and those that limits name. A rule is for descriptors
-//! with exactly its entries, in their order, and counts each descriptor by itself.
+//! Facts read: `rls.domain`, `rls.descriptor`, `rls.limit`, and those that limits name. A rule is
+//! for descriptors with exactly its entries, in their order, and counts each descriptor by itself.
 
 mod rules;
 
