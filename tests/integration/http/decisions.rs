@@ -3,12 +3,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
 use crate::harness::client::get_blocking;
-use crate::harness::redis::Redis;
 use crate::harness::rls::{
     Client, DAY, Descriptor, Hits, MINUTE, OK, OVER_LIMIT, Override, Request, descriptor, framed,
 };
@@ -64,17 +63,17 @@ async fn start(config: Toml) -> (Weir, Client) {
 }
 
 /// Its runtime must run while Weir starts.
-async fn start_text(text: String) -> (Weir, Client) {
+pub(super) async fn start_text(text: String) -> (Weir, Client) {
     let weir = tokio::task::spawn_blocking(move || Weir::start(&text)).await.unwrap();
     let client = Client::connect(weir.http).await;
     (weir, client)
 }
 
-fn user(name: &str) -> Descriptor {
+pub(super) fn user(name: &str) -> Descriptor {
     descriptor(&[("user", name)])
 }
 
-fn hits(descriptor: Descriptor, value: u64) -> Descriptor {
+pub(super) fn hits(descriptor: Descriptor, value: u64) -> Descriptor {
     Descriptor { hits_addend: Some(Hits { value }), ..descriptor }
 }
 
@@ -303,59 +302,6 @@ use = "keyed"
     assert_eq!(code("y", &free).await, OK, "another domain");
     for _ in 0..3 {
         assert_eq!(code("x", &[("user", "a"), ("plan", "paid")]).await, OK);
-    }
-}
-
-#[tokio::test(flavor = "current_thread")]
-async fn callers_of_two_proxies_on_one_store_get_exactly_what_there_is() {
-    const QUOTA: usize = 100;
-    const CALLERS: usize = 256;
-    let redis = tokio::task::spawn_blocking(Redis::start).await.unwrap();
-    let algorithms = [
-        "algorithm = \"fixed_window\", period = \"1d\"",
-        "algorithm = \"sliding_window_counter\", period = \"1d\"",
-        "algorithm = \"sliding_window_log\", period = \"1d\"",
-        "algorithm = \"sliding_window_buckets\", period = \"1d\", buckets = 10",
-        "algorithm = \"token_bucket\", period = \"30d\"",
-        "algorithm = \"gcra\", period = \"30d\"",
-        "algorithm = \"quota\", calendar = \"forever\"",
-    ];
-    let rules: String = algorithms
-        .iter()
-        .enumerate()
-        .map(|(nth, algorithm)| {
-            format!(
-                "[[policies.edge.config.rules]]\ndescriptor = [\"a{nth}\"]\n\
-                 limits = [{{ name = \"a{nth}\", quota = {QUOTA}, {algorithm} }}]\n"
-            )
-        })
-        .collect();
-    let text = Toml::new()
-        .listener("serves = \"decisions\"")
-        .redis("single", &[redis.address])
-        .route("domain = \"edge\"\npolicy = \"edge\"")
-        .more(&format!("[policies.edge]\nuse = \"rls\"\n{rules}"))
-        .text();
-    let (_one, first) = start_text(text.clone()).await;
-    let (_other, second) = start_text(text).await;
-    for (nth, algorithm) in algorithms.into_iter().enumerate() {
-        let admitted = Arc::new(AtomicUsize::new(0));
-        let callers: Vec<_> = (0..CALLERS)
-            .map(|caller| {
-                let client = if caller.is_multiple_of(2) { first.clone() } else { second.clone() };
-                let admitted = Arc::clone(&admitted);
-                tokio::spawn(async move {
-                    let key = format!("a{nth}");
-                    let answer = client.ask("edge", &[descriptor(&[(&key, "x")])]).await.unwrap();
-                    assert!([OK, OVER_LIMIT].contains(&answer.overall_code));
-                    admitted.fetch_add(usize::from(answer.overall_code == OK), Ordering::Relaxed);
-                })
-            })
-            .collect();
-        for caller in callers {
-            caller.await.unwrap();
-        }
-        assert_eq!(admitted.load(Ordering::Relaxed), QUOTA, "{algorithm}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! rules.
 
 mod decisions;
+mod decisions_shared;
 mod early;
 mod endpoints;
 mod forward_auth;
