@@ -26,7 +26,7 @@ type Asked<'a> = SmallVec<[(Option<Arc<Decision>>, &'a Descriptor); 2]>;
 /// What of the decision a descriptor has part in.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Share {
-    /// The limits of the plan that its hits are charged to, by their indices.
+    /// The indices, in the plan, of the limits that its hits are charged to.
     pub(in crate::proxy) limits: SmallVec<[usize; 2]>,
     /// It is over its limit whatever the limits say: the policy refuses it, or it has more hits
     /// than any limit has units.

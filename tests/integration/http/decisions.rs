@@ -18,7 +18,7 @@ use crate::harness::{TIMEOUT, eventually, free_address};
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Rules for users, for messages, and for what has a name of several words.
+/// Rules by user, by path, by type of message and number, and one whose keys have an underscore.
 const RULES: &str = r#"
 [policies.edge]
 use = "rls"
@@ -249,7 +249,7 @@ async fn domains_with_one_policy_are_counted_apart_and_odd_bytes_are_counted() {
     let left = async |domain: &str| client.ask(domain, &[user("a")]).await.unwrap().left()[0];
     assert_eq!((left("edge").await, left("x").await, left("y").await), (2, 2, 2));
     assert_eq!((left("edge").await, left("x").await, left("y").await), (1, 1, 1));
-    // A value that a client chose, and that is no text: "user" = FF.
+    // A value that is not UTF-8: `user` is the byte FF.
     let mut call = vec![10, 4];
     call.extend(b"edge");
     let entry: Vec<u8> = [&[10, 4], &b"user"[..], &[18, 1, 0xff]].concat();

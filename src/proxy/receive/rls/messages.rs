@@ -78,7 +78,8 @@ pub(in crate::proxy) struct RateLimitResponse {
     pub(in crate::proxy) raw_body: bytes::Bytes,
 }
 
-/// Without 0, with which Envoy lets a request pass even when it is told to deny what fails.
+/// `Unknown` is never sent: Envoy lets a request with it pass, even when it is told to deny those
+/// whose call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(in crate::proxy) enum Code {

@@ -123,7 +123,8 @@ impl Descriptor {
     }
 }
 
-/// Bytes as text: what is none is Latin-1, as everywhere, so that nothing is lost.
+/// Bytes as text. Those that are not UTF-8 are read as Latin-1, as in header fields, so that
+/// nothing is lost.
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| latin1(error.as_bytes()).into_owned())
 }
