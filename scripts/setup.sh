@@ -158,6 +158,10 @@ add_missing() {
             # An authority for certificates. Homebrew has none, and there its tests fail.
             if [[ $mac == no ]]; then have pebble || missing+=(pebble); fi
             have perl || missing+=(perl)
+            # Builds the client in Go.
+            if ! have go; then
+                if [[ $mac == yes ]]; then missing+=(go); else missing+=(golang-go); fi
+            fi
             # npm, which installs the Node.js of the tests.
             if ! have node || ! have npm; then
                 if [[ $mac == yes ]]; then missing+=(node); else missing+=(nodejs npm); fi

@@ -171,6 +171,7 @@ async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener
         running.drain.cut();
         let _ = tokio::time::timeout(CUT_MAX, all(&mut serving)).await;
     }
+    running.live.end_held();
     let ended = ended.max(clock::monotonic() + SETTLE_MIN);
     let left = || ended.saturating_duration_since(clock::monotonic());
     // Each worker waits for all limiters, since a limiter settles on the worker that charged. The

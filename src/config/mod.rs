@@ -12,6 +12,7 @@ mod brackets;
 mod caps;
 mod changes;
 mod data;
+mod decisions;
 mod documents;
 mod extras;
 mod files;
@@ -466,6 +467,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let listeners = server::listeners(&mut root, acme.as_deref());
     let server = server::server(&mut root, &listeners);
     let (admin, insight) = server::admin(&mut root, &listeners);
+    let callers = decisions::callers(&mut root, &listeners);
     let log = server::log(&mut root, insight.show_keys);
     let otlp = otlp::otlp(&mut root);
     let store = store::store(notes, &mut root, server.waiting_max);
@@ -492,6 +494,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         shutdown_grace: server.shutdown_grace,
         requests: proxy::Settings {
             refusals,
+            callers: Arc::new(callers),
             access: log.access,
             access_json: log.is_json(),
             access_fields: log.access_fields,

@@ -14,10 +14,12 @@ use crate::clock;
 use crate::limit::Ending;
 use crate::listen::Peer;
 use crate::proxy::decide::Decided;
+use crate::proxy::decisions::held::HeldDecision;
 use crate::proxy::forward::Sent;
 use crate::proxy::forward::sent::REQUEST_TIMEOUT;
 use crate::proxy::forward::tunnel::{Transferred, TunnelEnd};
 use crate::proxy::live::LocalSnapshot;
+use crate::proxy::receive::call::api;
 use crate::proxy::receive::{Received, forward_auth, hop};
 use crate::proxy::record::{self, Record};
 use crate::proxy::refusal::Refusal;
@@ -25,6 +27,8 @@ use crate::proxy::reply::compress::Offer;
 use crate::proxy::reply::{self, Answer, CLIENT_GONE, ReplyTo, SHUTDOWN};
 use crate::proxy::route::Routed;
 use crate::proxy::settle::{self, Ended, ReplyNotes, SettlementReport, usage};
+use crate::telemetry::Label as _;
+use crate::upstream::Cause;
 use crate::wire::{self, Body, BodyEnd, Known, OnEnd, Request, Response, TrailerFilter};
 
 /// What is known of one request.
@@ -200,6 +204,12 @@ impl RequestContext {
         reply
     }
 
+    /// Notes that a call for a decision is answered. Its caller says later how what was let through
+    /// has ended ([`HeldDecision`]).
+    pub(super) fn answer_held(&mut self) {
+        self.answer.answered(StatusCode::OK.as_u16(), &self.routed);
+    }
+
     /// How the request would end if it ended now.
     fn ending(&self) -> Ending {
         self.sent.as_ref().map_or(Ending::Unsent, |sent| sent.ending)
@@ -263,6 +273,35 @@ impl RequestContext {
             settlement.adjustments,
         );
         SettlementReport::of(settlement.labels, settlement.amounts)
+    }
+}
+
+impl HeldDecision for RequestContext {
+    fn end(mut self: Box<Self>, end: &api::End) {
+        self.notes.note_report(&self.routed, self.decided.as_ref(), end.facts());
+        self.answer.status = end.status;
+        let ending = match end.outcome {
+            api::Outcome::Completed if end.status < 500 => Ending::Completed,
+            api::Outcome::Completed | api::Outcome::UpstreamFailed => Ending::UpstreamFailed,
+            api::Outcome::TimedOut => {
+                self.answer.failure = Some(Cause::Timeout.label());
+                Ending::UpstreamFailed
+            }
+            api::Outcome::Unsent => Ending::Unsent,
+            api::Outcome::ClientGone => Ending::ClientGone,
+        };
+        self.finish(End { ending, bytes: 0, tunnelled: None });
+    }
+
+    fn give_back(mut self: Box<Self>) {
+        self.notes.note_report(&self.routed, self.decided.as_ref(), &[]);
+        self.finish(End { ending: Ending::Withdrawn, bytes: 0, tunnelled: None });
+    }
+
+    fn expire(mut self: Box<Self>) {
+        self.notes.note_report(&self.routed, self.decided.as_ref(), &[]);
+        self.answer.failure = Some("hold-over");
+        self.finish(End { ending: Ending::ClientGone, bytes: 0, tunnelled: None });
     }
 }
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::access::{self, Access as _};
 
 use crate::otlp::{Sampling, Tracer};
+use crate::proxy::decisions::state::CallState;
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::record::remembered::Insight;
 use crate::proxy::snapshot::Snapshot;
@@ -35,6 +36,7 @@ pub struct Live {
     /// The grace period of a shutdown is over.
     cut: Arc<AtomicBool>,
     observers: Observers,
+    calls: CallState,
 }
 
 /// What requests leave behind for the operator.
@@ -78,13 +80,24 @@ impl Live {
     #[must_use]
     pub fn observed(source: SnapshotSource, observers: Observers) -> Arc<Self> {
         let (stamp, cut) = (AtomicU64::new(next_stamp()), Arc::default());
-        Arc::new(Self { source, stamp, cut, observers })
+        Arc::new(Self { source, stamp, cut, observers, calls: CallState::default() })
     }
 
     /// Makes requests that end before their replies do count as cut by the shutdown, not as given
     /// up by its client. Call it before closing connections.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
+        self.calls.held.end_all();
+    }
+
+    /// Ends those decisions whose end this worker was to be told: it is told nothing any more.
+    pub fn end_held(&self) {
+        self.calls.held.end_of_worker();
+    }
+
+    /// What calls for decisions leave behind.
+    pub(super) fn calls(&self) -> &CallState {
+        &self.calls
     }
 
     /// The source has a new snapshot: from now on, new requests see it.

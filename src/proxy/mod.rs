@@ -15,8 +15,8 @@
 //! words of all phases. `snapshot` holds what they work with, built from `settings`; of it, a
 //! request keeps its route's `handle` with the counters in `tally`. `live` swaps the snapshot under
 //! load, and `overload` turns requests away where a worker has too many. `trial` takes requests
-//! through the same phases without a connection, and `decisions` takes calls of other proxies that
-//! want no more than a decision.
+//! through the same phases without a connection, and `decisions` takes calls of those who
+//! want no more than a decision, if they are among the `callers`.
 //!
 //! For other modules: listeners call [`Proxy`], [`Live`] has the [`Snapshot`] that serves now, and
 //! [`Observers`] get what requests leave behind. A snapshot is built from [`settings`]; [`account`]
@@ -36,6 +36,7 @@ mod settle;
 
 mod record;
 
+mod callers;
 mod context;
 mod decisions;
 mod handle;
@@ -106,7 +107,8 @@ impl Handler for Proxy {
         // One snapshot until the headers are sent.
         let local = self.0.load();
         if decisions::are_served(&local, peer.listener) {
-            return Box::pin(decisions::handle(&local, request, peer)).await;
+            let state = self.0.calls();
+            return Box::pin(decisions::handle(&local, state, request, peer)).await;
         }
         serve::handle(&local, request, peer).await
     }

@@ -32,6 +32,8 @@ pub(in crate::proxy) enum Refusal {
     MethodNotAllowed(String),
     /// 408: the body stalled, came too slowly, or was not complete in the request's time.
     BodyTooSlow,
+    /// A call for a decision that is not made.
+    Call(CallError),
     /// 413.
     BodyTooLarge { limit_bytes: u64 },
     /// 414.
@@ -69,6 +71,23 @@ pub(in crate::proxy) enum Refusal {
     /// 499, for logs and metrics: the client went away during its body, so the response reaches
     /// nobody.
     ClientGone,
+}
+
+/// Why a call for a decision is not made.
+#[derive(Debug)]
+pub(in crate::proxy) enum CallError {
+    /// 400: it can't be read, for this reason.
+    Malformed(String),
+    /// 401: it has no token that is known.
+    UnknownCaller,
+    /// 403: its token is not for it.
+    OutOfScope(&'static str),
+    /// 404: nothing is held under its id.
+    NotHeld,
+    /// 422: another call had its idempotency key.
+    KeyReused,
+    /// 503: as many decisions are held as may be.
+    TooManyHeld,
 }
 
 labels! {
@@ -132,7 +151,8 @@ impl Check {
             }
             Self::Call => {
                 "one RateLimitRequest, not compressed, with a domain, 1 to 16 descriptors with a \
-                 key and a value or more, and a known unit in each limit"
+                 key and a value or more, and a known unit in each limit; or a call as in \
+                 /v1/openapi.json, with a token that is for it"
             }
             Self::Proxy => {
                 "a question of a proxy in server.trusted_proxies, with one method, path and host of \
@@ -142,7 +162,30 @@ impl Check {
     }
 }
 
+impl CallError {
+    /// What is wrong with the call. `None` if that is not why.
+    pub(in crate::proxy) fn found(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            Self::Malformed(found) => found.clone().into(),
+            Self::UnknownCaller => "the call has no token that is known".into(),
+            Self::OutOfScope(found) => (*found).into(),
+            Self::NotHeld => {
+                "nothing is held under this id: it was settled, its time is over, or another \
+                 process decided"
+                    .into()
+            }
+            Self::KeyReused => "another call had the same idempotency key".into(),
+            Self::TooManyHeld => return None,
+        })
+    }
+}
+
 impl Refusal {
+    /// A call can't be read, for this reason.
+    pub(in crate::proxy) fn malformed(found: String) -> Self {
+        Self::Call(CallError::Malformed(found))
+    }
+
     /// Why it is refused. `None` if nobody is refused, or nobody is left to ask.
     pub(in crate::proxy) fn cause(&self) -> Option<Cause> {
         match self {
@@ -156,9 +199,11 @@ impl Refusal {
             | Self::Overloaded
             | Self::ClientOverShare
             | Self::OutOfDescriptors
+            | Self::Call(CallError::TooManyHeld)
             | Self::TooMuchBuffered => Some(Cause::Overload),
             Self::UpstreamFailed | Self::UpstreamTooSlow => Some(Cause::Upstream),
             Self::BadRequest(_)
+            | Self::Call(_)
             | Self::Unreadable(..)
             | Self::NotImplemented(_)
             | Self::NotFound
@@ -189,6 +234,7 @@ impl Refusal {
     pub(in crate::proxy) fn rejection(&self) -> Option<Rejection> {
         let (check, found): (Check, Cow<'static, str>) = match self {
             Self::BadRequest(RejectionDetail { check, found }) => (*check, (*found).into()),
+            Self::Call(error) => (Check::Call, error.found()?),
             Self::Unreadable(_, found) => (Check::Head, (*found).into()),
             Self::NotImplemented(found) => (Check::Method, (*found).into()),
             Self::NotFound => (Check::Route, "no route has its host and path".into()),

@@ -13,6 +13,8 @@ use crate::telemetry::{Access, AccessFields, AccessHeaders};
 use crate::upstream::{Overrides, Upstream};
 use crate::wire::Rate;
 
+pub use super::callers::{CallScope, Caller, Callers, TokenDigest};
+
 /// One `[[routes]]`, with the objects that it names already built.
 #[derive(Clone, Debug)]
 pub struct RouteSettings {
@@ -453,6 +455,8 @@ pub struct Settings {
     pub unrouted: Option<Arc<Unrouted>>,
     /// What comes to each listener, by its number. None if that is requests everywhere.
     pub serves: Option<Arc<[Serves]>>,
+    /// Who may call for decisions.
+    pub callers: Arc<Callers>,
     /// Maximum bytes of a request's target. More is a 414.
     pub uri_bytes_max: usize,
     /// Which spellings of a path are equal.
@@ -487,6 +491,7 @@ impl Default for Settings {
         Self {
             unrouted: None,
             serves: None,
+            callers: Arc::default(),
             trusted_proxies: Vec::new(),
             listeners: Vec::new(),
             uri_bytes_max: 8 << 10,

@@ -2,6 +2,7 @@
 //! sleeps for a fixed time: `eventually` polls until a condition holds, and at a deadline that is
 //! generous enough for a busy machine fails with the last state.
 
+pub mod api;
 pub mod browser;
 pub mod client;
 pub mod cluster;

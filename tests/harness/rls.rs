@@ -138,7 +138,11 @@ pub fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
 
 /// A connection; clones share it.
 #[derive(Clone)]
-pub struct Client(SendRequest<Full<Bytes>>);
+pub struct Client {
+    sender: SendRequest<Full<Bytes>>,
+    /// What each call has beside the fields of gRPC.
+    metadata: Option<(&'static str, &'static str)>,
+}
 
 impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
@@ -148,7 +152,12 @@ impl Client {
             http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
         // When it ends, the next call fails.
         tokio::spawn(connection);
-        Self(sender)
+        Self { sender, metadata: None }
+    }
+
+    /// The same connection for calls with this field.
+    pub fn with(&self, name: &'static str, value: &'static str) -> Self {
+        Self { metadata: Some((name, value)), ..self.clone() }
     }
 
     /// Asks about descriptors of a domain.
@@ -165,13 +174,15 @@ impl Client {
 
     /// A unary call with these bytes, whatever they are; the message of its answer.
     pub async fn call_at(&self, path: &str, body: Bytes) -> Result<Bytes, Failed> {
-        let request = http::Request::post(format!("http://ratelimit_cluster{path}"))
+        let mut request = http::Request::post(format!("http://ratelimit_cluster{path}"))
             .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(Full::new(body))
-            .expect("a request");
+            .header("te", "trailers");
+        if let Some((name, value)) = self.metadata {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(body)).expect("a request");
         let exchange = async {
-            let (head, body) = self.0.clone().send_request(request).await?.into_parts();
+            let (head, body) = self.sender.clone().send_request(request).await?.into_parts();
             Ok::<_, hyper::Error>((head, body.collect().await?))
         };
         let exchange = tokio::time::timeout(TIMEOUT, exchange).await.expect("an answer in time");

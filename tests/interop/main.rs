@@ -17,6 +17,7 @@ mod harness;
 mod acme;
 mod clients;
 mod curl;
+mod decision_clients;
 mod forward_auth;
 mod guides;
 mod languages;

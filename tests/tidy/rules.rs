@@ -218,7 +218,7 @@ pub const CRATES: &[Belongs] = &[
     },
     Belongs {
         crates: &["prost"],
-        to: &["otlp/", "proxy/receive/rls/"],
+        to: &["otlp/", "proxy/receive/call/"],
         why: "only otlp and calls of Envoy's rate limit service are protobuf",
     },
     Belongs { crates: &["yaml_rust2"], to: &["cli/rls"], why: "only it reads YAML" },

@@ -1,6 +1,8 @@
-//! Limits the descriptors of Envoy's rate limit service, by rules for their entries.
+//! Limits the descriptors of Envoy's rate limit service and the entries of calls of the HTTP API,
+//! by rules for their entries, or by limits that callers send.
 //!
-//! Facts read: `rls.domain`, `rls.descriptor`, `rls.limit`, and those that limits name. A rule is
+//! Facts read: `rls.domain`, `rls.descriptor`, `rls.limit`, `rls.limits`, and those that limits
+//! name. A rule is
 //! for descriptors with exactly its entries, in their order, and counts each descriptor by itself.
 
 mod rules;
@@ -9,8 +11,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use weir_policy::{
-    Algorithm, Alignment, Decision, Facts, Json, Limit, Manifest, Mistakes, Policy, Refund,
-    bounded_key,
+    Algorithm, Alignment, Decision, Denial, Facts, Json, Limit, Limits, Manifest, Mistakes, Policy,
+    Refund, bounded_key,
 };
 
 use rules::{Rules, Written};
@@ -19,6 +21,10 @@ use rules::{Rules, Written};
 const KEY: [&str; 2] = ["rls.domain", "rls.descriptor"];
 /// The limit that a caller asks for.
 const OVERRIDE: &str = "override";
+/// What goes before the key of limits that a caller sends: their names may be those of rules.
+const TAKEN: &str = "take:";
+/// The status for limits that can't be read. The proxy tells the caller the reason.
+const WRONG: u16 = 400;
 const DAY_S: u64 = 86_400;
 
 /// `[policies.NAME.config]`.
@@ -28,13 +34,9 @@ pub struct Config {
     /// The limits, by descriptor.
     #[serde(default)]
     rules: Vec<Written>,
-    /// Whether a caller may name another limit for a descriptor, with or without a rule.
-    #[serde(default = "yes")]
-    overrides: bool,
-}
-
-fn yes() -> bool {
-    true
+    /// Whether a caller may name another limit for a descriptor, with or without a rule, or send
+    /// limits of its own. Only if it says so may there be no rules.
+    overrides: Option<bool>,
 }
 
 /// The policy.
@@ -51,6 +53,10 @@ impl Policy for Rls {
 
     fn new(config: Config) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
+        if config.rules.is_empty() && config.overrides != Some(true) {
+            let expected = "at least one, or `overrides = true`, so that callers send limits";
+            mistakes.add("rules", "no rules", expected);
+        }
         let rules = Rules::new(config.rules, &mut mistakes);
         for rule in rules.iter() {
             for (limit, (place, name)) in rule.limits.each().zip(rule.limits.named()) {
@@ -78,7 +84,7 @@ impl Policy for Rls {
                 }
             }
         }
-        mistakes.or(Self { rules, overrides: config.overrides })
+        mistakes.or(Self { rules, overrides: config.overrides.unwrap_or(true) })
     }
 
     fn manifest(&self) -> Manifest {
@@ -87,6 +93,7 @@ impl Policy for Rls {
             rule.limits.declared(&at, &KEY).collect::<Vec<_>>()
         });
         let manifest = Manifest::reads(KEY)
+            .and(["rls.limits"])
             .and(self.rules.iter().flat_map(|rule| rule.limits.facts()))
             .declare(declared.collect::<Vec<_>>())
             .pure();
@@ -112,6 +119,13 @@ impl Policy for Rls {
             let algorithm = algorithm_of(limit).ok_or_else(|| format!("the limit {limit:?}"))?;
             return Ok(Decision::check([Limit::new(OVERRIDE, key, algorithm)]));
         }
+        if let Some(limits) = facts.get("rls.limits") {
+            let charged = self.of_caller(limits).map_err(|wrong| Denial::new(WRONG, wrong));
+            return Ok(match charged.and_then(|own| own.charge(&format!("{TAKEN}{key}"), facts)) {
+                Ok(limits) => Decision::check(limits),
+                Err(denial) => Decision::deny(denial),
+            });
+        }
         let Some(rule) = rule else { return Ok(Decision::bypass()) };
         let decision = match rule.limits.charge(&key, facts) {
             Ok(limits) if limits.is_empty() => Decision::bypass(),
@@ -119,6 +133,25 @@ impl Policy for Rls {
             Err(denial) => Decision::deny(denial),
         };
         Ok(decision.label("rule", rule.name.as_str()))
+    }
+}
+
+impl Rls {
+    /// The limits that a caller sends.
+    fn of_caller(&self, written: &str) -> Result<Limits, String> {
+        if !self.overrides {
+            return Err("`limits`, but `overrides = false` of the policy".to_owned());
+        }
+        let written = Json::parse(written).map_err(|at| format!("no JSON at byte {at}"))?;
+        let limits = Limits::read(&written).map_err(|mistakes| {
+            let mistakes = mistakes.under("limits").into_vec().into_iter();
+            let each = mistakes.map(|mistake| format!("{}: {}", mistake.path, mistake.message));
+            each.collect::<Vec<_>>().join("; ")
+        })?;
+        if limits.facts().next().is_some() {
+            return Err("`key` or `when` in `limits`: they count by the entries".to_owned());
+        }
+        Ok(limits)
     }
 }
 

@@ -113,9 +113,9 @@ pub(crate) struct Rules {
 impl Rules {
     /// Checks the rules.
     pub(crate) fn new(written: Vec<Written>, mistakes: &mut Mistakes) -> Self {
-        if written.is_empty() || written.len() > RULES_MAX {
+        if written.len() > RULES_MAX {
             let found = format_args!("{} rules", written.len());
-            mistakes.add("rules", found, format_args!("1 to {RULES_MAX}"));
+            mistakes.add("rules", found, format_args!("at most {RULES_MAX}"));
         }
         let (mut rules, mut root) = (Vec::with_capacity(written.len()), Node::default());
         for (index, Written { descriptor, limits, unlimited }) in written.into_iter().enumerate() {

@@ -98,6 +98,37 @@ fn a_callers_limit_goes_before_a_rule() {
 }
 
 #[test]
+fn a_caller_may_send_limits_and_hears_what_is_wrong_with_them() {
+    let text = descriptor(&[("user", "7")]);
+    let decide = |config: &str, limits: &str| {
+        let facts = [("rls.descriptor", text.as_str()), ("rls.limits", limits)];
+        policy(config).decide(&facts).unwrap()
+    };
+    let open = r#"{"overrides": true}"#;
+    let two = format!("[{}, {}]", limit("x"), limit("y"));
+    for config in [open, RULES] {
+        let decision = decide(config, &two);
+        let charged: Vec<_> =
+            decision.limits().iter().map(|one| (one.name.as_str(), one.key.as_str())).collect();
+        let key = "take:[\"\",[\"user\",\"7\"]]";
+        assert_eq!(charged, [("x", key), ("y", key)]);
+    }
+    let keyed = limit("x").replace('}', r#", "key": "{client_ip}"}"#);
+    for (config, limits, expected) in [
+        (open, "[]".to_owned(), "limits: found 0 limits"),
+        (open, "[{}]".to_owned(), "limits[0]"),
+        (open, format!("[{}]", limit("x").replace('5', "-5")), "limits[0].quota"),
+        (open, format!("[{keyed}]"), "they count by the entries"),
+        (&RULES.replacen('{', "{\"overrides\": false, ", 1), two.clone(), "`overrides = false`"),
+    ] {
+        let decision = decide(config, &limits);
+        let weir_policy::Verdict::Deny(denial) = &decision.verdict else { panic!("{decision:?}") };
+        assert_eq!(denial.status, 400);
+        assert!(denial.reason.contains(expected), "{limits}: {denial:?}");
+    }
+}
+
+#[test]
 fn every_unit_of_a_callers_limit_has_its_length() {
     for (unit, seconds) in [
         ("second", 1),
@@ -123,7 +154,8 @@ fn what_never_fits_is_a_mistake() {
         found.iter().map(|one| format!("{}: {}", one.path, one.message)).collect::<String>()
     };
     for (config, expected) in [
-        (r#"{"rules": []}"#, "rules: found 0 rules"),
+        (r#"{"rules": []}"#, "rules: found no rules"),
+        (r#"{"overrides": false}"#, "rules: found no rules"),
         (r#"{"rules": [{"descriptor": [], "limits": [LIMIT(a)]}]}"#, "rules[0].descriptor"),
         (r#"{"rules": [{"descriptor": ["=x"], "limits": [LIMIT(a)]}]}"#, "rules[0].descriptor[0]"),
         (r#"{"rules": [{"descriptor": ["a"]}]}"#, "rules[0]: found no limits"),

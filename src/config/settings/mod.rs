@@ -5,6 +5,7 @@
 //! row. Messages, the comparison of configurations and docs/settings.md follow from the table, too.
 
 pub(super) mod acme;
+pub(super) mod decisions;
 mod kinds;
 pub(super) mod otlp;
 pub(super) mod policies;
@@ -67,6 +68,7 @@ pub(super) static SECTIONS: &[&Section] = &[
     &routes::compress::SECTION,
     &routes::respond::SECTION,
     &routes::refusals::SECTION,
+    &decisions::tokens::SECTION,
 ];
 
 /// One row of the table. `K` is the type of the setting's values, with their range and default.

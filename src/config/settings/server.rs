@@ -61,8 +61,8 @@ section! {
     ),
         "What comes here: requests; questions of nginx (`auth_request`), Traefik and Caddy \
          (`forward_auth`) or Envoy (`ext_authz`) in `server.trusted_proxies` about theirs; or calls \
-         of Envoy's rate limit service (`decisions`), which anybody who reaches the listener may \
-         make.";
+         of Envoy's rate limit service and of the HTTP API (`decisions`), for those with one of \
+         `[[decisions.tokens]]`.";
 }
 
 section! {

@@ -12,7 +12,8 @@ const EXAMPLE: &str = include_str!("../../../proxy.toml");
 /// Where the table has a name that the operator chooses.
 const CHOSEN: [&str; 2] = ["NAME", "MEMBER"];
 /// Tables that are elements of arrays.
-const ELEMENTS: [&str; 5] = ["listeners", "certificates", "endpoints", "routes", "refusals"];
+const ELEMENTS: [&str; 6] =
+    ["listeners", "certificates", "endpoints", "routes", "refusals", "tokens"];
 
 /// `written` as a value of TOML, if it is one.
 fn literal(written: &str) -> Option<Value> {

@@ -21,7 +21,7 @@ use crate::plan::{Plan, PlanOutcome};
 use crate::policy::{self, Cause, Decision};
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::receive::Received;
-use crate::proxy::receive::rls::{Call, DescriptorView};
+use crate::proxy::receive::call::{Call, DescriptorView};
 use crate::proxy::receive::target::Target;
 use crate::proxy::refusal::{Check, Refusal};
 use crate::proxy::route::Routed;

@@ -15,7 +15,7 @@ use crate::plan::{
     AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, MEMBERS_MAX, Plan, Role, Slot,
 };
 use crate::policy::{Decision, Verdict as Answer};
-use crate::proxy::receive::rls::{Call, Descriptor, DescriptorView};
+use crate::proxy::receive::call::{Call, Descriptor, DescriptorView};
 use crate::proxy::refusal::Refusal;
 use crate::proxy::route::Routed;
 use crate::proxy::verdict::Verdict;
@@ -137,7 +137,11 @@ fn ask(
     if asked.iter().all(|(decision, _)| decision.is_none()) {
         return Err(on_policy_error(question.decider, DecisionError::Failed, handle, decided));
     }
-    let joined = join(&asked).map_err(|wrong| {
+    let joined = join(&asked, call.is_held).map_err(|wrong| {
+        // Limits that a caller sends are not the policy's to answer for.
+        if call.has_limits() {
+            return Err(Refusal::malformed(wrong));
+        }
         question.note_failure(&wrong, decided);
         Err(Refusal::PolicyFailed)
     })?;
@@ -149,13 +153,13 @@ fn ask(
 /// # Errors
 /// The limits can't be taken together: there are too many, or two of them are one counter with
 /// different settings.
-fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)]) -> Result<Joined, String> {
+fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result<Joined, String> {
     // Most calls: what the policy has answered before is used as it is, with all that was derived
     // from it.
     if let [(Some(decision), Descriptor { hits: 1, .. })] = asked {
         let share = match &decision.verdict {
             Answer::Check(plan) => {
-                check(plan.limits())?;
+                check(plan.limits(), is_held)?;
                 Share { limits: (0..plan.limits().len()).collect(), is_over: false }
             }
             Answer::Bypass => Share::default(),
@@ -176,7 +180,7 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)]) -> Result<Joined, String
         first = first.or(Some(decision));
         add_labels(&mut labels, &decision.labels);
         shares.push(match &decision.verdict {
-            Answer::Check(plan) => add(&mut limits, plan.limits(), descriptor.hits)?,
+            Answer::Check(plan) => add(&mut limits, plan.limits(), descriptor.hits, is_held)?,
             Answer::Bypass => Share::default(),
             Answer::Deny(_) => {
                 denied = denied.or(Some(decision));
@@ -224,21 +228,21 @@ fn add_labels(all: &mut Vec<(String, String)>, labels: &[(String, String)]) {
     }
 }
 
-/// Checks that limits mean something in a call, which ends with its answer.
-fn check(limits: &[Limit]) -> Result<(), String> {
+/// Checks that limits mean something in a call. Unless it is held, it ends with its answer.
+fn check(limits: &[Limit], is_held: bool) -> Result<(), String> {
     let holding = limits.iter().find(|limit| matches!(limit.algorithm, Algorithm::Concurrency(_)));
     match holding {
-        Some(limit) => Err(format!(
+        Some(limit) if !is_held => Err(format!(
             "the limit {:?} is of what is in flight, and nobody says when that ends",
             limit.name
         )),
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 
 /// Adds a descriptor's limits to those of others.
-fn add(all: &mut Vec<Limit>, limits: &[Limit], hits: u64) -> Result<Share, String> {
-    check(limits)?;
+fn add(all: &mut Vec<Limit>, limits: &[Limit], hits: u64, is_held: bool) -> Result<Share, String> {
+    check(limits, is_held)?;
     let mut share = Share::default();
     for limit in limits {
         if limit.role != Role::Alone {
@@ -291,7 +295,8 @@ mod tests {
     }
 
     fn descriptor(hits: u64) -> Descriptor {
-        Descriptor { entries: Vec::new(), text: String::new(), limit: None, hits }
+        let text = String::new();
+        Descriptor { entries: Vec::new(), text, limit: None, limits: None, hits, facts: None }
     }
 
     /// The limits with their costs, and those of each descriptor by index.
@@ -305,7 +310,7 @@ mod tests {
             .zip(&descriptors)
             .map(|((one, _), of)| (Some(Arc::clone(one)), of))
             .collect();
-        let Joined { decision, shares } = join(&asked)?;
+        let Joined { decision, shares } = join(&asked, false)?;
         let limits = match &decision.verdict {
             Answer::Check(plan) => plan.limits().to_vec(),
             Answer::Bypass | Answer::Deny(_) => Vec::new(),
@@ -343,13 +348,13 @@ mod tests {
         for (hits, is_over) in [(AMOUNT_MAX, false), (AMOUNT_MAX + 1, true), (1 << 63, true)] {
             let descriptor = descriptor(hits);
             let asked = [(Some(check(vec![limit("a", "x", 5)])), &descriptor)];
-            assert_eq!(join(&asked).unwrap().shares[0].is_over, is_over, "{hits}");
+            assert_eq!(join(&asked, false).unwrap().shares[0].is_over, is_over, "{hits}");
         }
         // Of two descriptors with one counter, it is the sum.
         let (half, more) = (descriptor(AMOUNT_MAX / 2), descriptor(AMOUNT_MAX / 2 + 2));
         let one = || Some(check(vec![limit("a", "x", 5)]));
-        assert!(!join(&[(one(), &half), (one(), &half)]).unwrap().shares[1].is_over);
-        assert!(join(&[(one(), &half), (one(), &more)]).unwrap().shares[1].is_over);
+        assert!(!join(&[(one(), &half), (one(), &half)], false).unwrap().shares[1].is_over);
+        assert!(join(&[(one(), &half), (one(), &more)], false).unwrap().shares[1].is_over);
     }
 
     #[test]
@@ -360,7 +365,7 @@ mod tests {
         };
         let descriptor = descriptor(1);
         let asked = ["a", "b", "a"].map(|value| (labelled(value), &descriptor));
-        let labels = join(&asked).unwrap().decision.labels.clone();
+        let labels = join(&asked, false).unwrap().decision.labels.clone();
         assert_eq!(labels, [("rule".to_owned(), "a;b".to_owned())]);
     }
 
@@ -369,8 +374,9 @@ mod tests {
         let holding = Limit::new("a", "k", Algorithm::Concurrency(Concurrency { amount: 5 }));
         let descriptor = descriptor(1);
         let holding = (Some(check(vec![holding])), &descriptor);
-        assert!(join(std::slice::from_ref(&holding)).unwrap_err().contains("in flight"));
-        assert!(join(&[holding.clone(), holding]).unwrap_err().contains("in flight"));
+        assert!(join(std::slice::from_ref(&holding), true).is_ok(), "its end is reported");
+        assert!(join(std::slice::from_ref(&holding), false).unwrap_err().contains("in flight"));
+        assert!(join(&[holding.clone(), holding], false).unwrap_err().contains("in flight"));
     }
 
     #[test]
@@ -387,7 +393,7 @@ mod tests {
             (Some(check(vec![limit("a", "x", 5)])), &one),
             (Some(decision(Answer::Deny(denial))), &other),
         ];
-        let Joined { decision, shares } = join(&asked).unwrap();
+        let Joined { decision, shares } = join(&asked, false).unwrap();
         assert!(matches!(decision.verdict, Answer::Deny(_)));
         assert_eq!(shares.iter().map(|share| share.is_over).collect::<Vec<_>>(), [false, true]);
     }

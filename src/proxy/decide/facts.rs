@@ -23,9 +23,9 @@ use super::content::{BodyType, ReadBody};
 use crate::inspect::{Pointer, Selector};
 use crate::listen::Peer;
 use crate::policy::{FactNames, Member};
+use crate::proxy::receive::call::DescriptorView;
 use crate::proxy::receive::client::Client;
 use crate::proxy::receive::path;
-use crate::proxy::receive::rls::DescriptorView;
 use crate::proxy::receive::target::Target;
 use crate::proxy::receive::text::latin1;
 use crate::proxy::route::rewrite::PathRewrite;
@@ -50,7 +50,7 @@ const SINGLE: &[(&str, Find)] = &[
         let trusted = view.client.trusted;
         Some(Cow::Borrowed(if trusted { view.client.text.as_str() } else { &*view.peer.ip }))
     }),
-    ("route", |view| Some(Cow::Borrowed(view.route))),
+    (ROUTE, |view| Some(Cow::Borrowed(view.route))),
     ("request.length", |view| view.request.fields.get(Known::ContentLength).map(latin1)),
     ("http.version", |view| Some(Cow::Borrowed(version(view.request.version)))),
     // From the TLS handshake of this connection, never from a field that claims it.
@@ -61,6 +61,7 @@ const SINGLE: &[(&str, Find)] = &[
     ("rls.domain", |view| Some(Cow::Borrowed(view.descriptor?.domain))),
     ("rls.descriptor", |view| Some(Cow::Borrowed(&*view.descriptor?.descriptor.text))),
     ("rls.limit", |view| view.descriptor?.descriptor.limit.as_deref().map(Cow::Borrowed)),
+    ("rls.limits", |view| view.descriptor?.descriptor.limits.as_deref().map(Cow::Borrowed)),
 ];
 
 /// The singles among them that need the body.
@@ -68,6 +69,11 @@ const OF_BODIES: [&str; 2] = ["body.type", "body.bytes"];
 
 /// What facts of calls for decisions begin with. Requests never have them.
 const OF_CALLS: &str = "rls.";
+/// How facts of values of bodies begin: as texts, and as JSON.
+const OF_BODY: &str = "body:";
+const OF_JSON_BODY: &str = "body.json:";
+/// The route's name, which no caller gives either.
+const ROUTE: &str = "route";
 
 /// The token of `Authorization: Bearer`, which needs no other name.
 const BEARER: &str = "bearer";
@@ -96,8 +102,8 @@ const FAMILIES: &[(&str, Member, Prepare)] = &[
     ("rls.entry.", Member::Text, |key, route| {
         route.decides.then(|| FactSource::Entry(key.to_owned()))
     }),
-    ("body:", Member::Pointer, |pointer, _| value_of_body(pointer, false)),
-    ("body.json:", Member::Pointer, |pointer, _| value_of_body(pointer, true)),
+    (OF_BODY, Member::Pointer, |pointer, _| value_of_body(pointer, false)),
+    (OF_JSON_BODY, Member::Pointer, |pointer, _| value_of_body(pointer, true)),
 ];
 
 fn value_of_body(pointer: &str, as_json: bool) -> Option<FactSource> {
@@ -149,6 +155,8 @@ enum FactSource {
     FormField(FormName),
     /// The values of a descriptor's entries with this key.
     Entry(String),
+    /// A fact that only somebody who calls for a decision may give.
+    Given,
     /// A value of the body, by its index among those that are wanted.
     BodyValue {
         wanted: Selector,
@@ -201,7 +209,7 @@ impl FactQuery {
                 let mut families = FAMILIES.iter();
                 let (member, prepare) = families
                     .find_map(|(start, _, prepare)| Some((name.strip_prefix(start)?, prepare)))?;
-                prepare(member, route)?
+                prepare(member, route).or_else(|| route.decides.then_some(FactSource::Given))?
             }
         };
         Some(Self { name: name.to_owned(), source })
@@ -252,6 +260,11 @@ impl<'a> Facts<'a> {
     }
 
     fn look_up(&mut self, query: &'a FactQuery, view: RequestView<'a>) {
+        let given = view.descriptor.and_then(|view| view.descriptor.facts.as_deref());
+        if let Some(given) = given.filter(|_| is_given(&query.name)) {
+            let own = given.iter().filter_map(|pair| given_value(pair, &query.name));
+            return self.extend(query, own);
+        }
         let one = match &query.source {
             FactSource::Single(find) => find(&view),
             FactSource::Bearer => return self.extend(query, bearer_tokens(&view.request.fields)),
@@ -282,6 +295,7 @@ impl<'a> Facts<'a> {
                 let own = entries.unwrap_or_default().iter().filter(|(name, _)| name == key);
                 return self.extend(query, own.map(|(_, value)| Cow::Borrowed(value.as_str())));
             }
+            FactSource::Given => None,
             FactSource::BodyValue { index, .. } => {
                 let values = view.body.into_iter().flat_map(|body| body.values.iter());
                 let own = values.filter(|(of, _)| of == index);
@@ -308,6 +322,41 @@ impl<'a> Facts<'a> {
         let mut values = values.into_iter();
         self.all.extend(values.by_ref().take(VALUES_MAX).map(|value| (query.name.as_str(), value)));
         self.too_many |= values.next().is_some();
+    }
+}
+
+/// Whether a fact of a call of the HTTP API is one that its caller gives.
+fn is_given(name: &str) -> bool {
+    name != ROUTE && !name.starts_with(OF_CALLS)
+}
+
+/// What a fact of a caller's says of the fact that is asked for. A text of a body is also one in
+/// JSON.
+fn given_value<'a>((given, value): &'a (String, String), name: &str) -> Option<Cow<'a, str>> {
+    if is_same_fact(given, name) {
+        return Some(Cow::Borrowed(value.as_str()));
+    }
+    let (text, json) = (given.strip_prefix(OF_BODY)?, name.strip_prefix(OF_JSON_BODY)?);
+    (text == json).then(|| Cow::Owned(serde_json::Value::from(value.as_str()).to_string()))
+}
+
+/// Whether a caller means this fact. The case of a header field's name does not matter.
+pub(in crate::proxy) fn is_same_fact(given: &str, name: &str) -> bool {
+    let of_fields = ["header.", "trailer."].iter().any(|start| name.starts_with(start));
+    given == name || (of_fields && given.eq_ignore_ascii_case(name))
+}
+
+/// Checks that a caller may give a fact.
+///
+/// # Errors
+/// What was found and what was expected.
+pub(in crate::proxy) fn check_given(name: &str) -> Result<(), String> {
+    if !is_given(name) {
+        return Err(format!("the fact {name:?}, which callers do not give"));
+    }
+    match names().check("fact", name) {
+        Ok(_) => Ok(()),
+        Err((found, expected)) => Err(format!("{found}; expected {expected}")),
     }
 }
 

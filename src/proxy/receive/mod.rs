@@ -4,9 +4,10 @@
 //! behind trusted proxies (`client`), it has an id (`id`), and the fields that belong to its
 //! connection are gone (`hop`). An auth request of another proxy has become the request that it is
 //! about (`forward_auth`). What concerns no route is answered here (`unrouted`). `kept` and
-//! `trace` hold what the access line and the trace show of the head. `rls` reads calls of Envoy's
-//! rate limit service. Knows no route, no policy and no upstream.
+//! `trace` hold what the access line and the trace show of the head. `call` reads calls for
+//! decisions. Knows no route, no policy and no upstream.
 
+pub(super) mod call;
 pub(super) mod client;
 pub(super) mod forward_auth;
 pub(super) mod grpc;
@@ -14,7 +15,6 @@ pub(super) mod hop;
 pub(super) mod id;
 pub(super) mod kept;
 pub(super) mod path;
-pub(super) mod rls;
 pub(super) mod target;
 pub(super) mod text;
 pub(super) mod trace;

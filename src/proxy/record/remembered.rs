@@ -248,6 +248,7 @@ mod tests {
             "body.bytes",
             "rls.domain",
             "rls.limit",
+            "rls.limits",
         ];
         for name in &names.single {
             let is_open = open.contains(name) || more.contains(name);

@@ -3,10 +3,13 @@
 //! `head` adds what every reply shows, with `fields` for the limits, after the route's own changes
 //! (`extras`). `compress` compresses what the upstream sent plain. `problem` writes the answer to a
 //! request that is refused: a problem document, the operator's own page (`page`) or gRPC's trailers
-//! (`grpc`). `rls` writes the answer to a call of Envoy's rate limit service.
+//! (`grpc`). `decision` is what somebody else's client is told, and `rls` and `api` write it down
+//! for those who call for decisions.
 
 pub(super) mod answer;
+pub(super) mod api;
 pub(super) mod compress;
+pub(super) mod decision;
 pub(super) mod extras;
 pub(super) mod fields;
 pub(super) mod grpc;

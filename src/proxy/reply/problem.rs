@@ -13,7 +13,7 @@ use super::page::{self, RefusalDetails};
 use super::{fields, json};
 use crate::policy::{Denial, RefusalReply};
 use crate::proxy::decide::{Decided, policy_fields};
-use crate::proxy::refusal::Refusal;
+use crate::proxy::refusal::{CallError, Refusal};
 use crate::wire::{Fields, Known, Response};
 
 /// The draft's problem type for a used-up quota.
@@ -37,6 +37,7 @@ impl Refusal {
             |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.").into();
         match self {
             Self::BadRequest(wrong) => (StatusCode::BAD_REQUEST, sentence(wrong.found).into()),
+            Self::Call(error) => call_status(error),
             Self::Unreadable(status, _) => (*status, unreadable(*status).into()),
             Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why).into()),
             Self::ServerOptions => (StatusCode::NO_CONTENT, "".into()),
@@ -137,8 +138,7 @@ impl Refusal {
             }
             Self::Challenge(answer) => {
                 fields.set(Known::ContentType, "application/octet-stream");
-                let is_head = to.received.is_head;
-                return (status, complete(is_head, status, fields, answer.clone()));
+                return (status, complete(to.received.is_head, status, fields, answer.clone()));
             }
             Self::ToHttps(url) => {
                 fields.set("location", url);
@@ -146,6 +146,7 @@ impl Refusal {
                 return (status, complete(is_head, status, fields, Vec::new()));
             }
             Self::MethodNotAllowed(methods) => fields.set(Known::Allow, methods),
+            Self::Call(CallError::UnknownCaller) => fields.set("www-authenticate", "Bearer"),
             Self::TooMany => {
                 if let Some((limits, outcome)) = limits {
                     retry_after_s = fields::retry_after_s(limits, outcome);
@@ -281,6 +282,20 @@ impl Refusal {
         out.extend_from_slice(b"}\n");
         out
     }
+}
+
+/// The status of a call that is not made, and the text for its caller.
+fn call_status(error: &CallError) -> (StatusCode, Cow<'static, str>) {
+    let status = match error {
+        CallError::Malformed(_) => StatusCode::BAD_REQUEST,
+        CallError::UnknownCaller => StatusCode::UNAUTHORIZED,
+        CallError::OutOfScope(_) => StatusCode::FORBIDDEN,
+        CallError::NotHeld => StatusCode::NOT_FOUND,
+        CallError::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+        CallError::TooManyHeld => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let found = error.found();
+    (status, found.map_or("Too many decisions are held.".into(), |found| sentence(&found).into()))
 }
 
 /// Applies a policy's own status and fields. The fields were checked when it decided.

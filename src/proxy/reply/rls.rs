@@ -1,30 +1,25 @@
 //! The answer to a call of Envoy's rate limit service: a code for each descriptor, and what the
 //! caller's own client is told. Knows no policy.
 
-use std::borrow::Cow;
-use std::cmp::Reverse;
-
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
 use super::answer::ReplyTo;
-use super::{fields, grpc};
-use crate::plan::{Limit, LimitOutcome, PlanOutcome};
+use super::decision::{Told, rank, told};
+use super::grpc;
+use crate::plan::{Limit, PlanOutcome};
 use crate::proxy::decide::content::whole;
 use crate::proxy::decide::descriptors::Share;
-use crate::proxy::decide::policy_fields::{self, PolicyFields};
-use crate::proxy::receive::rls::framed;
-use crate::proxy::receive::rls::messages::{
+use crate::proxy::decide::policy_fields::PolicyFields;
+use crate::proxy::receive::call::messages::{
     Code, CurrentLimit, DescriptorStatus, Duration, HeaderValue, HealthCheckResponse,
     RateLimitResponse, Unit,
 };
+use crate::proxy::receive::call::rls::framed;
 use crate::proxy::receive::text::latin1;
 use crate::proxy::refusal::Refusal;
 use crate::wire::{Fields, Known, Response};
-
-/// Fields of Weir's own answers that are about the answer itself, or that the caller sets.
-const NOT_FOR_CLIENTS: [Known; 2] = [Known::ContentLength, Known::RequestId];
 
 /// The answer to a call that was decided.
 pub(in crate::proxy) fn answer(
@@ -33,37 +28,18 @@ pub(in crate::proxy) fn answer(
     decided: Result<&PolicyFields, &Refusal>,
 ) -> Response {
     let limits = to.decided.and_then(|decided| decided.limits());
-    let (mut shown, raw_body, code) = match decided {
-        Ok(_) => (Fields::new(), Bytes::new(), Code::Ok),
-        Err(refusal) => {
-            let (_, response) = refusal.response(to);
-            let body = Bytes::copy_from_slice(response.body.data());
-            (response.fields, body, Code::OverLimit)
-        }
-    };
-    if let Some((limits, outcome)) = limits {
-        let (limits, outcome) = once_each(limits, outcome);
-        fields::add(&mut shown, to.routed.handle.fields, &limits, &outcome, None);
-    }
-    if let Some(decided) = to.decided {
-        policy_fields::set(&mut shown, &decided.response_fields, false);
-        if let Some(what) = decided.degraded {
-            shown.set(Known::WeirDegraded, what);
-        }
-    }
-    for name in NOT_FOR_CLIENTS {
-        shown.remove(name);
-    }
+    let Told { fields, body, .. } = told(to, decided.err());
+    let code = if decided.is_ok() { Code::Ok } else { Code::OverLimit };
     let upstream = decided.map(|fields| fields.as_slice()).unwrap_or_default();
     let response = RateLimitResponse {
         overall_code: code.into(),
         statuses: shares.iter().map(|share| status(share, limits)).collect(),
-        response_headers_to_add: shown.iter().map(|(name, value)| header(name, value)).collect(),
+        response_headers_to_add: fields.iter().map(|(name, value)| header(name, value)).collect(),
         request_headers_to_add: upstream
             .iter()
             .map(|(name, value)| header(name.as_str().as_bytes(), value.as_bytes()))
             .collect(),
-        raw_body,
+        raw_body: body,
     };
     message(framed(&response))
 }
@@ -84,33 +60,6 @@ fn message(framed: Bytes) -> Response {
 
 fn header(name: &[u8], value: &[u8]) -> HeaderValue {
     HeaderValue { key: latin1(name).into_owned(), value: latin1(value).into_owned() }
-}
-
-/// The limits with each name once: of those with the same name, the one that clients meet first.
-fn once_each<'a>(
-    limits: &'a [Limit],
-    outcome: &'a PlanOutcome,
-) -> (Cow<'a, [Limit]>, Cow<'a, PlanOutcome>) {
-    let all = || limits.iter().zip(&outcome.limits).enumerate();
-    let is_hidden = |index: usize, limit: &Limit, own: &LimitOutcome| {
-        all().any(|(other, (theirs, result))| {
-            other != index
-                && theirs.name == limit.name
-                && (rank(result), other) < (rank(own), index)
-        })
-    };
-    if !all().any(|(index, (limit, own))| is_hidden(index, limit, own)) {
-        return (Cow::Borrowed(limits), Cow::Borrowed(outcome));
-    }
-    let shown = all().filter(|(index, (limit, own))| !is_hidden(*index, limit, own));
-    let (limits, outcomes) = shown.map(|(_, (limit, outcome))| (limit.clone(), *outcome)).unzip();
-    (Cow::Owned(limits), Cow::Owned(PlanOutcome { limits: outcomes, ..outcome.clone() }))
-}
-
-/// Orders limits: those that refuse first, the longest wait first; then by what is left.
-fn rank(outcome: &LimitOutcome) -> (bool, Reverse<u64>, u64) {
-    let wait = if outcome.fits { 0 } else { outcome.retry_after_us.unwrap_or(u64::MAX) };
-    (outcome.fits, Reverse(wait), outcome.remaining)
 }
 
 /// What the caller is told of a descriptor: of its limits, the tightest.

@@ -19,7 +19,7 @@ use self::usage::Usage;
 use crate::limit::{Ending, Grant};
 use crate::plan::Adjustment;
 use crate::policy::{FactNames, LimitResult, Member, ResponseOutcome, ResponseView, Settlement};
-use crate::proxy::decide::{Decided, keys};
+use crate::proxy::decide::{Decided, facts, keys};
 use crate::proxy::forward::sent::{BYTES_UNKNOWN, REQUEST_BYTES, REQUEST_TIMEOUT, Sent};
 use crate::proxy::forward::tunnel::{MESSAGES, MessageCounts};
 use crate::proxy::handle::RouteHandle;
@@ -39,6 +39,8 @@ pub(super) struct ReplyNotes {
     pub(super) facts: Vec<(String, String)>,
     /// What the request uses, if its policy wants to know.
     pub(super) usage: Option<Box<Usage>>,
+    /// The reply was somebody else's, and this is what they say of it.
+    pub(super) is_reported: bool,
 }
 
 /// A request that has ended.
@@ -85,7 +87,7 @@ const AT_THE_END: &[(&str, Find)] = &[
     ("response.bytes", |end| Some(end.bytes)),
     (MESSAGES[0], |end| Some(end.messages?.up)),
     (MESSAGES[1], |end| Some(end.messages?.down)),
-    ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
+    (DURATION, |end| u64::try_from(end.took.as_millis()).ok()),
 ];
 
 pub(super) use messages::watch;
@@ -93,6 +95,25 @@ pub(super) use messages::watch;
 /// How the names of facts begin: fields of a reply's head, and of its trailers.
 const HEADER: &str = "header.";
 const TRAILER: &str = "trailer.";
+/// What a reply uses.
+const USAGE: &str = "usage.";
+/// What is known of a reply that somebody else has sent.
+const DURATION: &str = "duration-ms";
+
+/// Checks that somebody may say this of a reply of theirs.
+///
+/// # Errors
+/// What was found and what was expected.
+pub(super) fn check_reported(name: &str) -> Result<(), String> {
+    if name.starts_with(USAGE) {
+        return Ok(());
+    }
+    match names().check("response fact", name) {
+        Ok(_) if name != DURATION => Ok(()),
+        Ok(_) => Err(format!("the fact {name:?}, which is measured here")),
+        Err((found, expected)) => Err(format!("{found}; expected {expected}")),
+    }
+}
 
 /// The names of all facts of a response.
 pub(super) fn names() -> FactNames {
@@ -107,6 +128,25 @@ impl ReplyNotes {
     pub(super) fn note_head(&mut self, routed: &Routed, decided: Option<&Decided>, head: &Fields) {
         if let Some(names) = response_facts(routed, decided) {
             self.facts = of_fields(names, HEADER, head);
+        }
+    }
+
+    /// Keeps what somebody else says of a reply of theirs.
+    pub(super) fn note_report(
+        &mut self,
+        routed: &Routed,
+        decided: Option<&Decided>,
+        facts: &[(String, String)],
+    ) {
+        self.is_reported = true;
+        let Some(names) = response_facts(routed, decided) else { return };
+        for (given, value) in facts {
+            let declared = names.iter().find(|name| facts::is_same_fact(given, name));
+            // What meters would read is named by the decision and not by the policy's manifest.
+            let metered = given.starts_with(USAGE).then_some(given);
+            if let Some(name) = declared.or(metered) {
+                self.facts.push((name.clone(), value.clone()));
+            }
         }
     }
 
@@ -211,7 +251,8 @@ fn settle_grant(
 /// The end of the request as the policy sees it.
 pub(super) fn view(ended: &Ended<'_>, names: &[String]) -> ResponseView {
     let mut facts = ended.notes.facts.clone();
-    for name in names {
+    let is_reported = ended.notes.is_reported;
+    for name in names.iter().filter(|name| !is_reported || *name == DURATION) {
         let known = AT_THE_END.iter().find(|(known, _)| known == name);
         let value = known.and_then(|(_, find)| find(ended));
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
@@ -233,7 +274,7 @@ pub(super) fn view(ended: &Ended<'_>, names: &[String]) -> ResponseView {
     ResponseView {
         outcome: outcome(ended),
         status: ended.answer.status,
-        by_upstream: ended.sent.is_some_and(|sent| sent.by_upstream),
+        by_upstream: is_reported || ended.sent.is_some_and(|sent| sent.by_upstream),
         facts,
         limits: limits.unwrap_or_default(),
     }

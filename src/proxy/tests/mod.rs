@@ -107,6 +107,7 @@ const TWO_A_MINUTE: &str =
 
 pub(super) fn settings() -> Settings {
     Settings {
+        callers: Arc::default(),
         trusted_proxies: Vec::new(),
         listeners: Vec::new(),
         unrouted: None,

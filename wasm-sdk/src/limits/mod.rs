@@ -80,6 +80,9 @@ pub struct Limits {
     space: String,
 }
 
+/// The status for what has neither a key nor an address to count by.
+const NO_ADDRESS: u16 = 400;
+
 #[derive(Clone, Debug)]
 struct TableEntry {
     limit: WitLimit,
@@ -362,7 +365,11 @@ impl Limits {
             (Missing::Deny { status }, _) if limit.enforcement == Enforcement::Enforce => {
                 Err(missing::denial(status, template, why))
             }
-            _ => Ok(Some(address_key(facts.get(CLIENT_IP).unwrap_or_default()))),
+            _ => match facts.get(CLIENT_IP) {
+                Some(address) => Ok(Some(address_key(address))),
+                // Every request has one. A call for a decision has what its caller says.
+                None => Err(missing::denial(NO_ADDRESS, template, why)),
+            },
         }
     }
 

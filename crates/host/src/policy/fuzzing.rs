@@ -60,6 +60,7 @@ pub fn known_facts() -> KnownFacts {
                 "rls.domain",
                 "rls.descriptor",
                 "rls.limit",
+                "rls.limits",
             ],
             families: vec![
                 ("header.", Member::Token),

@@ -426,7 +426,9 @@ impl<'p> Round<'p> {
         let waits = limit.algorithm.queues()
             && reply.fits
             && group.was_take
-            && limit.enforcement == Enforcement::Enforce;
+            && limit.enforcement == Enforcement::Enforce
+            // What only looks has no turn to wait for.
+            && limit.cost > 0;
         LimitOutcome {
             fits: reply.fits,
             remaining: reply.remaining.saturating_add(if not_kept && remaining_is_exact(limit) {

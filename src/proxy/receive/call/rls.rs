@@ -1,59 +1,22 @@
 //! Calls of Envoy's rate limit service (`envoy.service.ratelimit.v3`): reads what is to be decided.
 //! Knows no route, no policy and no limit.
 
-pub(in crate::proxy) mod messages;
-
-use std::future::poll_fn;
-
 use bytes::Bytes;
 use prost::Message as _;
 
-use self::messages::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
+use super::messages::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
+use super::{Call, DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, read_all};
 use crate::proxy::receive::text::latin1;
 use crate::proxy::refusal::{Check, Refusal};
-use crate::wire::{self, Body, Charge};
+use crate::wire::{Body, Charge};
 
 /// The path of the one call of the service.
 pub(in crate::proxy) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Maximum bytes of a call's message.
 const CALL_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of descriptors of a call. Each may have several limits, and all of them are taken
-/// as one plan, which has its own maximum.
-pub(in crate::proxy) const DESCRIPTORS_MAX: usize = 16;
-/// Maximum number of entries of a descriptor.
-const ENTRIES_MAX: usize = 64;
 /// What comes before a message of gRPC: whether it is compressed, and its length.
 const FRAME_HEAD_BYTES: usize = 5;
-
-/// What is to be decided: whether each descriptor's limits have room for its hits.
-#[derive(Debug)]
-pub(in crate::proxy) struct Call {
-    pub(in crate::proxy) domain: String,
-    pub(in crate::proxy) descriptors: Vec<Descriptor>,
-    /// What it takes of the bytes that the process may buffer.
-    _charge: Charge,
-}
-
-/// Names what is counted.
-#[derive(Debug)]
-pub(in crate::proxy) struct Descriptor {
-    /// Keys and values, in their order. A key may come more than once.
-    pub(in crate::proxy) entries: Vec<(String, String)>,
-    /// The same as a JSON array of pairs.
-    pub(in crate::proxy) text: String,
-    /// The limit that the caller wants instead of a configured one: `60/minute`.
-    pub(in crate::proxy) limit: Option<String>,
-    /// Units to take; 0 only looks.
-    pub(in crate::proxy) hits: u64,
-}
-
-/// A descriptor of a call.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::proxy) struct DescriptorView<'a> {
-    pub(in crate::proxy) domain: &'a str,
-    pub(in crate::proxy) descriptor: &'a Descriptor,
-}
 
 impl Call {
     /// Reads a call's message: one, in the form of gRPC.
@@ -64,7 +27,8 @@ impl Call {
         body: Body,
         buffered_bytes_max: usize,
     ) -> Result<Self, Refusal> {
-        let framed = read_all(body, buffered_bytes_max).await?;
+        const LARGEST: usize = CALL_BYTES_MAX + FRAME_HEAD_BYTES;
+        let (framed, _charge) = read_all(body, LARGEST, buffered_bytes_max).await?;
         Self::of(&framed).map_err(|found| Refusal::BadRequest(Check::Call.wrong(found)))
     }
 
@@ -95,7 +59,7 @@ impl Call {
         let descriptors = descriptors.collect::<Result<Vec<_>, _>>()?;
         // The entries, and the same as JSON.
         let bytes = descriptors.iter().map(|descriptor| 2 * descriptor.text.len()).sum();
-        Ok(Self { domain, descriptors, _charge: Charge::of(bytes) })
+        Ok(Self { domain, descriptors, is_held: false, _charge: Charge::of(bytes) })
     }
 }
 
@@ -118,7 +82,9 @@ impl Descriptor {
             entries,
             text,
             limit: limit.map(|limit| limit_text(&limit)).transpose()?,
+            limits: None,
             hits: hits_addend.map_or(hits, |own| own.value),
+            facts: None,
         })
     }
 }
@@ -144,28 +110,6 @@ fn limit_text(limit: &RateLimitOverride) -> Result<String, &'static str> {
     Ok(format!("{}/{unit}", limit.requests_per_unit))
 }
 
-/// Reads a body up to [`CALL_BYTES_MAX`].
-async fn read_all(mut body: Body, buffered_bytes_max: usize) -> Result<Vec<u8>, Refusal> {
-    const LARGEST: usize = CALL_BYTES_MAX + FRAME_HEAD_BYTES;
-    let mut read = Vec::new();
-    let mut charge = Charge::nothing();
-    while poll_fn(|cx| body.poll_fill(cx)).await.transpose()?.is_some() {
-        let data = body.data();
-        if read.len() + data.len() > LARGEST {
-            return Err(Refusal::BodyTooLarge { limit_bytes: LARGEST as u64 });
-        }
-        read.extend_from_slice(data);
-        let bytes = data.len();
-        body.consume(bytes);
-        body.end_if_read();
-        charge.set(read.capacity());
-        if wire::buffered_bytes() > buffered_bytes_max {
-            return Err(Refusal::TooMuchBuffered);
-        }
-    }
-    Ok(read)
-}
-
 /// A message in the form of gRPC.
 pub(in crate::proxy) fn framed(message: &impl prost::Message) -> Bytes {
     let length = message.encoded_len();
@@ -178,8 +122,8 @@ pub(in crate::proxy) fn framed(message: &impl prost::Message) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::messages::{Entry, UInt64Value};
     use super::*;
+    use crate::proxy::receive::call::messages::{Entry, UInt64Value};
 
     fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
         let of = |(key, value): &(&str, &str)| Entry {

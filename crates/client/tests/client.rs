@@ -1,0 +1,127 @@
+//! The client against a server that misbehaves.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use weir_client::{Client, Error, Kind, OnError, Question, Settlement};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const ALLOWED: &str = r#"{"allowed":true,"status":200,"fields":[["ratelimit","r=2"]]}"#;
+
+/// A client, and the head of each request that its server gets. The server answers by what stands
+/// in the body.
+async fn client(on_error: OnError) -> io::Result<(Client, UnboundedReceiver<String>)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let (heads, seen) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, heads.clone()));
+        }
+    });
+    let client = Client::builder(url).on_error(on_error).build().map_err(io::Error::other)?;
+    Ok((client, seen))
+}
+
+async fn serve(stream: TcpStream, heads: UnboundedSender<String>) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    for nth in 1.. {
+        let (mut head, mut length) = (String::new(), 0);
+        while stream.read_line(&mut head).await? > 2 {
+            let line = head.lines().last().unwrap_or_default();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.parse().map_err(io::Error::other)?;
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        let body = String::from_utf8_lossy(&body).into_owned();
+        heads.send(head).map_err(io::Error::other)?;
+        let has = |word| body.contains(word);
+        let (status, answer) = match () {
+            () if has("stale") && nth > 1 => return Ok(()),
+            () if has("partial") => return stream.write_all(b"HTTP/1.1 2").await,
+            () if has("missing") => (404, r#"{"detail":"no such domain"}"#),
+            () if has("failing") => (503, r#"{"detail":"the store is away"}"#),
+            () if has("garbage") => (200, "<html>"),
+            () => (200, ALLOWED),
+        };
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", answer.len());
+        stream.write_all(head.as_bytes()).await?;
+        for byte in answer.bytes() {
+            stream.write_all(&[byte]).await?;
+            if has("trickle") {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn heads(seen: &mut UnboundedReceiver<String>) -> Vec<String> {
+    std::iter::from_fn(|| seen.try_recv().ok()).collect()
+}
+
+#[tokio::test]
+async fn sends_again_with_the_same_key_what_a_closed_connection_swallowed() -> Outcome {
+    let (client, mut seen) = client(OnError::Deny).await?;
+    assert!(client.decide(&Question::new("ok")).await?.allowed);
+    heads(&mut seen);
+    let decision = client.decide(&Question::new("stale")).await?;
+    assert_eq!((decision.allowed, decision.degraded), (true, None));
+    let heads = heads(&mut seen);
+    assert_eq!(heads.len(), 2);
+    assert!(heads.iter().all(|head| head.contains("idempotency-key: ") && *head == heads[0]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn sends_nothing_again_that_may_have_been_charged() -> Outcome {
+    let (client, mut seen) = client(OnError::Deny).await?;
+    for _ in 0..2 {
+        assert!(client.decide(&Question::new("ok")).await?.allowed);
+        heads(&mut seen);
+        client.batch(Kind::Decide, &[Question::new("stale")]).await?;
+        assert_eq!(heads(&mut seen).len(), 1);
+    }
+    client.decide(&Question::new("ok")).await?;
+    heads(&mut seen);
+    let decision = client.decide(&Question::new("partial")).await?;
+    assert_eq!(decision.degraded.as_deref(), Some("unreachable"));
+    assert_eq!(heads(&mut seen).len(), 1, "an answer had begun");
+    Ok(())
+}
+
+#[tokio::test]
+async fn falls_back_as_it_is_told() -> Outcome {
+    for (on_error, allowed, status) in [(OnError::Allow, true, 200), (OnError::Deny, false, 503)] {
+        let (client, _seen) = client(on_error).await?;
+        for (domain, why) in [
+            ("failing", "Service Unavailable"),
+            ("garbage", "bad answer"),
+            ("partial", "unreachable"),
+        ] {
+            let decision = client.decide(&Question::new(domain)).await?;
+            assert_eq!((decision.allowed, decision.status), (allowed, status), "{domain}");
+            assert_eq!(decision.degraded.as_deref(), Some(why));
+        }
+        let error = client.decide(&Question::new("missing")).await;
+        assert!(matches!(error, Err(Error::Mistake { status: 404, .. })), "{error:?}");
+        assert!(!client.settle(&Settlement::new("missing")).await?);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_deadline_is_for_the_last_byte() -> Outcome {
+    let (client, _seen) = client(OnError::Deny).await?;
+    let start = Instant::now();
+    let decision = client.decide(&Question::new("trickle")).await?;
+    assert_eq!(decision.degraded.as_deref(), Some("unreachable"));
+    assert!((240..1000).contains(&start.elapsed().as_millis()));
+    Ok(())
+}

@@ -1,0 +1,82 @@
+// Demo is a small server that asks Weir before it answers: demo LISTEN WEIR_URL
+//
+// WEIR_TOKEN is its token, if any, WEIR_DOMAIN whose policy decides ("api" if not set), and
+// WEIR_DEADLINE how long it may take ("250ms" if not set).
+package main
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/netip"
+	"os"
+	"time"
+
+	"weir"
+)
+
+// limit asks by the policy of a domain before it passes a request on.
+func limit(client *weir.Client, domain string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		facts := map[string][]string{"method": {r.Method}, "path": {r.URL.EscapedPath()}}
+		if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+			facts["client-ip"] = []string{peer.Addr().Unmap().WithZone("").String()}
+		}
+		if keys := r.Header.Values("X-Api-Key"); len(keys) > 0 {
+			facts["header.x-api-key"] = keys
+		}
+		decision, err := client.Decide(r.Context(), weir.Question{Domain: domain, Facts: facts})
+		if err != nil { // of ours, not of whoever asks
+			log.Print(err)
+			http.Error(w, "could not ask", http.StatusInternalServerError)
+			return
+		}
+		set(w.Header(), decision.Fields)
+		if !decision.Allowed {
+			w.WriteHeader(decision.Status)
+			_, _ = io.WriteString(w, decision.Body) // if it fails, the client has gone
+			return
+		}
+		set(r.Header, decision.RequestFields)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// set gives the header these fields in place of any of the same name.
+func set(header http.Header, fields [][2]string) {
+	for _, field := range fields {
+		header.Del(field[0])
+	}
+	for _, field := range fields {
+		header.Add(field[0], field[1])
+	}
+}
+
+func main() {
+	if len(os.Args) != 3 {
+		log.Fatal("usage: demo LISTEN WEIR_URL")
+	}
+	client, err := weir.New(os.Args[2], os.Getenv("WEIR_TOKEN"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if text := os.Getenv("WEIR_DEADLINE"); text != "" {
+		if client.Timeout, err = time.ParseDuration(text); err != nil {
+			log.Fatal(err)
+		}
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "hello", r.URL.Path)
+	})
+	domain := os.Getenv("WEIR_DOMAIN")
+	if domain == "" {
+		domain = "api"
+	}
+	server := http.Server{
+		Addr:              os.Args[1],
+		Handler:           limit(client, domain, hello),
+		ReadHeaderTimeout: 10 * time.Second,
+	}
+	log.Fatal(server.ListenAndServe())
+}

@@ -1,0 +1,23 @@
+// An Express middleware that asks Weir before each request: `app.use(limit(weir, "api"))`.
+export function limit(weir, domain) {
+  return (req, res, next) => {
+    const facts = { method: req.method, path: req.baseUrl + req.path };
+    // Set Express's `trust proxy` for this to be the client's address behind a proxy.
+    if (req.ip) facts["client-ip"] = req.ip.replace(/^::ffff:(?=\d+\.)/, "");
+    const key = req.get("x-api-key");
+    if (key !== undefined) facts["header.x-api-key"] = key;
+    const answer = (decision) => {
+      for (const [name] of decision.fields) res.removeHeader(name);
+      for (const [name, value] of decision.fields) res.appendHeader(name, value);
+      if (!decision.allowed) {
+        res.statusCode = decision.status;
+        return res.end(decision.body ?? "");
+      }
+      for (const [name, value] of decision.requestFields) req.headers[name.toLowerCase()] = value;
+      next();
+    };
+    // Wrapped, as Express would answer with an error's own `status`, here that of Weir's answer.
+    const fail = (cause) => next(new Error("Weir could not be asked", { cause }));
+    weir.decide(domain, { facts }).then(answer).catch(fail);
+  };
+}

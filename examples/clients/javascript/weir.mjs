@@ -1,0 +1,180 @@
+// Asks Weir, a rate limiter, over its HTTP decision API. Node 18 or later, no dependencies.
+import { randomUUID } from "node:crypto";
+import { STATUS_CODES } from "node:http";
+
+const MAX_ANSWER = 1 << 20; // bytes of one call's answer; a batch's may have 16 times as many
+const MISTAKES = [400, 401, 403, 404, 422];
+
+/** The call itself is wrong: bad request, bad token, no such domain. */
+export class WeirError extends Error {
+  constructor(status, detail) {
+    super(`${status}: ${detail}`);
+    Object.assign(this, { name: "WeirError", status, detail });
+  }
+}
+
+/**
+ * A decision is a frozen `{allowed, status, fields, body, limits, id, retryAfterMs, degraded,
+ * requestFields, refusedBy}`. If refused, answer with `status`, `fields` and `body`; if allowed,
+ * add `fields` to your answer and set `requestFields` on the request that is passed on.
+ */
+export class Weir {
+  #url;
+  #headers;
+  #timeoutMs;
+  #allow;
+
+  /**
+   * `timeoutMs` is for a whole call; `onError` ("deny" or "allow") says what holds while Weir
+   * gives no decision.
+   */
+  constructor(url, { token, timeoutMs = 250, onError = "deny" } = {}) {
+    if (!/^https?:$/.test(new URL(url).protocol)) throw new TypeError("url must be http(s)");
+    if (onError !== "deny" && onError !== "allow") throw new TypeError("onError: deny or allow");
+    this.#url = url.replace(/\/+$/, "");
+    if (!/^[ -~]*$/.test(token ?? "")) throw new TypeError("token: printable ASCII characters");
+    this.#headers = { "content-type": "application/json" };
+    if (token !== undefined) this.#headers.authorization = `Bearer ${token}`;
+    this.#timeoutMs = timeoutMs;
+    this.#allow = onError === "allow";
+  }
+
+  /** Takes `hits` units by the policy of `domain`. With `holdMs`, settle it later. */
+  async decide(domain, { facts, entries, hits = 1, holdMs, idempotencyKey } = {}) {
+    const call = { domain, facts, entries, hits, hold_ms: holdMs };
+    return this.#read(...(await this.#ask("/v1/decide", call, keyOf(idempotencyKey))));
+  }
+
+  /** As `decide`, but by the caller's own `limits`, counted by `entries`. */
+  async take(domain, entries, limits, { facts, hits = 1, holdMs, idempotencyKey } = {}) {
+    const call = { domain, facts, entries, limits, hits, hold_ms: holdMs };
+    return this.#read(...(await this.#ask("/v1/take", call, keyOf(idempotencyKey))));
+  }
+
+  /** What would be decided. Takes nothing. */
+  async look(domain, { facts, entries, limits } = {}) {
+    return this.#read(...(await this.#ask("/v1/look", { domain, facts, entries, limits })));
+  }
+
+  /** Closes a held decision. False: not delivered, or `id` is not known (any more). */
+  async settle(id, { outcome = "completed", status = 200, facts } = {}) {
+    return this.#close("/v1/settle", { id, outcome, status, facts });
+  }
+
+  /** Gives back all that a held decision took. False: as for `settle`. */
+  async giveBack(id) {
+    return this.#close("/v1/give-back", { id });
+  }
+
+  /**
+   * Up to 1,024 `calls`, as the API has them, to /v1/decide, /v1/take or /v1/look: an array of
+   * decisions in their order. For a call that is itself wrong it has a WeirError.
+   */
+  async batch(path, calls) {
+    const look = path === "/v1/look";
+    const [status, answers] = await this.#ask(path, calls, undefined, look, 16 * MAX_ANSWER);
+    if (!Array.isArray(answers) || answers.length !== calls.length) {
+      return calls.map(() => this.#read(status, answers));
+    }
+    return answers.map((answer) => {
+      try {
+        const problem = answer?.error;
+        return problem ? this.#read(Number(problem.status), problem) : this.#read(200, answer);
+      } catch (error) {
+        return error;
+      }
+    });
+  }
+
+  // An id is settled once: sent again, it is at worst not known any more.
+  async #close(path, call) {
+    const [status, answer] = await this.#ask(path, call);
+    if (status !== 404) throwMistake(status, answer);
+    return status === 200 && answer?.settled === true;
+  }
+
+  #read(status, answer) {
+    throwMistake(status, answer);
+    let degraded = status ? (STATUS_CODES[status] ?? String(status)) : "unreachable";
+    if (status === 200) {
+      if (isDecision(answer)) return decisionOf(answer);
+      degraded = "bad answer";
+    }
+    return decisionOf({ allowed: this.#allow, status: this.#allow ? 200 : 503, degraded });
+  }
+
+  // The answer's HTTP status (0: none came) and its JSON (undefined: it isn't any).
+  async #ask(path, call, key, repeatable = true, bound = MAX_ANSWER) {
+    const request = {
+      method: "POST",
+      headers: key ? { ...this.#headers, "idempotency-key": key } : this.#headers,
+      body: JSON.stringify(call),
+      redirect: "manual",
+      signal: AbortSignal.timeout(this.#timeoutMs), // for both tries, and for reading the answer
+    };
+    try {
+      const answer = await fetch(this.#url + path, request).catch((error) => {
+        if (repeatable && wasClosed(error.cause)) return fetch(this.#url + path, request);
+        throw error;
+      });
+      return [answer.status, await json(answer, bound)];
+    } catch {
+      return [0, undefined];
+    }
+  }
+}
+
+// Whether Weir closed an idle connection as it was reused. `fetch` says only how many bytes have
+// ever come over it (none: it was a fresh one), and not that of every such error; nor can it be
+// told to use a fresh one. What is sent again can't charge twice, though: it has a key, or takes
+// nothing.
+function wasClosed(cause) {
+  if (cause?.code === "UND_ERR_SOCKET") return cause.socket?.bytesRead > 0;
+  return cause?.code === "ECONNRESET" || cause?.code === "EPIPE";
+}
+
+async function json(answer, bound) {
+  const chunks = [];
+  let size = 0;
+  for await (const chunk of answer.body ?? []) {
+    size += chunk.length;
+    if (size > bound) return undefined;
+    chunks.push(chunk);
+  }
+  try {
+    return JSON.parse(Buffer.concat(chunks).toString());
+  } catch {
+    return undefined;
+  }
+}
+
+function isDecision(o) {
+  const pairs = (list = []) => Array.isArray(list) && list.every((p) => p?.length === 2);
+  return typeof o?.allowed === "boolean" && Number.isInteger(o.status) && pairs(o.fields) &&
+    pairs(o.request_fields);
+}
+
+function decisionOf(o) {
+  return Object.freeze({
+    allowed: o.allowed,
+    status: o.status,
+    fields: o.fields ?? [],
+    body: o.body,
+    limits: o.limits ?? [],
+    id: o.id,
+    retryAfterMs: o.retry_after_ms,
+    degraded: o.degraded,
+    requestFields: o.request_fields ?? [],
+    refusedBy: o.refused_by ?? [],
+  });
+}
+
+function keyOf(given = randomUUID().replaceAll("-", "")) {
+  if (/^[ -~]{1,255}$/.test(given)) return given;
+  throw new WeirError(400, "idempotencyKey: 1 to 255 printable ASCII characters");
+}
+
+function throwMistake(status, answer) {
+  if (!MISTAKES.includes(status)) return;
+  throw new WeirError(status, answer?.detail ?? STATUS_CODES[status]);
+}

@@ -1,0 +1,68 @@
+//! Calls of Envoy's rate limit service.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use super::decide::decide;
+use crate::listen::Peer;
+use crate::proxy::context::RequestContext;
+use crate::proxy::decide::descriptors::Shares;
+use crate::proxy::live::LocalSnapshot;
+use crate::proxy::receive::call::Call;
+use crate::proxy::receive::call::api::Operation;
+use crate::proxy::refusal::Refusal;
+use crate::proxy::reply;
+use crate::proxy::route::body;
+use crate::wire::{Request, Response};
+
+/// The statuses of gRPC for what its mapping from HTTP has no word for: what was sent is wrong, and
+/// nothing of that name is here.
+const INVALID_ARGUMENT: &str = "3";
+const NOT_FOUND: &str = "5";
+
+/// Answers a call.
+pub(super) async fn answer(
+    local: &LocalSnapshot,
+    mut request: Request,
+    peer: &Arc<Peer>,
+    mut context: Box<RequestContext>,
+) -> Response {
+    let settings = &local.snapshot().settings;
+    let caller = match settings.callers.admit(&request.fields, Operation::Decide) {
+        Ok(caller) => caller.map(|caller| &**caller),
+        Err(refusal) => return context.refuse(&refusal),
+    };
+    let body = std::mem::take(&mut request.body);
+    let body = body::call(body, local.snapshot());
+    let decided = match Call::read(body, settings.buffered_bytes_max).await {
+        Ok(call) => {
+            let by = (&**peer, caller);
+            pin!(decide(local, &call, &mut request, by, &mut context)).await
+        }
+        Err(refusal) => (Shares::new(), Err(refusal)),
+    };
+    match decided {
+        (shares, Ok(fields)) => {
+            let reply = reply::rls::answer(&shares, context.reply_to(), Ok(&fields));
+            context.answer_call(None, reply)
+        }
+        (shares, Err(refusal @ (Refusal::TooMany | Refusal::Denied))) => {
+            // Not an error of the call: its answer, with what an HTTP client is told.
+            context.received.grpc = false;
+            let reply = reply::rls::answer(&shares, context.reply_to(), Err(&refusal));
+            context.answer_call(Some(&refusal), reply)
+        }
+        (_, Err(refusal)) => {
+            let status = match refusal {
+                Refusal::BadRequest(_) | Refusal::BodyTooLarge { .. } => Some(INVALID_ARGUMENT),
+                Refusal::NotFound => Some(NOT_FOUND),
+                _ => None,
+            };
+            let mut reply = context.refuse(&refusal);
+            if let Some(status) = status {
+                reply.fields.set("grpc-status", status);
+            }
+            reply
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Calls of the HTTP API: JSON objects, or arrays of them. docs/openapi.json describes them.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use super::{Call, Descriptor, ENTRIES_MAX, read_all};
+use crate::proxy::refusal::Refusal;
+use crate::wire::{Body, Charge};
+
+/// Maximum bytes of a call's body, of all calls in it together.
+pub(in crate::proxy) const BODY_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of calls in one body.
+pub(in crate::proxy) const BATCH_MAX: usize = 1_024;
+/// Maximum number of facts of a call. A fact with several values counts as often.
+pub(in crate::proxy) const FACTS_MAX: usize = 128;
+/// Maximum time for which a decision may be held, in milliseconds.
+pub(in crate::proxy) const HOLD_MS_MAX: u64 = 3_600_000;
+/// Maximum bytes of an `Idempotency-Key`.
+pub(in crate::proxy) const KEY_BYTES_MAX: usize = 255;
+/// What the bytes of a body are, as values, at most.
+const VALUES_PER_BYTE: usize = 4;
+/// How much of a message about wrong JSON is shown.
+const MESSAGE_CHARS_MAX: usize = 256;
+
+/// What a call wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) enum Operation {
+    /// A decision by a policy.
+    Decide,
+    /// A decision by limits of the caller's own.
+    Take,
+    /// What a decision would be. Nothing is taken.
+    Look,
+    /// The end of what was let through, as it came about.
+    Settle,
+    /// The same if it came to nothing.
+    GiveBack,
+}
+
+/// The calls of one body.
+#[derive(Debug)]
+pub(in crate::proxy) enum Calls<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+/// A decision that is asked for.
+#[derive(Debug)]
+pub(in crate::proxy) struct Question {
+    pub(in crate::proxy) call: Call,
+    /// How long the decision is held, in milliseconds.
+    pub(in crate::proxy) hold_ms: Option<u64>,
+}
+
+/// The end of what was let through.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::proxy) struct End {
+    /// What the decision is held under.
+    pub(in crate::proxy) id: String,
+    #[serde(default)]
+    pub(in crate::proxy) outcome: Outcome,
+    /// The status of the answer that it came to.
+    #[serde(default = "ok")]
+    pub(in crate::proxy) status: u16,
+    /// Facts of that answer.
+    #[serde(default)]
+    facts: Pairs,
+}
+
+/// What became of something that was let through, in the words of the contract with policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::proxy) enum Outcome {
+    #[default]
+    Completed,
+    Unsent,
+    UpstreamFailed,
+    TimedOut,
+    ClientGone,
+}
+
+/// The end of something that was given back.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::proxy) struct Returned {
+    pub(in crate::proxy) id: String,
+}
+
+/// What [`Question`] is read from.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    domain: String,
+    #[serde(default)]
+    facts: Pairs,
+    #[serde(default)]
+    entries: Pairs,
+    limits: Option<Vec<Value>>,
+    hits: Option<u64>,
+    hold_ms: Option<u64>,
+}
+
+/// Names and values, in their order: an object, whose values may be lists, or a list of pairs. A
+/// name may come more than once.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Pairs(Vec<(String, String)>);
+
+/// A value, or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Values {
+    One(String),
+    Many(Vec<String>),
+}
+
+fn ok() -> u16 {
+    200
+}
+
+impl Operation {
+    const ALL: [Self; 5] = [Self::Decide, Self::Take, Self::Look, Self::Settle, Self::GiveBack];
+
+    /// The operation at a path.
+    pub(in crate::proxy) fn at(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|operation| operation.path() == path)
+    }
+
+    /// Its path.
+    pub(in crate::proxy) fn path(self) -> &'static str {
+        match self {
+            Self::Decide => "/v1/decide",
+            Self::Take => "/v1/take",
+            Self::Look => "/v1/look",
+            Self::Settle => "/v1/settle",
+            Self::GiveBack => "/v1/give-back",
+        }
+    }
+}
+
+/// Reads a body.
+///
+/// # Errors
+/// It came too slowly, or is too long.
+pub(in crate::proxy) async fn read(
+    body: Body,
+    buffered_bytes_max: usize,
+) -> Result<(Vec<u8>, Charge), Refusal> {
+    let (read, mut charge) = read_all(body, BODY_BYTES_MAX, buffered_bytes_max).await?;
+    charge.set(read.len().saturating_mul(VALUES_PER_BYTE));
+    Ok((read, charge))
+}
+
+/// The decisions that a body asks for. If one of its calls is wrong, all of it is, so that nothing
+/// is charged of a body that was not meant.
+///
+/// # Errors
+/// What was found and what was expected.
+pub(in crate::proxy) fn questions(
+    operation: Operation,
+    body: &[u8],
+) -> Result<Calls<Question>, Refusal> {
+    let wrong = |found: String| Refusal::malformed(found);
+    Ok(match calls::<Written>(body)? {
+        Calls::One(one) => Calls::One(Question::of(operation, one).map_err(wrong)?),
+        Calls::Many(many) => {
+            let each = many.into_iter().enumerate().map(|(index, one)| {
+                Question::of(operation, one)
+                    .map_err(|found| wrong(format!("call {index}: {found}")))
+            });
+            Calls::Many(each.collect::<Result<_, _>>()?)
+        }
+    })
+}
+
+/// What a body says has ended.
+///
+/// # Errors
+/// What was found and what was expected.
+pub(in crate::proxy) fn ends(body: &[u8]) -> Result<Calls<End>, Refusal> {
+    let ends: Calls<End> = calls(body)?;
+    let all = match &ends {
+        Calls::One(one) => std::slice::from_ref(one),
+        Calls::Many(many) => many,
+    };
+    if let Some(end) = all.iter().find(|end| !(100..=599).contains(&end.status)) {
+        let found = format!("the status {}, not one from 100 to 599", end.status);
+        return Err(Refusal::malformed(found));
+    }
+    Ok(ends)
+}
+
+/// What a body gives back.
+///
+/// # Errors
+/// What was found and what was expected.
+pub(in crate::proxy) fn returned(body: &[u8]) -> Result<Calls<Returned>, Refusal> {
+    calls(body)
+}
+
+/// An object, or an array of them.
+fn calls<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<Calls<T>, Refusal> {
+    let wrong = |error: serde_json::Error| {
+        Refusal::malformed(error.to_string().chars().take(MESSAGE_CHARS_MAX).collect())
+    };
+    if body.trim_ascii_start().first() != Some(&b'[') {
+        return serde_json::from_slice(body).map(Calls::One).map_err(wrong);
+    }
+    let many: Vec<T> = serde_json::from_slice(body).map_err(wrong)?;
+    if many.is_empty() || many.len() > BATCH_MAX {
+        return Err(Refusal::malformed(format!("{} calls, not 1 to {BATCH_MAX}", many.len())));
+    }
+    Ok(Calls::Many(many))
+}
+
+impl Question {
+    fn of(operation: Operation, written: Written) -> Result<Self, String> {
+        let Written { domain, facts, entries, limits, hits, hold_ms } = written;
+        if domain.is_empty() {
+            return Err("an empty `domain`".to_owned());
+        }
+        if entries.0.len() > ENTRIES_MAX {
+            return Err(format!("more than {ENTRIES_MAX} `entries`"));
+        }
+        if entries.0.iter().any(|(key, _)| key.is_empty()) {
+            return Err("an entry without a key".to_owned());
+        }
+        if facts.0.len() > FACTS_MAX {
+            return Err(format!("more than {FACTS_MAX} `facts`"));
+        }
+        if hold_ms.is_some_and(|ms| ms == 0 || ms > HOLD_MS_MAX) {
+            return Err(format!("`hold_ms` that is not 1 to {HOLD_MS_MAX}"));
+        }
+        match operation {
+            Operation::Take if limits.is_none() => {
+                return Err("no `limits` to take of".to_owned());
+            }
+            Operation::Take if entries.0.is_empty() => {
+                return Err("no `entries` to count by".to_owned());
+            }
+            Operation::Decide if limits.is_some() => {
+                return Err("`limits`, which /v1/take and /v1/look have".to_owned());
+            }
+            Operation::Look if hits.is_some() || hold_ms.is_some() => {
+                return Err("`hits` or `hold_ms`, but a look takes nothing".to_owned());
+            }
+            _ => {}
+        }
+        let hits = if operation == Operation::Look { 0 } else { hits.unwrap_or(1) };
+        if hits == 0 && hold_ms.is_some() {
+            return Err("`hold_ms` with 0 `hits`, of which nothing is held".to_owned());
+        }
+        let unwritable = |_| "`entries` or `limits` that are no text".to_owned();
+        let text = serde_json::to_string(&entries.0).map_err(unwritable)?;
+        let limits = limits.map(|limits| serde_json::to_string(&limits)).transpose();
+        let descriptor = Descriptor {
+            entries: entries.0,
+            text,
+            limit: None,
+            limits: limits.map_err(unwritable)?,
+            hits,
+            facts: Some(facts.0),
+        };
+        // The body that it was read from is charged for it.
+        let is_held = hold_ms.is_some();
+        let charge = Charge::nothing();
+        let call = Call { domain, descriptors: vec![descriptor], is_held, _charge: charge };
+        Ok(Self { call, hold_ms })
+    }
+}
+
+impl End {
+    /// Facts of the answer.
+    pub(in crate::proxy) fn facts(&self) -> &[(String, String)] {
+        &self.facts.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PairsVisitor;
+
+        impl<'de> Visitor<'de> for PairsVisitor {
+            type Value = Pairs;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("an object of texts or lists of texts, or a list of pairs of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    let values = map.next_value::<Values>().map_err(|_| {
+                        de::Error::custom(format_args!(
+                            "the value of {name:?} is neither a text nor a list of texts"
+                        ))
+                    })?;
+                    match values {
+                        Values::One(value) => pairs.push((name, value)),
+                        Values::Many(many) => {
+                            pairs.extend(many.into_iter().map(|value| (name.clone(), value)));
+                        }
+                    }
+                }
+                Ok(Pairs(pairs))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = list.next_element()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+
+        deserializer.deserialize_any(PairsVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::refusal::CallError;
+
+    fn found(operation: Operation, body: &str) -> String {
+        match questions(operation, body.as_bytes()).unwrap_err() {
+            Refusal::Call(CallError::Malformed(found)) => found,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn one(operation: Operation, body: &str) -> Question {
+        match questions(operation, body.as_bytes()).unwrap() {
+            Calls::One(one) => one,
+            Calls::Many(many) => panic!("{many:?}"),
+        }
+    }
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn entries_keep_their_order_and_facts_may_have_several_values() {
+        let body = r#"{"domain": "edge", "facts": {"cookie.a": ["1", "2"], "path": "/"},
+            "entries": {"z": "1", "a": "2"}, "hits": 18446744073709551615, "hold_ms": 5}"#;
+        let Question { call, hold_ms } = one(Operation::Decide, body);
+        let [descriptor] = &call.descriptors[..] else { panic!("{call:?}") };
+        assert_eq!(descriptor.text, r#"[["z","1"],["a","2"]]"#);
+        let facts = pairs(&[("cookie.a", "1"), ("cookie.a", "2"), ("path", "/")]);
+        assert_eq!(descriptor.facts, Some(facts));
+        assert_eq!((descriptor.hits, hold_ms, call.is_held), (u64::MAX, Some(5), true));
+        let list = r#"{"domain": "edge", "entries": [["a", "1"], ["a", "2"]]}"#;
+        let listed = one(Operation::Look, list);
+        assert_eq!(listed.call.descriptors[0].entries, pairs(&[("a", "1"), ("a", "2")]));
+        assert_eq!(listed.call.descriptors[0].hits, 0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        use Operation::{Decide, Look, Take};
+        for (operation, body, expected) in [
+            (Decide, "", "EOF"),
+            (Decide, "{}", "missing field `domain`"),
+            (Decide, r#"{"domain": ""}"#, "an empty `domain`"),
+            (Decide, r#"{"domain": "a", "fact": {}}"#, "unknown field `fact`"),
+            (Decide, r#"{"domain": "a", "facts": {"path": 7}}"#, "the value of \"path\""),
+            (Decide, r#"{"domain": "a", "facts": 7}"#, "an object of texts"),
+            (Decide, r#"{"domain": "a", "entries": [["a"]]}"#, "invalid length 1"),
+            (Decide, r#"{"domain": "a", "entries": {"": "b"}}"#, "an entry without a key"),
+            (Decide, r#"{"domain": "a", "hits": -1}"#, "invalid value: integer `-1`"),
+            (Decide, r#"{"domain": "a", "hits": 18446744073709551616}"#, "invalid type"),
+            (Decide, r#"{"domain": "a", "hold_ms": 0}"#, "`hold_ms` that is not 1 to 3600000"),
+            (Decide, r#"{"domain": "a", "hold_ms": 3600001}"#, "`hold_ms`"),
+            (Decide, r#"{"domain": "a", "hold_ms": 1, "hits": 0}"#, "0 `hits`"),
+            (Decide, r#"{"domain": "a", "limits": []}"#, "`limits`, which /v1/take"),
+            (Take, r#"{"domain": "a", "entries": {"b": "c"}}"#, "no `limits`"),
+            (Take, r#"{"domain": "a", "limits": []}"#, "no `entries`"),
+            (Look, r#"{"domain": "a", "hits": 1}"#, "a look takes nothing"),
+            (Decide, "[]", "0 calls"),
+            (Decide, r#"[{"domain": "a"}, {"domain": ""}]"#, "call 1: an empty `domain`"),
+            (Decide, r#"{"domain": "a"} x"#, "trailing characters"),
+        ] {
+            let found = found(operation, body);
+            assert!(found.contains(expected), "{body}: {found}");
+        }
+        let many = vec![r#"{"domain":"a"}"#; BATCH_MAX + 1].join(",");
+        assert_eq!(found(Decide, &format!("[{many}]")), "1025 calls, not 1 to 1024");
+        let facts: Vec<String> =
+            (0..=FACTS_MAX).map(|nth| format!("\"query.{nth}\":\"\"")).collect();
+        let body = format!(r#"{{"domain": "a", "facts": {{{}}}}}"#, facts.join(","));
+        assert_eq!(found(Decide, &body), "more than 128 `facts`");
+        // Deep nesting ends in an error and not on the stack.
+        let deep = format!(r#"{{"domain": "a", "limits": {}"#, "[".repeat(100_000));
+        assert!(found(Take, &deep).contains("recursion limit"));
+    }
+
+    #[test]
+    fn ends_have_defaults_and_known_words() {
+        let Calls::One(end) = ends(br#"{"id": "x"}"#).unwrap() else { panic!() };
+        assert_eq!((end.outcome, end.status, end.facts()), (Outcome::Completed, 200, &[][..]));
+        let Calls::Many(many) =
+            ends(br#"[{"id": "x", "outcome": "upstream-failed", "facts": {"header.a": "b"}}]"#)
+                .unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!(many[0].outcome, Outcome::UpstreamFailed);
+        assert_eq!(many[0].facts(), pairs(&[("header.a", "b")]));
+        assert!(ends(br#"{"id": "x", "outcome": "lost"}"#).is_err());
+        assert!(ends(br#"{"id": "x", "status": 99}"#).is_err());
+        assert!(returned(br#"{"id": "x", "status": 200}"#).is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! Calls for decisions: what is to be decided, read from a call of Envoy's rate limit service
+//! (`rls`, with its `messages`) or of the HTTP API (`api`). Knows no route, no policy and no limit.
+
+pub(in crate::proxy) mod api;
+pub(in crate::proxy) mod messages;
+pub(in crate::proxy) mod rls;
+
+use std::future::poll_fn;
+
+use crate::proxy::refusal::Refusal;
+use crate::wire::{self, Body, Charge};
+
+/// Maximum number of descriptors of a call. Each may have several limits, and all of them are taken
+/// as one plan, which has its own maximum.
+pub(in crate::proxy) const DESCRIPTORS_MAX: usize = 16;
+/// Maximum number of entries of a descriptor.
+const ENTRIES_MAX: usize = 64;
+
+/// What is to be decided: whether each descriptor's limits have room for its hits.
+#[derive(Debug)]
+pub(in crate::proxy) struct Call {
+    pub(in crate::proxy) domain: String,
+    pub(in crate::proxy) descriptors: Vec<Descriptor>,
+    /// Whether the caller says when what is let through has ended.
+    pub(in crate::proxy) is_held: bool,
+    /// What it takes of the bytes that the process may buffer.
+    _charge: Charge,
+}
+
+/// Names what is counted.
+#[derive(Debug)]
+pub(in crate::proxy) struct Descriptor {
+    /// Keys and values, in their order. A key may come more than once.
+    pub(in crate::proxy) entries: Vec<(String, String)>,
+    /// The same as a JSON array of pairs.
+    pub(in crate::proxy) text: String,
+    /// The limit that the caller wants instead of a configured one: `60/minute`.
+    pub(in crate::proxy) limit: Option<String>,
+    /// Limits of the caller's own, as a JSON array.
+    pub(in crate::proxy) limits: Option<String>,
+    /// Units to take; 0 only looks.
+    pub(in crate::proxy) hits: u64,
+    /// What the caller says of the request that it asks about. `None` if the call itself is what
+    /// facts are read from.
+    pub(in crate::proxy) facts: Option<Vec<(String, String)>>,
+}
+
+/// A descriptor of a call.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::proxy) struct DescriptorView<'a> {
+    pub(in crate::proxy) domain: &'a str,
+    pub(in crate::proxy) descriptor: &'a Descriptor,
+}
+
+impl Call {
+    /// Whether its caller sends limits.
+    pub(in crate::proxy) fn has_limits(&self) -> bool {
+        self.descriptors.iter().any(|descriptor| descriptor.limits.is_some())
+    }
+}
+
+/// Reads a body of at most `bytes_max`.
+async fn read_all(
+    mut body: Body,
+    bytes_max: usize,
+    buffered_bytes_max: usize,
+) -> Result<(Vec<u8>, Charge), Refusal> {
+    let mut read = Vec::new();
+    let mut charge = Charge::nothing();
+    while poll_fn(|cx| body.poll_fill(cx)).await.transpose()?.is_some() {
+        let data = body.data();
+        if read.len() + data.len() > bytes_max {
+            return Err(Refusal::BodyTooLarge { limit_bytes: bytes_max as u64 });
+        }
+        read.extend_from_slice(data);
+        let bytes = data.len();
+        body.consume(bytes);
+        body.end_if_read();
+        charge.set(read.capacity());
+        if wire::buffered_bytes() > buffered_bytes_max {
+            return Err(Refusal::TooMuchBuffered);
+        }
+    }
+    Ok((read, charge))
+}
