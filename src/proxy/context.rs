@@ -204,6 +204,25 @@ impl RequestContext {
         reply
     }
 
+    /// What it holds is about another request.
+    pub(super) fn restart(&mut self, local: &LocalSnapshot, request: &Request, peer: &Peer) {
+        let started = self.received.started;
+        self.received = Received { started, ..Received::new(local, request, peer) };
+    }
+
+    /// Answers with a response that is there as a whole, which ends it.
+    pub(super) fn answer_whole(mut self: Box<Self>, mut reply: Response) -> Response {
+        self.notes.note_head(&self.routed, self.decided.as_ref(), &reply.fields);
+        if let Some(extras) = &self.routed.handle.extras {
+            extras.apply(&mut reply.fields);
+        }
+        self.answer.answered(reply.status.as_u16(), &self.routed);
+        reply::add_fields(&mut reply.fields, self.reply_to());
+        let bytes = reply.body.length().unwrap_or_default();
+        self.finish(End { ending: Ending::Completed, bytes, tunnelled: None });
+        reply
+    }
+
     /// Notes that a call for a decision is answered. Its caller says later how what was let through
     /// has ended ([`HeldDecision`]).
     pub(super) fn answer_held(&mut self) {

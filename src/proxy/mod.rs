@@ -16,7 +16,8 @@
 //! request keeps its route's `handle` with the counters in `tally`. `live` swaps the snapshot under
 //! load, and `overload` turns requests away where a worker has too many. `trial` takes requests
 //! through the same phases without a connection, and `decisions` takes calls of those who
-//! want no more than a decision, if they are among the `callers`.
+//! want no more than a decision, if they are among the `callers`. `check` takes Envoy's checks of
+//! requests.
 //!
 //! For other modules: listeners call [`Proxy`], [`Live`] has the [`Snapshot`] that serves now, and
 //! [`Observers`] get what requests leave behind. A snapshot is built from [`settings`]; [`account`]
@@ -37,6 +38,7 @@ mod settle;
 mod record;
 
 mod callers;
+mod check;
 mod context;
 mod decisions;
 mod handle;
@@ -110,11 +112,15 @@ impl Handler for Proxy {
             let state = self.0.calls();
             return Box::pin(decisions::handle(&local, state, request, peer)).await;
         }
+        if check::are_served(&local, peer.listener) {
+            return Box::pin(check::handle(&local, request, peer)).await;
+        }
         serve::handle(&local, request, peer).await
     }
 
     fn is_for_proxies(&self, listener: usize) -> bool {
-        decisions::are_served(&self.0.load(), listener)
+        let local = self.0.load();
+        decisions::are_served(&local, listener) || check::are_served(&local, listener)
     }
 
     fn unreadable(&self, status: StatusCode, why: &'static str, peer: &Arc<Peer>) -> Response {

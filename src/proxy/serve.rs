@@ -173,25 +173,30 @@ fn bodiless_view<'a>(
     RequestView { request, target, client, peer, route, parameters, body: None, descriptor: None }
 }
 
-/// Answers an auth request of another proxy. The limits admit it; a route's own response may still
-/// refuse it.
+/// Answers an auth request of another proxy.
 #[cold]
 fn answer_auth_request(admitted: &mut Admitted<'_>, context: &RequestContext) -> Response {
-    let to = context.reply_to();
-    let mut reply = match &admitted.route.action {
-        Action::Upstream(_) | Action::Decide => reply::admit(to),
-        Action::Respond(own) => reply::respond(own, to),
-        Action::Redirect(redirect) => {
-            let location = admitted.rewritten.take().unwrap_or_default();
-            reply::redirect(redirect.status, &location, to)
-        }
-    };
+    let mut reply = own_answer(admitted, context);
     if reply.status.is_success() {
         policy_fields::set(&mut reply.fields, &admitted.fields, false);
     } else {
         forward_auth::map_status(context.received.serves, &mut reply);
     }
     reply
+}
+
+/// What becomes of a request that nobody sends on from here. The limits admit it; a route's own
+/// response may still refuse it.
+pub(super) fn own_answer(admitted: &mut Admitted<'_>, context: &RequestContext) -> Response {
+    let to = context.reply_to();
+    match &admitted.route.action {
+        Action::Upstream(_) | Action::Decide => reply::admit(to),
+        Action::Respond(own) => reply::respond(own, to),
+        Action::Redirect(redirect) => {
+            let location = admitted.rewritten.take().unwrap_or_default();
+            reply::redirect(redirect.status, &location, to)
+        }
+    }
 }
 
 /// Sends an admitted request to its upstream, or answers it with the route's own reply. Returns the

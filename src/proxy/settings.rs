@@ -485,6 +485,16 @@ pub struct Settings {
     pub refusals: Vec<RefusalPage>,
 }
 
+impl Settings {
+    /// What comes to a listener.
+    #[must_use]
+    #[inline]
+    pub fn serves(&self, listener: usize) -> Serves {
+        let known = self.serves.as_ref().and_then(|all| all.get(listener));
+        known.copied().unwrap_or_default()
+    }
+}
+
 impl Default for Settings {
     /// What holds where `proxy.toml` says nothing.
     fn default() -> Self {

@@ -201,3 +201,25 @@ fn envoy_asks() {
     envoy.args(["-c", "config.yaml", "--base-id"]).arg(fastrand::u32(1..1_000_000).to_string());
     asking.run(envoy.args(["--concurrency", "1"])).copies().judge(403);
 }
+
+#[test]
+fn envoy_asks_over_grpc() {
+    let asking = Asking::new("ext_authz_grpc");
+    let config = asking.config("envoy");
+    let (before, rest) = config.split_once("                      allowed_headers:").expect("it");
+    let (_, after) = rest.split_once("[{ exact: ratelimit }] }\n").expect("its end");
+    let http2 = "    - name: weir
+      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: { http2_protocol_options: {} }
+";
+    let config = format!("{before}{}{after}", asking.config("envoy-grpc").trim_start_matches('\n'));
+    asking.write("config.yaml", &config.replace("    - name: weir\n", http2));
+    let mut envoy = Command::new(python::program("envoy"));
+    envoy.args(["-c", "config.yaml", "--base-id"]).arg(fastrand::u32(1..1_000_000).to_string());
+    let asking = asking.run(envoy.args(["--concurrency", "1"])).copies();
+    let (_, text) = asking.curl("/a", &["--header", "X-Api-Key: other"]);
+    assert!(text.contains("\nratelimit: \"day\";r="), "{text}");
+    asking.judge(403);
+}

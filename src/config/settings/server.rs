@@ -55,12 +55,13 @@ section! {
             ("auth_request", Serves::AuthRequest),
             ("forward_auth", Serves::ForwardAuth),
             ("ext_authz", Serves::ExtAuthz),
+            ("ext_authz_grpc", Serves::ExtAuthzGrpc),
             ("decisions", Serves::Decisions),
         ],
         Serves::Requests,
     ),
         "What comes here: requests; questions of nginx (`auth_request`), Traefik and Caddy \
-         (`forward_auth`) or Envoy (`ext_authz`) in `server.trusted_proxies` about theirs; or calls \
+         (`forward_auth`) or Envoy (`ext_authz`, or `ext_authz_grpc`) in `server.trusted_proxies` about theirs; or calls \
          of Envoy's rate limit service and of the HTTP API (`decisions`), for those with one of \
          `[[decisions.tokens]]`.";
 }

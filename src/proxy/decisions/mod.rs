@@ -77,6 +77,5 @@ pub(super) async fn handle(
 
 /// Whether a listener serves decisions.
 pub(super) fn are_served(local: &LocalSnapshot, listener: usize) -> bool {
-    let serves = local.snapshot().settings.serves.as_ref();
-    serves.is_some_and(|all| all.get(listener) == Some(&Serves::Decisions))
+    local.snapshot().settings.serves(listener) == Serves::Decisions
 }

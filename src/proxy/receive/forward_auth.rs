@@ -43,8 +43,7 @@ pub(super) fn restore(
     peer: &Peer,
     settings: &Settings,
 ) -> Result<(), Refusal> {
-    let serves = settings.serves.as_ref().and_then(|all| all.get(peer.listener)).copied();
-    let serves = serves.unwrap_or_default();
+    let serves = settings.serves(peer.listener);
     // Decisions are served elsewhere.
     if matches!(serves, Serves::Requests | Serves::Decisions) {
         return Ok(());
@@ -59,7 +58,7 @@ pub(super) fn restore(
     let (method, target, fields) = match serves {
         Serves::AuthRequest => asked_about(request, &AUTH_REQUEST)?,
         Serves::ForwardAuth => asked_about(request, &FORWARD_AUTH)?,
-        Serves::Requests | Serves::Decisions | Serves::ExtAuthz => {
+        Serves::Requests | Serves::Decisions | Serves::ExtAuthz | Serves::ExtAuthzGrpc => {
             let target = request.target().to_owned();
             let mut fields = std::mem::take(&mut request.fields);
             if let Some(authority) = request.authority().map(str::to_owned) {
@@ -69,7 +68,13 @@ pub(super) fn restore(
         }
     };
     received.method.clone_from(&method);
+    let body = std::mem::take(&mut request.body);
     *request = Request::for_target(method, request.version, fields, &target);
+    if serves == Serves::ExtAuthzGrpc {
+        // What the check has of it.
+        request.body = body;
+        return Ok(());
+    }
     request.fields.remove(Known::ContentLength);
     request.fields.remove(Known::TransferEncoding);
     Ok(())

@@ -15,7 +15,12 @@ use crate::proxy::refusal::Refusal;
 use crate::wire::{Fields, Known};
 
 /// Fields of Weir's own answers that are about the answer itself, or that the caller sets.
-const NOT_FOR_CLIENTS: [Known; 2] = [Known::ContentLength, Known::RequestId];
+const NOT_FOR_CLIENTS: [&[u8]; 2] = [b"content-length", b"x-request-id"];
+
+/// Whether a field of an answer is for the caller's own client.
+pub(super) fn is_for_clients(name: &[u8]) -> bool {
+    !NOT_FOR_CLIENTS.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
 
 /// What a client gets: all of it if it is refused, and otherwise fields beside the caller's own.
 pub(super) struct Told {
@@ -44,9 +49,7 @@ pub(super) fn told(to: ReplyTo<'_>, refusal: Option<&Refusal>) -> Told {
             fields.set(Known::WeirDegraded, what);
         }
     }
-    for name in NOT_FOR_CLIENTS {
-        fields.remove(name);
-    }
+    fields.retain(|_, name, _| is_for_clients(name));
     Told { status, fields, body }
 }
 

@@ -3,11 +3,12 @@
 //! `head` adds what every reply shows, with `fields` for the limits, after the route's own changes
 //! (`extras`). `compress` compresses what the upstream sent plain. `problem` writes the answer to a
 //! request that is refused: a problem document, the operator's own page (`page`) or gRPC's trailers
-//! (`grpc`). `decision` is what somebody else's client is told, and `rls` and `api` write it down
-//! for those who call for decisions.
+//! (`grpc`). `decision` is what somebody else's client is told, and `rls`, `api` and
+//! `check` write it down for those who call for decisions.
 
 pub(super) mod answer;
 pub(super) mod api;
+pub(super) mod check;
 pub(super) mod compress;
 pub(super) mod decision;
 pub(super) mod extras;

@@ -50,7 +50,7 @@ pub(in crate::proxy) fn healthy() -> Response {
 }
 
 /// A whole answer of gRPC.
-fn message(framed: Bytes) -> Response {
+pub(super) fn message(framed: Bytes) -> Response {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
     let mut fields = Fields::new();

@@ -1,6 +1,7 @@
 //! HTTP on both sides: versions, TLS, streams and tunnels, forwarding, and peers that break the
 //! rules.
 
+mod checks;
 mod decision_api;
 mod decisions;
 mod decisions_shared;

@@ -93,7 +93,9 @@ pub enum Serves {
     ForwardAuth,
     /// Questions of Envoy: its filter `ext_authz`, over HTTP.
     ExtAuthz,
-    /// Calls of Envoy's rate limit service.
+    /// The same over gRPC.
+    ExtAuthzGrpc,
+    /// Calls for decisions: Envoy's rate limit service and the HTTP API.
     Decisions,
 }
 
@@ -103,7 +105,7 @@ impl Serves {
     pub fn is_about_requests(self) -> bool {
         match self {
             Self::Requests | Self::Decisions => false,
-            Self::AuthRequest | Self::ForwardAuth | Self::ExtAuthz => true,
+            Self::AuthRequest | Self::ForwardAuth | Self::ExtAuthz | Self::ExtAuthzGrpc => true,
         }
     }
 }

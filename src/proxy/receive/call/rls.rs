@@ -33,16 +33,7 @@ impl Call {
     }
 
     fn of(framed: &[u8]) -> Result<Self, &'static str> {
-        let (head, message) =
-            framed.split_first_chunk::<FRAME_HEAD_BYTES>().ok_or("no message, or a part of one")?;
-        let [compressed, length @ ..] = *head;
-        if compressed != 0 {
-            return Err("a compressed message");
-        }
-        if usize::try_from(u32::from_be_bytes(length)) != Ok(message.len()) {
-            return Err("not exactly one message");
-        }
-        let request = RateLimitRequest::decode(message)
+        let request = RateLimitRequest::decode(unframed(framed)?)
             .map_err(|_| "a message that is no RateLimitRequest")?;
         let RateLimitRequest { domain, descriptors, hits_addend } = request;
         if domain.is_empty() {
@@ -108,6 +99,20 @@ fn limit_text(limit: &RateLimitOverride) -> Result<String, &'static str> {
         Ok(Unit::Unknown) | Err(_) => return Err("a descriptor's limit without a known unit"),
     };
     Ok(format!("{}/{unit}", limit.requests_per_unit))
+}
+
+/// The message of a call of gRPC with one.
+pub(super) fn unframed(framed: &[u8]) -> Result<&[u8], &'static str> {
+    let (head, message) =
+        framed.split_first_chunk::<FRAME_HEAD_BYTES>().ok_or("no message, or a part of one")?;
+    let [compressed, length @ ..] = *head;
+    if compressed != 0 {
+        return Err("a compressed message");
+    }
+    if usize::try_from(u32::from_be_bytes(length)) != Ok(message.len()) {
+        return Err("not exactly one message");
+    }
+    Ok(message)
 }
 
 /// A message in the form of gRPC.
