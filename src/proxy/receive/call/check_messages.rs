@@ -1,6 +1,6 @@
 //! The messages of Envoy's external authorization, with the field numbers of its protocol
-//! definition (envoy.service.auth.v3 and envoy.config.core.v3). What is neither read nor sent is left
-//! out.
+//! definition (envoy.service.auth.v3 and envoy.config.core.v3). What is neither read nor sent is
+//! left out.
 
 use std::collections::HashMap;
 
