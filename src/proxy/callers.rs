@@ -69,6 +69,11 @@ impl Callers {
         Self(callers.into_iter().map(Arc::new).collect())
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The caller with a request's token, if it may call this. `None` if nobody needs a token.
     ///
     /// # Errors
@@ -91,16 +96,23 @@ impl Callers {
         let digest = TokenDigest::of(token);
         let caller = self.0.iter().find(|caller| caller.token == digest);
         let caller = caller.ok_or(Refusal::Call(CallError::UnknownCaller))?;
-        if !caller.scopes.contains(&CallScope::of(operation)) {
-            return Err(Refusal::Call(CallError::OutOfScope(
-                "its token is not for this operation",
-            )));
-        }
+        caller.check_scope(operation)?;
         Ok(Some(caller))
     }
 }
 
 impl Caller {
+    /// Checks that it may call this, too.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(super) fn check_scope(&self, operation: Operation) -> Result<(), Refusal> {
+        if self.scopes.contains(&CallScope::of(operation)) {
+            return Ok(());
+        }
+        Err(Refusal::Call(CallError::OutOfScope("its token is not for this operation")))
+    }
+
     /// Checks that it may ask about a domain.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::limit::Ending;
 use crate::listen::Peer;
 use crate::proxy::decide::Decided;
-use crate::proxy::decisions::held::HeldDecision;
+use crate::proxy::decisions::held::{Expiry, HeldDecision};
 use crate::proxy::forward::Sent;
 use crate::proxy::forward::sent::REQUEST_TIMEOUT;
 use crate::proxy::forward::tunnel::{Transferred, TunnelEnd};
@@ -229,6 +229,20 @@ impl RequestContext {
         self.answer.answered(StatusCode::OK.as_u16(), &self.routed);
     }
 
+    /// Ends what was held. The status is that of a reply which was somebody else's, if there was
+    /// one (`by_upstream`).
+    fn end_as(
+        mut self: Box<Self>,
+        ending: Ending,
+        (status, by_upstream): (u16, bool),
+        facts: &[(String, String)],
+    ) {
+        let of = (&self.routed, self.decided.as_ref());
+        self.notes.note_report(of, by_upstream, facts);
+        self.answer.status = status;
+        self.finish(End { ending, bytes: 0, tunnelled: None });
+    }
+
     /// How the request would end if it ended now.
     fn ending(&self) -> Ending {
         self.sent.as_ref().map_or(Ending::Unsent, |sent| sent.ending)
@@ -297,30 +311,37 @@ impl RequestContext {
 
 impl HeldDecision for RequestContext {
     fn end(mut self: Box<Self>, end: &api::End) {
-        self.notes.note_report(&self.routed, self.decided.as_ref(), end.facts());
-        self.answer.status = end.status;
-        let ending = match end.outcome {
-            api::Outcome::Completed if end.status < 500 => Ending::Completed,
-            api::Outcome::Completed | api::Outcome::UpstreamFailed => Ending::UpstreamFailed,
+        let (ending, status, by_upstream) = match end.outcome {
+            api::Outcome::Completed if end.status >= Some(500) => {
+                (Ending::UpstreamFailed, StatusCode::BAD_GATEWAY, true)
+            }
+            api::Outcome::Completed => (Ending::Completed, StatusCode::OK, true),
+            api::Outcome::UpstreamFailed => {
+                (Ending::UpstreamFailed, StatusCode::BAD_GATEWAY, end.status.is_some())
+            }
             api::Outcome::TimedOut => {
                 self.answer.failure = Some(Cause::Timeout.label());
-                Ending::UpstreamFailed
+                (Ending::UpstreamFailed, StatusCode::GATEWAY_TIMEOUT, false)
             }
-            api::Outcome::Unsent => Ending::Unsent,
-            api::Outcome::ClientGone => Ending::ClientGone,
+            api::Outcome::Unsent => (Ending::Unsent, StatusCode::SERVICE_UNAVAILABLE, false),
+            api::Outcome::ClientGone => (Ending::ClientGone, reply::client_gone(), false),
         };
-        self.finish(End { ending, bytes: 0, tunnelled: None });
+        let status = end.status.unwrap_or(status.as_u16());
+        self.end_as(ending, (status, by_upstream), end.facts());
     }
 
-    fn give_back(mut self: Box<Self>) {
-        self.notes.note_report(&self.routed, self.decided.as_ref(), &[]);
-        self.finish(End { ending: Ending::Withdrawn, bytes: 0, tunnelled: None });
+    fn give_back(self: Box<Self>) {
+        let status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
+        self.end_as(Ending::Withdrawn, (status, false), &[]);
     }
 
-    fn expire(mut self: Box<Self>) {
-        self.notes.note_report(&self.routed, self.decided.as_ref(), &[]);
-        self.answer.failure = Some("hold-over");
-        self.finish(End { ending: Ending::ClientGone, bytes: 0, tunnelled: None });
+    fn expire(mut self: Box<Self>, why: Expiry) {
+        let status = match why {
+            Expiry::HoldOver => CLIENT_GONE,
+            Expiry::Shutdown => SHUTDOWN,
+        };
+        self.answer.failure = Some(why.label());
+        self.end_as(Ending::ClientGone, (status, false), &[]);
     }
 }
 

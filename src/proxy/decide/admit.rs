@@ -117,6 +117,11 @@ impl<'a> Question<'a> {
             && handle.turns_away(decision.priority.unwrap_or(handle.priority))
     }
 
+    /// Whether it is a call whose caller says what it is about.
+    fn is_about_facts(self) -> bool {
+        self.descriptor.is_some_and(|view| view.descriptor.facts.is_some())
+    }
+
     /// What the policy is shown.
     fn facts(self) -> Facts<'a> {
         let view = RequestView {
@@ -194,6 +199,8 @@ impl<'a> Question<'a> {
             .inspect_err(|error| failed(error))
             .map_err(|error| match error.cause {
                 Cause::Overload => DecisionError::Overload,
+                // It says what it lacks, to whoever has left it out.
+                Cause::Guest if self.is_about_facts() => DecisionError::Unclear(error.to_string()),
                 cause if cause.may_be_provoked() && has_body => DecisionError::OverBody,
                 _ => DecisionError::Failed,
             })?;
@@ -278,8 +285,10 @@ impl DerivedValues {
 }
 
 /// Why a policy gave no decision.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum DecisionError {
+    /// It can't decide about the facts that a caller gives, for this reason.
+    Unclear(String),
     Failed,
     /// It was not asked, since the request has more values of a fact than it may have.
     TooManyValues,
@@ -299,7 +308,7 @@ pub(super) fn on_policy_error(
     decided: &mut Decided,
 ) -> Result<PolicyFields, Refusal> {
     let lets_through = matches!(undecided, DecisionError::Failed) && decider.allow_on_error;
-    match undecided {
+    match &undecided {
         DecisionError::TooManyValues => {}
         _ if lets_through => decided.conclude(Verdict::Uncounted, handle),
         _ => decided.conclude(Verdict::Failed, handle),
@@ -308,6 +317,7 @@ pub(super) fn on_policy_error(
         DecisionError::TooManyValues => {
             Err(Refusal::BadRequest(Check::Facts.wrong("one of them comes more often")))
         }
+        DecisionError::Unclear(found) => Err(Refusal::malformed(found)),
         DecisionError::Overload => Err(Refusal::PolicyOverloaded),
         DecisionError::Failed if lets_through => {
             decided.degraded = Some("policy");

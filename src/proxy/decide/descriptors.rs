@@ -41,6 +41,8 @@ pub(in crate::proxy) type Shares = SmallVec<[Share; 2]>;
 struct Joined {
     decision: Arc<Decision>,
     shares: Shares,
+    /// What one hit would take of each limit, of a look that is to say whether it would fit.
+    wanted: SmallVec<[u64; 2]>,
 }
 
 /// What became of a call: what of the decision each descriptor has part in, and the fields that the
@@ -59,7 +61,7 @@ pub(in crate::proxy) fn decide<'a>(
     let asked = ask(question, call, decided);
     let (received, routed) = (question.received, question.routed);
     async move {
-        let (Joined { decision, shares }, upstream_fields) = match asked {
+        let (Joined { decision, shares, wanted }, upstream_fields) = match asked {
             Ok(asked) => asked,
             Err(ended) => return (Shares::new(), ended),
         };
@@ -72,12 +74,35 @@ pub(in crate::proxy) fn decide<'a>(
         } else {
             pin!(charge(limiter, decision, None, (received, routed), decided)).await
         };
+        let admitted = match admitted {
+            Ok(()) if lacks(&wanted, decided) => Err(Refusal::TooMany),
+            admitted => admitted,
+        };
         note_time((received, routed), decided);
-        if matches!(admitted, Err(Refusal::TooMany)) {
+        // Who reports what was used already asks about descriptors alone.
+        if matches!(admitted, Err(Refusal::TooMany)) && !call.is_about_facts() {
             owe(limiter, routed, decided);
         }
         (shares, admitted.map(|()| upstream_fields))
     }
+}
+
+/// Whether a look found less than what it looks for: it has asked the limits for nothing.
+fn lacks(wanted: &[u64], decided: &mut Decided) -> bool {
+    let Decided { decision, outcome: Some(outcome), verdict, .. } = decided else { return false };
+    let Some(Answer::Check(plan)) = decision.as_ref().map(|decision| &decision.verdict) else {
+        return false;
+    };
+    let asked = plan.limits().iter().zip(&mut outcome.limits).zip(wanted);
+    let lacking = asked.filter(|((limit, own), wanted)| {
+        limit.is_enforced() && own.unmeasured.is_none() && own.remaining < **wanted
+    });
+    if lacking.map(|((_, own), _)| own.fits = false).count() == 0 {
+        return false;
+    }
+    outcome.admitted = false;
+    *verdict = Some(Verdict::Refused);
+    true
 }
 
 /// Charges what was refused to those limits that may be in debt. A caller that reports what was
@@ -138,8 +163,9 @@ fn ask(
         return Err(on_policy_error(question.decider, DecisionError::Failed, handle, decided));
     }
     let joined = join(&asked, call.is_held).map_err(|wrong| {
-        // Limits that a caller sends are not the policy's to answer for.
-        if call.has_limits() {
+        // Limits that a caller sends are not the policy's to answer for. Nor is what it asks of
+        // limits that hold something, without holding it.
+        if call.is_about_facts() {
             return Err(Refusal::malformed(wrong));
         }
         question.note_failure(&wrong, decided);
@@ -156,7 +182,13 @@ fn ask(
 fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result<Joined, String> {
     // Most calls: what the policy has answered before is used as it is, with all that was derived
     // from it.
-    if let [(Some(decision), Descriptor { hits: 1, .. })] = asked {
+    if let [(Some(decision), Descriptor { hits: 1, facts, .. })] = asked {
+        // Nobody tells the caller what becomes of a body.
+        let decision = if facts.is_some() && decision.bodies.is_some() {
+            &Arc::new(Decision { bodies: None, slot: Slot::default(), ..Decision::clone(decision) })
+        } else {
+            decision
+        };
         let share = match &decision.verdict {
             Answer::Check(plan) => {
                 check(plan.limits(), is_held)?;
@@ -168,6 +200,7 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         return Ok(Joined {
             decision: Arc::clone(decision),
             shares: std::iter::once(share).collect(),
+            wanted: SmallVec::new(),
         });
     }
     let (mut limits, mut shares) = (Vec::new(), Shares::new());
@@ -180,7 +213,10 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         first = first.or(Some(decision));
         add_labels(&mut labels, &decision.labels);
         shares.push(match &decision.verdict {
-            Answer::Check(plan) => add(&mut limits, plan.limits(), descriptor.hits, is_held)?,
+            Answer::Check(plan) => {
+                let ways = Ways { is_held, is_alone: asked.len() == 1 };
+                add(&mut limits, plan.limits(), descriptor.hits, ways)?
+            }
             Answer::Bypass => Share::default(),
             Answer::Deny(_) => {
                 denied = denied.or(Some(decision));
@@ -189,9 +225,15 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         });
     }
     if let Some(decision) = denied {
-        return Ok(Joined { decision: Arc::clone(decision), shares });
+        return Ok(Joined { decision: Arc::clone(decision), shares, wanted: SmallVec::new() });
     }
     let Some(first) = first else { return Err("no descriptor".to_owned()) };
+    let wanted = match (asked, &first.verdict) {
+        ([(_, Descriptor { hits: 0, facts: Some(_), .. })], Answer::Check(plan)) => {
+            plan.limits().iter().map(|limit| limit.cost).collect()
+        }
+        _ => SmallVec::new(),
+    };
     let verdict = if limits.is_empty() {
         Answer::Bypass
     } else {
@@ -211,7 +253,7 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         slot: Slot::default(),
         ..Decision::clone(first)
     };
-    Ok(Joined { decision: Arc::new(decision), shares })
+    Ok(Joined { decision: Arc::new(decision), shares, wanted })
 }
 
 /// Adds a decision's labels to those of others: each name once, with all of its values.
@@ -240,12 +282,27 @@ fn check(limits: &[Limit], is_held: bool) -> Result<(), String> {
     }
 }
 
+/// In which ways a descriptor is decided on.
+#[derive(Clone, Copy)]
+struct Ways {
+    /// Its caller says when what is let through has ended.
+    is_held: bool,
+    /// There is no other in its call.
+    is_alone: bool,
+}
+
 /// Adds a descriptor's limits to those of others.
-fn add(all: &mut Vec<Limit>, limits: &[Limit], hits: u64, is_held: bool) -> Result<Share, String> {
-    check(limits, is_held)?;
+fn add(
+    all: &mut Vec<Limit>,
+    limits: &[Limit],
+    hits: u64,
+    Ways { is_held, is_alone }: Ways,
+) -> Result<Share, String> {
+    // A look holds nothing.
+    check(limits, is_held || hits == 0)?;
     let mut share = Share::default();
     for limit in limits {
-        if limit.role != Role::Alone {
+        if limit.role != Role::Alone && !is_alone {
             return Err(format!("the limit {:?} has children, of one descriptor only", limit.name));
         }
         let cost = limit.cost.saturating_mul(hits);
@@ -310,7 +367,7 @@ mod tests {
             .zip(&descriptors)
             .map(|((one, _), of)| (Some(Arc::clone(one)), of))
             .collect();
-        let Joined { decision, shares } = join(&asked, false)?;
+        let Joined { decision, shares, .. } = join(&asked, false)?;
         let limits = match &decision.verdict {
             Answer::Check(plan) => plan.limits().to_vec(),
             Answer::Bypass | Answer::Deny(_) => Vec::new(),
@@ -393,7 +450,7 @@ mod tests {
             (Some(check(vec![limit("a", "x", 5)])), &one),
             (Some(decision(Answer::Deny(denial))), &other),
         ];
-        let Joined { decision, shares } = join(&asked, false).unwrap();
+        let Joined { decision, shares, .. } = join(&asked, false).unwrap();
         assert!(matches!(decision.verdict, Answer::Deny(_)));
         assert_eq!(shares.iter().map(|share| share.is_over).collect::<Vec<_>>(), [false, true]);
     }

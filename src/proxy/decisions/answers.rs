@@ -10,23 +10,24 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::wire::Charge;
 
 /// How long an answer is kept.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// Maximum number of answers that are kept; then the oldest go first.
+/// Maximum number of answers that are kept, of all tokens together: each has an equal share, in
+/// which the oldest go first.
 const ANSWERS_MAX: usize = 65_536;
-/// Maximum bytes of them together; then the oldest go first.
+/// Maximum bytes of them, likewise. They are no bytes that are buffered for anybody.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The answers that are kept.
+/// The answers that are kept, by the names of tokens.
 #[derive(Default)]
-pub(in crate::proxy) struct Answers(Mutex<Inner>);
+pub(in crate::proxy) struct Answers(Mutex<HashMap<String, OwnAnswers>>);
 
+/// Those of one token.
 #[derive(Default)]
-struct Inner {
+struct OwnAnswers {
     by_key: HashMap<blake3::Hash, Entry>,
-    /// The keys in the order of their calls, with when they came.
+    /// The keys in the order of their calls, with when they came. Some of them are gone.
     order: VecDeque<(blake3::Hash, Instant)>,
     bytes: usize,
 }
@@ -38,7 +39,6 @@ struct Entry {
     came: Instant,
     answer: watch::Receiver<Option<Answer>>,
     bytes: usize,
-    charge: Charge,
 }
 
 /// What a call was answered.
@@ -62,53 +62,80 @@ pub(super) enum Begun {
 /// A call that is being answered. If it is dropped without an answer, its key is as new.
 pub(super) struct OpenAnswer {
     answers: Arc<Answers>,
+    owner: String,
     key: blake3::Hash,
     came: Instant,
     sender: watch::Sender<Option<Answer>>,
 }
 
 impl Answers {
-    /// Begins a call of `owner` at `path` with an idempotency key.
+    /// Begins a call at `path` with an idempotency key, of one of so many owners.
     pub(super) fn begin(
         self: &Arc<Self>,
-        (owner, path): (&str, &str),
+        (owner, owners): (&str, usize),
+        path: &str,
         key: &[u8],
         body: &[u8],
     ) -> Begun {
         let key = {
             let mut hasher = blake3::Hasher::new();
-            // No name and no path has a line break.
-            for part in [owner.as_bytes(), b"\n", path.as_bytes(), b"\n", key] {
+            // No path has a line break.
+            for part in [path.as_bytes(), b"\n", key] {
                 hasher.update(part);
             }
             hasher.finalize()
         };
         let (call, now) = (blake3::hash(body), clock::monotonic());
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.forget(now);
-        match inner.by_key.get(&key) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of tokens that are gone, too.
+        all.retain(|_, own| {
+            own.forget_old(now);
+            !own.by_key.is_empty()
+        });
+        let own = all.entry(owner.to_owned()).or_default();
+        own.forget_more_than(owners.max(1));
+        match own.by_key.get(&key) {
             Some(entry) if entry.call == call => return Begun::Again(entry.answer.clone()),
             Some(_) => return Begun::Differs,
             None => {}
         }
         let (sender, answer) = watch::channel(None);
-        let entry = Entry { call, came: now, answer, bytes: 0, charge: Charge::nothing() };
-        inner.by_key.insert(key, entry);
-        inner.order.push_back((key, now));
-        Begun::First(OpenAnswer { answers: Arc::clone(self), key, came: now, sender })
+        own.by_key.insert(key, Entry { call, came: now, answer, bytes: 0 });
+        own.order.push_back((key, now));
+        let (answers, owner) = (Arc::clone(self), owner.to_owned());
+        Begun::First(OpenAnswer { answers, owner, key, came: now, sender })
     }
 }
 
-impl Inner {
-    /// Forgets what is too old or too much.
-    fn forget(&mut self, now: Instant) {
-        while let Some((key, came)) = self.order.front().copied() {
-            let is_old = now.saturating_duration_since(came) >= KEPT_FOR;
-            if !is_old && self.order.len() < ANSWERS_MAX && self.bytes < BYTES_MAX {
-                return;
-            }
+impl OwnAnswers {
+    fn forget_old(&mut self, now: Instant) {
+        while let Some((key, came)) = self.order.front().copied()
+            && now.saturating_duration_since(came) >= KEPT_FOR
+        {
             self.order.pop_front();
             self.remove(&key, came);
+        }
+    }
+
+    /// Leaves room for one more in the share of one of so many owners. What is not answered yet
+    /// stays: forgetting it would have it made twice.
+    fn forget_more_than(&mut self, owners: usize) {
+        let mut looked_at = 0;
+        while looked_at < self.order.len()
+            && (self.by_key.len() >= ANSWERS_MAX / owners || self.bytes >= BYTES_MAX / owners)
+            && let Some((key, came)) = self.order.pop_front()
+        {
+            let own = self.by_key.get(&key).filter(|entry| entry.came == came);
+            if own.is_some_and(|entry| entry.bytes == 0) {
+                self.order.push_back((key, came));
+                looked_at += 1;
+            } else {
+                self.remove(&key, came);
+            }
+        }
+        if self.order.len() > 2 * self.by_key.len() + SPARE {
+            let Self { order, by_key, .. } = self;
+            order.retain(|(key, came)| by_key.get(key).is_some_and(|entry| entry.came == *came));
         }
     }
 
@@ -121,17 +148,25 @@ impl Inner {
     }
 }
 
+/// Keys in the order that may be gone, beside as many as there are.
+const SPARE: usize = 64;
+
 impl OpenAnswer {
-    /// Keeps the answer, and tells those who wait for it.
-    pub(super) fn keep(self, answer: Answer) {
-        let mut inner = self.answers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = answer.body.len() + answer.content_type.len();
-        if let Some(entry) = inner.by_key.get_mut(&self.key).filter(|it| it.came == self.came) {
-            entry.bytes = bytes;
-            entry.charge.set(bytes);
-            inner.bytes += bytes;
+    /// Answers those who wait for it. Unless it has failed, it is kept for those who come later.
+    pub(super) fn end(self, answer: Answer, is_kept: bool) {
+        let mut all = self.answers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = all.get_mut(&self.owner) {
+            let bytes = answer.body.len() + answer.content_type.len();
+            if !is_kept {
+                own.remove(&self.key, self.came);
+            } else if let Some(entry) =
+                own.by_key.get_mut(&self.key).filter(|entry| entry.came == self.came)
+            {
+                entry.bytes = bytes;
+                own.bytes += bytes;
+            }
         }
-        drop(inner);
+        drop(all);
         // Nobody may be waiting.
         let _ = self.sender.send(Some(answer));
     }
@@ -140,8 +175,10 @@ impl OpenAnswer {
 impl Drop for OpenAnswer {
     fn drop(&mut self) {
         if self.sender.borrow().is_none() {
-            let mut inner = self.answers.0.lock().unwrap_or_else(PoisonError::into_inner);
-            inner.remove(&self.key, self.came);
+            let mut all = self.answers.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(own) = all.get_mut(&self.owner) {
+                own.remove(&self.key, self.came);
+            }
         }
     }
 }
@@ -172,8 +209,8 @@ mod tests {
     #[test]
     fn a_key_belongs_to_one_call_of_one_caller_at_one_path() {
         let answers = Arc::new(Answers::default());
-        let begin = |owner, path, body: &[u8]| answers.begin((owner, path), b"k", body);
-        first(begin("a", "/v1/decide", b"1")).keep(answer(b"one"));
+        let begin = |owner, path, body: &[u8]| answers.begin((owner, 2), path, b"k", body);
+        first(begin("a", "/v1/decide", b"1")).end(answer(b"one"), true);
         let Begun::Again(again) = begin("a", "/v1/decide", b"1") else { panic!() };
         assert_eq!(again.borrow().as_ref().unwrap().body, "one");
         assert!(matches!(begin("a", "/v1/decide", b"2"), Begun::Differs));
@@ -181,35 +218,53 @@ mod tests {
     }
 
     #[test]
-    fn without_an_answer_the_key_is_as_new_and_who_waits_is_told() {
+    fn a_failure_reaches_those_who_wait_and_the_key_is_as_new() {
         let answers = Arc::new(Answers::default());
-        let begin = |body: &[u8]| answers.begin(("", "/v1/decide"), b"k", body);
+        let begin = |body: &[u8]| answers.begin(("", 1), "/v1/decide", b"k", body);
+        first(answers.begin(("", 1), "/v1/decide", b"other", b"1")).end(answer(b"one"), true);
+        let open = first(begin(b"1"));
+        let Begun::Again(waiting) = begin(b"1") else { panic!() };
+        open.end(answer(b"failed"), false);
+        assert_eq!(waiting.borrow().as_ref().unwrap().body, "failed");
         let open = first(begin(b"1"));
         let Begun::Again(waiting) = begin(b"1") else { panic!() };
         drop(open);
         assert!(waiting.has_changed().is_err(), "nobody answers any more");
-        // What is left of the first in the order does not touch the second.
-        first(begin(b"2")).keep(answer(b"two"));
-        let mut inner = answers.0.lock().unwrap();
-        let (key, came) = inner.order[0];
-        inner.remove(&key, came);
-        drop(inner);
+        // What is left of the others in the order does not touch this one.
+        first(begin(b"2")).end(answer(b"two"), true);
+        let mut all = answers.0.lock().unwrap();
+        let own = all.get_mut("").unwrap();
+        let gone = own.order.clone().into_iter();
+        let gone = gone.filter(|(key, came)| own.by_key.get(key).unwrap().came != *came);
+        let gone: Vec<_> = gone.collect();
+        assert_eq!(gone.len(), 2);
+        gone.iter().for_each(|(key, came)| own.remove(key, *came));
+        drop(all);
         assert!(matches!(begin(b"1"), Begun::Differs));
     }
 
     #[test]
-    fn the_oldest_go_first() {
+    fn the_oldest_answers_of_a_token_go_first_and_none_of_another() {
         let answers = Arc::new(Answers::default());
-        let begin = |key: &str| answers.begin(("", "/v1/decide"), key.as_bytes(), b"1");
-        for nth in 0..ANSWERS_MAX {
-            first(begin(&nth.to_string())).keep(answer(b"one"));
+        let begin =
+            |owner, key: &str| answers.begin((owner, 2), "/v1/decide", key.as_bytes(), b"1");
+        first(begin("other", "k")).end(answer(b"one"), true);
+        let open = first(begin("a", "open"));
+        for nth in 0..ANSWERS_MAX / 2 {
+            first(begin("a", &nth.to_string())).end(answer(b"one"), true);
         }
-        assert!(matches!(begin(&(ANSWERS_MAX - 1).to_string()), Begun::Again(_)));
-        first(begin("one more")).keep(answer(b"one"));
-        assert!(matches!(begin("one more"), Begun::Again(_)));
-        first(begin("0")).keep(answer(b"again"));
-        let inner = answers.0.lock().unwrap();
-        assert!(inner.by_key.len() <= ANSWERS_MAX && inner.order.len() <= ANSWERS_MAX);
-        assert_eq!(inner.bytes, inner.by_key.values().map(|entry| entry.bytes).sum::<usize>());
+        assert!(matches!(begin("a", &(ANSWERS_MAX / 2 - 1).to_string()), Begun::Again(_)));
+        assert!(matches!(begin("a", "open"), Begun::Again(_)), "it is not answered yet");
+        assert!(matches!(begin("other", "k"), Begun::Again(_)));
+        first(begin("a", "0")).end(answer(b"again"), true);
+        // Calls that fail leave nothing behind.
+        for nth in 0..1_000 {
+            first(begin("a", &format!("failed {nth}"))).end(answer(b"failed"), false);
+        }
+        drop(open);
+        let all = answers.0.lock().unwrap();
+        let own = &all["a"];
+        assert!(own.by_key.len() <= ANSWERS_MAX / 2 && own.order.len() <= ANSWERS_MAX + SPARE);
+        assert_eq!(own.bytes, own.by_key.values().map(|entry| entry.bytes).sum::<usize>());
     }
 }

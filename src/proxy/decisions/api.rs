@@ -10,13 +10,16 @@ use http::StatusCode;
 
 use super::answers::{Answer, Begun};
 use super::decide::decide;
+use super::held::HeldDecision;
 use super::state::CallState;
 use crate::listen::Peer;
 use crate::proxy::callers::Caller;
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts;
 use crate::proxy::live::LocalSnapshot;
-use crate::proxy::receive::call::api::{self, Calls, End, KEY_BYTES_MAX, Operation, Question};
+use crate::proxy::receive::call::api::{
+    self, Calls, End, KEY_BYTES_MAX, Operation, Question, Returned,
+};
 use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::reply;
 use crate::proxy::route::body;
@@ -25,6 +28,8 @@ use crate::wire::{Charge, Fields, Known, Request, Response};
 
 /// How many calls of one body are decided at the same time. Other requests run after them.
 const AT_ONCE: usize = 30;
+/// Maximum bytes of the answers to the calls of one body. Those after it are not made.
+const ANSWERS_BYTES_MAX: usize = 8 << 20;
 /// The field that makes a call one that may be sent again.
 const KEY: &str = "idempotency-key";
 /// Says that a call was answered before.
@@ -37,8 +42,14 @@ struct Job {
     operation: Operation,
     caller: Option<Arc<Caller>>,
     peer: Arc<Peer>,
-    body: Vec<u8>,
     _charge: Charge,
+}
+
+/// What a body says.
+enum Work {
+    Ask(Calls<Question>),
+    End(Calls<End>),
+    GiveBack(Calls<Returned>),
 }
 
 /// Answers the calls of a body.
@@ -48,8 +59,10 @@ pub(super) async fn answer(
     operation: Operation,
     mut request: Request,
     peer: &Arc<Peer>,
-    context: Box<RequestContext>,
+    mut context: Box<RequestContext>,
 ) -> Response {
+    // Whatever it calls itself: its answer is JSON.
+    context.received.grpc = false;
     let settings = &local.snapshot().settings;
     let admitted = settings.callers.admit(&request.fields, operation);
     let caller = match admitted {
@@ -65,11 +78,27 @@ pub(super) async fn answer(
         Ok(read) => read,
         Err(refusal) => return context.refuse(&refusal),
     };
+    let work = match Work::read(operation, &body) {
+        Ok(work) => work,
+        Err(refusal) => return context.refuse(&refusal),
+    };
     let (local, peer, state) = (Arc::clone(local), Arc::clone(peer), state.clone());
-    let job = Job { local, state, operation, caller, peer, body, _charge: charge };
+    let job = Job { local, state, operation, caller, peer, _charge: charge };
     match key {
-        None => pin!(job.run(request, context)).await,
-        Some(key) => pin!(job.run_once(&key, request, context)).await,
+        None => pin!(job.run(work, request, context)).await,
+        Some(key) => pin!(job.run_once((&key, &body), work, request, context)).await,
+    }
+}
+
+impl Work {
+    fn read(operation: Operation, body: &[u8]) -> Result<Self, Refusal> {
+        Ok(match operation {
+            Operation::Decide | Operation::Take | Operation::Look => {
+                Self::Ask(api::questions(operation, body)?)
+            }
+            Operation::Settle => Self::End(api::ends(body)?),
+            Operation::GiveBack => Self::GiveBack(api::returned(body)?),
+        })
     }
 }
 
@@ -91,22 +120,41 @@ impl Job {
         self.caller.as_ref().map_or("", |caller| &caller.name)
     }
 
+    /// How many owners share what there is for calls.
+    fn owners(&self) -> usize {
+        self.local.snapshot().settings.callers.count()
+    }
+
+    /// Whether the caller may ask about a domain.
+    fn may_ask(&self, domain: &str) -> bool {
+        self.caller.as_ref().is_none_or(|caller| caller.check_domain(domain).is_ok())
+    }
+
     /// Runs it unless it was run before, also if its client leaves: that is when it comes again.
     async fn run_once(
         self,
-        key: &[u8],
+        (key, body): (&[u8], &[u8]),
+        work: Work,
         request: Request,
         context: Box<RequestContext>,
     ) -> Response {
+        // What a token was for when the call came first does not matter.
+        if let (Work::Ask(questions), Some(caller)) = (&work, &self.caller) {
+            let mut domains = questions.all().iter().map(|question| &question.call.domain);
+            let checked = domains.try_for_each(|domain| caller.check_domain(domain));
+            if let Err(refusal) = checked {
+                return context.refuse(&refusal);
+            }
+        }
         let open = loop {
-            let whose = (self.owner(), self.operation.path());
-            match self.state.answers.begin(whose, key, &self.body) {
+            let owner = (self.owner(), self.owners());
+            match self.state.answers.begin(owner, self.operation.path(), key, body) {
                 Begun::First(open) => break open,
                 Begun::Differs => return context.refuse(&Refusal::Call(CallError::KeyReused)),
                 Begun::Again(mut answer) => {
                     let known = answer.wait_for(Option::is_some).await;
                     let answer = known.ok().and_then(|answer| answer.clone());
-                    // Without one the first has failed, and this is the first.
+                    // Without one nobody makes the first any more, and this is the first.
                     if let Some(Answer { status, content_type, body }) = answer {
                         let mut reply = Response { status, ..reply::api::response(body) };
                         reply.fields.set(Known::ContentType, content_type);
@@ -117,16 +165,15 @@ impl Job {
             }
         };
         let run = tokio::spawn(async move {
-            let response = pin!(self.run(request, context)).await;
+            let response = pin!(self.run(work, request, context)).await;
+            let content_type = response.fields.get(Known::ContentType).unwrap_or_default();
+            let answer = Answer {
+                status: response.status,
+                content_type: Bytes::copy_from_slice(content_type),
+                body: Bytes::copy_from_slice(response.body.data()),
+            };
             // What failed here may be tried again.
-            if !response.status.is_server_error() {
-                let content_type = response.fields.get(Known::ContentType).unwrap_or_default();
-                open.keep(Answer {
-                    status: response.status,
-                    content_type: Bytes::copy_from_slice(content_type),
-                    body: Bytes::copy_from_slice(response.body.data()),
-                });
-            }
+            open.end(answer, !response.status.is_server_error());
             response
         });
         // It only fails with the process.
@@ -136,22 +183,15 @@ impl Job {
         })
     }
 
-    async fn run(self, mut request: Request, context: Box<RequestContext>) -> Response {
-        match self.operation {
-            Operation::Decide | Operation::Take | Operation::Look => {
-                match api::questions(self.operation, &self.body) {
-                    Ok(Calls::One(one)) => pin!(self.decide(one, &mut request, context)).await,
-                    Ok(Calls::Many(many)) => {
-                        let answers = pin!(self.decide_all(many, request)).await;
-                        context.answer_call(None, reply::api::response(answers))
-                    }
-                    Err(refusal) => context.refuse(&refusal),
-                }
+    async fn run(self, work: Work, mut request: Request, context: Box<RequestContext>) -> Response {
+        match work {
+            Work::Ask(Calls::One(one)) => pin!(self.decide(one, &mut request, context)).await,
+            Work::Ask(Calls::Many(many)) => {
+                let answers = pin!(self.decide_all(many, request)).await;
+                context.answer_call(None, reply::api::response(answers))
             }
-            Operation::Settle => self.end(api::ends(&self.body), context, |end| self.settle(end)),
-            Operation::GiveBack => {
-                self.end(api::returned(&self.body), context, |end| self.give_back(&end.id))
-            }
+            Work::End(ends) => self.end(ends, context, |end| self.settle(end)).await,
+            Work::GiveBack(ends) => self.end(ends, context, |end| self.give_back(&end.id)).await,
         }
     }
 
@@ -167,7 +207,7 @@ impl Job {
         }
         let place = match question.hold_ms {
             None => None,
-            Some(ms) => match self.state.held.reserve() {
+            Some(ms) => match self.state.held.reserve(self.owner(), self.owners()) {
                 Some(place) => Some((place, Duration::from_millis(ms))),
                 None => return context.refuse(&Refusal::Call(CallError::TooManyHeld)),
             },
@@ -182,7 +222,7 @@ impl Job {
                 let reply = reply::api::response(decision);
                 let Some((place, hold)) = place else { return context.answer_call(None, reply) };
                 context.answer_held();
-                place.fill(context, self.owner(), hold);
+                place.fill(context, question.call.domain, hold);
                 reply
             }
             Err(Refusal::Denied) if let Some(found) = wrong_limits(&question, &context) => {
@@ -201,12 +241,21 @@ impl Job {
         // Each has an id of its own.
         request.fields.remove(Known::RequestId);
         let mut answers = Vec::with_capacity(questions.len());
-        let mut questions = questions.into_iter();
+        let (mut questions, mut bytes) = (questions.into_iter(), 0);
         while !questions.as_slice().is_empty() {
+            if bytes > ANSWERS_BYTES_MAX {
+                let found = format!("more than {ANSWERS_BYTES_MAX} bytes of answers before it");
+                let (status, detail) = (StatusCode::PAYLOAD_TOO_LARGE, found.as_bytes());
+                let unmade = Bytes::from(reply::api::error(status, detail));
+                answers.extend(questions.by_ref().map(|_| unmade.clone()));
+                break;
+            }
             let some = questions.by_ref().take(AT_ONCE);
             let each = some.map(|question| self.decide_listed(question, request.head()));
             let each: Vec<_> = each.collect();
-            answers.extend(join_all(each).await);
+            let made = join_all(each).await;
+            bytes += made.iter().map(Bytes::len).sum::<usize>();
+            answers.extend(made);
             tokio::task::yield_now().await;
         }
         reply::api::list(&answers)
@@ -216,6 +265,7 @@ impl Job {
     async fn decide_listed(&self, question: Question, mut request: Request) -> Bytes {
         let mut context = RequestContext::begin(&self.local, &request, &self.peer);
         context.received.note_call(&request, &self.local);
+        context.received.grpc = false;
         let response = pin!(self.decide(question, &mut request, context)).await;
         let body = response.body.data();
         if response.status == StatusCode::OK {
@@ -225,48 +275,53 @@ impl Job {
     }
 
     /// Ends what was let through.
-    fn end<T>(
+    async fn end<T>(
         &self,
-        ends: Result<Calls<T>, Refusal>,
+        ends: Calls<T>,
         context: Box<RequestContext>,
         end: impl Fn(&T) -> Result<(), Refusal>,
     ) -> Response {
-        match ends {
-            Ok(Calls::One(one)) => match end(&one) {
-                Ok(()) => context.answer_call(None, reply::api::response(reply::api::SETTLED)),
-                Err(refusal) => context.refuse(&refusal),
-            },
-            Ok(Calls::Many(many)) => {
-                let each = many.iter().map(|one| match end(one) {
-                    Ok(()) => Bytes::from_static(reply::api::SETTLED),
-                    Err(refusal) => {
-                        let (status, response) = refusal.response(context.reply_to());
-                        reply::api::error(status, response.body.data()).into()
-                    }
-                });
-                let answers: Vec<Bytes> = each.collect();
-                let list = reply::api::list(&answers);
-                context.answer_call(None, reply::api::response(list))
+        let many = match ends {
+            Calls::Many(many) => many,
+            Calls::One(one) => {
+                return match end(&one) {
+                    Ok(()) => context.answer_call(None, reply::api::response(reply::api::SETTLED)),
+                    Err(refusal) => context.refuse(&refusal),
+                };
             }
-            Err(refusal) => context.refuse(&refusal),
+        };
+        let mut answers = Vec::with_capacity(many.len());
+        for some in many.chunks(AT_ONCE) {
+            answers.extend(some.iter().map(|one| match end(one) {
+                Ok(()) => Bytes::from_static(reply::api::SETTLED),
+                Err(refusal) => {
+                    let (status, response) = refusal.response(context.reply_to());
+                    reply::api::error(status, response.body.data()).into()
+                }
+            }));
+            // Each may run a policy.
+            tokio::task::yield_now().await;
         }
+        context.answer_call(None, reply::api::response(reply::api::list(&answers)))
     }
 
     fn settle(&self, end: &End) -> Result<(), Refusal> {
         for (name, _) in end.facts() {
             settle::check_reported(name).map_err(Refusal::malformed)?;
         }
-        let held =
-            self.state.held.take(&end.id, self.owner()).ok_or(Refusal::Call(CallError::NotHeld))?;
-        held.end(end);
+        self.held(&end.id)?.end(end);
         Ok(())
     }
 
     fn give_back(&self, id: &str) -> Result<(), Refusal> {
-        let held =
-            self.state.held.take(id, self.owner()).ok_or(Refusal::Call(CallError::NotHeld))?;
-        held.give_back();
+        self.held(id)?.give_back();
         Ok(())
+    }
+
+    /// Takes out what the caller holds under an id.
+    fn held(&self, id: &str) -> Result<Box<dyn HeldDecision>, Refusal> {
+        let held = self.state.held.take(id, self.owner(), |domain| self.may_ask(domain));
+        held.ok_or(Refusal::Call(CallError::NotHeld))
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -12,17 +11,20 @@ use tokio::task::AbortHandle;
 
 use crate::proxy::receive::call::api::End;
 use crate::proxy::receive::id::Id;
+use crate::telemetry::labels;
 
-/// Maximum number of decisions that are held at a time. Each takes about two kilobytes.
+/// Maximum number of decisions that are held at a time, of all tokens together: each has an equal
+/// share. One takes about two kilobytes.
 pub(super) const HELD_MAX: usize = 65_536;
 /// Parts of the table, so that workers seldom wait for each other.
 const SHARDS: usize = 16;
 
 /// All decisions that this process holds.
+#[derive(Default)]
 pub(in crate::proxy) struct Held {
     shards: [Mutex<HashMap<String, Entry>>; SHARDS],
-    /// Those in the table, and the places that are reserved.
-    count: AtomicUsize,
+    /// Those in the table, and the places that are reserved, of each token.
+    counts: Mutex<HashMap<String, usize>>,
 }
 
 /// What was let through. It ends in one of these ways.
@@ -31,8 +33,18 @@ pub(in crate::proxy) trait HeldDecision: Send {
     fn end(self: Box<Self>, end: &End);
     /// It came to nothing: all that was taken is given back.
     fn give_back(self: Box<Self>);
-    /// Nobody has said how, in its time.
-    fn expire(self: Box<Self>);
+    /// Nobody has said how.
+    fn expire(self: Box<Self>, why: Expiry);
+}
+
+labels! {
+    /// Why nobody has said how something ended.
+    pub(in crate::proxy) enum Expiry {
+        /// Its time is over.
+        HoldOver = "hold-over",
+        /// This process ends.
+        Shutdown = "shutdown",
+    }
 }
 
 /// One of them.
@@ -40,6 +52,7 @@ struct Entry {
     context: Box<dyn HeldDecision>,
     /// The name of the token that it was asked for with; empty for none.
     owner: String,
+    domain: String,
     /// Ends it when its time is over.
     timer: AbortHandle,
     /// The worker whose runtime has the timer.
@@ -50,28 +63,50 @@ struct Entry {
 pub(super) struct Place {
     held: Arc<Held>,
     id: Id,
+    owner: String,
     is_filled: bool,
 }
 
 impl Held {
-    /// Reserves a place. `None` if as many are held as may be.
-    pub(super) fn reserve(self: &Arc<Self>) -> Option<Place> {
-        let more = |count: usize| (count < HELD_MAX).then_some(count + 1);
-        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Place { held: Arc::clone(self), id: Id::fresh(), is_filled: false })
+    /// Reserves a place for one of so many owners. `None` if it has its share.
+    pub(super) fn reserve(self: &Arc<Self>, owner: &str, owners: usize) -> Option<Place> {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(owner.to_owned()).or_default();
+        if *count >= HELD_MAX / owners.max(1) {
+            return None;
+        }
+        *count += 1;
+        let held = Arc::clone(self);
+        Some(Place { held, id: Id::fresh(), owner: owner.to_owned(), is_filled: false })
     }
 
-    /// Takes out what `owner` holds under `id`.
-    pub(super) fn take(&self, id: &str, owner: &str) -> Option<Box<dyn HeldDecision>> {
+    /// Takes out what `owner` holds under `id`, if it may ask about its domain.
+    pub(super) fn take(
+        &self,
+        id: &str,
+        owner: &str,
+        may_ask: impl FnOnce(&str) -> bool,
+    ) -> Option<Box<dyn HeldDecision>> {
         let mut shard = self.shard(id);
-        if shard.get(id)?.owner != owner {
+        if !shard.get(id).is_some_and(|entry| entry.owner == owner && may_ask(&entry.domain)) {
             return None;
         }
         let entry = shard.remove(id)?;
         drop(shard);
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.leave(owner);
         entry.timer.abort();
         Some(entry.context)
+    }
+
+    /// Gives a place back.
+    fn leave(&self, owner: &str) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(owner) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(owner);
+            }
+        }
     }
 
     /// Ends those whose time this worker watches: it watches no longer.
@@ -91,10 +126,10 @@ impl Held {
             let over: Vec<Entry> =
                 locked.extract_if(|_, entry| ends(entry)).map(|(_, entry)| entry).collect();
             drop(locked);
-            self.count.fetch_sub(over.len(), Ordering::Relaxed);
-            for Entry { context, timer, .. } in over {
+            for Entry { context, timer, owner, .. } in over {
+                self.leave(&owner);
                 timer.abort();
-                context.expire();
+                context.expire(Expiry::Shutdown);
             }
         }
     }
@@ -107,15 +142,9 @@ impl Held {
     }
 }
 
-impl Default for Held {
-    fn default() -> Self {
-        Self { shards: Default::default(), count: AtomicUsize::new(0) }
-    }
-}
-
 impl fmt::Debug for Held {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Held").field("count", &self.count).finish_non_exhaustive()
+        out.debug_struct("Held").finish_non_exhaustive()
     }
 }
 
@@ -126,31 +155,31 @@ impl Place {
     }
 
     /// Holds a decision for so long at most.
-    pub(super) fn fill(mut self, context: Box<dyn HeldDecision>, owner: &str, hold: Duration) {
+    pub(super) fn fill(mut self, context: Box<dyn HeldDecision>, domain: String, hold: Duration) {
         self.is_filled = true;
         let held = Arc::clone(&self.held);
-        let (id, owner) = (self.id.as_str().to_owned(), owner.to_owned());
+        let (id, owner) = (self.id.as_str().to_owned(), self.owner.clone());
         // Locked until it is in the table, which the timer is the first to look for.
         let mut shard = self.held.shard(&id);
         let timer = tokio::spawn({
             let (held, id, owner) = (Arc::downgrade(&held), id.clone(), owner.clone());
             async move {
                 tokio::time::sleep(hold).await;
-                let context = held.upgrade().and_then(|held| held.take(&id, &owner));
+                let context = held.upgrade().and_then(|held| held.take(&id, &owner, |_| true));
                 if let Some(context) = context {
-                    context.expire();
+                    context.expire(Expiry::HoldOver);
                 }
             }
         });
         let (timer, worker) = (timer.abort_handle(), thread::current().id());
-        shard.insert(id, Entry { context, owner, timer, worker });
+        shard.insert(id, Entry { context, owner, domain, timer, worker });
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_filled {
-            self.held.count.fetch_sub(1, Ordering::Relaxed);
+            self.held.leave(&self.owner);
         }
     }
 }
@@ -162,10 +191,11 @@ mod tests {
     #[test]
     fn a_place_is_given_back_if_it_is_not_filled() {
         let held = Arc::new(Held::default());
-        let places: Vec<_> = (0..HELD_MAX).map(|_| held.reserve().unwrap()).collect();
-        assert!(held.reserve().is_none());
+        let places: Vec<_> = (0..HELD_MAX / 2).map(|_| held.reserve("a", 2).unwrap()).collect();
+        assert!(held.reserve("a", 2).is_none() && held.reserve("b", 2).is_some());
         drop(places);
-        assert_eq!(held.count.load(Ordering::Relaxed), 0);
-        assert!(held.take(held.reserve().unwrap().id(), "").is_none());
+        assert!(held.counts.lock().unwrap().is_empty());
+        let place = held.reserve("a", 2).unwrap();
+        assert!(held.take(place.id(), "a", |_| true).is_none());
     }
 }

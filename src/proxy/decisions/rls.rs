@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::decide::decide;
 use crate::listen::Peer;
+use crate::proxy::callers::Caller;
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::descriptors::Shares;
 use crate::proxy::live::LocalSnapshot;
@@ -19,6 +20,16 @@ use crate::wire::{Request, Response};
 /// nothing of that name is here.
 const INVALID_ARGUMENT: &str = "3";
 const NOT_FOUND: &str = "5";
+
+/// Checks that a caller may say which limits are taken, if it does.
+fn overrides(call: &Call, caller: Option<&Caller>) -> Result<(), Refusal> {
+    match caller {
+        Some(caller) if call.descriptors.iter().any(|one| one.limit.is_some()) => {
+            caller.check_scope(Operation::Take)
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Answers a call.
 pub(super) async fn answer(
@@ -35,10 +46,13 @@ pub(super) async fn answer(
     let body = std::mem::take(&mut request.body);
     let body = body::call(body, local.snapshot());
     let decided = match Call::read(body, settings.buffered_bytes_max).await {
-        Ok(call) => {
-            let by = (&**peer, caller);
-            pin!(decide(local, &call, &mut request, by, &mut context)).await
-        }
+        Ok(call) => match overrides(&call, caller) {
+            Ok(()) => {
+                let by = (&**peer, caller);
+                pin!(decide(local, &call, &mut request, by, &mut context)).await
+            }
+            Err(refusal) => (Shares::new(), Err(refusal)),
+        },
         Err(refusal) => (Shares::new(), Err(refusal)),
     };
     match decided {

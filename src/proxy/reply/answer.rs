@@ -66,6 +66,6 @@ impl Answer {
 }
 
 /// The status of a client that went away, as a type.
-pub(super) fn client_gone() -> StatusCode {
+pub(in crate::proxy) fn client_gone() -> StatusCode {
     StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST)
 }

@@ -20,5 +20,5 @@ pub(super) mod page;
 pub(super) mod problem;
 pub(super) mod rls;
 
-pub(super) use answer::{Answer, CLIENT_GONE, ReplyTo, SHUTDOWN};
+pub(super) use answer::{Answer, CLIENT_GONE, ReplyTo, SHUTDOWN, client_gone};
 pub(super) use head::{add_fields, admit, complete, redirect, respond};

@@ -39,8 +39,8 @@ pub(super) struct ReplyNotes {
     pub(super) facts: Vec<(String, String)>,
     /// What the request uses, if its policy wants to know.
     pub(super) usage: Option<Box<Usage>>,
-    /// The reply was somebody else's, and this is what they say of it.
-    pub(super) is_reported: bool,
+    /// The reply was somebody else's: whether they say that it was their upstream's.
+    pub(super) reported: Option<bool>,
 }
 
 /// A request that has ended.
@@ -131,14 +131,14 @@ impl ReplyNotes {
         }
     }
 
-    /// Keeps what somebody else says of a reply of theirs.
+    /// Keeps what somebody else says of a reply of theirs. `by_upstream` is whether there was one.
     pub(super) fn note_report(
         &mut self,
-        routed: &Routed,
-        decided: Option<&Decided>,
+        (routed, decided): (&Routed, Option<&Decided>),
+        by_upstream: bool,
         facts: &[(String, String)],
     ) {
-        self.is_reported = true;
+        self.reported = Some(by_upstream);
         let Some(names) = response_facts(routed, decided) else { return };
         for (given, value) in facts {
             let declared = names.iter().find(|name| facts::is_same_fact(given, name));
@@ -251,8 +251,8 @@ fn settle_grant(
 /// The end of the request as the policy sees it.
 pub(super) fn view(ended: &Ended<'_>, names: &[String]) -> ResponseView {
     let mut facts = ended.notes.facts.clone();
-    let is_reported = ended.notes.is_reported;
-    for name in names.iter().filter(|name| !is_reported || *name == DURATION) {
+    let reported = ended.notes.reported;
+    for name in names.iter().filter(|name| reported.is_none() || *name == DURATION) {
         let known = AT_THE_END.iter().find(|(known, _)| known == name);
         let value = known.and_then(|(_, find)| find(ended));
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
@@ -274,7 +274,7 @@ pub(super) fn view(ended: &Ended<'_>, names: &[String]) -> ResponseView {
     ResponseView {
         outcome: outcome(ended),
         status: ended.answer.status,
-        by_upstream: is_reported || ended.sent.is_some_and(|sent| sent.by_upstream),
+        by_upstream: reported.unwrap_or_else(|| ended.sent.is_some_and(|sent| sent.by_upstream)),
         facts,
         limits: limits.unwrap_or_default(),
     }

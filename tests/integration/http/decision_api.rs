@@ -1,15 +1,13 @@
 //! Weir decides for others: the HTTP API, as its callers see it.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::api::Api;
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
-use crate::harness::{TIMEOUT, eventually_async, free_address};
+use crate::harness::{eventually_async, free_address};
 
 /// By user, with limits of callers' own; by what a request says; what is in flight; and what is
 /// charged for failed sign-ins alone.
@@ -45,6 +43,10 @@ use = "keyed"
 key = "{rls.entry.user}"
 limits = [{ name = "sent", algorithm = "fixed_window", quota = 3, period = "1d", refund = "unsent" }]
 
+[policies.address]
+use = "client-ip"
+config.limits = [{ name = "address", algorithm = "fixed_window", quota = 1, period = "1d" }]
+
 [policies.signin]
 use = "login-guard"
 
@@ -53,8 +55,8 @@ account = "{body:/username}"
 success = [200]
 "#;
 
-fn config() -> Toml {
-    let domains = ["users", "keys", "flights", "unsent", "signin"];
+pub(super) fn config() -> Toml {
+    let domains = ["users", "keys", "flights", "unsent", "signin", "address"];
     domains
         .iter()
         .fold(Toml::new().listener("serves = \"decisions\"").more(POLICIES), |all, name| {
@@ -62,22 +64,22 @@ fn config() -> Toml {
         })
 }
 
-async fn start(config: Toml) -> (Weir, Api) {
+pub(super) async fn start(config: Toml) -> (Weir, Api) {
     start_text(config.text()).await
 }
 
 /// Its runtime must run while Weir starts.
-async fn start_text(text: String) -> (Weir, Api) {
+pub(super) async fn start_text(text: String) -> (Weir, Api) {
     let weir = tokio::task::spawn_blocking(move || Weir::start(&text)).await.unwrap();
     let api = Api::new(weir.http);
     (weir, api)
 }
 
-fn user(name: &str) -> Value {
+pub(super) fn user(name: &str) -> Value {
     json!({ "domain": "users", "entries": { "user": name } })
 }
 
-fn with(mut call: Value, members: Value) -> Value {
+pub(super) fn with(mut call: Value, members: Value) -> Value {
     call.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
     call
 }
@@ -150,7 +152,8 @@ async fn what_is_no_call_is_answered_with_what_was_expected() {
         ("decide", json!({ "domain": "keys", "facts": { "rls.domain": "a" } }), 400, "do not give"),
         ("take", with(user("a"), json!({ "limits": [{}] })), 400, "limits[0]"),
         ("take", user("a"), 400, "No `limits`"),
-        ("decide", json!({ "domain": "flights", "entries": { "user": "a" } }), 503, "decided"),
+        ("decide", json!({ "domain": "flights", "entries": { "user": "a" } }), 400, "in flight"),
+        ("decide", json!({ "domain": "address" }), 400, "client-ip"),
         ("settle", json!({ "id": "x" }), 404, "Nothing is held"),
         ("settle", json!({ "id": "x", "facts": { "heder.x": "a" } }), 400, "heder.x"),
         ("give-back", json!({ "id": "x", "status": 200 }), 400, "nknown field `status`"),
@@ -225,102 +228,69 @@ async fn several_calls_are_answered_in_their_order_and_each_by_itself() {
 }
 
 #[tokio::test]
-async fn what_is_held_is_settled_once() {
+async fn a_look_says_whether_a_hit_would_fit_and_a_refusal_owes_nothing() {
+    let more = r#"
+[policies.costs]
+use = "rls"
+
+[[policies.costs.config.rules]]
+descriptor = ["user"]
+limits = [{ name = "cost", algorithm = "gcra", quota = 12, period = "1d", cost = 5, debt = 100 }]
+"#;
+    let config = config().route("domain = \"costs\"\npolicy = \"costs\"").more(more);
+    let (_weir, api) = start(config).await;
+    let call = json!({ "domain": "costs", "entries": { "user": "a" } });
+    for (allowed, left) in [(true, 7), (true, 2), (false, 2), (false, 2)] {
+        let look = api.call("look", &call).await;
+        assert_eq!(look.body["allowed"], allowed, "{look:?}");
+        let answer = api.call("decide", &call).await;
+        assert_eq!(answer.body["allowed"], allowed, "{answer:?}");
+        assert_eq!(answer.body["limits"][0]["remaining"], left, "{answer:?}");
+    }
+    // What is in flight can be looked at, too.
+    let flight = json!({ "domain": "flights", "entries": { "user": "a" } });
+    let held = with(flight.clone(), json!({ "hold_ms": 60_000 }));
+    for left in [2, 1, 0] {
+        let look = api.call("look", &flight).await;
+        look.is(200);
+        assert_eq!(look.body["limits"][0]["remaining"], left, "{look:?}");
+        assert_eq!(look.body["allowed"], left > 0);
+        api.call("decide", &held).await.is(200);
+    }
+}
+
+#[tokio::test]
+async fn what_calls_itself_grpc_is_answered_in_json_all_the_same() {
+    use crate::harness::tls::Http2;
+    let (weir, _) = start(config()).await;
+    let grpc = [("content-type", "application/grpc")];
+    let mut client = Http2::plain(weir.http).await.unwrap();
+    let mut send = async |call: Value| {
+        let reply =
+            client.send("POST", "/v1/decide", &grpc, call.to_string().into()).await.unwrap();
+        serde_json::from_slice::<Value>(&reply.body).unwrap()
+    };
+    let batch = send(json!([{ "domain": "nobody" }, user("a"), user("a"), user("a"), user("a")]));
+    let batch = batch.await;
+    assert_eq!(batch[0]["error"]["status"], 404);
+    assert_eq!((&batch[1]["allowed"], &batch[4]["status"]), (&json!(true), &json!(429)));
+    assert!(batch[4]["body"].as_str().unwrap().contains("quota-exceeded"), "{batch}");
+    assert_eq!(send(json!({ "domain": "nobody" })).await["status"], 404);
+}
+
+#[tokio::test]
+async fn calls_that_are_too_large_take_little_memory() {
     let (weir, api) = start(config()).await;
-    let flight = json!({ "domain": "flights", "entries": { "user": "a" }, "hold_ms": 60_000 });
-    let hold = async || {
-        let answer = api.call("decide", &flight).await;
-        answer.is(200);
-        answer.body["id"].as_str().map(str::to_owned)
-    };
-    let (first, second) = (hold().await.unwrap(), hold().await.unwrap());
-    assert_ne!(first, second);
-    assert_eq!(hold().await, None, "two are in flight");
-    for (path, id) in [("settle", &first), ("give-back", &second)] {
-        let end = json!({ "id": id });
-        let answer = api.call(path, &end).await;
-        answer.is(200);
-        assert_eq!(answer.body, json!({ "settled": true }));
-        api.call(path, &end).await.is(404);
-        hold().await.unwrap();
-        assert_eq!(hold().await, None);
-    }
-    // What is declared is given back, or all of it.
-    let unsent = json!({ "domain": "unsent", "entries": { "user": "a" }, "hold_ms": 60_000 });
-    let look = json!({ "domain": "unsent", "entries": { "user": "a" } });
-    let left = async || api.call("look", &look).await.body["limits"][0]["remaining"].as_u64();
-    for (end, expected) in [
-        (json!({ "outcome": "unsent" }), 3),
-        (json!({ "outcome": "upstream-failed" }), 2),
-        (json!({ "status": 503 }), 1),
-    ] {
-        let id = api.call("decide", &unsent).await.body["id"].clone();
-        api.call("settle", &with(json!({ "id": id }), end.clone())).await.is(200);
-        assert_eq!(left().await, Some(expected), "{end}");
-    }
-    let id = api.call("decide", &unsent).await.body["id"].clone();
-    assert_eq!(left().await, Some(0));
-    let ends = json!([{ "id": id }, { "id": id }]);
-    let answer = api.call("give-back", &ends).await;
-    assert_eq!(answer.body[0], json!({ "settled": true }));
-    assert_eq!(answer.body[1]["error"]["status"], 404);
-    assert_eq!(left().await, Some(1));
-    drop(weir);
-}
-
-#[tokio::test]
-async fn a_hold_ends_with_its_time_and_gives_nothing_back() {
-    let text = config().text().replace("access = \"off\"", "access = \"all\"");
-    let (weir, api) = start_text(text).await;
-    let hold = |domain: &str, ms: u64| json!({ "domain": domain, "entries": { "user": "a" }, "hold_ms": ms });
-    let mut ids = Vec::new();
-    for domain in ["flights", "flights", "unsent"] {
-        ids.push(api.call("decide", &hold(domain, 300)).await.body["id"].clone());
-    }
-    // A permit is free again. Nothing else came back.
-    eventually_async("a permit", async || {
-        let answer = api.call("decide", &hold("flights", 60_000)).await;
-        if answer.body["allowed"] == true { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
-    eventually_async("the end of the last", async || {
-        let answer = api.call("settle", &json!({ "id": ids[2] })).await;
-        if answer.status == 404 { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
-    let look = api.call("look", &json!({ "domain": "unsent", "entries": { "user": "a" } })).await;
-    assert_eq!(look.body["limits"][0]["remaining"], 2);
-    let line = tokio::task::spawn_blocking(move || weir.output().await_text("hold-over"));
-    line.await.unwrap();
-}
-
-#[tokio::test]
-async fn a_policy_hears_how_what_it_let_through_has_ended() {
-    let (_weir, api) = start(config()).await;
-    let attempt = json!({
-        "domain": "signin",
-        "facts": { "body:/username": "ann", "client-ip": "192.0.2.1", "method": "POST" },
-        "hold_ms": 60_000,
-    });
-    let sign_in = async |status: u16| {
-        let answer = api.call("decide", &attempt).await;
-        answer.is(200);
-        if answer.body["allowed"] != true {
-            return false;
-        }
-        let end = json!({ "id": answer.body["id"], "status": status });
-        api.call("settle", &end).await.is(200);
-        true
-    };
-    // Good ones cost nothing, and wrong passwords are counted.
-    for _ in 0..20 {
-        assert!(sign_in(200).await);
-    }
-    let mut failed = 0;
-    while failed < 50 && sign_in(401).await {
-        failed += 1;
-    }
-    assert!((1..50).contains(&failed), "{failed}");
+    let (name, values) = ("n".repeat(100_000), vec![""; 10_000]);
+    let (facts, before) = (json!({ name: values }), weir.peak_memory_kib());
+    let body = json!({ "domain": "users", "facts": facts });
+    api.call("decide", &body).await.is(400);
+    api.call("settle", &json!({ "id": "x", "facts": facts })).await.is(400);
+    let limits = vec![0; 400_000];
+    api.call("take", &with(user("a"), json!({ "limits": limits }))).await.is(400);
+    let grown = weir.peak_memory_kib() - before;
+    assert!(grown < 100 << 10, "{grown} KiB");
+    assert_eq!(api.call("decide", &user("a")).await.body["allowed"], true);
 }
 
 #[tokio::test]
@@ -347,10 +317,14 @@ async fn a_call_that_comes_again_with_its_key_is_made_once() {
             .await;
     assert!(all.iter().all(|answer| answer.body == all[0].body && answer.status == 200));
     assert_eq!(api.call("look", &call).await.body["limits"][0]["remaining"], 1);
-    // Its wrong ones are known again as well.
-    for _ in 0..2 {
-        let wrong = api.send_json("/v1/decide", &[("idempotency-key", "x")], &json!({})).await;
-        wrong.is(400);
+    // What can't be read has no key, and what fails for its caller's fault is known again.
+    let wrong = api.send_json("/v1/decide", &[("idempotency-key", "x")], &json!({})).await;
+    wrong.is(400);
+    for replayed in ["", "true"] {
+        let nobody = json!({ "domain": "nobody" });
+        let wrong = api.send_json("/v1/decide", &[("idempotency-key", "x")], &nobody).await;
+        wrong.is(404);
+        assert_eq!(wrong.header("idempotent-replayed"), replayed);
         assert_eq!(wrong.header("content-type"), "application/problem+json");
     }
     let long = "k".repeat(256);
@@ -412,8 +386,9 @@ token_file = "desk.token"
 scopes = ["look", "settle"]
 "#;
     let text = config().more(tokens).text();
+    let file = text.clone();
     let weir = tokio::task::spawn_blocking(move || {
-        Weir::build(&text)
+        Weir::build(&file)
             .file("shop.token", b"shop-secret\n")
             .file("desk.token", b"desk-secret")
             .start()
@@ -442,52 +417,28 @@ scopes = ["look", "settle"]
     use crate::harness::rls::{Client, OK, descriptor};
     let envoy = Client::connect(weir.http).await;
     let a = [descriptor(&[("user", "a")])];
+    use crate::harness::rls::{DAY, Override};
     assert_eq!(envoy.ask("users", &a).await.unwrap_err().status, "16");
     let envoy = envoy.with("authorization", shop);
     assert_eq!(envoy.ask("users", &a).await.unwrap().overall_code, OK);
     assert_eq!(envoy.ask("keys", &a).await.unwrap_err().status, "7");
-}
-
-#[tokio::test]
-async fn two_proxies_on_one_store_decide_together_and_what_fails_says_so() {
-    use crate::harness::redis::Redis;
-    let redis = tokio::task::spawn_blocking(Redis::start).await.unwrap();
-    let text = config().redis("single", &[redis.address]).text();
-    let (one, first) = start_text(text.clone()).await;
-    let (two, second) = start_text(text).await;
-    let calls = (0..256).map(|nth| {
-        let api = if nth % 2 == 0 { &first } else { &second };
-        async move { api.call("decide", &user("all")).await.body["allowed"] == true }
+    // A limit of its own is what the scope `take` is for.
+    let own = Some(Override { requests_per_unit: 1_000, unit: DAY });
+    let overridden =
+        [crate::harness::rls::Descriptor { limit: own, ..descriptor(&[("user", "a")]) }];
+    assert_eq!(envoy.ask("users", &overridden).await.unwrap_err().status, "7");
+    // What a token is for now is what counts, also for what came before.
+    let key = [("authorization", shop), ("idempotency-key", "k")];
+    api.send_json("/v1/decide", &key, &user("b")).await.is(200);
+    let end = json!({ "id": ask(shop, "/v1/decide", &flight).await.body["id"] });
+    let narrowed = text.replace("domains = [\"users\", \"flights\"]", "domains = [\"unsent\"]");
+    let weir = tokio::task::spawn_blocking(move || {
+        weir.reload(&narrowed, "applied");
+        weir
     });
-    let allowed = futures_util::future::join_all(calls).await;
-    assert_eq!(allowed.iter().filter(|allowed| **allowed).count(), 3);
-    // A permit on one is held on both, and given back by the end that is reported to the first.
-    let flight = json!({ "domain": "flights", "entries": { "user": "a" }, "hold_ms": 60_000 });
-    let mut ids = Vec::new();
-    for api in [&first, &second] {
-        ids.push(api.call("decide", &flight).await.body["id"].clone());
-    }
-    assert_eq!(first.call("decide", &flight).await.body["allowed"], false);
-    second.call("settle", &json!({ "id": ids[0] })).await.is(404);
-    first.call("settle", &json!({ "id": ids[0] })).await.is(200);
-    eventually_async("the permit", async || {
-        let answer = second.call("decide", &flight).await;
-        if answer.body["allowed"] == true { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
-    // What a proxy holds that ends, it gives back.
-    let mut two = two;
-    tokio::task::spawn_blocking(move || {
-        two.signal(Signal::TERM);
-        two.exit()
-    })
-    .await
-    .unwrap();
-    for _ in 0..2 {
-        let answer = first.call("decide", &flight).await;
-        assert_eq!(answer.body["allowed"], true, "{answer:?}");
-    }
-    drop(one);
+    let _weir = weir.await.unwrap();
+    api.send_json("/v1/decide", &key, &user("b")).await.is(403);
+    ask(shop, "/v1/settle", &end).await.is(404);
 }
 
 #[tokio::test]
@@ -558,22 +509,4 @@ fn mistakes_in_tokens_are_found_at_their_lines() {
     let twice = format!("{good}\n{}", token.replace("\"a\"", "\"b\""));
     let (code, _, errors) = Weir::check(Weir::build(&twice).environment("WEIR_T", "t"));
     assert!(code == 78 && errors.contains("a token of its own"), "{errors}");
-}
-
-#[tokio::test]
-async fn a_reload_keeps_what_is_held() {
-    let text = config().text();
-    let (weir, api) = start_text(text.clone()).await;
-    let unsent = json!({ "domain": "unsent", "entries": { "user": "a" }, "hold_ms": 60_000 });
-    let id = api.call("decide", &unsent).await.body["id"].clone();
-    let weir = tokio::task::spawn_blocking(move || {
-        weir.reload(&text.replace("name = \"user\"", "name = \"person\""), "applied");
-        weir
-    });
-    let weir = tokio::time::timeout(TIMEOUT + Duration::from_secs(5), weir).await.unwrap().unwrap();
-    api.call("give-back", &json!({ "id": id })).await.is(200);
-    let look = api.call("look", &json!({ "domain": "unsent", "entries": { "user": "a" } })).await;
-    assert_eq!(look.body["limits"][0]["remaining"], 3);
-    look.is(200);
-    drop(weir);
 }

@@ -3,6 +3,7 @@
 
 mod checks;
 mod decision_api;
+mod decision_holds;
 mod decisions;
 mod decisions_shared;
 mod early;

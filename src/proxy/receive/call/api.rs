@@ -20,8 +20,16 @@ pub(in crate::proxy) const FACTS_MAX: usize = 128;
 pub(in crate::proxy) const HOLD_MS_MAX: u64 = 3_600_000;
 /// Maximum bytes of an `Idempotency-Key`.
 pub(in crate::proxy) const KEY_BYTES_MAX: usize = 255;
-/// What the bytes of a body are, as values, at most.
-const VALUES_PER_BYTE: usize = 4;
+/// Maximum number of names and values of one table: of facts as of entries.
+const PAIRS_MAX: usize = FACTS_MAX;
+/// Maximum bytes of the name of a fact or of an entry.
+const NAME_BYTES_MAX: usize = 256;
+/// Maximum number of limits that a call brings: as many as a plan has.
+const LIMITS_MAX: usize = 16;
+/// Maximum bytes of these limits.
+const LIMITS_BYTES_MAX: usize = 16 << 10;
+/// Bytes of the values that a byte of a body becomes, at most: `0,` is a value of 32.
+const VALUES_PER_BYTE: usize = 16;
 /// How much of a message about wrong JSON is shown.
 const MESSAGE_CHARS_MAX: usize = 256;
 
@@ -47,6 +55,15 @@ pub(in crate::proxy) enum Calls<T> {
     Many(Vec<T>),
 }
 
+impl<T> Calls<T> {
+    pub(in crate::proxy) fn all(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
 /// A decision that is asked for.
 #[derive(Debug)]
 pub(in crate::proxy) struct Question {
@@ -63,9 +80,8 @@ pub(in crate::proxy) struct End {
     pub(in crate::proxy) id: String,
     #[serde(default)]
     pub(in crate::proxy) outcome: Outcome,
-    /// The status of the answer that it came to.
-    #[serde(default = "ok")]
-    pub(in crate::proxy) status: u16,
+    /// The status of the answer that it came to, if there was one.
+    pub(in crate::proxy) status: Option<u16>,
     /// Facts of that answer.
     #[serde(default)]
     facts: Pairs,
@@ -115,10 +131,6 @@ struct Pairs(Vec<(String, String)>);
 enum Values {
     One(String),
     Many(Vec<String>),
-}
-
-fn ok() -> u16 {
-    200
 }
 
 impl Operation {
@@ -182,13 +194,9 @@ pub(in crate::proxy) fn questions(
 /// What was found and what was expected.
 pub(in crate::proxy) fn ends(body: &[u8]) -> Result<Calls<End>, Refusal> {
     let ends: Calls<End> = calls(body)?;
-    let all = match &ends {
-        Calls::One(one) => std::slice::from_ref(one),
-        Calls::Many(many) => many,
-    };
-    if let Some(end) = all.iter().find(|end| !(100..=599).contains(&end.status)) {
-        let found = format!("the status {}, not one from 100 to 599", end.status);
-        return Err(Refusal::malformed(found));
+    let mut given = ends.all().iter().filter_map(|end| end.status);
+    if let Some(status) = given.find(|status| !(100..=599).contains(status)) {
+        return Err(Refusal::malformed(format!("the status {status}, not one from 100 to 599")));
     }
     Ok(ends)
 }
@@ -228,9 +236,6 @@ impl Question {
         if entries.0.iter().any(|(key, _)| key.is_empty()) {
             return Err("an entry without a key".to_owned());
         }
-        if facts.0.len() > FACTS_MAX {
-            return Err(format!("more than {FACTS_MAX} `facts`"));
-        }
         if hold_ms.is_some_and(|ms| ms == 0 || ms > HOLD_MS_MAX) {
             return Err(format!("`hold_ms` that is not 1 to {HOLD_MS_MAX}"));
         }
@@ -255,7 +260,15 @@ impl Question {
         }
         let unwritable = |_| "`entries` or `limits` that are no text".to_owned();
         let text = serde_json::to_string(&entries.0).map_err(unwritable)?;
+        if limits.as_ref().is_some_and(|limits| limits.len() > LIMITS_MAX) {
+            return Err(format!("more than {LIMITS_MAX} `limits`"));
+        }
         let limits = limits.map(|limits| serde_json::to_string(&limits)).transpose();
+        if let Ok(Some(text)) = &limits
+            && text.len() > LIMITS_BYTES_MAX
+        {
+            return Err(format!("more than {LIMITS_BYTES_MAX} bytes of `limits`"));
+        }
         let descriptor = Descriptor {
             entries: entries.0,
             text,
@@ -279,6 +292,17 @@ impl End {
     }
 }
 
+/// Checks that a name may follow so many pairs: each value has a copy of it.
+fn checked<E: de::Error>(name: &str, before: usize) -> Result<(), E> {
+    if before >= PAIRS_MAX {
+        return Err(E::custom(format_args!("more than {PAIRS_MAX} values")));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(E::custom(format_args!("a name of more than {NAME_BYTES_MAX} bytes")));
+    }
+    Ok(())
+}
+
 impl<'de> Deserialize<'de> for Pairs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct PairsVisitor;
@@ -293,6 +317,7 @@ impl<'de> Deserialize<'de> for Pairs {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
+                    checked(&name, pairs.len())?;
                     let values = map.next_value::<Values>().map_err(|_| {
                         de::Error::custom(format_args!(
                             "the value of {name:?} is neither a text nor a list of texts"
@@ -301,6 +326,7 @@ impl<'de> Deserialize<'de> for Pairs {
                     match values {
                         Values::One(value) => pairs.push((name, value)),
                         Values::Many(many) => {
+                            checked(&name, pairs.len() + many.len().saturating_sub(1))?;
                             pairs.extend(many.into_iter().map(|value| (name.clone(), value)));
                         }
                     }
@@ -310,7 +336,8 @@ impl<'de> Deserialize<'de> for Pairs {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Pairs, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some(pair) = list.next_element()? {
+                while let Some(pair) = list.next_element::<(String, String)>()? {
+                    checked(&pair.0, pairs.len())?;
                     pairs.push(pair);
                 }
                 Ok(Pairs(pairs))
@@ -393,7 +420,24 @@ mod tests {
         let facts: Vec<String> =
             (0..=FACTS_MAX).map(|nth| format!("\"query.{nth}\":\"\"")).collect();
         let body = format!(r#"{{"domain": "a", "facts": {{{}}}}}"#, facts.join(","));
-        assert_eq!(found(Decide, &body), "more than 128 `facts`");
+        assert!(found(Decide, &body).starts_with("more than 128 values"));
+        // A name is copied for each of its values.
+        let (name, values) = ("n".repeat(100_000), vec!["\"\""; 10_000].join(","));
+        for body in [
+            format!(r#"{{"domain": "a", "facts": {{"query.a": [{values}]}}}}"#),
+            format!(r#"{{"domain": "a", "facts": {{"{name}": [{values}]}}}}"#),
+        ] {
+            assert!(found(Decide, &body).starts_with(['m', 'a']), "{body:.80}");
+        }
+        let body = format!(r#"{{"id": "x", "facts": {{"{name}": [{values}]}}}}"#);
+        assert!(matches!(ends(body.as_bytes()), Err(Refusal::Call(CallError::Malformed(_)))));
+        let many = vec!["{}"; 17].join(",");
+        let take = |limits: &str| {
+            format!(r#"{{"domain": "a", "entries": {{"b": "c"}}, "limits": [{limits}]}}"#)
+        };
+        assert_eq!(found(Take, &take(&many)), "more than 16 `limits`");
+        let long = format!("\"{}\"", "x".repeat(17 << 10));
+        assert_eq!(found(Take, &take(&long)), "more than 16384 bytes of `limits`");
         // Deep nesting ends in an error and not on the stack.
         let deep = format!(r#"{{"domain": "a", "limits": {}"#, "[".repeat(100_000));
         assert!(found(Take, &deep).contains("recursion limit"));
@@ -402,7 +446,7 @@ mod tests {
     #[test]
     fn ends_have_defaults_and_known_words() {
         let Calls::One(end) = ends(br#"{"id": "x"}"#).unwrap() else { panic!() };
-        assert_eq!((end.outcome, end.status, end.facts()), (Outcome::Completed, 200, &[][..]));
+        assert_eq!((end.outcome, end.status, end.facts()), (Outcome::Completed, None, &[][..]));
         let Calls::Many(many) =
             ends(br#"[{"id": "x", "outcome": "upstream-failed", "facts": {"header.a": "b"}}]"#)
                 .unwrap()

@@ -56,6 +56,11 @@ pub(in crate::proxy) struct DescriptorView<'a> {
 }
 
 impl Call {
+    /// Whether its caller says what it is about, and the call itself has no facts of it.
+    pub(in crate::proxy) fn is_about_facts(&self) -> bool {
+        self.descriptors.iter().any(|descriptor| descriptor.facts.is_some())
+    }
+
     /// Whether its caller sends limits.
     pub(in crate::proxy) fn has_limits(&self) -> bool {
         self.descriptors.iter().any(|descriptor| descriptor.limits.is_some())
