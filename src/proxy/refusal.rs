@@ -82,6 +82,8 @@ pub(in crate::proxy) enum CallError {
     UnknownCaller,
     /// 403: its token is not for it.
     OutOfScope(&'static str),
+    /// 404: no route has its domain.
+    NoDomain,
     /// 404: nothing is held under its id.
     NotHeld,
     /// 422: another call had its idempotency key.
@@ -169,6 +171,7 @@ impl CallError {
             Self::Malformed(found) => found.clone().into(),
             Self::UnknownCaller => "the call has no token that is known".into(),
             Self::OutOfScope(found) => (*found).into(),
+            Self::NoDomain => "no route has this domain".into(),
             Self::NotHeld => {
                 "nothing is held under this id: it was settled, its time is over, or another \
                  process decided"

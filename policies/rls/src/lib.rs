@@ -115,7 +115,7 @@ impl Policy for Rls {
         let domain = facts.get("rls.domain").unwrap_or_default();
         // A JSON array as well: the domain, and the pairs after it.
         let key = bounded_key(format!("[{domain:?},{}", text.strip_prefix('[').unwrap_or(text)));
-        if let Some(limit) = facts.get("rls.limit").filter(|_| self.overrides) {
+        if let Some(limit) = self.overrides.then(|| facts.get("rls.limit")).flatten() {
             let algorithm = algorithm_of(limit).ok_or_else(|| format!("the limit {limit:?}"))?;
             return Ok(Decision::check([Limit::new(OVERRIDE, key, algorithm)]));
         }
@@ -143,14 +143,14 @@ impl Rls {
             return Err("`limits`, but `overrides = false` of the policy".to_owned());
         }
         let written = Json::parse(written).map_err(|at| format!("no JSON at byte {at}"))?;
+        if written.items().any(|item| item.get("key").or(item.get("when")).is_some()) {
+            return Err("`key` or `when` in `limits`: they count by the entries".to_owned());
+        }
         let limits = Limits::read(&written).map_err(|mistakes| {
             let mistakes = mistakes.under("limits").into_vec().into_iter();
             let each = mistakes.map(|mistake| format!("{}: {}", mistake.path, mistake.message));
             each.collect::<Vec<_>>().join("; ")
         })?;
-        if limits.facts().next().is_some() {
-            return Err("`key` or `when` in `limits`: they count by the entries".to_owned());
-        }
         Ok(limits)
     }
 }

@@ -113,7 +113,7 @@ fn a_caller_may_send_limits_and_hears_what_is_wrong_with_them() {
         let key = "take:[\"\",[\"user\",\"7\"]]";
         assert_eq!(charged, [("x", key), ("y", key)]);
     }
-    let keyed = limit("x").replace('}', r#", "key": "{client_ip}"}"#);
+    let keyed = limit("x").replace('}', r#", "key": "all"}"#);
     for (config, limits, expected) in [
         (open, "[]".to_owned(), "limits: found 0 limits"),
         (open, "[{}]".to_owned(), "limits[0]"),

@@ -183,9 +183,15 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
     // Most calls: what the policy has answered before is used as it is, with all that was derived
     // from it.
     if let [(Some(decision), Descriptor { hits: 1, facts, .. })] = asked {
-        // Nobody tells the caller what becomes of a body.
-        let decision = if facts.is_some() && decision.bodies.is_some() {
-            &Arc::new(Decision { bodies: None, slot: Slot::default(), ..Decision::clone(decision) })
+        // Nobody tells the caller what becomes of a body, or says how what is not held has ended.
+        let settles = decision.settle_with.is_some() && !is_held;
+        let decision = if facts.is_some() && (decision.bodies.is_some() || settles) {
+            let mut own = Decision::clone(decision);
+            (own.bodies, own.slot) = (None, Slot::default());
+            if settles {
+                (own.settle_with, own.settle_on_refusal) = (None, false);
+            }
+            &Arc::new(own)
         } else {
             decision
         };
@@ -275,7 +281,7 @@ fn check(limits: &[Limit], is_held: bool) -> Result<(), String> {
     let holding = limits.iter().find(|limit| matches!(limit.algorithm, Algorithm::Concurrency(_)));
     match holding {
         Some(limit) if !is_held => Err(format!(
-            "the limit {:?} is of what is in flight, and nobody says when that ends",
+            "the limit {:?} is of what is in flight: hold it (`hold_ms`), and say when it ends",
             limit.name
         )),
         _ => Ok(()),

@@ -11,7 +11,7 @@ use crate::proxy::decide::{Decided, Decider};
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::call::Call;
 use crate::proxy::receive::target::{Authority, Target};
-use crate::proxy::refusal::Refusal;
+use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::route::Routed;
 use crate::wire::Request;
 
@@ -34,7 +34,9 @@ pub(super) async fn decide(
     let snapshot = local.snapshot();
     let index = snapshot.domain(&call.domain);
     let found = index.and_then(|index| Some((snapshot.route(index)?, local.handle(index)?)));
-    let Some((route, handle)) = found else { return (Shares::new(), Err(Refusal::NotFound)) };
+    let Some((route, handle)) = found else {
+        return (Shares::new(), Err(Refusal::Call(CallError::NoDomain)));
+    };
     context.routed = Routed::on(handle, &context.received, &request.fields);
     if route.maintenance {
         return (Shares::new(), Err(Refusal::Maintenance));

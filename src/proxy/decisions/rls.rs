@@ -11,7 +11,7 @@ use crate::proxy::decide::descriptors::Shares;
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::call::Call;
 use crate::proxy::receive::call::api::Operation;
-use crate::proxy::refusal::Refusal;
+use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::reply;
 use crate::proxy::route::body;
 use crate::wire::{Request, Response};
@@ -69,7 +69,7 @@ pub(super) async fn answer(
         (_, Err(refusal)) => {
             let status = match refusal {
                 Refusal::BadRequest(_) | Refusal::BodyTooLarge { .. } => Some(INVALID_ARGUMENT),
-                Refusal::NotFound => Some(NOT_FOUND),
+                Refusal::Call(CallError::NoDomain) => Some(NOT_FOUND),
                 _ => None,
             };
             let mut reply = context.refuse(&refusal);

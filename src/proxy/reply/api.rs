@@ -27,6 +27,7 @@ type Field<'a> = (Cow<'a, str>, Cow<'a, str>);
 #[derive(Serialize)]
 struct Decision<'a> {
     allowed: bool,
+    request_id: &'a str,
     status: u16,
     fields: Vec<Field<'a>>,
     request_fields: Vec<Field<'a>>,
@@ -72,6 +73,7 @@ pub(in crate::proxy) fn decision(
     let denial = to.decided.and_then(|decided| decided.denial());
     let decision = Decision {
         allowed: decided.is_ok(),
+        request_id: to.received.id.as_str(),
         status: status.as_u16(),
         fields: fields.iter().map(|(name, value)| (latin1(name), latin1(value))).collect(),
         request_fields: upstream

@@ -290,7 +290,7 @@ fn call_status(error: &CallError) -> (StatusCode, Cow<'static, str>) {
         CallError::Malformed(_) => StatusCode::BAD_REQUEST,
         CallError::UnknownCaller => StatusCode::UNAUTHORIZED,
         CallError::OutOfScope(_) => StatusCode::FORBIDDEN,
-        CallError::NotHeld => StatusCode::NOT_FOUND,
+        CallError::NoDomain | CallError::NotHeld => StatusCode::NOT_FOUND,
         CallError::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
         CallError::TooManyHeld => StatusCode::SERVICE_UNAVAILABLE,
     };

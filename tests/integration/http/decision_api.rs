@@ -144,7 +144,7 @@ async fn facts_are_the_callers_and_never_those_of_its_own_call() {
 async fn what_is_no_call_is_answered_with_what_was_expected() {
     let (weir, api) = start(config()).await;
     for (path, call, status, expected) in [
-        ("decide", json!({ "domain": "nobody" }), 404, "Nothing is served here"),
+        ("decide", json!({ "domain": "nobody" }), 404, "No route has this domain"),
         ("decide", json!({}), 400, "issing field `domain`"),
         ("decide", with(user("a"), json!({ "hit": 1 })), 400, "nknown field `hit`"),
         ("decide", json!({ "domain": "signin" }), 400, "\"method\""),
@@ -152,6 +152,7 @@ async fn what_is_no_call_is_answered_with_what_was_expected() {
         ("decide", json!({ "domain": "keys", "facts": { "rls.domain": "a" } }), 400, "do not give"),
         ("take", with(user("a"), json!({ "limits": [{}] })), 400, "limits[0]"),
         ("take", user("a"), 400, "No `limits`"),
+        ("take", with(user("a"), json!({ "limits": [{ "key": "x" }] })), 400, "`key` or `when`"),
         ("decide", json!({ "domain": "flights", "entries": { "user": "a" } }), 400, "in flight"),
         ("decide", json!({ "domain": "address" }), 400, "client-ip"),
         ("settle", json!({ "id": "x" }), 404, "Nothing is held"),

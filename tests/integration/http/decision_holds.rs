@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::decision_api::{config, start, start_text, user, with};
+use crate::harness::api::Api;
+use crate::harness::weir::Weir;
 use crate::harness::{TIMEOUT, eventually, eventually_async};
 
 #[tokio::test]
@@ -154,6 +156,13 @@ async fn only_an_answer_that_was_given_is_a_success() {
     let id = failures("returned", 60_000).await;
     api.call("give-back", &json!({ "id": id })).await.is(200);
     assert_eq!(left("returned").await, 4);
+    // Without a hold nobody says how it ended, so it counts.
+    for expected in [4, 3] {
+        let mut attempt = look.clone();
+        attempt["facts"]["body:/username"] = "unheld".into();
+        api.call("decide", &attempt).await.is(200);
+        assert_eq!(left("unheld").await, expected);
+    }
     let id = failures("over", 60_000).await;
     api.call("settle", &json!({ "id": id, "status": 401 })).await.is(200);
     let id = failures("over", 50).await;
@@ -224,4 +233,62 @@ async fn a_reload_keeps_what_is_held() {
     assert_eq!(look.body["limits"][0]["remaining"], 3);
     look.is(200);
     drop(weir);
+}
+
+#[tokio::test]
+async fn the_pages_calls_are_understood_and_a_budget_is_settled() {
+    const PAGE: &str = include_str!("../../../docs/decision-api.md");
+    let (_, rest) = PAGE.split_once("```toml\n").unwrap();
+    let toml = rest.split("```").next().unwrap().replace("127.0.0.1:8082", "127.0.0.1:0");
+    let more = r#"
+[admin]
+address = "127.0.0.1:0"
+
+[policies.sign-in]
+use = "login-guard"
+config = { account = "{body:/email}", success = [200] }
+
+[policies.model]
+use = "llm-budget"
+config = { api = "openai", tokens = [{ name = "t", algorithm = "fixed_window", quota = 1000, period = "1d" }] }
+
+[[routes]]
+domain = "sign-in"
+policy = "sign-in"
+
+[[routes]]
+domain = "model"
+policy = "model"
+"#;
+    let text = toml + more;
+    let weir = tokio::task::spawn_blocking(move || {
+        Weir::build(&text).environment("WEIR_MAILER_TOKEN", "secret").start()
+    });
+    let weir = weir.await.unwrap();
+    let api = Api::new(weir.http);
+    let token = [("authorization", "Bearer secret")];
+    let blocks = PAGE.split("```json\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let blocks: Vec<Value> = blocks.map(|text| serde_json::from_str(text).unwrap()).collect();
+    let (calls, others): (Vec<_>, Vec<_>) =
+        blocks.into_iter().partition(|block| block.get("domain").is_some());
+    let (mut held, mut model) = (Vec::new(), None);
+    for call in &calls {
+        let path = if call.get("limits").is_some() { "/v1/take" } else { "/v1/decide" };
+        let answer = api.send_json(path, &token, call).await;
+        answer.is(200);
+        assert_eq!(answer.body["allowed"], true, "{call}: {answer:?}");
+        if call["domain"] == "model" {
+            assert_eq!(answer.body["limits"][0]["remaining"], 500, "{answer:?}");
+            model = Some(call);
+        }
+        held.extend(answer.body["id"].as_str().map(str::to_owned));
+    }
+    let ends = others.iter().filter(|block| block.get("id").is_some());
+    for (end, id) in ends.clone().zip(&held) {
+        let end = with(end.clone(), json!({ "id": id }));
+        api.send_json("/v1/settle", &token, &end).await.is(200);
+    }
+    assert_eq!((held.len(), ends.count()), (3, 3));
+    let answer = api.send_json("/v1/decide", &token, model.unwrap()).await;
+    assert_eq!(answer.body["limits"][0]["remaining"], 180, "320 are used, 500 reserved");
 }
