@@ -241,6 +241,19 @@ impl Stage {
         difference
     }
 
+    /// Waits until each proxy decides on each target. A proxy learns only from its own calls that a
+    /// shard serves again, which another one may have found before.
+    pub fn await_deciding(&mut self, targets: &[Target]) {
+        for target in targets {
+            for proxy in 0..PROXIES {
+                eventually("each proxy decides", || match self.get(proxy, target) {
+                    Some(reply) if matches!(reply.status, 200 | 429) => Ok(()),
+                    other => Err(format!("{other:?} of proxy {proxy} on {}", target.path)),
+                });
+            }
+        }
+    }
+
     /// Asks for more than is left of tight limits, until they refuse, and returns the most units by
     /// which one of them was exceeded.
     pub fn exceeded(&mut self, targets: &[Target]) -> u64 {

@@ -148,6 +148,7 @@ fn killed_master(run: &Run) -> Line {
     line.tell(format!("the first 503 of a leased limit came after {}", s(first - began)));
     let others = log.of(|target, sent| target.shard != LOST && !sent.decided());
     line.judge(others.is_empty(), format!("other shards: {} errors", others.len()));
+    stage.await_deciding(&targets);
     kept(&mut line, &mut stage, &targets, lost);
     line
 }

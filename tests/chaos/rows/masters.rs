@@ -184,6 +184,7 @@ fn own(run: &Run, line: &mut Line, log: &Log, deadline: Duration, began: Instant
 fn counters(line: &mut Line, stage: &mut Stage, targets: &[Target], unknown_before: u64) {
     let (tight, huge): (Vec<Target>, Vec<Target>) =
         targets.iter().cloned().partition(|target| target.path == "/tight");
+    stage.await_deciding(&tight);
     let exceeded = stage.exceeded(&tight);
     line.judge(
         exceeded * 1_000 <= TIGHT,
