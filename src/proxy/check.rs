@@ -17,9 +17,6 @@ use super::reply;
 use super::route::body;
 use super::serve;
 
-/// gRPC's status of what is wrong with the call itself.
-const INVALID_ARGUMENT: &str = "3";
-
 /// Answers a check.
 pub(super) async fn handle(local: &LocalSnapshot, mut request: Request, peer: &Peer) -> Response {
     let mut context = RequestContext::begin(local, &request, peer);
@@ -34,7 +31,7 @@ pub(super) async fn handle(local: &LocalSnapshot, mut request: Request, peer: &P
         Ok(asked) => asked,
         Err(refusal) => {
             let mut reply = context.refuse(&refusal);
-            reply.fields.set("grpc-status", INVALID_ARGUMENT);
+            reply.fields.set("grpc-status", reply::grpc::INVALID_ARGUMENT);
             return reply;
         }
     };

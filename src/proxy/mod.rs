@@ -15,9 +15,8 @@
 //! words of all phases. `snapshot` holds what they work with, built from `settings`; of it, a
 //! request keeps its route's `handle` with the counters in `tally`. `live` swaps the snapshot under
 //! load, and `overload` turns requests away where a worker has too many. `trial` takes requests
-//! through the same phases without a connection, and `decisions` takes calls of those who
-//! want no more than a decision, if they are among the `callers`. `check` takes Envoy's checks of
-//! requests.
+//! through the same phases without a connection. `decisions` answers calls for a decision alone,
+//! from whoever has a token of `callers`, and `check` answers Envoy's checks of requests.
 //!
 //! For other modules: listeners call [`Proxy`], [`Live`] has the [`Snapshot`] that serves now, and
 //! [`Observers`] get what requests leave behind. A snapshot is built from [`settings`]; [`account`]

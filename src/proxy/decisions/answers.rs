@@ -1,5 +1,6 @@
-//! Answers to calls with an `Idempotency-Key`, so that a call which is sent again is answered again
-//! and not made again (draft-ietf-httpapi-idempotency-key-header). They are this process' own.
+//! Answers to calls with an `Idempotency-Key`: a call that is sent again gets its first answer, and
+//! is not made a second time (draft-ietf-httpapi-idempotency-key-header). They are kept in this
+//! process alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

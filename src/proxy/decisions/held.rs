@@ -1,5 +1,5 @@
-//! Decisions that are held: what was let through goes on elsewhere, and whoever asked says how it
-//! ends. Each is settled once: by that, when its time is over, or when this process ends.
+//! Held decisions: the caller goes on with what was admitted, and reports how it ended. Each is
+//! settled exactly once: by that report, when its time is over, or when this process ends.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,18 +27,18 @@ pub(in crate::proxy) struct Held {
     counts: Mutex<HashMap<String, usize>>,
 }
 
-/// What was let through. It ends in one of these ways.
+/// An admitted call that is held. It ends in one of these ways.
 pub(in crate::proxy) trait HeldDecision: Send {
-    /// As whoever asked for it says.
+    /// As its caller reports.
     fn end(self: Box<Self>, end: &End);
     /// It came to nothing: all that was taken is given back.
     fn give_back(self: Box<Self>);
-    /// Nobody has said how.
+    /// Its caller has reported nothing.
     fn expire(self: Box<Self>, why: Expiry);
 }
 
 labels! {
-    /// Why nobody has said how something ended.
+    /// Why a held decision ended without a report.
     pub(in crate::proxy) enum Expiry {
         /// Its time is over.
         HoldOver = "hold-over",
@@ -109,7 +109,7 @@ impl Held {
         }
     }
 
-    /// Ends those whose time this worker watches: it watches no longer.
+    /// Ends those whose timers run on this worker, which is about to stop.
     pub(in crate::proxy) fn end_of_worker(&self) {
         let worker = thread::current().id();
         self.end(|entry| entry.worker == worker);

@@ -2,8 +2,8 @@
 //! of the HTTP API (`api`), and questions about Weir's health.
 //!
 //! A call is decided by the policy of its domain's route, along the same phases as a request, and
-//! nothing is forwarded (`decide`). `held` has those decisions whose end is reported later, and
-//! `answers` what calls were answered that may be sent again: the `state` of all calls.
+//! nothing is forwarded (`decide`). `held` has the decisions whose end is reported later, and
+//! `answers` the answers to calls that may be sent again; both together are the `state`.
 
 mod answers;
 mod api;

@@ -13,13 +13,9 @@ use crate::proxy::receive::call::Call;
 use crate::proxy::receive::call::api::Operation;
 use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::reply;
+use crate::proxy::reply::grpc::{INVALID_ARGUMENT, NOT_FOUND};
 use crate::proxy::route::body;
 use crate::wire::{Request, Response};
-
-/// The statuses of gRPC for what its mapping from HTTP has no word for: what was sent is wrong, and
-/// nothing of that name is here.
-const INVALID_ARGUMENT: &str = "3";
-const NOT_FOUND: &str = "5";
 
 /// Checks that a caller may say which limits are taken, if it does.
 fn overrides(call: &Call, caller: Option<&Caller>) -> Result<(), Refusal> {

@@ -16,6 +16,11 @@ use crate::wire::{Body, Fields, Known, Response};
 /// The content type of gRPC.
 pub(in crate::proxy) const CONTENT_TYPE: &str = "application/grpc";
 
+/// The status of a call that is wrong in itself, for which gRPC's mapping from HTTP has no word.
+pub(in crate::proxy) const INVALID_ARGUMENT: &str = "3";
+/// The status of a call about something that is not there, likewise.
+pub(in crate::proxy) const NOT_FOUND: &str = "5";
+
 /// What a refusal says about when to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::proxy) enum Pushback {
