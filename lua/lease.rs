@@ -9,6 +9,11 @@ use crate::{Algorithm, Breach, Debt, Rate};
 /// Longest life of a lease, in milliseconds: what a proxy that dies may leave unused for as long.
 pub const LEASE_MS_MAX: u64 = 60_000;
 
+/// The shortest life of a lease that is handed to callers, in milliseconds: they count whole
+/// seconds, and what they are told and report is under way for nearly another one
+/// ([`DELIVERY_US`](weir_lease::DELIVERY_US)).
+const LEASE_TO_CALLERS_MS_MIN: u64 = 2_000;
+
 /// The number that a `concurrency` lacks.
 const PLACES: &str = "store.lease";
 
@@ -21,13 +26,16 @@ pub struct Lease {
     pub units_max: Option<u64>,
     /// Which bound it keeps on a bucket.
     pub bound: Bound,
+    /// Units are handed to those who ask for quotas, such as Envoy, and to no worker. Then counters
+    /// in memory are leased, too.
+    pub to_callers: bool,
 }
 
 impl Lease {
     /// Leases of this life that keep the limit's own bound.
     #[must_use]
     pub fn of_ms(life_ms: u64) -> Self {
-        Self { life_ms, units_max: None, bound: Bound::Strict }
+        Self { life_ms, units_max: None, bound: Bound::Strict, to_callers: false }
     }
 }
 
@@ -46,7 +54,10 @@ impl Algorithm {
     /// # Errors
     /// It has none, or none of this life: what is expected instead of it.
     pub fn leased(&self, lease: Lease) -> Result<Leased, String> {
-        let Lease { life_ms, bound, .. } = lease;
+        let Lease { life_ms, bound, to_callers, .. } = lease;
+        if to_callers && !(LEASE_TO_CALLERS_MS_MIN..=LEASE_MS_MAX).contains(&life_ms) {
+            return Err("a duration from \"2s\" to \"1m\", as callers count whole seconds".into());
+        }
         if life_ms == 0 || life_ms > LEASE_MS_MAX {
             return Err("a duration from \"1ms\" to \"1m\", such as \"200ms\"".into());
         }
@@ -206,6 +217,10 @@ mod tests {
         for life_ms in [0, LEASE_MS_MAX + 1] {
             assert!(error(gcra(100), life_ms).starts_with("a duration from \"1ms\" to \"1m\""));
         }
+        let to_callers = Lease { to_callers: true, ..Lease::of_ms(1_999) };
+        let short = Algorithm::from(Gcra { burst: 9_000, rate: SECOND, debt: Debt::None });
+        assert!(short.leased(to_callers).unwrap_err().starts_with("a duration from \"2s\""));
+        assert!(short.leased(Lease { life_ms: 2_000, ..to_callers }).is_ok());
         let rate = Rate { per_ms: crate::PERIOD_MS_MAX, ..SECOND };
         let longest = SlidingWindowLog { rate, debt: Debt::None };
         assert!(error(longest.into(), 200).starts_with("less: with it the store would run with"));

@@ -84,10 +84,7 @@ fn algorithms(
         |one: &&DeclaredLimit| !one.key_prefix.is_empty() && key.starts_with(&one.key_prefix);
     let meant: Vec<&DeclaredLimit> = named().filter(meant).collect();
     let all = if meant.is_empty() { named().collect() } else { meant };
-    let counting = |one: &DeclaredLimit| {
-        if may_lease { one.at_store() } else { one.algorithm.clone() }
-    };
-    all.into_iter().map(counting).collect()
+    all.into_iter().map(|one| one.counting(!may_lease)).collect()
 }
 
 /// The error for a limit that the policy does not have; none where it says of no limit that it has

@@ -161,6 +161,7 @@ async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener
     drop(tokio::spawn(load));
     let mut serving = start_serving(sockets, &handler, clients, &running.drain, running);
     running.drain.wait().await;
+    running.live.end_streams();
     let grace = running.current.load().built.shutdown_grace;
     let ended = clock::monotonic() + grace;
     let finished = tokio::time::timeout(grace, all(&mut serving)).await.is_ok();

@@ -198,10 +198,7 @@ impl CounterIdentity {
 
     /// What counts a limit.
     fn algorithm_of(&self, limit: &DeclaredLimit) -> Algorithm {
-        match self.engine {
-            engine::Settings::Embedded(_) => limit.algorithm.clone(),
-            engine::Settings::Redis(_) => limit.at_store(),
-        }
+        limit.counting(matches!(self.engine, engine::Settings::Embedded(_)))
     }
 
     /// What becomes of the counters of a limit that counted with `old` and now counts with `new`.

@@ -95,6 +95,12 @@ impl Live {
         self.calls.held.end_of_worker();
     }
 
+    /// Ends this worker's streams of quotas, which would go on for ever: their callers come back to
+    /// another.
+    pub fn end_streams(&self) {
+        self.calls.streams.end_of_worker();
+    }
+
     /// What calls for decisions leave behind.
     pub(super) fn calls(&self) -> &CallState {
         &self.calls

@@ -108,8 +108,7 @@ impl Handler for Proxy {
         // One snapshot until the headers are sent.
         let local = self.0.load();
         if decisions::are_served(&local, peer.listener) {
-            let state = self.0.calls();
-            return Box::pin(decisions::handle(&local, state, request, peer)).await;
+            return Box::pin(decisions::handle(&local, &self.0, request, peer)).await;
         }
         if check::are_served(&local, peer.listener) {
             return Box::pin(check::handle(&local, request, peer)).await;

@@ -27,6 +27,7 @@ pub mod pebble;
 pub mod pki;
 pub mod process;
 pub mod python;
+pub mod quotas;
 pub mod redis;
 pub mod rls;
 pub mod server;

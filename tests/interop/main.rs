@@ -25,6 +25,7 @@ mod live_page;
 mod new_policy;
 mod oracle;
 mod prometheus;
+mod quotas;
 mod rate_limit_service;
 mod side_by_side;
 mod traces;

@@ -98,6 +98,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "listen",
             "policy",
             "limit",
+            "lease",
             "upstream",
             "inspect",
             "insight",

@@ -146,6 +146,16 @@ fn roles(limits: &[Limit]) -> Result<(), PlanError> {
     let leased = |limit: &&Limit| {
         matches!(limit.role, Role::Child { .. } | Role::Assured) && limit.lease.is_some()
     };
+    let handed_out = |limit: &&Limit| {
+        limit.role == Role::Parent && limit.lease.is_some_and(|lease| lease.to_callers)
+    };
+    if let Some(limit) = limits.iter().find(handed_out) {
+        return Err(PlanError {
+            field: "limits".into(),
+            found: format!("{} with children and a lease to callers", shown(&limit.name)),
+            expected: "no children: callers know only the whole".into(),
+        });
+    }
     match limits.iter().find(leased) {
         Some(limit) => Err(PlanError {
             field: "limits".into(),

@@ -65,6 +65,8 @@ names! {
     Counter STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
     Counter LEASE_CALLS "weir_lease_calls" ["result"] "Calls for units of limits with a `lease`, by result: granted, refused (too few units were left), failed";
     Counter LEASE_UNITS "weir_lease_units" ["event"] "Units of limits with a `lease`: taken (in advance), given_back (unused, or refunded)";
+    Counter QUOTA_ASSIGNMENTS "weir_quota_assignments" ["result"] "What streams of Envoy's quota service were told about their buckets: assigned (units), denied, unlimited, abandoned; or not told: failed (the policy or the store), unfit (a limit that can't be handed out)";
+    Counter QUOTA_REQUESTS "weir_quota_requests" ["result"] "Requests that streams of Envoy's quota service report: allowed, denied";
     Counter REFUSALS_REMEMBERED "weir_refusals_remembered" [] "Requests refused because an equal one was refused less than a second ago, without asking Redis";
     Counter STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
     Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";

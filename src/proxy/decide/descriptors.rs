@@ -79,8 +79,7 @@ pub(in crate::proxy) fn decide<'a>(
             admitted => admitted,
         };
         note_time((received, routed), decided);
-        // Who reports what was used already asks about descriptors alone.
-        if matches!(admitted, Err(Refusal::TooMany)) && !call.is_about_facts() {
+        if matches!(admitted, Err(Refusal::TooMany)) && call.is_spent {
             owe(limiter, routed, decided);
         }
         (shares, admitted.map(|()| upstream_fields))

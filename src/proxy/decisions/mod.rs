@@ -1,16 +1,20 @@
 //! What comes to a listener that serves decisions: calls of Envoy's rate limit service (`rls`) and
-//! of the HTTP API (`api`), and questions about Weir's health.
+//! of the HTTP API (`api`), streams of Envoy's quota service (`quota`), and questions about Weir's
+//! health.
 //!
 //! A call is decided by the policy of its domain's route, along the same phases as a request, and
-//! nothing is forwarded (`decide`). `held` has the decisions whose end is reported later, and
-//! `answers` the answers to calls that may be sent again; both together are the `state`.
+//! nothing is forwarded (`decide`). `held` has the decisions whose end is reported later, `answers`
+//! the answers to calls that may be sent again, and `streams` those that are open; together they
+//! are the `state`.
 
 mod answers;
 mod api;
 mod decide;
 pub(super) mod held;
+mod quota;
 mod rls;
 pub(super) mod state;
+pub(super) mod streams;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,10 +24,10 @@ use http::{Method, StatusCode};
 use crate::listen::{Peer, Serves};
 use crate::wire::{Fields, Known, Request, Response};
 
-use self::state::CallState;
 use super::context::RequestContext;
-use super::live::LocalSnapshot;
+use super::live::{Live, LocalSnapshot};
 use super::receive::call::api::Operation;
+use super::receive::call::quota::STREAM_QUOTAS;
 use super::receive::call::rls::SHOULD_RATE_LIMIT;
 use super::receive::target;
 use super::refusal::Refusal;
@@ -40,10 +44,11 @@ const OPENAPI_DOCUMENT: &str = include_str!("../../../docs/openapi.json");
 /// Answers a call.
 pub(super) async fn handle(
     local: &Arc<LocalSnapshot>,
-    state: &CallState,
+    live: &Arc<Live>,
     request: Request,
     peer: &Arc<Peer>,
 ) -> Response {
+    let state = live.calls();
     let mut context = RequestContext::begin(local, &request, peer);
     context.received.note_call(&request, local);
     let (path, _) = target::split(request.target());
@@ -52,6 +57,9 @@ pub(super) async fn handle(
     match (&request.method, path, operation) {
         (&Method::POST, SHOULD_RATE_LIMIT, _) if context.received.grpc => {
             pin!(rls::answer(local, request, peer, context)).await
+        }
+        (&Method::POST, STREAM_QUOTAS, _) if context.received.grpc => {
+            quota::answer(live, state, request, peer, context)
         }
         (&Method::POST, GRPC_HEALTH, _) if context.received.grpc => {
             context.answer_call(None, reply::rls::healthy())

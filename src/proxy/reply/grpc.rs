@@ -16,6 +16,12 @@ use crate::wire::{Body, Fields, Known, Response};
 /// The content type of gRPC.
 pub(in crate::proxy) const CONTENT_TYPE: &str = "application/grpc";
 
+/// The status of a call that went well.
+pub(in crate::proxy) const OK: &str = "0";
+/// The status of a call that may be repeated elsewhere.
+pub(in crate::proxy) const UNAVAILABLE: &str = "14";
+/// The status of a call that its caller may not make.
+pub(in crate::proxy) const PERMISSION_DENIED: &str = "7";
 /// The status of a call that is wrong in itself, for which gRPC's mapping from HTTP has no word.
 pub(in crate::proxy) const INVALID_ARGUMENT: &str = "3";
 /// The status of a call about something that is not there, likewise.

@@ -3,7 +3,7 @@
 //! `head` adds what every reply shows, with `fields` for the limits, after the route's own changes
 //! (`extras`). `compress` compresses what the upstream sent plain. `problem` writes the answer to a
 //! request that is refused: a problem document, the operator's own page (`page`) or gRPC's trailers
-//! (`grpc`). `decision` is what somebody else's client is told, and `rls`, `api` and
+//! (`grpc`). `decision` is what somebody else's client is told, and `rls`, `quota`, `api` and
 //! `check` write it down for those who call for decisions.
 
 pub(super) mod answer;
@@ -18,6 +18,7 @@ pub(super) mod head;
 pub(super) mod json;
 pub(super) mod page;
 pub(super) mod problem;
+pub(super) mod quota;
 pub(super) mod rls;
 
 pub(super) use answer::{Answer, CLIENT_GONE, ReplyTo, SHUTDOWN, client_gone};

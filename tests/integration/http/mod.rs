@@ -15,6 +15,7 @@ mod http1;
 mod http2;
 mod overload;
 mod placing;
+mod quotas;
 mod slow_clients;
 mod smuggling;
 mod streams;

@@ -61,7 +61,8 @@ const LEASE_OPTION: &str = "lease-ms";
 ///                               # burst), "window" (one quota, forgotten when the window ends)
 /// # on_store_error = "deny"     # or "allow"; default: the route's
 /// # lease = "200ms"             # a proxy may take several units from Redis at once and spend them for this long; or
-///                               # { life = "200ms", units = 100, strict = true }
+///                               # { life = "200ms", units = 100, strict = true }; with `callers = true`, Envoy's quota filter
+///                               # may have them, for 2 s or longer, and no worker
 /// # messages = "close"          # each message that a client sends on a WebSocket takes the cost, too; where that does not fit, the
 ///                               # WebSocket is closed, or with "wait" what the client sends waits
 /// # unit = "requests"

@@ -110,6 +110,10 @@ fn a_lease_becomes_options_of_the_contract() {
         options(r#"{"life": "1s", "units": 9, "strict": false}"#),
         pairs(&[("lease-ms", "1000"), ("lease-units", "9"), ("lease-bound", "loose")])
     );
+    assert_eq!(
+        options(r#"{"life": "5s", "callers": true}"#),
+        pairs(&[("lease-ms", "5000"), ("lease-to", "callers")])
+    );
     for (lease, expected) in [
         ("5", "lease: found 5, expected how long a lease lives, such as"),
         (r#"{"units": 5}"#, "lease: found no `life`, expected how long a lease lives"),

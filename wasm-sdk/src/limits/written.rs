@@ -173,7 +173,10 @@ fn lease(value: &Json<'_>) -> Result<Vec<(String, String)>, Mistakes> {
             "strict" => flag(&value).map(|strict| {
                 ("lease-bound".to_owned(), if strict { "strict" } else { "loose" }.to_owned())
             }),
-            _ => Err(unknown("key", &key, &["life", "units", "strict"], "")),
+            "callers" => flag(&value).map(|callers| {
+                ("lease-to".to_owned(), if callers { "callers" } else { "workers" }.to_owned())
+            }),
+            _ => Err(unknown("key", &key, &["life", "units", "strict", "callers"], "")),
         };
         match option {
             Ok(option) => options.push(option),

@@ -40,10 +40,12 @@ impl DeclaredLimit {
         if self.at.is_empty() { None } else { find(config, &self.at) }
     }
 
-    /// What counts it where counters are not in memory: with leases that is more than it says.
+    /// What counts it: with leases that is more than it says. Where counters are in memory, only
+    /// callers have leases.
     #[must_use]
-    pub fn at_store(&self) -> Algorithm {
-        let leased = self.lease.and_then(|lease| self.algorithm.leased(lease).ok());
+    pub fn counting(&self, in_memory: bool) -> Algorithm {
+        let lease = self.lease.filter(|lease| lease.to_callers || !in_memory);
+        let leased = lease.and_then(|lease| self.algorithm.leased(lease).ok());
         leased.map_or_else(|| self.algorithm.clone(), |leased| leased.at_store)
     }
 

@@ -448,6 +448,12 @@ impl Grant {
         settle::settle(&self, ending, adjustments);
     }
 
+    /// Gives back `part` of the `whole` that was taken, rounded down, whatever its limits' `refund`
+    /// says: units that were handed to somebody who did not use them.
+    pub fn give_back_part(self, part: u64, whole: u64) {
+        settle::give_back_part(&self, part, whole);
+    }
+
     /// The limits of its plan.
     #[must_use]
     #[inline]

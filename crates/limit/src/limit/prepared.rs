@@ -139,7 +139,8 @@ impl PreparedPlan {
                         // Its parent is in another call: it refuses nothing, unless it has to fit.
                         (cell.part, cell.shadow) = (Part::Alone, true);
                     }
-                    if let (Some(leased), Some(lease)) = (shared.leased(limit), limit.lease) {
+                    let by_workers = limit.lease.filter(|lease| !lease.to_callers);
+                    if let (Some(leased), Some(lease)) = (shared.leased(limit), by_workers) {
                         let limiter: Weak<Shared> = Arc::downgrade(shared);
                         let at_store = shared.counting(limit).into_owned();
                         let leased = Leased { at_store, ..leased };

@@ -54,7 +54,26 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
     if settlements.iter().all(|settlement| *settlement == Settlement::default()) {
         return Settlements::new();
     }
-    let (worker, jobs) = jobs(grant, &settlements);
+    run_all(grant, &settlements);
+    settlements
+}
+
+/// Gives back a part of what was taken of each limit.
+pub(super) fn give_back_part(grant: &Grant, part: u64, whole: u64) {
+    let share = |(limit, charged): (&Limit, &Option<u64>)| {
+        let units = u128::from(limit.cost) * u128::from(part) / u128::from(whole.max(1));
+        let units = u64::try_from(units).unwrap_or(u64::MAX).min(limit.cost);
+        let is_possible = charged.is_some() && limit.algorithm.settles();
+        Settlement { give_back: if is_possible { units } else { 0 }, ..Settlement::default() }
+    };
+    let settlements: Settlements =
+        grant.plan.limits().iter().zip(&grant.charged).map(share).collect();
+    run_all(grant, &settlements);
+}
+
+/// Carries out what is to be done for each limit of a grant.
+fn run_all(grant: &Grant, settlements: &[Settlement]) {
+    let (worker, jobs) = jobs(grant, settlements);
     for (place, job) in jobs {
         match place {
             GroupStore::Store => run(&grant.shared, &worker, job),
@@ -64,7 +83,6 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
             }
         }
     }
-    settlements
 }
 
 /// What is settled in this process is settled in what Redis will be charged, too, and on Redis if

@@ -298,13 +298,12 @@ impl Shared {
         workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.holders.forget(id));
     }
 
-    /// What the store runs with for `limit`: with leases that is more than the limit says, and in
-    /// memory there are none.
+    /// What the store runs with for `limit`: with leases that is more than the limit says. In
+    /// memory there are only those that are handed to callers.
     pub(super) fn leased(&self, limit: &Limit) -> Option<Leased> {
-        match *self.engine {
-            Engine::Embedded(_) => None,
-            Engine::Redis(_) => limit.leased(),
-        }
+        let in_memory = matches!(*self.engine, Engine::Embedded(_));
+        limit.lease.filter(|lease| lease.to_callers || !in_memory)?;
+        limit.leased()
     }
 
     /// The algorithm that counts `limit`.

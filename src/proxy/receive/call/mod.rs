@@ -1,11 +1,13 @@
 //! Calls for decisions: what is to be decided, read from a call of Envoy's rate limit service
-//! (`rls`, with its `messages`), of the HTTP API (`api`), or of Envoy's external authorization
-//! (`check`). Knows no route, no policy and no limit.
+//! (`rls`, with its `messages`), of its quota service (`quota`), of the HTTP API (`api`), or of
+//! Envoy's external authorization (`check`). Knows no route, no policy and no limit.
 
 pub(in crate::proxy) mod api;
 pub(in crate::proxy) mod check;
 pub(in crate::proxy) mod check_messages;
 pub(in crate::proxy) mod messages;
+pub(in crate::proxy) mod quota;
+pub(in crate::proxy) mod quota_messages;
 pub(in crate::proxy) mod rls;
 
 use std::future::poll_fn;
@@ -26,6 +28,9 @@ pub(in crate::proxy) struct Call {
     pub(in crate::proxy) descriptors: Vec<Descriptor>,
     /// Whether the caller says when what is let through has ended.
     pub(in crate::proxy) is_held: bool,
+    /// Whether what it asks for may have been used already, so that a limit with a debt owes it if
+    /// it is refused.
+    pub(in crate::proxy) is_spent: bool,
     /// What it takes of the bytes that the process may buffer.
     _charge: Charge,
 }

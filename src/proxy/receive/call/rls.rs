@@ -50,7 +50,8 @@ impl Call {
         let descriptors = descriptors.collect::<Result<Vec<_>, _>>()?;
         // The entries, and the same as JSON.
         let bytes = descriptors.iter().map(|descriptor| 2 * descriptor.text.len()).sum();
-        Ok(Self { domain, descriptors, is_held: false, _charge: Charge::of(bytes) })
+        let _charge = Charge::of(bytes);
+        Ok(Self { domain, descriptors, is_held: false, is_spent: true, _charge })
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct ChildParts {
 
 /// Reads the options of a limit.
 pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
-    let (mut life_ms, mut units_max, mut bound) = (None, None, None);
+    let (mut life_ms, mut units_max, mut bound, mut to_callers) = (None, None, None, false);
     let (mut assured, mut parent, mut messages) = (None, None, None);
     for (name, value) in options {
         let number = || {
@@ -52,6 +52,18 @@ pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
                     }
                 }
             }
+            "lease-to" => {
+                to_callers = match value.as_str() {
+                    "workers" => false,
+                    "callers" => true,
+                    other => {
+                        let other = shortened(other);
+                        return Err(format!(
+                            ".{name}: found {other:?}, expected workers or callers"
+                        ));
+                    }
+                }
+            }
             "assured" => assured = Some(value.clone()),
             "parent" => parent = Some(value.clone()),
             "messages" => {
@@ -66,18 +78,22 @@ pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
             }
             other => {
                 return Err(format!(
-                    ": found {:?}, expected lease-ms, lease-units, lease-bound, assured, parent or messages",
+                    ": found {:?}, expected lease-ms, lease-units, lease-bound, lease-to, assured, parent or messages",
                     shortened(other)
                 ));
             }
         }
     }
     let lease = match life_ms {
-        Some(life_ms) => Some(Lease { life_ms, units_max, bound: bound.unwrap_or(Bound::Strict) }),
-        None if units_max.is_none() && bound.is_none() => None,
+        Some(life_ms) => {
+            let bound = bound.unwrap_or(Bound::Strict);
+            Some(Lease { life_ms, units_max, bound, to_callers })
+        }
+        None if units_max.is_none() && bound.is_none() && !to_callers => None,
         None => {
             return Err(
-                ": found no lease-ms, expected it beside lease-units and lease-bound".into()
+                ": found no lease-ms, expected it beside lease-units, lease-bound and lease-to"
+                    .into(),
             );
         }
     };

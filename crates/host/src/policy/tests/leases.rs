@@ -16,7 +16,11 @@ fn a_limit_is_leased_as_it_is_written_and_declared() {
         (r#""200ms""#, Lease::of_ms(200)),
         (
             r#"{"life": "1s", "units": 9, "strict": false}"#,
-            Lease { life_ms: 1_000, units_max: Some(9), bound: Bound::Loose },
+            Lease { units_max: Some(9), bound: Bound::Loose, ..Lease::of_ms(1_000) },
+        ),
+        (
+            r#"{"life": "2s", "callers": true, "strict": false}"#,
+            Lease { bound: Bound::Loose, to_callers: true, ..Lease::of_ms(2_000) },
         ),
     ] {
         let limit = if expected.bound == Bound::Loose {
@@ -39,6 +43,7 @@ fn a_lease_that_its_limit_cannot_have_is_an_error_at_its_place() {
         (GCRA, r#""300ms""#, "300 ms", "at most 298.940 ms: the burst is reduced by"),
         (GCRA, r#""2m""#, "120000 ms", "a duration from \"1ms\" to \"1m\", such as"),
         (GCRA, r#"{"life": "1ms", "units": 0}"#, "0 units", "at least 1"),
+        (GCRA, r#"{"life": "1s", "callers": true}"#, "1000 ms", "a duration from \"2s\" to"),
         (leaky, r#""10ms""#, "10 ms", "nothing: leaky_bucket has no leases"),
         (costly, r#""200ms""#, "200 ms", "less: with it at most 99 units could pass at once"),
     ] {

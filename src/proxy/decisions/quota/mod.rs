@@ -1,0 +1,339 @@
+//! The streams of Envoy's rate limit quota service. A proxy reports how many requests of each of
+//! its buckets it has let through, and is told how many more may pass: units that are taken from
+//! the limits of the bucket's policy, several at once, for a few seconds. That is a lease whose
+//! holder is not in this process, and [`Remote`](weir_lease::Remote) says what it needs.
+//!
+//! `bucket` takes the units of one bucket and gives back those that were not used; here is the
+//! stream with all of its buckets.
+
+mod bucket;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use futures_util::future::join_all;
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use self::bucket::{Bucket, Stop, Told};
+use super::state::CallState;
+use crate::clock::{self, LogThrottle};
+use crate::listen::Peer;
+use crate::proxy::context::RequestContext;
+use crate::proxy::live::Live;
+use crate::proxy::receive::call::api::Operation;
+use crate::proxy::receive::call::quota::Reports;
+use crate::proxy::receive::call::quota_messages::{BucketAction, Usage, UsageReports};
+use crate::proxy::refusal::Refusal;
+use crate::proxy::reply::{self, grpc};
+use crate::telemetry::{Metrics, names};
+use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Request, Response, Source};
+
+/// Buckets that are asked about at the same time, and told about in one message.
+const AT_ONCE: usize = 64;
+
+/// What all buckets of a stream have in common.
+pub(super) struct StreamScope {
+    live: Arc<Live>,
+    /// The head of the call. Locked for as long as it is copied.
+    request: Mutex<Request>,
+    peer: Arc<Peer>,
+    metrics: Metrics,
+    /// What is wrong with what it asks about is logged once a second.
+    log: LogThrottle,
+}
+
+/// A stream with its buckets.
+struct Stream {
+    scope: StreamScope,
+    state: CallState,
+    /// Known from the first message.
+    domain: Option<String>,
+    /// `None` while one is asked about.
+    buckets: HashMap<String, Bucket>,
+    /// When each bucket needs something, in microseconds, with its text.
+    due: BTreeSet<(u64, String)>,
+    pieces: Sender<Piece>,
+}
+
+/// What is sent on a stream.
+enum Piece {
+    Message(Bytes),
+    End(HeaderMap),
+}
+
+/// Why a stream ends.
+enum End {
+    /// The caller has nothing more to say.
+    Finished,
+    /// Its connection is gone.
+    Gone,
+    /// This process or its worker stops. The caller comes back to another.
+    Stopping,
+    Stop(Stop),
+    Wrong(Refusal),
+}
+
+/// Begins a stream.
+pub(super) fn answer(
+    live: &Arc<Live>,
+    state: &CallState,
+    mut request: Request,
+    peer: &Arc<Peer>,
+    context: Box<RequestContext>,
+) -> Response {
+    let local = live.load();
+    let settings = &local.snapshot().settings;
+    // Which domain it asks about is in its first message.
+    if let Err(refusal) = settings.callers.admit(&request.fields, Operation::Decide) {
+        return context.refuse(&refusal);
+    }
+    if request.version != Version::HTTP_2 {
+        return context.refuse(&Refusal::NotFound);
+    }
+    let reports = Reports::of(std::mem::take(&mut request.body), settings.buffered_bytes_max);
+    let (pieces, waiting) = channel(1);
+    let stream = Stream {
+        scope: StreamScope {
+            live: Arc::clone(live),
+            request: Mutex::new(request),
+            peer: Arc::clone(peer),
+            metrics: local.no_route().tally.metrics().clone(),
+            log: LogThrottle::default(),
+        },
+        state: state.clone(),
+        domain: None,
+        buckets: HashMap::new(),
+        due: BTreeSet::new(),
+        pieces,
+    };
+    // It ends when the reply's body is dropped, as nobody receives its pieces then.
+    drop(tokio::spawn(stream.run(reports)));
+    let mut fields = Fields::new();
+    fields.set(Known::ContentType, grpc::CONTENT_TYPE);
+    let body = Body::source(Box::new(Pieces { waiting, piece: Bytes::new(), end: None }));
+    let reply = Response { fields, ..Response::new(StatusCode::OK, body) };
+    context.answer_call(None, reply)
+}
+
+impl Stream {
+    async fn run(mut self, mut reports: Reports) {
+        let stopping = self.state.streams.begin();
+        let end = loop {
+            let now_us = clock::boottime_us();
+            let wait = self.due.first().map(|(due_us, _)| due_us.saturating_sub(now_us));
+            let wake = async {
+                match wait {
+                    Some(us) => tokio::time::sleep(Duration::from_micros(us)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let arrived = tokio::select! {
+                biased;
+                () = stopping.notified() => break End::Stopping,
+                () = self.pieces.closed() => break End::Gone,
+                arrived = reports.next() => match arrived {
+                    Ok(Some(reports)) => Some(reports),
+                    Ok(None) => break End::Finished,
+                    Err(refusal) => break End::Wrong(refusal),
+                },
+                () = wake => None,
+            };
+            if let Some(reports) = arrived
+                && let Err(refusal) = self.read(reports)
+            {
+                break End::Wrong(refusal);
+            }
+            if let Err(end) = self.assign_due().await {
+                break end;
+            }
+        };
+        self.end(end).await;
+    }
+
+    /// Notes what is reported.
+    fn read(&mut self, reports: UsageReports) -> Result<(), Refusal> {
+        let domain = match &self.domain {
+            Some(domain) => domain.clone(),
+            None if reports.domain.is_empty() => {
+                return Err(Refusal::malformed("no domain in the first message".to_owned()));
+            }
+            None => self.domain.insert(reports.domain).clone(),
+        };
+        let count = |result, units| {
+            self.scope.metrics.counter(names::QUOTA_REQUESTS, &[result]).add(units);
+        };
+        count(
+            "allowed",
+            reports.usages.iter().fold(0, |sum: u64, it| sum.saturating_add(it.allowed)),
+        );
+        count(
+            "denied",
+            reports.usages.iter().fold(0, |sum: u64, it| sum.saturating_add(it.denied)),
+        );
+        let now_us = clock::boottime_us();
+        for usage in reports.usages {
+            self.read_usage(&domain, usage, now_us);
+        }
+        Ok(())
+    }
+
+    fn read_usage(&mut self, domain: &str, usage: Usage, now_us: u64) {
+        let Usage { bucket: Some(id), allowed, denied } = usage else { return };
+        let Ok(text) = serde_json::to_string(&id.bucket) else { return };
+        if !self.buckets.contains_key(&text) {
+            let begun = self
+                .state
+                .streams
+                .join(domain, &text)
+                .ok_or("as many buckets are held as may be")
+                .and_then(|part| {
+                    Bucket::new(domain, id.bucket, part, now_us)
+                        .ok_or("a bucket without entries, or one that is too large")
+                });
+            match begun {
+                Ok(bucket) => {
+                    self.buckets.insert(text.clone(), bucket);
+                }
+                Err(why) => {
+                    self.scope.count("failed");
+                    self.scope.warn(domain, &text, why);
+                    return;
+                }
+            }
+        }
+        if let Some(bucket) = self.buckets.get_mut(&text) {
+            self.due.remove(&(bucket.due_us, text.clone()));
+            bucket.report(now_us, allowed, denied);
+            self.due.insert((bucket.due_us, text));
+        }
+    }
+
+    /// Asks the limits of the buckets that need something, and tells the caller.
+    async fn assign_due(&mut self) -> Result<(), End> {
+        loop {
+            let now_us = clock::boottime_us();
+            let mut asked = Vec::new();
+            while asked.len() < AT_ONCE
+                && let Some((due_us, _)) = self.due.first()
+                && *due_us <= now_us
+                && let Some((_, text)) = self.due.pop_first()
+            {
+                asked.extend(self.buckets.remove(&text).map(|bucket| (text, bucket)));
+            }
+            if asked.is_empty() {
+                return Ok(());
+            }
+            // Before anything is taken: its time would pass while it waits.
+            let Ok(permit) = self.pieces.reserve().await else { return Err(End::Gone) };
+            let scope = &self.scope;
+            let told = join_all(asked.iter_mut().map(|(_, bucket)| bucket.assign(scope))).await;
+            let mut actions: Vec<BucketAction> = Vec::new();
+            let mut stop = None;
+            for ((text, bucket), told) in asked.into_iter().zip(told) {
+                match told {
+                    Ok(Told::Nothing) => {}
+                    Ok(Told::Actions(told)) => actions.extend(told),
+                    Ok(Told::Abandoned(action)) => {
+                        actions.push(action);
+                        continue;
+                    }
+                    Err(why) => stop = Some(why),
+                }
+                self.due.insert((bucket.due_us, text.clone()));
+                self.buckets.insert(text, bucket);
+            }
+            if !actions.is_empty() {
+                permit.send(Piece::Message(reply::quota::message(actions)));
+            }
+            if let Some(stop) = stop {
+                return Err(End::Stop(stop));
+            }
+        }
+    }
+
+    async fn end(self, end: End) {
+        let (status, message) = match &end {
+            End::Gone => return,
+            End::Finished => (grpc::OK, ""),
+            End::Stopping => (grpc::UNAVAILABLE, "this proxy stops"),
+            End::Stop(Stop::NoDomain) => (grpc::NOT_FOUND, "no route has this domain"),
+            End::Stop(Stop::NotAllowed) => {
+                (grpc::PERMISSION_DENIED, "the token is not for this domain")
+            }
+            End::Wrong(
+                Refusal::BadRequest(_) | Refusal::BodyTooLarge { .. } | Refusal::Call(_),
+            ) => (grpc::INVALID_ARGUMENT, "a message that can't be read"),
+            End::Wrong(_) => (grpc::UNAVAILABLE, "the stream broke off"),
+        };
+        let mut trailers = HeaderMap::with_capacity(2);
+        trailers.insert("grpc-status", HeaderValue::from_static(status));
+        if !message.is_empty() {
+            trailers.insert("grpc-message", HeaderValue::from_static(message));
+        }
+        // If this fails, nobody is there to be told.
+        let _ = self.pieces.send(Piece::End(trailers)).await;
+    }
+}
+
+impl StreamScope {
+    fn count(&self, result: &'static str) {
+        self.metrics.count(names::QUOTA_ASSIGNMENTS, &[result]);
+    }
+
+    fn warn(&self, domain: &str, bucket: &str, why: &str) {
+        if let Some(held_back) = self.log.due() {
+            tracing::warn!(domain, bucket, why, held_back, "a quota can't be assigned");
+        }
+    }
+}
+
+/// The body of the reply.
+struct Pieces {
+    waiting: Receiver<Piece>,
+    /// What was not read yet of the current message.
+    piece: Bytes,
+    end: Option<Option<HeaderMap>>,
+}
+
+impl Source for Pieces {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        while self.piece.is_empty() && self.end.is_none() {
+            match ready!(self.waiting.poll_recv(cx)) {
+                Some(Piece::Message(message)) => self.piece = message,
+                Some(Piece::End(trailers)) => self.end = Some(Some(trailers)),
+                None => self.end = Some(None),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn data(&self) -> &[u8] {
+        &self.piece
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.piece.advance(bytes.min(self.piece.len()));
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_end(&self) -> bool {
+        self.end.is_some() && self.piece.is_empty()
+    }
+
+    fn is_lent(&self) -> bool {
+        false
+    }
+
+    fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.end.as_mut()?.take()
+    }
+
+    fn finish(self: Box<Self>, _end: &BodyEnd) {}
+}

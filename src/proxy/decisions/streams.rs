@@ -1,0 +1,108 @@
+//! The streams of quotas that are open in this process, so that they end when their worker stops,
+//! and how many of them have the same bucket, so that they share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, ThreadId};
+
+use tokio::sync::Notify;
+
+/// Maximum number of buckets of all streams. One takes about two kilobytes.
+const BUCKETS_MAX: usize = 65_536;
+
+/// All streams.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Streams {
+    open: Mutex<Vec<(ThreadId, Weak<Notify>)>>,
+    buckets: Mutex<Buckets>,
+}
+
+/// How many streams have each bucket, by its domain and its entries.
+#[derive(Debug, Default)]
+struct Buckets {
+    holders: HashMap<(String, String), u64>,
+    count: usize,
+}
+
+/// A stream's part in a bucket, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Part {
+    streams: Arc<Streams>,
+    name: (String, String),
+}
+
+impl Streams {
+    /// A stream begins on this worker. It ends when it is notified.
+    pub(super) fn begin(&self) -> Arc<Notify> {
+        let mut open = lock(&self.open);
+        open.retain(|(_, stream)| stream.strong_count() > 0);
+        let stream = Arc::new(Notify::new());
+        open.push((thread::current().id(), Arc::downgrade(&stream)));
+        stream
+    }
+
+    /// Ends the streams of this worker.
+    pub(in crate::proxy) fn end_of_worker(&self) {
+        let worker = thread::current().id();
+        for (_, stream) in lock(&self.open).iter().filter(|(thread, _)| *thread == worker) {
+            if let Some(stream) = stream.upgrade() {
+                stream.notify_one();
+            }
+        }
+    }
+
+    /// Takes part in a bucket. `None` if there are as many as may be.
+    pub(super) fn join(self: &Arc<Self>, domain: &str, bucket: &str) -> Option<Part> {
+        let mut buckets = lock(&self.buckets);
+        if buckets.count >= BUCKETS_MAX {
+            return None;
+        }
+        buckets.count += 1;
+        let name = (domain.to_owned(), bucket.to_owned());
+        *buckets.holders.entry(name.clone()).or_default() += 1;
+        Some(Part { streams: Arc::clone(self), name })
+    }
+}
+
+impl Part {
+    /// How many streams have the bucket, this one included.
+    pub(super) fn holders(&self) -> u64 {
+        lock(&self.streams.buckets).holders.get(&self.name).copied().unwrap_or(1)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut buckets = lock(&self.streams.buckets);
+        buckets.count = buckets.count.saturating_sub(1);
+        if let Some(holders) = buckets.holders.get_mut(&self.name) {
+            *holders -= 1;
+            if *holders == 0 {
+                buckets.holders.remove(&self.name);
+            }
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_share_the_buckets_that_they_have_in_common() {
+        let streams = Arc::new(Streams::default());
+        let first = streams.join("edge", "a").unwrap();
+        let other = streams.join("other", "a").unwrap();
+        let second = streams.join("edge", "a").unwrap();
+        assert_eq!((first.holders(), second.holders(), other.holders()), (2, 2, 1));
+        drop(second);
+        assert_eq!(first.holders(), 1);
+        drop((first, other));
+        let buckets = lock(&streams.buckets);
+        assert!(buckets.holders.is_empty() && buckets.count == 0);
+    }
+}
