@@ -35,6 +35,8 @@ pub struct Descriptor {
     pub limit: Option<Override>,
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<Hits>,
+    #[prost(bool, tag = "4")]
+    pub is_negative_hits: bool,
 }
 
 /// An entry of a descriptor, or a header field.
@@ -133,7 +135,7 @@ impl Response {
 pub fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
     let pair =
         |(key, value): &(&str, &str)| Pair { key: (*key).to_owned(), value: (*value).to_owned() };
-    Descriptor { entries: entries.iter().map(pair).collect(), limit: None, hits_addend: None }
+    Descriptor { entries: entries.iter().map(pair).collect(), ..Descriptor::default() }
 }
 
 /// A connection; clones share it.

@@ -12,7 +12,7 @@ use super::admit::{DecisionError, Question, charge, note_time, on_policy_error};
 use super::policy_fields::PolicyFields;
 use crate::limit::{Ending, Limiter};
 use crate::plan::{
-    AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, MEMBERS_MAX, Plan, Role, Slot,
+    AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, MEMBERS_MAX, Plan, Refund, Role, Slot,
 };
 use crate::policy::{Decision, Verdict as Answer};
 use crate::proxy::receive::call::{Call, Descriptor, DescriptorView};
@@ -43,6 +43,8 @@ struct Joined {
     shares: Shares,
     /// What one hit would take of each limit, of a look that is to say whether it would fit.
     wanted: SmallVec<[u64; 2]>,
+    /// The limits that get units back before, with how many.
+    returned: Vec<Limit>,
 }
 
 /// What became of a call: what of the decision each descriptor has part in, and the fields that the
@@ -61,11 +63,19 @@ pub(in crate::proxy) fn decide<'a>(
     let asked = ask(question, call, decided);
     let (received, routed) = (question.received, question.routed);
     async move {
-        let (Joined { decision, shares, wanted }, upstream_fields) = match asked {
+        let (Joined { decision, shares, wanted, returned }, upstream_fields) = match asked {
             Ok(asked) => asked,
             Err(ended) => return (Shares::new(), ended),
         };
         let is_denied = matches!(decision.verdict, Answer::Deny(_));
+        if !returned.is_empty() && !is_denied {
+            let given_back = pin!(give_back(limiter, returned, routed)).await;
+            if let Err(refusal) = given_back {
+                decided.decision = Some(decision);
+                decided.conclude(Verdict::Unavailable, &routed.handle);
+                return (shares, Err(refusal));
+            }
+        }
         let admitted = if !is_denied && shares.iter().any(|share| share.is_over) {
             // The limits are not asked: they could never have room.
             decided.decision = Some(decision);
@@ -102,6 +112,18 @@ fn lacks(wanted: &[u64], decided: &mut Decided) -> bool {
     outcome.admitted = false;
     *verdict = Some(Verdict::Refused);
     true
+}
+
+/// Gives units back to limits, whoever has taken them.
+async fn give_back(
+    limiter: &Limiter,
+    returned: Vec<Limit>,
+    routed: &Routed,
+) -> Result<(), Refusal> {
+    let Some(policy) = &routed.handle.policy else { return Ok(()) };
+    let plan = Plan::new(returned).map_err(|wrong| Refusal::malformed(wrong.to_string()))?;
+    let given_back = limiter.give_back(&policy.scope, &plan).await;
+    given_back.map_err(|_| Refusal::StoreUnavailable)
 }
 
 /// Charges what was refused to those limits that may be in debt. A caller that reports what was
@@ -164,7 +186,7 @@ fn ask(
     let joined = join(&asked, call.is_held).map_err(|wrong| {
         // Limits that a caller sends are not the policy's to answer for. Nor is what it asks of
         // limits that hold something, without holding it.
-        if call.is_about_facts() {
+        if call.is_about_facts() || call.gives_back() {
             return Err(Refusal::malformed(wrong));
         }
         question.note_failure(&wrong, decided);
@@ -179,36 +201,10 @@ fn ask(
 /// The limits can't be taken together: there are too many, or two of them are one counter with
 /// different settings.
 fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result<Joined, String> {
-    // Most calls: what the policy has answered before is used as it is, with all that was derived
-    // from it.
-    if let [(Some(decision), Descriptor { hits: 1, facts, .. })] = asked {
-        // Nobody tells the caller what becomes of a body, or says how what is not held has ended.
-        let settles = decision.settle_with.is_some() && !is_held;
-        let decision = if facts.is_some() && (decision.bodies.is_some() || settles) {
-            let mut own = Decision::clone(decision);
-            (own.bodies, own.slot) = (None, Slot::default());
-            if settles {
-                (own.settle_with, own.settle_on_refusal) = (None, false);
-            }
-            &Arc::new(own)
-        } else {
-            decision
-        };
-        let share = match &decision.verdict {
-            Answer::Check(plan) => {
-                check(plan.limits(), is_held)?;
-                Share { limits: (0..plan.limits().len()).collect(), is_over: false }
-            }
-            Answer::Bypass => Share::default(),
-            Answer::Deny(_) => Share { is_over: true, ..Share::default() },
-        };
-        return Ok(Joined {
-            decision: Arc::clone(decision),
-            shares: std::iter::once(share).collect(),
-            wanted: SmallVec::new(),
-        });
+    if let [(Some(decision), one @ Descriptor { hits: 1, gives_back: 0, .. })] = asked {
+        return alone(decision, one, is_held);
     }
-    let (mut limits, mut shares) = (Vec::new(), Shares::new());
+    let (mut limits, mut shares, mut returned) = (Vec::new(), Shares::new(), Vec::new());
     let (mut first, mut denied, mut labels) = (None, None, Vec::new());
     for (decision, descriptor) in asked {
         let Some(decision) = decision else {
@@ -220,6 +216,10 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         shares.push(match &decision.verdict {
             Answer::Check(plan) => {
                 let ways = Ways { is_held, is_alone: asked.len() == 1 };
+                if descriptor.gives_back > 0 {
+                    check_returned(plan.limits())?;
+                    add(&mut returned, plan.limits(), descriptor.gives_back, ways)?;
+                }
                 add(&mut limits, plan.limits(), descriptor.hits, ways)?
             }
             Answer::Bypass => Share::default(),
@@ -230,7 +230,8 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         });
     }
     if let Some(decision) = denied {
-        return Ok(Joined { decision: Arc::clone(decision), shares, wanted: SmallVec::new() });
+        let (decision, wanted) = (Arc::clone(decision), SmallVec::new());
+        return Ok(Joined { decision, shares, wanted, returned });
     }
     let Some(first) = first else { return Err("no descriptor".to_owned()) };
     let wanted = match (asked, &first.verdict) {
@@ -258,7 +259,44 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         slot: Slot::default(),
         ..Decision::clone(first)
     };
-    Ok(Joined { decision: Arc::new(decision), shares, wanted })
+    // Nobody here goes on refusing because of what was there before.
+    returned.iter_mut().for_each(|limit: &mut Limit| limit.refund = Refund::BySettle);
+    Ok(Joined { decision: Arc::new(decision), shares, wanted, returned })
+}
+
+/// What the policy answered for the only descriptor, with one hit, as in most calls: it is used as
+/// it is, with all that was derived from it.
+fn alone(
+    decision: &Arc<Decision>,
+    descriptor: &Descriptor,
+    is_held: bool,
+) -> Result<Joined, String> {
+    // Nobody tells the caller what becomes of a body, or says how what is not held has ended.
+    let settles = decision.settle_with.is_some() && !is_held;
+    let decision = if descriptor.facts.is_some() && (decision.bodies.is_some() || settles) {
+        let mut own = Decision::clone(decision);
+        (own.bodies, own.slot) = (None, Slot::default());
+        if settles {
+            (own.settle_with, own.settle_on_refusal) = (None, false);
+        }
+        &Arc::new(own)
+    } else {
+        decision
+    };
+    let share = match &decision.verdict {
+        Answer::Check(plan) => {
+            check(plan.limits(), is_held)?;
+            Share { limits: (0..plan.limits().len()).collect(), is_over: false }
+        }
+        Answer::Bypass => Share::default(),
+        Answer::Deny(_) => Share { is_over: true, ..Share::default() },
+    };
+    Ok(Joined {
+        decision: Arc::clone(decision),
+        shares: std::iter::once(share).collect(),
+        wanted: SmallVec::new(),
+        returned: Vec::new(),
+    })
 }
 
 /// Adds a decision's labels to those of others: each name once, with all of its values.
@@ -284,6 +322,24 @@ fn check(limits: &[Limit], is_held: bool) -> Result<(), String> {
             limit.name
         )),
         _ => Ok(()),
+    }
+}
+
+/// Checks that units of limits can be given back by those who have not taken them.
+fn check_returned(limits: &[Limit]) -> Result<(), String> {
+    let fits = |limit: &&Limit| {
+        limit.algorithm.settles()
+            && !limit.algorithm.keeps_members()
+            && limit.role == Role::Alone
+            && !matches!(limit.algorithm, Algorithm::Script(_))
+    };
+    match limits.iter().find(|limit| !fits(limit)) {
+        None => Ok(()),
+        Some(limit) => Err(format!(
+            "negative hits, and units of the limit {:?} ({}) are given back by name only",
+            limit.name,
+            limit.algorithm.name()
+        )),
     }
 }
 
@@ -358,7 +414,8 @@ mod tests {
 
     fn descriptor(hits: u64) -> Descriptor {
         let text = String::new();
-        Descriptor { entries: Vec::new(), text, limit: None, limits: None, hits, facts: None }
+        let (entries, gives_back) = (Vec::new(), 0);
+        Descriptor { entries, text, limit: None, limits: None, hits, gives_back, facts: None }
     }
 
     /// The limits with their costs, and those of each descriptor by index.

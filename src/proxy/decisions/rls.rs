@@ -17,14 +17,13 @@ use crate::proxy::reply::grpc::{INVALID_ARGUMENT, NOT_FOUND};
 use crate::proxy::route::body;
 use crate::wire::{Request, Response};
 
-/// Checks that a caller may say which limits are taken, if it does.
+/// Checks that a caller may say which limits are taken, and give units back, if it does.
 fn overrides(call: &Call, caller: Option<&Caller>) -> Result<(), Refusal> {
-    match caller {
-        Some(caller) if call.descriptors.iter().any(|one| one.limit.is_some()) => {
-            caller.check_scope(Operation::Take)
-        }
-        _ => Ok(()),
+    let Some(caller) = caller else { return Ok(()) };
+    if call.descriptors.iter().any(|one| one.limit.is_some()) {
+        caller.check_scope(Operation::Take)?;
     }
+    if call.gives_back() { caller.check_scope(Operation::GiveBack) } else { Ok(()) }
 }
 
 /// Answers a call.
@@ -64,7 +63,9 @@ pub(super) async fn answer(
         }
         (_, Err(refusal)) => {
             let status = match refusal {
-                Refusal::BadRequest(_) | Refusal::BodyTooLarge { .. } => Some(INVALID_ARGUMENT),
+                Refusal::BadRequest(_)
+                | Refusal::BodyTooLarge { .. }
+                | Refusal::Call(CallError::Malformed(_)) => Some(INVALID_ARGUMENT),
                 Refusal::Call(CallError::NoDomain) => Some(NOT_FOUND),
                 _ => None,
             };

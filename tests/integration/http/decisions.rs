@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 
 use crate::harness::client::get_blocking;
+use crate::harness::redis::Redis;
 use crate::harness::rls::{
     Client, DAY, Descriptor, Hits, MINUTE, OK, OVER_LIMIT, Override, Request, descriptor, framed,
 };
@@ -163,6 +164,68 @@ async fn hits_are_64_bits_and_none_of_them_wrap() {
         assert_eq!(left(0, hits(user("b"), many)).await.0, OVER_LIMIT, "{many}");
     }
     assert_eq!(left(0, user("b")).await, (OK, 1));
+}
+
+#[tokio::test]
+async fn negative_hits_come_back_whoever_was_charged_for_them() {
+    let redis = tokio::task::spawn_blocking(Redis::start).await.unwrap();
+    let rules = |limit: &str| {
+        format!(
+            "[policies.edge]\nuse = \"rls\"\n[[policies.edge.config.rules]]\ndescriptor = [\"user\"]\n\
+             limits = [{{ name = \"user\", quota = 5, period = \"1d\", {limit} }}]"
+        )
+    };
+    for (limit, store) in [
+        ("algorithm = \"fixed_window\"", None),
+        ("algorithm = \"sliding_window_counter\", cost = 1", None),
+        ("algorithm = \"gcra\", burst = 5", None),
+        ("algorithm = \"token_bucket\", burst = 5", Some(redis.address)),
+        ("algorithm = \"fixed_window\", debt = 9", Some(redis.address)),
+    ] {
+        let config = Toml::new()
+            .listener("serves = \"decisions\"")
+            .route("domain = \"edge\"\npolicy = \"edge\"")
+            .more(&rules(limit));
+        let text = match store {
+            Some(address) => config.redis("single", &[address]).text(),
+            None => config.text(),
+        };
+        // On Redis, another proxy gives back what the first one has taken.
+        let (_weir, client) = start_text(text.clone()).await;
+        let second = match store {
+            Some(_) => Some(start_text(text).await),
+            None => None,
+        };
+        let other = second.as_ref().map_or(&client, |(_, other)| other);
+        let ask = async |client: &Client, count: u64, is_negative_hits: bool| {
+            let of = Descriptor { is_negative_hits, ..hits(user("n"), count) };
+            let answer = client.ask("edge", &[of]).await.unwrap();
+            (answer.overall_code, answer.left()[0])
+        };
+        assert_eq!(ask(&client, 5, false).await, (OK, 0), "{limit}");
+        assert_eq!(ask(&client, 1, false).await.0, OVER_LIMIT, "{limit}");
+        let owed = u64::from(limit.contains("debt"));
+        assert_eq!(ask(other, 2 + owed, true).await, (OK, 2), "{limit}");
+        assert_eq!(ask(other, 2, false).await, (OK, 0), "{limit}");
+        // More than was taken is all of it.
+        assert_eq!(ask(other, 1 << 60, true).await, (OK, 5), "{limit}");
+        assert_eq!(ask(other, 0, true).await, (OK, 5), "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn units_that_are_known_by_name_do_not_come_back() {
+    let rules = "[policies.edge]\nuse = \"rls\"\n[[policies.edge.config.rules]]\ndescriptor = [\"user\"]\n\
+         limits = [{ name = \"user\", algorithm = \"sliding_window_log\", quota = 5, period = \"1d\" }]";
+    let config = Toml::new()
+        .listener("serves = \"decisions\"")
+        .route("domain = \"edge\"\npolicy = \"edge\"")
+        .more(rules);
+    let (_weir, client) = start(config).await;
+    let negative = Descriptor { is_negative_hits: true, ..user("n") };
+    let failed = client.ask("edge", &[negative]).await.unwrap_err();
+    assert_eq!(failed.status, "3", "{failed:?}");
+    assert!(failed.message.contains("sliding_window_log"), "{failed:?}");
 }
 
 #[tokio::test]
@@ -483,6 +546,49 @@ fn mistakes_are_found_at_their_lines() {
     }
 }
 
+/// Weir with what it imports of a file.
+async fn start_imported(yaml: &'static str) -> (Weir, Client) {
+    let import = move || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let import = Weir::with_arguments(&["rls", "import"]).argument(file.to_str().unwrap());
+        let (code, text, errors) = import.run();
+        assert_eq!((code, errors.as_str()), (0, ""), "{text}");
+        let (code, out, errors) = Weir::check(Weir::build(&text));
+        assert_eq!(code, 0, "{out}{errors}");
+        text
+    };
+    let text = tokio::task::spawn_blocking(import).await.unwrap();
+    let free = "127.0.0.1:0";
+    let text = text.replace("127.0.0.1:8081", free);
+    start_text(format!("{text}\n[admin]\naddress = \"{free}\"\n")).await
+}
+
+#[tokio::test]
+async fn what_is_imported_from_limitador_decides_as_it_does() {
+    let yaml = "
+- namespace: shop
+  max_value: 2
+  seconds: 86400
+  conditions: [\"descriptors[0]['method'] == 'POST'\"]
+  variables: [\"descriptors[0].user\"]
+- { namespace: shop, max_value: 4, seconds: 86400, conditions: ['method == \"POST\"'] }
+";
+    let (_weir, client) = start_imported(yaml).await;
+    let code = async |entries: &[(&str, &str)]| {
+        client.ask("shop", &[descriptor(entries)]).await.unwrap().overall_code
+    };
+    let post = [("method", "POST"), ("user", "a")];
+    let answers = [code(&post).await, code(&post).await, code(&post).await];
+    assert_eq!(answers, [OK, OK, OVER_LIMIT]);
+    // A refusal charges neither limit, and without a user only the second one counts.
+    let of_b = [("user", "b"), ("method", "POST")];
+    assert_eq!([code(&of_b).await, code(&[("method", "POST")]).await], [OK, OK]);
+    assert_eq!(code(&of_b).await, OVER_LIMIT, "all four are used");
+    assert_eq!(code(&[("method", "GET"), ("user", "a")]).await, OK);
+}
+
 #[tokio::test]
 async fn what_is_imported_from_ratelimit_decides_as_it_does() {
     let yaml = "
@@ -508,21 +614,7 @@ descriptors:
   - key: ldap
     rate_limit: { unlimited: true }
 ";
-    let import = move || {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("ratelimit.yaml");
-        std::fs::write(&file, yaml).unwrap();
-        let import = Weir::with_arguments(&["rls", "import"]).argument(file.to_str().unwrap());
-        let (code, text, errors) = import.run();
-        assert_eq!((code, errors.as_str()), (0, ""), "{text}");
-        let (code, out, errors) = Weir::check(Weir::build(&text));
-        assert_eq!(code, 0, "{out}{errors}");
-        text
-    };
-    let text = tokio::task::spawn_blocking(import).await.unwrap();
-    let free = "127.0.0.1:0";
-    let text = format!("{}\n[admin]\naddress = \"{free}\"\n", text.replace("127.0.0.1:8081", free));
-    let (_weir, client) = start_text(text).await;
+    let (_weir, client) = start_imported(yaml).await;
     let code = async |entries: &[(&str, &str)]| {
         client.ask("edge_proxy", &[descriptor(entries)]).await.unwrap().overall_code
     };

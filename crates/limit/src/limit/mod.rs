@@ -19,11 +19,13 @@
 //! - `local` is per worker, `shared` is common to all workers.
 //! - `refusals` are remembered for a moment instead of asking Redis again.
 //! - `ledger` is what was counted here while a shard was away, and `hand_back` charges it on Redis.
+//! - `give_back` returns units that no grant of this process stands for.
 //! - `look` finds and resets counters for `weir key`.
 
 mod calls;
 mod failure;
 mod finish;
+mod give_back;
 mod hand_back;
 mod held;
 mod holders;
@@ -277,6 +279,16 @@ impl Limiter {
         identities: Option<&mut Identities>,
     ) -> impl Future<Output = Take> {
         take::take(&self.shared, scope, plan, identities)
+    }
+
+    /// Gives back the cost of each limit of `plan`, whoever took it, as if that had been just now:
+    /// a window that has ended gets nothing, and no limit more than was taken of it. One limit
+    /// after another; those that know their units by name, a log's, get nothing.
+    ///
+    /// # Errors
+    /// The store does not answer. Limits before the one that failed have their units back.
+    pub async fn give_back(&self, scope: &Arc<Scope>, plan: &Plan) -> Result<(), EngineError> {
+        give_back::give_back(&self.shared, scope, plan).await
     }
 
     /// A grant of which nothing was taken: what [`Grant::settle`] is told to charge after a

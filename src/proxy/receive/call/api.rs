@@ -275,6 +275,7 @@ impl Question {
             limit: None,
             limits: limits.map_err(unwritable)?,
             hits,
+            gives_back: 0,
             facts: Some(facts.0),
         };
         // The body that it was read from is charged for it.

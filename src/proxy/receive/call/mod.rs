@@ -48,6 +48,8 @@ pub(in crate::proxy) struct Descriptor {
     pub(in crate::proxy) limits: Option<String>,
     /// Units to take; 0 only looks.
     pub(in crate::proxy) hits: u64,
+    /// Units to give back before that.
+    pub(in crate::proxy) gives_back: u64,
     /// What the caller says of the request that it asks about. `None` if the call itself is what
     /// facts are read from.
     pub(in crate::proxy) facts: Option<Vec<(String, String)>>,
@@ -64,6 +66,11 @@ impl Call {
     /// Whether its caller says what it is about, and the call itself has no facts of it.
     pub(in crate::proxy) fn is_about_facts(&self) -> bool {
         self.descriptors.iter().any(|descriptor| descriptor.facts.is_some())
+    }
+
+    /// Whether its caller gives units back.
+    pub(in crate::proxy) fn gives_back(&self) -> bool {
+        self.descriptors.iter().any(|descriptor| descriptor.gives_back > 0)
     }
 
     /// Whether its caller sends limits.

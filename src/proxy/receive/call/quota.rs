@@ -111,8 +111,15 @@ impl Call {
         let text = serde_json::to_string(&entries).ok()?;
         // The entries twice, here and with the bucket, and the same as JSON.
         let charge = Charge::of(3 * text.len());
-        let descriptor =
-            Descriptor { entries, text, limit: None, limits: None, hits: 1, facts: None };
+        let descriptor = Descriptor {
+            entries,
+            text,
+            limit: None,
+            limits: None,
+            hits: 1,
+            gives_back: 0,
+            facts: None,
+        };
         let (domain, descriptors) = (domain.to_owned(), vec![descriptor]);
         Some(Self { domain, descriptors, is_held: false, is_spent: false, _charge: charge })
     }

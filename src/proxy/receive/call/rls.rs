@@ -58,9 +58,6 @@ impl Call {
 impl Descriptor {
     fn of(written: RateLimitDescriptor, hits: u64) -> Result<Self, &'static str> {
         let RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits } = written;
-        if is_negative_hits {
-            return Err("negative hits, which are not given back");
-        }
         if entries.is_empty() || entries.len() > ENTRIES_MAX {
             return Err("a descriptor without entries, or with more than 64");
         }
@@ -70,12 +67,14 @@ impl Descriptor {
             return Err("a descriptor's entry without a key");
         }
         let text = serde_json::to_string(&entries).map_err(|_| "a descriptor that is no text")?;
+        let hits = hits_addend.map_or(hits, |own| own.value);
         Ok(Self {
             entries,
             text,
             limit: limit.map(|limit| limit_text(&limit)).transpose()?,
             limits: None,
-            hits: hits_addend.map_or(hits, |own| own.value),
+            hits: if is_negative_hits { 0 } else { hits },
+            gives_back: if is_negative_hits { hits } else { 0 },
             facts: None,
         })
     }
@@ -172,6 +171,14 @@ mod tests {
         assert_eq!((first.hits, first.limit.as_deref()), (1, None));
         assert_eq!((second.hits, second.limit.as_deref()), (1 << 63, Some("60/minute")));
         assert_eq!(third.hits, 0);
+        let hits_addend = Some(UInt64Value { value: 5 });
+        let negative = RateLimitDescriptor {
+            is_negative_hits: true,
+            hits_addend,
+            ..descriptor(&[("a", "b")])
+        };
+        let negative = Call::of(&framed(&request(vec![negative], 1))).unwrap();
+        assert_eq!((negative.descriptors[0].hits, negative.descriptors[0].gives_back), (0, 5));
         let of_all = Call::of(&framed(&request(vec![descriptor(&[("a", "b")])], 7))).unwrap();
         assert_eq!(of_all.descriptors[0].hits, 7);
     }
@@ -198,8 +205,6 @@ mod tests {
             found(&request(vec![descriptor(&[("", "b")])], 1)),
             "a descriptor's entry without a key"
         );
-        let negative = request(vec![RateLimitDescriptor { is_negative_hits: true, ..one() }], 1);
-        assert_eq!(found(&negative), "negative hits, which are not given back");
         for unit in [0, 8, -1] {
             let limit = Some(RateLimitOverride { requests_per_unit: 60, unit });
             let call = request(vec![RateLimitDescriptor { limit, ..one() }], 1);

@@ -1,16 +1,11 @@
-//! `weir rls import`: the configuration of envoyproxy/ratelimit, written as one of Weir. Reads
-//! YAML, and knows nothing of how descriptors are decided.
+//! The configuration of envoyproxy/ratelimit. Knows nothing of how descriptors are decided.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
-use yaml_rust2::{Yaml, YamlLoader};
+use yaml_rust2::Yaml;
 
-use super::{EXIT_WRONG, wrong};
-use crate::cli::print::{errln, out};
+use super::{Imported, plain, scalar, string, unique};
 
 /// The settings of ratelimit's descriptors and limits.
 const DESCRIPTOR: [&str; 9] = [
@@ -37,78 +32,26 @@ const UNITS: [(&str, &str); 7] = [
 ];
 /// Maximum depth of nested descriptors: that of the policy's rules.
 const DEPTH_MAX: usize = 16;
-/// Maximum length of a name that is made of a descriptor.
-const NAME_BYTES_MAX: usize = 56;
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Rls {
-    /// Write the configuration of envoyproxy/ratelimit as one of Weir
-    Import(Import),
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Import {
-    /// ratelimit's YAML files, one domain in each
-    #[arg(required = true)]
-    files: Vec<PathBuf>,
-}
-
-pub(super) fn run(Rls::Import(import): Rls) -> ExitCode {
-    let (mut text, mut names) = (HEAD.to_owned(), HashSet::new());
-    let (mut failed, mut left_out) = (false, false);
-    for path in &import.files {
-        let yaml = match std::fs::read_to_string(path) {
-            Ok(yaml) => yaml,
-            Err(error) => return wrong(&format!("{}: {error}", path.display())),
-        };
-        let mut domain = Imported::default();
-        match domain.read(&yaml, &mut names) {
-            Ok(()) => text.push_str(&domain.text),
-            Err(message) => domain.wrong.push(message),
-        }
-        for message in &domain.wrong {
-            errln!("error: {}: {message}", path.display());
-        }
-        for message in &domain.left_out {
-            errln!("left out: {}: {message}", path.display());
-        }
-        failed |= !domain.wrong.is_empty();
-        left_out |= !domain.left_out.is_empty();
-    }
-    if failed {
-        return ExitCode::from(EXIT_WRONG);
-    }
-    out!("{text}");
-    if left_out {
-        errln!("What was left out is also in comments.");
-    }
-    ExitCode::SUCCESS
-}
-
-const HEAD: &str = "\
-# Written by `weir rls import`: see docs/rate-limit-service.md.
-
-[[listeners]]
-address = \"127.0.0.1:8081\"
-serves = \"decisions\"
-";
 
 /// A domain, as far as it is written.
 #[derive(Debug, Default)]
-struct Imported {
-    text: String,
-    wrong: Vec<String>,
-    left_out: Vec<String>,
+struct Domain {
+    out: Imported,
     policy: String,
     limits: HashSet<String>,
 }
 
-impl Imported {
-    fn read(&mut self, yaml: &str, names: &mut HashSet<String>) -> Result<(), String> {
-        let documents = YamlLoader::load_from_str(yaml).map_err(|error| error.to_string())?;
-        let [root] = &documents[..] else {
-            return Err(format!("found {} documents, expected one", documents.len()));
-        };
+/// Reads a file.
+pub(super) fn read(root: &Yaml, names: &mut HashSet<String>) -> Imported {
+    let mut domain = Domain::default();
+    if let Err(message) = domain.read(root, names) {
+        domain.out.wrong.push(message);
+    }
+    domain.out
+}
+
+impl Domain {
+    fn read(&mut self, root: &Yaml, names: &mut HashSet<String>) -> Result<(), String> {
         let domain = root["domain"].as_str().filter(|domain| !domain.is_empty());
         let domain = domain.ok_or("found no `domain`, expected one")?;
         self.only_known(root, "", &["domain", "descriptors"]);
@@ -116,7 +59,7 @@ impl Imported {
         let written = string(domain);
         let policy = &self.policy;
         let _ = write!(
-            self.text,
+            self.out.text,
             "\n[[routes]]\nname = \"{policy}\"\ndomain = {written}\npolicy = \"{policy}\"\n\
              \n[policies.{policy}]\nuse = \"rls\"\n",
             policy = string(policy).trim_matches('"'),
@@ -131,7 +74,7 @@ impl Imported {
 
     fn descriptors(&mut self, list: &Yaml, at: &str, above: &mut Vec<String>) {
         let Some(list) = list.as_vec() else {
-            self.wrong.push(format!("{at}descriptors: found no list"));
+            self.out.wrong.push(format!("{at}descriptors: found no list"));
             return;
         };
         for (index, item) in list.iter().enumerate() {
@@ -140,7 +83,9 @@ impl Imported {
             let key = item["key"].as_str().filter(|key| !key.is_empty() && !key.contains('='));
             let Some(key) = key else {
                 let found = scalar(&item["key"]).unwrap_or_default();
-                self.wrong.push(format!("{at}key: found {found:?}, expected a text without `=`"));
+                self.out
+                    .wrong
+                    .push(format!("{at}key: found {found:?}, expected a text without `=`"));
                 continue;
             };
             let entry = match scalar(&item["value"]).filter(|value| !value.is_empty()) {
@@ -148,7 +93,7 @@ impl Imported {
                 None => key.to_owned(),
             };
             if above.len() >= DEPTH_MAX {
-                self.wrong.push(format!("{at}key: found more than {DEPTH_MAX} entries"));
+                self.out.wrong.push(format!("{at}key: found more than {DEPTH_MAX} entries"));
                 continue;
             }
             above.push(entry);
@@ -184,12 +129,12 @@ impl Imported {
         }
         let rule = if is_limited { self.limit(item, at, entries) } else { Some(unlimited()) };
         let Some(rule) = rule else { return };
-        let _ = write!(self.text, "\n[[policies.{}.config.rules]]\n", self.policy);
+        let _ = write!(self.out.text, "\n[[policies.{}.config.rules]]\n", self.policy);
         for comment in comments {
-            let _ = writeln!(self.text, "# left out: {comment}");
-            self.left_out.push(format!("{at}{comment}"));
+            let _ = writeln!(self.out.text, "# left out: {comment}");
+            self.out.left_out.push(format!("{at}{comment}"));
         }
-        let _ = write!(self.text, "descriptor = [{}]\n{rule}\n", listed.join(", "));
+        let _ = write!(self.out.text, "descriptor = [{}]\n{rule}\n", listed.join(", "));
     }
 
     /// What a descriptor's `rate_limit` says, as a line.
@@ -204,14 +149,14 @@ impl Imported {
         let period = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(&unit));
         let Some((_, period)) = period else {
             let known = UNITS.map(|(name, _)| name).join(", ");
-            self.wrong.push(format!("{at}unit: found {unit:?}, expected one of {known}"));
+            self.out.wrong.push(format!("{at}unit: found {unit:?}, expected one of {known}"));
             return None;
         };
         let requests = limit["requests_per_unit"].as_i64();
         let requests = requests.and_then(|requests| u32::try_from(requests).ok());
         let Some(requests) = requests else {
             let found = scalar(&limit["requests_per_unit"]).unwrap_or_default();
-            self.wrong.push(format!(
+            self.out.wrong.push(format!(
                 "{at}requests_per_unit: found {found:?}, expected a whole number of 32 bits"
             ));
             return None;
@@ -233,14 +178,15 @@ impl Imported {
 
     fn only_known(&mut self, item: &Yaml, at: &str, known: &[&str]) {
         let Some(table) = item.as_hash() else {
-            self.wrong.push(format!("{}: found no table", at.trim_end_matches('.')));
+            self.out.wrong.push(format!("{}: found no table", at.trim_end_matches('.')));
             return;
         };
         for key in table.keys() {
             let key = scalar(key).unwrap_or_default();
             if !known.contains(&key.as_str()) {
                 let known = known.join(", ");
-                self.wrong
+                self.out
+                    .wrong
                     .push(format!("{at}{key}: found an unknown key, expected one of {known}"));
             }
         }
@@ -251,55 +197,12 @@ fn unlimited() -> String {
     "unlimited = true".to_owned()
 }
 
-/// A text, number or truth value as text: YAML reads `50` and `true` as no text.
-fn scalar(yaml: &Yaml) -> Option<String> {
-    match yaml {
-        Yaml::String(text) | Yaml::Real(text) => Some(text.clone()),
-        Yaml::Integer(number) => Some(number.to_string()),
-        Yaml::Boolean(truth) => Some(truth.to_string()),
-        _ => None,
-    }
-}
-
-/// A basic string of TOML. Those of JSON are the same, but for one character.
-fn string(text: &str) -> String {
-    let json = serde_json::to_string(text).unwrap_or_default();
-    json.replace('\u{7f}', "\\u007f")
-}
-
-/// A name of the characters that limits and policies may have.
-fn plain(text: &str) -> String {
-    let mut name = String::new();
-    for letter in text.chars().map(|letter| letter.to_ascii_lowercase()) {
-        let is_plain = letter.is_ascii_alphanumeric() || "._-".contains(letter);
-        let letter = if is_plain { letter } else { '-' };
-        if !(letter == '-' && name.ends_with('-')) && name.len() < NAME_BYTES_MAX {
-            name.push(letter);
-        }
-    }
-    let name = name.trim_matches(['-', '.']);
-    if name.is_empty() { "limit".to_owned() } else { name.to_owned() }
-}
-
-/// The name, or with the first number that nobody else has.
-fn unique(name: &str, taken: &mut HashSet<String>) -> String {
-    let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
-    let mut all = std::iter::once(name.to_owned()).chain(numbered);
-    let free = all.find(|name| !taken.contains(name)).unwrap_or_default();
-    taken.insert(free.clone());
-    free
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn imported(yaml: &str) -> Imported {
-        let mut domain = Imported::default();
-        if let Err(message) = domain.read(yaml, &mut HashSet::new()) {
-            domain.wrong.push(message);
-        }
-        domain
+        Imported::of(yaml, &mut HashSet::new())
     }
 
     #[test]

@@ -1,0 +1,133 @@
+//! `weir rls import`: the configurations of envoyproxy/ratelimit and of Limitador, written as one
+//! of Weir. Reads YAML, and knows nothing of how descriptors are decided.
+
+mod limitador;
+mod ratelimit;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::{EXIT_WRONG, wrong};
+use crate::cli::print::{errln, out};
+
+/// Maximum length of a name that is made of a descriptor.
+const NAME_BYTES_MAX: usize = 56;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Rls {
+    /// Write the configuration of envoyproxy/ratelimit or Limitador as one of Weir
+    Import(Import),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Import {
+    /// ratelimit's YAML files, one domain in each, or Limitador's with their lists of limits
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+}
+
+pub(super) fn run(Rls::Import(import): Rls) -> ExitCode {
+    let (mut text, mut names) = (HEAD.to_owned(), HashSet::new());
+    let (mut failed, mut left_out) = (false, false);
+    for path in &import.files {
+        let yaml = match std::fs::read_to_string(path) {
+            Ok(yaml) => yaml,
+            Err(error) => return wrong(&format!("{}: {error}", path.display())),
+        };
+        let imported = Imported::of(&yaml, &mut names);
+        text.push_str(&imported.text);
+        for message in &imported.wrong {
+            errln!("error: {}: {message}", path.display());
+        }
+        for message in &imported.left_out {
+            errln!("left out: {}: {message}", path.display());
+        }
+        failed |= !imported.wrong.is_empty();
+        left_out |= !imported.left_out.is_empty();
+    }
+    if failed {
+        return ExitCode::from(EXIT_WRONG);
+    }
+    out!("{text}");
+    if left_out {
+        errln!("What was left out is also in comments.");
+    }
+    ExitCode::SUCCESS
+}
+
+const HEAD: &str = "\
+# Written by `weir rls import`: see docs/rate-limit-service.md.
+
+[[listeners]]
+address = \"127.0.0.1:8081\"
+serves = \"decisions\"
+";
+
+/// A file, as far as it is written.
+#[derive(Debug, Default)]
+struct Imported {
+    text: String,
+    /// Mistakes, each with its place.
+    wrong: Vec<String>,
+    /// What Weir does not have, each with its place.
+    left_out: Vec<String>,
+}
+
+impl Imported {
+    /// Reads a file: Limitador's are lists of limits, and ratelimit's are tables. The names are
+    /// those of policies and routes that exist.
+    fn of(yaml: &str, names: &mut HashSet<String>) -> Self {
+        let wrong = |message: String| Self { wrong: vec![message], ..Self::default() };
+        match YamlLoader::load_from_str(yaml) {
+            Err(error) => wrong(error.to_string()),
+            Ok(documents) => match &documents[..] {
+                [Yaml::Array(limits)] => limitador::read(limits, names),
+                [root] => ratelimit::read(root, names),
+                others => wrong(format!("found {} documents, expected one", others.len())),
+            },
+        }
+    }
+}
+
+/// A text, number or truth value as text: YAML reads `50` and `true` as no text.
+fn scalar(yaml: &Yaml) -> Option<String> {
+    match yaml {
+        Yaml::String(text) | Yaml::Real(text) => Some(text.clone()),
+        Yaml::Integer(number) => Some(number.to_string()),
+        Yaml::Boolean(truth) => Some(truth.to_string()),
+        _ => None,
+    }
+}
+
+/// A basic string of TOML. Those of JSON are the same, but for one character.
+fn string(text: &str) -> String {
+    let json = serde_json::to_string(text).unwrap_or_default();
+    json.replace('\u{7f}', "\\u007f")
+}
+
+/// A name of the characters that limits and policies may have.
+fn plain(text: &str) -> String {
+    let mut name = String::new();
+    for letter in text.chars().map(|letter| letter.to_ascii_lowercase()) {
+        let is_plain = letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        let letter = if is_plain { letter } else { '-' };
+        if !(letter == '-' && name.ends_with('-')) && name.len() < NAME_BYTES_MAX {
+            name.push(letter);
+        }
+    }
+    let name = name.trim_matches(['-', '.']);
+    if name.is_empty() { "limit".to_owned() } else { name.to_owned() }
+}
+
+/// The name, or with the first number that nobody else has.
+fn unique(name: &str, taken: &mut HashSet<String>) -> String {
+    let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
+    let mut all = std::iter::once(name.to_owned()).chain(numbered);
+    let free = all.find(|name| !taken.contains(name)).unwrap_or_default();
+    taken.insert(free.clone());
+    free
+}
