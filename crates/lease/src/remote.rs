@@ -37,6 +37,8 @@ pub struct Remote {
     rate: Option<u64>,
     reported_us: u64,
     requested_us: u64,
+    /// Whether the last report had no requests.
+    is_quiet: bool,
     /// Those that may be spent still, or whose last report has not come. The oldest first.
     leases: VecDeque<RemoteLease>,
     /// Whether the last of them is what the holder goes by.
@@ -100,6 +102,7 @@ impl Remote {
             rate: None,
             reported_us: now_us,
             requested_us: now_us,
+            is_quiet: false,
             leases: VecDeque::new(),
             is_spending: false,
             next: 0,
@@ -120,8 +123,17 @@ impl Remote {
     /// the first one. If that was of the second one, a unit of the first stands for it, which is as
     /// good until the first one's deadline. When a report comes after that, no more of either comes
     /// back than is certainly unspent.
-    pub fn report(&mut self, now_us: u64, allowed: u64, denied: u64) -> Vec<Unspent> {
+    ///
+    /// The second instant is when the report arrived, or earlier: one that waits to be read does
+    /// not know of what came since.
+    pub fn report(
+        &mut self,
+        (now_us, arrived_us): (u64, u64),
+        allowed: u64,
+        denied: u64,
+    ) -> Vec<Unspent> {
         let requests = allowed.saturating_add(denied);
+        self.is_quiet = requests == 0;
         if requests > 0 {
             self.requested_us = now_us;
         }
@@ -144,15 +156,15 @@ impl Remote {
         let (part, whole) = LOW;
         let latest = self.leases.back().filter(|_| self.is_spending);
         let is_low = latest.is_some_and(|lease| {
-            u128::from(lease.spent) * u128::from(whole)
-                >= u128::from(lease.units) * u128::from(part)
+            let possible = u128::from(lease.possible) * u128::from(whole);
+            denied > 0 || possible >= u128::from(lease.units) * u128::from(part)
         });
         if left > 0 || is_low {
             self.due_us = self.due_us.min(now_us);
         }
         let mut over = Vec::new();
         while let Some(lease) = self.leases.front().copied()
-            && lease.ends_us.saturating_add(DELIVERY_US) <= now_us
+            && lease.ends_us.saturating_add(DELIVERY_US) <= arrived_us
         {
             self.leases.pop_front();
             let mut units = lease.units - lease.spent;
@@ -173,7 +185,8 @@ impl Remote {
         if now_us < self.due_us {
             return Step::Wait { until_us: self.due_us };
         }
-        if now_us.saturating_sub(self.requested_us) >= IDLE_US {
+        let idle_us = now_us.saturating_sub(self.requested_us);
+        if idle_us >= IDLE_US && self.owed == 0 || idle_us >= 2 * IDLE_US {
             return Step::Abandon;
         }
         Step::Assign { owed: self.owed, wanted: self.wanted() }
@@ -205,6 +218,20 @@ impl Remote {
         self.next
     }
 
+    /// What is certainly left of the lease that the holder goes by, and until when it may be spent.
+    #[must_use]
+    pub fn live(&self) -> Option<(u64, u64)> {
+        let last = self.leases.back().filter(|_| self.is_spending)?;
+        Some((last.units.saturating_sub(last.possible), last.ends_us.saturating_sub(DELIVERY_US)))
+    }
+
+    /// The holder keeps what it has, as the store has no more than that.
+    pub fn kept(&mut self, now_us: u64) {
+        let ends_us = self.live().map_or(now_us, |(_, ends_us)| ends_us);
+        let wait_us = (ends_us.saturating_sub(now_us) / 2).max(REFUSED_MIN_US);
+        self.due_us = now_us.saturating_add(wait_us);
+    }
+
     /// The store has no unit for it, and may have one in `retry_us`: the holder is told to turn
     /// requests away.
     pub fn refused(&mut self, now_us: u64, retry_us: u64) {
@@ -234,8 +261,11 @@ impl Remote {
     }
 
     /// Units for the time until the next assignment, with room for requests that come by chance.
-    /// All that there are, as long as nobody knows.
+    /// All that there are, as long as nobody knows; none, if nobody asks.
     fn wanted(&self) -> u64 {
+        if self.is_quiet {
+            return 0;
+        }
         let Some(rate) = self.rate else { return u64::MAX };
         let until_next_us = u128::from(self.life_us) * 5 / 8;
         let mean = u128::from(rate) * until_next_us / u128::from(RATE_UNIT) / 1_000_000;
@@ -258,10 +288,14 @@ pub fn seconds_to_live(sent_us: u64, life_us: u64, now_us: u64) -> u64 {
 /// How many units to hand to one of so many holders if the store has `left`: what it wants, at most
 /// its share, and at least a sixteenth of that, so that a client that comes back after a pause is
 /// not turned away while there is plenty. A holder that wants all ([`u64::MAX`]), as nobody knows
-/// what it needs, gets half of its share. The last units go one by one.
+/// what it needs, gets half of its share. One that wants none gets 1, as it is abandoned with what
+/// it has. The last units go one by one.
 #[must_use]
 pub fn units_to_assign(wanted: u64, left: u64, holders: u64) -> u64 {
     let holders = holders.max(1);
+    if wanted == 0 {
+        return left.min(1);
+    }
     let parts = if wanted == u64::MAX { holders.saturating_mul(2) } else { holders };
     let (least, most) = (left / holders.saturating_mul(16), left / parts);
     wanted.clamp(least, most.max(least)).max(1).min(left)
@@ -273,6 +307,11 @@ mod tests {
 
     const LIFE_US: u64 = 5_000_000;
     const S: u64 = 1_000_000;
+
+    /// A report that is read when it arrives.
+    fn report(remote: &mut Remote, now_us: u64, allowed: u64, denied: u64) -> Vec<Unspent> {
+        remote.report((now_us, now_us), allowed, denied)
+    }
 
     /// Hands out units for 4 s, which were taken just now for 5 s.
     fn hand(remote: &mut Remote, now_us: u64, units: u64) -> u64 {
@@ -289,7 +328,7 @@ mod tests {
     #[test]
     fn a_new_holder_wants_what_there_is_and_owes_what_it_let_through_before() {
         let mut remote = Remote::new(0, LIFE_US);
-        assert_eq!(remote.report(0, 1, 0), []);
+        assert_eq!(report(&mut remote, 0, 1, 0), []);
         assert_eq!(wanted(&remote, 0), (1, u64::MAX));
         remote.paid(1);
         hand(&mut remote, 10, 40);
@@ -301,26 +340,29 @@ mod tests {
     fn what_is_wanted_follows_the_requests() {
         let mut remote = Remote::new(0, LIFE_US);
         hand(&mut remote, 0, 1_000);
-        remote.report(S, 100, 0);
+        report(&mut remote, S, 100, 0);
         // 100 a second for 3.125 s, and 2 x 17 more.
         assert_eq!(wanted(&remote, 2 * S), (0, 312 + 34 + 1));
-        remote.report(2 * S, 400, 600);
+        report(&mut remote, 2 * S, 400, 600);
         assert_eq!(wanted(&remote, 2 * S).1, 3_125 + 2 * 55 + 1);
-        remote.report(3 * S, 0, 0);
-        assert_eq!(wanted(&remote, 3 * S).1, 1_562 + 2 * 39 + 1);
+        report(&mut remote, 3 * S, 1, 0);
+        assert_eq!(wanted(&remote, 3 * S).1, 1_564 + 2 * 39 + 1);
+        // Nobody asks any more.
+        report(&mut remote, 4 * S, 0, 0);
+        assert_eq!(wanted(&remote, 4 * S).1, 0);
     }
 
     #[test]
     fn a_lease_that_is_nearly_spent_is_followed_at_once() {
         let mut remote = Remote::new(0, LIFE_US);
         hand(&mut remote, 0, 40);
-        remote.report(100, 29, 0);
+        report(&mut remote, 100, 29, 0);
         assert!(matches!(remote.next(100), Step::Wait { .. }));
-        remote.report(200, 1, 0);
+        report(&mut remote, 200, 1, 0);
         assert!(matches!(remote.next(200), Step::Assign { owed: 0, .. }));
         // Nothing there: reports alone don't make the store be asked again.
         remote.refused(200, 10 * S);
-        remote.report(300, 0, 9);
+        report(&mut remote, 300, 0, 9);
         assert_eq!(remote.next(300), Step::Wait { until_us: 200 + LIFE_US / 2 });
         remote.refused(300, 0);
         assert_eq!(remote.next(301), Step::Wait { until_us: 300 + REFUSED_MIN_US });
@@ -330,7 +372,7 @@ mod tests {
     fn what_was_let_through_without_a_lease_is_owed() {
         let mut remote = Remote::new(0, LIFE_US);
         hand(&mut remote, 0, 5);
-        assert_eq!(remote.report(S, 8, 0), []);
+        assert_eq!(report(&mut remote, S, 8, 0), []);
         assert_eq!(wanted(&remote, S).0, 3);
         remote.paid(2);
         assert_eq!(wanted(&remote, S).0, 1);
@@ -343,24 +385,25 @@ mod tests {
         let second = hand(&mut remote, 2 * S, 10);
         // It was replaced after 2 s, and its last report has come after twice the delivery.
         let known_us = 2 * S + 2 * DELIVERY_US;
-        assert_eq!(remote.report(known_us - 1, 3, 0), []);
+        assert_eq!(report(&mut remote, known_us - 1, 3, 0), []);
         let units = |lease, units| Unspent { lease, units };
         // Three units of the first one stand for what may have been of the second one.
-        assert_eq!(remote.report(known_us, 0, 0), [units(first, 7)]);
-        assert_eq!(remote.report(known_us + 4 * S - 1, 8, 0), []);
+        assert_eq!(report(&mut remote, known_us, 0, 0), [units(first, 7)]);
+        assert_eq!(report(&mut remote, known_us + 4 * S - 1, 8, 0), []);
         // This report is late: perhaps those eight came after the second one's deadline.
         let third = hand(&mut remote, known_us + 4 * S - 1, 20);
-        assert_eq!(remote.report(9 * S, 5, 0), [units(second, 0)]);
-        assert_eq!(remote.report(19 * S, 0, 0), [units(third, 15)]);
+        assert_eq!(report(&mut remote, 9 * S, 5, 0), [units(second, 0)]);
+        assert_eq!(report(&mut remote, 19 * S, 0, 0), [units(third, 15)]);
         assert_eq!(wanted(&remote, 19 * S).0, 0);
     }
 
     #[test]
     fn a_bucket_that_nobody_asks_for_is_abandoned() {
         let mut remote = Remote::new(0, LIFE_US);
-        remote.report(0, 1, 0);
+        report(&mut remote, 0, 1, 0);
+        remote.paid(1);
         for second in (2..30).step_by(2) {
-            remote.report(second * S, 0, 0);
+            report(&mut remote, second * S, 0, 0);
             assert!(matches!(remote.next(second * S), Step::Assign { .. }), "{second}");
             hand(&mut remote, second * S, 1);
         }
@@ -384,7 +427,7 @@ mod tests {
         assert_eq!(units_to_assign(7, 1_000, 2), 31);
         assert_eq!(units_to_assign(100, 1_000, 2), 100);
         assert_eq!(units_to_assign(100, 3, 2), 1);
-        assert_eq!(units_to_assign(0, 3, 2), 1);
+        assert_eq!((units_to_assign(0, 3_000, 2), units_to_assign(0, 0, 2)), (1, 0));
         assert_eq!(units_to_assign(5, 0, 1), 0);
         assert_eq!(units_to_assign(900, 1_000, 2), 500);
         assert_eq!(units_to_assign(5, 9, 0), 5);

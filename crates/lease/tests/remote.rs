@@ -85,6 +85,8 @@ struct Proxy {
     /// When it arrives, and the requests that were let through and turned away.
     reports: VecDeque<(u64, u64, u64)>,
     cut_until_us: u64,
+    /// Until then the other end reads nothing.
+    busy_until_us: u64,
     units: u64,
     ends_us: u64,
     allowed: u64,
@@ -137,6 +139,7 @@ impl Proxy {
             assignments: VecDeque::new(),
             reports: VecDeque::new(),
             cut_until_us: 0,
+            busy_until_us: 0,
             units: 0,
             ends_us: 0,
             allowed: 0,
@@ -156,6 +159,9 @@ impl Proxy {
             self.reports.clear();
             self.takes.clear();
             self.remote = Remote::new(self.cut_until_us, world.life_us);
+        }
+        if world.random.u32(0..200) == 0 {
+            self.busy_until_us = now_us + world.random.u64(0..60) * TICK_US;
         }
         self.let_through(world);
         if now_us >= self.cut_until_us {
@@ -202,9 +208,12 @@ impl Proxy {
         }
         while let Some(&(at_us, allowed, denied)) = self.reports.front()
             && at_us <= now_us
+            && now_us >= self.busy_until_us
         {
             self.reports.pop_front();
-            for unspent in self.remote.report(now_us, allowed, denied) {
+            // What is read late is known to have arrived a while ago.
+            let arrived_us = at_us.min(now_us);
+            for unspent in self.remote.report((now_us, arrived_us), allowed, denied) {
                 let take = self.takes.get(&unspent.lease).copied().unwrap_or_default();
                 world.log.give_back(unspent.units, take);
             }
@@ -213,7 +222,18 @@ impl Proxy {
 
     fn assign(&mut self, world: &mut World) {
         let now_us = world.now_us;
-        let Step::Assign { owed, wanted } = self.remote.next(now_us) else { return };
+        let (owed, wanted) = match self.remote.next(now_us) {
+            Step::Wait { .. } => return,
+            Step::Assign { owed, wanted } => (owed, wanted),
+            // It forgets what it has, and what it has not reported.
+            Step::Abandon => {
+                self.remote = Remote::new(now_us, world.life_us);
+                self.takes.clear();
+                self.assignments.clear();
+                (self.units, self.allowed, self.denied) = (0, 0, 0);
+                return;
+            }
+        };
         // What it let through with a lease of the stream before.
         let paid = owed.min(world.log.left(now_us));
         world.log.take(now_us, paid);
@@ -227,6 +247,13 @@ impl Proxy {
         };
         let last_us = self.assignments.back().map_or(0, |(at_us, ..)| *at_us);
         let at_us = last_us.max(done_us + world.delay_us());
+        if let Some((left, ends_us)) = self.remote.live()
+            && units <= left
+            && done_us + TIME_TO_LIVE_UNIT_US < ends_us
+        {
+            self.remote.kept(done_us);
+            return;
+        }
         if units == 0 || seconds == 0 {
             self.remote.refused(done_us, PERIOD_US / 100);
             self.assignments.push_back((at_us, 0, 1));

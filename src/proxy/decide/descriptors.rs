@@ -183,10 +183,14 @@ fn ask(
     if asked.iter().all(|(decision, _)| decision.is_none()) {
         return Err(on_policy_error(question.decider, DecisionError::Failed, handle, decided));
     }
-    let joined = join(&asked, call.is_held).map_err(|wrong| {
+    let joined = join(&asked, call.is_held).and_then(|joined| match call.is_quota {
+        true => check_quota(&joined).map(|()| joined),
+        false => Ok(joined),
+    });
+    let joined = joined.map_err(|wrong| {
         // Limits that a caller sends are not the policy's to answer for. Nor is what it asks of
         // limits that hold something, without holding it.
-        if call.is_about_facts() || call.gives_back() {
+        if call.is_about_facts() || call.gives_back() || call.is_quota {
             return Err(Refusal::malformed(wrong));
         }
         question.note_failure(&wrong, decided);
@@ -339,6 +343,20 @@ fn check_returned(limits: &[Limit]) -> Result<(), String> {
             "negative hits, and units of the limit {:?} ({}) are given back by name only",
             limit.name,
             limit.algorithm.name()
+        )),
+    }
+}
+
+/// Checks that units of limits can be handed out.
+fn check_quota(joined: &Joined) -> Result<(), String> {
+    let Answer::Check(plan) = &joined.decision.verdict else { return Ok(()) };
+    let is_unfit =
+        |limit: &&Limit| limit.is_enforced() && !limit.lease.is_some_and(|lease| lease.to_callers);
+    match plan.limits().iter().find(is_unfit) {
+        None => Ok(()),
+        Some(limit) => Err(format!(
+            "the limit {:?} can't be handed out: found no `lease` with `callers = true`",
+            limit.name
         )),
     }
 }

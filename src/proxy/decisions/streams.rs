@@ -1,19 +1,21 @@
 //! The streams of quotas that are open in this process, so that they end when their worker stops,
 //! and how many of them have the same bucket, so that they share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
 use tokio::sync::Notify;
 
-/// Maximum number of buckets of all streams. One takes about two kilobytes.
+/// Maximum number of buckets of all streams. One takes some kilobytes.
 const BUCKETS_MAX: usize = 65_536;
 
 /// All streams.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Streams {
     open: Mutex<Vec<(ThreadId, Weak<Notify>)>>,
+    /// Workers that have stopped.
+    stopped: Mutex<HashSet<ThreadId>>,
     buckets: Mutex<Buckets>,
 }
 
@@ -37,14 +39,20 @@ impl Streams {
         let mut open = lock(&self.open);
         open.retain(|(_, stream)| stream.strong_count() > 0);
         let stream = Arc::new(Notify::new());
-        open.push((thread::current().id(), Arc::downgrade(&stream)));
+        let worker = thread::current().id();
+        open.push((worker, Arc::downgrade(&stream)));
+        if lock(&self.stopped).contains(&worker) {
+            stream.notify_one();
+        }
         stream
     }
 
-    /// Ends the streams of this worker.
+    /// Ends the streams of this worker, and those that begin here from now on.
     pub(in crate::proxy) fn end_of_worker(&self) {
         let worker = thread::current().id();
-        for (_, stream) in lock(&self.open).iter().filter(|(thread, _)| *thread == worker) {
+        let open = lock(&self.open);
+        lock(&self.stopped).insert(worker);
+        for (_, stream) in open.iter().filter(|(thread, _)| *thread == worker) {
             if let Some(stream) = stream.upgrade() {
                 stream.notify_one();
             }

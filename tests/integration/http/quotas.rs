@@ -2,7 +2,7 @@
 //! `interop` has Envoy itself.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rustix::process::Signal;
@@ -41,8 +41,20 @@ descriptor = ["free"]
 unlimited = true
 
 [[policies.edge.config.rules]]
-descriptor = ["minute"]
-limits = [{ name = "minute", algorithm = "fixed_window", quota = 50, period = "3s", lease = { life = "2s", callers = true } }]
+descriptor = ["window"]
+limits = [{ name = "window", algorithm = "fixed_window", quota = 50, period = "3s", alignment = "clock", lease = { life = "2s", callers = true } }]
+
+[[policies.edge.config.rules]]
+descriptor = ["ever"]
+limits = [{ name = "ever", algorithm = "quota", quota = 100, calendar = "forever", lease = { life = "2s", callers = true } }]
+
+[[policies.edge.config.rules]]
+descriptor = ["shadow"]
+limits = [{ name = "shadow", algorithm = "fixed_window", quota = 5, period = "1d", shadow = true }]
+
+[[policies.edge.config.rules]]
+descriptor = ["few"]
+limits = [{ name = "few", algorithm = "sliding_window_log", quota = 100, period = "1d", lease = { life = "2s", units = 3, callers = true } }]
 "#;
 
 fn config() -> Toml {
@@ -162,29 +174,81 @@ async fn each_bucket_has_what_its_rule_says_and_disturbs_no_other() {
 async fn a_window_is_handed_out_to_its_end_and_no_further() {
     let (weir, _client) = start_text(config().text()).await;
     let mut stream = Stream::open(weir.http, "edge").await;
-    stream.report(&[(&[("minute", "x")], 0, 1)]);
-    let began = Instant::now();
-    let mut spent = 0;
-    let mut windows = 0;
-    // A window of 3 s, and leases of 1 s: at its end there is no room for one.
-    while windows < 2 {
-        assert!(began.elapsed() < TIMEOUT);
-        match stream.one().await {
-            Told::Units { units, seconds, .. } => {
+    stream.report(&[(&[("window", "x")], 0, 1)]);
+    let mut windows: HashMap<u128, u32> = HashMap::new();
+    // Windows of 3 s by the clock, and leases of 1 s: at the end of a window there is no room for
+    // one.
+    while windows.len() < 4 {
+        let told = stream.one().await;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        match told {
+            Told::Units { units, seconds } => {
                 assert_eq!(seconds, 1);
-                spent += units;
-                stream.report(&[(&[("minute", "x")], u64::from(units), 9)]);
+                assert!(now % 3_000 <= 2_000, "at {} of 3000 ms", now % 3_000);
+                *windows.entry(now / 3_000).or_default() += units;
+                stream.report(&[(&[("window", "x")], 1, 0)]);
             }
-            Told::DenyAll => {
-                if spent > 0 {
-                    assert!(spent <= 50, "{spent}");
-                    windows += 1;
-                }
-                spent = 0;
-            }
+            Told::DenyAll => stream.report(&[(&[("window", "x")], 0, 1)]),
             other => panic!("{other:?}"),
         }
     }
+    assert!(windows.values().all(|units| *units <= 50), "{windows:?}");
+}
+
+#[tokio::test]
+async fn what_does_not_end_and_what_does_not_refuse_is_handed_out_too() {
+    let (weir, client) = start_text(config().text()).await;
+    let mut stream = Stream::open(weir.http, "edge").await;
+    stream.report(&[(&[("ever", "x")], 0, 1)]);
+    assert!(matches!(stream.one().await, Told::Units { units: 45..=50, seconds: 1 }));
+    // A shadow limit counts what was let through, and nothing else.
+    stream.report(&[(&[("shadow", "x")], 3, 0)]);
+    loop {
+        let Event::Told(told) = stream.next().await else { panic!() };
+        if told.iter().any(|(entries, told)| entries[0].0 == "shadow" && *told == Told::AllowAll) {
+            break;
+        }
+    }
+    stream.report(&[(&[("shadow", "x")], 4, 0)]);
+    let shadow = "weir_limit_would_refuse_total{policy=\"edge\",limit=\"shadow\"}";
+    awaited("seven of five are counted", async || {
+        client.ask("edge", &[descriptor(&[("shadow", "x")])]).await.unwrap();
+        weir.metric(shadow) > 0
+    })
+    .await;
+    // The most that an operator wants to be away.
+    stream.report(&[(&[("few", "x")], 0, 1)]);
+    loop {
+        let Event::Told(told) = stream.next().await else { panic!() };
+        if let Some((_, told)) = told.iter().find(|(entries, _)| entries[0].0 == "few") {
+            assert_eq!(told.units(), 3);
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_that_nobody_asks_for_costs_next_to_nothing_and_is_forgotten() {
+    let (weir, _client) = start_text(config().text()).await;
+    let mut stream = Stream::open(weir.http, "edge").await;
+    stream.report(&[(&[("user", "h")], 1, 0)]);
+    // As Envoy does while nobody asks. Half a minute passes until it is abandoned.
+    let deadline = Instant::now() + 3 * TIMEOUT;
+    loop {
+        assert!(Instant::now() < deadline);
+        match stream.next_within(Duration::from_millis(500)).await {
+            None => stream.report(&[(&[("user", "h")], 0, 0)]),
+            Some(Event::Told(told)) if told[0].1 == Told::Abandon => break,
+            Some(Event::Told(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let client = Client::connect(weir.http).await;
+    let left = left(&client, "h").await;
+    assert!((95..=99).contains(&left), "one was used: {left}");
+    // What crossed the word to forget it is no new bucket.
+    stream.report(&[(&[("user", "h")], 0, 0)]);
+    assert_eq!(stream.next_within(Duration::from_millis(300)).await, None);
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::sync::PoisonError;
 
 use http::StatusCode;
-use smallvec::SmallVec;
 use weir_lease::{Remote, Step, TIME_TO_LIVE_UNIT_US, seconds_to_live, units_to_assign};
 
 use super::StreamScope;
@@ -22,14 +21,16 @@ use crate::proxy::receive::call::api::Operation;
 use crate::proxy::receive::call::quota_messages::BucketAction;
 use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::reply::quota::{Assignment, abandon, assign};
-use crate::proxy::verdict::Verdict;
 use crate::wire::{Body, Response};
 
 /// Calls of the limits for one assignment: one to see what is there, one to take it, and as many
 /// again if others are faster.
 const TAKES_MAX: usize = 4;
-/// How long something is told for that no unit was taken for, in microseconds.
-const BLANKET_US: u64 = 4_000_000;
+/// How long a bucket without limits may let everything through, in microseconds.
+const UNLIMITED_US: u64 = 4_000_000;
+/// For how much longer than until the next attempt requests are turned away, in microseconds: that
+/// one may take a while.
+const DENIED_LONGER_US: u64 = 6_000_000;
 
 /// A bucket of a stream.
 pub(super) struct Bucket {
@@ -40,6 +41,8 @@ pub(super) struct Bucket {
     handed: VecDeque<Handed>,
     /// Requests that the limits had room for when they were asked last.
     left: u64,
+    /// The most units of one assignment, as the limits have it.
+    units_max: u64,
     part: Part,
     /// When it needs something.
     pub(super) due_us: u64,
@@ -52,7 +55,22 @@ struct Handed {
 }
 
 /// What was taken for an assignment, with the units of it that are handed out.
-type Taken = SmallVec<[(Grant, u64, u64); 2]>;
+pub(super) type Taken = Vec<(Grant, u64, u64)>;
+
+/// What came of asking a bucket's limits.
+pub(super) enum Asked {
+    /// Nothing was needed.
+    Nothing,
+    /// Nobody has asked for it for long.
+    Idle,
+    /// They can't be asked.
+    Failed,
+    /// There are none that would refuse.
+    Unlimited,
+    /// So many units were taken, if any, by calls from `began_us` on. They may be spent for
+    /// `life_us` from then, and others may be there in `retry_us`.
+    Taken { taken: Taken, units: u64, began_us: u64, life_us: u64, retry_us: u64 },
+}
 
 /// What the caller is told about a bucket.
 pub(super) enum Told {
@@ -79,6 +97,8 @@ enum Answer {
     Refused { left: u64, retry_us: u64 },
     /// There are none, or they can't be reached and let everything through.
     Unlimited,
+    /// There are none but shadow limits, which have counted it.
+    Free { grant: Option<Grant> },
     /// They can't be asked.
     Failed,
     /// They can't be handed out.
@@ -94,14 +114,17 @@ impl Bucket {
         now_us: u64,
     ) -> Option<Self> {
         let call = Call::about(domain, &entries)?;
-        let remote = Remote::new(now_us, BLANKET_US);
-        let handed = VecDeque::new();
-        Some(Self { entries, call, remote, handed, left: 0, part, due_us: now_us })
+        let remote = Remote::new(now_us, UNLIMITED_US);
+        let (handed, due_us) = (VecDeque::new(), now_us);
+        let (left, units_max) = (0, u64::MAX);
+        Some(Self { entries, call, remote, handed, left, units_max, part, due_us })
     }
 
-    /// Notes a report.
-    pub(super) fn report(&mut self, now_us: u64, allowed: u64, denied: u64) {
-        for unspent in self.remote.report(now_us, allowed, denied) {
+    /// Notes a report, which arrived at the second instant or later. Returns whether units were
+    /// given back.
+    pub(super) fn report(&mut self, at: (u64, u64), (allowed, denied): (u64, u64)) -> bool {
+        let over = self.remote.report(at, allowed, denied);
+        for unspent in &over {
             // In the order in which they were handed out.
             while let Some(handed) = self.handed.pop_front() {
                 if handed.lease == unspent.lease {
@@ -110,7 +133,8 @@ impl Bucket {
                 }
             }
         }
-        self.note_due(now_us);
+        self.note_due(at.0);
+        over.iter().any(|unspent| unspent.units > 0)
     }
 
     fn note_due(&mut self, now_us: u64) {
@@ -121,22 +145,12 @@ impl Bucket {
     }
 
     /// Takes what is needed, if something is.
-    pub(super) async fn assign(&mut self, scope: &StreamScope) -> Result<Told, Stop> {
-        let told = match self.remote.next(clock::boottime_us()) {
-            Step::Wait { .. } => Ok(Told::Nothing),
-            Step::Abandon => {
-                scope.count("abandoned");
-                Ok(Told::Abandoned(abandon(&self.entries)))
-            }
-            Step::Assign { owed, wanted } => {
-                self.take(scope, owed, wanted).await.map(|actions| match actions {
-                    Some(actions) => Told::Actions(actions),
-                    None => Told::Nothing,
-                })
-            }
-        };
-        self.note_due(clock::boottime_us());
-        told
+    pub(super) async fn ask_limits(&mut self, scope: &StreamScope) -> Result<Asked, Stop> {
+        match self.remote.next(clock::boottime_us()) {
+            Step::Wait { .. } => Ok(Asked::Nothing),
+            Step::Abandon => Ok(Asked::Idle),
+            Step::Assign { owed, wanted } => self.take(scope, owed, wanted).await,
+        }
     }
 
     /// Takes units, and what was let through without any.
@@ -145,20 +159,26 @@ impl Bucket {
         scope: &StreamScope,
         mut owed: u64,
         wanted: u64,
-    ) -> Result<Option<Vec<BucketAction>>, Stop> {
+    ) -> Result<Asked, Stop> {
         let began_us = clock::boottime_us();
         let (mut taken, mut units, mut life_us) = (Taken::new(), 0_u64, u64::MAX);
         let mut retry_us = 0;
         for _ in 0..TAKES_MAX {
             let left = self.left.saturating_sub(owed).saturating_add(units);
-            let share = units_to_assign(wanted, left, self.part.holders());
+            let share = units_to_assign(wanted, left, self.part.holders()).min(self.units_max);
             let more = share.max(1).saturating_sub(units);
-            if more == 0 && owed == 0 {
+            let hits = owed.saturating_add(more);
+            if hits == 0 {
                 break;
             }
-            let hits = owed.saturating_add(more);
             let sent_us = clock::boottime_us();
-            let answer = Box::pin(self.ask(scope, hits)).await?;
+            let answer = match Box::pin(self.ask(scope, hits)).await {
+                Ok(answer) => answer,
+                Err(stop) => {
+                    give_back(taken, units);
+                    return Err(stop);
+                }
+            };
             match answer {
                 Answer::Granted { grant, left, life_us: lives_us } => {
                     self.left = left;
@@ -171,62 +191,121 @@ impl Bucket {
                 Answer::Refused { left, retry_us: us } => {
                     (self.left, retry_us) = (left, us);
                     if owed > 0 && left <= owed {
-                        // What is there, if anything, pays for a part. Limits with a debt owe the
-                        // rest.
-                        if left > 0 {
-                            Box::pin(self.ask(scope, left)).await?;
-                        }
-                        self.call.is_spent = true;
-                        let owes = Box::pin(self.ask(scope, owed - left)).await;
-                        self.call.is_spent = false;
-                        owes?;
-                        self.left = 0;
-                        self.remote.paid(owed);
+                        self.pay(scope, owed, left).await?;
                         owed = 0;
                     }
                     if units > 0 || self.left == 0 {
                         break;
                     }
                 }
+                // What was taken before is handed out all the same.
+                Answer::Failed if units > 0 => break,
+                Answer::Failed => return Ok(Asked::Failed),
                 Answer::Unlimited => {
-                    scope.count("unlimited");
-                    self.remote.unlimited(clock::boottime_us(), BLANKET_US);
-                    return Ok(Some(self.blanket(Assignment::AllowAll)));
+                    give_back(taken, units);
+                    return Ok(Asked::Unlimited);
                 }
-                Answer::Failed => {
-                    scope.count("failed");
-                    self.remote.failed(clock::boottime_us());
-                    return Ok(None);
+                Answer::Free { grant } => {
+                    // Shadow limits count what was let through, and nothing is handed out.
+                    self.remote.paid(owed);
+                    give_back(grant.map(|grant| (grant, hits, more)).into_iter().collect(), more);
+                    return Ok(Asked::Unlimited);
                 }
                 Answer::Unfit(why) => {
                     scope.count("unfit");
                     scope.warn(&self.call.domain, &format!("{:?}", self.entries), &why);
-                    self.remote.failed(clock::boottime_us());
-                    return Ok(None);
+                    return Ok(Asked::Failed);
                 }
             }
         }
-        let now_us = clock::boottime_us();
-        let seconds = seconds_to_live(began_us, life_us, now_us);
-        if units == 0 || seconds == 0 {
-            if units > 0 {
-                // Its window ends too soon for it to be handed out.
-                retry_us = life_us.saturating_sub(now_us - began_us);
-                give_back(taken, units);
-            }
-            scope.count("denied");
-            self.remote.refused(now_us, retry_us);
-            return Ok(Some(self.blanket(Assignment::DenyAll)));
-        }
-        scope.count("assigned");
-        let deadline_us = began_us.saturating_add(life_us);
-        let lease = self.remote.assigned(now_us, units, seconds, deadline_us);
-        self.handed.push_back(Handed { lease, taken });
-        Ok(Some(assign(&self.entries, Assignment::Units(units), seconds)))
+        Ok(Asked::Taken { taken, units, began_us, life_us, retry_us })
     }
 
-    fn blanket(&self, assignment: Assignment) -> Vec<BucketAction> {
-        assign(&self.entries, assignment, BLANKET_US / TIME_TO_LIVE_UNIT_US)
+    /// Takes what is there, if anything, for a part of what is owed. Limits with a debt owe the
+    /// rest; from others it is never charged.
+    async fn pay(&mut self, scope: &StreamScope, owed: u64, left: u64) -> Result<(), Stop> {
+        let mut paid = 0;
+        if left > 0
+            && let Answer::Granted { left: rest, .. } = Box::pin(self.ask(scope, left)).await?
+        {
+            (paid, self.left) = (left, rest);
+        }
+        if paid < owed {
+            self.call.is_spent = true;
+            let rest = Box::pin(self.ask(scope, owed - paid)).await;
+            self.call.is_spent = false;
+            rest?;
+        }
+        self.remote.paid(owed);
+        Ok(())
+    }
+
+    /// What is told about it at `now_us`, when those that were asked together with it have
+    /// answered.
+    pub(super) fn tell(&mut self, scope: &StreamScope, asked: Asked, now_us: u64) -> Told {
+        let told = match asked {
+            Asked::Nothing => Told::Nothing,
+            Asked::Idle => {
+                scope.count("abandoned");
+                Told::Abandoned(abandon(&self.entries))
+            }
+            Asked::Failed => {
+                scope.count("failed");
+                self.remote.failed(now_us);
+                Told::Nothing
+            }
+            Asked::Unlimited => {
+                scope.count("unlimited");
+                self.remote.unlimited(now_us, UNLIMITED_US);
+                let seconds = UNLIMITED_US / TIME_TO_LIVE_UNIT_US;
+                Told::Actions(assign(&self.entries, Assignment::AllowAll, seconds))
+            }
+            Asked::Taken { taken, units, began_us, life_us, retry_us } => {
+                let lives = (began_us, life_us);
+                self.tell_units(scope, (taken, units), lives, retry_us, now_us)
+            }
+        };
+        self.note_due(now_us);
+        told
+    }
+
+    fn tell_units(
+        &mut self,
+        scope: &StreamScope,
+        (taken, units): (Taken, u64),
+        (began_us, life_us): (u64, u64),
+        mut retry_us: u64,
+        now_us: u64,
+    ) -> Told {
+        let seconds = seconds_to_live(began_us, life_us, now_us);
+        let usable = if seconds > 0 { units } else { 0 };
+        if let Some((left, ends_us)) = self.remote.live()
+            && usable <= left
+            && now_us.saturating_add(TIME_TO_LIVE_UNIT_US) < ends_us
+        {
+            // It would only lose what it has.
+            give_back(taken, units);
+            self.remote.kept(now_us);
+            return Told::Nothing;
+        }
+        if usable > 0 {
+            scope.count("assigned");
+            let deadline_us = began_us.saturating_add(life_us);
+            let lease = self.remote.assigned(now_us, units, seconds, deadline_us);
+            self.handed.push_back(Handed { lease, taken });
+            return Told::Actions(assign(&self.entries, Assignment::Units(units), seconds));
+        }
+        if units > 0 {
+            // Its window ends too soon for it to be handed out, or the calls took too long.
+            retry_us = life_us.saturating_sub(now_us.saturating_sub(began_us));
+            give_back(taken, units);
+        }
+        scope.count("denied");
+        self.remote.refused(now_us, retry_us);
+        let Step::Wait { until_us } = self.remote.next(now_us) else { return Told::Nothing };
+        let denied_us = until_us.saturating_sub(now_us).saturating_add(DENIED_LONGER_US);
+        let seconds = denied_us.div_ceil(TIME_TO_LIVE_UNIT_US);
+        Told::Actions(assign(&self.entries, Assignment::DenyAll, seconds))
     }
 
     /// Asks the limits of the bucket's policy for so many requests.
@@ -269,8 +348,11 @@ impl Bucket {
                     .as_ref()
                     .and_then(|decided| decided.denial())
                     .and_then(|denial| denial.retry_after_ms);
-                let retry_us = wait_ms.map_or(BLANKET_US, |ms| ms.saturating_mul(1_000));
+                let retry_us = wait_ms.map_or(u64::MAX, |ms| ms.saturating_mul(1_000));
                 return Ok(Answer::Refused { left: 0, retry_us });
+            }
+            Some(Refusal::Call(CallError::Malformed(why))) => {
+                return Ok(Answer::Unfit(why.clone()));
             }
             Some(Refusal::Call(CallError::NoDomain)) => return Err(Stop::NoDomain),
             Some(Refusal::Call(CallError::OutOfScope(_) | CallError::UnknownCaller)) => {
@@ -279,46 +361,39 @@ impl Bucket {
             Some(_) => return Ok(Answer::Failed),
         }
         let Some(decided) = decided else { return Ok(Answer::Failed) };
-        if !matches!(decided.verdict, Some(Verdict::Admitted | Verdict::Refused | Verdict::Local)) {
-            return Ok(Answer::Unlimited);
-        }
         let grant = decided.grant.take();
-        let policy::Verdict::Check(plan) = (match &decided.decision {
-            Some(decision) => &decision.verdict,
-            None => return Ok(Answer::Unlimited),
-        }) else {
-            return Ok(Answer::Unlimited);
+        let plan = match decided.decision.as_ref().map(|decision| &decision.verdict) {
+            Some(policy::Verdict::Check(plan)) => plan,
+            _ => return Ok(Answer::Unlimited),
         };
         let Some(outcome) = &decided.outcome else {
             // More hits than any limit has.
-            return Ok(Answer::Refused { left: 0, retry_us: BLANKET_US });
+            return Ok(Answer::Refused { left: 0, retry_us: u64::MAX });
         };
-        let enforced =
-            || plan.limits().iter().zip(&outcome.limits).filter(|(limit, _)| limit.is_enforced());
-        if let Some((limit, _)) = enforced().find(|(limit, _)| !is_for_callers(limit)) {
-            if let Some(grant) = grant {
-                grant.give_back_part(1, 1);
-            }
-            return Ok(Answer::Unfit(format!(
-                "the limit {:?} can't be handed out: found no `lease` with `callers = true`",
-                limit.name
-            )));
+        if !plan.limits().iter().any(Limit::is_enforced) {
+            return Ok(Answer::Free { grant });
         }
-        let left = enforced().map(|(limit, own)| requests_left(limit, own, hits)).min();
-        let left = left.unwrap_or(u64::MAX);
+        // A limit that can't be reached, and lets through what it does not count, bounds nothing.
+        let measured = || {
+            let all = plan.limits().iter().zip(&outcome.limits);
+            all.filter(|(limit, own)| limit.is_enforced() && own.unmeasured.is_none())
+        };
+        let Some(left) = measured().map(|(limit, own)| requests_left(limit, own, hits)).min()
+        else {
+            return Ok(Answer::Unlimited);
+        };
+        let units_max = measured().filter_map(|(limit, _)| limit.lease?.units_max).min();
+        self.units_max = units_max.unwrap_or(u64::MAX);
+        let whole = measured().filter_map(|(limit, _)| Some(limit.leased()?.terms.life_us)).min();
+        self.remote.set_life(whole.unwrap_or(UNLIMITED_US));
         if refusal.is_some() {
             let retry_us = outcome.retry_after_us(plan.limits()).unwrap_or(u64::MAX);
             return Ok(Answer::Refused { left, retry_us });
         }
-        let lives = enforced().filter_map(|(limit, own)| life_us(limit, own));
-        let life_us = lives.min().unwrap_or(BLANKET_US + weir_lease::DELIVERY_US);
-        self.remote.set_life(life_us);
+        let lives = measured().filter_map(|(limit, own)| life_us(limit, own));
+        let life_us = lives.min().unwrap_or(UNLIMITED_US);
         Ok(Answer::Granted { grant, left, life_us })
     }
-}
-
-fn is_for_callers(limit: &Limit) -> bool {
-    limit.lease.is_some_and(|lease| lease.to_callers)
 }
 
 /// For how many requests a limit has room, which takes `cost` for so many `hits`.
@@ -330,8 +405,9 @@ fn requests_left(limit: &Limit, outcome: &LimitOutcome, hits: u64) -> u64 {
 /// How long what was just taken of a limit may be spent, in microseconds.
 fn life_us(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
     let terms = limit.leased()?.terms;
-    let left = outcome.reset_us / limit.algorithm.unit_us().max(1);
-    Some(terms.life_of_grant_us(Some(left)))
+    // One that never ends has none.
+    let left = Some(outcome.reset_us / limit.algorithm.unit_us().max(1)).filter(|left| *left > 0);
+    Some(terms.life_of_grant_us(left))
 }
 
 /// Gives back units that were handed out, the last first.

@@ -8,14 +8,15 @@
 
 mod bucket;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt as _, join_all};
 use http::{HeaderMap, HeaderValue, StatusCode, Version};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use self::bucket::{Bucket, Stop, Told};
@@ -30,10 +31,14 @@ use crate::proxy::receive::call::quota_messages::{BucketAction, Usage, UsageRepo
 use crate::proxy::refusal::Refusal;
 use crate::proxy::reply::{self, grpc};
 use crate::telemetry::{Metrics, names};
-use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Request, Response, Source};
+use crate::wire::{self, Body, BodyEnd, BodyError, Fields, Known, Request, Response, Source};
 
 /// Buckets that are asked about at the same time, and told about in one message.
 const AT_ONCE: usize = 64;
+/// How long the end of a stream may wait to be sent.
+const END_MAX: Duration = Duration::from_secs(1);
+/// Maximum number of buckets of a stream.
+const BUCKETS_MAX: usize = 16_384;
 
 /// What all buckets of a stream have in common.
 pub(super) struct StreamScope {
@@ -52,10 +57,14 @@ struct Stream {
     state: CallState,
     /// Known from the first message.
     domain: Option<String>,
-    /// `None` while one is asked about.
+    /// By their entries. Those that are asked about are not in it.
     buckets: HashMap<String, Bucket>,
     /// When each bucket needs something, in microseconds, with its text.
     due: BTreeSet<(u64, String)>,
+    /// Buckets that the caller is to forget at once.
+    refused: Vec<BucketAction>,
+    /// When nothing was there to be read, in microseconds: what is read now arrived later.
+    listened_us: u64,
     pieces: Sender<Piece>,
 }
 
@@ -108,10 +117,13 @@ pub(super) fn answer(
         domain: None,
         buckets: HashMap::new(),
         due: BTreeSet::new(),
+        refused: Vec::new(),
+        listened_us: clock::boottime_us(),
         pieces,
     };
+    let stopping = state.streams.begin();
     // It ends when the reply's body is dropped, as nobody receives its pieces then.
-    drop(tokio::spawn(stream.run(reports)));
+    drop(tokio::spawn(stream.run(reports, stopping)));
     let mut fields = Fields::new();
     fields.set(Known::ContentType, grpc::CONTENT_TYPE);
     let body = Body::source(Box::new(Pieces { waiting, piece: Bytes::new(), end: None }));
@@ -120,42 +132,63 @@ pub(super) fn answer(
 }
 
 impl Stream {
-    async fn run(mut self, mut reports: Reports) {
-        let stopping = self.state.streams.begin();
+    async fn run(mut self, mut reports: Reports, stopping: Arc<Notify>) {
         let end = loop {
-            let now_us = clock::boottime_us();
-            let wait = self.due.first().map(|(due_us, _)| due_us.saturating_sub(now_us));
+            let wait_us = self.due.first().map(|(due_us, _)| *due_us);
+            let wait_us = if self.refused.is_empty() { wait_us } else { Some(0) };
+            let wait_us = wait_us.map(|due_us| due_us.saturating_sub(clock::boottime_us()));
+            let pieces = self.pieces.clone();
+            // Its place in the queue comes first: what is taken lives on while it waits for that.
             let wake = async {
-                match wait {
+                match wait_us {
                     Some(us) => tokio::time::sleep(Duration::from_micros(us)).await,
                     None => std::future::pending().await,
                 }
+                pieces.reserve().await
             };
-            let arrived = tokio::select! {
-                biased;
-                () = stopping.notified() => break End::Stopping,
-                () = self.pieces.closed() => break End::Gone,
-                arrived = reports.next() => match arrived {
-                    Ok(Some(reports)) => Some(reports),
-                    Ok(None) => break End::Finished,
-                    Err(refusal) => break End::Wrong(refusal),
-                },
-                () = wake => None,
+            let arrived = match reports.next().now_or_never() {
+                Some(arrived) => arrived,
+                None => {
+                    self.listened_us = clock::boottime_us();
+                    tokio::select! {
+                        biased;
+                        () = stopping.notified() => break End::Stopping,
+                        () = self.pieces.closed() => break End::Gone,
+                        arrived = reports.next() => {
+                            self.listened_us = clock::boottime_us();
+                            arrived
+                        }
+                        permit = wake => {
+                            let Ok(permit) = permit else { break End::Gone };
+                            match self.assign_due().await {
+                                Ok(actions) if actions.is_empty() => {}
+                                Ok(actions) => {
+                                    permit.send(Piece::Message(reply::quota::message(actions)));
+                                }
+                                Err(stop) => break End::Stop(stop),
+                            }
+                            continue;
+                        }
+                    }
+                }
             };
-            if let Some(reports) = arrived
-                && let Err(refusal) = self.read(reports)
-            {
-                break End::Wrong(refusal);
-            }
-            if let Err(end) = self.assign_due().await {
-                break end;
+            match arrived {
+                Ok(Some(reports)) => {
+                    if let Err(refusal) = self.read(reports).await {
+                        break End::Wrong(refusal);
+                    }
+                    tokio::task::yield_now().await;
+                }
+                Ok(None) => break End::Finished,
+                Err(refusal) => break End::Wrong(refusal),
             }
         };
-        self.end(end).await;
+        // One that does not read is not waited for.
+        let _ = tokio::time::timeout(END_MAX, self.end(end)).await;
     }
 
     /// Notes what is reported.
-    fn read(&mut self, reports: UsageReports) -> Result<(), Refusal> {
+    async fn read(&mut self, reports: UsageReports) -> Result<(), Refusal> {
         let domain = match &self.domain {
             Some(domain) => domain.clone(),
             None if reports.domain.is_empty() => {
@@ -174,88 +207,100 @@ impl Stream {
             "denied",
             reports.usages.iter().fold(0, |sum: u64, it| sum.saturating_add(it.denied)),
         );
-        let now_us = clock::boottime_us();
-        for usage in reports.usages {
-            self.read_usage(&domain, usage, now_us);
+        for (nth, usage) in reports.usages.into_iter().enumerate() {
+            // Thousands of buckets are in one message, and other work goes on.
+            if nth % AT_ONCE == AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
+            self.read_usage(&domain, usage);
         }
         Ok(())
     }
 
-    fn read_usage(&mut self, domain: &str, usage: Usage, now_us: u64) {
+    fn read_usage(&mut self, domain: &str, usage: Usage) {
         let Usage { bucket: Some(id), allowed, denied } = usage else { return };
         let Ok(text) = serde_json::to_string(&id.bucket) else { return };
+        let now_us = clock::boottime_us();
         if !self.buckets.contains_key(&text) {
-            let begun = self
-                .state
-                .streams
-                .join(domain, &text)
-                .ok_or("as many buckets are held as may be")
-                .and_then(|part| {
-                    Bucket::new(domain, id.bucket, part, now_us)
-                        .ok_or("a bucket without entries, or one that is too large")
-                });
-            match begun {
+            // A report that crossed the word to forget it.
+            if allowed == 0 && denied == 0 {
+                return;
+            }
+            match self.begin(domain, &id.bucket, &text, now_us) {
                 Ok(bucket) => {
                     self.buckets.insert(text.clone(), bucket);
                 }
                 Err(why) => {
                     self.scope.count("failed");
                     self.scope.warn(domain, &text, why);
+                    // Else it would be reported for ever.
+                    if !id.bucket.is_empty() {
+                        self.refused.push(reply::quota::abandon(&id.bucket));
+                    }
                     return;
                 }
             }
         }
         if let Some(bucket) = self.buckets.get_mut(&text) {
             self.due.remove(&(bucket.due_us, text.clone()));
-            bucket.report(now_us, allowed, denied);
+            bucket.report((now_us, self.listened_us), (allowed, denied));
             self.due.insert((bucket.due_us, text));
         }
     }
 
-    /// Asks the limits of the buckets that need something, and tells the caller.
-    async fn assign_due(&mut self) -> Result<(), End> {
-        loop {
-            let now_us = clock::boottime_us();
-            let mut asked = Vec::new();
-            while asked.len() < AT_ONCE
-                && let Some((due_us, _)) = self.due.first()
-                && *due_us <= now_us
-                && let Some((_, text)) = self.due.pop_first()
-            {
-                asked.extend(self.buckets.remove(&text).map(|bucket| (text, bucket)));
-            }
-            if asked.is_empty() {
-                return Ok(());
-            }
-            // Before anything is taken: its time would pass while it waits.
-            let Ok(permit) = self.pieces.reserve().await else { return Err(End::Gone) };
-            let scope = &self.scope;
-            let told = join_all(asked.iter_mut().map(|(_, bucket)| bucket.assign(scope))).await;
-            let mut actions: Vec<BucketAction> = Vec::new();
-            let mut stop = None;
-            for ((text, bucket), told) in asked.into_iter().zip(told) {
-                match told {
-                    Ok(Told::Nothing) => {}
-                    Ok(Told::Actions(told)) => actions.extend(told),
-                    Ok(Told::Abandoned(action)) => {
-                        actions.push(action);
-                        continue;
-                    }
-                    Err(why) => stop = Some(why),
-                }
-                self.due.insert((bucket.due_us, text.clone()));
-                self.buckets.insert(text, bucket);
-            }
-            if !actions.is_empty() {
-                permit.send(Piece::Message(reply::quota::message(actions)));
-            }
-            if let Some(stop) = stop {
-                return Err(End::Stop(stop));
-            }
+    fn begin(
+        &self,
+        domain: &str,
+        entries: &BTreeMap<String, String>,
+        text: &str,
+        now_us: u64,
+    ) -> Result<Bucket, &'static str> {
+        let local = self.scope.live.load();
+        if self.buckets.len() >= BUCKETS_MAX
+            || wire::buffered_bytes() > local.snapshot().settings.buffered_bytes_max
+        {
+            return Err("as many buckets are held as may be");
         }
+        let part = self.state.streams.join(domain, text);
+        let part = part.ok_or("as many buckets are held as may be")?;
+        Bucket::new(domain, entries.clone(), part, now_us)
+            .ok_or("a bucket without entries, or one that is too large")
     }
 
-    async fn end(self, end: End) {
+    /// Asks the limits of buckets that need something. Returns what the caller is told.
+    async fn assign_due(&mut self) -> Result<Vec<BucketAction>, Stop> {
+        let mut actions = std::mem::take(&mut self.refused);
+        let now_us = clock::boottime_us();
+        let mut asked = Vec::new();
+        while asked.len() < AT_ONCE
+            && let Some((due_us, _)) = self.due.first()
+            && *due_us <= now_us
+            && let Some((_, text)) = self.due.pop_first()
+        {
+            asked.extend(self.buckets.remove(&text).map(|bucket| (text, bucket)));
+        }
+        let scope = &self.scope;
+        let answers = join_all(asked.iter_mut().map(|(_, bucket)| bucket.ask_limits(scope))).await;
+        // All are told at the same time, whichever was taken first.
+        let now_us = clock::boottime_us();
+        let mut stop = None;
+        for ((text, mut bucket), answer) in asked.into_iter().zip(answers) {
+            match answer.map(|asked| bucket.tell(scope, asked, now_us)) {
+                Ok(Told::Nothing) => {}
+                Ok(Told::Actions(told)) => actions.extend(told),
+                Ok(Told::Abandoned(action)) => {
+                    actions.push(action);
+                    continue;
+                }
+                Err(why) => stop = Some(why),
+            }
+            self.due.insert((bucket.due_us, text.clone()));
+            self.buckets.insert(text, bucket);
+        }
+        stop.map_or(Ok(actions), Err)
+    }
+
+    async fn end(&self, end: End) {
         let (status, message) = match &end {
             End::Gone => return,
             End::Finished => (grpc::OK, ""),

@@ -281,8 +281,8 @@ impl Question {
         // The body that it was read from is charged for it.
         let is_held = hold_ms.is_some();
         let charge = Charge::nothing();
-        let (descriptors, is_spent) = (vec![descriptor], false);
-        let call = Call { domain, descriptors, is_held, is_spent, _charge: charge };
+        let (descriptors, is_quota, is_spent) = (vec![descriptor], false, false);
+        let call = Call { domain, descriptors, is_held, is_quota, is_spent, _charge: charge };
         Ok(Self { call, hold_ms })
     }
 }

@@ -28,6 +28,8 @@ pub(in crate::proxy) struct Call {
     pub(in crate::proxy) descriptors: Vec<Descriptor>,
     /// Whether the caller says when what is let through has ended.
     pub(in crate::proxy) is_held: bool,
+    /// Whether what it asks for is handed out, so that each limit has to have leases for callers.
+    pub(in crate::proxy) is_quota: bool,
     /// Whether what it asks for may have been used already, so that a limit with a debt owes it if
     /// it is refused.
     pub(in crate::proxy) is_spent: bool,

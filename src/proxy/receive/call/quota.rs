@@ -14,10 +14,11 @@ use crate::wire::{self, Body, Charge};
 /// The path of the one call of the service.
 pub(in crate::proxy) const STREAM_QUOTAS: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
-/// Maximum bytes of a message: those of about 16,000 buckets, which Envoy reports in one.
-const REPORTS_BYTES_MAX: usize = 4 << 20;
+/// Maximum bytes of a message. Envoy reports all of its buckets in one, so it has room for as many
+/// as a stream may have, of this size.
+const REPORTS_BYTES_MAX: usize = 24 << 20;
 /// Maximum bytes of the names and values of a bucket.
-const BUCKET_BYTES_MAX: usize = 8 << 10;
+const BUCKET_BYTES_MAX: usize = 1 << 10;
 /// What comes before a message of gRPC: whether it is compressed, and its length.
 const FRAME_HEAD_BYTES: usize = 5;
 
@@ -121,7 +122,14 @@ impl Call {
             facts: None,
         };
         let (domain, descriptors) = (domain.to_owned(), vec![descriptor]);
-        Some(Self { domain, descriptors, is_held: false, is_spent: false, _charge: charge })
+        Some(Self {
+            domain,
+            descriptors,
+            is_held: false,
+            is_quota: true,
+            is_spent: false,
+            _charge: charge,
+        })
     }
 }
 

@@ -51,7 +51,8 @@ impl Call {
         // The entries, and the same as JSON.
         let bytes = descriptors.iter().map(|descriptor| 2 * descriptor.text.len()).sum();
         let _charge = Charge::of(bytes);
-        Ok(Self { domain, descriptors, is_held: false, is_spent: true, _charge })
+        let (is_held, is_quota) = (false, false);
+        Ok(Self { domain, descriptors, is_held, is_quota, is_spent: true, _charge })
     }
 }
 
