@@ -73,7 +73,7 @@ fn two_envoys_let_through_what_the_limit_has_and_no_more() {
     // A log for a day: what was let through stays counted.
     let weir = weir(|text| {
         text.replacen("\"sliding_window_counter\"", "\"sliding_window_log\"", 1).replacen(
-            "period = \"1m\"",
+            "period = \"1h\"",
             "period = \"1d\"",
             1,
         )

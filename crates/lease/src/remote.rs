@@ -225,6 +225,12 @@ impl Remote {
         Some((last.units.saturating_sub(last.possible), last.ends_us.saturating_sub(DELIVERY_US)))
     }
 
+    /// Whether the last report had no requests.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
     /// The holder keeps what it has, as the store has no more than that.
     pub fn kept(&mut self, now_us: u64) {
         let ends_us = self.live().map_or(now_us, |(_, ends_us)| ends_us);

@@ -248,6 +248,7 @@ impl Proxy {
         let last_us = self.assignments.back().map_or(0, |(at_us, ..)| *at_us);
         let at_us = last_us.max(done_us + world.delay_us());
         if let Some((left, ends_us)) = self.remote.live()
+            && !self.remote.is_quiet()
             && units <= left
             && done_us + TIME_TO_LIVE_UNIT_US < ends_us
         {

@@ -54,6 +54,9 @@ pub(super) fn read(limits: &[Yaml], names: &mut HashSet<String>) -> Imported {
             }
         }
     }
+    if !out.left_out.is_empty() && namespaces.values().all(|(limits, _)| limits.is_empty()) {
+        out.wrong.push("nothing is left: none of the limits can be said in Weir".to_owned());
+    }
     for (namespace, (limits, left_out)) in &namespaces {
         write(&mut out.text, namespace, (limits, left_out), names);
     }
@@ -251,6 +254,7 @@ mod tests {
         }
         let odd = imported("[{namespace: n, max_value: 1, seconds: 1, variables: ['size(x)']}]");
         assert!(odd.left_out[0].contains("size(x)"), "{odd:?}");
+        assert!(odd.wrong[0].starts_with("nothing is left"), "{odd:?}");
     }
 
     #[test]

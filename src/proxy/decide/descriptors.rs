@@ -340,7 +340,7 @@ fn check_returned(limits: &[Limit]) -> Result<(), String> {
     match limits.iter().find(|limit| !fits(limit)) {
         None => Ok(()),
         Some(limit) => Err(format!(
-            "negative hits, and units of the limit {:?} ({}) are given back by name only",
+            "negative hits, which can't be used with the limit {:?}: {} gives units back by name only",
             limit.name,
             limit.algorithm.name()
         )),

@@ -65,6 +65,8 @@ pub(super) enum Asked {
     Idle,
     /// They can't be asked.
     Failed,
+    /// They can't be handed out.
+    Unfit,
     /// There are none that would refuse.
     Unlimited,
     /// So many units were taken, if any, by calls from `began_us` on. They may be spent for
@@ -214,7 +216,7 @@ impl Bucket {
                 Answer::Unfit(why) => {
                     scope.count("unfit");
                     scope.warn(&self.call.domain, &format!("{:?}", self.entries), &why);
-                    return Ok(Asked::Failed);
+                    return Ok(Asked::Unfit);
                 }
             }
         }
@@ -254,6 +256,10 @@ impl Bucket {
                 self.remote.failed(now_us);
                 Told::Nothing
             }
+            Asked::Unfit => {
+                self.remote.failed(now_us);
+                Told::Nothing
+            }
             Asked::Unlimited => {
                 scope.count("unlimited");
                 self.remote.unlimited(now_us, UNLIMITED_US);
@@ -279,7 +285,9 @@ impl Bucket {
     ) -> Told {
         let seconds = seconds_to_live(began_us, life_us, now_us);
         let usable = if seconds > 0 { units } else { 0 };
+        // What is left of a bucket that nobody asks for is to come back.
         if let Some((left, ends_us)) = self.remote.live()
+            && !self.remote.is_quiet()
             && usable <= left
             && now_us.saturating_add(TIME_TO_LIVE_UNIT_US) < ends_us
         {

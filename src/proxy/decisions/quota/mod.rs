@@ -301,6 +301,10 @@ impl Stream {
     }
 
     async fn end(&self, end: End) {
+        if matches!(end, End::Stop(Stop::NoDomain)) {
+            let domain = self.domain.as_deref().unwrap_or_default();
+            self.scope.warn(domain, "", "no route has this domain");
+        }
         let (status, message) = match &end {
             End::Gone => return,
             End::Finished => (grpc::OK, ""),
