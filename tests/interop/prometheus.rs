@@ -11,12 +11,27 @@ use serde_json::Value;
 use crate::harness::client::{Client, get_blocking};
 use crate::harness::dashboards::{ALERTS, Expression, OPERATIONS, alerts, dashboard};
 use crate::harness::process::{Service, run};
+use crate::harness::quotas::Stream;
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 use crate::harness::{eventually, free_address};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
+/// A listener for Envoy's quotas, without limits.
+const DECISIONS: &str = "
+[[listeners]]
+address = \"127.0.0.1:0\"
+serves = \"decisions\"
+[[policies.edge.config.rules]]
+descriptor = [\"user\"]
+unlimited = true
+[policies.edge]
+use = \"rls\"
+[[routes]]
+domain = \"edge\"
+policy = \"edge\"
+";
 
 #[test]
 fn promtool_accepts_the_alerts() {
@@ -109,7 +124,11 @@ async fn a_real_prometheus_evaluates_all_of_them() {
     let config = config.replacen("endpoints = [", watched, 1);
     let config = config.replacen("policy = \"public\"", mirrored, 1);
     assert!(config.contains(watched) && config.contains(mirrored), "{config}");
+    let config = format!("{config}{DECISIONS}");
     let weir = Weir::start(&config);
+    let decisions = weir.listeners().into_iter().find(|address| *address != weir.http).unwrap();
+    let mut quotas = Stream::open(decisions, "edge").await;
+    quotas.report(&[(&[("user", "a")], 1, 0)]);
     let prometheus = Prometheus::scraping(weir.admin.unwrap());
     eventually("Prometheus scrapes", || match prometheus.evaluate("up == 1")? {
         1 => Ok(()),
