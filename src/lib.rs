@@ -20,8 +20,8 @@
 //! were modules: `limit` and `engine` are `weir-limit`, which knows no HTTP; `listen`, `upstream`
 //! and `wire` are `weir-http`, which knows no limit; `policy` and `inspect` are `weir-host`, which
 //! knows neither; `replay` and `chart` are `weir-replay`. `plan`, `clock`, `telemetry` and TLS
-//! material are one crate each. `http1`, TLS material, the algorithms and `weir-lease`, which
-//! nothing uses yet, are not named here.
+//! material are one crate each. `http1`, TLS material, the algorithms and `weir-lease`, on which
+//! `limit` and quotas for Envoy rest, are not named here.
 //!
 //! Where a policy reads bodies, [`inspect`] finds values in requests, and the usage that replies
 //! report while they stream. [`insight`] remembers for the operator what was decided.

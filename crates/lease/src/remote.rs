@@ -24,7 +24,7 @@ pub const RETRY_US: u64 = 1_000_000;
 /// Between two attempts to get units that were refused there is at least this time, in
 /// microseconds.
 const REFUSED_MIN_US: u64 = 50_000;
-/// Of the units of a lease, the part that may be spent before more are assigned at once.
+/// When this part of a lease may have been spent, more is assigned at once.
 const LOW: (u64, u64) = (3, 4);
 /// Requests a second are counted in fractions of this.
 const RATE_UNIT: u64 = 1_024;

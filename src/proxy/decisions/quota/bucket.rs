@@ -97,7 +97,7 @@ enum Answer {
     Granted { grant: Option<Grant>, left: u64, life_us: u64 },
     /// They have too little room.
     Refused { left: u64, retry_us: u64 },
-    /// There are none, or they can't be reached and let everything through.
+    /// There are no limits, or none can be reached and the configuration says to allow.
     Unlimited,
     /// There are none but shadow limits, which have counted it.
     Free { grant: Option<Grant> },

@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use prost::Message as _;
 
 use super::quota_messages::UsageReports;
+use super::rls::FRAME_HEAD_BYTES;
 use super::{Call, Descriptor, ENTRIES_MAX};
 use crate::proxy::refusal::{Check, Refusal};
 use crate::wire::{self, Body, Charge};
@@ -19,8 +20,6 @@ pub(in crate::proxy) const STREAM_QUOTAS: &str =
 const REPORTS_BYTES_MAX: usize = 24 << 20;
 /// Maximum bytes of the names and values of a bucket.
 const BUCKET_BYTES_MAX: usize = 1 << 10;
-/// What comes before a message of gRPC: whether it is compressed, and its length.
-const FRAME_HEAD_BYTES: usize = 5;
 
 /// The messages of a stream, one after another.
 pub(in crate::proxy) struct Reports {

@@ -16,7 +16,7 @@ pub(in crate::proxy) const SHOULD_RATE_LIMIT: &str =
 /// Maximum bytes of a call's message.
 const CALL_BYTES_MAX: usize = 64 << 10;
 /// What comes before a message of gRPC: whether it is compressed, and its length.
-const FRAME_HEAD_BYTES: usize = 5;
+pub(super) const FRAME_HEAD_BYTES: usize = 5;
 
 impl Call {
     /// Reads a call's message: one, in the form of gRPC.
