@@ -37,12 +37,6 @@ pub enum CounterError {
     InMemory,
 }
 
-impl From<EngineError> for CounterError {
-    fn from(error: EngineError) -> Self {
-        Self::Store(error.to_string())
-    }
-}
-
 /// What a route charges.
 #[derive(Clone, Debug)]
 pub(super) struct Charges {
@@ -165,7 +159,8 @@ pub(super) async fn look(
         }
     };
     let known = algorithms(&declared, limit, key, limiter.may_lease());
-    let found = limiter.find_by_digest(&scope, limit, digest).await?;
+    let failed = |error: EngineError| CounterError::Store(limiter.explain(&error));
+    let found = limiter.find_by_digest(&scope, limit, digest).await.map_err(failed)?;
     // After the search: a limit that was removed from the file is found until its counters expire.
     if found.is_empty()
         && let Some(unknown) = unknown_limit(&declared, policy, limit)
@@ -174,12 +169,12 @@ pub(super) async fn look(
     }
     if forget {
         for counter in &found {
-            limiter.forget(counter).await?;
+            limiter.forget(counter).await.map_err(failed)?;
         }
     }
     let mut counters = Vec::new();
     for counter in &found {
-        let holders = limiter.lease_holders(counter).await?;
+        let holders = limiter.lease_holders(counter).await.map_err(failed)?;
         counters.push(described(counter, limiter.algorithm_of(counter, &known), &holders));
     }
     Ok(json!({ "forgotten": forget, "counters": counters }).to_string())

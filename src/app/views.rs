@@ -70,7 +70,8 @@ impl Views for Pages {
             return Err("shutting down".into());
         }
         let applied = self.0.current.load();
-        match applied.built.engine.ping().await {
+        let engine = &applied.built.engine;
+        match engine.ping().await {
             Ok(failing) if failing.is_empty() => Ok("ready".into()),
             Ok(failing) => {
                 let shards: Vec<String> = failing
@@ -79,9 +80,10 @@ impl Views for Pages {
                     .collect();
                 Ok(format!("ready, but degraded: Redis shards are failing: {}", shards.join(", ")))
             }
-            Err(error) if applied.store_is_needed => Err(error.to_string()),
+            Err(error) if applied.store_is_needed => Err(engine.explain(&error)),
             Err(error) => Ok(format!(
-                "ready, but degraded: {error}; no route denies requests because of that"
+                "ready, but degraded: {}; no route denies requests because of that",
+                engine.explain(&error)
             )),
         }
     }

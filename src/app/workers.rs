@@ -15,13 +15,17 @@ use crate::clock;
 use crate::listen::{ConfigSource, Drain, Handler, Listener};
 use crate::policy;
 use crate::proxy::{Proxy, watch_load};
-use crate::telemetry;
+use crate::telemetry::{self, Label as _};
 use crate::wire;
 
 /// Stack of a thread, besides that of a guest that runs on it.
 const OWN_STACK_BYTES: usize = 1 << 20;
 /// Time beyond the grace period in which threads notice that it is over.
 const JOIN_SLACK: Duration = Duration::from_secs(2);
+/// How long the store may take to answer at the start, before that is said.
+const STORE_WAIT: Duration = Duration::from_secs(1);
+/// Between two questions to it.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// All threads of a running Weir.
 #[derive(Debug)]
@@ -64,6 +68,10 @@ impl Workers {
             let work = async move || {
                 telemetry::enter_worker(index);
                 policy::share_cache(count);
+                if index == 0 {
+                    // It ends with the worker's runtime.
+                    drop(tokio::spawn(report_store(Arc::clone(&running))));
+                }
                 let finished = serve(&running, &clients, mine).await;
                 // After the grace period nothing receives this: the answer is known to be no.
                 let _ = finish.send(finished);
@@ -88,6 +96,24 @@ impl Workers {
         }
         self.admin_drain.start();
         all && self.threads.into_iter().chain(self.admin).all(|thread| thread.join().is_ok())
+    }
+}
+
+/// Says in the log if the store does not answer when the process starts. Later, the requests that
+/// need it do.
+async fn report_store(running: Arc<Instance>) {
+    let engine = Arc::clone(&running.current.load().built.engine);
+    let until = clock::monotonic() + STORE_WAIT;
+    while let Err(error) = engine.ping().await {
+        if clock::monotonic() > until {
+            tracing::warn!(
+                cause = error.cause.label(),
+                error = engine.explain(&error),
+                "the store does not answer: all limits follow on_store_error until it does"
+            );
+            return;
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
     }
 }
 

@@ -21,8 +21,8 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 /// The draft's problem type for a server that can take less than usual.
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-/// When a client may try again whose request found no place, in seconds. Chosen at random, so that
-/// not all come back at the same moment.
+/// When a client may try again whose request found no place, or could not be counted, in seconds.
+/// Chosen at random, so that not all come back at the same moment.
 const SHED_RETRY_AFTER_S: RangeInclusive<u64> = 1..=4;
 /// The type of a problem that its status describes (RFC 9457, 4.2.1).
 const ABOUT_BLANK: &str = "about:blank";
@@ -155,9 +155,13 @@ impl Refusal {
                     }
                 }
             }
-            Self::Shed | Self::Overloaded => {
-                retry_after_s = Some(fastrand::u64(SHED_RETRY_AFTER_S))
-            }
+            Self::Shed
+            | Self::Overloaded
+            | Self::StoreUnavailable
+            | Self::PolicyOverloaded
+            | Self::UpstreamOverloaded
+            | Self::OutOfDescriptors
+            | Self::TooMuchBuffered => retry_after_s = Some(fastrand::u64(SHED_RETRY_AFTER_S)),
             Self::Denied => {
                 if let Some(denial) = denial {
                     status = denied(denial, &mut fields).unwrap_or(status);

@@ -193,7 +193,8 @@ async fn an_invalid_question_is_refused_with_the_reason() {
     let (code, err) = ask(&config.text(), &[&public[..], &["--admin", &dead.to_string()]].concat());
     assert!(code == 1 && err.contains(&dead.to_string()), "{err}");
     let (code, err) = ask(&config.clone().redis("single", &[dead]).text(), &public);
-    assert!(code == 1 && err.contains("the store failed: Connection"), "{err}");
+    let failed = format!("the store failed: connection: Redis {dead} (");
+    assert!(code == 1 && err.contains(&failed), "{err}");
     let (code, err) = ask(&config.clone().redis("single", &[dead]).text(), &["--policy", "pulbic"]);
     assert!(
         code == EXIT_USAGE

@@ -90,13 +90,15 @@ fn nowhere(mode: &str, on_store_error: &str, upstream: &Upstream, node: SocketAd
 #[tokio::test]
 async fn without_a_store_deny_answers_503_and_the_upstream_sees_nothing() {
     for mode in ["single", "cluster"] {
-        let upstream = Upstream::start();
-        let weir = Weir::start(&nowhere(mode, "deny", &upstream, free_address()).text());
+        let (upstream, node) = (Upstream::start(), free_address());
+        let weir = Weir::start(&nowhere(mode, "deny", &upstream, node).text());
         for _ in 0..5 {
             let reply = get(weir.http, "/", &[]).await;
             assert_eq!(reply.status, 503, "{mode}: {reply:?}");
             assert_eq!(reply.header("content-type"), "application/problem+json");
             assert_eq!(reply.header("weir-degraded"), "");
+            let seconds: u64 = reply.header("retry-after").parse().expect("Retry-After");
+            assert!((1..=4).contains(&seconds), "{seconds}");
         }
         assert_eq!(upstream.count(), 0);
         assert_eq!(weir.metric(DEGRADED), 0);
@@ -105,12 +107,19 @@ async fn without_a_store_deny_answers_503_and_the_upstream_sees_nothing() {
             "{}",
             weir.admin_page("/metrics").text()
         );
-        assert_eq!(
-            weir.admin_page("/ready").status,
-            503,
-            "a proxy that can only refuse takes no traffic"
+        let ready = weir.admin_page("/ready");
+        assert_eq!(ready.status, 503, "a proxy that can only refuse takes no traffic");
+        assert!(
+            ready.text().starts_with(&format!("the store failed: connection: Redis {node} (")),
+            "{ready:?}"
         );
         assert_eq!(weir.admin_page("/live").status, 200);
+        // Also where no request has come yet.
+        let silent = Weir::start(&nowhere(mode, "deny", &upstream, node).text());
+        let message = "the store does not answer: all limits follow on_store_error until it does";
+        let lines = silent.output().await_events(message, 1);
+        assert_eq!(lines[0]["cause"], "connection", "{lines:?}");
+        assert!(lines[0]["error"].as_str().is_some_and(|error| error.contains(&node.to_string())));
     }
 }
 

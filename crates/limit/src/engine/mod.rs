@@ -9,6 +9,7 @@ mod bytes;
 mod counters;
 mod driver;
 mod embedded;
+mod failed;
 mod found;
 mod journal;
 mod key;
@@ -44,6 +45,7 @@ use std::time::Duration;
 
 pub use self::redis::Redis;
 pub use embedded::Embedded;
+pub use failed::{Cause, EngineError, Execution};
 pub use found::FoundCounter;
 pub use lease::{LeaseCall, LeaseHolder, LeaseReply};
 pub use part::Part;
@@ -59,7 +61,7 @@ pub use snapshot_file::SaveError;
 pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
 
 use crate::clock::Clock;
-use crate::telemetry::{Metrics, SettingError, labels};
+use crate::telemetry::{Metrics, SettingError};
 use weir_tls::ClientTls;
 
 /// A counter's name, as digests: clients can neither choose its slot nor make it long.
@@ -155,73 +157,8 @@ pub struct ChargeReply {
     pub units: SmallVec<[Option<u64>; 2]>,
 }
 
-/// Why the store gave no decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[error("the store failed: {cause:?}")]
-pub struct EngineError {
-    /// What went wrong.
-    pub cause: Cause,
-    /// Whether the script may have run anyway.
-    pub ran: Execution,
-}
-
-labels! {
-    /// What went wrong. A closed set, as it is a metric label.
-    pub enum Cause {
-        /// No answer within the deadline.
-        Timeout = "timeout",
-        /// No connection could be opened, or it was closed.
-        Connection = "connection",
-        /// Redis is out of memory (`OOM`).
-        OutOfMemory = "out_of_memory",
-        /// `NOREPLICAS`: too few replicas to write.
-        NoReplicas = "no_replicas",
-        /// `BUSY`: another script is blocking the server.
-        Busy = "busy",
-        /// `NOPERM`, `NOAUTH`, `WRONGPASS`.
-        NoPermission = "no_permission",
-        /// `MISCONF`: Redis refuses writes.
-        Misconfigured = "misconfigured",
-        /// The cluster does not serve the slot at the moment, or kept redirecting.
-        Cluster = "cluster",
-        /// Too many calls to the shard are in flight: nothing was sent.
-        Overload = "overload",
-        /// The embedded engine already holds its maximum number of keys.
-        Full = "full",
-        /// A script failed, or a reply could not be parsed: a bug.
-        Script = "script",
-    }
-}
-
-impl Cause {
-    /// What an operator may do about it. `docs/operations.md` says more.
-    #[must_use]
-    pub fn remedy(self) -> &'static str {
-        match self {
-            Self::Timeout => {
-                "is the node overloaded, frozen or cut off? store.deadline bounds each decision"
-            }
-            Self::Connection => "is the node running, and reachable from here?",
-            Self::OutOfMemory => "raise its maxmemory, or add shards",
-            Self::NoReplicas => "it has too few replicas for its min-replicas-to-write",
-            Self::Busy => "a script or module blocks it: SCRIPT KILL ends a script that only reads",
-            Self::NoPermission => "check store.redis' user and password, and the user's ACL",
-            Self::Misconfigured => "it refuses writes because it can't save: see its own log",
-            Self::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
-            Self::Overload => "it answers too slowly for the calls that it gets: add shards",
-            Self::Script | Self::Full => "see the lines before this one",
-        }
-    }
-}
-
-/// Whether a failed call may have run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Execution {
-    /// It did not run.
-    No,
-    /// It may have run, and units may have been charged.
-    Unknown,
-}
+/// Maximum number of nodes that [`Engine::explain`] names.
+const EXPLAINED_NODES_MAX: usize = 4;
 
 /// The part of the `[store]` section that the engine uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -605,6 +542,26 @@ impl Engine {
             Self::Embedded(_) => Vec::new(),
             Self::Redis(redis) => redis.nodes(),
         }
+    }
+
+    /// `error` for an operator: with the nodes that it may be about, why they could not be
+    /// connected to, and what to do.
+    #[must_use]
+    pub fn explain(&self, error: &EngineError) -> String {
+        let unreached = self.unreached();
+        let mut about: Vec<String> = if unreached.is_empty() {
+            self.nodes()
+        } else {
+            unreached.iter().map(|(node, why)| format!("{node} ({why})")).collect()
+        };
+        let more = about.len().saturating_sub(EXPLAINED_NODES_MAX);
+        about.truncate(EXPLAINED_NODES_MAX);
+        if more > 0 {
+            about.push(format!("{more} more"));
+        }
+        let about = about.join(", ");
+        let nodes = if about.is_empty() { String::new() } else { format!(": Redis {about}") };
+        format!("{error}{nodes}; {}", error.cause.remedy())
     }
 
     /// Checks that the store can decide now: for `/ready`. Returns the shards that can't, each with

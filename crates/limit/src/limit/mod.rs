@@ -308,6 +308,12 @@ impl Limiter {
         }
     }
 
+    /// An error of the store for an operator: see [`Engine::explain`].
+    #[must_use]
+    pub fn explain(&self, error: &EngineError) -> String {
+        self.shared.engine.explain(error)
+    }
+
     /// The counters of one key, one for each shape that its limit has or had. For administration.
     /// In memory, only limits that were used since the engine was created are found.
     ///

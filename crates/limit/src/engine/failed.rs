@@ -1,0 +1,71 @@
+//! Why the store gave no decision, and what an operator may do about it.
+
+use crate::telemetry::{Label as _, labels};
+
+/// Why the store gave no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("the store failed: {}", cause.label())]
+pub struct EngineError {
+    /// What went wrong.
+    pub cause: Cause,
+    /// Whether the script may have run anyway.
+    pub ran: Execution,
+}
+
+labels! {
+    /// What went wrong. A closed set, as it is a metric label.
+    pub enum Cause {
+        /// No answer within the deadline.
+        Timeout = "timeout",
+        /// No connection could be opened, or it was closed.
+        Connection = "connection",
+        /// Redis is out of memory (`OOM`).
+        OutOfMemory = "out_of_memory",
+        /// `NOREPLICAS`: too few replicas to write.
+        NoReplicas = "no_replicas",
+        /// `BUSY`: another script is blocking the server.
+        Busy = "busy",
+        /// `NOPERM`, `NOAUTH`, `WRONGPASS`.
+        NoPermission = "no_permission",
+        /// `MISCONF`: Redis refuses writes.
+        Misconfigured = "misconfigured",
+        /// The cluster does not serve the slot at the moment, or kept redirecting.
+        Cluster = "cluster",
+        /// Too many calls to the shard are in flight: nothing was sent.
+        Overload = "overload",
+        /// The embedded engine already holds its maximum number of keys.
+        Full = "full",
+        /// A script failed, or a reply could not be parsed: a bug.
+        Script = "script",
+    }
+}
+
+impl Cause {
+    /// What an operator may do about it. `docs/operations.md` says more.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Timeout => {
+                "is the node overloaded, frozen or cut off? store.deadline bounds each decision"
+            }
+            Self::Connection => "is the node running, and reachable from here?",
+            Self::OutOfMemory => "raise its maxmemory, or add shards",
+            Self::NoReplicas => "it has too few replicas for its min-replicas-to-write",
+            Self::Busy => "a script or module blocks it: SCRIPT KILL ends a script that only reads",
+            Self::NoPermission => "check store.redis' user and password, and the user's ACL",
+            Self::Misconfigured => "it refuses writes because it can't save: see its own log",
+            Self::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
+            Self::Overload => "it answers too slowly for the calls that it gets: add shards",
+            Self::Script | Self::Full => "see the lines before this one",
+        }
+    }
+}
+
+/// Whether a failed call may have run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// It did not run.
+    No,
+    /// It may have run, and units may have been charged.
+    Unknown,
+}
