@@ -1,6 +1,6 @@
-//! The commands: `weir run`, `weir check`, `weir demo`, `weir key`, `weir explain`, `weir replay`,
-//! `weir top`, `weir rls`, `weir policy`. `request` reads a request from the command line, `words`
-//! puts decisions into text, and `shell` quotes what people paste.
+//! The commands: `weir run`, `weir check`, `weir demo`, `weir health`, `weir key`, `weir explain`,
+//! `weir replay`, `weir top`, `weir rls`, `weir policy`. `request` reads a request from the command
+//! line, `words` puts decisions into text, and `shell` quotes what people paste.
 //!
 //! Exit codes: 0 success, 1 it could not start or finish, 2 the command line was wrong, 78 the
 //! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell such an
@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 mod check;
 mod demo;
 mod explain;
+mod health;
 mod key;
 mod pages;
 mod policy;
@@ -56,6 +57,8 @@ enum Command {
     Run(Run),
     /// Check a configuration, policies included, and report all its errors
     Check(check::Check),
+    /// Say whether a running proxy takes requests, as an exit code: for health checks
+    Health(health::Health),
     /// Show or reset what is counted for one key
     #[command(subcommand)]
     Key(key::Key),
@@ -115,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Demo { config } => demo::run(&config),
         Command::Key(key) => key::run(key),
         Command::Explain(explain) => explain.run(),
+        Command::Health(health) => health.run(),
         Command::Replay(replay) => replay.run(),
         Command::Top(top) => top.run(),
         Command::Rls(rls) => rls::run(rls),

@@ -10,7 +10,7 @@ use crate::app;
 use crate::clock;
 use crate::config::{self, Config};
 
-/// The time limit on a request and its answer.
+/// The time limit on a request and its answer, where a command has no other.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -23,6 +23,8 @@ pub(super) struct Pages<'a> {
     pub(super) address: SocketAddr,
     /// The configuration's, where it has one.
     pub(super) token: Option<&'a str>,
+    /// The time limit on a request and its answer.
+    pub(super) timeout: Duration,
 }
 
 /// A page, or why there is none.
@@ -49,11 +51,13 @@ impl<'a> Pages<'a> {
     /// The pages at `address` if one is given, else where `config` has them. None if it has none.
     pub(super) fn of(config: Option<&'a Config>, address: Option<SocketAddr>) -> Option<Self> {
         let Some(config) = config else {
-            return Some(Self { address: address.unwrap_or(config::ADMIN_DEFAULT), token: None });
+            let address = address.unwrap_or(config::ADMIN_DEFAULT);
+            return Some(Self { address, token: None, timeout: TIMEOUT });
         };
         let pages = config.admin.as_ref();
         let token = pages.and_then(|pages| pages.token.as_ref()).map(|token| token.reveal());
-        Some(Self { address: address.or(pages.map(|pages| pages.address))?, token })
+        let address = address.or(pages.map(|pages| pages.address))?;
+        Some(Self { address, token, timeout: TIMEOUT })
     }
 
     /// Requests a page.
@@ -61,7 +65,7 @@ impl<'a> Pages<'a> {
     /// # Errors
     /// Nothing answers, or something else than Weir.
     pub(super) fn ask(&self, method: &str, path: &str) -> Result<Page, String> {
-        let Self { address, token } = self;
+        let Self { address, token, .. } = self;
         let authorization =
             token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let fields = format!("Host: {address}\r\n{authorization}Connection: close\r\n");
@@ -83,21 +87,21 @@ impl<'a> Pages<'a> {
 
     /// Sends a request, and returns all that is answered, unless that takes too long.
     fn exchange(&self, request: &str) -> std::io::Result<Vec<u8>> {
-        let deadline = clock::monotonic() + TIMEOUT;
-        let mut stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        let deadline = clock::monotonic() + self.timeout;
+        let mut stream = TcpStream::connect_timeout(&self.address, self.timeout)?;
+        stream.set_write_timeout(Some(self.timeout))?;
         stream.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
         let mut part = vec![0; PART_BYTES];
         loop {
             let left = deadline.saturating_duration_since(clock::monotonic());
             if left.is_zero() {
-                return Err(too_late());
+                return Err(self.too_late());
             }
             stream.set_read_timeout(Some(left))?;
             let count = match stream.read(&mut part) {
                 // What a socket says when its timeout is over.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(too_late()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(self.too_late()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 read => read?,
             };
@@ -111,11 +115,12 @@ impl<'a> Pages<'a> {
             }
         }
     }
-}
 
-fn too_late() -> std::io::Error {
-    let what = format!("found no complete answer within {} s", TIMEOUT.as_secs());
-    std::io::Error::new(ErrorKind::TimedOut, what)
+    fn too_late(&self) -> std::io::Error {
+        let within = humantime::format_duration(self.timeout);
+        let what = format!("found no complete answer within {within}");
+        std::io::Error::new(ErrorKind::TimedOut, what)
+    }
 }
 
 /// The parameters of a page that have a value, as a query.

@@ -3,6 +3,7 @@
 //! generous enough for a busy machine fails with the last state.
 
 pub mod api;
+pub mod bindings;
 pub mod browser;
 pub mod client;
 pub mod cluster;

@@ -2,5 +2,6 @@
 
 mod check;
 mod explain;
+mod health;
 mod key;
 mod policy;

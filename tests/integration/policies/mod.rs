@@ -1,6 +1,7 @@
 //! Policies: those that ship, what they are shown of a request, and guests that misbehave.
 
 mod ban;
+mod bindings;
 mod contents;
 mod damaged;
 mod declared;

@@ -1,0 +1,66 @@
+//! `weir health`: whether a running proxy takes requests, as an exit code, for containers without a
+//! shell or curl, and for service managers.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::pages::{self, Page, Pages};
+use crate::cli::print::{errln, outln};
+
+#[derive(Debug, Args)]
+pub(super) struct Health {
+    /// Ask only whether the process answers, not whether it is ready: during a shutdown, and while
+    /// no shard of the store can decide, it is live and not ready
+    #[arg(long)]
+    live: bool,
+    /// The running proxy's admin address. With it no configuration is read, so that the answer does
+    /// not depend on a file that is being edited [default: the configuration's, or 127.0.0.1:9901]
+    #[arg(long)]
+    admin: Option<SocketAddr>,
+    /// The configuration file, for the admin address [default: proxy.toml, where there is one]
+    #[arg(long, conflicts_with = "admin")]
+    config: Option<PathBuf>,
+    /// How long to wait for an answer
+    #[arg(long, default_value = "3s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+impl Health {
+    pub(super) fn run(self) -> ExitCode {
+        let address = match self.address() {
+            Ok(address) => address,
+            Err(code) => return code,
+        };
+        // Neither page needs the token.
+        let pages = Pages { address, token: None, timeout: self.timeout };
+        match pages.ask("GET", if self.live { "/live" } else { "/ready" }) {
+            Ok(Page::Shown(sentence)) => {
+                outln!("{}", sentence.trim_end());
+                ExitCode::SUCCESS
+            }
+            Ok(Page::Refused(sentence) | Page::Wrong(sentence)) => {
+                errln!("weir: {sentence}");
+                ExitCode::FAILURE
+            }
+            Err(error) => {
+                errln!("weir: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn address(&self) -> Result<SocketAddr, ExitCode> {
+        if let Some(address) = self.admin {
+            return Ok(address);
+        }
+        let config = pages::configuration(self.config.as_deref())?;
+        Pages::of(config.as_ref(), None).map(|pages| pages.address).ok_or_else(|| {
+            errln!("weir: this configuration has no admin pages: expected an [admin] address");
+            ExitCode::FAILURE
+        })
+    }
+}
