@@ -1,7 +1,7 @@
 # The entry points. `make` alone lists them. Anything longer than a line is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-long chaos lint check bench setup
+.PHONY: help run test test-all test-long chaos lint check bench setup release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ check: ## Check proxy.toml
 
 bench: ## Compare Weir with nginx, HAProxy and nginx + Lua + Redis: CPU microseconds per request (nine minutes plus the build)
 	@benches/compare.sh
+
+release: ## Build what is released for each platform into target/dist, and install each package once (Debian; an hour)
+	@scripts/release.sh
 
 setup: ## Install everything that run and test-all need, and do nothing else
 	@scripts/setup.sh build test lint interop

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the named parts need: `build` (no root needed with rustup), `test` (Redis), `lint`,
-# `interop` (other people's programs), `bench`. Prints what it does, and what to type if it can't.
+# `interop` (other people's programs), `bench`, `release`. Prints what it does, and what to type if it can't.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # ---- Packages ------------------------------------------------------------------------------------
@@ -197,6 +197,41 @@ packages_for_bench() {
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 
+# What the packages are made and tried with: Debian's, on Linux only.
+packages_for_release() {
+    local missing=() program
+    for program in umoci bubblewrap:bwrap mmdebstrap lintian minisign qemu-user:qemu-aarch64 npm python3-venv:python3; do
+        have "${program#*:}" || missing+=("${program%:*}")
+    done
+    ((${#missing[@]} == 0)) || install "${missing[@]}"
+}
+
+# The compiler and linker of released programs, for each target, with what cargo needs to use it.
+release_tools() {
+    local wanted=packaging/requirements.txt folder=${CARGO_TARGET_DIR:-target}/ship python target tool
+    if ! cmp -s "$wanted" "$folder/requirements.txt"; then
+        python=$(some_python) || die "Python 3.10 or later with venv and ensurepip is missing" \
+            "Debian, Ubuntu: sudo apt-get install python3-venv"
+        say "Installing what releases are built with into $folder"
+        "$python" -m venv --clear "$folder"
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --requirement "$wanted" ||
+            die "pip could not install $wanted" "It needs PyPI, or an index of yours (PIP_INDEX_URL)."
+        cp "$wanted" "$folder/requirements.txt"
+    fi
+    for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl x86_64-unknown-linux-gnu; do
+        [[ -d $(rustc --print sysroot)/lib/rustlib/$target/lib ]] || rustup target add "$target" ||
+            die "the target $target is missing" "Type: rustup target add $target"
+    done
+    for tool in cargo-auditable@$auditable_version cargo-cyclonedx@$cyclonedx_version; do
+        cargo install --list --root "$TOOLS" | grep -qx "${tool%@*} v${tool#*@}:" && continue
+        say "Installing ${tool%@*} into $TOOLS"
+        cargo install "$tool" --quiet --locked --root "$TOOLS" ||
+            die "cargo could not install ${tool%@*}" "It needs crates.io, or a registry in its place (.cargo/config.toml)."
+    done
+}
+auditable_version=0.7.7
+cyclonedx_version=0.5.9
+
 # There must be a browser, unless WEIR_NO_BROWSER=1 leaves out the tests that need one.
 browser() {
     if [[ -n ${WEIR_NO_BROWSER:-} ]] || has_browser; then return; fi
@@ -288,8 +323,8 @@ for part in "$@"; do
             wasm
             ;;
         test | lint | interop) packages+=("$part") ;;
-        bench) ;;
-        *) die "setup.sh knows build, test, lint, interop and bench, not $part" ;;
+        bench | release) ;;
+        *) die "setup.sh knows build, test, lint, interop, bench and release, not $part" ;;
     esac
 done
 # All packages at once, in case root has to type the command.
@@ -314,6 +349,10 @@ for part in "$@"; do
         bench)
             packages_for_bench
             redis_version
+            ;;
+        release)
+            packages_for_release
+            release_tools
             ;;
     esac
 done

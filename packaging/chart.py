@@ -1,0 +1,110 @@
+"""The Helm chart, and the plain manifests that it renders: `packaging/chart.py` packages both into
+target/dist, `packaging/chart.py check WEIR` lints and renders the chart in several ways, validates
+each manifest against Kubernetes' schemas, and has the program WEIR check each configuration."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import common
+import helm_python
+import kubernetes_validate
+import yaml
+
+CHART = common.ROOT / "packaging" / "helm"
+# The oldest version that the chart allows, and the newest whose schemas there are.
+KUBERNETES = ["1.27", "1.37"]
+# Custom resources: their schemas are not Kubernetes' own.
+CUSTOM = {"ServiceMonitor", "HTTPRoute"}
+SHAPES = {
+    "as it comes": {},
+    "everything": {
+        "replicas": 3,
+        "image": {"repository": "registry.example/weir", "digest": "sha256:" + "0" * 64,
+                  "pullSecrets": [{"name": "registry"}]},
+        "files": {"limit.lua": "return 1\n"},
+        "binaryFiles": {"policy.wasm": "AGFzbQEAAAA="},
+        "secrets": [{"name": "redis"}, {"name": "tls"}],
+        "service": {"type": "LoadBalancer", "port": 443, "externalTrafficPolicy": "Local",
+                    "annotations": {"example.com/balancer": "internal"}},
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}],
+                      "hostnames": ["api.example.com"]},
+        "serviceAccount": {"annotations": {"example.com/role": "weir"}},
+        "podAnnotations": {"example.com/team": "edge"},
+        "podLabels": {"team": "edge"},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "edge", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "system-cluster-critical",
+        "env": [{"name": "TZ", "value": "Europe/Zurich"}],
+    },
+    "one replica, no account": {
+        "replicas": 1, "topologySpread": False, "serviceAccount": {"create": False},
+    },
+}
+
+
+def main():
+    match sys.argv[1:]:
+        case []:
+            package()
+        case ["check", program]:
+            check(pathlib.Path(program).resolve())
+        case _:
+            raise SystemExit("usage: chart.py [check WEIR]")
+
+
+def package():
+    version = common.version()
+    path = helm_python.package(CHART, destination=common.DIST, version=version, app_version=version)
+    print(pathlib.Path(path).name)
+    # The chart's name is a part of the labels, as with `helm template weir weir-VERSION.tgz`.
+    with helm_python.Chart.load(path) as chart:
+        text = manifests(chart, {})
+    plain = common.DIST / f"weir-{version}-kubernetes.yaml"
+    plain.write_text(f"# Weir {version} for Kubernetes: kubectl apply -f {plain.name}\n{text}")
+    print(plain.name)
+
+
+def manifests(chart, values):
+    rendered = chart.render(values, name="weir", namespace="default")
+    return "".join(
+        f"---\n{text.strip().removeprefix('---').strip()}\n"
+        for path, text in sorted(rendered.items())
+        if path.endswith(".yaml") and text.strip()
+    )
+
+
+def check(program):
+    for name, values in SHAPES.items():
+        report = helm_python.lint(CHART, values, strict=True)
+        problems = [m for m in report["messages"] if m["severity"] >= 2] + report["errors"]
+        if problems:
+            raise SystemExit(f"the chart, {name}: {problems}")
+        with helm_python.Chart.load(CHART) as chart:
+            text = manifests(chart, values)
+        kinds = []
+        for resource in yaml.safe_load_all(text):
+            kinds.append(resource["kind"])
+            if resource["kind"] in CUSTOM:
+                continue
+            for version in KUBERNETES:
+                kubernetes_validate.validate(resource, version, strict=True)
+            if resource["kind"] == "ConfigMap":
+                configuration(program, name, resource["data"]["proxy.toml"])
+        print(f"{name}: {', '.join(kinds)}")
+
+
+def configuration(program, name, text):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "proxy.toml"
+        path.write_text(text)
+        ran = subprocess.run([program, "check", "--config", path], capture_output=True, text=True)
+        if ran.returncode != 0:
+            raise SystemExit(f"the configuration of {name}: {ran.stdout}{ran.stderr}")
+
+
+if __name__ == "__main__":
+    main()

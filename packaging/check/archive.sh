@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Unpacks an archive into an empty root, where there is nothing but the program, and sees it work:
+# packaging/check/archive.sh FILE.tar.gz
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
+
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+tar --extract --gzip --file "$1" --strip-components 1 --directory "$root"
+if [[ $1 == *linux-musl* ]]; then
+    around=(bwrap --bind "$root" / --dev /dev --proc /proc)
+    program=/weir
+else
+    around=()
+    program=$root/weir
+fi
+if [[ $1 == *-$(uname -m)-* ]]; then
+    python3 packaging/check/serves.py "${around[@]}" "$program"
+else
+    # An emulator needs a root with itself in it; a static one needs nothing else.
+    machine=$(basename "$1" | sed 's/.*-\([a-z0-9_]*\)-unknown.*/\1/')
+    python3 packaging/check/serves.py "qemu-$machine" "$root/weir"
+fi

@@ -1,0 +1,46 @@
+"""Unpacks the image of this machine's processor from an archive of an OCI layout, and prints the
+words that its configuration starts: `unpack_image.py ARCHIVE FOLDER`. Every digest is checked."""
+
+import hashlib
+import io
+import json
+import platform
+import sys
+import tarfile
+
+PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
+USER = "65532:65532"
+
+
+def main():
+    archive, folder = sys.argv[1:]
+    with tarfile.open(archive) as layout:
+        def blob(descriptor):
+            algorithm, digest = descriptor["digest"].split(":")
+            content = layout.extractfile(f"blobs/{algorithm}/{digest}").read()
+            assert hashlib.new(algorithm, content).hexdigest() == digest, descriptor
+            assert len(content) == descriptor["size"], descriptor
+            return content
+
+        # Each image is read, also those for other processors.
+        index = json.load(layout.extractfile("index.json"))
+        (named,) = index["manifests"]
+        images = json.loads(blob(named))["manifests"]
+        mine = None
+        for image in images:
+            manifest = json.loads(blob(image))
+            config = json.loads(blob(manifest["config"]))
+            assert config["architecture"] == image["platform"]["architecture"], config
+            assert config["config"]["User"] == USER, config
+            layers = [blob(layer) for layer in manifest["layers"]]
+            if image["platform"]["architecture"] == PROCESSORS[platform.machine()]:
+                mine = config["config"], layers
+        assert mine, f"there is no image for {platform.machine()}"
+        config, layers = mine
+        for layer in layers:
+            tarfile.open(fileobj=io.BytesIO(layer)).extractall(folder, filter="tar")
+        print(*config["Entrypoint"], *config["Cmd"])
+
+
+if __name__ == "__main__":
+    main()
