@@ -31,9 +31,16 @@ export SOURCE_DATE_EPOCH
 # runs meanwhile are this machine's.
 export HOST_CC=${HOST_CC:-cc}
 
+# LuaJIT's makefile strips a program that nobody uses, with this machine's strip, which knows no other
+# processor.
+shims=$(mktemp -d)
+trap 'rm -rf "$shims"' EXIT
+printf '#!/bin/sh\n' > "$shims/strip"
+chmod +x "$shims/strip"
+
 say "Building for $target"
 # `cargo auditable` puts the list of dependencies into the program, for scanners.
-PATH="$TOOLS/bin:$target_folder/ship/bin:$PATH" cargo auditable zigbuild \
+PATH="$shims:$TOOLS/bin:$target_folder/ship/bin:$PATH" cargo auditable zigbuild \
     --locked --release --package weir --bin weir --target "$zig_target"
 mkdir -p "$target_folder/dist/bin/$target"
 install -m 755 "$target_folder/$target/release/weir" "$target_folder/dist/bin/$target/weir"

@@ -9,6 +9,8 @@ dist=${CARGO_TARGET_DIR:-$PWD/target}/dist
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
+# Whoever builds this, everybody reads what it installs.
+umask 022
 maintainer="${DEBFULLNAME:-Weir developers} <${DEBEMAIL:-weir@packages.debian.org}>"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -20,7 +22,7 @@ package() { # TARGET ARCHITECTURE
     install -D -m 644 packaging/proxy.toml "$root/etc/weir/proxy.toml"
     # notify-reload needs systemd 253, and Debian 12 has 252.
     install -d "$root/usr/lib/systemd/system"
-    sed -e '/^#/d' -e 's/^Type=notify-reload$/Type=notify\nExecReload=\/bin\/kill -HUP $MAINPID/' \
+    sed -e '/^#/d' -e 's/^Type=notify-reload$/Type=notify\nExecReload=\/bin\/sh -c "kill -HUP $MAINPID"/' \
         docs/systemd/weir.service > "$root/usr/lib/systemd/system/weir.service"
     # An example, because its address has to be that of a listener.
     install -D -m 644 docs/systemd/weir.socket "$root/usr/share/doc/weir/examples/weir.socket"

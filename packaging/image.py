@@ -25,6 +25,8 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 def main():
+    # Whoever builds this, the user in the image reads it.
+    os.umask(0o022)
     work = pathlib.Path(tempfile.mkdtemp())
     try:
         layout = work / "layout"
@@ -107,7 +109,11 @@ def join(layout, processors):
         "mediaType": INDEX,
         "digest": f"sha256:{digest}",
         "size": len(blob),
-        "annotations": {"org.opencontainers.image.ref.name": common.version()},
+        # The name that podman, and the one that Docker gives it.
+        "annotations": {
+            "org.opencontainers.image.ref.name": f"weir:{common.version()}",
+            "io.containerd.image.name": f"docker.io/library/weir:{common.version()}",
+        },
     }]
     path.write_text(json.dumps(index, sort_keys=True))
 

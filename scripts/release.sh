@@ -8,6 +8,11 @@ target_folder=${CARGO_TARGET_DIR:-$PWD/target}
 dist=$target_folder/dist
 read -r -a targets <<< "${TARGETS:-x86_64-unknown-linux-musl aarch64-unknown-linux-musl x86_64-unknown-linux-gnu}"
 
+[[ $(id -u) -eq 0 ]] || die "root is needed: the image has a user of its own, and packages are tried in roots of their own" "In a container or a virtual machine: sudo make release"
+[[ -z $(git status --porcelain --untracked-files=no) ]] || die "there are changes that are not committed: a release is of a commit"
+[[ " ${targets[*]} " == *" $(uname -m)-unknown-linux-musl "* ]] || die "this machine's own static program is needed to try the packages: $(uname -m)-unknown-linux-musl"
+umask 022
+
 scripts/setup.sh build release
 rm -rf "$dist"
 mkdir -p "$dist"

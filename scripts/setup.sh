@@ -200,9 +200,10 @@ packages_for_bench() {
 # What the packages are made and tried with: Debian's, on Linux only.
 packages_for_release() {
     local missing=() program
-    for program in umoci bubblewrap:bwrap mmdebstrap lintian minisign qemu-user:qemu-aarch64 npm python3-venv:python3; do
+    for program in umoci bubblewrap:bwrap mmdebstrap lintian minisign qemu-user:qemu-aarch64 npm; do
         have "${program#*:}" || missing+=("${program%:*}")
     done
+    some_python > /dev/null || missing+=(python3-venv)
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 

@@ -28,11 +28,12 @@ in_root weir --version
 # By this machine's systemd, as there is none in a small Debian.
 mkdir "$root/tmp/unit"
 sed "s#/usr/bin/weir#$root&#" "$root/usr/lib/systemd/system/weir.service" > "$root/tmp/unit/weir.service"
+have systemd-analyze || die "systemd-analyze is missing" "Debian: sudo apt-get install systemd"
 problems=$(systemd-analyze verify "$root/tmp/unit/weir.service" 2>&1 | grep weir.service || true)
 rm -r "$root/tmp/unit"
 [[ -z $problems ]] || die "systemd-analyze verify: $problems"
 in_root weir check --config /etc/weir/proxy.toml
 python3 packaging/check/serves.py bwrap --bind "$root" / --dev /dev --proc /proc weir
 in_root dpkg --purge weir
-left=$(find "$root" -xdev \( -path "$root/proc" -o -path "$root/var/log" -o -path "$root/var/lib/dpkg" -o -path "$root/var/cache" -o -path "$root/root/.cache" \) -prune -o -name '*weir*' -print)
+left=$(find "$root" -xdev \( -path "$root/proc" -o -path "$root/var/log" -o -path "$root/var/lib/dpkg" -o -path "$root/root/.cache" \) -prune -o -name '*weir*' -print)
 [[ -z $left ]] || die "left behind: $left"

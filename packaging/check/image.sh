@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 
 dist=${CARGO_TARGET_DIR:-$PWD/target}/dist
-# Of the archive, which is compressed inside, for one processor.
+# Unpacked.
 megabytes_max=35
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

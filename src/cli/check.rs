@@ -5,7 +5,7 @@
 //! to standard output. Warnings don't change the exit code, except with `--strict`.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -20,8 +20,11 @@ use crate::config::{Changes, Config, ConfigErrors, OF_POLICY, Warning};
 #[derive(Debug, Args)]
 pub(super) struct Check {
     /// The configuration file
-    #[arg(long, default_value = CONFIG_DEFAULT)]
-    config: PathBuf,
+    #[arg(default_value = CONFIG_DEFAULT)]
+    file: PathBuf,
+    /// The same, as other commands have it
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    config: Option<PathBuf>,
     /// Also ask the store and the upstreams whether they can be reached from here
     #[arg(long)]
     connect: bool,
@@ -69,6 +72,10 @@ struct CheckReport {
 }
 
 impl Check {
+    fn path(&self) -> &Path {
+        self.config.as_deref().unwrap_or(&self.file)
+    }
+
     pub(super) fn run(self) -> ExitCode {
         match self.check() {
             Ok(checked) if self.json => self.report_json(&checked),
@@ -86,7 +93,7 @@ impl Check {
     }
 
     fn check(&self) -> Result<CheckReport, ConfigErrors> {
-        let config = app::load(&self.config)?;
+        let config = app::load(self.path())?;
         let before = self.against.as_deref().map(Config::load).transpose()?;
         let checked = if self.connect { app::check_and_reach(config) } else { app::check(config) };
         let Checked { mut warnings, outline, reached } = checked?;
@@ -103,7 +110,7 @@ impl Check {
             1 => ", 1 warning".to_owned(),
             many => format!(", {many} warnings"),
         };
-        outln!("{}: no errors{counted}", self.config.display());
+        outln!("{}: no errors{counted}", self.path().display());
         if let (Some(changes), Some(old)) = (changes, &self.against) {
             if changes.is_empty() {
                 outln!("{} says the same", old.display());

@@ -25,8 +25,13 @@ pub(super) struct Health {
     #[arg(long, conflicts_with = "admin")]
     config: Option<PathBuf>,
     /// How long to wait for an answer
-    #[arg(long, default_value = "3s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "3s", value_parser = timeout)]
     timeout: Duration,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let read = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if read.is_zero() { Err("expected some time, such as 3s".to_owned()) } else { Ok(read) }
 }
 
 impl Health {

@@ -79,7 +79,8 @@ pub(super) fn run(key: Key) -> ExitCode {
         (None | Some(Err(CounterError::InMemory)), Some(pages)) => ask(&pages, &query, forget),
         (answer, _) => answer.unwrap_or(Err(CounterError::InMemory)),
     };
-    match answer.and_then(|answer| described(&answer, &command)) {
+    let by_key = matches!(&query.of, KeySelector::Key { tag: None, .. });
+    match answer.and_then(|answer| described(&answer, &command, by_key)) {
         Ok(text) => {
             out!("{text}");
             ExitCode::SUCCESS
@@ -147,14 +148,21 @@ fn command(named: &KeyArgs, forget: bool) -> String {
     command
 }
 
-/// The answer in words, below the command that asks for it.
-fn described(answer: &str, command: &str) -> Result<String, CounterError> {
+/// Where to look if something should have been counted.
+const HINT: &str = "    if it should be: /explain of such a request has its key, digest and tag, and `weir top` the digests; ask with --tag or --digest\n";
+
+/// The answer in words, below the command that asks for it. `by_key`: neither a tag nor a digest
+/// was given.
+fn described(answer: &str, command: &str, by_key: bool) -> Result<String, CounterError> {
     let nonsense = || CounterError::Store(format!("found {answer:?}, expected counters as JSON"));
     let answer: Value = serde_json::from_str(answer).map_err(|_| nonsense())?;
     let counters = answer.get("counters").and_then(Value::as_array).ok_or_else(nonsense)?;
     let mut text = format!("{command}\n");
     if counters.is_empty() {
         text.push_str("  nothing is counted\n");
+        if by_key {
+            text.push_str(HINT);
+        }
     }
     let verb = if answer.get("forgotten") == Some(&Value::Bool(true)) { "deleted: " } else { "" };
     for counter in counters {

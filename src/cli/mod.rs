@@ -1,6 +1,7 @@
-//! The commands: `weir run`, `weir check`, `weir demo`, `weir health`, `weir key`, `weir explain`,
-//! `weir replay`, `weir top`, `weir rls`, `weir policy`. `request` reads a request from the command
-//! line, `words` puts decisions into text, and `shell` quotes what people paste.
+//! The commands: `weir run`, `weir check`, `weir demo`, `weir health`, `weir import`, `weir key`,
+//! `weir explain`, `weir replay`, `weir top`, `weir rls`, `weir policy`. `request` reads a request
+//! from the command line, `words` puts decisions into text, `shell` quotes what people paste, and
+//! `written` what commands write into a configuration.
 //!
 //! Exit codes: 0 success, 1 it could not start or finish, 2 the command line was wrong, 78 the
 //! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell such an
@@ -16,6 +17,7 @@ mod check;
 mod demo;
 mod explain;
 mod health;
+mod import;
 mod key;
 mod pages;
 mod policy;
@@ -26,6 +28,7 @@ mod rls;
 mod shell;
 mod top;
 mod words;
+mod written;
 
 use crate::app::{self, App, InheritedSockets, StartError};
 use crate::cli::print::{err, errln, out};
@@ -59,6 +62,8 @@ enum Command {
     Check(check::Check),
     /// Say whether a running proxy takes requests, as an exit code: for health checks
     Health(health::Health),
+    /// Take over a configuration of nginx: limits, upstreams, servers
+    Import(import::Import),
     /// Show or reset what is counted for one key
     #[command(subcommand)]
     Key(key::Key),
@@ -88,7 +93,10 @@ enum Command {
 #[derive(Debug, Args)]
 struct Run {
     /// The configuration file; it reloads when it changes, and on SIGHUP [default: proxy.toml]
-    #[arg(long, conflicts_with = "to")]
+    #[arg(conflicts_with = "to")]
+    file: Option<PathBuf>,
+    /// The same, as other commands have it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "file"])]
     config: Option<PathBuf>,
     /// Without a file: the upstream, as in http://localhost:3000
     #[arg(long, requires = "limit")]
@@ -97,11 +105,11 @@ struct Run {
     #[arg(long, requires = "to")]
     limit: Option<String>,
     /// Without a file: where to listen [default: 127.0.0.1:8080]
-    #[arg(long, requires = "to")]
+    #[arg(long, requires = "to", conflicts_with_all = ["config", "file"])]
     listen: Option<SocketAddr>,
     /// Without a file: where to serve the admin pages, such as /status and /metrics, or "off"
     /// [default: 127.0.0.1:9901 if it is free]
-    #[arg(long, requires = "to", value_parser = admin_address)]
+    #[arg(long, requires = "to", conflicts_with_all = ["config", "file"], value_parser = admin_address)]
     admin: Option<Admin>,
 }
 
@@ -119,6 +127,7 @@ pub fn main() -> ExitCode {
         Command::Key(key) => key::run(key),
         Command::Explain(explain) => explain.run(),
         Command::Health(health) => health.run(),
+        Command::Import(import) => import.run(),
         Command::Replay(replay) => replay.run(),
         Command::Top(top) => top.run(),
         Command::Rls(rls) => rls::run(rls),
@@ -164,7 +173,8 @@ impl Run {
             return ExitCode::FAILURE;
         }
         let default = Path::new(CONFIG_DEFAULT);
-        let (config, watch) = match (&self.to, &self.limit, &self.config) {
+        let file = self.config.as_ref().or(self.file.as_ref());
+        let (config, watch) = match (&self.to, &self.limit, file) {
             (Some(to), Some(limit), _) => {
                 (config::quick(to, limit, self.listen, self.admin_address(&inherited)), None)
             }
@@ -173,7 +183,7 @@ impl Run {
                 return ExitCode::from(EXIT_CONFIG);
             }
             (.., path) => {
-                let path = path.as_deref().unwrap_or(default);
+                let path = path.map_or(default, PathBuf::as_path);
                 (app::load_to_serve(path), Some(path))
             }
         };

@@ -13,7 +13,7 @@ use super::policy_json::{JSON_DEPTH_MAX, JSON_WHOLE_MAX, json};
 use super::reader::{Item, Notes, Table};
 use super::settings::policies::policy as rows;
 use super::source::Data;
-use super::{drop_flat, syntax_errors};
+use super::{drop_flat, syntax};
 use crate::telemetry::SettingError;
 
 /// Maximum size of one file, in bytes: some 180,000 customers.
@@ -79,7 +79,7 @@ fn content(notes: &Notes, setting: String, item: &Item<'_>) -> Option<Value> {
 
 fn from_toml(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
     let (root, errors) = DeTable::parse_recoverable(text);
-    syntax_errors(setting, text, &errors).into_iter().for_each(|finding| notes.note(finding));
+    syntax::errors(setting, text, &errors).into_iter().for_each(|finding| notes.note(finding));
     let root = DeValue::Table(root.into_inner());
     let value = if errors.is_empty() {
         json(&Item { notes, path: setting.to_owned(), value: &root }, 1)

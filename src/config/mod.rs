@@ -31,6 +31,7 @@ pub mod setting;
 mod settings;
 mod source;
 mod store;
+mod syntax;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -53,7 +54,7 @@ pub use crate::telemetry::OF_POLICY;
 use crate::telemetry::{Label as _, Lint, LintKind, SettingError};
 use crate::upstream::Overrides;
 use crate::{admin, engine, insight, limit, listen, policy, proxy, telemetry, upstream};
-use finding::{Finding, Mark};
+use finding::Finding;
 use reader::{GivenFiles, Item, Notes, Table};
 
 pub use changes::{CHANGES_SHOWN_MAX, Change, Changes, Effect, Outline};
@@ -64,8 +65,6 @@ pub use settings::reference;
 
 /// Maximum number of times that a configuration is read because its files changed meanwhile.
 const READS_MAX: usize = 5;
-/// The only TOML error after which the tree still holds everything else.
-const DUPLICATE: &str = "duplicate key";
 /// Maximum number of upstreams, and of policies.
 const NAMED_MAX: usize = 1_024;
 
@@ -441,11 +440,11 @@ fn read(
     let source = source.with(data, watched.clone());
     // After most syntax errors the tree lacks some of the text, so errors found in it may be
     // false.
-    let torn = errors.iter().any(|error| error.message() != DUPLICATE);
+    let torn = errors.iter().any(|error| error.message() != syntax::DUPLICATE);
     if torn {
         findings.clear();
     }
-    findings.extend(syntax_errors("", text, &errors));
+    findings.extend(syntax::errors("", text, &errors));
     let source = Arc::new(source);
     if findings.is_empty() {
         let warnings = warnings(&config, &source);
@@ -524,42 +523,6 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
 /// Includes entries with errors: a route that names one of them is not wrong.
 fn names_in(root: &Table<'_>, key: &str) -> Vec<String> {
     root.below(key).into_iter().map(|(name, _)| name).collect()
-}
-
-/// A syntax error. `setting` is the setting whose value is the whole text.
-fn syntax(setting: &str, error: &toml::de::Error) -> Finding {
-    let (found, expected) =
-        error.message().split_once(", expected ").unwrap_or((error.message(), ""));
-    let mark = error.span().map_or(Mark::Value, Mark::At);
-    let help = found.contains("with a dotted key").then(|| {
-        "a dot in a key begins a table: write a name with a dot in quotes, as in `\"path.id\" = 5`"
-            .to_owned()
-    });
-    Finding::new(SettingError::new(setting, format!("TOML: {found}"), expected), mark, help)
-}
-
-/// The syntax errors of `text`, without those that only follow from an unclosed value.
-fn syntax_errors(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec<Finding> {
-    let torn = errors.iter().any(|error| error.message() != DUPLICATE);
-    let unclosed = if torn { brackets::unclosed(text) } else { None };
-    let before = |error: &&toml::de::Error| {
-        let start = error.span().map(|span| span.start);
-        unclosed
-            .as_ref()
-            .is_none_or(|unclosed| start.is_some_and(|start| start < unclosed.at.start))
-    };
-    let mut findings: Vec<Finding> =
-        errors.iter().filter(before).map(|error| syntax(setting, error)).collect();
-    findings.extend(unclosed.map(|brackets::UnclosedBracket { at, closing }| {
-        let opening = text.get(at.clone()).unwrap_or_default();
-        let setting_error = SettingError::new(
-            setting,
-            format!("TOML: `{opening}` is not closed"),
-            format!("`{closing}` before the next setting"),
-        );
-        Finding::new(setting_error, Mark::At(at), None)
-    }));
-    findings
 }
 
 fn warnings(config: &Config, source: &Source) -> Vec<Warning> {

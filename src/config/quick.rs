@@ -22,6 +22,12 @@ pub fn quick(
     listen: Option<SocketAddr>,
     admin: Option<SocketAddr>,
 ) -> Result<Config, ConfigErrors> {
+    // A URL with a host of digits is possible, and never meant.
+    if !to.is_empty() && to.bytes().all(|byte| byte.is_ascii_digit()) {
+        let expected = format!("a URL, or a host and a port: http://localhost:{to}");
+        let error = SettingError::new("--to", super::reader::quoted(to), expected);
+        return Err(ConfigErrors::single("", None, &error.to_string(), Vec::new()));
+    }
     let (quota, period) = rate(limit).ok_or_else(|| {
         let expected = format!(
             "a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s"
@@ -44,8 +50,16 @@ pub fn quick(
     super::read(&text, Path::new(NAME), None, Vec::new())
 }
 
+/// `100/1m`; and `100/m`, `100/min` and `100/minute`, as in what people know.
 fn rate(limit: &str) -> Option<(u64, &str)> {
     let (quota, period) = limit.split_once('/')?;
+    let period = match period {
+        "s" | "sec" | "second" => "1s",
+        "m" | "min" | "minute" => "1m",
+        "h" | "hour" => "1h",
+        "d" | "day" => "1d",
+        period => period,
+    };
     let digits = !quota.is_empty() && quota.bytes().all(|byte| byte.is_ascii_digit());
     let quota = quota.parse::<u64>().ok().filter(|quota| digits && *quota <= AMOUNT_MAX)?;
     let period_ms = units::duration(period)?.as_millis();

@@ -247,13 +247,24 @@ impl<'a> Table<'a> {
                 format!("the unknown key {}", quoted(key)),
                 place,
             );
-            let help = self.dotted_name(key).unwrap_or_else(|| hint(key, &self.taken, "key"));
+            let help = self
+                .dotted_name(key)
+                .or_else(|| self.setting_of_policy(key))
+                .unwrap_or_else(|| hint(key, &self.taken, "key"));
             self.notes.add(error, Mark::Key, Some(help));
         }
     }
 }
 
 impl Table<'_> {
+    /// A hint for `policies.p.limits`, where a key of the policy's own configuration was meant.
+    fn setting_of_policy(&self, key: &str) -> Option<String> {
+        let (section, name) = self.path.split_once('.')?;
+        let is_near = nearest(key, &self.taken).is_some();
+        (section == "policies" && !name.contains('.') && !is_near)
+            .then(|| format!("a policy's own settings are keys of `config`: `config.{key} = ...`"))
+    }
+
     /// A hint for `upstreams.api.v1`, where an upstream was to be called `api.v1`: the unknown key
     /// `v1` is a table with keys that belong to this one.
     fn dotted_name(&self, key: &str) -> Option<String> {
@@ -316,7 +327,11 @@ impl<'a> Item<'a> {
 
     pub(super) fn list(&self, count_max: usize) -> Vec<Item<'a>> {
         let DeValue::Array(array) = self.value else {
-            self.wrong("an array");
+            let is_section = self.value.is_table() && !self.path.contains('.');
+            let help = is_section.then(|| {
+                format!("write `[[{}]]`, with two brackets: there can be several", self.path)
+            });
+            self.wrong_with("an array", help);
             return Vec::new();
         };
         if array.len() > count_max {

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::reader::{Item, Notes, Table};
 use super::settings::server::INSPECT_BYTES;
 use super::settings::{Kind as _, Whole};
-use super::{Config, ConfigErrors, Source, drop_flat, files, is_name, policies, syntax_errors};
+use super::{Config, ConfigErrors, Source, drop_flat, files, is_name, policies, syntax};
 use crate::proxy::account::Verdict;
 use crate::proxy::trial::{BodyEnding, TrialReply, TrialRequest};
 use crate::reload::Watch;
@@ -163,7 +163,7 @@ fn read(text: &str, path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Reques
         // What follows from a torn text may be wrong.
         findings.clear();
     }
-    findings.extend(syntax_errors("", text, &errors));
+    findings.extend(syntax::errors("", text, &errors));
     let source = Arc::new(source);
     let Some(WalkedEntries { through, start_us, entries }) = walked.filter(|_| findings.is_empty())
     else {

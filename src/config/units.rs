@@ -1,5 +1,5 @@
-//! Durations and sizes as operators write them: `"250ms"`, `"16KiB"`. One number and one unit, so
-//! that nothing is ambiguous.
+//! Durations and sizes as operators write them: `"250ms"`, `"1m30s"`, `"16KiB"`. Whole numbers,
+//! each with its unit and without blanks, so that nothing is ambiguous.
 
 use std::time::Duration;
 
@@ -10,10 +10,24 @@ const DURATION_UNITS: [(&str, u128); 5] =
 const SIZE_UNITS: [(&str, u64); 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// A whole number of `ms`, `s`, `m`, `h` or `d`. humantime alone would also take `"1month 3sec"`.
+/// Whole numbers of `d`, `h`, `m`, `s` or `ms`, each unit smaller than the one before: `"1m30s"`,
+/// as in the limits of policies. humantime alone would also take `"1month 3sec"`.
 pub(super) fn duration(text: &str) -> Option<Duration> {
-    let known = DURATION_UNITS.map(|(unit, _)| unit);
-    if one_number_one_unit(text, &known) { humantime::parse_duration(text).ok() } else { None }
+    let mut units = DURATION_UNITS.iter();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (digits, after) = split_where(rest, |letter| !letter.is_ascii_digit());
+        let (unit, next) = split_where(after, |letter| letter.is_ascii_digit());
+        if digits.is_empty() || !units.any(|(known, _)| *known == unit) {
+            return None;
+        }
+        rest = next;
+    }
+    humantime::parse_duration(text).ok()
+}
+
+fn split_where(text: &str, ends: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(ends).unwrap_or(text.len()))
 }
 
 /// A whole number of `B`, `KiB`, `MiB`, `GiB` or `TiB`. bytesize alone would also take `"1.5 kb"`,
@@ -56,16 +70,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_one_number_and_one_unit() {
-        let read = ["250ms", "10s", "1m", "1h", "1d", "0s"]
+    fn a_duration_is_whole_numbers_with_units() {
+        let read = ["250ms", "10s", "1m", "1h", "1d", "0s", "1m30s", "1d2h3m4s5ms"]
             .map(|text| duration(text).unwrap().as_millis());
-        assert_eq!(read, [250, 10_000, 60_000, 3_600_000, 86_400_000, 0]);
+        let long = 86_400_000 + 2 * 3_600_000 + 3 * 60_000 + 4_005;
+        assert_eq!(read, [250, 10_000, 60_000, 3_600_000, 86_400_000, 0, 90_000, long]);
         for text in [
             "",
             "10",
             "s",
             "1.5s",
-            "1h30m",
+            "30m1h",
+            "1s1s",
+            "1m 30s",
+            "1m30",
             "10 s",
             " 10s",
             "-1s",

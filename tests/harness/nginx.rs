@@ -1,7 +1,7 @@
 //! nginx as an upstream: a single process, so that killing it ends it completely.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -17,9 +17,12 @@ pub struct Nginx {
     pub address: SocketAddr,
     folder: TempDir,
     service: Service,
-    server: String,
-    listen: String,
+    http: String,
 }
+
+/// Stands for the address and the folder in a configuration.
+const ADDRESS: &str = "ADDRESS";
+const FOLDER: &str = "FOLDER";
 
 impl Nginx {
     /// Serves with these lines of a `server { }`. Its files are in [`Nginx::folder`]`/www`.
@@ -30,18 +33,18 @@ impl Nginx {
     /// Like [`Nginx::start`]. `listen` is appended to the server's `listen`, for example `ssl
     /// http2`.
     pub fn with(listen: &str, server: &str) -> Self {
+        let root = format!("root {FOLDER}/www;");
+        Self::configured(&format!("server {{ listen {ADDRESS} {listen}; {root}\n{server}\n}}"))
+    }
+
+    /// Serves with these lines of an `http { }`, of which a server listens on `ADDRESS`.
+    pub fn configured(http: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir_all(folder.path().join("www")).expect("a folder for its files");
         for _ in 0..TRIES {
             let address = free_address();
-            if let Some(service) = spawn(folder.path(), address, listen, server) {
-                return Self {
-                    address,
-                    folder,
-                    service,
-                    server: server.into(),
-                    listen: listen.into(),
-                };
+            if let Some(service) = spawn(folder.path(), address, http) {
+                return Self { address, folder, service, http: http.into() };
             }
         }
         panic!("nginx did not start on any of {TRIES} ports; its log:\n{}", log(folder.path()));
@@ -49,6 +52,11 @@ impl Nginx {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// The file that it was started with.
+    pub fn configuration(&self) -> PathBuf {
+        self.folder.path().join("nginx.conf")
     }
 
     /// Writes a file below `/`.
@@ -63,7 +71,7 @@ impl Nginx {
 
     /// Starts it again on the same address.
     pub fn start_again(&mut self) {
-        self.service = spawn(self.folder.path(), self.address, &self.listen, &self.server)
+        self.service = spawn(self.folder.path(), self.address, &self.http)
             .unwrap_or_else(|| panic!("no restart; its log:\n{}", log(self.folder.path())));
     }
 }
@@ -78,7 +86,7 @@ fn log(folder: &Path) -> String {
 }
 
 /// Starts it and waits until it listens; `None` if its port was taken meanwhile.
-fn spawn(folder: &Path, address: SocketAddr, listen: &str, server: &str) -> Option<Service> {
+fn spawn(folder: &Path, address: SocketAddr, http: &str) -> Option<Service> {
     let here = folder.display();
     let temp: Vec<String> = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {here}/{name};"))
@@ -87,8 +95,9 @@ fn spawn(folder: &Path, address: SocketAddr, listen: &str, server: &str) -> Opti
         "daemon off; master_process off; pid {here}/pid; error_log {here}/error warn;\n\
          events {{ worker_connections 4096; }}\n\
          http {{ access_log off; {} keepalive_requests 1000000; types {{ text/plain txt; }} default_type application/octet-stream;\n\
-         server {{ listen {address} {listen}; root {here}/www;\n{server}\n}} }}\n",
-        temp.join(" ")
+         {} }}\n",
+        temp.join(" "),
+        http.replace(ADDRESS, &address.to_string()).replace(FOLDER, &here.to_string())
     );
     let path = folder.join("nginx.conf");
     std::fs::write(&path, config).expect("a configuration file");

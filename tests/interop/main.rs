@@ -20,6 +20,7 @@ mod curl;
 mod decision_clients;
 mod forward_auth;
 mod guides;
+mod import;
 mod languages;
 mod live_page;
 mod new_policy;

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 
 use yaml_rust2::Yaml;
 
-use super::{Imported, plain, scalar, string, unique};
+use super::{Imported, scalar};
+use crate::cli::written::{plain, string, unique};
 
 /// The settings of a limit.
 const LIMIT: [&str; 7] =
@@ -89,7 +90,7 @@ fn limit(item: &Yaml) -> Result<Limit, Skipped> {
     let mut limit = Limit {
         quota: number("max_value")?,
         seconds: number("seconds")?,
-        name: item["name"].as_str().map(plain),
+        name: item["name"].as_str().map(|name| plain(name, "limit")),
         conditions: Vec::new(),
         variables: Vec::new(),
     };
@@ -160,7 +161,7 @@ fn write(
     if limits.is_empty() {
         return;
     }
-    let policy = unique(&plain(namespace), names);
+    let policy = unique(&plain(namespace, "limit"), names);
     let _ = write!(
         text,
         "\n[[routes]]\nname = \"{policy}\"\ndomain = {}\npolicy = \"{policy}\"\n\
@@ -171,7 +172,7 @@ fn write(
     for limit in limits {
         let Limit { quota, seconds, name, conditions, variables } = limit;
         let made = variables.join(".");
-        let name = unique(&plain(name.as_deref().unwrap_or(&made)), &mut taken);
+        let name = unique(&plain(name.as_deref().unwrap_or(&made), "limit"), &mut taken);
         let _ = write!(
             text,
             "\n[[policies.{policy}.config.limits]]\nname = \"{name}\"\n\

@@ -14,9 +14,6 @@ use yaml_rust2::{Yaml, YamlLoader};
 use super::{EXIT_WRONG, wrong};
 use crate::cli::print::{errln, out};
 
-/// Maximum length of a name that is made of a descriptor.
-const NAME_BYTES_MAX: usize = 56;
-
 #[derive(Debug, Subcommand)]
 pub(super) enum Rls {
     /// Write the configuration of envoyproxy/ratelimit or Limitador as one of Weir
@@ -101,33 +98,4 @@ fn scalar(yaml: &Yaml) -> Option<String> {
         Yaml::Boolean(truth) => Some(truth.to_string()),
         _ => None,
     }
-}
-
-/// A basic string of TOML. Those of JSON are the same, but for one character.
-fn string(text: &str) -> String {
-    let json = serde_json::to_string(text).unwrap_or_default();
-    json.replace('\u{7f}', "\\u007f")
-}
-
-/// A name of the characters that limits and policies may have.
-fn plain(text: &str) -> String {
-    let mut name = String::new();
-    for letter in text.chars().map(|letter| letter.to_ascii_lowercase()) {
-        let is_plain = letter.is_ascii_alphanumeric() || "._-".contains(letter);
-        let letter = if is_plain { letter } else { '-' };
-        if !(letter == '-' && name.ends_with('-')) && name.len() < NAME_BYTES_MAX {
-            name.push(letter);
-        }
-    }
-    let name = name.trim_matches(['-', '.']);
-    if name.is_empty() { "limit".to_owned() } else { name.to_owned() }
-}
-
-/// The name, or with the first number that nobody else has.
-fn unique(name: &str, taken: &mut HashSet<String>) -> String {
-    let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
-    let mut all = std::iter::once(name.to_owned()).chain(numbered);
-    let free = all.find(|name| !taken.contains(name)).unwrap_or_default();
-    taken.insert(free.clone());
-    free
 }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use yaml_rust2::Yaml;
 
-use super::{Imported, plain, scalar, string, unique};
+use super::{Imported, scalar};
+use crate::cli::written::{plain, string, unique};
 
 /// The settings of ratelimit's descriptors and limits.
 const DESCRIPTOR: [&str; 9] = [
@@ -55,7 +56,7 @@ impl Domain {
         let domain = root["domain"].as_str().filter(|domain| !domain.is_empty());
         let domain = domain.ok_or("found no `domain`, expected one")?;
         self.only_known(root, "", &["domain", "descriptors"]);
-        self.policy = unique(&plain(domain), names);
+        self.policy = unique(&plain(domain, "limit"), names);
         let written = string(domain);
         let policy = &self.policy;
         let _ = write!(
@@ -161,7 +162,7 @@ impl Domain {
             ));
             return None;
         };
-        let name = unique(&plain(&entries.join(".")), &mut self.limits);
+        let name = unique(&plain(&entries.join("."), "limit"), &mut self.limits);
         let mut line = format!(
             "limits = [{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {requests}, \
              period = \"{period}\", alignment = \"clock\""

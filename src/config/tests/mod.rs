@@ -259,9 +259,21 @@ fn several_syntax_errors_are_reported_at_once_and_nothing_that_follows_from_them
     assert!(
         text.contains("duplicate key")
             && text.contains("proxy.toml:3:1")
+            && text.contains("help: it is set in line 2 already")
             && text.contains("routes: found nothing"),
         "{text}"
     );
+    for (text, line) in [
+        ("[log]\nlevel = \"info\"\n[server]\n[log]\n", 1),
+        ("[server]\nlevel = 1\n[log]\nlevels = 1\n  level=1\n# level = 5\nlevel = 2\n", 5),
+        ("[log]\nlevel.a = 1\nlevel.a = 2\n", 2),
+    ] {
+        let found = parse(text).unwrap_err().text;
+        let help = format!("help: it is set in line {line} already");
+        assert!(found.contains(&help), "{text}{found}");
+    }
+    let alone = parse("log = { level = 1, level = 2 }\n").unwrap_err().text;
+    assert!(alone.contains("duplicate key") && !alone.contains("already"), "{alone}");
 }
 
 #[test]
@@ -360,7 +372,7 @@ fn two_words_are_a_configuration() {
         "100",
         "100/",
         "/1m",
-        "100/m",
+        "100/month",
         "-1/1m",
         "+1/1m",
         "100/401d",
@@ -373,6 +385,17 @@ fn two_words_are_a_configuration() {
             "{limit}"
         );
     }
+    for limit in ["100/m", "100/min", "100/minute", "100/60s"] {
+        let config = quick("h:1", limit, None, None).unwrap();
+        let period = if limit.ends_with('s') { "60s" } else { "1m" };
+        let expected = format!(r#""period":"{period}","quota":100"#);
+        assert!(config.policies[0].config_json.contains(&expected), "{limit}");
+    }
+    let port = quick("3000", "1/1s", None, None).unwrap_err().text;
+    assert_eq!(
+        port,
+        "error: --to: found \"3000\", expected a URL, or a host and a port: http://localhost:3000"
+    );
     let odd = "h\"\n[x]\\";
     assert_eq!(
         quick(odd, "1/1s", None, None).unwrap().upstreams[0]

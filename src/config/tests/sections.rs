@@ -277,6 +277,7 @@ fn servers_listeners_and_logs() {
     says(&twice.repeat(2), &["listeners[1].address", "that no other listener has"]);
     says("[[listeners]]", &["listeners[0].address: found nothing", "1 | [[listeners]]"]);
     says("listeners = 5", &["found 5", "an array"]);
+    says("[listeners]", &["found a table", "help: write `[[listeners]]`, with two brackets"]);
     says("server = 5", &["server: found 5", "a table"]);
     says(
         "server.trusted_proxies = [\"10.0.0.1/8\"]",

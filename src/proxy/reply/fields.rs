@@ -137,7 +137,8 @@ fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
     limit.algorithm.policy().unwrap_or((outcome.remaining, None))
 }
 
-/// `t`. `None` if time alone brings nothing back: concurrency, and quotas that are never reset.
+/// `t`. `None` if time alone brings nothing back: concurrency, quotas that are never reset, and a
+/// quota of 0.
 fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
     let us = match outcome {
         LimitOutcome { retry_after_us: Some(us), .. } => *us,
@@ -146,7 +147,8 @@ fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
         }
         _ => outcome.reset_us,
     };
-    limit.algorithm.refills().then(|| seconds(us))
+    let is_closed = matches!(limit.algorithm.policy(), Some((0, _)));
+    (limit.algorithm.refills() && !is_closed).then(|| seconds(us))
 }
 
 /// The unit that is counted, if it is not requests.
@@ -321,6 +323,16 @@ mod tests {
         assert_eq!(policy(gcra("a", 20, 10, 1_000)), [member("a", &[("q", "20"), ("w", "2")])]);
         assert_eq!(policy(gcra("a", 7, 3, 1_000)), [member("a", &[("q", "7"), ("w", "3")])]);
         assert_eq!(policy(gcra("a", 7, 0, 1_000)), [member("a", &[("q", "0"), ("w", "1")])]);
+    }
+
+    /// What is never allowed does not come back, whatever a window's end is.
+    #[test]
+    fn a_quota_of_0_has_no_time_at_which_it_is_back() {
+        for limit in [window("a", 0, 60_000), gcra("a", 0, 0, 60_000)] {
+            let refused = refuses(0, None, 30_000_000);
+            let headers = fields(FieldStyle::Draft, &[limit], &[refused]);
+            assert_eq!(read(&headers, "ratelimit"), [member("a", &[("r", "0")])]);
+        }
     }
 
     #[test]

@@ -155,13 +155,7 @@ impl Refusal {
                     }
                 }
             }
-            Self::Shed
-            | Self::Overloaded
-            | Self::StoreUnavailable
-            | Self::PolicyOverloaded
-            | Self::UpstreamOverloaded
-            | Self::OutOfDescriptors
-            | Self::TooMuchBuffered => retry_after_s = Some(fastrand::u64(SHED_RETRY_AFTER_S)),
+            _ if self.is_passing() => retry_after_s = Some(fastrand::u64(SHED_RETRY_AFTER_S)),
             Self::Denied => {
                 if let Some(denial) = denial {
                     status = denied(denial, &mut fields).unwrap_or(status);
@@ -229,6 +223,21 @@ impl Refusal {
             limits: &limits.join(", "),
             route: &to.routed.handle.name,
         })
+    }
+
+    /// Whether a little later the request may well be served: Weir or the store is at fault, and not
+    /// for good.
+    fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Shed
+                | Self::Overloaded
+                | Self::StoreUnavailable
+                | Self::PolicyOverloaded
+                | Self::UpstreamOverloaded
+                | Self::OutOfDescriptors
+                | Self::TooMuchBuffered
+        )
     }
 
     /// When a gRPC client may try again.

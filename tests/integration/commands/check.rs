@@ -137,6 +137,29 @@ async fn run_without_a_file_needs_only_an_upstream_and_a_limit() {
 }
 
 #[test]
+fn a_file_is_named_with_or_without_an_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    std::fs::write(&path, format!("{HEAD}[[routes]]\npath = \"/*\"\nupstream = \"api\"\n"))
+        .unwrap();
+    let path = path.to_str().unwrap();
+    for words in [&["check", path][..], &["check", "--config", path]] {
+        let (code, out, err) = Weir::with_arguments(words).run();
+        assert!(code == 0 && out.starts_with(&format!("{path}: no errors")), "{out}{err}");
+    }
+    // What a file says can't be said beside it.
+    for words in [
+        &["check", path, "--config", path][..],
+        &["run", path, "--config", path],
+        &["run", "--config", path, "--admin", "off"],
+        &["run", path, "--listen", "127.0.0.1:0"],
+    ] {
+        let (code, out, err) = Weir::with_arguments(words).run();
+        assert!(code == 2 && err.contains("cannot be used with"), "{words:?}: {out}{err}");
+    }
+}
+
+#[test]
 fn run_without_a_file_explains_a_limit_that_is_none() {
     for limit in ["3", "3/", "/1m", "x/1m", "3/1parsec", "-3/1m"] {
         let (code, out, err) = Weir::with_arguments(&[

@@ -3,5 +3,6 @@
 mod check;
 mod explain;
 mod health;
+mod import;
 mod key;
 mod policy;

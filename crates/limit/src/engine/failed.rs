@@ -56,7 +56,7 @@ impl Cause {
             Self::Misconfigured => "it refuses writes because it can't save: see its own log",
             Self::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
             Self::Overload => "it answers too slowly for the calls that it gets: add shards",
-            Self::Script | Self::Full => "see the lines before this one",
+            Self::Script | Self::Full => "see the log for what was said before",
         }
     }
 }

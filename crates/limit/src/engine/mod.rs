@@ -548,7 +548,9 @@ impl Engine {
     /// connected to, and what to do.
     #[must_use]
     pub fn explain(&self, error: &EngineError) -> String {
-        let unreached = self.unreached();
+        // What can't be reached says nothing about nodes that answer.
+        let is_away = matches!(error.cause, Cause::Timeout | Cause::Connection | Cause::Cluster);
+        let unreached = if is_away { self.unreached() } else { Vec::new() };
         let mut about: Vec<String> = if unreached.is_empty() {
             self.nodes()
         } else {

@@ -76,8 +76,10 @@ pub struct DamagedFile {
 pub struct Summary {
     /// Each file and its format; none where no line was known.
     pub files: Vec<(String, Option<&'static str>)>,
-    /// Lines that are not empty.
+    /// All lines.
     pub lines: u64,
+    /// Lines with nothing in them.
+    pub blank: u64,
     /// Lines about something else than a request.
     pub skipped: u64,
     /// Requests that Weir had rejected before a route was found. They are not replayed.
@@ -336,10 +338,11 @@ impl Source {
                 continue;
             }
             let line = String::from_utf8_lossy(bytes.trim_ascii());
+            all.lines += 1;
             if line.is_empty() {
+                all.blank += 1;
                 continue;
             }
-            all.lines += 1;
             let place = (self.number, self.line);
             let record = match self.reader.read(&line) {
                 Ok(line) if line.skip => {

@@ -179,6 +179,9 @@ impl Clients {
 
     fn number(&mut self, text: &str) -> Result<u32, SkipCause> {
         let found = address(text);
+        if found.is_none() && is_meant_as_address(text) {
+            return Err(format!("the client {text:?} is neither an address nor a name").into());
+        }
         let known = match &found {
             Some(address) => self.addresses.get(address),
             None => self.named.get(text),
@@ -206,6 +209,16 @@ impl Clients {
         self.new.push(client);
         Ok(number)
     }
+}
+
+/// Whether a text that is no address was to be one: no name has only digits in its last label (RFC
+/// 3696, 2), or a colon.
+fn is_meant_as_address(text: &str) -> bool {
+    let last = text.rsplit('.').next().unwrap_or_default();
+    // nginx writes `unix:` for the clients of a Unix socket.
+    let is_socket = text.starts_with("unix:");
+    (text.contains(':') && !is_socket)
+        || (!last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// An address, perhaps with a port.
@@ -472,5 +485,10 @@ mod tests {
             ["240.0.0.1", "203.0.113.7", "2001:db8::1", "192.0.2.1", "240.0.0.2"]
         );
         assert_eq!(clients.names, 2);
+        assert!(Clients::new(1).number("unix:").is_ok());
+        for text in ["999.1.1.1", "192.0.2", "2001:db8::g", "192.0.2.1:99999"] {
+            let wrong = clients.number(text);
+            assert!(matches!(wrong, Err(SkipCause::Broken(_))), "{text}: {wrong:?}");
+        }
     }
 }

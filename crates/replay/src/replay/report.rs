@@ -152,6 +152,7 @@ impl ReplayReport {
         let Summary {
             files,
             lines,
+            blank,
             skipped,
             rejected,
             broken,
@@ -184,6 +185,7 @@ impl ReplayReport {
             "log": {
                 "files": list(files),
                 "lines": lines,
+                "blank": blank,
                 "not_requests": skipped,
                 "rejected": rejected,
                 "broken": broken,

@@ -246,6 +246,7 @@ impl Summary {
     #[must_use]
     pub fn line_total(&self) -> String {
         let parts = [
+            (self.blank, "blank"),
             (self.skipped, "not about requests"),
             (self.rejected, "rejected before a route was found"),
             (self.broken, "broken"),

@@ -1,0 +1,228 @@
+//! What nginx's directives mean, in Weir's words: limits, upstreams, servers and their locations.
+//! Everything else is noted, so that nothing disappears silently, and what Weir can't answer as
+//! nginx does is refused rather than let through.
+
+mod limits;
+mod locations;
+mod servers;
+mod upstreams;
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use self::limits::Limits;
+use self::locations::Route;
+use self::servers::{Listener, Server};
+use self::upstreams::Upstreams;
+use super::Imported;
+use crate::cli::import::directives::Directive;
+
+/// What only nginx needs, or what Weir does without being told.
+const NEEDLESS: &[&str] = &[
+    "access_log",
+    "daemon",
+    "default_type",
+    "error_log",
+    "events",
+    "keepalive_requests",
+    "keepalive_timeout",
+    "limit_conn_log_level",
+    "limit_req_log_level",
+    "log_format",
+    "log_not_found",
+    "master_process",
+    "pid",
+    "proxy_buffering",
+    "proxy_http_version",
+    "reset_timedout_connection",
+    "sendfile",
+    "server_tokens",
+    "tcp_nodelay",
+    "tcp_nopush",
+    "types",
+    "types_hash_max_size",
+    "user",
+    "worker_connections",
+    "worker_processes",
+    "worker_rlimit_nofile",
+];
+/// What keeps requests out, or answers them otherwise. Weir refuses the requests that it is for.
+const GUARDS: &[&str] = &[
+    "access_by_lua_block",
+    "access_by_lua_file",
+    "allow",
+    "auth_basic",
+    "auth_jwt",
+    "auth_request",
+    "deny",
+    "if",
+    "internal",
+    "limit_except",
+    "modsecurity",
+    "rewrite",
+    "satisfy",
+    "secure_link",
+    "ssl_client_certificate",
+    "ssl_verify_client",
+    "valid_referers",
+];
+/// What is read in another place.
+const READ: &[&str] = &[
+    "limit_conn",
+    "limit_conn_dry_run",
+    "limit_conn_status",
+    "limit_conn_zone",
+    "limit_req",
+    "limit_req_dry_run",
+    "limit_req_status",
+    "limit_req_zone",
+    "listen",
+    "location",
+    "proxy_pass",
+    "proxy_set_header",
+    "return",
+    "server",
+    "server_name",
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "upstream",
+];
+/// Maximum number of routes.
+const ROUTES_MAX: usize = 2_000;
+
+/// Writes what `directives` say as a configuration of Weir.
+///
+/// # Errors
+/// There is no server in them, or there are too many locations.
+pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
+    let mut notes = Notes::default();
+    let http = directives.iter().find(|directive| directive.name == "http");
+    // A file of `conf.d` alone has no `http { }` around it.
+    let inside = http.map_or(directives, Directive::block);
+    if http.is_some() {
+        directives.iter().filter(|one| one.name != "http").for_each(|one| notes.left_out(one));
+    }
+    inside.iter().for_each(|directive| notes.left_out(directive));
+    let blocks = inside.iter().filter(|directive| directive.name == "server");
+    let servers: Vec<Server<'_>> =
+        blocks.filter_map(|block| Server::read(block, inside, &mut notes)).collect();
+    if servers.is_empty() {
+        return Err("found no `server { }` that listens on an address and a port".to_owned());
+    }
+    let listeners = servers::listeners(&servers, &mut notes);
+    let mut limits = Limits::read(inside);
+    let mut upstreams = Upstreams::read(inside, &mut notes);
+    let mut names = HashSet::new();
+    let mut routes: Vec<Route> = Vec::new();
+    for server in &servers {
+        // Where it gets the requests for all hosts that no other server has, and where not.
+        let (default, named) = server.places(&servers, &listeners);
+        let mut hosts: Vec<(Option<&str>, Vec<String>)> = Vec::new();
+        if !default.is_empty() {
+            hosts.push((None, default));
+        }
+        if !named.is_empty() {
+            let names = server.hosts(&mut notes);
+            hosts.extend(names.into_iter().map(|host| (Some(host), named.clone())));
+        }
+        let locations = locations::of(server, inside, &mut notes);
+        for (host, places) in hosts {
+            for location in &locations {
+                let mut route = location.route(
+                    (server, inside),
+                    host,
+                    &mut names,
+                    &mut (&mut limits, &mut upstreams),
+                    &mut notes,
+                );
+                route.listeners.clone_from(&places);
+                routes.push(route);
+            }
+            if routes.len() > ROUTES_MAX {
+                return Err(format!("there are more than {ROUTES_MAX} locations of all hosts"));
+            }
+        }
+    }
+    Ok(written(&listeners, &upstreams, &limits, routes, notes))
+}
+
+const HEAD: &str = "# Written by `weir import` from a configuration of nginx: see docs/nginx.md.\n";
+
+fn written(
+    listeners: &[Listener],
+    upstreams: &Upstreams,
+    limits: &Limits,
+    mut routes: Vec<Route>,
+    mut notes: Notes,
+) -> Imported {
+    let used: Vec<&[String]> = routes.iter().map(|route| route.limits.as_slice()).collect();
+    let policies = limits.policies(&used, &mut notes);
+    for route in &mut routes {
+        let mine = |policy: &&limits::Policy| {
+            route.limits.iter().any(|limit| policy.limits.iter().any(|(name, _)| name == limit))
+        };
+        route.policy = policies.iter().find(mine).map(|policy| policy.name.clone());
+    }
+    let mut text = HEAD.to_owned();
+    for note in &notes.lines {
+        let _ = writeln!(text, "# {note}");
+    }
+    listeners.iter().for_each(|listener| listener.write(&mut text));
+    upstreams.write(&mut text);
+    for policy in &policies {
+        let limited: Vec<(&str, &[String])> = routes
+            .iter()
+            .filter(|route| route.policy.as_ref() == Some(&policy.name))
+            .map(|route| (route.name.as_str(), route.limits.as_slice()))
+            .collect();
+        policy.write(&limited, &mut text);
+    }
+    let serving = listeners.iter().filter(|listener| !listener.redirects).count();
+    for route in &routes {
+        route.write(serving, &mut text);
+    }
+    Imported { text, notes: notes.lines }
+}
+
+/// What means something else in Weir, or is not there.
+#[derive(Debug, Default)]
+struct Notes {
+    lines: Vec<String>,
+    known: HashSet<String>,
+}
+
+impl Notes {
+    fn add(&mut self, directive: &Directive, what: &str) {
+        self.line(&format!("{}: {}: {what}", directive.place, directive.text()));
+    }
+
+    /// A line once, however often it holds.
+    fn line(&mut self, line: &str) {
+        // A line end would end the comment that it is in.
+        let mut clean = String::new();
+        for letter in line.chars() {
+            match letter {
+                letter if letter.is_control() => clean.extend(letter.escape_default()),
+                letter => clean.push(letter),
+            }
+        }
+        if self.known.insert(clean.clone()) {
+            self.lines.push(clean);
+        }
+    }
+
+    /// A directive that has no counterpart, unless nobody misses it.
+    fn left_out(&mut self, directive: &Directive) {
+        let name = directive.name.as_str();
+        if GUARDS.contains(&name) {
+            self.add(directive, "LEFT OUT: Weir refuses the requests that it is for");
+        } else if !NEEDLESS.contains(&name) && !READ.contains(&name) {
+            self.add(directive, "left out");
+        }
+    }
+}
+
+/// The guards in a block: its requests are refused.
+fn guard(block: &[Directive]) -> Option<&Directive> {
+    block.iter().find(|one| GUARDS.contains(&one.name.as_str()))
+}
