@@ -225,8 +225,8 @@ impl Refusal {
         })
     }
 
-    /// Whether a little later the request may well be served: Weir or the store is at fault, and not
-    /// for good.
+    /// Whether a little later the request may well be served: Weir or the store is at fault, and
+    /// not for good.
     fn is_passing(&self) -> bool {
         matches!(
             self,
