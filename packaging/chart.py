@@ -27,6 +27,7 @@ SHAPES = {
         "binaryFiles": {"policy.wasm": "AGFzbQEAAAA="},
         "secrets": [{"name": "redis"}, {"name": "tls.example"}],
         "state": {"persistentVolumeClaim": {"claimName": "weir"}},
+        "strategy": {"type": "Recreate"},
         "service": {"type": "LoadBalancer", "port": 443, "externalTrafficPolicy": "Local",
                     "annotations": {"example.com/balancer": "internal"}},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -93,9 +94,18 @@ def check(program):
                 continue
             for version in KUBERNETES:
                 kubernetes_validate.validate(resource, version, strict=True)
+            if resource["kind"] == "Deployment":
+                volumes(resource["spec"]["template"]["spec"]["volumes"])
             if resource["kind"] == "ConfigMap":
                 configuration(program, name, resource["data"]["proxy.toml"])
         print(f"{name}: {', '.join(kinds)}")
+
+
+def volumes(listed):
+    """The schemas allow a volume of two kinds, and the server refuses it."""
+    for volume in listed:
+        if len(volume) != 2:
+            raise SystemExit(f"a volume of several kinds: {volume}")
 
 
 def configuration(program, name, text):

@@ -16,7 +16,8 @@ fi
 if [[ $1 == *-$(uname -m)-* ]]; then
     python3 packaging/check/serves.py "${around[@]}" "$program"
 else
-    # An emulator needs a root with itself in it; a static one needs nothing else.
+    # The emulator is this machine's. It may not take all of this machine's memory.
     machine=$(basename "$1" | sed 's/.*-\([a-z0-9_]*\)-unknown.*/\1/')
-    python3 packaging/check/serves.py "qemu-$machine" "$root/weir"
+    ulimit -v 16000000
+    python3 packaging/check/serves.py --emulated "qemu-$machine" "$root/weir"
 fi

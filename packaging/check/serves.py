@@ -1,6 +1,10 @@
 """Whether an installed program works: `serves.py COMMAND ...` runs `COMMAND run --to ...` in front
 of a small server, sees three requests admitted and the fourth refused as the limit says, has
-`COMMAND health` ask it, and ends it with SIGTERM."""
+`COMMAND health` ask it, and ends it with SIGTERM.
+
+`serves.py --emulated COMMAND ...` runs it from a file, with room for a few instances of a policy: Weir
+reserves terabytes of addresses for a thousand, and qemu keeps a record of each page of them. The
+policy also has more time."""
 
 import http.client
 import http.server
@@ -10,12 +14,34 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 # Under an emulator, policies are compiled for half a minute.
 START_SECONDS = 120
 STOP_SECONDS = 30
+
+
+SMALL = """
+[[listeners]]
+address = "127.0.0.1:{listen}"
+[admin]
+address = "127.0.0.1:{admin}"
+[server]
+workers = 1
+policies = {{ instances = 4, core_instances = 4 }}
+[upstreams.to]
+endpoints = ["{to}"]
+[policies.limit]
+use = "client-ip"
+cpu_time = "1s"
+config.limits = [{{ name = "limit", algorithm = "fixed_window", quota = 3, period = "1m" }}]
+[[routes]]
+path = "/*"
+upstream = "to"
+policy = "limit"
+"""
 
 
 class Upstream(http.server.BaseHTTPRequestHandler):
@@ -33,13 +59,23 @@ class Upstream(http.server.BaseHTTPRequestHandler):
 
 def main():
     command = sys.argv[1:]
+    is_emulated = command[0] == "--emulated"
+    if is_emulated:
+        command = command[1:]
     upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     listen, admin = free_port(), free_port()
-    weir = subprocess.Popen([
-        *command, "run", "--to", f"http://127.0.0.1:{upstream.server_port}", "--limit", "3/1m",
+    to = f"http://127.0.0.1:{upstream.server_port}"
+    words = [
+        "run", "--to", to, "--limit", "3/1m",
         "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{admin}",
-    ])
+    ]
+    file = tempfile.NamedTemporaryFile("w", suffix=".toml")
+    if is_emulated:
+        file.write(SMALL.format(to=to, listen=listen, admin=admin))
+        file.flush()
+        words = ["run", "--config", file.name]
+    weir = subprocess.Popen([*command, *words])
     try:
         await_listener(weir, listen)
         statuses = [ask(listen) for _ in range(4)]

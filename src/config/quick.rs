@@ -50,9 +50,10 @@ pub fn quick(
     super::read(&text, Path::new(NAME), None, Vec::new())
 }
 
-/// `100/1m`; and `100/m`, `100/min` and `100/minute`, as in what people know.
+/// `100/1m`; and `100/m`, `100/min`, `100/minute` and nginx' `100r/m`, as in what people know.
 fn rate(limit: &str) -> Option<(u64, &str)> {
     let (quota, period) = limit.split_once('/')?;
+    let quota = quota.strip_suffix('r').unwrap_or(quota);
     let period = match period {
         "s" | "sec" | "second" => "1s",
         "m" | "min" | "minute" => "1m",

@@ -385,7 +385,7 @@ fn two_words_are_a_configuration() {
             "{limit}"
         );
     }
-    for limit in ["100/m", "100/min", "100/minute", "100/60s"] {
+    for limit in ["100r/m", "100/m", "100/min", "100/minute", "100/60s"] {
         let config = quick("h:1", limit, None, None).unwrap();
         let period = if limit.ends_with('s') { "60s" } else { "1m" };
         let expected = format!(r#""period":"{period}","quota":100"#);

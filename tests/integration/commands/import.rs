@@ -70,7 +70,7 @@ http {
     }
     server {
         listen 8080;
-        server_name more.example.com *.old.example ~^x;
+        server_name more.example.com *.old.example;
         return 301 https://www.example.com/;
     }
 }
@@ -97,7 +97,6 @@ http {
         "line 6: gzip on: left out",
         "line 29: limit_req zone=odd: LEFT OUT, nothing is limited by it: Weir has no fact for $bucket",
         "line 33: listen unix:/run/x.sock: left out: expected an address and a port, for TCP",
-        "line 39: server_name more.example.com *.old.example ~^x: left out: a host is a name, or begins with `*.`",
     ];
     for line in expected {
         assert!(notes.lines().any(|note| note == line), "{line}\n{notes}");
@@ -171,6 +170,72 @@ b";
         "{notes}"
     );
     assert!(notes.contains("add_header X a\\n[admin]\\nb: left out"), "{notes}");
+}
+
+/// The names of a server that can't be written must not lead to another one.
+#[tokio::test]
+async fn hosts_that_cannot_be_written_do_not_reach_the_default_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::start();
+    let api = upstream.url();
+    let (config, notes) = import(
+        folder.path(),
+        &format!(
+            r#"server {{ listen 127.0.0.1:0; server_name a.com; location / {{ proxy_pass {api}; }} }}
+server {{ listen 127.0.0.1:0; server_name .foo.com ~^x; location / {{ return 410; }} }}
+"#
+        ),
+    );
+    let weir = Weir::start(&format!("{config}\n[admin]\naddress = \"127.0.0.1:0\"\n"));
+    for (host, status) in
+        [("a.com", 200), ("foo.com", 410), ("x.foo.com", 410), ("xyz", 403), ("other", 403)]
+    {
+        let reply = get(weir.http, "/", &[("host", host)]).await;
+        assert_eq!(reply.status, status, "{host}\n{config}");
+    }
+    assert_eq!(
+        notes.lines().next(),
+        Some(
+            "line 2: server_name .foo.com ~^x: LEFT OUT: ~^x, as a host is a name, or begins with `*.`"
+        )
+    );
+}
+
+#[test]
+fn redirects_hosts_and_proxies_are_those_of_nginx() {
+    let folder = tempfile::tempdir().unwrap();
+    let to_https = "return 301 https://$host$request_uri;";
+    for server in [
+        to_https.to_owned(),
+        format!("location /.well-known/ {{ root /var/www; }} location / {{ {to_https} }}"),
+        format!("if ($host = a) {{ {to_https} }} return 404;"),
+    ] {
+        let (config, _) = import(folder.path(), &format!("server {{ listen 80; {server} }}"));
+        assert!(config.contains("redirect_to_https = 443"), "{server}\n{config}");
+        check(folder.path(), &config.replace("0.0.0.0:80", "127.0.0.1:8080"));
+    }
+    let (config, notes) = import(
+        folder.path(),
+        "set_real_ip_from 10.0.0.0/8; set_real_ip_from 192.0.2.1; real_ip_header X-Real-IP;
+         server {
+             listen 8080 proxy_protocol;
+             location / { proxy_pass http://10.0.0.1:80; }
+             location /a/ { proxy_pass http://10.0.0.1:80; proxy_set_header Host $host; }
+             location /b/ { proxy_pass http://10.0.0.1:80; proxy_set_header Host b.internal; }
+             location = /c { return 302 https://www.example.com$request_uri; }
+         }",
+    );
+    check(folder.path(), &config);
+    for part in [
+        "[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"192.0.2.1\"]\n",
+        "path = \"/*\"\nupstream_host = \"10.0.0.1:80\"\n",
+        "path = \"/a/*\"\nupstream = ",
+        "path = \"/b/*\"\nupstream_host = \"b.internal\"\n",
+        "redirect = { to = \"https://www.example.com\", status = 302 }",
+    ] {
+        assert!(config.contains(part), "{part}\n{config}");
+    }
+    assert!(notes.contains("line 1: real_ip_header X-Real-IP: LEFT OUT"), "{notes}");
 }
 
 /// Each address has a default server of its own, and what one server says of an address holds for

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::limits::Limits;
-use super::servers::Server;
+use super::servers::{Server, is_redirect_to_https};
 use super::upstreams::Upstreams;
 use super::{Notes, guard};
 use crate::cli::import::directives::Directive;
@@ -37,6 +37,7 @@ pub(super) struct Route {
     when: Option<String>,
     rewrite: Option<String>,
     request_headers: Option<String>,
+    upstream_host: Option<String>,
     /// `upstream = ...`, `respond = ...` or `redirect = ...`.
     answers: String,
 }
@@ -85,12 +86,12 @@ pub(super) fn of<'a>(
         let (path, when, prefix) = ("/*".to_owned(), None, None);
         Location { path, when, prefix, chain: Vec::new(), answers }
     };
+    if server.redirects {
+        return vec![all(Answers::Https)];
+    }
     if let Some(closed) = guard(block).or_else(|| guard(http)) {
         notes.add(closed, "Weir refuses all requests of this server");
         return vec![all(Answers::Status(FORBIDDEN))];
-    }
-    if server.redirects {
-        return vec![all(Answers::Https)];
     }
     if let Some(returned) = block.iter().find(|one| one.name == "return") {
         return vec![all(Answers::Returned(returned))];
@@ -175,7 +176,8 @@ fn answers<'a>(location: &'a Directive, notes: &mut Notes) -> Answers<'a> {
         return Answers::Status(if is_internal { NOT_FOUND } else { FORBIDDEN });
     }
     if let Some(returned) = named("return") {
-        return Answers::Returned(returned);
+        let is_https = is_redirect_to_https(returned);
+        return if is_https { Answers::Https } else { Answers::Returned(returned) };
     }
     if let Some(proxied) = named("proxy_pass") {
         return Answers::Proxied(proxied);
@@ -197,7 +199,7 @@ impl Location<'_> {
         let around: Vec<&[Directive]> =
             [self.chain.as_slice(), &[server.directive.block(), http]].concat();
         let mut rewrite = None;
-        let mut is_proxied = false;
+        let mut proxy_host = None;
         let answers = match self.answers {
             Answers::Status(status) => respond(status),
             Answers::Https => match host {
@@ -220,9 +222,9 @@ impl Location<'_> {
                 respond(NOT_FOUND)
             }),
             Answers::Proxied(directive) => match proxied(directive, upstreams, notes) {
-                Some((upstream, path)) => {
+                Some((upstream, host, path)) => {
                     rewrite = self.rewritten(path);
-                    is_proxied = true;
+                    proxy_host = Some(host);
                     format!("upstream = {}", string(&upstream))
                 }
                 None => {
@@ -238,6 +240,7 @@ impl Location<'_> {
             "" => "all",
             path => path,
         };
+        let is_proxied = proxy_host.is_some();
         let name = host.map_or_else(|| folder.to_owned(), |host| format!("{host}-{folder}"));
         Route {
             name: unique(&plain(&name, "route"), names),
@@ -250,6 +253,7 @@ impl Location<'_> {
             when: self.when.clone(),
             rewrite,
             request_headers: is_proxied.then(|| request_headers(&around, notes)).flatten(),
+            upstream_host: proxy_host.and_then(|host| upstream_host(&around, host, notes)),
             answers,
         }
     }
@@ -282,7 +286,7 @@ fn proxied<'a>(
     directive: &'a Directive,
     upstreams: &mut Upstreams,
     notes: &mut Notes,
-) -> Option<(String, Option<&'a str>)> {
+) -> Option<(String, &'a str, Option<&'a str>)> {
     let url = directive.word(0);
     let (scheme, rest) = url.split_once("://").filter(|_| !url.contains('$'))?;
     if !["http", "https"].contains(&scheme) {
@@ -296,13 +300,38 @@ fn proxied<'a>(
         Some(at) => (rest.get(..at)?, rest.get(at..)),
         None => (rest, None),
     };
-    Some((upstreams.name(scheme, host), path))
+    Some((upstreams.name(scheme, host), host, path))
+}
+
+/// The host that the upstream is told: nginx tells it its own name, unless it is told otherwise.
+fn upstream_host(around: &[&[Directive]], host: &str, notes: &mut Notes) -> Option<String> {
+    let is_one = |one: &&Directive| one.name == "proxy_set_header";
+    let block = around.iter().find(|block| block.iter().any(|one| is_one(&one)));
+    let fields = block.into_iter().flat_map(|block| block.iter().filter(is_one));
+    let mut fields = fields.filter(|one| one.word(0).eq_ignore_ascii_case("host"));
+    let Some(directive) = fields.next() else {
+        return (!host.starts_with("unix:")).then(|| string(host));
+    };
+    match directive.word(1) {
+        "$host" | "$http_host" => None,
+        "$proxy_host" => Some(string(host)),
+        value if value.contains('$') || value.is_empty() => {
+            notes.add(directive, "LEFT OUT: the upstream gets the client's Host");
+            None
+        }
+        value => Some(string(value)),
+    }
 }
 
 /// `return 204;`, `return 200 "text";`, `return 301 https://example.com/;`
 fn returned(directive: &Directive) -> Option<String> {
     let (code, text) = (directive.word(0), directive.word(1));
     let status = code.parse::<u16>().ok().filter(|status| (200..600).contains(status))?;
+    // Another host, and the client's own path.
+    let other = text.strip_suffix("$request_uri").filter(|to| !to.contains('$'));
+    if let Some(other) = other.filter(|to| to.matches('/').count() == 2) {
+        return Some(format!("redirect = {{ to = {}, status = {status} }}", string(other)));
+    }
     if text.contains('$') {
         return None;
     }
@@ -345,6 +374,23 @@ fn request_headers(around: &[&[Directive]], notes: &mut Notes) -> Option<String>
 }
 
 impl Route {
+    /// A route that refuses everything that no other one takes.
+    pub(super) fn closed(names: &mut HashSet<String>, listeners: Vec<String>) -> Self {
+        Self {
+            name: unique("others", names),
+            listeners,
+            limits: Vec::new(),
+            policy: None,
+            host: None,
+            path: "/*".to_owned(),
+            when: None,
+            rewrite: None,
+            request_headers: None,
+            upstream_host: None,
+            answers: respond(FORBIDDEN),
+        }
+    }
+
     /// Writes it. `listeners` is how many have routes: one that is on all of them names none.
     pub(super) fn write(&self, listeners: usize, out: &mut String) {
         let _ = write!(out, "\n[[routes]]\nname = {}\n", string(&self.name));
@@ -360,6 +406,7 @@ impl Route {
             ("listeners", &some),
             ("rewrite", &self.rewrite),
             ("request_headers", &self.request_headers),
+            ("upstream_host", &self.upstream_host),
         ] {
             if let Some(value) = value {
                 let _ = writeln!(out, "{key} = {value}");

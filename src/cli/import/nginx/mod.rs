@@ -16,6 +16,7 @@ use self::servers::{Listener, Server};
 use self::upstreams::Upstreams;
 use super::Imported;
 use crate::cli::import::directives::Directive;
+use crate::cli::written::string;
 
 /// What only nginx needs, or what Weir does without being told.
 const NEEDLESS: &[&str] = &[
@@ -80,8 +81,11 @@ const READ: &[&str] = &[
     "location",
     "proxy_pass",
     "proxy_set_header",
+    "real_ip_header",
+    "real_ip_recursive",
     "return",
     "server",
+    "set_real_ip_from",
     "server_name",
     "ssl_certificate",
     "ssl_certificate_key",
@@ -112,19 +116,30 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
     let listeners = servers::listeners(&servers, &mut notes);
     let mut limits = Limits::read(inside);
     let mut upstreams = Upstreams::read(inside, &mut notes);
+    let has_unwritable = servers.iter().any(Server::has_unwritable_hosts);
     let mut names = HashSet::new();
     let mut routes: Vec<Route> = Vec::new();
     for server in &servers {
         // Where it gets the requests for all hosts that no other server has, and where not.
         let (default, named) = server.places(&servers, &listeners);
+        let written = server.hosts(&mut notes);
         let mut hosts: Vec<(Option<&str>, Vec<String>)> = Vec::new();
-        if !default.is_empty() {
+        // The requests of hosts that can't be written would come here.
+        let closes = has_unwritable && !default.is_empty() && !written.is_empty();
+        if closes {
+            hosts.extend(written.iter().map(|host| (Some(host.as_str()), default.clone())));
+            routes.push(Route::closed(&mut names, default));
+        } else if !default.is_empty() {
+            if has_unwritable {
+                notes.add(
+                    server.directive,
+                    "LEFT OUT: it also gets the requests of hosts above that can't be written",
+                );
+            }
             hosts.push((None, default));
         }
-        if !named.is_empty() {
-            let names = server.hosts(&mut notes);
-            hosts.extend(names.into_iter().map(|host| (Some(host), named.clone())));
-        }
+        hosts.extend(written.iter().map(|host| (Some(host.as_str()), named.clone())));
+        hosts.retain(|(_, places)| !places.is_empty());
         let locations = locations::of(server, inside, &mut notes);
         for (host, places) in hosts {
             for location in &locations {
@@ -143,12 +158,39 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
             }
         }
     }
-    Ok(written(&listeners, &upstreams, &limits, routes, notes))
+    let proxies = trusted(inside, &mut notes);
+    Ok(written(&proxies, &listeners, &upstreams, &limits, routes, notes))
+}
+
+/// `set_real_ip_from`: the proxies that are believed, all of them for all servers.
+fn trusted(http: &[Directive], notes: &mut Notes) -> Vec<String> {
+    let servers = http.iter().filter(|one| one.name == "server").flat_map(Directive::block);
+    let all: Vec<&Directive> = http.iter().chain(servers).collect();
+    for directive in all.iter().filter(|one| one.name == "real_ip_header") {
+        let known = ["x-forwarded-for", "proxy_protocol"];
+        if !known.contains(&directive.word(0).to_ascii_lowercase().as_str()) {
+            notes.add(
+                directive,
+                "LEFT OUT: Weir believes X-Forwarded-For and the PROXY protocol alone",
+            );
+        }
+    }
+    let mut proxies: Vec<String> = Vec::new();
+    for directive in all.iter().filter(|one| one.name == "set_real_ip_from") {
+        let address = directive.word(0);
+        if address.starts_with("unix:") {
+            notes.add(directive, "left out: expected an address or a network");
+        } else if !proxies.contains(&string(address)) {
+            proxies.push(string(address));
+        }
+    }
+    proxies
 }
 
 const HEAD: &str = "# Written by `weir import` from a configuration of nginx: see docs/nginx.md.\n";
 
 fn written(
+    proxies: &[String],
     listeners: &[Listener],
     upstreams: &Upstreams,
     limits: &Limits,
@@ -166,6 +208,9 @@ fn written(
     let mut text = HEAD.to_owned();
     for note in &notes.lines {
         let _ = writeln!(text, "# {note}");
+    }
+    if !proxies.is_empty() {
+        let _ = write!(text, "\n[server]\ntrusted_proxies = [{}]\n", proxies.join(", "));
     }
     listeners.iter().for_each(|listener| listener.write(&mut text));
     upstreams.write(&mut text);

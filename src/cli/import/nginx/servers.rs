@@ -37,7 +37,10 @@ impl<'a> Server<'a> {
         let named = |place: &'a [Directive], name: &str| -> Vec<&'a Directive> {
             place.iter().filter(|one| one.name == name).collect()
         };
-        block.iter().for_each(|inner| notes.left_out(inner));
+        let redirects = redirects(block);
+        if !redirects {
+            block.iter().for_each(|inner| notes.left_out(inner));
+        }
         let written = named(block, "listen");
         let mut listens = Vec::new();
         for inner in &written {
@@ -61,27 +64,31 @@ impl<'a> Server<'a> {
         };
         let own = pairs(block);
         let certificates = if own.is_empty() { pairs(http) } else { own };
-        let returned = named(block, "return");
-        let redirects = returned.first().is_some_and(|first| is_redirect_to_https(first));
         Some(Self { directive, listens, redirects, certificates })
     }
 
     /// The hosts that its routes name.
-    pub(super) fn hosts(&self, notes: &mut Notes) -> Vec<&'a str> {
+    pub(super) fn hosts(&self, notes: &mut Notes) -> Vec<String> {
         let mut hosts = Vec::new();
         for names in self.directive.block().iter().filter(|one| one.name == "server_name") {
-            for name in &names.words {
-                if name.starts_with(['~', '.']) || name.ends_with(".*") {
-                    notes.add(names, "left out: a host is a name, or begins with `*.`");
-                } else if name != "_" && !name.is_empty() {
-                    hosts.push(name.as_str());
+            for name in names.words.iter().filter(|name| !["", "_"].contains(&name.as_str())) {
+                match name.strip_prefix('.') {
+                    _ if is_unwritable(name) => notes.add(
+                        names,
+                        &format!("LEFT OUT: {name}, as a host is a name, or begins with `*.`"),
+                    ),
+                    Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),
+                    None => hosts.push(name.clone()),
                 }
             }
         }
-        if hosts.is_empty() {
-            notes.add(self.directive, "left out: no name of a host leads to it");
-        }
         hosts
+    }
+
+    /// Whether it has requests whose hosts can't be written.
+    pub(super) fn has_unwritable_hosts(&self) -> bool {
+        let names = self.directive.block().iter().filter(|one| one.name == "server_name");
+        names.flat_map(|names| &names.words).any(|name| is_unwritable(name))
     }
 
     /// Its first name, which is nginx's `$server_name`.
@@ -144,8 +151,36 @@ fn listen(directive: &Directive) -> Option<Listen> {
     })
 }
 
+fn is_unwritable(name: &str) -> bool {
+    name.starts_with('~') || name.ends_with(".*")
+}
+
+/// Whether a server only sends its clients to HTTPS: by itself, in its `location /`, or as certbot
+/// writes it, by an `if` for each host. What else it has, such as a folder for challenges of ACME,
+/// is not needed where everything is sent on.
+fn redirects(block: &[Directive]) -> bool {
+    let has_redirect = |block: &[Directive]| {
+        block.iter().any(|one| one.name == "return" && is_redirect_to_https(one))
+    };
+    let first = block.iter().find(|one| one.name == "return");
+    let of_locations = || {
+        let everything = |one: &&Directive| {
+            one.name == "location" && one.words.last().is_some_and(|at| at == "/")
+        };
+        block.iter().filter(everything).any(|one| has_redirect(one.block()))
+    };
+    let of_ifs = || block.iter().any(|one| one.name == "if" && has_redirect(one.block()));
+    !proxies(block)
+        && (first.is_some_and(is_redirect_to_https)
+            || first.is_none_or(|first| first.word(0) == "404") && (of_locations() || of_ifs()))
+}
+
+fn proxies(block: &[Directive]) -> bool {
+    block.iter().any(|one| one.name.ends_with("_pass") || proxies(one.block()))
+}
+
 /// `return 301 https://$host$request_uri;`
-fn is_redirect_to_https(directive: &Directive) -> bool {
+pub(super) fn is_redirect_to_https(directive: &Directive) -> bool {
     let (code, to) = (directive.word(0), directive.word(1));
     let hosts = ["https://$host", "https://$server_name", "https://$http_host"];
     ["301", "302", "307", "308"].contains(&code)
