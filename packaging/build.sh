@@ -4,8 +4,8 @@
 #     packaging/build.sh x86_64-unknown-linux-musl
 #
 # zig is the C compiler and the linker. It brings each target's C library, so that the machine needs
-# no cross-compiler, and links against the glibc that is asked for, whatever the machine has. Two
-# builds of one commit are equal, byte for byte, wherever they run: see packaging/README.md.
+# no cross-compiler, and links against the glibc that is asked for, whatever the machine has. No path
+# of the machine is in the program: packaging/reproduce.sh compares two builds of one commit.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
 target=${1:?the target, as in x86_64-unknown-linux-musl}

@@ -56,19 +56,18 @@ fn first_line(text: &str, again: Range<usize>) -> Option<usize> {
     let start = text.get(..again.start)?.rfind('\n')? + 1;
     let (before, here) = text.split_at_checked(start)?;
     let here = here.lines().next()?.trim();
-    let key = text.get(again)?;
     let mut earlier = (1..).zip(before.lines().map(str::trim));
     if here.starts_with('[') {
         return earlier.find(|(_, line)| *line == here).map(|(number, _)| number);
     }
-    let sets = |line: &str| {
-        line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', '.']))
-    };
+    // With its dots, as it is written.
+    let key = |line: &str| line.split_once('=').map(|(key, _)| key.trim().to_owned());
+    let again = key(here)?;
     let mut first = None;
     for (number, line) in earlier {
         if line.starts_with('[') {
             first = None;
-        } else if first.is_none() && sets(line) {
+        } else if first.is_none() && key(line).as_ref() == Some(&again) {
             first = Some(number);
         }
     }

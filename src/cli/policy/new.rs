@@ -147,6 +147,7 @@ mod tests {
         ] {
             assert!(has(path), "{path}");
         }
-        assert!(PACKED.len() < 144 << 10, "{}", PACKED.len());
+        // The generated bindings are a fifth of it.
+        assert!(PACKED.len() < 184 << 10, "{}", PACKED.len());
     }
 }
