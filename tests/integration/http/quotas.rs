@@ -267,7 +267,10 @@ async fn thousands_of_buckets_are_reported_in_one_message() {
     let mut told = HashMap::new();
     while told.len() < names.len() {
         let Event::Told(all) = stream.next().await else { panic!() };
-        told.extend(all.into_iter().map(|(entries, told)| (entries[0].1.clone(), told.units())));
+        // The first assignment of each: on a slow machine some are renewed before all are told.
+        for (entries, assigned) in all {
+            told.entry(entries[0].1.clone()).or_insert_with(|| assigned.units());
+        }
     }
     assert!(told.values().all(|units| (48..=50).contains(units)));
 }

@@ -158,6 +158,10 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
             }
         }
     }
+    if routes.is_empty() {
+        // All servers only send clients to HTTPS, and a configuration needs a route.
+        routes.push(Route::closed(&mut names, Vec::new()));
+    }
     let proxies = trusted(inside, &mut notes);
     Ok(written(&proxies, &listeners, &upstreams, &limits, routes, notes))
 }

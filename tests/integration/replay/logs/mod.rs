@@ -314,7 +314,7 @@ fn broken_lines_are_counted_and_shown() {
     let ended = weir(folder.path(), &["replay", "access.log"]);
     assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{}", ended.out);
     for told in [
-        "55 lines, 5 broken\n",
+        "56 lines, 1 blank, 5 broken\n",
         "access.log:52: fewer fields than expected: the line ends in $",
         "access.log:53: found the time",
         "access.log:54: a line of more than 65536 bytes",
