@@ -31,8 +31,8 @@ export SOURCE_DATE_EPOCH
 # runs meanwhile are this machine's.
 export HOST_CC=${HOST_CC:-cc}
 
-# LuaJIT's makefile strips a program that nobody uses, with this machine's strip, which knows no other
-# processor.
+# LuaJIT's makefile strips a program that nobody uses, with this machine's strip, which knows no
+# other processor.
 shims=$(mktemp -d)
 trap 'rm -rf "$shims"' EXIT
 printf '#!/bin/sh\n' > "$shims/strip"

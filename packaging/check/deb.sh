@@ -35,5 +35,5 @@ rm -r "$root/tmp/unit"
 in_root weir check --config /etc/weir/proxy.toml
 python3 packaging/check/serves.py bwrap --bind "$root" / --dev /dev --proc /proc weir
 in_root dpkg --purge weir
-left=$(find "$root" -xdev \( -path "$root/proc" -o -path "$root/var/log" -o -path "$root/var/lib/dpkg" -o -path "$root/root/.cache" \) -prune -o -name '*weir*' -print)
+left=$(find "$root" -xdev \( -path "$root/proc" -o -path "$root/var/log" -o -path "$root/var/lib/dpkg" -o -name .cache \) -prune -o -name '*weir*' -print)
 [[ -z $left ]] || die "left behind: $left"
