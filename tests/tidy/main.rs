@@ -3,8 +3,8 @@
 //!
 //! `rules` has the tables, which are also in ARCHITECTURE.md. `source` walks Rust with `syn`,
 //! `words` checks text, `references` checks links and paths, `pages` the pages of
-//! reference. `samples` shows that each rule finds a
-//! bad sample, so that no findings means that the rules are kept.
+//! reference, `units` what cargo would compile. `samples` shows that each rule finds a bad sample,
+//! so that no findings means that the rules are kept.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,6 +19,7 @@ mod references;
 mod rules;
 mod samples;
 mod source;
+mod units;
 mod words;
 
 use std::fmt;
@@ -51,6 +52,37 @@ const SOURCES: &[&str] = &[
     "src", "crates", "lua", "tests", "policies", "wasm-sdk", "examples", "benches", "build",
     "build.rs",
 ];
+
+/// `make run`, the instruction counts and the interop tests each build a part of the workspace.
+/// Which features a dependency has depends on the part, unless `Cargo.toml` names them all.
+#[test]
+fn what_make_run_builds_is_not_built_again_for_the_tests() {
+    let all = units::Units::of(&["test", "--workspace"]);
+    for part in [
+        &["build", "--workspace", "--bin", "weir"] as &[_],
+        &["build", "--workspace", "--bin", "weir", "--example", "limiter"],
+        &["test", "--workspace", "--test", "interop", "--test", "chaos"],
+    ] {
+        let differing = units::Units::of(part).differing_from(&all);
+        assert!(
+            differing.is_empty(),
+            "`cargo {}` compiles these otherwise than `cargo test --workspace`; name the features \
+             that one of them lacks in Cargo.toml, under \"Used by none of our code\": {differing:#?}",
+            part.join(" ")
+        );
+    }
+}
+
+#[test]
+fn no_library_is_compiled_twice() {
+    let all = units::Units::of(&["test", "--workspace"]);
+    let twice = all.twice();
+    assert!(
+        twice.is_empty(),
+        "compiled with two sets of features; name those of both in Cargo.toml, under the build \
+         dependencies: {twice:#?}"
+    );
+}
 
 #[test]
 fn modules_use_only_what_the_table_allows() {

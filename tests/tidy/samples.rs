@@ -1,5 +1,6 @@
 //! Shows for each rule that it finds a bad sample and accepts a good one.
 
+use super::units::Units;
 use super::{File, Finding, references, rules, source, words};
 
 fn file(path: &str, text: &str) -> File {
@@ -354,4 +355,47 @@ fn a_test_file_that_its_index_lacks_is_found() {
     assert_eq!(references::index("tests/a", "| `b/c.rs` | x |\n| `d.rs` | y |\n", &files), []);
     let found = references::index("tests/a", "| `d.rs` | y |\n", &files);
     assert_eq!(lines(&found), [(1, "index")]);
+}
+
+/// A unit as `--unit-graph` lists it.
+fn unit(name: &str, features: &[&str], uses: &[usize]) -> serde_json::Value {
+    let uses: Vec<_> = uses.iter().map(|index| serde_json::json!({ "index": index })).collect();
+    serde_json::json!({
+        "pkg_id": format!("registry+x#{name}@1.0.0"),
+        "target": { "kind": ["lib"] },
+        "profile": { "name": format!("{}", features.len()), "opt_level": "1" },
+        "mode": "build",
+        "features": features,
+        "dependencies": uses,
+    })
+}
+
+#[test]
+fn a_library_with_other_features_is_found_where_the_difference_begins() {
+    let units = |units: &[serde_json::Value]| Units::read(&serde_json::json!({ "units": units }));
+    // Each uses the one before it.
+    let chain = |features: &[&str]| {
+        units(&[unit("a", &[], &[]), unit("b", features, &[0]), unit("c", &[], &[1])])
+    };
+    assert_eq!(chain(&["x"]).differing_from(&chain(&["x"])), [""; 0]);
+    let found = chain(&["x"]).differing_from(&chain(&[]));
+    assert!(
+        found.len() == 1 && found[0].contains("#b@1.0.0: [\"lib\"] \"build\" [\"x\"]"),
+        "{found:?}"
+    );
+    // The order of units means nothing, and neither does what only the other one has.
+    let turned = units(&[unit("b", &[], &[1]), unit("a", &[], &[]), unit("d", &[], &[])]);
+    assert_eq!(
+        units(&[unit("a", &[], &[]), unit("b", &[], &[0])]).differing_from(&turned),
+        [""; 0]
+    );
+
+    assert_eq!(chain(&[]).twice(), [""; 0]);
+    let both = units(&[
+        unit("a", &[], &[]),
+        unit("a", &["x"], &[]),
+        unit("libc", &[], &[]),
+        unit("libc", &["x"], &[]),
+    ]);
+    assert_eq!(both.twice(), ["registry+x#a@1.0.0"]);
 }

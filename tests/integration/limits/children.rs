@@ -1,6 +1,7 @@
 //! Children of a limit: each gets what it is assured, and all together no more than was promised.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use crate::harness::client::{self, get};
 use crate::harness::cluster::Cluster;
@@ -27,6 +28,17 @@ async fn storm(proxies: &[SocketAddr], team: &'static str, each: usize) -> u64 {
     let tally = client::storm(proxies, CLIENTS, each, fields).await;
     tally.only(&[200, 429]);
     tally.count(200)
+}
+
+/// Sends requests until `team` has `most`, and a few more. The last units may be in a lease of a
+/// proxy that nobody asks for them: they come back when it ends.
+async fn storm_until(proxies: &[SocketAddr], team: &'static str, most: u64) -> u64 {
+    let started = Instant::now();
+    let mut admitted = 0;
+    while admitted < most && started.elapsed() < Duration::from_secs(30) {
+        admitted += storm(proxies, team, 20).await;
+    }
+    admitted + storm(proxies, team, 2).await
 }
 
 /// Three teams over three proxies on a cluster: the first takes what it can get, and the others
@@ -81,7 +93,7 @@ async fn children_of_a_leased_limit_get_what_is_assured_and_all_together_what_wa
             .text();
         let proxies: Vec<Weir> = (0..3).map(|_| Weir::start(&config)).collect();
         let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.http).collect();
-        assert_eq!(storm(&addresses, "red", 20).await, CEILING, "{algorithm}");
+        assert_eq!(storm_until(&addresses, "red", CEILING).await, CEILING, "{algorithm}");
         let (green, blue) =
             tokio::join!(storm(&addresses, "green", 20), storm(&addresses, "blue", 20));
         assert!(green >= ASSURED && blue >= ASSURED, "{algorithm}: {green} {blue}");

@@ -118,9 +118,6 @@ pub(super) fn text(value: &Json<'_>) -> Result<String, String> {
     text.map(Cow::into_owned)
 }
 
-/// For who writes a limit as nginx does.
-const RATE: &str = "found the unknown key `rate`, expected `quota` and `period`: \"30r/m\" of nginx is `quota = 30`, `period = \"1m\"`";
-
 /// The place of one of the words.
 fn word(value: &Json<'_>, known: &[&str]) -> Result<usize, String> {
     let word = text(value)?;
@@ -296,7 +293,6 @@ impl Written {
             "unit" => self.unit = Some(text(value)?),
             "show" => self.hidden = !flag(value)?,
             "children" => self.children = Some(children::read(value)?),
-            "rate" => return Err(RATE.to_owned().into()),
             _ => return Err(unknown("key", key, &FIELDS, "").into()),
         }
         Ok(())

@@ -198,6 +198,12 @@ fn source(settings: &Settings) -> Result<(&'static str, Cow<'_, [u8]>), SettingE
     }
 }
 
+/// What the SDK finds where somebody wrote a rate as nginx does.
+const RATE_KEY: &str = "the unknown key `rate`";
+/// It is said here, because in the SDK it would be a part of every guest.
+const RATE_HINT: &str =
+    "`quota` and `period`: \"30r/m\" of nginx is `quota = 30`, `period = \"1m\"`";
+
 /// A guest's errors, with the whole path of each setting. The SDK writes "found X, expected Y";
 /// others may write what they like.
 fn refused(config: &str, errors: &[types::Mistake]) -> Vec<SettingError> {
@@ -214,6 +220,10 @@ fn refused(config: &str, errors: &[types::Mistake]) -> Vec<SettingError> {
         let message = error_line(&error.message);
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
         let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
+        let expected = match found {
+            RATE_KEY => RATE_HINT,
+            _ => expected,
+        };
         let error = SettingError::new(format!("{config}{dot}{path}"), found, expected);
         // The SDK's texts for a key that is unknown, or not allowed together with another one.
         let in_key = found.starts_with("the unknown key ")

@@ -18,6 +18,14 @@ fn a_guests_errors_have_the_whole_path_of_their_setting() {
 }
 
 #[test]
+fn a_rate_written_as_nginx_writes_it_is_answered_with_the_two_keys_that_say_it() {
+    let config = r#"{"limits": [{"name": "a", "algorithm": "gcra", "rate": "30r/m"}]}"#;
+    let found = errors(shipped("client-ip"), config);
+    let rate = found.iter().find(|error| error.setting == "config.limits[0].rate").unwrap();
+    assert!(rate.expected.ends_with("is `quota = 30`, `period = \"1m\"`"), "{found:?}");
+}
+
+#[test]
 fn a_time_zone_that_nobody_knows_is_an_error_beside_the_guests_own() {
     let limit = |name: &str, more: &str| {
         format!(

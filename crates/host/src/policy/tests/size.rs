@@ -14,7 +14,7 @@ const BYTES_MAX: &[(&str, usize, &str)] = &[
     ("client-ip", 236_000, SHARED),
     ("concurrent", 251_000, SHARED),
     ("graphql-cost", 536_000, "a parser of GraphQL, and bodies are read with serde_json"),
-    ("jwt-claim", 326_000, "sets of keys, tokens, and a table of plans"),
+    ("jwt-claim", 322_000, "sets of keys, tokens, and a table of plans"),
     ("keyed", 239_000, SHARED),
     ("llm-budget", 415_000, "dialects of several APIs, references in bodies, and prices"),
     ("login-guard", 293_000, "accounts are found in bodies of several kinds"),
