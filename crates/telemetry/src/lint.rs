@@ -19,6 +19,8 @@ labels! {
         Certificate = "certificate",
         /// A route that no request reaches.
         HiddenRoute = "hidden-route",
+        /// A route for one path, whose writer meant all below it.
+        SinglePath = "single-path",
         /// A route that clients reach without the certificate that another listener requires.
         OpenListener = "open-listener",
         /// A route that only unusual methods reach.

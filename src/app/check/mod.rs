@@ -1,11 +1,11 @@
 //! `weir check`: builds everything that a configuration names, and looks for what is allowed but
 //! probably unintended. Serves nothing and charges nothing.
 //!
-//! `routes` looks for routes that no request reaches, `listeners` for routes that are reached
-//! without the certificate that was asked for, `limits` for limits that can't be kept, `keys` for
-//! keys that clients choose themselves, `failing` for policies that give no decision. The last two
-//! ask policies about made-up requests (`samples`). None of it is done at start or at a reload: it
-//! may take a while, and does not change what is served.
+//! `routes` looks for routes that no request reaches, or fewer than was meant, `listeners` for
+//! routes that are reached without the certificate that was asked for, `limits` for limits that
+//! can't be kept, `keys` for keys that clients choose themselves, `failing` for policies that give
+//! no decision. The last two ask policies about made-up requests (`samples`). None of it is done at
+//! start or at a reload: it may take a while, and does not change what is served.
 
 mod failing;
 mod keys;

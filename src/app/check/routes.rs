@@ -1,4 +1,4 @@
-//! Routes that no request reaches, as lints.
+//! Routes that no request reaches, and routes that fewer reach than was meant, as lints.
 
 use super::super::build::ConfigBuild;
 use super::{SHOWN_MAX, names};
@@ -7,7 +7,28 @@ use crate::proxy::{Snapshot, UnreachedCause, UnreachedRoute};
 use crate::telemetry::{Lint, LintKind};
 
 pub(super) fn lints(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Lint> {
-    snapshot.unreached().into_iter().map(|unreached| lint(built, unreached)).collect()
+    let unreached = snapshot.unreached().into_iter().map(|unreached| lint(built, unreached));
+    unreached.chain(single_paths(built)).collect()
+}
+
+/// Routes such as `/api/`, which in nginx and others are for all paths below it.
+fn single_paths(built: &ConfigBuild) -> impl Iterator<Item = Lint> {
+    let has = |path: &str| built.routes.iter().any(|route| route.path == path);
+    built.routes.iter().enumerate().filter_map(move |(index, route)| {
+        let bare = route.path.strip_suffix('/').filter(|bare| !bare.is_empty())?;
+        let below = format!("{bare}/*");
+        // Who has a route for one of these as well knows the difference.
+        if has(bare) || has(&below) {
+            return None;
+        }
+        let text = format!(
+            "the route {} is for {} alone, and not for what is below it",
+            names(&[&route.name]),
+            names(&[&route.path])
+        );
+        let remedy = format!("write `{below}`, or `{bare}` if that one path is meant");
+        Some(Lint::new(LintKind::SinglePath, setting::route_path(index), text).remedy(remedy))
+    })
 }
 
 fn lint(built: &ConfigBuild, UnreachedRoute { route, why }: UnreachedRoute) -> Lint {

@@ -191,6 +191,22 @@ fn policies_of_the_operators_own_are_asked_in_the_same_way() {
 }
 
 #[test]
+fn a_path_that_ends_in_a_slash_is_reported_unless_there_is_one_without() {
+    let route = |path: &str| format!("[[routes]]\npath = \"{path}\"\nupstream = \"api\"\n");
+    for (paths, found) in [
+        (&["/v1/", "/*"][..], &["single-path"][..]),
+        (&["/v1/", "/v1"], &[]),
+        (&["/v1/", "/v1/*"], &[]),
+        (&["/", "/v1"], &[]),
+    ] {
+        let paths: String = paths.iter().map(|path| route(path)).collect();
+        let warnings =
+            warnings(&format!("{API}[server.paths]\ntrailing_slash = \"exact\"\n{paths}"));
+        assert_eq!(names(&warnings), found, "{paths}: {warnings:#?}");
+    }
+}
+
+#[test]
 fn contradicting_limits_are_reported_with_both_lines() {
     let limits = "use = \"client-ip\"\n[[policies.p.config.limits]]\nname = \"second\"\nalgorithm = \"gcra\"\n\
                   quota = 100\nperiod = \"1s\"\n\n[[policies.p.config.limits]]\nname = \"minute\"\n\

@@ -74,6 +74,16 @@ fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
     assert!(out.contains("no errors, 1 warning\nstore: all of Redis: reached\n"), "{out}");
     assert!(out.contains(&reached) && out.ends_with(": reached\n"), "{out}");
 
+    // A single server where a cluster was asked for, as it is if `mode` is not written.
+    let wrong =
+        simple(&upstream.url(), &[limit]).redis_within("cluster", &[redis.address], "deny", "1s");
+    let (code, out, _) = check(&wrong.text());
+    assert_eq!(code, 1, "{out}");
+    assert!(
+        out.contains(": no_cluster") && out.contains("write store.redis.mode = \"single\""),
+        "{out}"
+    );
+
     let (nobody, dead) = (free_address(), free_address());
     let gone = simple(&format!("http://{nobody}"), &[limit]);
     let (code, out, _) = check(&gone.redis_within("single", &[dead], "deny", "1s").text());

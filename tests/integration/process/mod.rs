@@ -4,3 +4,4 @@ mod descriptors;
 pub mod handover;
 mod lifecycle;
 mod memory;
+mod releases;

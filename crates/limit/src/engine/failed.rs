@@ -29,6 +29,8 @@ labels! {
         NoPermission = "no_permission",
         /// `MISCONF`: Redis refuses writes.
         Misconfigured = "misconfigured",
+        /// Redis is a single server, and `store.redis.mode` asks for a cluster.
+        NoCluster = "no_cluster",
         /// The cluster does not serve the slot at the moment, or kept redirecting.
         Cluster = "cluster",
         /// Too many calls to the shard are in flight: nothing was sent.
@@ -54,6 +56,10 @@ impl Cause {
             Self::Busy => "a script or module blocks it: SCRIPT KILL ends a script that only reads",
             Self::NoPermission => "check store.redis' user and password, and the user's ACL",
             Self::Misconfigured => "it refuses writes because it can't save: see its own log",
+            Self::NoCluster => {
+                "it is a single server: write store.redis.mode = \"single\", or name the nodes of a \
+                 cluster"
+            }
             Self::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
             Self::Overload => "it answers too slowly for the calls that it gets: add shards",
             Self::Script | Self::Full => "see the log for what was said before",

@@ -5,6 +5,9 @@ use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::engine::{Cause, EngineError, Execution};
 
+/// A part of what Redis answers to `CLUSTER` when it runs without `cluster-enabled`.
+const NO_CLUSTER: &str = "cluster support disabled";
+
 /// What to do after an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ErrorAction {
@@ -73,6 +76,9 @@ pub(super) fn engine_error(error: &RedisError) -> EngineError {
         _ => {}
     }
     match error.kind() {
+        _ if error.detail().is_some_and(|detail| detail.contains(NO_CLUSTER)) => {
+            not_run(Cause::NoCluster)
+        }
         ErrorKind::AuthenticationFailed => not_run(Cause::NoPermission),
         // redis-rs found no node to send the command to.
         ErrorKind::ClusterConnectionNotFound => not_run(Cause::Connection),
@@ -134,6 +140,7 @@ mod tests {
             ("-NOPERM x\r\n", Cause::NoPermission),
             ("-NOAUTH x\r\n", Cause::NoPermission),
             ("-MISCONF x\r\n", Cause::Misconfigured),
+            ("-ERR This instance has cluster support disabled\r\n", Cause::NoCluster),
         ] {
             assert_eq!(
                 next(&answer(line)),
