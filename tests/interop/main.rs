@@ -19,6 +19,7 @@ mod clients;
 mod curl;
 mod decision_clients;
 mod forward_auth;
+mod from_others;
 mod guides;
 mod import;
 mod languages;

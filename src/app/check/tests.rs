@@ -192,17 +192,19 @@ fn policies_of_the_operators_own_are_asked_in_the_same_way() {
 
 #[test]
 fn a_path_that_ends_in_a_slash_is_reported_unless_there_is_one_without() {
-    let route = |path: &str| format!("[[routes]]\npath = \"{path}\"\nupstream = \"api\"\n");
+    let route = |(number, path): (usize, &&str)| {
+        format!("[[routes]]\nname = \"r{number}\"\npath = \"{path}\"\nupstream = \"api\"\n")
+    };
     for (paths, found) in [
         (&["/v1/", "/*"][..], &["single-path"][..]),
         (&["/v1/", "/v1"], &[]),
         (&["/v1/", "/v1/*"], &[]),
         (&["/", "/v1"], &[]),
     ] {
-        let paths: String = paths.iter().map(|path| route(path)).collect();
-        let warnings =
-            warnings(&format!("{API}[server.paths]\ntrailing_slash = \"exact\"\n{paths}"));
-        assert_eq!(names(&warnings), found, "{paths}: {warnings:#?}");
+        let routes: String = paths.iter().enumerate().map(route).collect();
+        let exact = "[server.paths]\ntrailing_slash = \"exact\"\n";
+        let warnings = warnings(&format!("{API}{exact}{routes}"));
+        assert_eq!(names(&warnings), found, "{paths:?}: {warnings:#?}");
     }
 }
 
