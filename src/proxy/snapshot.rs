@@ -356,6 +356,12 @@ impl Snapshot {
         self.table.get(index)
     }
 
+    /// Whether `/login/` is another spelling of `/login`.
+    #[must_use]
+    pub fn ignores_trailing_slash(&self) -> bool {
+        !self.settings.paths.trailing_slash_exact
+    }
+
     /// The routes that no request reaches, or none that clients usually send.
     #[must_use]
     pub fn unreached(&self) -> Vec<UnreachedRoute> {

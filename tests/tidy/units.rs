@@ -37,6 +37,8 @@ impl Units {
     pub fn of(command: &[&str]) -> Self {
         let output = Command::new(env!("CARGO"))
             .env("RUSTC_BOOTSTRAP", "1")
+            // With a target of its own, everything that macros use would be compiled once more.
+            .env_remove("CARGO_BUILD_TARGET")
             .args(command)
             .args(["--locked", "-Z", "unstable-options", "--unit-graph"])
             .output()

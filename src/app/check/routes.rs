@@ -8,27 +8,29 @@ use crate::telemetry::{Lint, LintKind};
 
 pub(super) fn lints(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Lint> {
     let unreached = snapshot.unreached().into_iter().map(|unreached| lint(built, unreached));
-    unreached.chain(single_paths(built)).collect()
+    // Where a slash at the end makes another path, it was written on purpose.
+    let single = if snapshot.ignores_trailing_slash() { single_paths(built) } else { Vec::new() };
+    unreached.chain(single).collect()
 }
 
 /// Routes such as `/api/`, which in nginx and others are for all paths below it.
-fn single_paths(built: &ConfigBuild) -> impl Iterator<Item = Lint> {
-    let has = |path: &str| built.routes.iter().any(|route| route.path == path);
-    built.routes.iter().enumerate().filter_map(move |(index, route)| {
+fn single_paths(built: &ConfigBuild) -> Vec<Lint> {
+    let single = built.routes.iter().enumerate().filter_map(|(index, route)| {
         let bare = route.path.strip_suffix('/').filter(|bare| !bare.is_empty())?;
         let below = format!("{bare}/*");
-        // Who has a route for one of these as well knows the difference.
-        if has(bare) || has(&below) {
+        // Who has a route for these as well knows the difference.
+        if built.routes.iter().any(|other| other.path == below && other.host == route.host) {
             return None;
         }
         let text = format!(
-            "the route {} is for {} alone, and not for what is below it",
+            "the route {} is for {} and not for what is below it",
             names(&[&route.name]),
             names(&[&route.path])
         );
         let remedy = format!("write `{below}`, or `{bare}` if that one path is meant");
         Some(Lint::new(LintKind::SinglePath, setting::route_path(index), text).remedy(remedy))
-    })
+    });
+    single.collect()
 }
 
 fn lint(built: &ConfigBuild, UnreachedRoute { route, why }: UnreachedRoute) -> Lint {

@@ -191,21 +191,24 @@ fn policies_of_the_operators_own_are_asked_in_the_same_way() {
 }
 
 #[test]
-fn a_path_that_ends_in_a_slash_is_reported_unless_there_is_one_without() {
-    let route = |(number, path): (usize, &&str)| {
-        format!("[[routes]]\nname = \"r{number}\"\npath = \"{path}\"\nupstream = \"api\"\n")
-    };
-    for (paths, found) in [
-        (&["/v1/", "/*"][..], &["single-path"][..]),
-        (&["/v1/", "/v1"], &[]),
-        (&["/v1/", "/v1/*"], &[]),
-        (&["/", "/v1"], &[]),
-    ] {
+fn a_path_that_ends_in_a_slash_is_reported_unless_what_is_below_it_has_a_route() {
+    let warnings = |slash: &str, paths: &[&str]| {
+        let route = |(number, path): (usize, &&str)| {
+            format!("[[routes]]\nname = \"r{number}\"\n{path}\nupstream = \"api\"\n")
+        };
         let routes: String = paths.iter().enumerate().map(route).collect();
-        let exact = "[server.paths]\ntrailing_slash = \"exact\"\n";
-        let warnings = warnings(&format!("{API}{exact}{routes}"));
-        assert_eq!(names(&warnings), found, "{paths:?}: {warnings:#?}");
+        warnings(&format!("{API}[server.paths]\ntrailing_slash = \"{slash}\"\n{routes}"))
+    };
+    let (single, below) = ("path = \"/v1/\"", "path = \"/v1/*\"");
+    for (paths, found) in [
+        (&[single, "path = \"/*\""][..], &["single-path"][..]),
+        (&[single, "host = \"other.example\"\npath = \"/v1/*\""], &["single-path"]),
+        (&[single, below], &[]),
+        (&["path = \"/\""], &[]),
+    ] {
+        assert_eq!(names(&warnings("ignore", paths)), found, "{paths:?}");
     }
+    assert_eq!(warnings("exact", &[single]), []);
 }
 
 #[test]

@@ -31,7 +31,7 @@ const RESTORE: &str = "local hex = ARGV[2] \
     local bytes = hex:gsub('..', function(c) return string.char(tonumber(c, 16)) end) \
     return redis.call('RESTORE', KEYS[1], ARGV[1], bytes)";
 
-/// The folder of each release, oldest first.
+/// The folder of each release.
 fn releases() -> Vec<PathBuf> {
     let entries = fs::read_dir(RELEASES).unwrap().map(|entry| entry.unwrap().path());
     let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
@@ -117,6 +117,19 @@ fn dump(connection: &mut Connection) -> String {
     text
 }
 
+/// What is the same each time: identities in a log differ.
+fn keys(dumped: &str) -> Vec<(&str, &str)> {
+    let mut keys: Vec<_> = dumped
+        .lines()
+        .filter_map(|line| {
+            let (key, rest) = line.split_once(' ')?;
+            Some((key, rest.split_once(' ')?.0))
+        })
+        .collect();
+    keys.sort_unstable();
+    keys
+}
+
 fn restore(connection: &mut Connection, text: &str) {
     for line in text.lines() {
         let [key, lifetime_ms, hex] = line.split(' ').collect::<Vec<_>>()[..] else {
@@ -151,8 +164,16 @@ async fn kept_counters_of_each_release_go_on_in_memory_and_on_redis() {
         goes_on(&in_memory(&release, &time, Some(&snapshot)), &release).await;
 
         let redis = Redis::within(&[], &time.environment());
-        restore(&mut redis.connect(), &read(&release, "counters.redis"));
+        let recorded = read(&release, "counters.redis");
+        restore(&mut redis.connect(), &recorded);
         goes_on(&on_redis(&release, &redis), &release).await;
+
+        // What this program writes, that one finds: the same keys with as long to live.
+        time.set(RECORDED_S);
+        let redis = Redis::within(&[], &time.environment());
+        count(&on_redis(&release, &redis)).await;
+        let written = dump(&mut redis.connect());
+        assert_eq!(keys(&written), keys(&recorded), "{}", release.display());
     }
 }
 

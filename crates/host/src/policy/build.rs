@@ -220,10 +220,9 @@ fn refused(config: &str, errors: &[types::Mistake]) -> Vec<SettingError> {
         let message = error_line(&error.message);
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
         let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
-        let expected = match found {
-            RATE_KEY => RATE_HINT,
-            _ => expected,
-        };
+        // Of a limit, which is in a list.
+        let is_rate = found == RATE_KEY && path.ends_with("].rate");
+        let expected = if is_rate { RATE_HINT } else { expected };
         let error = SettingError::new(format!("{config}{dot}{path}"), found, expected);
         // The SDK's texts for a key that is unknown, or not allowed together with another one.
         let in_key = found.starts_with("the unknown key ")

@@ -23,6 +23,10 @@ fn a_rate_written_as_nginx_writes_it_is_answered_with_the_two_keys_that_say_it()
     let found = errors(shipped("client-ip"), config);
     let rate = found.iter().find(|error| error.setting == "config.limits[0].rate").unwrap();
     assert!(rate.expected.ends_with("is `quota = 30`, `period = \"1m\"`"), "{found:?}");
+    // Elsewhere these two keys would be as unknown.
+    let found = errors(shipped("client-ip"), r#"{"rate": "30r/m"}"#);
+    let rate = found.iter().find(|error| error.setting == "config.rate").unwrap();
+    assert!(rate.expected.contains("`limits`"), "{found:?}");
 }
 
 #[test]
