@@ -99,6 +99,11 @@ impl Raw {
         self.heads.lock().unwrap().last().expect("a request").to_lowercase()
     }
 
+    /// Whether some head had this, in lower case.
+    pub(super) fn saw(&self, part: &str) -> bool {
+        self.heads.lock().unwrap().iter().any(|head| head.to_lowercase().contains(part))
+    }
+
     fn count(&self) -> usize {
         self.heads.lock().unwrap().len()
     }
