@@ -107,8 +107,10 @@ impl Peer {
 
     fn traefik(block: &str, upstream: &Upstream) -> Self {
         let address = free_address();
-        // A route that counts nothing tells when the others are known.
-        let ready = "  routers:\n    ready:\n      rule: Path(`/ready`)\n      service: api\n";
+        // A route that counts nothing tells when the others are known. Without a priority the one
+        // with the longer rule is asked first.
+        let ready = "  routers:\n    ready:\n      rule: Path(`/ready`)\n      \
+                     priority: 1000\n      service: api\n";
         let service = format!(
             "  services:\n    api:\n      loadBalancer:\n        servers: [{{ url: \"{}\" }}]\n",
             upstream.url()
