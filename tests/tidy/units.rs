@@ -6,8 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Built twice on purpose, each a matter of few seconds: the second time for macros, with features
-/// that would take the first one longer.
+/// Built twice, in a few seconds each: once for macros, with other features than for the program.
 const TWICE: [&str; 7] = [
     "cranelift-bitset",
     "libc",

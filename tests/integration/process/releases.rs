@@ -168,7 +168,7 @@ async fn kept_counters_of_each_release_go_on_in_memory_and_on_redis() {
         restore(&mut redis.connect(), &recorded);
         goes_on(&on_redis(&release, &redis), &release).await;
 
-        // What this program writes, that one finds: the same keys with as long to live.
+        // That release would find what this program writes: the same keys, with the same lifetimes.
         time.set(RECORDED_S);
         let redis = Redis::within(&[], &time.environment());
         count(&on_redis(&release, &redis)).await;
