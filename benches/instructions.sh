@@ -32,7 +32,7 @@ if [[ -z ${WEIR:-} ]]; then
     # The example is built for its features: with it, the dependencies are those of `cargo test
     # --workspace`, and none is built again.
     CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false \
-        cargo build --workspace --bin weir --example limiter
+        cargo build --workspace --bin weir --example limiter --config profile.dev.package.weir.opt-level=3
     mkdir -p "$target/guard"
     # Copied, because the next build restores the tests' own binary.
     cp --remove-destination "$target/debug/weir" "$target/guard/weir"

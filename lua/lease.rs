@@ -14,8 +14,9 @@ pub const LEASE_MS_MAX: u64 = 60_000;
 /// ([`DELIVERY_US`](weir_lease::DELIVERY_US)).
 const LEASE_TO_CALLERS_MS_MIN: u64 = 2_000;
 
-/// The number that a `concurrency` lacks.
-const PLACES: &str = "store.lease";
+/// For how long the store counts a place at least, in milliseconds: more than the longest life, as
+/// a clock may be slow.
+const PLACE_MS: u64 = 2 * LEASE_MS_MAX;
 
 /// How units of a limit are leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +62,11 @@ impl Algorithm {
         if life_ms == 0 || life_ms > LEASE_MS_MAX {
             return Err("a duration from \"1ms\" to \"1m\", such as \"200ms\"".into());
         }
+        if to_callers && matches!(self, Self::Concurrency(_)) {
+            return Err(
+                "nothing: a place is given back when its request ends, which no quota says".into(),
+            );
+        }
         let terms = Terms::new(self.lease_numbers(), self.unit_us(), life_ms * 1_000, bound);
         let terms = terms.map_err(|error| self.expected(&error))?;
         let none = || format!("nothing: {} has no leases", self.name());
@@ -81,9 +87,6 @@ impl Algorithm {
             }
             TermsError::Life { most_us, why, .. } => {
                 format!("at most {}.{:03} ms: {why}", most_us / 1_000, most_us % 1_000)
-            }
-            TermsError::Number { place: PLACES, .. } => {
-                "nothing: a request holds its place in a concurrency for as long as it lasts".into()
             }
             TermsError::Number { place, expected, .. } => {
                 format!("nothing, or a `{place}` of {expected}")
@@ -111,8 +114,8 @@ impl Algorithm {
             Self::Gcra(it) => bucket(it.rate, it.burst),
             Self::Quota(_) => Numbers::Calendar,
             Self::LeakyBucket(_) => Numbers::LeakyBucket,
-            // A place that a request uses for longer than a lease lives has to be renewed.
-            Self::Concurrency(_) => Numbers::Places { length: 0 },
+            // The store counts a place for `store.lease`, of which a limiter allows a part.
+            Self::Concurrency(_) => Numbers::Places { length: PLACE_MS },
             Self::Script(_) => Numbers::Script,
         }
     }
@@ -146,7 +149,7 @@ impl Algorithm {
                 let buckets = u32::try_from(buckets).unwrap_or(u32::MAX);
                 crate::SlidingWindowBuckets { rate, buckets, ..it }.into()
             }
-            (Self::FixedWindow(_) | Self::Quota(_), _) => self.clone(),
+            (Self::FixedWindow(_) | Self::Quota(_) | Self::Concurrency(_), _) => self.clone(),
             _ => return None,
         })
     }
@@ -195,10 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn windows_with_an_end_are_the_same_at_the_store() {
+    fn windows_with_an_end_and_places_are_the_same_at_the_store() {
         let window =
             FixedWindow { rate: SECOND, alignment: Alignment::FirstRequest, debt: Debt::None };
         assert_eq!(at_store(window, 200), window.into());
+        let places = Concurrency { amount: 5 };
+        assert_eq!(at_store(places, LEASE_MS_MAX), places.into());
     }
 
     #[test]
@@ -212,15 +217,16 @@ mod tests {
         assert_eq!(error(gcra(1), 200), format!("nothing: {why}"));
         let leaky = LeakyBucket { burst: 5, rate: SECOND, max_delay_ms: 100 };
         assert!(error(leaky.into(), 200).starts_with("nothing: leaky_bucket has no leases,"));
-        let places = Concurrency { amount: 5 };
-        assert!(error(places.into(), 200).starts_with("nothing: a request holds its place"));
         for life_ms in [0, LEASE_MS_MAX + 1] {
             assert!(error(gcra(100), life_ms).starts_with("a duration from \"1ms\" to \"1m\""));
         }
         let to_callers = Lease { to_callers: true, ..Lease::of_ms(1_999) };
         let short = Algorithm::from(Gcra { burst: 9_000, rate: SECOND, debt: Debt::None });
         assert!(short.leased(to_callers).unwrap_err().starts_with("a duration from \"2s\""));
-        assert!(short.leased(Lease { life_ms: 2_000, ..to_callers }).is_ok());
+        let of_callers = Lease { life_ms: 2_000, ..to_callers };
+        assert!(short.leased(of_callers).is_ok());
+        let places = Algorithm::from(Concurrency { amount: 5 });
+        assert!(places.leased(of_callers).unwrap_err().starts_with("nothing: a place is given"));
         let rate = Rate { per_ms: crate::PERIOD_MS_MAX, ..SECOND };
         let longest = SlidingWindowLog { rate, debt: Debt::None };
         assert!(error(longest.into(), 200).starts_with("less: with it the store would run with"));

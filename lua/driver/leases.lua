@@ -24,15 +24,17 @@ if call('PEXPIREAT', KEYS[I], lives, 'GT') == 0 and call('PEXPIRETIME', KEYS[I])
 end
 
 --@ add
--- Adds `units` leases that end at `ends`. They are named like a log's units, but without the
--- instant.
+-- Adds `units` leases that end at `ends`. A name begins with four bytes of a number: the first
+-- lease has the name itself, and each further one the next number, so that some of them can be
+-- renewed or given back.
 local name = sub(ARGV[I], -16)
 if units == 1 then
   call('ZADD', KEYS[I], ends, name)
 else
-  local batch, n = { ends, name }, 2
-  for k = 1, units - 1 do
-    batch[n + 1], batch[n + 2], n = ends, name .. pack('<I4', k), n + 2
+  local first, rest = unpack('<I4', name), sub(name, 5)
+  local batch, n = {}, 0
+  for k = 0, units - 1 do
+    batch[n + 1], batch[n + 2], n = ends, pack('<I4', first + k) .. rest, n + 2
     if n == 1000 then
       call('ZADD', KEYS[I], spread(batch, 1, n))
       n = 0
@@ -43,16 +45,21 @@ end
 
 --@ give_back
 local name = sub(ARGV[I], -16)
-local batch, n = { name }, 1
-for k = 1, units - 1 do
-  n = n + 1
-  batch[n] = name .. pack('<I4', k)
-  if n == 1000 then
-    call('ZREM', KEYS[I], spread(batch, 1, n))
-    n = 0
+if units == 1 then
+  call('ZREM', KEYS[I], name)
+else
+  local first, rest = unpack('<I4', name), sub(name, 5)
+  local batch, n = {}, 0
+  for k = 0, units - 1 do
+    n = n + 1
+    batch[n] = pack('<I4', first + k) .. rest
+    if n == 1000 then
+      call('ZREM', KEYS[I], spread(batch, 1, n))
+      n = 0
+    end
   end
+  if n > 0 then call('ZREM', KEYS[I], spread(batch, 1, n)) end
 end
-if n > 0 then call('ZREM', KEYS[I], spread(batch, 1, n)) end
 
 --@ renew
 if units > 0 then

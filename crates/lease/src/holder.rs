@@ -297,6 +297,12 @@ impl Holder {
         }
     }
 
+    /// Whether it holds what this call brought.
+    #[must_use]
+    pub fn holds(&self, call: Call) -> bool {
+        matches!(self.state, State::Holding(lease) if lease.call == call)
+    }
+
     /// The call in flight, if any.
     #[must_use]
     pub fn call(&self) -> Option<Call> {

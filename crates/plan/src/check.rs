@@ -156,6 +156,16 @@ fn roles(limits: &[Limit]) -> Result<(), PlanError> {
             expected: "no children: callers know only the whole".into(),
         });
     }
+    let in_places = |limit: &&Limit| {
+        limit.role == Role::Parent && limit.lease.is_some() && limit.algorithm.holds()
+    };
+    if let Some(limit) = limits.iter().find(in_places) {
+        return Err(PlanError {
+            field: "limits".into(),
+            found: format!("a lease of {}, a concurrency with children", shown(&limit.name)),
+            expected: "no lease: what is owed of places never comes back".into(),
+        });
+    }
     match limits.iter().find(leased) {
         Some(limit) => Err(PlanError {
             field: "limits".into(),
@@ -371,6 +381,20 @@ mod tests {
         // It refuses everything, whatever its leases.
         let refusing = leased(limit(0, 1_000), Lease::of_ms(1_000));
         assert_eq!(refusing.leased(), None);
+        // Of places only without children.
+        let places = |role| Limit {
+            role,
+            ..leased(
+                Limit::new("places", "k", Concurrency { amount: 5 }.into()),
+                Lease::of_ms(1_000),
+            )
+        };
+        assert_eq!(Plan::new(vec![places(Role::Alone)]).err(), None);
+        let part =
+            |name, role| Limit { role, ..Limit::new(name, "k", Concurrency { amount: 2 }.into()) };
+        let child = part("child", Role::Child { assured: 1, parent: 2 });
+        let family = vec![child, part("child.assured", Role::Assured), places(Role::Parent)];
+        assert!(Plan::new(family).unwrap_err().found.starts_with("a lease of \"places\""));
         assert_eq!(Plan::new(vec![refusing]).err(), None);
     }
 

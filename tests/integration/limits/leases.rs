@@ -1,9 +1,12 @@
 //! Limits with leases: proxies take several units from Redis at once, and the limit is kept.
 
+use std::time::Instant;
+
 use rustix::process::Signal;
 
 use crate::harness::client::{self, get};
 use crate::harness::cluster::Cluster;
+use crate::harness::counting::Counting;
 use crate::harness::eventually_async;
 use crate::harness::redis::Redis;
 use crate::harness::toml::simple;
@@ -11,6 +14,8 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
 const CLIENTS: usize = 64;
+/// Of each of the three proxies.
+const WORKERS: usize = 2;
 
 /// The part of a limit before its lease.
 const LIMITS: [&str; 4] = [
@@ -30,7 +35,7 @@ async fn three_proxies_admit_what_the_limit_says_with_few_calls() {
     for limit in LIMITS {
         let limit = format!("name = \"all\", key = \"all\", {limit}, lease = \"300ms\"");
         let config = simple(&upstream.url(), &[&limit])
-            .server("workers = 2")
+            .server(&format!("workers = {WORKERS}"))
             .redis("cluster", &cluster.addresses())
             .text();
         let proxies: Vec<Weir> = (0..3).map(|_| Weir::start(&config)).collect();
@@ -38,21 +43,49 @@ async fn three_proxies_admit_what_the_limit_says_with_few_calls() {
             get(proxy.http, "/", &[("x-warm", "up")]).await;
         }
         let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.http).collect();
+        let begun = Instant::now();
         let tally = client::storm(&addresses, CLIENTS, 120, |_, _| Vec::new()).await;
+        let over_ms = begun.elapsed().as_millis() as u64 + 1;
         tally.only(&[200, 429]);
         let admitted = tally.count(200) + 3;
         assert!((2_940..=3_000).contains(&admitted), "{limit}: {admitted}");
-        let calls: u64 = proxies
-            .iter()
-            .flat_map(|proxy| {
-                ["granted", "refused", "failed"].map(|result| {
-                    proxy.metric(&format!("weir_lease_calls_total{{result=\"{result}\"}}"))
-                })
-            })
-            .sum();
-        assert!((1..1_000).contains(&calls), "{limit}: {calls} calls");
+        let calls = |result: &str| -> u64 {
+            let calls = format!("weir_lease_calls_total{{result=\"{result}\"}}");
+            proxies.iter().map(|proxy| proxy.metric(&calls)).sum()
+        };
+        let (granted, refused, failed) = (calls("granted"), calls("refused"), calls("failed"));
+        // One call for five units at least; and each worker asks once in a millisecond at most
+        // for a limit that is used up.
+        assert!((1..600).contains(&(granted + failed)), "{limit}: {granted} and {failed} calls");
+        let most = (proxies.len() * WORKERS) as u64 * over_ms;
+        assert!(refused <= most, "{limit}: {refused} refused calls in {over_ms} ms");
         cluster.nodes.iter().for_each(|node| _ = node.connect().ask(&["FLUSHALL"]));
     }
+}
+
+/// Places that a proxy has in advance are used again and again, and the upstream never has more
+/// requests than may be.
+#[tokio::test]
+async fn over_three_proxies_with_leased_places_no_more_are_in_flight_than_may_be() {
+    let (upstream, cluster) = (Counting::start(), Cluster::start());
+    let limit = "name = \"flight\", key = \"all\", algorithm = \"concurrency\", quota = 12, lease = \"200ms\"";
+    let config = simple(&upstream.url(), &[limit])
+        .server(&format!("workers = {WORKERS}"))
+        .redis("cluster", &cluster.addresses())
+        .text();
+    let proxies: Vec<Weir> = (0..3).map(|_| Weir::start(&config)).collect();
+    let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.http).collect();
+    let how = |client: usize, turn: usize| {
+        let slow = (client + turn).is_multiple_of(4).then(|| ("x-do", "slow".to_owned()));
+        slow.into_iter().collect()
+    };
+    let tally = client::storm(&addresses, CLIENTS, 60, how).await;
+    tally.only(&[200, 429]);
+    let (admitted, most) = (tally.count(200), upstream.of("").in_flight_most);
+    assert!((1..=12).contains(&most), "{most} were in flight, and {admitted} were admitted");
+    assert_eq!(upstream.of("").arrived, admitted);
+    let calls = "weir_lease_calls_total{result=\"granted\"}";
+    assert!(proxies.iter().any(|proxy| proxy.metric(calls) > 0));
 }
 
 #[tokio::test]

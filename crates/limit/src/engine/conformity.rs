@@ -97,8 +97,11 @@ fn run(limit: &Cell, steps: &Steps, charges: bool) -> Vec<Admission> {
             let earlier = &mut admitted[which];
             if earlier.back.is_none() {
                 let units = earlier.units * i128::from(*quarters) / 4;
-                let cell =
-                    Cell { cost: units as u64, member: 1 + earlier.step as u128, ..limit.clone() };
+                let cell = Cell {
+                    cost: units as u64,
+                    member: (1 + earlier.step as u128) << 32,
+                    ..limit.clone()
+                };
                 store.give_back(&one(&cell), earlier.at as u64);
                 earlier.back = Some((step, units));
             }
@@ -111,8 +114,11 @@ fn run(limit: &Cell, steps: &Steps, charges: bool) -> Vec<Admission> {
             admitted.push(Admission { at, passed: at, units, back, step });
             continue;
         }
-        let taken =
-            store.take(&one(&Cell { cost: *units, member: 1 + step as u128, ..limit.clone() }));
+        let taken = store.take(&one(&Cell {
+            cost: *units,
+            member: (1 + step as u128) << 32,
+            ..limit.clone()
+        }));
         let retry = taken.cells[0].retry_units;
         told = retry.filter(|_| !taken.admitted).unwrap_or(0);
         if taken.admitted {
@@ -350,7 +356,7 @@ proptest! {
         for (step, (what, pause, units, which)) in steps.into_iter().enumerate() {
             store.step((length * pause / 1_000) as i64);
             let now_us = store.now_us;
-            let member = 1 + step as u128;
+            let member = (1 + step as u128) << 32;
             // A holder that has not renewed in time has lost its lease, and knows it.
             held.retain(|(_, _, ends)| *ends > now_us);
             let chosen = if held.is_empty() { None } else { Some(which % held.len()) };

@@ -102,9 +102,17 @@ pub struct Cell {
     pub cost: u64,
     /// The algorithm's numbers, in the order of its Lua header; unused ones are 0.
     pub numbers: [i64; NUMBERS_MAX],
-    /// Identifies the units taken, for kinds that store units by name (logs and leases). Unique for
-    /// each take of a key.
+    /// The name of the first unit, for kinds that store units by name (logs and leases). Each
+    /// further one has the next: see [`new_member`].
     pub member: u128,
+}
+
+/// A name that no other take of a key has. Its lowest 32 bits are 0: the units of a take are
+/// numbered there.
+#[must_use]
+pub fn new_member() -> u128 {
+    // 96 random bits are as good as unique among the members of one key.
+    fastrand::u128(..) << 32
 }
 
 /// Cells that share a tag and are taken all or none.

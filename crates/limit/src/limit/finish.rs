@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::calls::LimitSet;
 use super::held::{self, Hold};
-use super::leased::LeasedPart;
+use super::leased::{LeasedPart, LeasedUnits};
 use super::leases::LeaseGuard;
 use super::local;
 use super::prepared::{CellRequest, PreparedPlan};
@@ -106,7 +106,9 @@ pub(super) fn finish(
         count(shared, scope, limits, &outcome);
     }
     if outcome.admitted {
-        let leases = hold(shared, scope, plan, prepared, &charged, member);
+        let (places, leased): (Vec<_>, Vec<_>) =
+            leased.into_iter().partition(|(_, units)| units.is_place());
+        let leases = hold(shared, scope, plan, prepared, (&charged, member, places));
         if !owed.is_empty() {
             owe(shared, limits, prepared, (&charged, owed));
         }
@@ -151,8 +153,7 @@ fn hold(
     scope: &Arc<Scope>,
     plan: &Plan,
     prepared: &PreparedPlan,
-    charged: &ChargeTimes,
-    member: u128,
+    (charged, member, mut places): (&ChargeTimes, u128, Vec<(usize, LeasedUnits)>),
 ) -> Vec<LeaseGuard> {
     if !prepared.keeps_members {
         return Vec::new();
@@ -162,6 +163,9 @@ fn hold(
     let leases = limits.filter_map(|((index, limit), charged)| {
         if !limit.algorithm.holds() {
             return None;
+        }
+        if let Some(at) = places.iter().position(|(place, _)| *place == index) {
+            return Some(LeaseGuard::of_place(shared, places.swap_remove(at).1));
         }
         let request = CellRequest { cost: limit.cost, member, now_us: 0 };
         Some(LeaseGuard::new(

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::ledger::RedisRefund;
 use super::shared::Shared;
-use crate::engine::{Cells, EngineError, Execution};
+use crate::engine::{Cells, EngineError, Execution, new_member};
 
 /// Counters after which an attempt lets other tasks run.
 const YIELD_EVERY: usize = 16;
@@ -27,7 +27,7 @@ pub(super) fn start(shared: &Arc<Shared>) {
             if away.contains(&shard) {
                 shared.ledger.put_back(owed);
             } else {
-                owed.cell.member = fastrand::u128(..);
+                owed.cell.member = new_member();
                 match shared.engine.charge(&Cells::from_iter([owed.cell.clone()])).await {
                     Ok(charged) => give_back(shared, shared.ledger.charged(owed, &charged)).await,
                     Err(EngineError { ran: Execution::No, .. }) => {

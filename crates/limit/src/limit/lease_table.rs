@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use crate::engine::{Cell, Cells, Engine};
 
+/// Renewals per lease length.
+pub(super) const RENEWALS: u32 = 3;
 /// Maximum number of takes with an unknown outcome whose permits one worker gives back. Those of
 /// further ones end by themselves.
 const UNKNOWN_MAX: usize = 4_096;

@@ -7,32 +7,22 @@
 //!
 //! A lease that is dropped during its renewal is given back after that call. In the opposite order
 //! the renewal would take the permit again.
-//!
-//! A take whose outcome is unknown may have taken permits that no request holds. They were named
-//! before the call, so they are given back by name, again and again until the store has answered or
-//! they would have ended anyway.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 
-use super::lease_table::Lease;
+use super::lease_table::{Lease, RENEWALS};
+use super::leased::LeasedUnits;
 use super::queue::{Job, Worker};
 use super::settle;
 use super::shared::Shared;
-use crate::clock::monotonic;
-use crate::engine::{Cell, Cells, Engine, Kind};
+use crate::engine::{Cell, Cells, Engine};
 
-/// Renewals per lease length.
-const RENEWALS: u32 = 3;
 /// Maximum number of renewals that one worker has in flight to one shard.
 const RENEWING_MAX: usize = 1_024;
-
-/// Time between two attempts to give them back.
-const UNKNOWN_EVERY: Duration = Duration::from_millis(100);
 
 /// A request's permits in one `concurrency` limit. Gives them back when dropped.
 #[derive(Debug)]
@@ -40,6 +30,8 @@ pub(super) struct LeaseGuard {
     shared: Arc<Shared>,
     worker: Arc<Worker>,
     id: u64,
+    /// Where its permit was taken in advance, so that it returns there.
+    place: Option<LeasedUnits>,
 }
 
 impl LeaseGuard {
@@ -50,19 +42,38 @@ impl LeaseGuard {
         cell: Cell,
         taken_at_us: u64,
     ) -> Self {
+        Self::begin(shared, worker, (cell, taken_at_us), None)
+    }
+
+    /// Holds a permit that was taken in advance.
+    pub(super) fn of_place(shared: &Arc<Shared>, place: LeasedUnits) -> Self {
+        let (worker, cell) = (Arc::clone(place.worker()), place.cell());
+        Self::begin(shared, &worker, (cell, place.taken_at_us()), Some(place))
+    }
+
+    fn begin(
+        shared: &Arc<Shared>,
+        worker: &Arc<Worker>,
+        (cell, taken_at_us): (Cell, u64),
+        place: Option<LeasedUnits>,
+    ) -> Self {
         let runtime = tokio::runtime::Handle::try_current().ok();
         let runtime = runtime.filter(|_| matches!(*shared.engine, Engine::Redis(_)));
         let (id, task) = worker.leases.add(cell, taken_at_us, runtime.is_some());
         if let Some(runtime) = runtime.filter(|_| task) {
             drop(runtime.spawn(renew(Arc::clone(shared), RenewalTask(Some(Arc::clone(worker))))));
         }
-        Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id }
+        Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id, place }
     }
 }
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
         let lease = self.worker.leases.release(self.id);
+        // During a renewal it goes to the store, after that.
+        if lease.is_some() && self.place.as_ref().is_some_and(LeasedUnits::put_back) {
+            return;
+        }
         give_back(&self.shared, &self.worker, lease);
     }
 }
@@ -70,51 +81,6 @@ impl Drop for LeaseGuard {
 fn give_back(shared: &Arc<Shared>, worker: &Arc<Worker>, lease: Option<Lease>) {
     if let Some(Lease { cells, taken_at_us, .. }) = lease {
         settle::run(shared, worker, Job::GiveBack { cells, taken_at_us });
-    }
-}
-
-/// Gives back the permits among `cells`, of which a take may have taken some.
-pub(super) fn give_back_unknown(shared: &Arc<Shared>, worker: &Arc<Worker>, cells: &Cells) {
-    let permits: Cells =
-        cells.iter().filter(|cell| cell.program.kind == Kind::Leases).cloned().collect();
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-    if worker.leases.add_unknown(permits, monotonic() + shared.lease) {
-        let task = UnknownTask(Some(Arc::clone(worker)));
-        runtime.spawn(give_back_all_unknown(Arc::clone(shared), task));
-    }
-}
-
-/// Marks the task that gives permits back as ended when dropped, even if the runtime drops it.
-struct UnknownTask(Option<Arc<Worker>>);
-
-impl Drop for UnknownTask {
-    fn drop(&mut self) {
-        if let Some(worker) = &self.0 {
-            worker.leases.end_unknown_task();
-        }
-    }
-}
-
-async fn give_back_all_unknown(shared: Arc<Shared>, mut task: UnknownTask) {
-    while let Some(worker) = task.0.clone() {
-        let due = worker.leases.take_unknown();
-        if due.is_empty() {
-            // Another task may have started already: don't mark that one as ended.
-            task.0 = None;
-            return;
-        }
-        let mut away: Vec<usize> = Vec::new();
-        for (cells, until) in due {
-            let shard = cells.first().map_or(0, |cell| shared.engine.shard_of(&cell.key));
-            let given = !away.contains(&shard) && shared.engine.give_back(&cells, 0).await.is_ok();
-            if !given && monotonic() < until {
-                away.push(shard);
-                worker.leases.put_back_unknown(cells, until);
-            }
-        }
-        if !away.is_empty() {
-            tokio::time::sleep(UNKNOWN_EVERY).await;
-        }
     }
 }
 

@@ -14,7 +14,8 @@
 //! - `failure` decides what a failed store means for a limit.
 //! - `holders` are a worker's units that were taken in advance, and who waits for them.
 //! - `leased` takes several units from Redis in advance, of limits that have leases.
-//! - `leases` holds and renews `concurrency` permits, which `lease_table` lists.
+//! - `leases` holds and renews `concurrency` permits, which `lease_table` lists. `unknown` gives
+//!   those back that a call may have taken.
 //! - `settle` and `queue` give back and charge when a request ends.
 //! - `local` is per worker, `shared` is common to all workers.
 //! - `refusals` are remembered for a moment instead of asking Redis again.
@@ -48,6 +49,7 @@ mod take;
 mod take_leased;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -20,7 +20,7 @@ use super::plenty::Plenty;
 use super::round::Round;
 use super::shared::Shared;
 use super::{Scope, failure, refusals};
-use crate::engine::{Cell, Key, NUMBERS_MAX, Part};
+use crate::engine::{Cell, Key, NUMBERS_MAX, Part, new_member};
 use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan, Refund, Role};
 
 /// Maximum number of entries for one plan. The oldest is replaced.
@@ -139,7 +139,7 @@ impl PreparedPlan {
                         // Its parent is in another call: it refuses nothing, unless it has to fit.
                         (cell.part, cell.shadow) = (Part::Alone, true);
                     }
-                    let by_workers = limit.lease.filter(|lease| !lease.to_callers);
+                    let by_workers = shared.lease_of(limit).filter(|lease| !lease.to_callers);
                     if let (Some(leased), Some(lease)) = (shared.leased(limit), by_workers) {
                         let limiter: Weak<Shared> = Arc::downgrade(shared);
                         let at_store = shared.counting(limit).into_owned();
@@ -224,8 +224,7 @@ impl PreparedPlan {
 
     /// A new member's name, or 0 if no algorithm keeps members.
     pub(super) fn new_member(&self) -> u128 {
-        // 128 random bits are as good as unique among the members of one key.
-        if self.keeps_members { fastrand::u128(..) } else { 0 }
+        if self.keeps_members { new_member() } else { 0 }
     }
 
     /// The limiter's clock, in microseconds since 1970, for limits in calendar periods; else 0. It

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::queue::{Job, Worker};
 use super::round::{GroupStore, Numbers, Round, Step};
 use super::shared::Shared;
-use super::{hand_back, leases, settle};
+use super::{hand_back, settle, unknown};
 use crate::clock::monotonic;
 use crate::engine::{Cells, Embedded, Engine, EngineError, Execution, NUMBERS_MAX, TakeReply};
 use crate::plan::Plan;
@@ -198,7 +198,7 @@ fn follow_up(
     match answer {
         Ok(_) if place == GroupStore::Store => hand_back::start(shared),
         Err(EngineError { ran: Execution::Unknown, .. }) => {
-            leases::give_back_unknown(shared, worker, cells);
+            unknown::give_back(shared, worker, cells);
         }
         Ok(_) | Err(_) => {}
     }

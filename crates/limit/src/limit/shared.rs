@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use weir_algorithms::{
-    LEASE_IN_MEMORY, Leased, Moment, Shape, ShapeExtra, Share, script_digest_of,
+    LEASE_IN_MEMORY, Lease, Leased, Moment, Shape, ShapeExtra, Share, script_digest_of,
 };
 
 use super::Settings;
 use super::held::HeldUnits;
 use super::keys::Digests;
+use super::lease_table::RENEWALS;
 use super::ledger::Ledger;
 use super::queue::{ByKind, Worker};
 use super::refusals::{HELD_MAX, RefundableLimits};
@@ -302,8 +303,22 @@ impl Shared {
     /// memory there are only those that are handed to callers.
     pub(super) fn leased(&self, limit: &Limit) -> Option<Leased> {
         let in_memory = matches!(*self.engine, Engine::Embedded(_));
-        limit.lease.filter(|lease| lease.to_callers || !in_memory)?;
-        limit.leased()
+        let lease = self.lease_of(limit).filter(|_| !limit.algorithm.refuses_all())?;
+        if in_memory && !lease.to_callers {
+            return None;
+        }
+        limit.algorithm.leased(lease).ok()
+    }
+
+    /// How `limit` is leased. A place is held in advance for as long as there are two more renewals
+    /// before the store stops counting it.
+    pub(super) fn lease_of(&self, limit: &Limit) -> Option<Lease> {
+        let lease = limit.lease?;
+        if !limit.algorithm.holds() {
+            return Some(lease);
+        }
+        let most_ms = (self.lease / RENEWALS).as_millis() as u64;
+        Some(Lease { life_ms: lease.life_ms.min(most_ms.max(1)), ..lease })
     }
 
     /// The algorithm that counts `limit`.

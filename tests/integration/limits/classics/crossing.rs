@@ -1,6 +1,7 @@
 //! Two limits of one, with two tags, and eight clients at once. Taken without a fixed order, they
 //! would all refuse each other, each holding what another one needs.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use weir::plan::{
     TokenBucket,
 };
 
+use crate::harness::TIMEOUT;
 use crate::harness::cluster::Cluster;
 use crate::harness::nodes::{Node, exact, fixed_window, of};
 
@@ -113,35 +115,56 @@ fn behind(shared: &Algorithm, own: usize) -> Arc<Plan> {
     of(vec![Limit::new("shared", "shared", shared.clone()), own])
 }
 
-/// Each client uses `rounds` keys, one after another, all clients the same ones at the same time;
-/// again and again until `over`. Returns how many were admitted.
+/// How long clients go on: until an instant, and until so many were admitted.
+struct Contention {
+    over: Instant,
+    least: u64,
+    admitted: AtomicU64,
+}
+
+impl Contention {
+    fn new(over: Duration, least: u64) -> Arc<Self> {
+        Arc::new(Self { over: Instant::now() + over, least, admitted: AtomicU64::new(0) })
+    }
+
+    fn is_over(&self) -> bool {
+        let late = Instant::now().checked_duration_since(self.over);
+        late.is_some_and(|late| self.admitted() >= self.least || late > TIMEOUT)
+    }
+
+    fn admitted(&self) -> u64 {
+        self.admitted.load(Ordering::Relaxed)
+    }
+}
+
+/// Each client uses one key of its own limits after another, all clients the same ones at the same
+/// time.
 async fn contend(
     nodes: &[Node],
     shared: &Algorithm,
     own: fn(usize) -> usize,
-    over: Instant,
-) -> u64 {
+    contention: &Arc<Contention>,
+) {
     let clients = nodes.iter().map(|node| {
-        let (node, shared) = (node.clone(), shared.clone());
+        let (node, shared, contention) = (node.clone(), shared.clone(), Arc::clone(contention));
         async move {
-            let mut admitted = 0;
             for round in 0.. {
-                if Instant::now() >= over {
-                    break;
+                if contention.is_over() {
+                    return;
                 }
-                admitted += u64::from(node.ask(&behind(&shared, own(round))).await.admitted);
+                let admitted = node.ask(&behind(&shared, own(round))).await.admitted;
+                contention.admitted.fetch_add(u64::from(admitted), Ordering::Relaxed);
             }
-            admitted
         }
     });
-    clients.collect::<tokio::task::JoinSet<u64>>().join_all().await.into_iter().sum()
+    clients.collect::<tokio::task::JoinSet<()>>().join_all().await;
 }
 
 /// During roll-backs a bucket refills at its rate: it admits what it guarantees, and is full when
 /// all other requests are refused by their own limits.
 async fn refills(
     node: &Node,
-    contend: impl AsyncFn(&Algorithm, fn(usize) -> usize, Instant) -> u64,
+    contend: impl AsyncFn(&Algorithm, fn(usize) -> usize, &Arc<Contention>),
 ) {
     let rate = Rate { amount: SHARED_A_SECOND, per_ms: 1_000 };
     for shared in [
@@ -149,7 +172,9 @@ async fn refills(
         Algorithm::TokenBucket(TokenBucket { burst: SHARED_AT_ONCE, rate, debt: Debt::None }),
     ] {
         let begun = Instant::now();
-        let admitted = contend(&shared, |round| round, begun + Duration::from_secs(1)).await;
+        let contention = Contention::new(Duration::from_secs(1), SHARED_AT_ONCE);
+        contend(&shared, |round| round, &contention).await;
+        let admitted = contention.admitted();
         let most =
             SHARED_AT_ONCE + (begun.elapsed().as_secs_f64() * SHARED_A_SECOND as f64).ceil() as u64;
         assert!(
@@ -161,7 +186,9 @@ async fn refills(
         // takes to refill. Mostly it is: but a client that took it may have found the bucket empty,
         // and given it back.
         while node.ask(&behind(&shared, 0)).await.limits[1].fits {}
-        assert_eq!(contend(&shared, |_| 0, Instant::now() + Duration::from_millis(500)).await, 0);
+        let contention = Contention::new(Duration::from_millis(500), 0);
+        contend(&shared, |_| 0, &contention).await;
+        assert_eq!(contention.admitted(), 0);
         node.drain().await;
         let outcome = node.ask(&behind(&shared, usize::MAX)).await;
         assert_eq!(
@@ -176,21 +203,26 @@ async fn refills(
 async fn on_a_cluster_a_shared_bucket_refills_while_other_limits_refuse() {
     let cluster = Cluster::start();
     let nodes: Vec<Node> = (0..CLIENTS).map(|_| Node::cluster(&cluster.addresses())).collect();
-    refills(&nodes[0], async |shared, own, over| contend(&nodes, shared, own, over).await).await;
+    refills(&nodes[0], async |shared, own, contention| {
+        contend(&nodes, shared, own, contention).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn in_memory_a_shared_bucket_refills_while_other_limits_refuse() {
     let node = [Node::embedded()];
-    let threads = async |shared: &Algorithm, own, over| {
+    let threads = async |shared: &Algorithm, own, contention: &Arc<Contention>| {
         let runtime =
             || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         std::thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
-                .map(|_| scope.spawn(|| runtime().block_on(contend(&node, shared, own, over))))
+                .map(|_| {
+                    scope.spawn(|| runtime().block_on(contend(&node, shared, own, contention)))
+                })
                 .collect();
-            clients.into_iter().map(|client| client.join().unwrap()).sum()
-        })
+            clients.into_iter().for_each(|client| client.join().unwrap());
+        });
     };
     refills(&node[0], threads).await;
 }

@@ -4,7 +4,7 @@ use super::super::testing::{
     CONCURRENCY, FIXED_WINDOW, GCRA, QUOTA, SECOND_US, SLIDING_WINDOW_COUNTER, TOKEN_BUCKET,
     TimedStore, cell, one,
 };
-use super::super::{Cell, Cells, Key, Part, Program};
+use super::super::{Cell, Cells, Key, Part, Program, new_member};
 
 /// What a parent may count with.
 fn parents() -> [&'static Program; 5] {
@@ -172,7 +172,7 @@ fn places_are_lent_while_they_are_not_used() {
         let mut held: Vec<Cells> = Vec::new();
         let enter = |store: &mut TimedStore, held: &mut Vec<Cells>, child| {
             let mut cells = family.child(child);
-            let member = fastrand::u128(..);
+            let member = new_member();
             cells.iter_mut().for_each(|cell| cell.member = member);
             let taken = store.take(&cells);
             if taken.admitted {

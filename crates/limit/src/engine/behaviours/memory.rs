@@ -118,7 +118,7 @@ fn the_cost_of_an_embedded_take_is_small() {
 }
 
 fn named(limit: &Cell, member: u128) -> Cells {
-    one(&Cell { member, ..limit.clone() })
+    one(&Cell { member: member << 32, ..limit.clone() })
 }
 
 #[test]
@@ -269,7 +269,7 @@ proptest! {
                     let cells: Cells = some.map(|index| {
                         let mut cell = cell(ALL[index], "free", 20, SECOND_US, 20);
                         cell.key.key = key;
-                        Cell { cost: units, member: step as u128, shadow: which >> 12 & 1 == 1, ..cell }
+                        Cell { cost: units, member: (step as u128) << 32, shadow: which >> 12 & 1 == 1, ..cell }
                     }).collect();
                     match engine.take(&cells) {
                         Ok(answer) if answer.admitted => taken.push((answer.at_us, cells)),

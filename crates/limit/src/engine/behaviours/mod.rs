@@ -90,7 +90,7 @@ fn give_backs_that_cross_make_no_second_burst() {
 fn a_counter_that_is_given_back_whole_leaves_no_key() {
     for (engine, mut store) in TimedStore::engines() {
         for program in ALL.into_iter().filter(|program| program.name != "leaky_bucket") {
-            let limit = Cell { member: 7, ..cell(program, "whole", 10, SECOND_US, 10) };
+            let limit = Cell { member: 7 << 32, ..cell(program, "whole", 10, SECOND_US, 10) };
             let taken_at = store.now_us;
             assert!(store.fits(&cost(&limit, 3)));
             store.give_back(&one(&cost(&limit, 2)), taken_at);

@@ -50,7 +50,7 @@ fn five_thousand_in_a_second_are_all_in_the_log() {
         let take = |index: u64| Event {
             now_us: START_US + index / 7,
             verb: Verb::Take,
-            cells: one(&Cell { member: 1 + u128::from(index), ..limit.clone() }),
+            cells: one(&Cell { member: (1 + u128::from(index)) << 32, ..limit.clone() }),
             taken_at_us: 0,
         };
         let events: Vec<Event> = (0..5_001).map(take).collect();
@@ -206,10 +206,10 @@ fn after_a_step_of_the_clock_leases_linger_for_one_length_at_most() {
     for (engine, mut store) in TimedStore::engines() {
         for back_us in [1, 500_000, 999_999, HOUR_US] {
             let limit = Cell {
-                member: 7,
+                member: 7 << 32,
                 ..cell(&CONCURRENCY, &format!("back{back_us}"), 1, SECOND_US, 1)
             };
-            let other = Cell { member: 8, ..limit.clone() };
+            let other = Cell { member: 8 << 32, ..limit.clone() };
             assert!(store.fits(&limit));
             store.step(500_000);
             assert!(!store.fits(&other), "{engine}");
@@ -479,7 +479,10 @@ fn a_place_with_slack_is_held_however_far_the_clock_steps_back() {
         for back_us in [0, 1, 1_000_000, 50 * HOUR_US] {
             store.step(-back_us);
             let held = store
-                .take(&Cells::from_iter([Cell { member: back_us as u128 + 1, ..place.clone() }]))
+                .take(&Cells::from_iter([Cell {
+                    member: (back_us as u128 + 1) << 32,
+                    ..place.clone()
+                }]))
                 .admitted;
             assert_eq!(held, back_us <= 1, "{engine} {back_us}");
         }

@@ -6,8 +6,10 @@ use std::collections::VecDeque;
 use crate::engine::bytes::Bytes;
 
 /// The units `from..to` of one take, all with one instant.
+#[derive(Clone, Copy)]
 struct Record {
     at: u64,
+    /// The name of unit 0. Each further unit has the next one.
     member: u128,
     from: u32,
     to: u32,
@@ -71,19 +73,36 @@ impl Members {
         self.update_sums(index);
     }
 
-    /// Removes the first `units` of the units added under a name, as far as they are still there.
+    /// Removes `units` units, the first of which has this name, as far as they are still there.
     pub(super) fn remove(&mut self, member: u128, units: u64) {
-        let Some(index) = self.records.iter().rposition(|record| record.member == member) else {
-            return;
-        };
-        let gone = self.records.get_mut(index).is_none_or(|record| {
-            record.from = u32::try_from(units).unwrap_or(u32::MAX).clamp(record.from, record.to);
-            record.from == record.to
-        });
-        if gone {
-            self.records.remove(index);
+        let names = member..member.saturating_add(u128::from(units));
+        let mut left = units;
+        let mut changed = self.records.len();
+        // From the newest on. A take is one record, and more after a part of it was renewed.
+        for index in (0..self.records.len()).rev() {
+            let Some(record) = self.records.get_mut(index).filter(|_| left > 0) else { break };
+            let number = |name: u128| {
+                let number = name.saturating_sub(record.member);
+                u32::try_from(number).unwrap_or(u32::MAX).clamp(record.from, record.to)
+            };
+            let (from, to) = (number(names.start), number(names.end));
+            if from == to {
+                continue;
+            }
+            (left, changed) = (left.saturating_sub(u64::from(to - from)), index);
+            let before = Record { to: from, ..*record };
+            let after = Record { from: to, ..*record };
+            match (before.from < before.to, after.from < after.to) {
+                (true, true) => {
+                    *record = before;
+                    self.records.insert(index + 1, after);
+                }
+                (true, false) => *record = before,
+                (false, true) => *record = after,
+                (false, false) => drop(self.records.remove(index)),
+            }
         }
-        self.update_sums(index);
+        self.update_sums(changed);
     }
 
     /// Drops units with an instant up to `at`.

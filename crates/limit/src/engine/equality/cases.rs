@@ -68,34 +68,16 @@ enum Cost {
 enum Step {
     /// Takes all limits of the case, or only some of them, for one of a few keys. The caller's
     /// clock is off by `skew` tenths of a calendar's period.
-    Take {
-        key: u128,
-        some: bool,
-        costs: [Cost; 4],
-        skew: i64,
-        may_wait: bool,
-    },
-    /// Gives back quarters of an earlier take.
-    GiveBack {
-        which: usize,
-        part: u64,
-    },
-    Renew {
-        which: usize,
-    },
+    Take { key: u128, some: bool, costs: [Cost; 4], skew: i64, may_wait: bool },
+    /// Gives back quarters of an earlier take. Of places not from the first one on: some quarters
+    /// are skipped.
+    GiveBack { which: usize, skip: u64, part: u64 },
+    /// Renews the places of an earlier take but for the first quarters.
+    Renew { which: usize, skip: u64 },
     /// Charges limits of the case, into debt if need be.
-    Charge {
-        key: u128,
-        some: bool,
-        costs: [Cost; 4],
-        skew: i64,
-    },
+    Charge { key: u128, some: bool, costs: [Cost; 4], skew: i64 },
     /// Changes the amount and burst of a limit.
-    Edit {
-        which: usize,
-        amount: u64,
-        burst: u64,
-    },
+    Edit { which: usize, amount: u64, burst: u64 },
 }
 
 #[derive(Clone, Debug)]
@@ -341,8 +323,8 @@ fn steps() -> impl Strategy<Value = Step> {
     let charge = (0_u128..3, any::<bool>(), prop::array::uniform4(costs()), skews);
     prop_oneof![
         16 => take.prop_map(|(key, some, costs, skew, room)| Step::Take { key, some, costs, skew, may_wait: room > 0 }),
-        3 => (any::<usize>(), 0_u64..6).prop_map(|(which, part)| Step::GiveBack { which, part }),
-        1 => any::<usize>().prop_map(|which| Step::Renew { which }),
+        3 => (any::<usize>(), skipped(), 0_u64..6).prop_map(|(which, skip, part)| Step::GiveBack { which, skip, part }),
+        1 => (any::<usize>(), skipped()).prop_map(|(which, skip)| Step::Renew { which, skip }),
         3 => charge.prop_map(|(key, some, costs, skew)| Step::Charge { key, some, costs, skew }),
         1 => (any::<usize>(), amounts(), amounts()).prop_map(|(which, amount, burst)| Step::Edit { which, amount, burst }),
     ]
@@ -462,11 +444,11 @@ impl Run {
                 );
                 self.take(cells);
             }
-            Step::GiveBack { which, part } if !self.taken.is_empty() => {
+            Step::GiveBack { which, skip, part } if !self.taken.is_empty() => {
                 let (taken_at_us, cells) = &self.taken[which % self.taken.len()];
                 let cells: Cells = cells
                     .iter()
-                    .map(|cell| Cell { cost: cell.cost * part / 4, ..cell.clone() })
+                    .map(|cell| Cell { cost: cell.cost * part / 4, ..without(cell, *skip) })
                     .collect();
                 let taken_at_us = *taken_at_us;
                 self.trace.model.give_back(&cells, self.trace.now_us, taken_at_us);
@@ -486,9 +468,9 @@ impl Run {
                 cells.retain(|cell| !matches!(cell.program.name, "leaky_bucket" | "concurrency"));
                 self.charge(cells);
             }
-            Step::Renew { which } if !self.taken.is_empty() => {
+            Step::Renew { which, skip } if !self.taken.is_empty() => {
                 let (_, cells) = &self.taken[which % self.taken.len()];
-                let cells = cells.clone();
+                let cells: Cells = cells.iter().map(|cell| without(cell, *skip)).collect();
                 self.trace.model.renew(&cells, self.trace.now_us);
                 for cell in cells.iter().filter(|cell| cell.program.name == "concurrency") {
                     self.extend_lifetime(cell, 0);
@@ -507,7 +489,7 @@ impl Run {
         let chosen = |index: &usize| some >> index & 1 == 1;
         let indices: Vec<usize> = (0..self.limits.len()).filter(chosen).collect();
         let indices = if indices.is_empty() { vec![0] } else { indices };
-        let member = 1 + self.trace.events.len() as u128;
+        let member = (1 + self.trace.events.len() as u128) << 32;
         let cells = indices.into_iter().map(|index| {
             let limit = &self.limits[index];
             let cost = match costs[index] {
@@ -602,4 +584,18 @@ impl Run {
         *known = cell.clone();
         *latest_us = until_us.max(*latest_us);
     }
+}
+
+/// Quarters of a take that are left alone: mostly none.
+fn skipped() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => Just(0), 1 => 1_u64..4]
+}
+
+/// Of places those after the first quarters; of other units all.
+fn without(cell: &Cell, quarters: u64) -> Cell {
+    if cell.program.name != "concurrency" {
+        return cell.clone();
+    }
+    let skipped = cell.cost * quarters / 4;
+    Cell { cost: cell.cost - skipped, member: cell.member + u128::from(skipped), ..cell.clone() }
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use super::super::counters::PURGE_EVERY;
 use super::{Answer, Counter, Query};
 
-/// A unit with its instant and its name: the take's name and a number.
+/// A unit with its instant and its name.
 #[derive(Clone)]
 struct Unit {
     at: i128,
-    name: (u128, i128),
+    name: u128,
 }
 
 /// Whether a take purges expired units. This shows only after the clock stepped back.
@@ -19,11 +19,12 @@ fn purges(query: &Query) -> bool {
 }
 
 fn add(units: &mut Vec<Unit>, at: i128, query: &Query) {
-    units.extend((0..query.cost).map(|number| Unit { at, name: (query.member, number) }));
+    units.extend((0..query.cost as u128).map(|number| Unit { at, name: query.member + number }));
 }
 
 fn remove(units: &mut Vec<Unit>, query: &Query) {
-    units.retain(|unit| unit.name.0 != query.member || unit.name.1 >= query.cost);
+    let names = query.member..query.member + query.cost as u128;
+    units.retain(|unit| !names.contains(&unit.name));
 }
 
 /// All units of the last period.

@@ -419,7 +419,7 @@ mod tests {
             let mut whole = Used(embedded(&whole), Vec::new());
             let mut used = Used(embedded(&old), Vec::new());
             let (begins, ends) = (begins.min(acts.len()), begins.max(ends).min(acts.len()));
-            let mut acts = acts.iter().zip(1_u128..);
+            let mut acts = acts.iter().zip((1_u128..).map(|number| number << 32));
             let mut both = |acts: &mut dyn Iterator<Item = (&(Action, u64), u128)>, waits: bool| {
                 for ((act, wait_us), member) in acts {
                     if waits {
@@ -531,7 +531,7 @@ mod tests {
         for program in ALL.into_iter().filter(charged) {
             let clock = Clock::virtual_at(START_US as i64);
             let (old, new, mut bytes) = (engine(&clock), engine(&clock), Vec::new());
-            let limit = Cell { member: 1, ..cell(program, "short", 10, 60 * SECOND_US, 10) };
+            let limit = Cell { member: 1 << 32, ..cell(program, "short", 10, 60 * SECOND_US, 10) };
             let (_, operations) = CounterSender::begin(&old, &mut bytes).unwrap().finish().unwrap();
             let at_us = embedded(&old).take(&one(&cost(&limit, 5))).unwrap().at_us;
             embedded(&old).give_back(&one(&cost(&limit, 5)), at_us).unwrap();
@@ -539,7 +539,7 @@ mod tests {
             operations.run().unwrap();
             let (receiving, _) = CounterReceiver::begin(&new, bytes.as_slice()).unwrap();
             let (_, operations) = receiving.finish(&new).unwrap();
-            let others = Cell { member: 2, ..cost(&limit, 8) };
+            let others = Cell { member: 2 << 32, ..cost(&limit, 8) };
             assert!(embedded(&new).take(&one(&others)).unwrap().admitted);
             let followed = operations.run(&new).unwrap();
             assert_eq!(followed, OperationCounts { done: 1, lost: 1 }, "{}", program.name);

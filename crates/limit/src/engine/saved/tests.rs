@@ -68,7 +68,7 @@ fn left(engine: &Embedded, cell: &Cell) -> u64 {
 }
 
 fn named(cell: &Cell, member: u128) -> Cells {
-    one(&Cell { member, ..cell.clone() })
+    one(&Cell { member: member << 32, ..cell.clone() })
 }
 
 #[test]

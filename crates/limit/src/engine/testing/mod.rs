@@ -162,7 +162,7 @@ pub(super) struct RedisStore {
 pub(super) struct TimedStore {
     pub(super) store: Store,
     pub(super) now_us: u64,
-    /// Number of takes so far, used as the member's name where the test gave none.
+    /// The name of the last take whose test gave none.
     takes: u128,
 }
 
@@ -214,7 +214,7 @@ impl TimedStore {
 
     pub(super) fn take(&mut self, cells: &Cells) -> TakeReply {
         let mut cells = cells.clone();
-        self.takes += 1;
+        self.takes += 1 << 32;
         cells.iter_mut().filter(|cell| cell.member == 0).for_each(|cell| cell.member = self.takes);
         self.apply(Verb::Take, cells, 0).and_then(|answer| answer.taken().cloned()).unwrap()
     }
@@ -238,7 +238,7 @@ impl TimedStore {
 
     /// Charges one cell; returns the units charged, none if the time is outside its periods.
     pub(super) fn charge(&mut self, cell: &Cell) -> u64 {
-        self.takes += 1;
+        self.takes += 1 << 32;
         let cells = one(&Cell { member: self.takes, ..cell.clone() });
         match self.apply(Verb::Charge, cells, 0) {
             Some(Answer::Charged(charged)) => charged.units[0].unwrap_or(0),

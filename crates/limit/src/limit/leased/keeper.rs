@@ -9,10 +9,11 @@ use weir_lease::Call;
 use crate::clock::boottime_us;
 use crate::engine::{Cause, Cell, Cells, EngineError, Execution, LeaseCall, LeaseReply};
 use crate::limit::hand_back;
-use crate::limit::holders::{KeeperStep, Kept, LeaseSpec, ReturnedUnits};
+use crate::limit::holders::{KeeperStep, Kept, LeaseSpec, Returned, ReturnedUnits};
 use crate::limit::queue::{Job, Worker};
 use crate::limit::settle;
 use crate::limit::shared::Shared;
+use crate::limit::unknown;
 
 /// Starts the keeper of a holder.
 pub(super) fn start(shared: &Arc<Shared>, worker: Arc<Worker>, kept: Kept) {
@@ -29,13 +30,14 @@ pub(super) fn give_back(
     shared: &Arc<Shared>,
     worker: &Arc<Worker>,
     spec: &LeaseSpec,
-    returned: ReturnedUnits,
+    returned: impl IntoIterator<Item = ReturnedUnits>,
 ) {
-    let ReturnedUnits { units, taken_at_us, member } = returned;
-    let cell = cell_at(shared, spec, taken_at_us);
-    let cells = Cells::from_iter([Cell { cost: units, member, ..cell }]);
-    shared.counters.leased.given_back.add(units);
-    settle::queue(shared, worker, Job::GiveBack { cells, taken_at_us });
+    for ReturnedUnits { units, taken_at_us, member } in returned {
+        let cell = cell_at(shared, spec, taken_at_us);
+        let cells = Cells::from_iter([Cell { cost: units, member, ..cell }]);
+        shared.counters.leased.given_back.add(units);
+        settle::queue(shared, worker, Job::GiveBack { cells, taken_at_us });
+    }
 }
 
 /// The cell with the numbers of this date.
@@ -73,6 +75,7 @@ impl Keeper {
                     self.give_back(give_back);
                     let answer = self.ask(call, member).await;
                     self.count(&answer);
+                    self.give_back_unknown(&answer, (call, member));
                     let now_us = boottime_us();
                     let holders = &self.worker.holders;
                     let back = holders.reply(&self.kept, now_us, (call, answer));
@@ -95,9 +98,21 @@ impl Keeper {
         }
     }
 
-    fn give_back(&self, units: Option<ReturnedUnits>) {
-        if let Some(units) = units {
-            give_back(&self.shared, &self.worker, &self.kept.spec, units);
+    fn give_back(&self, units: Returned) {
+        give_back(&self.shared, &self.worker, &self.kept.spec, units);
+    }
+
+    /// Gives back places that a call may have taken without an answer. Other units are back soon
+    /// enough by themselves.
+    fn give_back_unknown(
+        &self,
+        answer: &Result<LeaseReply, EngineError>,
+        (call, member): (Call, u128),
+    ) {
+        let spec = &self.kept.spec;
+        if spec.has_places && answer.is_err_and(|error| error.ran == Execution::Unknown) {
+            let cells = Cells::from_iter([Cell { cost: call.units, member, ..spec.cell.clone() }]);
+            unknown::give_back(&self.shared, &self.worker, &cells);
         }
     }
 

@@ -45,7 +45,7 @@ impl LeasedPart {
         self.0.iter().filter_map(|(_, acquired)| acquired.as_ref().ok()).all(LeasedUnits::are_valid)
     }
 
-    /// Writes what became of them. Returns the units that may be given back.
+    /// Writes what became of them. Returns the units that may be given back, and places.
     pub(in crate::limit) fn report(
         self,
         limits: &[Limit],
@@ -67,7 +67,7 @@ impl LeasedPart {
                     }
                     *charged = (limit.cost > 0).then(|| units.taken_at_us());
                     units.admit();
-                    if limit.refund != Refund::Never {
+                    if limit.refund != Refund::Never || units.is_place() {
                         kept.push((index, units));
                     }
                 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::keeper;
 use crate::clock::boottime_us;
+use crate::engine::Cell;
 use crate::limit::holders::{LeaseSpec, ReturnedUnits, SpentUnits};
 use crate::limit::queue::Worker;
 use crate::limit::shared::Shared;
@@ -42,11 +43,36 @@ impl LeasedUnits {
             fits: true,
             remaining: self.units.left,
             // The next units are there as soon as they are asked for.
-            retry_after_us: (self.units.left == 0).then_some(0),
-            reset_us: self.units.spent.deadline_us.saturating_sub(boottime_us()),
+            retry_after_us: (self.units.left == 0 && !self.is_place()).then_some(0),
+            // Places come back with their requests.
+            reset_us: if self.is_place() {
+                0
+            } else {
+                self.units.spent.deadline_us.saturating_sub(boottime_us())
+            },
             is_leased: true,
             ..LimitOutcome::default()
         }
+    }
+
+    /// Whether it is a place, which the request holds until it ends.
+    pub(in crate::limit) fn is_place(&self) -> bool {
+        self.spec.has_places
+    }
+
+    /// What the store gets back, or renews.
+    pub(in crate::limit) fn cell(&self) -> Cell {
+        Cell { cost: self.units.spent.units(), member: self.units.member, ..self.spec.cell.clone() }
+    }
+
+    /// Whose they are.
+    pub(in crate::limit) fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    /// Returns them to their lease. Whether that goes on.
+    pub(in crate::limit) fn put_back(&self) -> bool {
+        self.worker.holders.undo(&self.spec, boottime_us(), self.units)
     }
 
     /// The request was admitted: from now on only [`LeasedUnits::give_back`] returns them.
@@ -66,7 +92,7 @@ impl LeasedUnits {
         if let Some(Ok(shared)) = limiter.map(Arc::downcast::<Shared>) {
             let (units, taken_at_us) = (spent.units(), spent.taken_at);
             let units = ReturnedUnits { units, taken_at_us, member };
-            keeper::give_back(&shared, &self.worker, &self.spec, units);
+            keeper::give_back(&shared, &self.worker, &self.spec, [units]);
         }
     }
 }

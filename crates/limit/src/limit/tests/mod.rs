@@ -10,6 +10,7 @@ mod leased;
 mod leases;
 mod looking;
 mod periods;
+mod places;
 mod redis;
 mod redis_server;
 mod refusals;

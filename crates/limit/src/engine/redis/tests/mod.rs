@@ -16,6 +16,7 @@ use super::super::testing::{
 };
 use super::super::{
     Cause, Cell, Cells, Engine, EngineError, Execution, RedisMode, RedisSettings, Secret,
+    new_member,
 };
 use crate::clock::{self, Clock};
 use crate::telemetry::{Metrics, names};
@@ -157,7 +158,7 @@ fn many_calls_of_many_workers_admit_the_quota_exactly() {
                     .map(|_| {
                         let (engine, cells) = (
                             Arc::clone(&engine),
-                            one(&Cell { member: fastrand::u128(..), ..limit.clone() }),
+                            one(&Cell { member: new_member(), ..limit.clone() }),
                         );
                         tokio::spawn(async move { engine.take(&cells).await.unwrap().admitted })
                     })

@@ -1,18 +1,25 @@
 //! The holders of one worker: who holds units that were taken from Redis in advance, and which
 //! requests wait for each. Told what time it is; sends nothing and starts nothing. See `leased`.
+//!
+//! `entry` is the holder of one counter, and `places` are the units of one that come back.
+
+mod entry;
+mod places;
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 use weir_algorithms::{Lease, Leased, Terms};
-use weir_lease::{Action, Call, Demand, GiveBack, Holder, Reply, Spent, Want, units_to_ask};
+use weir_lease::{Action, Call, Reply, Spent};
 
 use crate::engine::{Cell, CellReply, EngineError, LeaseReply};
 use crate::plan::{Algorithm, LimitOutcome};
+use entry::{Entry, Waiter, named};
 
 /// Maximum number of counters that one worker has holders for. Requests for more ask alone.
 const HOLDERS_MAX: usize = 16_384;
@@ -39,6 +46,8 @@ pub(super) struct LeaseSpec {
     pub(super) cell: Cell,
     /// What the store runs with.
     pub(super) algorithm: Algorithm,
+    /// Whether its units are places, which requests return.
+    pub(super) has_places: bool,
     pub(super) lease: Lease,
     terms: Terms,
     /// Whose counter it is, for units that have to go back to the store.
@@ -61,6 +70,7 @@ impl LeaseSpec {
             id: cell.key.id(),
             serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
             cell: Cell { cost: 1, ..cell.clone() },
+            has_places: at_store.holds(),
             algorithm: at_store,
             lease,
             terms,
@@ -123,34 +133,12 @@ struct Table {
     is_closed: bool,
 }
 
-/// The holder of one counter.
-#[derive(Debug)]
-struct Entry {
-    spec: Arc<LeaseSpec>,
-    holder: Holder,
-    demand: Demand,
-    waiters: VecDeque<Waiter>,
-    /// How many of the first waiters the call in flight is for.
-    covered: usize,
-    /// Whether a task asks for it.
-    is_kept: bool,
-    wake: Arc<Notify>,
-    /// What the names of its units begin with.
-    member: u128,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    cost: u64,
-    answer: oneshot::Sender<Answer>,
-}
-
 /// The answer to a request.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) action: Wanted,
     /// Units of a specification that is no longer used, to be given back.
-    pub(super) left: Option<(Arc<LeaseSpec>, ReturnedUnits)>,
+    pub(super) left: Option<(Arc<LeaseSpec>, Returned)>,
 }
 
 #[derive(Debug)]
@@ -171,6 +159,9 @@ pub(super) struct Kept {
     member: u128,
 }
 
+/// What the store gets back. Places are several ranges.
+pub(super) type Returned = SmallVec<[ReturnedUnits; 1]>;
+
 /// Units that the store gets back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReturnedUnits {
@@ -188,14 +179,14 @@ pub(super) enum KeeperStep {
         call: Call,
         /// The name of the units.
         member: u128,
-        give_back: Option<ReturnedUnits>,
+        give_back: Returned,
     },
     /// Come back then.
     Sleep { until_us: u64 },
     /// Come back then, or as soon as somebody waits.
     Idle { until_us: u64, wake: Arc<Notify> },
     /// It is not kept any more.
-    End { give_back: Option<ReturnedUnits> },
+    End { give_back: Returned },
 }
 
 impl Holders {
@@ -209,7 +200,8 @@ impl Holders {
     pub(super) fn want(&self, spec: &Arc<LeaseSpec>, now_us: u64, cost: u64) -> Step {
         let alone = || Step { action: Wanted::Now(Answer::Alone), left: None };
         let table = &mut *self.lock();
-        if table.is_closed {
+        // A request has one place of a lease.
+        if table.is_closed || spec.has_places && cost != 1 {
             return alone();
         }
         let left = table.replace(spec, now_us);
@@ -220,9 +212,8 @@ impl Holders {
         }
         entry.demand.add(now_us, cost.max(1));
         if entry.waiters.is_empty() {
-            if let Some(spent) = entry.holder.spend(now_us, cost) {
-                let answer = Answer::Spent(entry.spent(now_us, spent));
-                return Step { action: Wanted::Now(answer), left };
+            if let Some(spent) = entry.spend(now_us, cost) {
+                return Step { action: Wanted::Now(Answer::Spent(spent)), left };
             }
             if entry.asks_alone(now_us, cost) {
                 return Step { left, ..alone() };
@@ -245,10 +236,12 @@ impl Holders {
         let table = &mut *self.lock();
         let Table { entries, waiting, is_closed, .. } = table;
         let entry = entries.get_mut(&kept.spec.id).filter(|entry| entry.member == kept.member);
-        let Some(entry) = entry else { return KeeperStep::End { give_back: None } };
+        let Some(entry) = entry else {
+            return KeeperStep::End { give_back: Returned::new() };
+        };
         loop {
             entry.serve(now_us, waiting);
-            if *is_closed {
+            if *is_closed || entry.places_are_in_use(now_us) {
                 entry.send_away(waiting);
             }
             let Some(want) = entry.want(now_us) else { break };
@@ -257,8 +250,8 @@ impl Holders {
                     entry.covered = entry.waiters.len();
                     return KeeperStep::Ask {
                         call,
-                        member: entry.named(call.number()),
-                        give_back: give_back.map(|units| entry.returned(units)),
+                        member: named(entry.member, call.number()),
+                        give_back: entry.returned(give_back),
                     };
                 }
                 Action::Pause { until_us } => return KeeperStep::Sleep { until_us },
@@ -271,7 +264,7 @@ impl Holders {
         let before_us = (life_us / RETURNED_BEFORE).max(TIMER_US).min(life_us / 2);
         match entry.holder.deadline_us() {
             Some(deadline_us)
-                if entry.holder.held(now_us) > 0
+                if (entry.holder.held(now_us) > 0 || entry.places_are_in_use(now_us))
                     && now_us.saturating_add(before_us) < deadline_us
                     && !*is_closed =>
             {
@@ -279,9 +272,8 @@ impl Holders {
                 KeeperStep::Idle { until_us: deadline_us.saturating_sub(before_us), wake }
             }
             _ => {
-                let left = entry.holder.leave(now_us);
                 entry.is_kept = false;
-                KeeperStep::End { give_back: left.map(|units| entry.returned(units)) }
+                KeeperStep::End { give_back: entry.leave(now_us) }
             }
         }
     }
@@ -292,12 +284,10 @@ impl Holders {
         kept: &Kept,
         now_us: u64,
         (call, answer): (Call, Result<LeaseReply, EngineError>),
-    ) -> Option<ReturnedUnits> {
+    ) -> Returned {
         let table = &mut *self.lock();
         let Table { entries, waiting, .. } = table;
         let entry = entries.get_mut(&kept.spec.id).filter(|entry| entry.member == kept.member);
-        // Another specification has taken its place: the units lapse.
-        let entry = entry?;
         let reply = match answer {
             Ok(LeaseReply { units: 0, .. }) => Reply::Refused,
             Ok(LeaseReply { units, at_us, cell, .. }) => {
@@ -308,7 +298,15 @@ impl Holders {
             }
             Err(_) => Reply::Unknown,
         };
+        let Some(entry) = entry else {
+            // Another specification has taken its place.
+            return kept.unused(call, reply);
+        };
         let unexpected = entry.holder.reply(now_us, call, reply);
+        let mut returned = entry.begin(kept, call, reply);
+        if !kept.spec.has_places {
+            returned = entry.returned(unexpected);
+        }
         let covered = std::mem::take(&mut entry.covered);
         let before = entry.waiters.len();
         entry.serve(now_us, waiting);
@@ -319,16 +317,21 @@ impl Holders {
         {
             entry.refuse(unserved, call.least, cell, waiting);
         }
-        unexpected.map(|units| entry.returned(units))
+        returned
     }
 
-    /// Returns units that a request has not used. Whether they are in their lease again: not if it
-    /// has ended, nor if another holder has taken its place.
+    /// Returns units that a request has not used, or a place that it does not use any more. Whether
+    /// they are in their lease again: not if it has ended, nor if another holder has taken its
+    /// place.
     pub(super) fn undo(&self, spec: &LeaseSpec, now_us: u64, units: SpentUnits) -> bool {
-        let mut table = self.lock();
-        let entry = table.entries.get_mut(&spec.id);
-        let entry = entry.filter(|entry| entry.named(units.spent.number()) == units.member);
-        entry.is_some_and(|entry| entry.holder.undo(now_us, units.spent))
+        let Table { entries, waiting, .. } = &mut *self.lock();
+        let entry = entries.get_mut(&spec.id);
+        let Some(entry) = entry.filter(|entry| entry.has_taken(units)) else { return false };
+        let is_back = entry.undo(now_us, units);
+        if is_back && spec.has_places {
+            entry.serve(now_us, waiting);
+        }
+        is_back
     }
 
     /// The keeper of a holder has ended without being told to: whoever waits asks alone.
@@ -370,7 +373,7 @@ impl Table {
         &mut self,
         spec: &Arc<LeaseSpec>,
         now_us: u64,
-    ) -> Option<(Arc<LeaseSpec>, ReturnedUnits)> {
+    ) -> Option<(Arc<LeaseSpec>, Returned)> {
         let mut left = None;
         if let Some(entry) = self.entries.get(&spec.id) {
             // The latest one is that of the configuration in force.
@@ -380,9 +383,9 @@ impl Table {
             if !is_replaced {
                 return None;
             }
-            left = self.remove(spec.id).and_then(|mut entry| {
-                let units = entry.holder.leave(now_us).map(|units| entry.returned(units));
-                units.map(|units| (Arc::clone(&entry.spec), units))
+            left = self.remove(spec.id).map(|mut entry| {
+                let units = entry.leave(now_us);
+                (Arc::clone(&entry.spec), units)
             });
         }
         self.make_room(now_us);
@@ -407,92 +410,6 @@ impl Table {
         }
         self.swept_us = now_us;
         self.entries.retain(|_, entry| entry.is_kept || entry.demand.units(now_us) > 1);
-    }
-}
-
-impl Entry {
-    fn new(spec: Arc<LeaseSpec>) -> Self {
-        let life_us = spec.terms.life_us;
-        Self {
-            spec,
-            holder: Holder::new(life_us),
-            demand: Demand::new(life_us),
-            waiters: VecDeque::new(),
-            covered: 0,
-            is_kept: false,
-            wake: Arc::default(),
-            // The number of a call follows.
-            member: fastrand::u128(..) << 32,
-        }
-    }
-
-    /// The name of the units of a call.
-    fn named(&self, call: u32) -> u128 {
-        self.member | u128::from(call)
-    }
-
-    fn returned(&self, GiveBack { call, units, taken_at }: GiveBack) -> ReturnedUnits {
-        ReturnedUnits { units, taken_at_us: taken_at, member: self.named(call.number()) }
-    }
-
-    fn units(&self, now_us: u64, cost: u64) -> u64 {
-        units_to_ask(self.demand.units(now_us), cost, self.spec.lease.units_max)
-    }
-
-    /// Whether no lease is worth a call for the only request.
-    fn asks_alone(&self, now_us: u64, cost: u64) -> bool {
-        let want = Want { cost, waiting: 0, units: self.units(now_us, cost) };
-        // On a copy: if it is to ask, its keeper does.
-        let mut holder = self.holder;
-        holder.want(now_us, want) == Action::AskAlone
-    }
-
-    /// What the waiting requests want, if there are any.
-    fn want(&self, now_us: u64) -> Option<Want> {
-        let cost = self.waiters.front()?.cost;
-        let others = self.waiters.iter().skip(1);
-        let waiting = others.fold(0_u64, |sum, waiter| sum.saturating_add(waiter.cost.max(1)));
-        Some(Want { cost, waiting, units: self.units(now_us, cost) })
-    }
-
-    fn spent(&self, now_us: u64, spent: Spent) -> SpentUnits {
-        SpentUnits { spent, member: self.named(spent.number()), left: self.holder.held(now_us) }
-    }
-
-    /// Answers the first waiting requests for which there are units.
-    fn serve(&mut self, now_us: u64, waiting: &mut usize) {
-        while let Some(waiter) = self.waiters.front() {
-            let Some(spent) = self.holder.spend(now_us, waiter.cost) else { return };
-            let Some(waiter) = self.waiters.pop_front() else { return };
-            *waiting -= 1;
-            if waiter.answer.send(Answer::Spent(self.spent(now_us, spent))).is_err() {
-                // Its request is gone.
-                self.holder.undo(now_us, spent);
-            }
-        }
-    }
-
-    /// Refuses those of the first `count` waiting requests that cost `cost`. They came before the
-    /// call was sent, so the store's answer to it is theirs, too. The store tells others itself
-    /// when they would fit.
-    fn refuse(&mut self, count: usize, cost: u64, answer: CellReply, waiting: &mut usize) {
-        let count = count.min(self.waiters.len());
-        *waiting -= count;
-        for waiter in self.waiters.drain(..count) {
-            let is_same = waiter.cost.max(1) == cost;
-            let answer = if is_same { Answer::Refused(answer) } else { Answer::Alone };
-            // Whoever is gone needs no answer.
-            let _ = waiter.answer.send(answer);
-        }
-    }
-
-    /// Has all waiting requests ask alone.
-    fn send_away(&mut self, waiting: &mut usize) {
-        *waiting -= self.waiters.len();
-        self.covered = 0;
-        for waiter in self.waiters.drain(..) {
-            let _ = waiter.answer.send(Answer::Alone);
-        }
     }
 }
 
@@ -559,14 +476,14 @@ mod tests {
     fn units_do_not_return_to_the_lease_of_another_holder_of_the_same_counter() {
         let (holders, spec) = (Holders::default(), spec());
         let (kept, call) = asking(&holders, &spec, 10);
-        assert!(holders.reply(&kept, 20, (call, granted(20))).is_none());
+        assert!(holders.reply(&kept, 20, (call, granted(20))).is_empty());
         let old = spend(&holders, &spec, 30);
         assert!(holders.undo(&spec, 31, old));
         let old = spend(&holders, &spec, 32);
         holders.forget(spec.id);
         // Its first call has the same number.
         let (kept, call) = asking(&holders, &spec, 40);
-        assert!(holders.reply(&kept, 50, (call, granted(20))).is_none());
+        assert!(holders.reply(&kept, 50, (call, granted(20))).is_empty());
         let new = spend(&holders, &spec, 60);
         assert_eq!(new.spent.number(), old.spent.number());
         assert!(!holders.undo(&spec, 61, old));
@@ -579,10 +496,11 @@ mod tests {
         let (old, old_call) = asking(&holders, &spec, 10);
         holders.forget(spec.id);
         let (kept, call) = asking(&holders, &spec, 20);
-        assert!(holders.reply(&old, 30, (old_call, granted(20))).is_none());
-        assert!(matches!(holders.next(&old, 30), KeeperStep::End { give_back: None }));
+        assert!(holders.reply(&old, 30, (old_call, granted(20))).is_empty());
+        let KeeperStep::End { give_back } = holders.next(&old, 30) else { panic!("it is kept") };
+        assert!(give_back.is_empty());
         holders.abandon(&old);
-        assert!(holders.reply(&kept, 40, (call, granted(20))).is_none());
+        assert!(holders.reply(&kept, 40, (call, granted(20))).is_empty());
         assert!(spend(&holders, &spec, 50).left > 0);
     }
 

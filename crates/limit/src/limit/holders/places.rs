@@ -1,0 +1,97 @@
+//! Which places of a lease are free. Unlike other units they come back: a request of a
+//! `concurrency` returns its place, and the next one takes it. Knows no time and no store.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// The places of one lease, by their numbers in it.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// The number of the call that took them.
+    call: u32,
+    units: u32,
+    /// The lowest is used first, so that those that are free are few ranges.
+    free: BinaryHeap<Reverse<u32>>,
+    /// The fewest that were free.
+    spare: u32,
+}
+
+impl Places {
+    /// A call took `units` places, and all are free.
+    pub(super) fn begin(&mut self, call: u32, units: u32) {
+        (self.call, self.units, self.spare) = (call, units, units);
+        self.free = (0..units).map(Reverse).collect();
+    }
+
+    /// Takes a free place.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let Reverse(place) = self.free.pop()?;
+        self.spare = self.spare.min(self.free());
+        Some(place)
+    }
+
+    /// A place of this call's lease is free again.
+    pub(super) fn put_back(&mut self, call: u32, place: u32) {
+        if call == self.call && place < self.units {
+            self.free.push(Reverse(place));
+        }
+    }
+
+    fn free(&self) -> u32 {
+        u32::try_from(self.free.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many places the next lease is worth: somewhat more than were in use at once, if some of
+    /// this one were always free.
+    pub(super) fn worth(&self) -> Option<u64> {
+        let peak = u64::from(self.units - self.spare);
+        (self.spare > 0).then(|| (peak + peak / 4 + 1).max(2))
+    }
+
+    /// Removes all that are free. Their call, and their numbers in ascending order.
+    pub(super) fn end(&mut self) -> (u32, Vec<Range<u32>>) {
+        let mut ranges: Vec<Range<u32>> = Vec::new();
+        while let Some(Reverse(place)) = self.free.pop() {
+            match ranges.last_mut() {
+                Some(range) if range.end == place => range.end += 1,
+                _ => ranges.push(place..place + 1),
+            }
+        }
+        (self.call, ranges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_free_place_is_used_first_and_the_others_end_as_ranges() {
+        let mut places = Places::default();
+        places.begin(7, 6);
+        let taken: Vec<u32> = (0..4).map_while(|_| places.take()).collect();
+        assert_eq!(taken, [0, 1, 2, 3]);
+        places.put_back(7, 1);
+        places.put_back(6, 0);
+        assert_eq!(places.take(), Some(1), "the other one is of an earlier lease");
+        places.put_back(7, 2);
+        assert_eq!(places.end(), (7, vec![2..3, 4..6]));
+        assert_eq!(places.take(), None);
+    }
+
+    #[test]
+    fn the_next_lease_is_worth_what_was_in_use_at_once() {
+        let mut places = Places::default();
+        assert_eq!(places.worth(), None, "there was none");
+        places.begin(1, 100);
+        assert_eq!(places.worth(), Some(2));
+        for _ in 0..5 {
+            let eight: Vec<u32> = (0..8).map_while(|_| places.take()).collect();
+            eight.into_iter().for_each(|place| places.put_back(1, place));
+        }
+        assert_eq!(places.worth(), Some(11));
+        while places.take().is_some() {}
+        assert_eq!(places.worth(), None, "more may have been wanted");
+    }
+}
