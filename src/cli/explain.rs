@@ -13,8 +13,8 @@ use crate::app::{self, SimulatedReply, Simulation};
 use crate::cli::print::{out, outln};
 use crate::clock::Clock;
 use crate::plan::{Enforcement, LimitOutcome, Role};
-use crate::policy::Verdict;
-use crate::proxy::account::LimitAccount;
+use crate::policy;
+use crate::proxy::account::{Account, LimitAccount, Verdict};
 use crate::proxy::trial::{TrialReply, TrialRequest};
 
 /// The first requests of `--times` that are shown, besides those where the verdict changes, and the
@@ -134,10 +134,24 @@ impl Explain {
                 1 => String::new(),
                 times => format!("{nth} of {times}: "),
             };
-            text.push_str(&format!("{which}{verdict}{by}{passes}\n"));
+            let answers = self.own_answer(account);
+            let answers = answers.map(|status| format!(", and the route answers {status} itself"));
+            let answers = answers.unwrap_or_default();
+            text.push_str(&format!("{which}{verdict}{by}{passes}{answers}\n"));
             text.push_str(&words::account(account, &ran.left));
         }
         text
+    }
+
+    /// The status of a request that was let through and not answered by its upstream: a route may
+    /// have an answer of its own.
+    fn own_answer(&self, account: &Account) -> Option<u16> {
+        let passes = matches!(
+            account.verdict,
+            Some(Verdict::Admitted | Verdict::Bypassed | Verdict::Uncounted)
+        );
+        let status = account.status.filter(|status| passes && *status != self.status);
+        status.filter(|_| account.route.is_some())
     }
 
     fn as_json(&self, asked: &TrialRequest, shown: &[ShownRequest]) -> Value {
@@ -172,9 +186,9 @@ fn one(ShownRequest { nth, ran }: &ShownRequest) -> Value {
     let limits: Vec<Value> = limits.collect();
     let decision = account.decision.as_deref();
     let answer = decision.map(|decision| match &decision.verdict {
-        Verdict::Bypass => json!({ "verdict": "bypass", "status": null, "reason": null }),
-        Verdict::Check(_) => json!({ "verdict": "check", "status": null, "reason": null }),
-        Verdict::Deny(denial) => {
+        policy::Verdict::Bypass => json!({ "verdict": "bypass", "status": null, "reason": null }),
+        policy::Verdict::Check(_) => json!({ "verdict": "check", "status": null, "reason": null }),
+        policy::Verdict::Deny(denial) => {
             json!({ "verdict": "deny", "status": denial.status, "reason": denial.reason })
         }
     });

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Built twice, in a few seconds each: once for macros, with other features than for the program.
-const TWICE: [&str; 7] = [
+pub const TWICE: [&str; 7] = [
     "cranelift-bitset",
     "libc",
     "proc-macro2",
@@ -108,15 +108,21 @@ impl Units {
             .collect()
     }
 
-    /// The libraries from a registry that are compiled more than once, and not listed above.
-    pub fn twice(&self) -> Vec<&str> {
+    /// The libraries from a registry that are compiled more than once and not in `listed`, and
+    /// those in it that are compiled once.
+    pub fn twice(&self, listed: &[&str]) -> Vec<String> {
         let mut times = BTreeMap::new();
         let registry = |unit: &&Unit| unit.library && unit.package.starts_with("registry");
         for unit in self.units.iter().filter(registry) {
             *times.entry(unit.package.as_str()).or_insert(0) += 1;
         }
-        let named = |package: &str| TWICE.iter().any(|name| package.contains(&format!("#{name}@")));
-        let twice = times.into_iter().filter(|(package, times)| *times > 1 && !named(package));
-        twice.map(|(package, _)| package).collect()
+        let twice: Vec<&str> =
+            times.into_iter().filter(|(_, times)| *times > 1).map(|(package, _)| package).collect();
+        let is_named = |package: &str, name: &str| package.contains(&format!("#{name}@"));
+        let unlisted =
+            twice.iter().filter(|package| !listed.iter().any(|it| is_named(package, it)));
+        let once = listed.iter().filter(|name| !twice.iter().any(|it| is_named(it, name)));
+        let unlisted = unlisted.map(|package| format!("{package} is compiled more than once"));
+        unlisted.chain(once.map(|name| format!("{name} is compiled once"))).collect()
     }
 }

@@ -256,8 +256,8 @@ impl Holder {
     }
 
     /// Returns what a request has spent and does not use, because another limit of its plan
-    /// refused. Units of a lease that has ended lapse, so this never needs the store. Returns
-    /// whether the units are there again.
+    /// refused, or a place that it does not use any more. Returns whether the units are there
+    /// again. Those of a lease that has ended lapse; places go back to the store.
     pub fn undo(&mut self, now_us: u64, spent: Spent) -> bool {
         if let State::Holding(lease) = &mut self.state
             && lease.call.number == spent.number

@@ -38,7 +38,7 @@ section! {
     // Renewed three times within it.
     LEASE "lease": Is<Time> = time(s(1)..=s(300), s(10)),
         "On Redis: how long a request in flight stays counted if its proxy falls silent; the same \
-         on all proxies.";
+         on all proxies. A leased place may be used for a sixth of it.";
     REMEMBER_REFUSALS "remember_refusals": Is<Time> = time(s(0)..=s(1), s(1)),
         "On Redis: how long a refusal is repeated without asking Redis, where no unit can be given \
          back.";

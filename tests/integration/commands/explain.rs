@@ -122,6 +122,19 @@ fn a_malformed_request_is_reported_with_the_check_that_refuses_it() {
     let ended = explain(&folder, &["OPTIONS *"]);
     assert_eq!(ended.code, 0, "{}", ended.err);
     assert!(ended.out.ends_with("admitted\n    Weir answers it itself\n"), "{}", ended.out);
+    // So is one that its route answers.
+    std::fs::write(
+        folder.path().join("proxy.toml"),
+        "[[listeners]]\naddress = \"127.0.0.1:0\"\n[[routes]]\npath = \"/*\"\nrespond = { status = 403 }\n",
+    )
+    .unwrap();
+    let ended = explain(&folder, &["GET /private"]);
+    assert!(
+        ended.out.contains("\nadmitted, and the route answers 403 itself\n"),
+        "{} {}",
+        ended.out,
+        ended.err
+    );
     // What no client could send is an error on the command line.
     let ended = explain(&folder, &["GET / x: \u{1b}"]);
     assert_eq!(ended.code, 2, "{}", ended.out);

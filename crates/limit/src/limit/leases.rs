@@ -1,8 +1,8 @@
 //! Leases: the `concurrency` permits that requests hold. Each is renewed until its request drops
 //! the guard, and then given back.
 //!
-//! On Redis one task per worker renews all leases three times per lease length, so that two
-//! renewals may fail. A lease that is no longer renewed, because its proxy died or its thread
+//! On Redis one task per worker renews all leases three times per lease length, so that one renewal
+//! may fail. A lease that is no longer renewed, because its proxy died or its thread
 //! ended, expires. In memory a lease ends with its request or with the process, and is not renewed.
 //!
 //! A lease that is dropped during its renewal is given back after that call. In the opposite order
@@ -70,7 +70,7 @@ impl LeaseGuard {
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
         let lease = self.worker.leases.release(self.id);
-        // During a renewal it goes to the store, after that.
+        // If a renewal is in flight, it goes to the store once that is over.
         if lease.is_some() && self.place.as_ref().is_some_and(LeasedUnits::put_back) {
             return;
         }

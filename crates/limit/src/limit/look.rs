@@ -11,6 +11,7 @@ use std::time::Duration;
 use weir_algorithms::Shape;
 
 use super::keys::{self, KeyDigest};
+use super::leased;
 use super::shared::Shared;
 use crate::engine::{Content, EngineError, FoundCounter, Key, Kind, LeaseHolder, Space};
 use crate::plan::Algorithm;
@@ -76,11 +77,11 @@ pub(super) async fn lease_holders(
     shared.engine.lease_holders(&counter.key).await
 }
 
-pub(super) async fn forget(shared: &Shared, counter: &Counter) -> Result<(), EngineError> {
+pub(super) async fn forget(shared: &Arc<Shared>, counter: &Counter) -> Result<(), EngineError> {
     let reset = shared.engine.reset(&counter.key).await;
     // Also if it failed: it may have run.
     shared.resets.fetch_add(1, Ordering::Relaxed);
-    shared.forget_leases(counter.key.id());
+    leased::forget(shared, counter.key.id());
     reset
 }
 

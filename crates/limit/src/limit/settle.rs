@@ -3,7 +3,8 @@
 //!
 //! In memory this is done at once. On Redis the calls go through a bounded queue (`queue`) to tasks
 //! of the same worker. Settling is best effort and errs on the strict side: calls that fail or are
-//! dropped are counted, and none is repeated, because it may have run.
+//! dropped are counted, and none is repeated, because it may have run. Only the places of a
+//! `concurrency` are given back again (`unknown`).
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -15,6 +16,7 @@ use super::prepared::{self, CellRequest};
 use super::queue::{Job, Worker};
 use super::round::GroupStore;
 use super::shared::Shared;
+use super::unknown;
 use super::{Ending, Grant};
 use crate::engine::{Cell, Cells, ChargeReply, Embedded, Engine, EngineError, Part, TakeReply};
 use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, Refund, Role};
@@ -448,7 +450,15 @@ impl Drainer {
                         self.shared.engine.reset(key).await.map(|()| SettleResult::Wholly)
                     }
                 };
+                let failed = result.is_err();
                 pending.end(result);
+                if let Job::GiveBack { cells, .. } = &job
+                    && failed
+                {
+                    // Places have names that are used once, so that they can go back twice. Others
+                    // may have gone back.
+                    unknown::give_back(&self.shared, &self.worker, cells);
+                }
             }
             self.ended = self.worker.end_drainer(false);
         }

@@ -283,20 +283,18 @@ impl Shared {
 
     /// The number of takes and settling calls in flight, on all threads.
     pub(super) fn pending(&self) -> usize {
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.iter().filter_map(Weak::upgrade).map(|worker| worker.pending()).sum()
+        self.workers().iter().map(|worker| worker.pending()).sum()
     }
 
     /// Ends all leases: their units are given back, and no more are taken in advance.
     pub(super) fn end_leases(&self) {
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.holders.close());
+        self.workers().iter().for_each(|worker| worker.holders.close());
     }
 
-    /// A counter was deleted by hand: what this process has leased of it is not used any more.
-    pub(super) fn forget_leases(&self, id: u128) {
+    /// The workers that are there.
+    pub(super) fn workers(&self) -> Vec<Arc<Worker>> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.holders.forget(id));
+        workers.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// What the store runs with for `limit`: with leases that is more than the limit says. In
@@ -310,14 +308,15 @@ impl Shared {
         limit.algorithm.leased(lease).ok()
     }
 
-    /// How `limit` is leased. A place is held in advance for as long as there are two more renewals
-    /// before the store stops counting it.
+    /// How `limit` is leased. A request may get a place at the end of its lease's life, and it is
+    /// renewed one or two renewals later: if the first fails, the second must still come before the
+    /// store stops counting the place.
     pub(super) fn lease_of(&self, limit: &Limit) -> Option<Lease> {
         let lease = limit.lease?;
         if !limit.algorithm.holds() {
             return Some(lease);
         }
-        let most_ms = (self.lease / RENEWALS).as_millis() as u64;
+        let most_ms = (self.lease / (2 * RENEWALS)).as_millis() as u64;
         Some(Lease { life_ms: lease.life_ms.min(most_ms.max(1)), ..lease })
     }
 

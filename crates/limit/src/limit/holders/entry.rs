@@ -115,6 +115,9 @@ impl Entry {
 
     /// Spends units that are at hand.
     pub(super) fn spend(&mut self, now_us: u64, cost: u64) -> Option<SpentUnits> {
+        if self.places.as_ref().is_some_and(Places::are_in_use) {
+            return None;
+        }
         let spent = self.holder.spend(now_us, cost)?;
         let place = self.places.as_mut().and_then(Places::take).unwrap_or(0);
         let member = named(self.member, spent.number()) + u128::from(place);

@@ -185,7 +185,7 @@ pub(super) enum KeeperStep {
     Sleep { until_us: u64 },
     /// Come back then, or as soon as somebody waits.
     Idle { until_us: u64, wake: Arc<Notify> },
-    /// It is not kept any more.
+    /// Give this back, and end with [`Holders::end`].
     End { give_back: Returned },
 }
 
@@ -271,11 +271,18 @@ impl Holders {
                 let wake = Arc::clone(&entry.wake);
                 KeeperStep::Idle { until_us: deadline_us.saturating_sub(before_us), wake }
             }
-            _ => {
-                entry.is_kept = false;
-                KeeperStep::End { give_back: entry.leave(now_us) }
-            }
+            _ => KeeperStep::End { give_back: entry.leave(now_us) },
         }
+    }
+
+    /// Ends a keeper that has given back what was left, so that a drain never misses that. `false`
+    /// if it goes on, because a request has come.
+    pub(super) fn end(&self, kept: &Kept) -> bool {
+        let table = &mut *self.lock();
+        let entry = table.entries.get_mut(&kept.spec.id);
+        let Some(entry) = entry.filter(|entry| entry.member == kept.member) else { return true };
+        entry.is_kept = !entry.waiters.is_empty();
+        !entry.is_kept
     }
 
     /// Records the answer to a call. Returns units that came for nobody.
@@ -343,10 +350,12 @@ impl Holders {
         }
     }
 
-    /// The counter with this id was deleted: what was leased of it is not used any more, and can't
-    /// be given back.
-    pub(super) fn forget(&self, id: u128) {
-        self.lock().remove(id);
+    /// The counter with this id was deleted: what was leased of it is not used any more. Units of
+    /// what is gone can't go back. Places can, in case it was not deleted after all.
+    pub(super) fn forget(&self, id: u128, now_us: u64) -> Option<(Arc<LeaseSpec>, Returned)> {
+        let mut entry = self.lock().remove(id)?;
+        let places = entry.leave(now_us);
+        entry.spec.has_places.then(|| (Arc::clone(&entry.spec), places))
     }
 
     /// Ends all leases, and begins no more.
@@ -480,7 +489,7 @@ mod tests {
         let old = spend(&holders, &spec, 30);
         assert!(holders.undo(&spec, 31, old));
         let old = spend(&holders, &spec, 32);
-        holders.forget(spec.id);
+        assert!(holders.forget(spec.id, 35).is_none());
         // Its first call has the same number.
         let (kept, call) = asking(&holders, &spec, 40);
         assert!(holders.reply(&kept, 50, (call, granted(20))).is_empty());
@@ -494,7 +503,7 @@ mod tests {
     fn the_keeper_of_a_holder_that_is_gone_does_nothing_to_its_successor() {
         let (holders, spec) = (Holders::default(), spec());
         let (old, old_call) = asking(&holders, &spec, 10);
-        holders.forget(spec.id);
+        assert!(holders.forget(spec.id, 15).is_none());
         let (kept, call) = asking(&holders, &spec, 20);
         assert!(holders.reply(&old, 30, (old_call, granted(20))).is_empty());
         let KeeperStep::End { give_back } = holders.next(&old, 30) else { panic!("it is kept") };

@@ -38,15 +38,21 @@ impl Places {
         }
     }
 
+    /// Whether none is free.
+    pub(super) fn are_in_use(&self) -> bool {
+        self.free.is_empty()
+    }
+
     fn free(&self) -> u32 {
         u32::try_from(self.free.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many places the next lease is worth: somewhat more than were in use at once, if some of
-    /// this one were always free.
+    /// How many places the next lease is worth, if there was one: a quarter more than were in use
+    /// at once, or twice as many if all were.
     pub(super) fn worth(&self) -> Option<u64> {
-        let peak = u64::from(self.units - self.spare);
-        (self.spare > 0).then(|| (peak + peak / 4 + 1).max(2))
+        let (units, peak) = (u64::from(self.units), u64::from(self.units - self.spare));
+        let more = if self.spare == 0 { 2 * units } else { peak + peak / 4 + 1 };
+        (units > 0).then(|| more.max(2))
     }
 
     /// Removes all that are free. Their call, and their numbers in ascending order.
@@ -92,6 +98,6 @@ mod tests {
         }
         assert_eq!(places.worth(), Some(11));
         while places.take().is_some() {}
-        assert_eq!(places.worth(), None, "more may have been wanted");
+        assert_eq!(places.worth(), Some(200), "more may have been wanted");
     }
 }

@@ -53,7 +53,7 @@ struct Keeper {
     shared: Arc<Shared>,
     worker: Arc<Worker>,
     kept: Kept,
-    /// Whether it was told to end.
+    /// Whether it has ended as it was told to.
     is_over: bool,
 }
 
@@ -90,9 +90,11 @@ impl Keeper {
                     let _ = tokio::time::timeout(span, wake.notified()).await;
                 }
                 KeeperStep::End { give_back } => {
-                    self.is_over = true;
                     self.give_back(give_back);
-                    return;
+                    if self.worker.holders.end(&self.kept) {
+                        self.is_over = true;
+                        return;
+                    }
                 }
             }
         }

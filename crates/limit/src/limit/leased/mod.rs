@@ -93,6 +93,16 @@ fn acquired(worker: &Arc<Worker>, spec: &Arc<LeaseSpec>, answer: Answer) -> Acqu
     }
 }
 
+/// The counter with this id was deleted by hand: what this process has leased of it is not used any
+/// more.
+pub(super) fn forget(shared: &Arc<Shared>, id: u128) {
+    for worker in shared.workers() {
+        if let Some((spec, places)) = worker.holders.forget(id, boottime_us()) {
+            keeper::give_back(shared, &worker, &spec, places);
+        }
+    }
+}
+
 /// Takes `cost` units of a leased limit for a request, from what is at hand if there are enough.
 ///
 /// Must run inside a tokio runtime, because it may start a task.

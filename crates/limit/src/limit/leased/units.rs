@@ -26,9 +26,10 @@ impl LeasedUnits {
         Self { worker, spec, units, is_used: false }
     }
 
-    /// Whether the request may still be admitted with them.
+    /// Whether the request may still be admitted with them. A place counts for longer than its
+    /// lease lives, and is renewed from then on.
     pub(in crate::limit) fn are_valid(&self) -> bool {
-        boottime_us() < self.units.spent.deadline_us
+        self.is_place() || boottime_us() < self.units.spent.deadline_us
     }
 
     /// When the store took them, in microseconds since 1970.

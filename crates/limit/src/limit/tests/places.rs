@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::redis_server::Server;
 use super::*;
 use crate::clock::monotonic;
+use crate::limit::CounterName;
 use crate::plan::{Concurrency, Lease};
 
 const LIFE_MS: u64 = 100;
@@ -103,6 +104,7 @@ async fn over_all_proxies_no_more_than_the_limit_are_in_use_and_all_come_back() 
 #[tokio::test]
 async fn a_request_keeps_its_place_after_the_lease() {
     let server = Server::start();
+    // Renewals every 200 ms, and leases of 100 ms.
     let lease = Duration::from_millis(600);
     let [rig, other] = [(); 2]
         .map(|()| Rig::with(&on_redis(server.port), Settings { lease, ..with_test_timeout() }));
@@ -123,21 +125,62 @@ async fn a_request_keeps_its_place_after_the_lease() {
 }
 
 #[tokio::test]
-async fn a_place_that_is_renewed_returns_to_its_lease() {
+async fn a_place_that_goes_back_while_the_store_is_away_goes_back_later() {
+    let server = crate::engine::testing::Server::start(&[]);
+    let deadline = Duration::from_millis(100);
+    let engine = RedisSettings { deadline, ..redis_settings(server.port) };
+    let lease = 10 * TEST_TIMEOUT;
+    let rig = Rig::with(&engine.into(), Settings { deadline, lease, ..Settings::default() });
+    let limit = places(30);
+    let held = hold_leased(&rig, &limit).await;
+    server.signal("-STOP");
+    drop(held);
+    // The lease ends meanwhile, and what it has left goes back in vain.
+    until("a call has failed", async || rig.count(names::SETTLES_FAILED, &["give_back"]) > 0).await;
+    server.signal("-CONT");
+    let looked = [Limit { cost: 0, ..limit.clone() }];
+    until("all are free", async || match rig.take(&looked).await {
+        Take::Granted(outcome, _) | Take::Refused(outcome) => outcome.limits[0].remaining == 30,
+        Take::Unavailable(_) => false,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn places_that_are_reset_are_free_whether_they_are_in_use_or_not() {
     let server = Server::start();
-    // Renewals every 100 ms, and leases that live as long.
-    let settings = Settings { lease: Duration::from_millis(300), ..with_test_timeout() };
-    let rig = Rig::with(&on_redis(server.port), settings);
-    let limit = places(10);
-    let began = monotonic();
-    while began.elapsed() < Duration::from_millis(900) {
-        let held = rig.grant(&limit).await;
-        tokio::time::sleep(Duration::from_millis(7)).await;
-        drop(held);
-        assert!(rig.remaining(&limit).await <= 10);
+    let rig = proxy(&server, "a");
+    let limit = places(30);
+    let held = hold_leased(&rig, &limit).await;
+    let name = CounterName {
+        scope: "public".into(),
+        limit: limit.name.clone(),
+        key: "k".into(),
+        tag: None,
+    };
+    for counter in rig.limiter.find(&name).await.unwrap() {
+        rig.limiter.forget(&counter).await.unwrap();
     }
     rig.limiter.drain(TEST_TIMEOUT).await;
-    assert_eq!(rig.remaining(&limit).await, 10);
+    assert_eq!(rig.remaining(&limit).await, 30);
+    drop(held);
+    rig.limiter.drain(TEST_TIMEOUT).await;
+    assert_eq!(rig.remaining(&limit).await, 30);
+}
+
+#[tokio::test]
+async fn a_shadow_limit_of_places_refuses_nobody_and_holds_no_more_than_it_says() {
+    let server = Server::start();
+    let rig = proxy(&server, "a");
+    let limit = shadow(places(5));
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        held.push(rig.grant(&limit).await);
+    }
+    assert_eq!(rig.remaining(&limit).await, 0);
+    drop(held);
+    rig.limiter.drain(TEST_TIMEOUT).await;
+    assert_eq!(rig.remaining(&limit).await, 5);
 }
 
 #[tokio::test]
