@@ -269,6 +269,14 @@ impl Holder {
         false
     }
 
+    /// Gives up so many of the units at hand, which the caller returns to the store by their names.
+    /// The lease goes on with the others.
+    pub fn give_up(&mut self, units: u64) {
+        if let State::Holding(lease) = &mut self.state {
+            lease.units = lease.units.saturating_sub(units);
+        }
+    }
+
     /// Ends the lease early: because the process stops, the limit is edited or the key is idle.
     /// Returns the unused units, if their deadline has not passed. While a call is in flight
     /// nothing is held, and nothing changes.

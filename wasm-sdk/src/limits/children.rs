@@ -96,10 +96,6 @@ impl WrittenChildren {
             report.add("children", row.name, expected);
             return None;
         }
-        if row.name == "concurrency" && super::leased(parent) {
-            let expected = "nothing: a concurrency with children has no leases";
-            report.add("lease", "one", expected);
-        }
         let whole = Amount { quota: limit.quota.unwrap_or(0), burst: limit.burst };
         let sure = self.assured?;
         let most = self.ceiling.unwrap_or(whole);

@@ -156,10 +156,6 @@ fn settings_of_children_that_say_nothing_are_mistakes() {
     let places = r#""algorithm": "concurrency", "quota": 9, "children":
         {"key": "{path}", "assured": 2, "ceiling": 5}"#;
     assert_eq!(read(&one(places)).count(), 3);
-    let leased = format!(r#"{places}, "lease": "200ms""#);
-    let expected =
-        "limits[0].lease: found one, expected nothing: a concurrency with children has no leases";
-    assert_eq!(mistakes(&one(&leased)), [expected]);
 }
 
 #[test]

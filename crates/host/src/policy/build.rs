@@ -91,7 +91,7 @@ pub(super) fn here(
         vec![SettingError::new(source, one_line(&wrong), "a manifest that follows the contract")]
     })?;
     let wrong: Vec<SettingError> =
-        limits.iter().filter_map(DeclaredLimit::lease_error).take(ERRORS_MAX).collect();
+        limits.iter().filter_map(|it| it.lease_error(&limits)).take(ERRORS_MAX).collect();
     if !wrong.is_empty() {
         return Err(wrong);
     }

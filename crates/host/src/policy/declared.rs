@@ -50,8 +50,8 @@ impl DeclaredLimit {
     }
 
     /// What is wrong with its lease: its algorithm has none, or none of that life, or a request
-    /// costs more than can be leased.
-    pub(super) fn lease_error(&self) -> Option<SettingError> {
+    /// costs more than can be leased, or one of `all` is a child of its places.
+    pub(super) fn lease_error(&self, all: &[Self]) -> Option<SettingError> {
         let lease = self.lease.filter(|_| !self.algorithm.refuses_all())?;
         let dot = if self.at.is_empty() { "" } else { "." };
         let error = |found: String, expected: String| {
@@ -59,6 +59,11 @@ impl DeclaredLimit {
         };
         if lease.units_max == Some(0) {
             return error("0 units".into(), "at least 1".into());
+        }
+        let children = format!("{}.children.", self.at);
+        if self.algorithm.holds() && all.iter().any(|it| it.at.starts_with(&children)) {
+            let expected = "nothing: a concurrency with children has no leases";
+            return error(format!("{} ms", lease.life_ms), expected.into());
         }
         let at_store = match self.algorithm.leased(lease) {
             Ok(leased) => leased.at_store,

@@ -39,12 +39,16 @@ fn a_limit_is_leased_as_it_is_written_and_declared() {
 fn a_lease_that_its_limit_cannot_have_is_an_error_at_its_place() {
     let leaky = r#""algorithm": "leaky_bucket", "quota": 5, "period": "1s", "max_delay": "1s""#;
     let costly = r#""algorithm": "gcra", "quota": 1000, "period": "1s", "burst": 300, "cost": 150"#;
+    let places = r#""algorithm": "concurrency", "quota": 9"#;
+    let family = format!(r#"{places}, "children": {{"key": "{{path}}", "assured": 2}}"#);
     for (limit, lease, found, expected) in [
         (GCRA, r#""300ms""#, "300 ms", "at most 298.940 ms: the burst is reduced by"),
         (GCRA, r#""2m""#, "120000 ms", "a duration from \"1ms\" to \"1m\", such as"),
         (GCRA, r#"{"life": "1ms", "units": 0}"#, "0 units", "at least 1"),
         (GCRA, r#"{"life": "1s", "callers": true}"#, "1000 ms", "a duration from \"2s\" to"),
         (leaky, r#""10ms""#, "10 ms", "nothing: leaky_bucket has no leases"),
+        (&family, r#""200ms""#, "200 ms", "nothing: a concurrency with children has no leases"),
+        (places, r#"{"life": "2s", "callers": true}"#, "2000 ms", "nothing: a place is given back"),
         (costly, r#""200ms""#, "200 ms", "less: with it at most 99 units could pass at once"),
     ] {
         let errors = build(&with_lease(limit, lease)).unwrap_err();
@@ -53,6 +57,7 @@ fn a_lease_that_its_limit_cannot_have_is_an_error_at_its_place() {
         assert_eq!(errors[0].found, found);
         assert!(errors[0].expected.starts_with(expected), "{errors:?}");
     }
+    assert!(build(&with_lease(places, r#""200ms""#)).is_ok());
     // It refuses everything, leased or not.
     let none = r#""algorithm": "gcra", "quota": 0, "period": "1s""#;
     assert!(build(&with_lease(none, r#""200ms""#)).is_ok());

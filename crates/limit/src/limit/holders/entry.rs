@@ -12,6 +12,9 @@ use super::{Answer, Kept, LeaseSpec, Returned, ReturnedUnits, SpentUnits};
 use crate::engine::CellReply;
 use crate::plan::MEMBERS_MAX;
 
+/// Places that nobody uses go back so often in a life.
+const TRIMMED: u64 = 4;
+
 /// The holder of one counter.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -28,6 +31,8 @@ pub(super) struct Entry {
     pub(super) wake: Arc<Notify>,
     /// What the names of its units begin with.
     pub(super) member: u128,
+    /// When places that nobody uses go back next.
+    trimmed_us: u64,
 }
 
 #[derive(Debug)]
@@ -39,6 +44,17 @@ pub(super) struct Waiter {
 /// The name of the first unit of a call. The others have the next ones.
 pub(super) fn named(holder: u128, call: u32) -> u128 {
     holder | u128::from(call) << 32
+}
+
+fn named_ranges(holder: u128, (call, ranges): (u32, Vec<Range<u32>>)) -> Returned {
+    let first = named(holder, call);
+    let range = |range: Range<u32>| ReturnedUnits {
+        units: range.len() as u64,
+        // A place goes back whenever it was taken.
+        taken_at_us: 0,
+        member: first + u128::from(range.start),
+    };
+    ranges.into_iter().map(range).collect()
 }
 
 impl Kept {
@@ -65,11 +81,17 @@ impl Entry {
             wake: Arc::default(),
             // The numbers of a call and of a unit follow.
             member: u128::from(fastrand::u64(..)) << 64,
+            trimmed_us: 0,
         }
     }
 
     /// The places of a call that was answered, if the holder has taken them; else they go back.
-    pub(super) fn begin(&mut self, kept: &Kept, call: Call, reply: Reply) -> Returned {
+    pub(super) fn begin(
+        &mut self,
+        kept: &Kept,
+        now_us: u64,
+        (call, reply): (Call, Reply),
+    ) -> Returned {
         let (Some(places), Reply::Granted { units, .. }) = (&mut self.places, reply) else {
             return Returned::new();
         };
@@ -77,7 +99,29 @@ impl Entry {
             return kept.unused(call, reply);
         }
         places.begin(call.number(), u32::try_from(units).unwrap_or(u32::MAX));
+        self.trimmed_us = self.next_trim_us(now_us);
         Returned::new()
+    }
+
+    fn next_trim_us(&self, now_us: u64) -> u64 {
+        now_us.saturating_add(self.spec.terms.life_us / TRIMMED)
+    }
+
+    /// When [`Entry::surplus`] is due.
+    pub(super) fn trimmed_us(&self) -> Option<u64> {
+        self.places.is_some().then_some(self.trimmed_us)
+    }
+
+    /// Places that go back before the lease ends, if it is time to look: nobody has used them.
+    pub(super) fn surplus(&mut self, now_us: u64) -> Returned {
+        if now_us < self.trimmed_us {
+            return Returned::new();
+        }
+        self.trimmed_us = self.next_trim_us(now_us);
+        let Some(places) = &mut self.places else { return Returned::new() };
+        let surplus = named_ranges(self.member, places.surplus());
+        self.holder.give_up(surplus.iter().map(|range| range.units).sum());
+        surplus
     }
 
     /// Ends the lease. Unused units go back, places even after the deadline: they would count for
@@ -97,15 +141,7 @@ impl Entry {
             });
             return units.into_iter().collect();
         };
-        let (call, ranges) = places.end();
-        let first = named(self.member, call);
-        let range = |range: Range<u32>| ReturnedUnits {
-            units: range.len() as u64,
-            // A place goes back whenever it was taken.
-            taken_at_us: 0,
-            member: first + u128::from(range.start),
-        };
-        ranges.into_iter().map(range).collect()
+        named_ranges(self.member, places.end())
     }
 
     /// Whether these units are of this holder.

@@ -181,6 +181,8 @@ pub(super) enum KeeperStep {
         member: u128,
         give_back: Returned,
     },
+    /// Give this back, and come back at once.
+    Return { give_back: Returned },
     /// Come back then.
     Sleep { until_us: u64 },
     /// Come back then, or as soon as somebody waits.
@@ -260,6 +262,10 @@ impl Holders {
                 Action::Wait | Action::Spend(_) => entry.send_away(waiting),
             }
         }
+        let surplus = entry.surplus(now_us);
+        if !surplus.is_empty() {
+            return KeeperStep::Return { give_back: surplus };
+        }
         let life_us = kept.spec.terms.life_us;
         let before_us = (life_us / RETURNED_BEFORE).max(TIMER_US).min(life_us / 2);
         match entry.holder.deadline_us() {
@@ -269,7 +275,9 @@ impl Holders {
                     && !*is_closed =>
             {
                 let wake = Arc::clone(&entry.wake);
-                KeeperStep::Idle { until_us: deadline_us.saturating_sub(before_us), wake }
+                let until_us = deadline_us.saturating_sub(before_us);
+                let until_us = entry.trimmed_us().map_or(until_us, |trims| until_us.min(trims));
+                KeeperStep::Idle { until_us, wake }
             }
             _ => KeeperStep::End { give_back: entry.leave(now_us) },
         }
@@ -310,7 +318,7 @@ impl Holders {
             return kept.unused(call, reply);
         };
         let unexpected = entry.holder.reply(now_us, call, reply);
-        let mut returned = entry.begin(kept, call, reply);
+        let mut returned = entry.begin(kept, now_us, (call, reply));
         if !kept.spec.has_places {
             returned = entry.returned(unexpected);
         }

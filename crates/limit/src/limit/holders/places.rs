@@ -11,23 +11,29 @@ pub(super) struct Places {
     /// The number of the call that took them.
     call: u32,
     units: u32,
+    /// Those of them that have not gone back as surplus.
+    held: u32,
     /// The lowest is used first, so that those that are free are few ranges.
     free: BinaryHeap<Reverse<u32>>,
-    /// The fewest that were free.
+    /// The most that were in use at once.
+    peak: u32,
+    /// The fewest that were free since the last look for surplus.
     spare: u32,
 }
 
 impl Places {
     /// A call took `units` places, and all are free.
     pub(super) fn begin(&mut self, call: u32, units: u32) {
-        (self.call, self.units, self.spare) = (call, units, units);
+        (self.call, self.units, self.held, self.peak, self.spare) = (call, units, units, 0, units);
         self.free = (0..units).map(Reverse).collect();
     }
 
     /// Takes a free place.
     pub(super) fn take(&mut self) -> Option<u32> {
         let Reverse(place) = self.free.pop()?;
-        self.spare = self.spare.min(self.free());
+        let free = self.free();
+        self.peak = self.peak.max(self.held.saturating_sub(free));
+        self.spare = self.spare.min(free);
         Some(place)
     }
 
@@ -50,22 +56,41 @@ impl Places {
     /// How many places the next lease is worth, if there was one: a quarter more than were in use
     /// at once, or twice as many if all were.
     pub(super) fn worth(&self) -> Option<u64> {
-        let (units, peak) = (u64::from(self.units), u64::from(self.units - self.spare));
-        let more = if self.spare == 0 { 2 * units } else { peak + peak / 4 + 1 };
+        let (units, peak) = (u64::from(self.units), u64::from(self.peak));
+        let more = if peak >= units { 2 * units } else { peak + peak / 4 + 1 };
         (units > 0).then(|| more.max(2))
+    }
+
+    /// Removes those that nobody has used since the last call, but for a quarter of what was used
+    /// at once and one more. Their call, and their numbers in ascending order.
+    pub(super) fn surplus(&mut self) -> (u32, Vec<Range<u32>>) {
+        let used = self.held.saturating_sub(self.spare);
+        let surplus = self.spare.saturating_sub(used / 4 + 1);
+        let mut free = std::mem::take(&mut self.free).into_sorted_vec();
+        // Sorted from the highest on.
+        let kept = free.split_off(free.len().min(surplus as usize));
+        self.free = kept.into();
+        self.held = self.held.saturating_sub(surplus);
+        self.spare = self.free();
+        (self.call, ranges(free.into_iter().rev()))
     }
 
     /// Removes all that are free. Their call, and their numbers in ascending order.
     pub(super) fn end(&mut self) -> (u32, Vec<Range<u32>>) {
-        let mut ranges: Vec<Range<u32>> = Vec::new();
-        while let Some(Reverse(place)) = self.free.pop() {
-            match ranges.last_mut() {
-                Some(range) if range.end == place => range.end += 1,
-                _ => ranges.push(place..place + 1),
-            }
-        }
-        (self.call, ranges)
+        let free = std::mem::take(&mut self.free).into_sorted_vec();
+        (self.call, ranges(free.into_iter().rev()))
     }
+}
+
+fn ranges(ascending: impl Iterator<Item = Reverse<u32>>) -> Vec<Range<u32>> {
+    let mut ranges: Vec<Range<u32>> = Vec::new();
+    for Reverse(place) in ascending {
+        match ranges.last_mut() {
+            Some(range) if range.end == place => range.end += 1,
+            _ => ranges.push(place..place + 1),
+        }
+    }
+    ranges
 }
 
 #[cfg(test)]
@@ -84,6 +109,22 @@ mod tests {
         places.put_back(7, 2);
         assert_eq!(places.end(), (7, vec![2..3, 4..6]));
         assert_eq!(places.take(), None);
+    }
+
+    #[test]
+    fn what_nobody_has_used_for_a_while_is_surplus() {
+        let mut places = Places::default();
+        places.begin(3, 20);
+        let in_use: Vec<u32> = (0..8).map_while(|_| places.take()).collect();
+        in_use.into_iter().for_each(|place| places.put_back(3, place));
+        // Eight of them were used, and three may be wanted besides.
+        assert_eq!(places.surplus(), (3, vec![11..20]));
+        assert_eq!(places.take(), Some(0));
+        assert_eq!(places.surplus(), (3, vec![2..11]));
+        assert_eq!(places.surplus(), (3, vec![]), "one is in use, and one may be wanted");
+        assert_eq!(places.worth(), Some(11), "of the whole lease");
+        places.put_back(3, 0);
+        assert_eq!(places.end(), (3, vec![0..2]));
     }
 
     #[test]

@@ -81,6 +81,7 @@ impl Keeper {
                     let back = holders.reply(&self.kept, now_us, (call, answer));
                     self.give_back(back);
                 }
+                KeeperStep::Return { give_back } => self.give_back(give_back),
                 KeeperStep::Sleep { until_us } => {
                     tokio::time::sleep(Duration::from_micros(until_us.saturating_sub(now_us)))
                         .await;

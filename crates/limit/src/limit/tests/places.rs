@@ -229,6 +229,33 @@ async fn places_of_a_lease_without_an_answer_are_free_soon_after_the_store_answe
 }
 
 #[tokio::test]
+async fn places_that_a_proxy_does_not_use_are_soon_free_for_others() {
+    let server = Server::start();
+    let [rig, other] = ["a", "b"].map(|name| proxy(&server, name));
+    // A sixth of the default is the longest: 1.6 s.
+    let limit = Limit { lease: Some(Lease::of_ms(1_600)), ..places(12) };
+    let plain = Limit { lease: None, ..limit.clone() };
+    // All at once, again and again, until a lease has them.
+    let limits = [limit.clone()];
+    until("a lease has most places", async || {
+        let all = futures_util::future::join_all((0..12).map(|_| rig.take(&limits))).await;
+        all.iter()
+            .all(|take| matches!(take, Take::Granted(outcome, _) if outcome.limits[0].is_leased))
+    })
+    .await;
+    let (began, calls) = (monotonic(), granted_calls(&rig));
+    // One request after another keeps the lease, and needs one place of it.
+    until("the others are free", async || {
+        assert!(rig.admits(&limit).await);
+        other.remaining(&plain).await >= 9
+    })
+    .await;
+    assert!(granted_calls(&rig) == calls || began.elapsed() > Duration::from_millis(1_500));
+    rig.limiter.drain(TEST_TIMEOUT).await;
+    assert_eq!(other.remaining(&plain).await, 12);
+}
+
+#[tokio::test]
 async fn a_request_of_several_places_asks_for_itself() {
     let server = Server::start();
     let rig = proxy(&server, "a");
