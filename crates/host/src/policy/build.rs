@@ -19,7 +19,7 @@ use super::instance::{Instance, StartError};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
 use super::written;
-use super::{DeclaredLimit, Module, Policy, Settings, SpareInstances};
+use super::{Module, Policy, Settings, SpareInstances};
 use crate::clock::{LogThrottle, thread_cpu};
 use crate::telemetry::{Label as _, Metrics, SettingError};
 

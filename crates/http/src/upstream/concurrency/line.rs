@@ -1,12 +1,16 @@
 //! Who waits for a place, and who is next. Pure: knows no upstream and reads no clock.
 //!
 //! The next one is of the highest priority, and there of whoever has least under way; then the one
-//! that came first, or last once somebody has waited at every moment of `max_wait`: by then those
-//! at the front have waited nearly as long as they may, and serving them makes everybody late
-//! (adaptive LIFO; B. Maurer, Fail at Scale, ACM Queue 13(8), 2015).
+//! that came first, or last once somebody of this priority has waited at every moment of
+//! `max_wait`: by then those at the front have waited nearly as long as they may, and serving them
+//! makes everybody late (adaptive LIFO; B. Maurer, Fail at Scale, ACM Queue 13(8), 2015).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+
+use crate::upstream::sender::PRIORITY_MAX;
+
+const PRIORITIES: usize = PRIORITY_MAX as usize + 1;
 
 /// The line of one upstream. `G` is what grants a place.
 #[derive(Debug)]
@@ -16,8 +20,8 @@ pub(super) struct Line<G> {
     max: usize,
     max_wait: Duration,
     ids: u64,
-    /// Since when somebody has waited at every moment.
-    since: Option<Instant>,
+    /// Since when somebody of each priority has waited at every moment.
+    since: [Option<Instant>; PRIORITIES],
     /// The requests under way and waiting, by whose they are, as far as they are counted.
     by_key: HashMap<u64, Share>,
 }
@@ -41,7 +45,8 @@ struct Share {
 
 impl<G> Line<G> {
     pub(super) fn new(max: usize, max_wait: Duration) -> Self {
-        Self { waiters: Vec::new(), max, max_wait, ids: 0, since: None, by_key: HashMap::new() }
+        let since = [None; PRIORITIES];
+        Self { waiters: Vec::new(), max, max_wait, ids: 0, since, by_key: HashMap::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -70,7 +75,9 @@ impl<G> Line<G> {
             }
             self.remove(at);
         }
-        self.since.get_or_insert(now);
+        if let Some(since) = self.since.get_mut(usize::from(waiter.priority)) {
+            since.get_or_insert(now);
+        }
         self.ids += 1;
         self.by_key.entry(waiter.key).or_default().waiting += 1;
         self.waiters.push((self.ids, waiter));
@@ -79,14 +86,20 @@ impl<G> Line<G> {
 
     /// Takes the one who is next.
     pub(super) fn next(&mut self, now: Instant) -> Option<Waiter<G>> {
-        let newest_first =
-            self.since.is_some_and(|since| now.saturating_duration_since(since) >= self.max_wait);
         let all = self.waiters.iter().enumerate();
         let (at, _) = all.min_by_key(|(at, (_, waiter))| {
+            let since = self.since.get(usize::from(waiter.priority)).copied().flatten();
+            let newest_first =
+                since.is_some_and(|since| now.saturating_duration_since(since) >= self.max_wait);
             let turn = if newest_first { usize::MAX - at } else { *at };
             (u8::MAX - waiter.priority, self.share(waiter.key).in_flight, turn)
         })?;
         Some(self.remove(at))
+    }
+
+    /// Whether somebody of a lower priority waits.
+    pub(super) fn has_below(&self, priority: u8) -> bool {
+        self.waiters.iter().any(|(_, waiter)| waiter.priority < priority)
     }
 
     /// Takes a request out of the line, if it is still there.
@@ -107,8 +120,10 @@ impl<G> Line<G> {
 
     fn remove(&mut self, at: usize) -> Waiter<G> {
         let (_, waiter) = self.waiters.remove(at);
-        if self.waiters.is_empty() {
-            self.since = None;
+        if self.waiters.iter().all(|(_, other)| other.priority != waiter.priority)
+            && let Some(since) = self.since.get_mut(usize::from(waiter.priority))
+        {
+            *since = None;
         }
         self.change(waiter.key, |share| share.waiting = share.waiting.saturating_sub(1));
         waiter
@@ -174,6 +189,20 @@ mod tests {
         }
         join(&mut line);
         assert_eq!(order(&mut line, now + MAX_WAIT), [(4, 3), (4, 2), (4, 1)]);
+    }
+
+    #[test]
+    fn who_came_first_is_first_as_long_as_only_lower_priorities_have_always_waited() {
+        let (mut line, begun) = (Line::new(16, MAX_WAIT), Instant::now());
+        line.join(waiter(4, 9), begun).unwrap();
+        let later = begun + MAX_WAIT;
+        for key in 1..=2 {
+            line.join(waiter(7, key), later).unwrap();
+        }
+        line.join(waiter(4, 8), later).unwrap();
+        assert!(line.has_below(7) && !line.has_below(4));
+        assert_eq!(order(&mut line, later), [(7, 1), (7, 2), (4, 8), (4, 9)]);
+        assert!(line.since.iter().all(Option::is_none), "nobody waits");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::settings::Concurrency;
-use super::{ConcurrencyStatus, Sender};
+use super::{ConcurrencyStatus, PRIORITY_DEFAULT, Sender};
 use crate::clock;
 use crate::telemetry::{CounterSet, Histogram, Metrics, labels, names};
 
@@ -24,6 +24,10 @@ mod line;
 
 use gradient::{Gradient, Sample};
 use line::{Line, Waiter};
+
+/// Of an adaptive limit, this part more requests may be under way: those of high priority that have
+/// waited for as long as they may.
+const BEYOND_PART: usize = 8;
 
 labels! {
     /// Why a request got no place: a metric's label.
@@ -44,6 +48,8 @@ pub(super) struct Places {
     /// The places there are now.
     limit: AtomicUsize,
     in_flight: AtomicUsize,
+    /// Those of them that are beyond the limit.
+    beyond: AtomicUsize,
     /// The requests in `line`, readable without its lock.
     waiting: AtomicUsize,
     line: Mutex<Line<oneshot::Sender<Place>>>,
@@ -64,6 +70,7 @@ pub(super) struct Place {
     counted: Option<u64>,
     /// When the request was begun at a host, until it is answered.
     begun: Option<Instant>,
+    is_beyond: bool,
 }
 
 /// A place that a request has before it is sent.
@@ -112,6 +119,7 @@ impl Places {
             settings: settings.clone(),
             limit: AtomicUsize::new(limit),
             in_flight: AtomicUsize::new(0),
+            beyond: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             line: Mutex::new(Line::new(settings.queue, settings.max_wait)),
             full: AtomicBool::new(false),
@@ -155,7 +163,7 @@ impl Places {
     /// The same with the line's lock.
     async fn acquire_counted(self: &Arc<Self>, sender: &Sender<'_>) -> Result<Place, ShedReason> {
         let key = sender.fair_key;
-        let (granted, id) = {
+        let (mut granted, id) = {
             let mut line = locked(&self.line);
             if line.is_empty() && self.count_up(self.limit()) {
                 line.began(key);
@@ -175,20 +183,61 @@ impl Places {
         // A place that became free before the line was joined has woken nobody.
         self.serve_line();
         let began = clock::monotonic();
-        let answer = timeout(self.settings.max_wait, granted).await;
+        let answer = timeout(self.settings.max_wait, &mut granted).await;
         self.wait_seconds.observe(clock::monotonic().saturating_duration_since(began));
         let why = match answer {
             Ok(Ok(place)) => return Ok(place),
             Ok(Err(_)) => ShedReason::Displaced,
-            Err(_) => ShedReason::Waited,
+            Err(_) => match self.place_at_last(sender, id, &mut granted) {
+                Some(place) => return Ok(place),
+                None => ShedReason::Waited,
+            },
         };
         drop(waiting);
         self.shed.inc(why);
         Err(why)
     }
 
+    /// The place of a request that has waited for as long as it may: one that it was given at this
+    /// moment, or one beyond the limit if only that keeps it from being turned away before those
+    /// with a lower priority. While an adaptive limit dips, nobody is let through, for longer than
+    /// a request may wait if the upstream is slow.
+    fn place_at_last(
+        self: &Arc<Self>,
+        sender: &Sender<'_>,
+        id: u64,
+        granted: &mut oneshot::Receiver<Place>,
+    ) -> Option<Place> {
+        let mut line = locked(&self.line);
+        let Some(gone) = line.leave(id) else {
+            drop(line);
+            return granted.try_recv().ok();
+        };
+        self.waiting.store(line.len(), Ordering::SeqCst);
+        let most = (self.limit() / BEYOND_PART).max(1);
+        let is_beyond = self.gradient.is_some()
+            && sender.priority > PRIORITY_DEFAULT
+            && line.has_below(sender.priority)
+            && self.beyond.load(Ordering::SeqCst) < most
+            && self.count_up(self.settings.max);
+        if is_beyond {
+            self.beyond.fetch_add(1, Ordering::SeqCst);
+            line.began(sender.fair_key);
+        }
+        drop(line);
+        // After the lock, which what it grants may need.
+        drop(gone);
+        let place = || Place {
+            places: Arc::clone(self),
+            counted: Some(sender.fair_key),
+            begun: None,
+            is_beyond: true,
+        };
+        is_beyond.then(place)
+    }
+
     fn place(self: &Arc<Self>, counted: Option<u64>) -> Place {
-        Place { places: Arc::clone(self), counted, begun: None }
+        Place { places: Arc::clone(self), counted, begun: None, is_beyond: false }
     }
 
     /// Counts one more request if fewer than `most` are under way.
@@ -306,6 +355,9 @@ impl Drop for Place {
         if let Some(key) = self.counted {
             locked(&self.places.line).ended(key);
         }
+        if self.is_beyond {
+            self.places.beyond.fetch_sub(1, Ordering::SeqCst);
+        }
         self.places.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.places.serve_line();
     }
@@ -324,4 +376,65 @@ impl Drop for Waiting<'_> {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(adaptive: bool) -> Arc<Places> {
+        let max_wait = Duration::from_millis(50);
+        let settings = Concurrency { adaptive, min: 2, max: 40, queue: 64, max_wait };
+        Places::new("api", &settings, &Metrics::new(1), None)
+    }
+
+    fn sender(priority: u8, fair_key: u64) -> Sender<'static> {
+        Sender { priority, fair_key, ..Sender::default() }
+    }
+
+    /// Waits as one of priority 7 while nobody is let through and others of priority 4 come again
+    /// and again. What becomes of the first `N`.
+    async fn urgent<const N: usize>(places: &Arc<Places>) -> [Result<Place, ShedReason>; N] {
+        let others = async {
+            loop {
+                let all = (0..8).map(|key| async move { places.acquire(&sender(4, key)).await });
+                for other in futures_util::future::join_all(all).await {
+                    assert!(other.is_err(), "nobody of them is let through");
+                }
+            }
+        };
+        let urgent =
+            (0..N as u64).map(|key| async move { places.acquire(&sender(7, 100 + key)).await });
+        tokio::select! {
+            () = others => unreachable!(),
+            all = futures_util::future::join_all(urgent) => all.try_into().unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn while_the_limit_dips_the_urgent_are_not_turned_away_before_others() {
+        let places = places(true);
+        let held: Vec<Place> = (0..16).map(|_| places.place(None)).collect();
+        places.in_flight.store(16, Ordering::SeqCst);
+        places.limit.store(6, Ordering::SeqCst);
+        let [first, second] = urgent(&places).await;
+        // One more than the limit allows, and no further one.
+        assert_ne!(first.is_ok(), second.is_ok());
+        assert_eq!(places.beyond.load(Ordering::SeqCst), 1);
+        drop((first, second, held));
+        let left = [&places.beyond, &places.in_flight, &places.waiting];
+        assert_eq!(left.map(|count| count.load(Ordering::SeqCst)), [0; 3]);
+        assert!(locked(&places.line).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_fixed_limit_is_never_exceeded() {
+        let places = places(false);
+        let held: Vec<Place> = (0..40).map(|_| places.place(None)).collect();
+        places.in_flight.store(40, Ordering::SeqCst);
+        let [urgent] = urgent(&places).await;
+        assert!(matches!(urgent, Err(ShedReason::Waited)));
+        drop(held);
+        assert_eq!(places.in_flight.load(Ordering::SeqCst), 0);
+    }
 }

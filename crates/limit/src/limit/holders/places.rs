@@ -97,6 +97,10 @@ fn ranges(ascending: impl Iterator<Item = Reverse<u32>>) -> Vec<Range<u32>> {
 mod tests {
     use super::*;
 
+    fn only(range: Range<u32>) -> Vec<Range<u32>> {
+        vec![range]
+    }
+
     #[test]
     fn the_lowest_free_place_is_used_first_and_the_others_end_as_ranges() {
         let mut places = Places::default();
@@ -118,13 +122,13 @@ mod tests {
         let in_use: Vec<u32> = (0..8).map_while(|_| places.take()).collect();
         in_use.into_iter().for_each(|place| places.put_back(3, place));
         // Eight of them were used, and three may be wanted besides.
-        assert_eq!(places.surplus(), (3, vec![11..20]));
+        assert_eq!(places.surplus(), (3, only(11..20)));
         assert_eq!(places.take(), Some(0));
-        assert_eq!(places.surplus(), (3, vec![2..11]));
+        assert_eq!(places.surplus(), (3, only(2..11)));
         assert_eq!(places.surplus(), (3, vec![]), "one is in use, and one may be wanted");
         assert_eq!(places.worth(), Some(11), "of the whole lease");
         places.put_back(3, 0);
-        assert_eq!(places.end(), (3, vec![0..2]));
+        assert_eq!(places.end(), (3, only(0..2)));
     }
 
     #[test]
