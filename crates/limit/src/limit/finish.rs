@@ -106,9 +106,13 @@ pub(super) fn finish(
         count(shared, scope, limits, &outcome);
     }
     if outcome.admitted {
-        let (places, leased): (Vec<_>, Vec<_>) =
-            leased.into_iter().partition(|(_, units)| units.is_place());
-        let leases = hold(shared, scope, plan, prepared, (&charged, member, places));
+        let (leases, leased) = if prepared.keeps_members {
+            let (places, leased): (Vec<_>, Vec<_>) =
+                leased.into_iter().partition(|(_, units)| units.is_place());
+            (hold(shared, scope, plan, prepared, (&charged, member, places)), leased)
+        } else {
+            (Vec::new(), leased)
+        };
         if !owed.is_empty() {
             owe(shared, limits, prepared, (&charged, owed));
         }
@@ -155,9 +159,6 @@ fn hold(
     prepared: &PreparedPlan,
     (charged, member, mut places): (&ChargeTimes, u128, Vec<(usize, LeasedUnits)>),
 ) -> Vec<LeaseGuard> {
-    if !prepared.keeps_members {
-        return Vec::new();
-    }
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let limits = plan.limits().iter().enumerate().zip(charged);
     let leases = limits.filter_map(|((index, limit), charged)| {
