@@ -50,6 +50,25 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// A proxy that gives up soon on a store that is away. Nothing but a give-back frees its places:
+/// the store counts them for longer than a test waits.
+fn impatient(server: &crate::engine::testing::Server) -> Rig {
+    let deadline = Duration::from_millis(100);
+    let engine = RedisSettings { deadline, ..redis_settings(server.port) };
+    let lease = 10 * TEST_TIMEOUT;
+    Rig::with(&engine.into(), Settings { deadline, lease, ..Settings::default() })
+}
+
+/// Waits until so many places are free, of a store that may not answer yet.
+async fn until_free(rig: &Rig, limit: &Limit, count: u64) {
+    let looked = [Limit { cost: 0, ..limit.clone() }];
+    until("the places are free", async || match rig.take(&looked).await {
+        Take::Granted(outcome, _) | Take::Refused(outcome) => outcome.limits[0].remaining == count,
+        Take::Unavailable(_) => false,
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn one_place_serves_many_requests() {
     let server = Server::start();
@@ -127,10 +146,7 @@ async fn a_request_keeps_its_place_after_the_lease() {
 #[tokio::test]
 async fn a_place_that_goes_back_while_the_store_is_away_goes_back_later() {
     let server = crate::engine::testing::Server::start(&[]);
-    let deadline = Duration::from_millis(100);
-    let engine = RedisSettings { deadline, ..redis_settings(server.port) };
-    let lease = 10 * TEST_TIMEOUT;
-    let rig = Rig::with(&engine.into(), Settings { deadline, lease, ..Settings::default() });
+    let rig = impatient(&server);
     let limit = places(30);
     let held = hold_leased(&rig, &limit).await;
     server.signal("-STOP");
@@ -138,12 +154,7 @@ async fn a_place_that_goes_back_while_the_store_is_away_goes_back_later() {
     // The lease ends meanwhile, and what it has left goes back in vain.
     until("a call has failed", async || rig.count(names::SETTLES_FAILED, &["give_back"]) > 0).await;
     server.signal("-CONT");
-    let looked = [Limit { cost: 0, ..limit.clone() }];
-    until("all are free", async || match rig.take(&looked).await {
-        Take::Granted(outcome, _) | Take::Refused(outcome) => outcome.limits[0].remaining == 30,
-        Take::Unavailable(_) => false,
-    })
-    .await;
+    until_free(&rig, &limit, 30).await;
 }
 
 #[tokio::test]
@@ -205,11 +216,7 @@ async fn places_of_an_edited_limit_and_of_a_process_that_ends_come_back() {
 #[tokio::test]
 async fn places_of_a_lease_without_an_answer_are_free_soon_after_the_store_answers_again() {
     let server = crate::engine::testing::Server::start(&[]);
-    let deadline = Duration::from_millis(100);
-    let engine = RedisSettings { deadline, ..redis_settings(server.port) };
-    // As long as the store counts places, nothing else frees them.
-    let lease = 10 * TEST_TIMEOUT;
-    let rig = Rig::with(&engine.into(), Settings { deadline, lease, ..Settings::default() });
+    let rig = impatient(&server);
     let limit = places(30);
     drop(hold_leased(&rig, &limit).await);
     until("the lease has ended", async || rig.remaining(&limit).await == 30).await;
@@ -220,12 +227,7 @@ async fn places_of_a_lease_without_an_answer_are_free_soon_after_the_store_answe
     assert!(takes.iter().all(|take| matches!(take, Take::Unavailable(_))), "{takes:?}");
     assert!(rig.count(names::LEASE_CALLS, &["failed"]) > 0);
     server.signal("-CONT");
-    let looked = [Limit { cost: 0, ..limit.clone() }];
-    until("all are free", async || match rig.take(&looked).await {
-        Take::Granted(outcome, _) | Take::Refused(outcome) => outcome.limits[0].remaining == 30,
-        Take::Unavailable(_) => false,
-    })
-    .await;
+    until_free(&rig, &limit, 30).await;
 }
 
 #[tokio::test]
