@@ -99,9 +99,11 @@ where
         .max_pending_accept_reset_streams(unseen_resets_max)
         .max_local_error_reset_streams(ERROR_RESETS_MAX)
         .enable_connect_protocol();
+    // Boxed: on its way from hyper into a task of its own, and when it has ended, a stream is moved
+    // seven times, and what answers a request is kilobytes.
     let service = service_fn(move |request: http::Request<Incoming>| {
         let context = Arc::clone(&context);
-        async move { Ok::<_, Infallible>(answer(request, &context).await) }
+        Box::pin(async move { Ok::<_, Infallible>(answer(request, &context).await) })
     });
     let tasks_max = TASKS_PER_STREAM_MAX
         .saturating_mul(usize::try_from(settings.streams_max).unwrap_or(usize::MAX));
