@@ -27,11 +27,13 @@ use crate::wire::{Fields, Known, Request, Response};
 use super::context::RequestContext;
 use super::live::{Live, LocalSnapshot};
 use super::receive::call::api::Operation;
+use super::receive::call::json::JSON_CALL;
 use super::receive::call::quota::STREAM_QUOTAS;
 use super::receive::call::rls::SHOULD_RATE_LIMIT;
 use super::receive::target;
 use super::refusal::Refusal;
 use super::reply;
+use rls::Form;
 
 /// The path of gRPC's own health service.
 const GRPC_HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -56,8 +58,12 @@ pub(super) async fn handle(
     let is_head = context.received.is_head;
     match (&request.method, path, operation) {
         (&Method::POST, SHOULD_RATE_LIMIT, _) if context.received.grpc => {
-            pin!(rls::answer(local, request, peer, context)).await
+            pin!(rls::answer(local, Form::Grpc, request, peer, context)).await
         }
+        (&Method::POST, JSON_CALL, _) => {
+            pin!(rls::answer(local, Form::Json, request, peer, context)).await
+        }
+        (_, JSON_CALL, _) => context.refuse(&Refusal::MethodNotAllowed("POST".to_owned())),
         (&Method::POST, STREAM_QUOTAS, _) if context.received.grpc => {
             quota::answer(live, state, request, peer, context)
         }

@@ -26,9 +26,17 @@ fn overrides(call: &Call, caller: Option<&Caller>) -> Result<(), Refusal> {
     if call.gives_back() { caller.check_scope(Operation::GiveBack) } else { Ok(()) }
 }
 
+/// How a call is written, and its answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Grpc,
+    Json,
+}
+
 /// Answers a call.
 pub(super) async fn answer(
     local: &LocalSnapshot,
+    form: Form,
     mut request: Request,
     peer: &Arc<Peer>,
     mut context: Box<RequestContext>,
@@ -40,7 +48,15 @@ pub(super) async fn answer(
     };
     let body = std::mem::take(&mut request.body);
     let body = body::call(body, local.snapshot());
-    let decided = match Call::read(body, settings.buffered_bytes_max).await {
+    let read = match form {
+        Form::Grpc => Call::read(body, settings.buffered_bytes_max).await,
+        Form::Json => pin!(Call::read_json(body, settings.buffered_bytes_max)).await,
+    };
+    let written = match form {
+        Form::Grpc => reply::rls::grpc,
+        Form::Json => reply::rls::json,
+    };
+    let decided = match read {
         Ok(call) => match overrides(&call, caller) {
             Ok(()) => {
                 let by = (&**peer, caller);
@@ -52,15 +68,16 @@ pub(super) async fn answer(
     };
     match decided {
         (shares, Ok(fields)) => {
-            let reply = reply::rls::answer(&shares, context.reply_to(), Ok(&fields));
-            context.answer_call(None, reply)
+            let answer = reply::rls::answer(&shares, context.reply_to(), Ok(&fields));
+            context.answer_call(None, written(&answer))
         }
         (shares, Err(refusal @ (Refusal::TooMany | Refusal::Denied))) => {
             // Not an error of the call: its answer, with what an HTTP client is told.
             context.received.grpc = false;
-            let reply = reply::rls::answer(&shares, context.reply_to(), Err(&refusal));
-            context.answer_call(Some(&refusal), reply)
+            let answer = reply::rls::answer(&shares, context.reply_to(), Err(&refusal));
+            context.answer_call(Some(&refusal), written(&answer))
         }
+        (_, Err(refusal)) if form == Form::Json => context.refuse(&refusal),
         (_, Err(refusal)) => {
             let status = match refusal {
                 Refusal::BadRequest(_)

@@ -1,13 +1,16 @@
 //! The answer to a call of Envoy's rate limit service: a code for each descriptor, and what the
-//! caller's own client is told. Knows no policy.
+//! caller's own client is told; as a message of gRPC, or as JSON. Knows no policy.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use serde_json::{Map, Value, json};
 use smallvec::SmallVec;
 
 use super::answer::ReplyTo;
 use super::decision::{Told, rank, told};
-use super::grpc;
+use super::{api, grpc};
 use crate::plan::{Limit, PlanOutcome};
 use crate::proxy::decide::content::whole;
 use crate::proxy::decide::descriptors::Share;
@@ -26,12 +29,12 @@ pub(in crate::proxy) fn answer(
     shares: &[Share],
     to: ReplyTo<'_>,
     decided: Result<&PolicyFields, &Refusal>,
-) -> Response {
+) -> RateLimitResponse {
     let limits = to.decided.and_then(|decided| decided.limits());
     let Told { fields, body, .. } = told(to, decided.err());
     let code = if decided.is_ok() { Code::Ok } else { Code::OverLimit };
     let upstream = decided.map(|fields| fields.as_slice()).unwrap_or_default();
-    let response = RateLimitResponse {
+    RateLimitResponse {
         overall_code: code.into(),
         statuses: shares.iter().map(|share| status(share, limits)).collect(),
         response_headers_to_add: fields.iter().map(|(name, value)| header(name, value)).collect(),
@@ -40,8 +43,66 @@ pub(in crate::proxy) fn answer(
             .map(|(name, value)| header(name.as_str().as_bytes(), value.as_bytes()))
             .collect(),
         raw_body: body,
+    }
+}
+
+/// The same as gRPC's answer.
+pub(in crate::proxy) fn grpc(response: &RateLimitResponse) -> Response {
+    message(framed(response))
+}
+
+/// The same as JSON, in protobuf's form: what has its default is left out, and 64 bits are a text.
+/// The status is envoyproxy/ratelimit's: 429 if a limit is exceeded.
+pub(in crate::proxy) fn json(response: &RateLimitResponse) -> Response {
+    let code = |code| if code == i32::from(Code::OverLimit) { "OVER_LIMIT" } else { "OK" };
+    let status = |status: &DescriptorStatus| {
+        let mut out = Map::new();
+        out.insert("code".to_owned(), code(status.code).into());
+        if let Some(limit) = &status.current_limit {
+            let mut own = Map::new();
+            if !limit.name.is_empty() {
+                own.insert("name".to_owned(), limit.name.as_str().into());
+            }
+            if limit.requests_per_unit > 0 {
+                own.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
+            }
+            if limit.unit() != Unit::Unknown {
+                own.insert("unit".to_owned(), limit.unit().name().into());
+            }
+            out.insert("currentLimit".to_owned(), own.into());
+        }
+        if status.limit_remaining > 0 {
+            out.insert("limitRemaining".to_owned(), status.limit_remaining.into());
+        }
+        if let Some(wait) = &status.duration_until_reset {
+            out.insert("durationUntilReset".to_owned(), format!("{}s", wait.seconds).into());
+        }
+        Value::from(out)
     };
-    message(framed(&response))
+    let fields = |fields: &[HeaderValue]| -> Value {
+        let field = |field: &HeaderValue| json!({ "key": field.key, "value": field.value });
+        fields.iter().map(field).collect()
+    };
+    let mut out = Map::new();
+    out.insert("overallCode".to_owned(), code(response.overall_code).into());
+    out.insert("statuses".to_owned(), response.statuses.iter().map(status).collect());
+    for (name, all) in [
+        ("responseHeadersToAdd", &response.response_headers_to_add),
+        ("requestHeadersToAdd", &response.request_headers_to_add),
+    ] {
+        if !all.is_empty() {
+            out.insert(name.to_owned(), fields(all));
+        }
+    }
+    if !response.raw_body.is_empty() {
+        let body = BASE64_STANDARD.encode(&response.raw_body);
+        out.insert("rawBody".to_owned(), body.into());
+    }
+    let mut reply = api::response(Value::from(out).to_string());
+    if response.overall_code == i32::from(Code::OverLimit) {
+        reply.status = StatusCode::TOO_MANY_REQUESTS;
+    }
+    reply
 }
 
 /// The answer to a call of gRPC's health service: it serves.

@@ -31,7 +31,7 @@ const LIMITS_BYTES_MAX: usize = 16 << 10;
 /// Bytes of the values that a byte of a body becomes, at most: `0,` is a value of 32.
 const VALUES_PER_BYTE: usize = 16;
 /// How much of a message about wrong JSON is shown.
-const MESSAGE_CHARS_MAX: usize = 256;
+pub(super) const MESSAGE_CHARS_MAX: usize = 256;
 
 /// What a call wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

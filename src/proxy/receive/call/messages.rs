@@ -64,6 +64,30 @@ pub(in crate::proxy) enum Unit {
     Week = 7,
 }
 
+impl Unit {
+    /// Their names in the protocol.
+    const NAMES: [(Self, &'static str); 8] = [
+        (Self::Unknown, "UNKNOWN"),
+        (Self::Second, "SECOND"),
+        (Self::Minute, "MINUTE"),
+        (Self::Hour, "HOUR"),
+        (Self::Day, "DAY"),
+        (Self::Month, "MONTH"),
+        (Self::Year, "YEAR"),
+        (Self::Week, "WEEK"),
+    ];
+
+    /// The unit of a name.
+    pub(in crate::proxy) fn named(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(_, own)| *own == name).map(|(unit, _)| unit)
+    }
+
+    /// Its name.
+    pub(in crate::proxy) fn name(self) -> &'static str {
+        Self::NAMES.into_iter().find(|(unit, _)| *unit == self).map_or("UNKNOWN", |(_, name)| name)
+    }
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::proxy) struct RateLimitResponse {
     #[prost(enumeration = "Code", tag = "1")]

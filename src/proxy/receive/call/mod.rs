@@ -1,10 +1,12 @@
 //! Calls for decisions: what is to be decided, read from a call of Envoy's rate limit service
-//! (`rls`, with its `messages`), of its quota service (`quota`), of the HTTP API (`api`), or of
-//! Envoy's external authorization (`check`). Knows no route, no policy and no limit.
+//! (`rls`, with its `messages`; `json` for the same as JSON), of its quota service (`quota`), of
+//! the HTTP API (`api`), or of Envoy's external authorization (`check`). Knows no route, no policy
+//! and no limit.
 
 pub(in crate::proxy) mod api;
 pub(in crate::proxy) mod check;
 pub(in crate::proxy) mod check_messages;
+pub(in crate::proxy) mod json;
 pub(in crate::proxy) mod messages;
 pub(in crate::proxy) mod quota;
 pub(in crate::proxy) mod quota_messages;

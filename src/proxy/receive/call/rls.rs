@@ -14,7 +14,7 @@ use crate::wire::{Body, Charge};
 pub(in crate::proxy) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Maximum bytes of a call's message.
-const CALL_BYTES_MAX: usize = 64 << 10;
+pub(super) const CALL_BYTES_MAX: usize = 64 << 10;
 /// What comes before a message of gRPC: whether it is compressed, and its length.
 pub(super) const FRAME_HEAD_BYTES: usize = 5;
 
@@ -35,6 +35,14 @@ impl Call {
     fn of(framed: &[u8]) -> Result<Self, &'static str> {
         let request = RateLimitRequest::decode(unframed(framed)?)
             .map_err(|_| "a message that is no RateLimitRequest")?;
+        Self::from_request(request)
+    }
+
+    /// What a message asks.
+    ///
+    /// # Errors
+    /// It is not what a caller sends.
+    pub(super) fn from_request(request: RateLimitRequest) -> Result<Self, &'static str> {
         let RateLimitRequest { domain, descriptors, hits_addend } = request;
         if domain.is_empty() {
             return Err("no domain");
