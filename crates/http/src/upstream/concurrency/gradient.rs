@@ -145,14 +145,25 @@ struct Cohort {
     seconds: f64,
 }
 
+/// What an upstream's answer says of the time that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// From the end of the request to the head of its reply.
+    After(Duration),
+    /// It was not answered in time, or with a status that says that the upstream has too much to
+    /// do.
+    Overloaded,
+    /// It was an error, which may be faster than what is asked for. It is only a reason to look at
+    /// the time: an upstream that gives nothing else must not be left in a dip.
+    Unclear,
+}
+
 /// What became of one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// When this is recorded, since some fixed instant.
     pub(super) now: Duration,
-    /// From the end of the request to the head of its reply. `None`: it was not answered in time,
-    /// or with a status that says that the upstream has too much to do.
-    pub(super) latency: Option<Duration>,
+    pub(super) reply: Reply,
     /// The requests under way, itself included.
     pub(super) in_flight: usize,
     /// Whether a request had to wait since the last sample.
@@ -204,6 +215,11 @@ impl Gradient {
         whole.max(1)
     }
 
+    /// Whether the limit is lower for a moment than what the upstream can use.
+    pub(super) fn is_in_dip(&self) -> bool {
+        matches!(self.dip, Dip::Draining { .. } | Dip::Sending(_))
+    }
+
     /// The latency without a queue, as far as it is known.
     pub(super) fn base(&self) -> Option<Duration> {
         self.base.map(Duration::from_secs_f64)
@@ -211,17 +227,18 @@ impl Gradient {
 
     /// Records a request that has ended. Returns whether the limit may have changed.
     pub(super) fn record(&mut self, sample: Sample) -> bool {
-        let Sample { now, latency, in_flight, full } = sample;
+        let Sample { now, reply, in_flight, full } = sample;
         self.first.get_or_insert(now);
         let moved = self.move_dip(sample);
         let length = self.window_s();
         let window = &mut self.window;
-        match latency {
-            Some(latency) => {
+        match reply {
+            Reply::After(latency) => {
                 window.replies += 1;
                 window.seconds += latency.as_secs_f64();
             }
-            None => window.failed += 1,
+            Reply::Overloaded => window.failed += 1,
+            Reply::Unclear => {}
         }
         window.in_flight_max = window.in_flight_max.max(in_flight);
         window.full |= full;
@@ -247,6 +264,10 @@ impl Gradient {
             return;
         }
         if window.replies == 0 {
+            if self.is_in_dip() {
+                // There is nothing to learn from it.
+                (self.dip, self.full_windows) = (Dip::None, 0);
+            }
             return;
         }
         let latency = window.seconds / f64::from(window.replies);
@@ -342,9 +363,9 @@ impl Gradient {
 
     /// Goes on with a dip, if there is one. Returns whether the limit has changed.
     fn move_dip(&mut self, sample: Sample) -> bool {
-        let Sample { now, latency, in_flight, .. } = sample;
+        let Sample { now, reply, in_flight, .. } = sample;
         let noted = |mut cohort: Cohort| {
-            if let Some(latency) = latency
+            if let Reply::After(latency) = reply
                 && (cohort.from..cohort.to).contains(&now.saturating_sub(latency))
             {
                 cohort.replies += 1;

@@ -97,15 +97,25 @@ impl<G> Line<G> {
         Some(self.remove(at))
     }
 
-    /// Whether somebody of a lower priority waits.
-    pub(super) fn has_below(&self, priority: u8) -> bool {
-        self.waiters.iter().any(|(_, waiter)| waiter.priority < priority)
+    /// Whether somebody of a lower priority waits, and nobody of a higher one.
+    pub(super) fn is_only_above(&self, priority: u8) -> bool {
+        let waits = |mut priorities: std::ops::Range<usize>| {
+            priorities.any(|other| self.since.get(other).is_some_and(Option::is_some))
+        };
+        let priority = usize::from(priority);
+        waits(0..priority) && !waits(priority + 1..PRIORITIES)
     }
 
     /// Takes a request out of the line, if it is still there.
     pub(super) fn leave(&mut self, id: u64) -> Option<Waiter<G>> {
         let at = self.waiters.iter().position(|(waiting, _)| *waiting == id)?;
         Some(self.remove(at))
+    }
+
+    /// Whether nothing is kept of anybody.
+    #[cfg(test)]
+    pub(super) fn knows_nobody(&self) -> bool {
+        self.by_key.is_empty()
     }
 
     /// A request of `key` is under way now.
@@ -200,7 +210,7 @@ mod tests {
             line.join(waiter(7, key), later).unwrap();
         }
         line.join(waiter(4, 8), later).unwrap();
-        assert!(line.has_below(7) && !line.has_below(4));
+        assert!(line.is_only_above(7) && !line.is_only_above(4) && !line.is_only_above(6));
         assert_eq!(order(&mut line, later), [(7, 1), (7, 2), (4, 8), (4, 9)]);
         assert!(line.since.iter().all(Option::is_none), "nobody waits");
     }
@@ -228,7 +238,7 @@ mod tests {
         assert!(line.leave(first).is_none());
         assert_eq!(order(&mut line, now), [(4, 2)]);
         line.ended(2);
-        assert!(line.by_key.is_empty(), "nothing is kept of those who are gone");
+        assert!(line.knows_nobody(), "nothing is kept of those who are gone");
     }
 
     proptest! {

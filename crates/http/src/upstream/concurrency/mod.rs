@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::StatusCode;
 use tokio::sync::oneshot;
@@ -22,11 +22,11 @@ use crate::telemetry::{CounterSet, Histogram, Metrics, labels, names};
 mod gradient;
 mod line;
 
-use gradient::{Gradient, Sample};
+use gradient::{Gradient, Reply, Sample};
 use line::{Line, Waiter};
 
-/// Of an adaptive limit, this part more requests may be under way: those of high priority that have
-/// waited for as long as they may.
+/// While an adaptive limit dips, this part more of it may be under way, and one at least: requests
+/// of high priority that have waited for as long as they may.
 const BEYOND_PART: usize = 8;
 
 labels! {
@@ -48,8 +48,8 @@ pub(super) struct Places {
     /// The places there are now.
     limit: AtomicUsize,
     in_flight: AtomicUsize,
-    /// Those of them that are beyond the limit.
-    beyond: AtomicUsize,
+    /// The last dip of the limit.
+    dip: Mutex<Dip>,
     /// The requests in `line`, readable without its lock.
     waiting: AtomicUsize,
     line: Mutex<Line<oneshot::Sender<Place>>>,
@@ -62,6 +62,16 @@ pub(super) struct Places {
     wait_seconds: Histogram,
 }
 
+/// A dip of an adaptive limit: it is lower for a moment than what the upstream can use.
+#[derive(Clone, Copy, Debug, Default)]
+struct Dip {
+    /// Which one it is.
+    number: u64,
+    is_on: bool,
+    /// The requests under way that it let through beyond the limit.
+    beyond: usize,
+}
+
 /// A place at the upstream, given back on drop.
 #[derive(Debug)]
 pub(super) struct Place {
@@ -70,7 +80,8 @@ pub(super) struct Place {
     counted: Option<u64>,
     /// When the request was begun at a host, until it is answered.
     begun: Option<Instant>,
-    is_beyond: bool,
+    /// The number of the dip that let it through beyond the limit, if one did.
+    beyond_in: Option<u64>,
 }
 
 /// A place that a request has before it is sent.
@@ -115,11 +126,12 @@ impl Places {
                 .map_or_else(|| Gradient::new(settings.min, settings.max), |(gradient, _)| gradient)
         });
         let limit = gradient.as_ref().map_or(settings.max, Gradient::limit);
+        let is_on = gradient.as_ref().is_some_and(Gradient::is_in_dip);
         Arc::new(Self {
             settings: settings.clone(),
             limit: AtomicUsize::new(limit),
             in_flight: AtomicUsize::new(0),
-            beyond: AtomicUsize::new(0),
+            dip: Mutex::new(Dip { is_on, ..Dip::default() }),
             waiting: AtomicUsize::new(0),
             line: Mutex::new(Line::new(settings.queue, settings.max_wait)),
             full: AtomicBool::new(false),
@@ -184,6 +196,9 @@ impl Places {
         self.serve_line();
         let began = clock::monotonic();
         let answer = timeout(self.settings.max_wait, &mut granted).await;
+        // Whoever answered has taken it out of the line, or it is done below: to look for it again
+        // would be a look at all who wait.
+        std::mem::forget(waiting);
         self.wait_seconds.observe(clock::monotonic().saturating_duration_since(began));
         let why = match answer {
             Ok(Ok(place)) => return Ok(place),
@@ -193,15 +208,14 @@ impl Places {
                 None => ShedReason::Waited,
             },
         };
-        drop(waiting);
         self.shed.inc(why);
         Err(why)
     }
 
-    /// The place of a request that has waited for as long as it may: one that it was given at this
-    /// moment, or one beyond the limit if only that keeps it from being turned away before those
-    /// with a lower priority. While an adaptive limit dips, nobody is let through, for longer than
-    /// a request may wait if the upstream is slow.
+    /// The place of a request that has waited for as long as it may, and leaves the line: one that
+    /// it was given at this moment, or one beyond the limit if only that keeps it from being turned
+    /// away before those with a lower priority. While an adaptive limit dips, nobody is let
+    /// through, for longer than a request may wait if the upstream is slow.
     fn place_at_last(
         self: &Arc<Self>,
         sender: &Sender<'_>,
@@ -214,30 +228,44 @@ impl Places {
             return granted.try_recv().ok();
         };
         self.waiting.store(line.len(), Ordering::SeqCst);
-        let most = (self.limit() / BEYOND_PART).max(1);
-        let is_beyond = self.gradient.is_some()
-            && sender.priority > PRIORITY_DEFAULT
-            && line.has_below(sender.priority)
-            && self.beyond.load(Ordering::SeqCst) < most
-            && self.count_up(self.settings.max);
-        if is_beyond {
-            self.beyond.fetch_add(1, Ordering::SeqCst);
+        let is_next = sender.priority > PRIORITY_DEFAULT && line.is_only_above(sender.priority);
+        let beyond_in = is_next.then(|| self.count_beyond()).flatten();
+        if beyond_in.is_some() {
             line.began(sender.fair_key);
         }
         drop(line);
         // After the lock, which what it grants may need.
         drop(gone);
-        let place = || Place {
-            places: Arc::clone(self),
-            counted: Some(sender.fair_key),
-            begun: None,
-            is_beyond: true,
-        };
-        is_beyond.then(place)
+        beyond_in?;
+        let mut place = self.place(Some(sender.fair_key));
+        place.beyond_in = beyond_in;
+        Some(place)
+    }
+
+    /// Counts one more request beyond the limit, if that dips and has room for it. Returns the
+    /// number of the dip.
+    fn count_beyond(&self) -> Option<u64> {
+        let mut dip = locked(&self.dip);
+        let most = (self.limit() / BEYOND_PART).max(1);
+        if !dip.is_on || dip.beyond >= most || !self.count_up(self.settings.max) {
+            return None;
+        }
+        dip.beyond += 1;
+        Some(dip.number)
+    }
+
+    /// Takes up whether the limit dips. What an earlier dip let through is not held against this
+    /// one.
+    fn note_dip(&self, is_on: bool) {
+        let mut dip = locked(&self.dip);
+        if is_on && !dip.is_on {
+            *dip = Dip { number: dip.number + 1, is_on, beyond: 0 };
+        }
+        dip.is_on = is_on;
     }
 
     fn place(self: &Arc<Self>, counted: Option<u64>) -> Place {
-        Place { places: Arc::clone(self), counted, begun: None, is_beyond: false }
+        Place { places: Arc::clone(self), counted, begun: None, beyond_in: None }
     }
 
     /// Counts one more request if fewer than `most` are under way.
@@ -269,16 +297,12 @@ impl Places {
         drop(returned);
     }
 
-    /// Records how long the upstream took for a request, or that it failed it.
-    fn record(self: &Arc<Self>, latency: Option<Duration>) {
-        self.record_if(latency, |_| true);
+    /// Records what the upstream's answer to a request says.
+    fn record(self: &Arc<Self>, reply: Reply) {
+        self.record_if(reply, |_| true);
     }
 
-    fn record_if(
-        self: &Arc<Self>,
-        latency: Option<Duration>,
-        tells: impl FnOnce(&Gradient) -> bool,
-    ) {
+    fn record_if(self: &Arc<Self>, reply: Reply, tells: impl FnOnce(&Gradient) -> bool) {
         // If another worker records at this moment, one sample fewer does not matter.
         let Some(gradient) = &self.gradient else { return };
         let Ok(mut gradient) = gradient.try_lock() else { return };
@@ -287,13 +311,14 @@ impl Places {
         }
         let sample = Sample {
             now: clock::monotonic().saturating_duration_since(self.created),
-            latency,
+            reply,
             in_flight: self.in_flight.load(Ordering::Relaxed),
             full: self.full.swap(false, Ordering::Relaxed),
         };
         if gradient.record(sample) {
             let limit = gradient.limit();
             let before = self.limit.swap(limit, Ordering::SeqCst);
+            self.note_dip(gradient.is_in_dip());
             drop(gradient);
             if limit > before {
                 self.serve_line();
@@ -324,13 +349,13 @@ impl Place {
         match status {
             // The upstream, or what it asks, has too much to do.
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                self.places.record(None);
+                self.places.record(Reply::Overloaded);
             }
-            // An error says nothing about the time that an answer takes.
-            status if status.is_server_error() => {}
+            status if status.is_server_error() => self.places.record(Reply::Unclear),
             _ => {
                 if let Some(sent) = sent {
-                    self.places.record(Some(clock::monotonic().saturating_duration_since(sent)));
+                    let latency = clock::monotonic().saturating_duration_since(sent);
+                    self.places.record(Reply::After(latency));
                 }
             }
         }
@@ -339,7 +364,7 @@ impl Place {
     /// The upstream has not answered in time.
     pub(super) fn timed_out(&mut self) {
         self.begun = None;
-        self.places.record(None);
+        self.places.record(Reply::Overloaded);
     }
 }
 
@@ -350,13 +375,16 @@ impl Drop for Place {
         if let Some(begun) = self.begun {
             let waited = clock::monotonic().saturating_duration_since(begun);
             let tells = |gradient: &Gradient| gradient.base().is_some_and(|base| waited > base * 2);
-            self.places.record_if(Some(waited), tells);
+            self.places.record_if(Reply::After(waited), tells);
         }
         if let Some(key) = self.counted {
             locked(&self.places.line).ended(key);
         }
-        if self.is_beyond {
-            self.places.beyond.fetch_sub(1, Ordering::SeqCst);
+        if let Some(number) = self.beyond_in {
+            let mut dip = locked(&self.places.dip);
+            if dip.number == number {
+                dip.beyond -= 1;
+            }
         }
         self.places.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.places.serve_line();
@@ -380,6 +408,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn places(adaptive: bool) -> Arc<Places> {
@@ -392,49 +422,113 @@ mod tests {
         Sender { priority, fair_key, ..Sender::default() }
     }
 
-    /// Waits as one of priority 7 while nobody is let through and others of priority 4 come again
-    /// and again. What becomes of the first `N`.
-    async fn urgent<const N: usize>(places: &Arc<Places>) -> [Result<Place, ShedReason>; N] {
+    /// As if this many were under way, and no more might be but for a dip.
+    fn busy(places: &Arc<Places>, in_flight: usize, limit: usize) -> Vec<Place> {
+        places.in_flight.store(in_flight, Ordering::SeqCst);
+        places.limit.store(limit, Ordering::SeqCst);
+        (0..in_flight).map(|_| places.place(None)).collect()
+    }
+
+    /// How many of those with `urgent` priorities get a place while nobody is let through and
+    /// others, with the priority `others`, come again and again.
+    async fn passed(places: &Arc<Places>, urgent: &[u8], others: Option<u8>) -> Vec<u8> {
         let others = async {
+            let Some(priority) = others else { return std::future::pending().await };
             loop {
-                let all = (0..8).map(|key| async move { places.acquire(&sender(4, key)).await });
+                let all =
+                    (0..8).map(|key| async move { places.acquire(&sender(priority, key)).await });
                 for other in futures_util::future::join_all(all).await {
                     assert!(other.is_err(), "nobody of them is let through");
                 }
             }
         };
-        let urgent =
-            (0..N as u64).map(|key| async move { places.acquire(&sender(7, 100 + key)).await });
+        let urgent = urgent.iter().zip(100..).map(|(priority, key)| async move {
+            let place = places.acquire(&sender(*priority, key)).await;
+            place.map(|place| (*priority, place))
+        });
         tokio::select! {
             () = others => unreachable!(),
-            all = futures_util::future::join_all(urgent) => all.try_into().unwrap(),
+            all = futures_util::future::join_all(urgent) => {
+                let all: Vec<(u8, Place)> = all.into_iter().flatten().collect();
+                all.into_iter().map(|(priority, _)| priority).collect()
+            }
         }
+    }
+
+    fn is_empty(places: &Places) -> bool {
+        let line = locked(&places.line);
+        let counts = [&places.in_flight, &places.waiting];
+        counts.iter().all(|count| count.load(Ordering::SeqCst) == 0)
+            && locked(&places.dip).beyond == 0
+            && line.is_empty()
+            && line.knows_nobody()
     }
 
     #[tokio::test]
     async fn while_the_limit_dips_the_urgent_are_not_turned_away_before_others() {
-        let places = places(true);
-        let held: Vec<Place> = (0..16).map(|_| places.place(None)).collect();
-        places.in_flight.store(16, Ordering::SeqCst);
-        places.limit.store(6, Ordering::SeqCst);
-        let [first, second] = urgent(&places).await;
-        // One more than the limit allows, and no further one.
-        assert_ne!(first.is_ok(), second.is_ok());
-        assert_eq!(places.beyond.load(Ordering::SeqCst), 1);
-        drop((first, second, held));
-        let left = [&places.beyond, &places.in_flight, &places.waiting];
-        assert_eq!(left.map(|count| count.load(Ordering::SeqCst)), [0; 3]);
-        assert!(locked(&places.line).is_empty());
+        for (limit, most) in [(6, 1), (16, 2), (24, 3)] {
+            let places = places(true);
+            let held = busy(&places, 30, limit);
+            places.note_dip(true);
+            // As many more as an eighth of the limit, and no further one.
+            let passed = passed(&places, &[7; 5], Some(4)).await;
+            assert_eq!(passed.len(), most, "{limit}");
+            drop(held);
+            assert!(is_empty(&places));
+        }
     }
 
     #[tokio::test]
-    async fn a_fixed_limit_is_never_exceeded() {
-        let places = places(false);
-        let held: Vec<Place> = (0..40).map(|_| places.place(None)).collect();
-        places.in_flight.store(40, Ordering::SeqCst);
-        let [urgent] = urgent(&places).await;
-        assert!(matches!(urgent, Err(ShedReason::Waited)));
+    async fn nobody_passes_a_dip_before_those_with_a_higher_priority() {
+        // Whoever's time is up first.
+        for urgent in [[5, 6, 7], [7, 6, 5]] {
+            let places = places(true);
+            let _held = busy(&places, 30, 6);
+            places.note_dip(true);
+            assert_eq!(passed(&places, &urgent, Some(4)).await, [7]);
+        }
+    }
+
+    #[tokio::test]
+    async fn only_the_urgent_pass_and_only_a_dip_and_only_before_others() {
+        for (urgent, others, is_in_dip) in
+            [(4, Some(0), true), (7, None, true), (7, Some(4), false)]
+        {
+            let places = places(true);
+            let _held = busy(&places, 30, 16);
+            places.note_dip(is_in_dip);
+            assert_eq!(passed(&places, &[urgent], others).await, [0; 0], "{urgent} {others:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_one_dip_let_through_is_not_held_against_the_next() {
+        let places = places(true);
+        let held = busy(&places, 30, 6);
+        places.note_dip(true);
+        let first = places.count_beyond().unwrap();
+        assert_eq!(places.count_beyond(), None);
+        places.note_dip(false);
+        assert_eq!(places.count_beyond(), None);
+        places.note_dip(true);
+        let second = places.count_beyond().unwrap();
+        for beyond_in in [Some(first), Some(second)] {
+            let mut place = places.place(None);
+            place.beyond_in = beyond_in;
+        }
         drop(held);
-        assert_eq!(places.in_flight.load(Ordering::SeqCst), 0);
+        assert!(is_empty(&places));
+    }
+
+    #[tokio::test]
+    async fn neither_a_fixed_limit_nor_the_highest_is_ever_exceeded() {
+        for (adaptive, in_flight) in [(false, 39), (true, 40)] {
+            let places = places(adaptive);
+            let held = busy(&places, in_flight, 16);
+            places.note_dip(adaptive);
+            assert_eq!(passed(&places, &[7], Some(4)).await, [0; 0], "{adaptive}");
+            drop(held);
+            assert!(is_empty(&places));
+        }
     }
 }

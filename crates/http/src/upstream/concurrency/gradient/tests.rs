@@ -116,7 +116,7 @@ impl Simulation {
                 let Reverse((_, came, sent)) = self.served.pop().unwrap();
                 let sample = Sample {
                     now: Duration::from_micros(self.now),
-                    latency: Some(Duration::from_micros(self.now - sent)),
+                    reply: Reply::After(Duration::from_micros(self.now - sent)),
                     in_flight: self.in_flight() + 1,
                     full: std::mem::take(&mut self.full),
                 };
@@ -283,20 +283,45 @@ fn the_limit_grows_fast_while_nothing_is_congested() {
 fn requests_that_fail_shrink_the_limit_and_leave_the_base() {
     let mut gradient = Gradient::new(4, 1_000);
     let mut now = Duration::ZERO;
-    let mut record = |gradient: &mut Gradient, latency: Option<u64>, windows: u32| {
+    let mut record = |gradient: &mut Gradient, reply: Reply, windows: u32| {
         for _ in 0..windows * 20 {
             now += Duration::from_millis(10);
-            let latency = latency.map(Duration::from_millis);
-            gradient.record(Sample { now, latency, in_flight: gradient.limit(), full: true });
+            gradient.record(Sample { now, reply, in_flight: gradient.limit(), full: true });
         }
     };
-    record(&mut gradient, Some(10), 10);
+    let soon = Reply::After(Duration::from_millis(10));
+    record(&mut gradient, soon, 10);
     let (limit, base) = (gradient.limit(), gradient.base());
-    record(&mut gradient, None, 20);
+    record(&mut gradient, Reply::Overloaded, 20);
     assert_eq!(gradient.limit(), 4);
     assert_eq!(gradient.base(), base);
-    record(&mut gradient, Some(10), 200);
+    record(&mut gradient, Reply::Unclear, 20);
+    assert_eq!((gradient.limit(), gradient.base()), (4, base));
+    record(&mut gradient, soon, 200);
     assert!(gradient.limit() >= limit, "{} of {limit}", gradient.limit());
+}
+
+#[test]
+fn errors_alone_do_not_leave_the_limit_in_a_dip() {
+    let mut upstream = Simulation::new(8, 50, Spread::None, 1);
+    let seen = std::iter::repeat_with(|| {
+        upstream.run(0.05, 4.0);
+        upstream.gradient.clone()
+    });
+    let in_dips: Vec<Gradient> = seen.take(400).filter(Gradient::is_in_dip).collect();
+    let is_draining = |gradient: &&Gradient| matches!(gradient.dip, Dip::Draining { .. });
+    let draining = in_dips.iter().filter(is_draining).count();
+    assert!(draining > 0 && draining < in_dips.len(), "{draining} of {}", in_dips.len());
+    for mut gradient in in_dips {
+        let (mut now, before) = (gradient.window.opened, gradient.limit());
+        for _ in 0..1_000 {
+            now += Duration::from_millis(10);
+            // More than a dip allows are under way.
+            let in_flight = gradient.limit() + 1;
+            gradient.record(Sample { now, reply: Reply::Unclear, in_flight, full: true });
+        }
+        assert!(!gradient.is_in_dip() && gradient.limit() > before, "{gradient:?}");
+    }
 }
 
 #[test]
@@ -307,10 +332,13 @@ fn the_limit_stays_within_its_range() {
         let mut now = Duration::ZERO;
         for _ in 0..200_000 {
             now += Duration::from_micros(random.u64(0..20_000));
-            let latency =
-                (random.u8(..) > 20).then(|| Duration::from_micros(random.u64(1..3_000_000)));
+            let reply = match random.u8(..) {
+                ..10 => Reply::Unclear,
+                10..30 => Reply::Overloaded,
+                _ => Reply::After(Duration::from_micros(random.u64(1..3_000_000))),
+            };
             let in_flight = random.usize(1..3_000);
-            gradient.record(Sample { now, latency, in_flight, full: random.bool() });
+            gradient.record(Sample { now, reply, in_flight, full: random.bool() });
             assert!((min..=max).contains(&gradient.limit()), "{min}..{max}: {gradient:?}");
         }
     }
