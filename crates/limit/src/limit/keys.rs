@@ -181,8 +181,16 @@ impl<'a> PlanDigests<'a> {
 pub(super) fn space(scope: &str, limit: &str, shape: &str) -> Space {
     let scope = escaped(scope);
     let limit = escaped(limit);
-    let digest = Digests(None).of(&[scope.as_bytes(), limit.as_bytes(), shape.as_bytes()]);
-    Space { text: format!("{scope}/{limit}/{shape}"), digest }
+    space_of(format!("{scope}/{limit}/{shape}"))
+}
+
+/// The space with this text, whose parts are escaped: none of them has a slash.
+pub(super) fn space_of(text: String) -> Space {
+    let digest = {
+        let parts: SmallVec<[&[u8]; 3]> = text.split('/').map(str::as_bytes).collect();
+        Digests(None).of(&parts)
+    };
+    Space { text, digest }
 }
 
 /// `SCOPE/LIMIT/`, the prefix of every space of that limit.

@@ -89,6 +89,8 @@ pub(super) async fn forget(shared: &Arc<Shared>, counter: &Counter) -> Result<()
 fn counter(found: FoundCounter) -> Option<Counter> {
     let FoundCounter { key, text, content, expires_ms, at_us } = found;
     let expires = expires_ms.map(Duration::from_millis);
+    // Redis knows the text alone. With its digest, the key is found in tables, too.
+    let key = Key { space: Arc::new(keys::space_of(key.space.text.clone())), ..key };
     Some(Counter { shape: shape(&key.space.text)?, content, at_us, expires, redis_key: text, key })
 }
 

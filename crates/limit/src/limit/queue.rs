@@ -35,6 +35,15 @@ pub(super) enum Job {
     Reset(Key),
 }
 
+/// What became of the queue with one more job.
+#[derive(Debug)]
+pub(super) struct Queued {
+    /// The caller must start one more drainer.
+    pub(super) needs_drainer: bool,
+    /// It was full, and this is what was dropped.
+    pub(super) dropped: Option<Job>,
+}
+
 /// A counter for each kind of settling call.
 #[derive(Clone, Debug)]
 pub(super) struct ByKind {
@@ -90,10 +99,10 @@ impl Worker {
         }
     }
 
-    /// Queues `job`. If the queue is full, a job is dropped and counted. On `true` the caller must
-    /// start one more drainer.
-    pub(super) fn push(&self, job: Job) -> bool {
+    /// Queues `job`. If the queue is full, a job is dropped and counted.
+    pub(super) fn push(&self, job: Job) -> Queued {
         let mut queue = self.lock();
+        let mut dropped = None;
         if queue.give_backs.len() + queue.charges.len() >= SETTLES_QUEUED_MAX {
             let displaced = match job {
                 Job::Charge { .. } => queue.give_backs.pop_front(),
@@ -101,9 +110,10 @@ impl Worker {
             };
             let Some(oldest) = displaced else {
                 self.dropped.of(&job).inc();
-                return false;
+                return Queued { needs_drainer: false, dropped: Some(job) };
             };
             self.dropped.of(&oldest).inc();
+            dropped = Some(oldest);
         }
         match job {
             Job::GiveBack { .. } | Job::Reset(_) => queue.give_backs.push_back(job),
@@ -111,7 +121,7 @@ impl Worker {
         }
         let more = queue.drainers < SETTLES_IN_FLIGHT_MAX;
         queue.drainers += usize::from(more);
-        more
+        Queued { needs_drainer: more, dropped }
     }
 
     /// The next job for a drainer.
@@ -246,8 +256,9 @@ mod tests {
     #[test]
     fn charges_leave_first_and_drainers_are_bounded() {
         let (worker, _) = worker();
-        let started =
-            (0..SETTLES_IN_FLIGHT_MAX + 5).filter(|at| worker.push(give_back(*at as u64))).count();
+        let started = (0..SETTLES_IN_FLIGHT_MAX + 5)
+            .filter(|at| worker.push(give_back(*at as u64)).needs_drainer)
+            .count();
         assert_eq!(started, SETTLES_IN_FLIGHT_MAX);
         worker.push(charge());
         assert!(matches!(worker.pop(), Some(Job::Charge { .. })));

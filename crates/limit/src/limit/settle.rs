@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::local;
 use super::prepared::{self, CellRequest};
-use super::queue::{Job, Worker};
+use super::queue::{Job, Queued, Worker};
 use super::round::GroupStore;
 use super::shared::Shared;
 use super::unknown;
@@ -408,7 +408,12 @@ fn give_back(jobs: &mut Vec<(GroupStore, Job)>, place: GroupStore, cell: Cell, t
 
 /// Queues `job`, and spawns a task for the queue if fewer than the maximum are running.
 pub(super) fn queue(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
-    if !worker.push(job) {
+    let Queued { needs_drainer, dropped } = worker.push(job);
+    if let Some(Job::GiveBack { cells, .. }) = dropped {
+        // Permits would count for long.
+        unknown::give_back(shared, worker, &cells);
+    }
+    if !needs_drainer {
         return;
     }
     let drainer = Drainer { shared: Arc::clone(shared), worker: Arc::clone(worker), ended: false };

@@ -86,11 +86,13 @@ impl Entry {
     }
 
     /// The places of a call that was answered, if the holder has taken them; else they go back.
+    /// `are_last`: it left nothing for others.
     pub(super) fn begin(
         &mut self,
         kept: &Kept,
         now_us: u64,
         (call, reply): (Call, Reply),
+        are_last: bool,
     ) -> Returned {
         let (Some(places), Reply::Granted { units, .. }) = (&mut self.places, reply) else {
             return Returned::new();
@@ -98,7 +100,7 @@ impl Entry {
         if !self.holder.holds(call) {
             return kept.unused(call, reply);
         }
-        places.begin(call.number(), u32::try_from(units).unwrap_or(u32::MAX));
+        places.begin(call.number(), u32::try_from(units).unwrap_or(u32::MAX), are_last);
         self.trimmed_us = self.next_trim_us(now_us);
         Returned::new()
     }
@@ -160,6 +162,11 @@ impl Entry {
         Some(SpentUnits { spent, member, left: self.holder.held(now_us) })
     }
 
+    /// Whether what was spent goes back to the store, though its lease goes on.
+    pub(super) fn goes_back(&mut self, units: SpentUnits) -> bool {
+        self.places.as_mut().is_some_and(|places| places.go_back(units.spent.number()))
+    }
+
     /// Returns what was spent to its lease, if that has not ended.
     pub(super) fn undo(&mut self, now_us: u64, units: SpentUnits) -> bool {
         let is_back = self.holder.undo(now_us, units.spent);
@@ -181,7 +188,9 @@ impl Entry {
         let units = units_to_ask(self.demand.units(now_us), cost, self.spec.lease.units_max);
         match &self.places {
             None => units,
-            Some(places) => units.min(places.worth().unwrap_or(MEMBERS_MAX)).max(cost),
+            Some(places) => {
+                units.min(places.worth().unwrap_or(u64::MAX)).min(MEMBERS_MAX).max(cost)
+            }
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) struct LeaseSpec {
     /// Whether its units are places, which requests return.
     pub(super) has_places: bool,
     pub(super) lease: Lease,
-    terms: Terms,
+    pub(super) terms: Terms,
     /// Whose counter it is, for units that have to go back to the store.
     pub(super) limiter: Weak<dyn Any + Send + Sync>,
 }
@@ -318,7 +318,8 @@ impl Holders {
             return kept.unused(call, reply);
         };
         let unexpected = entry.holder.reply(now_us, call, reply);
-        let mut returned = entry.begin(kept, now_us, (call, reply));
+        let are_last = answer.is_ok_and(|answer| answer.cell.remaining == 0);
+        let mut returned = entry.begin(kept, now_us, (call, reply), are_last);
         if !kept.spec.has_places {
             returned = entry.returned(unexpected);
         }
@@ -342,6 +343,9 @@ impl Holders {
         let Table { entries, waiting, .. } = &mut *self.lock();
         let entry = entries.get_mut(&spec.id);
         let Some(entry) = entry.filter(|entry| entry.has_taken(units)) else { return false };
+        if entry.goes_back(units) {
+            return false;
+        }
         let is_back = entry.undo(now_us, units);
         if is_back && spec.has_places {
             entry.serve(now_us, waiting);

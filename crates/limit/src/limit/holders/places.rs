@@ -17,15 +17,19 @@ pub(super) struct Places {
     free: BinaryHeap<Reverse<u32>>,
     /// The most that were in use at once.
     peak: u32,
+    /// At some time all that were held were in use.
+    were_all_in_use: bool,
+    /// The call left nothing for others.
+    are_last: bool,
     /// The fewest that were free since the last look for surplus.
     spare: u32,
 }
 
 impl Places {
-    /// A call took `units` places, and all are free.
-    pub(super) fn begin(&mut self, call: u32, units: u32) {
-        (self.call, self.units, self.held, self.peak, self.spare) = (call, units, units, 0, units);
-        self.free = (0..units).map(Reverse).collect();
+    /// A call took `units` places, and all are free. `are_last`: it left nothing for others.
+    pub(super) fn begin(&mut self, call: u32, units: u32, are_last: bool) {
+        let free = (0..units).map(Reverse).collect();
+        *self = Self { call, units, held: units, spare: units, are_last, free, ..Self::default() };
     }
 
     /// Takes a free place.
@@ -34,7 +38,17 @@ impl Places {
         let free = self.free();
         self.peak = self.peak.max(self.held.saturating_sub(free));
         self.spare = self.spare.min(free);
+        self.were_all_in_use |= free == 0;
         Some(place)
+    }
+
+    /// Whether a place of this call's lease goes to the store and not to the lease when its request
+    /// ends: it is the only one, which is never surplus, and there was nothing left for others,
+    /// who would wait for all of the lease's life while it is used for moments.
+    pub(super) fn go_back(&mut self, call: u32) -> bool {
+        let go_back = self.are_last && self.held == 1 && call == self.call;
+        self.held -= u32::from(go_back);
+        go_back
     }
 
     /// A place of this call's lease is free again.
@@ -56,9 +70,9 @@ impl Places {
     /// How many places the next lease is worth, if there was one: a quarter more than were in use
     /// at once, or twice as many if all were.
     pub(super) fn worth(&self) -> Option<u64> {
-        let (units, peak) = (u64::from(self.units), u64::from(self.peak));
-        let more = if peak >= units { 2 * units } else { peak + peak / 4 + 1 };
-        (units > 0).then(|| more.max(2))
+        let peak = u64::from(self.peak);
+        let more = if self.were_all_in_use { 2 * peak } else { peak + peak / 4 + 1 };
+        (self.units > 0).then(|| more.max(2))
     }
 
     /// Removes those that nobody has used since the last call, but for a quarter of what was used
@@ -104,7 +118,7 @@ mod tests {
     #[test]
     fn the_lowest_free_place_is_used_first_and_the_others_end_as_ranges() {
         let mut places = Places::default();
-        places.begin(7, 6);
+        places.begin(7, 6, false);
         let taken: Vec<u32> = (0..4).map_while(|_| places.take()).collect();
         assert_eq!(taken, [0, 1, 2, 3]);
         places.put_back(7, 1);
@@ -118,7 +132,7 @@ mod tests {
     #[test]
     fn what_nobody_has_used_for_a_while_is_surplus() {
         let mut places = Places::default();
-        places.begin(3, 20);
+        places.begin(3, 20, false);
         let in_use: Vec<u32> = (0..8).map_while(|_| places.take()).collect();
         in_use.into_iter().for_each(|place| places.put_back(3, place));
         // Eight of them were used, and three may be wanted besides.
@@ -132,10 +146,22 @@ mod tests {
     }
 
     #[test]
+    fn the_only_place_goes_back_if_it_was_the_last() {
+        for (units, are_last, goes) in [(1, true, true), (1, false, false), (2, true, false)] {
+            let mut places = Places::default();
+            places.begin(3, units, are_last);
+            assert_eq!(places.take(), Some(0));
+            assert!(!places.go_back(2), "of an earlier lease");
+            assert_eq!(places.go_back(3), goes, "{units} {are_last}");
+            assert!(!goes || !places.go_back(3), "once");
+        }
+    }
+
+    #[test]
     fn the_next_lease_is_worth_what_was_in_use_at_once() {
         let mut places = Places::default();
         assert_eq!(places.worth(), None, "there was none");
-        places.begin(1, 100);
+        places.begin(1, 100, false);
         assert_eq!(places.worth(), Some(2));
         for _ in 0..5 {
             let eight: Vec<u32> = (0..8).map_while(|_| places.take()).collect();

@@ -26,10 +26,12 @@ impl LeasedUnits {
         Self { worker, spec, units, is_used: false }
     }
 
-    /// Whether the request may still be admitted with them. A place counts for longer than its
-    /// lease lives, and is renewed from then on.
+    /// Whether the request may still be admitted with them. A place is renewed from then on, for
+    /// the first time after a third of what it counts for. That is six lives of its lease at least,
+    /// so the renewal is in time for another life after the deadline, and the next one, too.
     pub(in crate::limit) fn are_valid(&self) -> bool {
-        self.is_place() || boottime_us() < self.units.spent.deadline_us
+        let more_us = if self.is_place() { self.spec.terms.life_us } else { 0 };
+        boottime_us() < self.units.spent.deadline_us.saturating_add(more_us)
     }
 
     /// When the store took them, in microseconds since 1970.

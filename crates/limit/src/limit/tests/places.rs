@@ -16,8 +16,10 @@ fn places(amount: u64) -> Limit {
     Limit { lease: Some(Lease::of_ms(LIFE_MS)), ..limit }
 }
 
+/// Nothing but a give-back frees its places: the store counts them for longer than a test waits.
 fn proxy(server: &Server, name: &str) -> Rig {
-    let settings = Settings { instance: name.into(), ..with_test_timeout() };
+    let lease = 10 * TEST_TIMEOUT;
+    let settings = Settings { instance: name.into(), lease, ..with_test_timeout() };
     Rig::with(&on_redis(server.port), settings)
 }
 
@@ -50,8 +52,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// A proxy that gives up soon on a store that is away. Nothing but a give-back frees its places:
-/// the store counts them for longer than a test waits.
+/// The same one that gives up soon on a store that is away.
 fn impatient(server: &crate::engine::testing::Server) -> Rig {
     let deadline = Duration::from_millis(100);
     let engine = RedisSettings { deadline, ..redis_settings(server.port) };
@@ -150,9 +151,19 @@ async fn a_place_that_goes_back_while_the_store_is_away_goes_back_later() {
     let limit = places(30);
     let held = hold_leased(&rig, &limit).await;
     server.signal("-STOP");
+    // Calls are not sent any more, and the lease has ended: what it had left may have been sent,
+    // and be read later, but nothing of what follows.
+    until("calls fail at once", async || {
+        let began = monotonic();
+        let take = rig.take(&[Limit { lease: None, ..limit.clone() }]).await;
+        assert!(matches!(take, Take::Unavailable(_)), "{take:?}");
+        began.elapsed() < Duration::from_millis(20)
+    })
+    .await;
+    let failed = rig.count(names::SETTLES_FAILED, &["give_back"]);
     drop(held);
-    // The lease ends meanwhile, and what it has left goes back in vain.
-    until("a call has failed", async || rig.count(names::SETTLES_FAILED, &["give_back"]) > 0).await;
+    until("a call has failed", async || rig.count(names::SETTLES_FAILED, &["give_back"]) > failed)
+        .await;
     server.signal("-CONT");
     until_free(&rig, &limit, 30).await;
 }
@@ -160,8 +171,10 @@ async fn a_place_that_goes_back_while_the_store_is_away_goes_back_later() {
 #[tokio::test]
 async fn places_that_are_reset_are_free_whether_they_are_in_use_or_not() {
     let server = Server::start();
-    let rig = proxy(&server, "a");
-    let limit = places(30);
+    let [rig, other] = ["a", "b"].map(|name| proxy(&server, name));
+    // So long a life that the lease goes on during the test, if nothing ends it.
+    let limit = Limit { lease: Some(Lease::of_ms(30_000)), ..places(30) };
+    let plain = Limit { lease: None, ..limit.clone() };
     let held = hold_leased(&rig, &limit).await;
     let name = CounterName {
         scope: "public".into(),
@@ -172,11 +185,33 @@ async fn places_that_are_reset_are_free_whether_they_are_in_use_or_not() {
     for counter in rig.limiter.find(&name).await.unwrap() {
         rig.limiter.forget(&counter).await.unwrap();
     }
-    rig.limiter.drain(TEST_TIMEOUT).await;
-    assert_eq!(rig.remaining(&limit).await, 30);
+    let mut again = Vec::new();
+    for _ in 0..30 {
+        again.push(other.grant(&plain).await);
+    }
+    assert!(!rig.admits(&limit).await, "what was leased before is used no more");
+    drop(again);
+    until("those are back", async || other.remaining(&plain).await == 30).await;
     drop(held);
     rig.limiter.drain(TEST_TIMEOUT).await;
-    assert_eq!(rig.remaining(&limit).await, 30);
+    assert_eq!(other.remaining(&plain).await, 30);
+}
+
+#[tokio::test]
+async fn the_last_place_is_nobodys_for_the_life_of_a_lease() {
+    let server = Server::start();
+    let [rig, other] = ["a", "b"].map(|name| proxy(&server, name));
+    let limit = Limit { lease: Some(Lease::of_ms(30_000)), ..places(1) };
+    let plain = [Limit { lease: None, ..limit.clone() }];
+    until("there is a lease", async || {
+        assert!(rig.admits(&limit).await);
+        granted_calls(&rig) > 0
+    })
+    .await;
+    until("another proxy gets the place", async || {
+        matches!(other.take(&plain).await, Take::Granted(..))
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -237,22 +272,29 @@ async fn places_that_a_proxy_does_not_use_are_soon_free_for_others() {
     // A sixth of the default is the longest: 1.6 s.
     let limit = Limit { lease: Some(Lease::of_ms(1_600)), ..places(12) };
     let plain = Limit { lease: None, ..limit.clone() };
-    // All at once, again and again, until a lease has them.
     let limits = [limit.clone()];
-    until("a lease has most places", async || {
-        let all = futures_util::future::join_all((0..12).map(|_| rig.take(&limits))).await;
-        all.iter()
-            .all(|take| matches!(take, Take::Granted(outcome, _) if outcome.limits[0].is_leased))
+    let is_leased =
+        |take: &Take| matches!(take, Take::Granted(outcome, _) if outcome.limits[0].is_leased);
+    until("others have what one lease does not use", async || {
+        // All at once, again and again, until a lease has them.
+        until("a lease has most places", async || {
+            let all = futures_util::future::join_all((0..12).map(|_| rig.take(&limits))).await;
+            all.iter().all(is_leased)
+        })
+        .await;
+        // One request after another needs one place of it.
+        let calls = granted_calls(&rig);
+        let mut are_free = false;
+        while is_leased(&rig.take(&limits).await) && granted_calls(&rig) == calls {
+            if are_free {
+                return true;
+            }
+            are_free = other.remaining(&plain).await >= 9;
+        }
+        // That lease has ended.
+        false
     })
     .await;
-    let (began, calls) = (monotonic(), granted_calls(&rig));
-    // One request after another keeps the lease, and needs one place of it.
-    until("the others are free", async || {
-        assert!(rig.admits(&limit).await);
-        other.remaining(&plain).await >= 9
-    })
-    .await;
-    assert!(granted_calls(&rig) == calls || began.elapsed() > Duration::from_millis(1_500));
     rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(other.remaining(&plain).await, 12);
 }
