@@ -58,7 +58,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use crate::listen::{Handler, Peer};
+use crate::listen::{Handler, Peer, Serves};
 use crate::policy::KnownFacts;
 use crate::telemetry::Metrics;
 use crate::wire::{Request, Response};
@@ -116,9 +116,8 @@ impl Handler for Proxy {
         serve::handle(&local, request, peer).await
     }
 
-    fn is_for_proxies(&self, listener: usize) -> bool {
-        let local = self.0.load();
-        decisions::are_served(&local, listener) || check::are_served(&local, listener)
+    fn serves(&self, listener: usize) -> Serves {
+        self.0.load().snapshot().settings.serves(listener)
     }
 
     fn unreadable(&self, status: StatusCode, why: &'static str, peer: &Arc<Peer>) -> Response {

@@ -186,9 +186,18 @@ fn traefik_asks() {
 
 #[test]
 fn haproxy_asks() {
+    let asking = Asking::new("spoe");
+    asking.write("weir.spoe", asking.config("spoe").trim_start());
+    asking.write("config", &asking.config("haproxy"));
+    let mut haproxy = Command::new(program("haproxy"));
+    asking.run(haproxy.args(["-db", "-f", "config"])).copies().judge(503);
+}
+
+#[test]
+fn haproxy_asks_in_lua() {
     let asking = Asking::new("forward_auth");
     asking.write("weir.lua", &asking.config("lua"));
-    asking.write("config", &asking.config("haproxy"));
+    asking.write("config", &asking.config("haproxy-lua"));
     let mut haproxy = Command::new(program("haproxy"));
     asking.run(haproxy.args(["-db", "-f", "config"])).judge(503);
 }

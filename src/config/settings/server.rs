@@ -56,12 +56,13 @@ section! {
             ("forward_auth", Serves::ForwardAuth),
             ("ext_authz", Serves::ExtAuthz),
             ("ext_authz_grpc", Serves::ExtAuthzGrpc),
+            ("spoe", Serves::Spoe),
             ("decisions", Serves::Decisions),
         ],
         Serves::Requests,
     ),
         "What comes here: requests; questions of nginx (`auth_request`), Traefik and Caddy \
-         (`forward_auth`) or Envoy (`ext_authz`, or `ext_authz_grpc`) in `server.trusted_proxies` about theirs; or calls \
+         (`forward_auth`), HAProxy (`spoe`) or Envoy (`ext_authz`, or `ext_authz_grpc`) in `server.trusted_proxies` about theirs; or calls \
          of Envoy's rate limit service and of the HTTP API (`decisions`), for those with one of \
          `[[decisions.tokens]]`.";
 }

@@ -58,7 +58,11 @@ pub(super) fn restore(
     let (method, target, fields) = match serves {
         Serves::AuthRequest => asked_about(request, &AUTH_REQUEST)?,
         Serves::ForwardAuth => asked_about(request, &FORWARD_AUTH)?,
-        Serves::Requests | Serves::Decisions | Serves::ExtAuthz | Serves::ExtAuthzGrpc => {
+        Serves::Requests
+        | Serves::Decisions
+        | Serves::ExtAuthz
+        | Serves::ExtAuthzGrpc
+        | Serves::Spoe => {
             let target = request.target().to_owned();
             let mut fields = std::mem::take(&mut request.fields);
             if let Some(authority) = request.authority().map(str::to_owned) {

@@ -20,7 +20,7 @@ use super::permits::Permit;
 use super::state::ConnectionState;
 use super::stream::ClientStream;
 use super::transport::Transport;
-use super::{ConnectionSettings, Handler, Peer, handshake, http2, proxied, tls};
+use super::{ConnectionSettings, Handler, Peer, Serves, handshake, http2, proxied, spop, tls};
 use crate::clock::Clock;
 
 /// An accepted connection.
@@ -57,6 +57,9 @@ impl<H: Handler> Connection<H> {
             None
         };
         match tls {
+            None if self.is_asked(&peer) => {
+                Box::pin(self.spop(Transport::Plain(socket), peer)).await
+            }
             None => self.http1(Transport::Plain(socket), peer).await,
             // Boxed, so that a plain connection's future does not include the handshake's state.
             Some(config) => Box::pin(self.serve_tls(socket, config, peer)).await,
@@ -93,6 +96,9 @@ impl<H: Handler> Connection<H> {
             handshake::perform(socket, config, within, (&self.state, now_s), &mut peer).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
         let stream = Transport::tls(stream);
+        if self.is_asked(&peer) {
+            return self.spop(stream, peer).await;
+        }
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
     }
 
@@ -119,6 +125,18 @@ impl<H: Handler> Connection<H> {
                 Box::pin(serve_http2(transport, read_ahead, context, permit, &settings)).await
             }
         }
+    }
+
+    /// Whether it speaks SPOP, and no HTTP.
+    fn is_asked(&self, peer: &Peer) -> bool {
+        self.handler.serves(peer.listener) == Serves::Spoe
+    }
+
+    async fn spop(self, transport: Transport, peer: Peer) -> Result<(), ConnectionError> {
+        let (context, permit, settings) = self.context(peer);
+        let stream = ClientStream::new(transport, Arc::clone(&context.state), settings.send_idle)
+            .with_permit(permit);
+        spop::serve(stream, context, &settings).await
     }
 
     async fn http2(self, transport: Transport, peer: Peer) -> Result<(), ConnectionError> {

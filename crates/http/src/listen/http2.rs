@@ -80,7 +80,7 @@ where
     let state = Arc::clone(&context.state);
     let streams =
         StreamExecutor { state: Arc::clone(&state), permit, send_idle: settings.send_idle };
-    let unseen_resets_max = match context.handler.is_for_proxies(context.peer.listener) {
+    let unseen_resets_max = match context.handler.serves(context.peer.listener).is_of_calls() {
         true => UNSEEN_RESETS_OF_PROXIES_MAX,
         false => UNSEEN_RESETS_MAX,
     };

@@ -45,6 +45,7 @@ mod http2_tunnel;
 mod permits;
 mod progress;
 mod proxied;
+mod spop;
 mod state;
 mod stream;
 mod subject;
@@ -95,6 +96,8 @@ pub enum Serves {
     ExtAuthz,
     /// The same over gRPC.
     ExtAuthzGrpc,
+    /// Questions of HAProxy: its filter `spoe`, which does not speak HTTP.
+    Spoe,
     /// Calls for decisions: Envoy's rate limit service and the HTTP API.
     Decisions,
 }
@@ -105,8 +108,17 @@ impl Serves {
     pub fn is_about_requests(self) -> bool {
         match self {
             Self::Requests | Self::Decisions => false,
-            Self::AuthRequest | Self::ForwardAuth | Self::ExtAuthz | Self::ExtAuthzGrpc => true,
+            Self::AuthRequest
+            | Self::ForwardAuth
+            | Self::ExtAuthz
+            | Self::ExtAuthzGrpc
+            | Self::Spoe => true,
         }
+    }
+
+    /// Whether its clients are proxies that may reset many calls at once, if they come too late.
+    fn is_of_calls(self) -> bool {
+        matches!(self, Self::Decisions | Self::ExtAuthzGrpc)
     }
 }
 
@@ -293,10 +305,9 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// Handles one request. The future is dropped when the client goes away.
     fn call(&self, request: Request, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
 
-    /// Whether a listener's clients are other proxies, which may reset many requests at once when
-    /// they come too late.
-    fn is_for_proxies(&self, _listener: usize) -> bool {
-        false
+    /// What comes to a listener.
+    fn serves(&self, _listener: usize) -> Serves {
+        Serves::Requests
     }
 
     /// Builds the reply to a head that can't be parsed (400, 501) or is too large (431). `why` says
@@ -314,7 +325,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
 /// The status that a client would be sent, and why.
 pub fn read_head(head: &[u8]) -> Result<Request, (StatusCode, &'static str)> {
     match Scan::default().request(head) {
-        Ok(Some((read, _))) => Ok(read.request),
+        Ok(Some((read, length))) if length == head.len() => Ok(read.request),
+        Ok(Some(_)) => Err((StatusCode::BAD_REQUEST, "something follows the head")),
         Ok(None) => Err((StatusCode::BAD_REQUEST, "the head does not end")),
         Err(error) => Err((error.status(), error.why())),
     }

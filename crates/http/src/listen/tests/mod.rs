@@ -2,7 +2,7 @@
 //! path.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -21,6 +21,7 @@ mod http2;
 mod permits;
 mod proxied;
 mod serving;
+mod spop;
 mod tls;
 mod upgrades;
 
@@ -39,6 +40,7 @@ struct TestHandler(Arc<Seen>);
 #[derive(Default)]
 struct Seen {
     calls: AtomicUsize,
+    speaks_spop: AtomicBool,
     /// Notified when a `/wait` has begun.
     begun: Notify,
     /// Lets a `/wait` reply.
@@ -62,12 +64,25 @@ impl Handler for TestHandler {
         Response::new(status, wire::full(format!("unreadable: {status}")))
     }
 
+    fn serves(&self, _: usize) -> Serves {
+        if self.0.speaks_spop.load(Ordering::SeqCst) { Serves::Spoe } else { Serves::Requests }
+    }
+
     async fn call(&self, request: Request, peer: &Arc<Peer>) -> Response {
         self.0.calls.fetch_add(1, Ordering::SeqCst);
         let ok = |body| Response::new(StatusCode::OK, body);
         match request.target() {
             "/hello" => ok(wire::full("hello")),
             "/empty" => ok(Body::empty()),
+            "/fields" => {
+                let mut reply = ok(Body::empty());
+                for name in ["host", "x-forwarded-for", "x-forwarded-proto", "accept"] {
+                    for value in request.fields.get_all(name) {
+                        reply.fields.append(format!("X-{name}").as_str(), value);
+                    }
+                }
+                reply
+            }
             "/bare" => Response::new(StatusCode::NOT_FOUND, Body::empty()),
             "/peer" => ok(wire::full(peer.address.to_string())),
             "/tls" => ok(wire::full(format!(
