@@ -46,6 +46,15 @@ SHAPES = {
         "replicas": 1, "topologySpread": False, "serviceAccount": {"create": False},
     },
 }
+# Mistakes, and what the message names.
+REFUSED = [
+    ({"replica": 3}, "replica"),
+    ({"ports": {"http": "8080"}}, "ports"),
+    ({"image": {"digest": "0123"}}, "digest"),
+    ({"service": {"type": "Loadbalancer"}}, "type"),
+    ({"env": [{"value": "Europe/Zurich"}]}, "env"),
+    ({"secrets": ["redis"]}, "secrets"),
+]
 
 
 def main():
@@ -99,6 +108,12 @@ def check(program):
             if resource["kind"] == "ConfigMap":
                 configuration(program, name, resource["data"]["proxy.toml"])
         print(f"{name}: {', '.join(kinds)}")
+    for values, named in REFUSED:
+        report = helm_python.lint(CHART, values, strict=True)
+        said = str(report["messages"]) + str(report["errors"])
+        if named not in said:
+            raise SystemExit(f"{values} is accepted, or its message does not name it: {said}")
+    print(f"{len(REFUSED)} mistakes in values are refused")
 
 
 def volumes(listed):
