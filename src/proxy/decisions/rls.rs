@@ -41,6 +41,8 @@ pub(super) async fn answer(
     peer: &Arc<Peer>,
     mut context: Box<RequestContext>,
 ) -> Response {
+    // Whatever content type it says.
+    context.received.grpc &= form == Form::Grpc;
     let settings = &local.snapshot().settings;
     let caller = match settings.callers.admit(&request.fields, Operation::Decide) {
         Ok(caller) => caller.map(|caller| &**caller),

@@ -55,7 +55,7 @@ pub(super) fn restore(
         return Err(wrong("a proxy that is not in server.trusted_proxies"));
     }
     // Its body stays where it is.
-    let (method, target, fields) = match serves {
+    let (method, target, mut fields) = match serves {
         Serves::AuthRequest => asked_about(request, &AUTH_REQUEST)?,
         Serves::ForwardAuth => asked_about(request, &FORWARD_AUTH)?,
         Serves::Requests
@@ -72,6 +72,9 @@ pub(super) fn restore(
         }
     };
     received.method.clone_from(&method);
+    // A field that this one names is for one connection, and would be taken out. Whoever asks may
+    // pass it on all the same, and a client would choose what its key is read from.
+    fields.remove(Known::Connection);
     let body = std::mem::take(&mut request.body);
     *request = Request::for_target(method, request.version, fields, &target);
     if serves == Serves::ExtAuthzGrpc {

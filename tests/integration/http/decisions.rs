@@ -487,7 +487,7 @@ async fn calls_are_counted_logged_and_explained_like_requests() {
         assert_eq!((decided("admitted"), decided("refused")), (3, 1));
         let refused = eventually("the access line", || {
             let lines = weir.output().lines();
-            let line = lines.iter().find(|line| line.contains("429")).cloned();
+            let line = lines.iter().find(|line| line.contains("\"status\":429")).cloned();
             line.ok_or_else(|| lines.join("\n"))
         });
         assert!(refused.contains("edge") && refused.contains("user"), "{refused}");

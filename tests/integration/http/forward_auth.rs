@@ -43,6 +43,31 @@ fn traefik(method: &str, target: &str) -> String {
 }
 
 #[test]
+fn a_client_does_not_choose_which_fields_its_key_is_read_from() {
+    let by_key = TWO.replace("{path}", "{header.x-api-key}");
+    for (serves, refused, question) in [
+        ("auth_request", 403, nginx("GET", "/api/a")),
+        ("forward_auth", 429, traefik("GET", "/api/a")),
+        (
+            "ext_authz",
+            429,
+            "GET /api/a HTTP/1.1\r\nHost: api.example\r\nX-Forwarded-For: 192.0.2.7".to_owned(),
+        ),
+    ] {
+        let text = config(serves, "").text().replace(TWO, &by_key);
+        assert!(text.contains("x-api-key"), "{text}");
+        let weir = Weir::start(&text);
+        let named = |key: &str| {
+            ask(&weir, &format!("{question}\r\nX-Api-Key: {key}\r\nConnection: X-Api-Key")).0
+        };
+        assert_eq!([0; 3].map(|_| named("k")), [200, 200, refused], "{serves}");
+        assert_eq!(named("other"), 200, "{serves}: another key has its own");
+        let plain = format!("{question}\r\nX-Api-Key: k");
+        assert_eq!(ask(&weir, &plain).0, refused, "{serves}: the same one");
+    }
+}
+
+#[test]
 fn the_request_that_is_asked_about_is_the_one_that_is_decided() {
     for (serves, question) in [
         ("auth_request", nginx as fn(&str, &str) -> String),

@@ -47,7 +47,7 @@ const TLS_HELLO: [u8; 2] = [22, 3];
 const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
 /// A connection that was opened or used this recently when a drain begins may send one more request
 /// for as long: the client may just be about to. One that was idle for longer is closed at once.
-const DRAIN_GRACE: Duration = Duration::from_secs(1);
+pub(super) const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How HTTP/1 ended on a connection.
 pub(super) enum Http1End {

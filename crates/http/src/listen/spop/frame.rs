@@ -483,6 +483,30 @@ pub(in crate::listen) mod tests {
         assert!(all.len() > 400 && some.len() <= 260);
     }
 
+    /// Bytes as HAProxy's documentation has them.
+    #[test]
+    fn what_is_sent_is_what_haproxy_reads() {
+        for (number, bytes) in [
+            (239, &[0xef][..]),
+            (240, &[0xf0, 0x00]),
+            (2_287, &[0xff, 0x7f]),
+            (2_288, &[0xf0, 0x80, 0x00]),
+        ] {
+            let mut out = Vec::new();
+            put_number(&mut out, number);
+            assert_eq!(out, bytes, "{number}");
+        }
+        let hello = Hello { frame_bytes_max: 16_380, pipelines: true, is_check: false };
+        let frame = b"\0\0\0\x40\x65\0\0\0\x01\0\0\
+            \x07version\x08\x032.0\
+            \x0emax-frame-size\x03\xfc\xf0\x06\
+            \x0ccapabilities\x08\x0apipelining";
+        assert_eq!(greeting(hello), frame);
+        let status = [("status".to_owned(), Variable::Number(200))];
+        let frame = b"\0\0\0\x14\x67\0\0\0\x01\xfc\x03\x07\x01\x03\x02\x06status\x03\xc8";
+        assert_eq!(answer(id(7), &status, 1_000), frame);
+    }
+
     proptest! {
         #[test]
         fn numbers_are_read_as_they_are_written(number: u64, bits in 0_u32..64) {

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use self::frame::{Fault, Frame, Hello, Notice, Value, Variable};
 use super::context::ConnectionContext;
 use super::error::ConnectionError;
+use super::http1::DRAIN_GRACE;
 use super::{ConnectionSettings, Handler, read_head};
 use crate::clock;
 use crate::wire::{Response, Timer};
@@ -57,6 +58,9 @@ where
         answers: JoinSet::new(),
         timer: Timer::default(),
         phase: None,
+        used: clock::monotonic(),
+        drain: None,
+        drain_timer: Timer::default(),
     };
     let ended = connection.run().await;
     let last = match &ended {
@@ -94,6 +98,11 @@ struct Connection<'a, S, H> {
     timer: Timer,
     /// What the timer is armed for. `None` after each frame.
     phase: Option<Phase>,
+    /// When the last frame came.
+    used: Instant,
+    /// Once a drain has begun, until when questions are still read.
+    drain: Option<Instant>,
+    drain_timer: Timer,
 }
 
 /// What is waited for.
@@ -103,7 +112,7 @@ enum Phase {
     Frame,
     /// A question, while none is open.
     Idle,
-    /// Answers.
+    /// Answers, or room for more of them.
     Busy,
 }
 
@@ -137,6 +146,10 @@ where
                         answers.extend_from_slice(&done.unwrap_or_default());
                     }
                     self.write(&answers).await?;
+                    // What there was no room for.
+                    if let Some(end) = self.frames().await? {
+                        return Ok(end);
+                    }
                 }
                 Event::Expired(Phase::Frame) => return Err(ConnectionError::HeadTimeout),
                 Event::Expired(Phase::Idle | Phase::Busy) | Event::Drained => {
@@ -150,6 +163,7 @@ where
     fn arm(&mut self) {
         let phase = match (&self.hello, self.answers.is_empty()) {
             (None, _) => Phase::Frame,
+            _ if self.answers.len() >= QUESTIONS_MAX => Phase::Busy,
             _ if !self.input.is_empty() => Phase::Frame,
             (_, true) => Phase::Idle,
             (_, false) => Phase::Busy,
@@ -168,14 +182,19 @@ where
     }
 
     fn note(&self, phase: Phase, now: Instant) {
+        // One that has not said anything yet may be closed for others, too.
+        let is_silent = self.hello.is_none() && self.input.is_empty();
         match phase {
+            Phase::Frame if is_silent => self.context.state.mark_idle(now),
             Phase::Idle => self.context.state.mark_idle(now),
             Phase::Frame | Phase::Busy => self.context.state.mark_busy(),
         }
     }
 
     async fn next(&mut self) -> Result<Event, ConnectionError> {
-        let Self { stream, context, input, answers, timer, phase, .. } = self;
+        let Self {
+            stream, context, input, answers, timer, phase, used, drain, drain_timer, ..
+        } = self;
         let state = &context.state;
         poll_fn(|cx| {
             state.set_waker(cx.waker());
@@ -186,13 +205,28 @@ where
                 // One that panicked has no answer, and HAProxy's own deadline ends the question.
                 return Poll::Ready(Ok(Event::Answer(done.unwrap_or_default())));
             }
-            if state.is_draining() && answers.is_empty() {
-                return Poll::Ready(Ok(Event::Drained));
-            }
-            if answers.len() < QUESTIONS_MAX
+            // Read on, if only once more: HAProxy fails what it has sent and is not answered.
+            let is_over = drain.is_some_and(|until| clock::monotonic() >= until);
+            if !is_over
+                && answers.len() < QUESTIONS_MAX
                 && let Poll::Ready(read) = pin!(stream.read_buf(input)).poll(cx)
             {
                 return Poll::Ready(read.map(Event::Read).map_err(ConnectionError::Socket));
+            }
+            if state.is_draining() {
+                let now = clock::monotonic();
+                let until = *drain.get_or_insert_with(|| {
+                    let is_in_use = now.saturating_duration_since(*used) < DRAIN_GRACE;
+                    if is_in_use { now + DRAIN_GRACE } else { now }
+                });
+                if now < until {
+                    drain_timer.arm(until);
+                    if drain_timer.poll(cx).is_ready() {
+                        cx.waker().wake_by_ref();
+                    }
+                } else if answers.is_empty() {
+                    return Poll::Ready(Ok(Event::Drained));
+                }
             }
             timer.poll(cx).map(|()| Ok(Event::Expired(phase.unwrap_or(Phase::Frame))))
         })
@@ -201,13 +235,14 @@ where
 
     /// Takes all frames that have arrived.
     async fn frames(&mut self) -> Result<Option<End>, ConnectionError> {
-        loop {
+        while self.answers.len() < QUESTIONS_MAX {
             let (frame, length) = match frame::first(&self.input) {
                 Ok(None) => return Ok(None),
                 Ok(Some(found)) => found,
                 Err(fault) => return Ok(Some(End::Asked(fault))),
             };
             self.phase = None;
+            self.used = clock::monotonic();
             let read = match frame::read(frame) {
                 Ok(read) => read,
                 Err(fault) => return Ok(Some(End::Asked(fault))),
@@ -240,6 +275,7 @@ where
                 }
             }
         }
+        Ok(None)
     }
 
     async fn write(&mut self, frames: &[u8]) -> Result<(), ConnectionError> {
@@ -248,35 +284,30 @@ where
     }
 }
 
-/// What HAProxy says of a request.
-struct Question {
-    /// Its head, or what is wrong with it.
-    head: Result<Vec<u8>, &'static str>,
-    source: Option<IpAddr>,
+/// What HAProxy says of a request, or what is wrong with that.
+struct Question(Result<About, &'static str>);
+
+struct About {
+    head: Vec<u8>,
+    /// Its client.
+    source: IpAddr,
     is_tls: bool,
 }
 
 impl Question {
     fn of(notice: &Notice<'_>) -> Self {
-        let source = match notice.argument("src") {
-            Some(Value::Address(address)) => Some(*address),
-            _ => None,
-        };
-        let is_tls = matches!(notice.argument("tls"), Some(Value::Bool(true) | Value::Number(1..)));
-        Self { head: head(notice), source, is_tls }
+        Self(About::of(notice))
     }
 
     async fn ask<H: Handler>(self, context: &ConnectionContext<H>) -> Vec<(String, Variable)> {
         let (handler, peer) = (&context.handler, &context.peer);
-        let read = self.head.map_err(|why| (StatusCode::BAD_REQUEST, why));
-        let reply = match read.and_then(|head| read_head(&head)) {
-            Ok(mut request) => {
+        let about = self.0.map_err(|why| (StatusCode::BAD_REQUEST, why));
+        let read = about.and_then(|about| read_head(&about.head).map(|request| (request, about)));
+        let reply = match read {
+            Ok((mut request, about)) => {
                 // HAProxy's word, not its client's.
-                request.fields.remove("x-forwarded-for");
-                if let Some(source) = self.source {
-                    request.fields.append("x-forwarded-for", source.to_string());
-                }
-                let scheme = if self.is_tls { "https" } else { "http" };
+                request.fields.set("x-forwarded-for", about.source.to_string());
+                let scheme = if about.is_tls { "https" } else { "http" };
                 request.fields.set("x-forwarded-proto", scheme);
                 handler.call(request, peer).await
             }
@@ -286,21 +317,37 @@ impl Question {
     }
 }
 
-/// A request's head as HTTP/1.1 has it.
-fn head(notice: &Notice<'_>) -> Result<Vec<u8>, &'static str> {
-    let text = |name| match notice.argument(name) {
-        Some(Value::Text(text)) => Ok(*text),
-        _ => Err("a question without `method`, `uri` and `headers`"),
-    };
-    let (method, target, fields) = (text("method")?, text("uri")?, text("headers")?);
-    if method.iter().chain(target).any(|byte| *byte <= b' ') {
-        return Err("a method or a path with blanks");
+impl About {
+    fn of(notice: &Notice<'_>) -> Result<Self, &'static str> {
+        let text = |name| match notice.argument(name) {
+            Some(Value::Text(text)) => Ok(*text),
+            _ => Err("a question without the texts `method`, `uri` and `headers`"),
+        };
+        let (method, target, fields) = (text("method")?, text("uri")?, text("headers")?);
+        let Some(Value::Address(source)) = notice.argument("src") else {
+            // All clients would share one.
+            return Err("a question without the address `src`");
+        };
+        let is_tls = match notice.argument("tls") {
+            Some(Value::Bool(is_tls)) => *is_tls,
+            Some(Value::Number(number)) => *number != 0,
+            _ => return Err("a question without the boolean `tls`"),
+        };
+        if method.iter().any(|byte| *byte <= b' ') {
+            return Err("a method with blanks");
+        }
+        // What a request line can't have, or has no meaning in it: HAProxy passes on a fragment,
+        // which its server may cut off.
+        let is_path = target.first() == Some(&b'/') || target == b"*";
+        if !is_path || target.iter().any(|byte| *byte <= b' ' || *byte == b'#' || *byte == 0x7f) {
+            return Err("a `uri` that is not a path with a query");
+        }
+        let mut head = [method, b" ", target, b" HTTP/1.1\r\n", fields].concat();
+        if !head.ends_with(b"\r\n\r\n") {
+            head.extend_from_slice(b"\r\n");
+        }
+        Ok(Self { head, source: *source, is_tls })
     }
-    let mut head = [method, b" ", target, b" HTTP/1.1\r\n", fields].concat();
-    if !head.ends_with(b"\r\n\r\n") {
-        head.extend_from_slice(b"\r\n");
-    }
-    Ok(head)
 }
 
 /// What HAProxy is told of a reply.

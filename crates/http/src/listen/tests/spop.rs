@@ -108,6 +108,11 @@ async fn what_is_no_request_is_answered_as_one_that_can_not_be_read() {
         without("method"),
         without("uri"),
         without("headers"),
+        without("src"),
+        without("tls"),
+        [about("/hello", "host: a\r\n\r\n"), vec![("src", text("192.0.2.1"))]].concat(),
+        about("/hello#/../costly", "host: a\r\n\r\n"),
+        about("http://b/hello", "host: a\r\n\r\n"),
         about("/hello HTTP/1.1\r\nx: y", "host: a\r\n\r\n"),
         about("/hello", "host: a\r\nno field\r\n\r\n"),
         about("/hello", "host: a\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
@@ -178,6 +183,45 @@ async fn a_drain_waits_for_answers() {
     assert_eq!(busy.next().await, Some(answered(1, 200, "waited")));
     assert_eq!(busy.next().await, Some(disconnect(Fault::Normal)));
     assert_eq!((idle.next().await, busy.next().await), (None, None));
+}
+
+#[tokio::test]
+async fn what_was_sent_before_a_drain_is_answered() {
+    let server = start_agent(settings());
+    let mut engine = Engine::connect(&server).await;
+    // The worker has read neither when it is told.
+    engine.ask(1, "/hello").await;
+    server.drain.start();
+    assert_eq!(engine.next().await, Some(answered(1, 200, "hello")));
+    engine.ask(2, "/hello").await;
+    assert_eq!(engine.next().await, Some(answered(2, 200, "hello")));
+    assert_eq!(engine.next().await, Some(disconnect(Fault::Normal)));
+}
+
+#[tokio::test]
+async fn no_more_questions_are_open_than_may_be() {
+    let server = start_agent(settings());
+    let mut engine = Engine::connect(&server).await;
+    let mut all = Vec::new();
+    for number in 0..300 {
+        let frame = asked(number, &about("/wait", "host: a\r\n\r\n"));
+        all.extend_from_slice(&(frame.len() as u32).to_be_bytes());
+        all.extend_from_slice(&frame);
+    }
+    engine.0.write_all(&all).await.unwrap();
+    let calls = || server.handler.0.calls.load(Ordering::SeqCst);
+    while calls() < 256 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(calls(), 256);
+    for answered in 0..300 {
+        server.handler.0.go.notify_one();
+        assert!(engine.next().await.is_some(), "{answered}");
+    }
+    assert_eq!(calls(), 300);
 }
 
 #[tokio::test]
