@@ -11,6 +11,7 @@
 //! - `http1`, with `client` (the socket), `upload` (a request's body) and `progress` (how fast the
 //!   client takes its reply)
 //! - `http2`, with `stream` (the byte stream that hyper reads and writes)
+//! - `spop`: what HAProxy's filter `spoe` asks, over a protocol of its own
 //! - `state`: what a connection shares with the worker that drains it
 //! - `permits`, with `addresses`: how many connections may be open, in total and per client
 
