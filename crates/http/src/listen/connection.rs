@@ -57,7 +57,7 @@ impl<H: Handler> Connection<H> {
             None
         };
         match tls {
-            None if self.is_asked(&peer) => {
+            None if self.speaks_spop(&peer) => {
                 Box::pin(self.spop(Transport::Plain(socket), peer)).await
             }
             None => self.http1(Transport::Plain(socket), peer).await,
@@ -96,7 +96,7 @@ impl<H: Handler> Connection<H> {
             handshake::perform(socket, config, within, (&self.state, now_s), &mut peer).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
         let stream = Transport::tls(stream);
-        if self.is_asked(&peer) {
+        if self.speaks_spop(&peer) {
             return self.spop(stream, peer).await;
         }
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
@@ -128,7 +128,7 @@ impl<H: Handler> Connection<H> {
     }
 
     /// Whether it speaks SPOP, and no HTTP.
-    fn is_asked(&self, peer: &Peer) -> bool {
+    fn speaks_spop(&self, peer: &Peer) -> bool {
         self.handler.serves(peer.listener) == Serves::Spoe
     }
 

@@ -65,7 +65,7 @@ where
     let ended = connection.run().await;
     let last = match &ended {
         Ok(End::Gone) => None,
-        Ok(End::Asked(fault)) => Some(*fault),
+        Ok(End::Disconnect(fault)) => Some(*fault),
         Err(_) => None,
     };
     if let Some(fault) = last {
@@ -73,8 +73,8 @@ where
         connection.stream.shutdown().await.map_err(ConnectionError::Socket)?;
     }
     match ended? {
-        End::Gone | End::Asked(Fault::Normal) => Ok(()),
-        End::Asked(fault) => Err(ConnectionError::Malformed(fault.why())),
+        End::Gone | End::Disconnect(Fault::Normal) => Ok(()),
+        End::Disconnect(fault) => Err(ConnectionError::Malformed(fault.why())),
     }
 }
 
@@ -83,7 +83,7 @@ enum End {
     /// There is nobody to tell.
     Gone,
     /// HAProxy is told why.
-    Asked(Fault),
+    Disconnect(Fault),
 }
 
 struct Connection<'a, S, H> {
@@ -153,7 +153,7 @@ where
                 }
                 Event::Expired(Phase::Frame) => return Err(ConnectionError::HeadTimeout),
                 Event::Expired(Phase::Idle | Phase::Busy) | Event::Drained => {
-                    return Ok(End::Asked(Fault::Normal));
+                    return Ok(End::Disconnect(Fault::Normal));
                 }
             }
         }
@@ -239,17 +239,17 @@ where
             let (frame, length) = match frame::first(&self.input) {
                 Ok(None) => return Ok(None),
                 Ok(Some(found)) => found,
-                Err(fault) => return Ok(Some(End::Asked(fault))),
+                Err(fault) => return Ok(Some(End::Disconnect(fault))),
             };
             self.phase = None;
             self.used = clock::monotonic();
             let read = match frame::read(frame) {
                 Ok(read) => read,
-                Err(fault) => return Ok(Some(End::Asked(fault))),
+                Err(fault) => return Ok(Some(End::Disconnect(fault))),
             };
             let greeting = match (read, self.hello) {
                 (None, Some(_)) => None,
-                (Some(Frame::Disconnect), _) => return Ok(Some(End::Asked(Fault::Normal))),
+                (Some(Frame::Disconnect), _) => return Ok(Some(End::Disconnect(Fault::Normal))),
                 (Some(Frame::Hello(hello)), None) => {
                     self.hello = Some(hello);
                     Some(hello)
@@ -264,7 +264,7 @@ where
                     None
                 }
                 (Some(Frame::Hello(_)), Some(_)) | (Some(Frame::Notify(_)) | None, None) => {
-                    return Ok(Some(End::Asked(Fault::Invalid)));
+                    return Ok(Some(End::Disconnect(Fault::Invalid)));
                 }
             };
             self.input.advance(length);
