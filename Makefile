@@ -1,7 +1,7 @@
 # The entry points. `make` alone lists them. Anything longer than a line is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-long chaos lint check bench setup release
+.PHONY: help run test test-all test-long chaos soak lint check bench setup release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test-long: ## The random tests of the algorithms with two million decisions on a
 
 chaos: ## Break Redis under load in every way that Weir must survive, and write docs/chaos.md (twelve minutes plus the build)
 	@scripts/chaos.sh
+
+soak: ## HOURS=8 of mixed load with a fault every ten minutes, in as many runs as you like; writes docs/soak.md
+	@scripts/soak.sh
 
 lint: ## Formatting, clippy, luacheck, cargo-deny, and whether the fuzz targets compile
 	@scripts/lint.sh

@@ -13,6 +13,8 @@ export SOURCE_DATE_EPOCH
 umask 022
 maintainer="${DEBFULLNAME:-Weir developers} <${DEBEMAIL:-weir@packages.debian.org}>"
 work=$(mktemp -d)
+native=$dist/bin/$(uname -m)-unknown-linux-musl/weir
+[[ -x $native ]] || die "there is no $native" "It says what the packages' completions are."
 trap 'rm -rf "$work"' EXIT
 
 package() { # TARGET ARCHITECTURE
@@ -28,6 +30,11 @@ package() { # TARGET ARCHITECTURE
     install -D -m 644 docs/systemd/weir.socket "$root/usr/share/doc/weir/examples/weir.socket"
     install -D -m 644 proxy.toml "$root/usr/share/doc/weir/examples/proxy.toml"
     install -D -m 644 packaging/deb/copyright "$root/usr/share/doc/weir/copyright"
+    # The same for each processor, so that of a program that runs here.
+    install -d "$root/usr/share/"{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+    "$native" completions bash > "$root/usr/share/bash-completion/completions/weir"
+    "$native" completions zsh > "$root/usr/share/zsh/vendor-completions/_weir"
+    "$native" completions fish > "$root/usr/share/fish/vendor_completions.d/weir.fish"
     install -d "$root/usr/share/man/man1"
     gzip -9 -n < packaging/deb/weir.1 > "$root/usr/share/man/man1/weir.1.gz"
     {

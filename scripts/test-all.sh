@@ -16,6 +16,10 @@ CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/lease-spec" \
     cargo test --quiet --locked --manifest-path crates/lease/spec/Cargo.toml
 say "Other people's programs, and faults of Redis"
 cargo test --workspace --test interop --test chaos
+say "Half a minute of the soak"
+soak_state=$(mktemp -u)
+cargo test --workspace --test chaos -- --soak 0.005 --piece 6 --state "$soak_state"
+rm -f "$soak_state"
 # Callgrind runs on Linux only.
 if [[ $(uname -s) == Linux ]]; then
     say "Instructions per request"

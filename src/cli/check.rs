@@ -72,6 +72,13 @@ struct CheckReport {
 }
 
 impl Check {
+    /// The check of a file, with nothing else.
+    pub(super) fn of(file: &Path) -> Self {
+        let (config, against, allow) = (None, None, Vec::new());
+        let (connect, strict, json) = (false, false, false);
+        Self { file: file.to_owned(), config, connect, against, strict, allow, json }
+    }
+
     fn path(&self) -> &Path {
         self.config.as_deref().unwrap_or(&self.file)
     }

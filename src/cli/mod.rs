@@ -1,7 +1,7 @@
 //! The commands: `weir run`, `weir check`, `weir demo`, `weir health`, `weir import`, `weir key`,
-//! `weir explain`, `weir replay`, `weir top`, `weir rls`, `weir policy`. `request` reads a request
-//! from the command line, `words` puts decisions into text, `shell` quotes what people paste, and
-//! `written` what commands write into a configuration.
+//! `weir explain`, `weir replay`, `weir top`, `weir rls`, `weir policy`, `weir upgrade-check`,
+//! `weir help`. `request` reads a request from the command line, `words` puts decisions into text,
+//! `shell` quotes what people paste, and `written` what commands write into a configuration.
 //!
 //! Exit codes: 0 success, 1 it could not start or finish, 2 the command line was wrong, 78 the
 //! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell such an
@@ -11,12 +11,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 
 mod check;
 mod demo;
 mod explain;
 mod health;
+mod help;
 mod import;
 mod key;
 mod pages;
@@ -27,8 +29,11 @@ mod request;
 mod rls;
 mod shell;
 mod top;
+mod upgrade;
 mod words;
 mod written;
+
+pub use help::Page;
 
 use crate::app::{self, App, InheritedSockets, StartError};
 use crate::cli::print::{err, errln, out};
@@ -48,7 +53,7 @@ const NO_CONFIG: &str = "error: there is no proxy.toml in this folder
 
 /// A reverse proxy that rate-limits.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, about, long_about = None)]
+#[command(name = "weir", version, about, long_about = None, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -80,8 +85,17 @@ enum Command {
     /// Write, build, test and inspect policies of your own
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Say what an upgrade to this version means for a configuration
+    UpgradeCheck(upgrade::UpgradeCheck),
     /// Print all settings of proxy.toml, with their ranges and defaults, in Markdown
     Settings,
+    /// Explain a command, or print a page of the documentation
+    Help(help::Help),
+    /// Print what completes commands and options in a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
     /// Run the proxy with a small upstream of its own, to see it work
     Demo {
         /// The configuration file
@@ -113,14 +127,30 @@ struct Run {
     admin: Option<Admin>,
 }
 
+/// Texts that the program has with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts {
+    /// The pages of `weir help`.
+    pub pages: &'static [Page],
+    /// What `weir upgrade-check` reads.
+    pub changelog: &'static str,
+}
+
 /// Runs the command line of this process.
 #[must_use]
-pub fn main() -> ExitCode {
+pub fn main(texts: Texts) -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => run.start(),
         Command::Check(check) => check.run(),
         Command::Settings => {
             out!("{}", config::reference());
+            ExitCode::SUCCESS
+        }
+        Command::Help(help) => help.run(texts.pages),
+        Command::Completions { shell } => {
+            let (mut command, mut text) = (Cli::command(), Vec::new());
+            clap_complete::generate(shell, &mut command, "weir", &mut text);
+            out!("{}", String::from_utf8_lossy(&text));
             ExitCode::SUCCESS
         }
         Command::Demo { config } => demo::run(&config),
@@ -130,6 +160,7 @@ pub fn main() -> ExitCode {
         Command::Import(import) => import.run(),
         Command::Replay(replay) => replay.run(),
         Command::Top(top) => top.run(),
+        Command::UpgradeCheck(check) => check.run(texts.changelog),
         Command::Rls(rls) => rls::run(rls),
         Command::Policy(policy) => policy::run(policy),
     }

@@ -63,6 +63,8 @@ pub use requests::{Entry, Expectation, Requests, ScheduledReply, policy_alone};
 pub use server::ADMIN_DEFAULT;
 pub use settings::reference;
 
+/// A key secret with fewer bytes can be guessed.
+const KEY_SECRET_BYTES_GOOD: usize = 16;
 /// Maximum number of times that a configuration is read because its files changed meanwhile.
 const READS_MAX: usize = 5;
 /// Maximum number of upstreams, and of policies.
@@ -540,7 +542,8 @@ fn warnings(config: &Config, source: &Source) -> Vec<Warning> {
         let text = format!("no route names {setting}");
         Lint::new(LintKind::Unused, setting, text).in_key()
     };
-    let lints = upstreams.chain(policies).map(unused).chain(without_key_secret(config));
+    let lints = upstreams.chain(policies).map(unused);
+    let lints = lints.chain(without_key_secret(config)).chain(with_short_key_secret(config));
     lints.map(|lint| source.warn(&lint)).collect()
 }
 
@@ -551,6 +554,20 @@ fn without_key_secret(config: &Config) -> Option<Lint> {
                 cluster, and so overload one server";
     let remedy = "write the same secret on all proxies (their counters start afresh)";
     open.then(|| Lint::new(LintKind::NoKeySecret, "store", text).in_key().remedy(remedy))
+}
+
+/// A digest with a short secret can be tried out by whoever has read a counter's name.
+fn with_short_key_secret(config: &Config) -> Option<Lint> {
+    let bytes = config.limiter.key_secret.as_ref()?.0.len();
+    let text = format!(
+        "a key secret of {bytes} bytes: whoever has seen the name of a counter can try out what it is"
+    );
+    let remedy = format!(
+        "write {KEY_SECRET_BYTES_GOOD} bytes or more, such as `openssl rand -base64 32` prints (counters start \
+         afresh)"
+    );
+    let is_short = bytes < KEY_SECRET_BYTES_GOOD;
+    is_short.then(|| Lint::new(LintKind::NoKeySecret, "store", text).in_key().remedy(remedy))
 }
 
 /// Whether this may name an upstream, a policy or a route: safe in metrics, logs and keys.

@@ -5,6 +5,8 @@
 //! with deadlines that a busy machine keeps. `make chaos` runs the long form with a release build,
 //! judges times as well, and writes `docs/chaos.md`.
 //!
+//! With `--soak HOURS` it is `make soak`: hours of load with a fault now and then (`soak`).
+//!
 //! Read next: `rows` (the faults, one file for each family), `stage` (the cluster, the proxies and
 //! the upstream of a row), `load` (the steady requests), `relay` and `partition` (delays and
 //! silence between Weir and Redis), `report` and `page` (what was required and what was seen).
@@ -28,6 +30,7 @@ mod partition;
 mod relay;
 mod report;
 mod rows;
+mod soak;
 mod stage;
 
 use std::collections::BTreeMap;
@@ -36,10 +39,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use report::{Line, Verdict};
 use rows::{ROWS, Row};
+use soak::Soak;
 
 /// How the suite runs.
 #[derive(Clone, Debug)]
@@ -74,6 +78,10 @@ struct Arguments {
     only: Vec<String>,
     page: Option<PathBuf>,
     list: bool,
+    /// The hours of a soak, if it is one, with the length of a piece and the file of its state.
+    soak: Option<f64>,
+    piece: Duration,
+    state: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -93,6 +101,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let run = &arguments.run;
+    if let Some(hours) = arguments.soak {
+        let (piece, state, page) = (arguments.piece, arguments.state, arguments.page);
+        let met = soak::run(run, &Soak { hours, piece, state, page });
+        return if met { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     eprintln!("chaos: the {} form, seed {}", run.pick("short", "long"), run.seed);
     let lines = all(&chosen, run);
     if run.long {
@@ -154,7 +167,9 @@ fn of(row: &Row, run: &Run) -> Vec<Line> {
 /// no row has choose none, and the options of Rust's own test programs are ignored.
 fn arguments(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let run = Run { long: false, seed: fastrand::u64(..1_000_000), weir: None };
-    let mut all = Arguments { run, only: Vec::new(), page: None, list: false };
+    let (piece, state) = (Duration::from_secs(600), PathBuf::from("target/soak.jsonl"));
+    let (only, page, list, soak) = (Vec::new(), None, false, None);
+    let mut all = Arguments { run, only, page, list, soak, piece, state };
     let mut words = words.peekable();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -166,6 +181,15 @@ fn arguments(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             }
             "--only" => all.only.push(value()?),
             "--page" => all.page = Some(value()?.into()),
+            "--soak" => {
+                let hours = value()?.parse().map_err(|error| format!("--soak: {error}"))?;
+                all.soak = Some(hours);
+            }
+            "--piece" => {
+                let seconds = value()?.parse().map_err(|error| format!("--piece: {error}"))?;
+                all.piece = Duration::from_secs(seconds);
+            }
+            "--state" => all.state = value()?.into(),
             "--weir" => all.run.weir = Some(program(&value()?)?),
             // `cargo bench` of everything: nothing of this is a benchmark.
             "--bench" => all.only.push(word),

@@ -108,6 +108,15 @@ impl Client {
     pub async fn connect(address: SocketAddr) -> Result<Self, Failure> {
         let stream = tokio::net::TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
+        Self::on(stream, address).await
+    }
+
+    /// From `127.0.0.LAST`, as another client.
+    pub async fn connect_from(last: u8, address: SocketAddr) -> Result<Self, Failure> {
+        Self::on(connect_from(last, address).await, address).await
+    }
+
+    async fn on(stream: tokio::net::TcpStream, address: SocketAddr) -> Result<Self, Failure> {
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
         // When it ends, the next request fails.
         tokio::spawn(connection);

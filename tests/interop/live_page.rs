@@ -17,7 +17,7 @@ use crate::harness::pki::Pki;
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{TIMEOUT, eventually, eventually_async};
+use crate::harness::{TIMEOUT, eventually, eventually_async, free_address};
 
 const LIMIT: &str = "name = \"second\", algorithm = \"gcra\", quota = 40, period = \"1s\"";
 
@@ -415,6 +415,18 @@ async fn a_shard_that_fails_and_a_certificate_that_expires_are_seen() {
     cluster.nodes[0].kill();
     let (_, text) = read_until(&weir, "/events", &state("bad\">fails: ")).await;
     assert!(text.contains("degraded: 1 Redis shard fails"), "{text}");
+}
+
+#[tokio::test]
+async fn a_host_that_is_out_is_seen_at_the_top() {
+    let (upstream, nobody) = (Upstream::start(), free_address());
+    let health = "health = { path = \"/\", interval = \"100ms\", fall = 1 }";
+    let config = config(&upstream)
+        .upstream("dead", &format!("http://{nobody}"), health)
+        .route("path = \"/dead\"\nupstream = \"dead\"");
+    let weir = Weir::start(&config.text());
+    let (_, text) = read_until(&weir, "/events", "upstream hosts out").await;
+    assert!(text.contains("serving</span> <span class=\"badge warning\">1 of "), "{text}");
 }
 
 #[tokio::test]

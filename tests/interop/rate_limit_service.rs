@@ -133,3 +133,62 @@ fn envoy_without_an_answer_does_what_it_is_told() {
     assert_eq!(status, 500, "{text}");
     assert_eq!(open.curl("/a", &[]).0, 200);
 }
+
+/// The lines of the page's move that are commands, without their indent.
+fn commands() -> Vec<&'static str> {
+    let (_, section) = PAGE.split_once("\n## A move, step by step\n").expect("the section");
+    let (section, _) = section.split_once("\n## ").expect("its end");
+    section.lines().filter_map(|line| line.strip_prefix("       ")).collect()
+}
+
+#[test]
+fn istios_example_moves_as_the_page_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("ratelimit.yaml"), block("yaml")).expect("a file");
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let shell = |command: &str| {
+        let script = command.replace("weir ", &format!("{weir} "));
+        let done = run(Command::new("sh").args(["-ec", &script]).current_dir(folder.path()));
+        assert_eq!(done.code, 0, "{command}: {}{}", done.out, done.err);
+        done.out
+    };
+    let [import, check, start, ask] = commands()[..] else { panic!("{:?}", commands()) };
+    shell(import);
+    shell(check);
+    assert_eq!(start, "weir run --config proxy.toml");
+    let config = std::fs::read_to_string(at("proxy.toml")).expect("what was imported");
+    let config = config.replacen("127.0.0.1:8081", "127.0.0.1:0", 1);
+    // No test runs over the end of a day.
+    let config = config.replace("\"1m\"", "\"1d\"");
+    let weir = Weir::start(&format!("{config}{ADMIN}"));
+    for code in ["OK", "OVER_LIMIT"] {
+        let ask = ask.replace("127.0.0.1:8081", &weir.http.to_string());
+        let answer = shell(&format!("{ask} --silent"));
+        assert!(answer.contains(&format!("\"overallCode\":\"{code}\"")), "{answer}");
+    }
+    // What Istio's resources make of its gateway.
+    let actions = "
+                              - actions: [{ request_headers: { header_name: ':path', descriptor_key: PATH } }]
+                              - actions:
+                                  - header_value_match:
+                                      descriptor_key: PATH
+                                      descriptor_value: api
+                                      headers: [{ name: ':path', string_match: { prefix: /api/v1/products } }]
+";
+    let gateway = |text: &str| {
+        let (before, rest) = text.split_once("rate_limits:\n").expect("its actions");
+        let (_, after) = rest.split_once("                http_filters:").expect("their end");
+        let after = after.replacen("domain: edge", "domain: ratelimit", 1);
+        format!("{before}rate_limits:{actions}                http_filters:{after}")
+    };
+    let envoy = Envoy::start(|_| config.clone(), gateway);
+    let statuses = |target: &str, times: usize| -> Vec<u16> {
+        (0..times).map(|_| envoy.curl(target, &[]).0).collect()
+    };
+    assert_eq!(statuses("/productpage", 2), [200, 429]);
+    // Each path has its own hundred, and those of the API share two.
+    assert_eq!(statuses("/api/v1/products/1", 1), [200]);
+    assert_eq!(statuses("/api/v1/products/2", 2), [200, 429]);
+    assert_eq!(statuses("/login", 3), [200; 3]);
+}

@@ -38,6 +38,14 @@ labels! {
         Referer = "referer",
         /// The header field `User-Agent`.
         UserAgent = "user_agent",
+        /// The name of the token of a call for a decision.
+        Caller = "caller",
+        /// The domain that a call for a decision is about.
+        Domain = "domain",
+        /// The descriptors of a call for a decision.
+        Descriptors = "descriptors",
+        /// The units that a call for a decision takes, if they are not one for each descriptor.
+        Hits = "hits",
         /// The route's name.
         Route = "route",
         /// The status of the response.
@@ -97,6 +105,12 @@ impl AccessFields {
         .and(AccessField::Referer)
         .and(AccessField::UserAgent)
         .and_headers();
+    /// Fields about a call for a decision.
+    pub const OF_CALLS: Self = Self::NONE
+        .and(AccessField::Caller)
+        .and(AccessField::Domain)
+        .and(AccessField::Descriptors)
+        .and(AccessField::Hits);
     /// Fields about the sending of a request.
     pub const OF_SENDING: Self =
         Self::NONE.and(AccessField::Upstream).and(AccessField::UpstreamTime);
@@ -149,6 +163,7 @@ impl Default for AccessFields {
             AccessField::TlsVersion,
             AccessField::Referer,
             AccessField::UserAgent,
+            AccessField::Descriptors,
             AccessField::BytesIn,
             AccessField::Upstream,
             AccessField::UpstreamTime,

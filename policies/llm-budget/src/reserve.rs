@@ -154,15 +154,18 @@ impl<'a> Reservation<'a> {
 
     fn choose_mode(&mut self) {
         let refusing = || self.limits.iter().filter(|(_, limit)| limit.may_refuse());
-        let Some(most) = refusing().map(|(_, limit)| cost_max(limit)).min() else { return };
-        if self.output == 0 || refusing().any(|(counted, _)| *counted != Counted::Tokens) {
+        let (shared, others): (Vec<_>, Vec<_>) =
+            refusing().partition(|(counted, _)| *counted == Counted::Tokens);
+        let Some(most) = shared.iter().map(|(_, limit)| cost_max(limit)).min() else { return };
+        if self.output == 0 {
             return;
         }
         let (input, settings) = (self.asked.input, self.settings);
         let left = most.saturating_sub(input);
         let first = settings.hard_cut.min(self.output);
-        // Where the input and a step are never left, a reply would end before its first byte.
-        if first > 0 && self.asked.in_events && first <= left {
+        // Where the input and a step are never left, a reply would end before its first byte. Only
+        // tokens can be taken in steps.
+        if first > 0 && self.asked.in_events && first <= left && others.is_empty() {
             self.mode = Mode::Steps(first);
             return;
         }

@@ -132,6 +132,15 @@ impl Policy for Rls {
             Ok(limits) => Decision::check(limits),
             Err(denial) => Decision::deny(denial),
         };
+        let decision = if rule.quota_mode && !decision.limits().is_empty() {
+            decision.option("quota-mode", "true")
+        } else {
+            decision
+        };
+        let decision = match &rule.replaces[..] {
+            [] => decision,
+            names => decision.option("replaces", names.join(",")),
+        };
         Ok(decision.label("rule", rule.name.as_str()))
     }
 }

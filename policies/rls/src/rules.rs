@@ -10,6 +10,8 @@ use weir_policy::{Json, Limits, Mistakes};
 const RULES_MAX: usize = 2_000;
 /// Maximum number of entries of a rule.
 const ENTRIES_MAX: usize = 16;
+/// Maximum number of limits that a rule replaces.
+const REPLACES_MAX: usize = 16;
 const ENTRY: &str = "\"KEY\", \"KEY=VALUE\", or \"KEY=START*\" for values that begin so";
 
 /// One of `rules`, as written.
@@ -21,6 +23,12 @@ pub(crate) struct Written {
     limits: Limits,
     #[serde(default)]
     unlimited: bool,
+    /// Of the descriptors of a call whose rules have it, one with room is enough.
+    #[serde(default)]
+    quota_mode: bool,
+    /// The names of limits that are not taken for the call's other descriptors.
+    #[serde(default)]
+    replaces: Vec<String>,
 }
 
 /// Limits of several descriptors are taken together, and a parent of two of them would be there
@@ -38,6 +46,10 @@ pub(crate) struct Rule {
     pub(crate) name: String,
     /// None: what it is for is unlimited.
     pub(crate) limits: Limits,
+    /// Whether another descriptor of the call with room is enough.
+    pub(crate) quota_mode: bool,
+    /// Names of limits of the call's other descriptors, which are not taken.
+    pub(crate) replaces: Vec<String>,
 }
 
 /// An entry as a rule names it.
@@ -118,7 +130,8 @@ impl Rules {
             mistakes.add("rules", found, format_args!("at most {RULES_MAX}"));
         }
         let (mut rules, mut root) = (Vec::with_capacity(written.len()), Node::default());
-        for (index, Written { descriptor, limits, unlimited }) in written.into_iter().enumerate() {
+        for (index, written) in written.into_iter().enumerate() {
+            let Written { descriptor, limits, unlimited, quota_mode, replaces } = written;
             let at = format!("rules[{index}]");
             if descriptor.is_empty() || descriptor.len() > ENTRIES_MAX {
                 let found = format_args!("{} entries", descriptor.len());
@@ -152,12 +165,25 @@ impl Rules {
                 (true, true) => {
                     mistakes.add(format!("{at}.unlimited"), "true", "no `limits` beside it");
                 }
+                (false, true) if quota_mode => {
+                    let expected = "none: what is unlimited would always be enough";
+                    mistakes.add(format!("{at}.quota_mode"), "true", expected);
+                }
                 _ => {}
             }
-            rules.push(Rule { at, name: descriptor.join(","), limits });
+            if replaces.len() > REPLACES_MAX {
+                let found = format_args!("{} names", replaces.len());
+                mistakes.add(
+                    format!("{at}.replaces"),
+                    found,
+                    format_args!("at most {REPLACES_MAX}"),
+                );
+            }
+            rules.push(Rule { at, name: descriptor.join(","), limits, quota_mode, replaces });
         }
         let rules = Self { rules, root };
         rules.check_names(mistakes);
+        rules.check_replaced(mistakes);
         rules
     }
 
@@ -176,6 +202,21 @@ impl Rules {
             {
                 let expected = format_args!("a name that {at} does not have");
                 mistakes.add(format!("{theirs}.name"), format_args!("{name:?}"), expected);
+            }
+        }
+    }
+
+    /// Adds names that no other rule's limit has.
+    fn check_replaced(&self, mistakes: &mut Mistakes) {
+        let has = |rule: &Rule, name: &str| rule.limits.named().any(|(_, own)| own == name);
+        for rule in &self.rules {
+            for (place, name) in rule.replaces.iter().enumerate() {
+                let known = self.rules.iter().any(|other| other.at != rule.at && has(other, name));
+                if !known {
+                    let at = format!("{}.replaces[{place}]", rule.at);
+                    let expected = "the name of a limit of another rule";
+                    mistakes.add(at, format_args!("{name:?}"), expected);
+                }
             }
         }
     }

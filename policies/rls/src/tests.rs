@@ -75,6 +75,27 @@ fn the_most_specific_rule_with_all_entries_counts() {
 }
 
 #[test]
+fn a_rule_may_replace_limits_of_others_or_suffice() {
+    let policy = policy(
+        r#"{"rules": [
+            {"descriptor": ["read"], "limits": [LIMIT(a)]},
+            {"descriptor": ["special"], "limits": [LIMIT(b)], "replaces": ["a"]},
+            {"descriptor": ["free"], "unlimited": true, "replaces": ["a", "b"]},
+            {"descriptor": ["model"], "limits": [LIMIT(c)], "quota_mode": true}
+        ]}"#,
+    );
+    let options = |key: &str| {
+        let text = descriptor(&[(key, "x")]);
+        policy.decide(&[("rls.descriptor", text.as_str())]).unwrap().options
+    };
+    let option = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    assert_eq!(options("read"), []);
+    assert_eq!(options("special"), option("replaces", "a"));
+    assert_eq!(options("free"), option("replaces", "a,b"));
+    assert_eq!(options("model"), option("quota-mode", "true"));
+}
+
+#[test]
 fn keys_and_values_are_never_mixed_up() {
     let policy = policy(r#"{"rules": [{"descriptor": ["a_b", "c"], "limits": [LIMIT(x)]}]}"#);
     assert_eq!(charged(&policy, &[("a_b", "c\",\""), ("c", "]")]), ["x"]);
@@ -190,6 +211,14 @@ fn what_never_fits_is_a_mistake() {
         (
             r#"{"rules": [{"descriptor": ["a"], "limits": [{"name": "a", "algorithm": "gcra", "quota": 5, "period": "1s", "children": {"key": "{rls.entry.a}", "assured": 1, "ceiling": 2}}]}]}"#,
             "rules[0].limits[0].children",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "limits": [LIMIT(a)], "replaces": ["a"]}]}"#,
+            "rules[0].replaces[0]: found \"a\"",
+        ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "unlimited": true, "quota_mode": true}]}"#,
+            "rules[0].quota_mode",
         ),
     ] {
         let found = mistakes(config);

@@ -8,7 +8,7 @@
   // The server sends something each second.
   const SILENT_MS = 6000;
   const ASK_MS = 5000;
-  const SHOWN_MAX = 20;
+  const SHOWN_MAX = 5;
   const TOKEN = "weir-admin-token";
 
   const byId = (id) => document.getElementById(id);

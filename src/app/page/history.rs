@@ -26,9 +26,9 @@ pub(super) const REPLIES: [&str; 4] = ["1xx to 3xx", "429", "other 4xx", "5xx"];
 /// Kinds of decisions, as a chart shows them, each with the values of its label.
 pub(super) const DECISIONS: [(&str, &[&str]); 4] = [
     ("admitted", &["admitted", "bypassed"]),
-    ("refused", &["refused"]),
-    ("denied", &["denied"]),
-    ("without counters", &["degraded", "local", "unavailable", "failed", "uncounted"]),
+    ("refused", &["refused", "denied"]),
+    ("let through uncounted", &["degraded", "local", "uncounted"]),
+    ("refused undecided", &["unavailable", "failed"]),
 ];
 
 /// Metrics at a moment.

@@ -209,7 +209,7 @@ impl State {
             // A section whose page does not exist is left out.
             ("pages", page_paths().collect::<Vec<_>>().join(" ")),
             ("about", about(running, now_s)),
-            ("state", self.state(running, applied.store_is_needed)),
+            ("state", self.state(running, applied.store_is_needed) + &hosts(built)),
             ("now", numbers::now(history, metrics)),
             ("requests", numbers::requests(history)),
             ("decisions", numbers::decisions(history)),
@@ -255,7 +255,11 @@ impl State {
     /// Whether this proxy serves, in a word or two.
     fn state(&self, running: &Instance, store_is_needed: bool) -> String {
         let is_leaving = running.leaving.load(Ordering::SeqCst) || running.drain.started();
-        let Store { failing, error, .. } = &self.store;
+        let Store { is_asked, failing, error, .. } = &self.store;
+        let settings = &running.current.load().built.engine_settings;
+        if !is_leaving && !is_asked && matches!(settings, Settings::Redis(_)) {
+            return badge(Severity::Neutral, "asking Redis");
+        }
         match (is_leaving, error) {
             (true, _) => badge(Severity::Doubtful, "shutting down"),
             (false, Some(error)) if store_is_needed => {
@@ -270,6 +274,12 @@ impl State {
             }
         }
     }
+}
+
+/// Whether hosts of upstreams are out.
+fn hosts(built: &super::build::ConfigBuild) -> String {
+    tables::hosts_out(built)
+        .map_or_else(String::new, |out| format!(" {}", badge(Severity::Doubtful, &out)))
 }
 
 /// Which Weir this is, when it started, and with which configuration it runs.

@@ -21,8 +21,13 @@ pub(super) fn now(history: &History, metrics: &Metrics) -> String {
         history.per_second(NOW_S, |totals| totals.decisions.get(kind).copied().unwrap_or_default())
     };
     let decided: f64 = (0..DECISIONS.len()).map(kind).sum();
-    let (refused, denied) = (kind(1), kind(2));
-    let share = if decided > 0.0 { (refused + denied) / decided } else { 0.0 };
+    let (refused, undecided) = (kind(1), kind(3));
+    let share = if decided > 0.0 { (refused + undecided) / decided } else { 0.0 };
+    let mut of_decisions =
+        format!("{} of decisions", Unit::Share.label((share * 1e3).round() / 1e3, 1.0));
+    if undecided > 0.0 {
+        let _ = write!(of_decisions, ", {} undecided", per_second(undecided));
+    }
     let errors =
         history.per_second(NOW_S, |totals| totals.replies.last().copied().unwrap_or_default());
     let deciding = history.times(TIMES_S, |totals| &totals.deciding);
@@ -41,12 +46,7 @@ pub(super) fn now(history: &History, metrics: &Metrics) -> String {
     };
     tile("Requests", &rate(requests), "/s", &format!("{} answered 5xx", per_second(errors)));
     tile("Decisions", &rate(decided), "/s", &format!("{} admitted", per_second(kind(0))));
-    tile(
-        "Refused",
-        &rate(refused + denied),
-        "/s",
-        &format!("{} of decisions", Unit::Share.label((share * 1e3).round() / 1e3, 1.0)),
-    );
+    tile("Refused", &rate(refused + undecided), "/s", &of_decisions);
     let (value, more) = times(&deciding);
     tile("Weir decides in", &value, "", &more);
     let (value, more) = times(&upstream);
@@ -169,5 +169,18 @@ mod tests {
             assert!(chart.contains("class=\"legend\"") && !chart.contains("NaN"), "{chart}");
         }
         assert!(requests(&history).contains("Now 4 a second."));
+    }
+
+    #[test]
+    fn what_nobody_could_decide_was_refused_too() {
+        let (metrics, mut history) = (Metrics::new(1), History::default());
+        for second in 1..=10 {
+            metrics.counter(names::DECISIONS, &["public", "admitted"]).add(1);
+            metrics.counter(names::DECISIONS, &["public", "unavailable"]).add(3);
+            history.note(&metrics, f64::from(second));
+        }
+        let now = now(&history, &metrics);
+        let tile = "<dt>Refused</dt><dd><b>3</b><i>/s</i><span>75% of decisions, 3/s undecided";
+        assert!(now.contains(tile), "{now}");
     }
 }

@@ -18,8 +18,8 @@ const ROWS_MAX: usize = 50;
 const ROUTES: &[Column] = &[
     Column { title: "Route", kind: Kind::Name },
     Column { title: "Policy", kind: Kind::Text },
-    Column { title: "Requests/s", kind: Kind::Number },
-    Column { title: "Refused/s", kind: Kind::Number },
+    Column { title: "Requests/s, 1 min", kind: Kind::Number },
+    Column { title: "Refused/s, 1 min", kind: Kind::Number },
     Column { title: "Refused, 10 min", kind: Kind::Number },
     Column { title: "Refusals", kind: Kind::Chart },
 ];
@@ -57,7 +57,7 @@ pub(super) fn routes(built: &ConfigBuild, history: &History) -> String {
 const LIMITS: &[Column] = &[
     Column { title: "Limit", kind: Kind::Name },
     Column { title: "Policy", kind: Kind::Text },
-    Column { title: "Refused/s", kind: Kind::Number },
+    Column { title: "Refused/s, 1 min", kind: Kind::Number },
     Column { title: "Refused, 10 min", kind: Kind::Number },
     Column { title: "Would refuse, 10 min", kind: Kind::Number },
     Column { title: "Refusals", kind: Kind::Chart },
@@ -94,8 +94,8 @@ pub(super) fn limits(history: &History) -> String {
 const POLICIES: &[Column] = &[
     Column { title: "Policy", kind: Kind::Name },
     Column { title: "State", kind: Kind::Text },
-    Column { title: "Decisions/s", kind: Kind::Number },
-    Column { title: "Refused/s", kind: Kind::Number },
+    Column { title: "Decisions/s, 1 min", kind: Kind::Number },
+    Column { title: "Refused/s, 1 min", kind: Kind::Number },
     Column { title: "Failed, 10 min", kind: Kind::Number },
     Column { title: "One call", kind: Kind::Number },
     Column { title: "Module", kind: Kind::Detail },
@@ -199,6 +199,17 @@ pub(super) fn upstreams(built: &ConfigBuild, history: &History) -> String {
         }
     }
     table.html("No upstreams: all routes answer by themselves.")
+}
+
+/// How many hosts of upstreams can't be used, if any.
+pub(super) fn hosts_out(built: &ConfigBuild) -> Option<String> {
+    let hosts = built.upstreams.values().flat_map(|(_, upstream)| upstream.status());
+    let (mut all, mut out) = (0, 0);
+    for host in hosts {
+        all += 1;
+        out += usize::from(host.ejected || host.healthy == Some(false));
+    }
+    (out > 0).then(|| format!("{out} of {all} upstream hosts out"))
 }
 
 const SHARDS: &[Column] = &[

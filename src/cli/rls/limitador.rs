@@ -199,10 +199,11 @@ fn write(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Names;
     use super::*;
 
     fn imported(yaml: &str) -> Imported {
-        Imported::of(yaml, &mut HashSet::new())
+        Imported::of(yaml, &mut Names::default())
     }
 
     #[test]

@@ -4,13 +4,14 @@
 mod limitador;
 mod ratelimit;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use yaml_rust2::{Yaml, YamlLoader};
 
+use self::ratelimit::DomainNames;
 use super::{EXIT_WRONG, wrong};
 use crate::cli::print::{errln, out};
 
@@ -22,13 +23,13 @@ pub(super) enum Rls {
 
 #[derive(Debug, Args)]
 pub(super) struct Import {
-    /// ratelimit's YAML files, one domain in each, or Limitador's with their lists of limits
+    /// ratelimit's YAML files, or Limitador's with their lists of limits
     #[arg(required = true)]
     files: Vec<PathBuf>,
 }
 
 pub(super) fn run(Rls::Import(import): Rls) -> ExitCode {
-    let (mut text, mut names) = (HEAD.to_owned(), HashSet::new());
+    let (mut text, mut names) = (HEAD.to_owned(), Names::default());
     let (mut failed, mut left_out) = (false, false);
     for path in &import.files {
         let yaml = match std::fs::read_to_string(path) {
@@ -64,6 +65,15 @@ address = \"127.0.0.1:8081\"
 serves = \"decisions\"
 ";
 
+/// What the files so far have named.
+#[derive(Debug, Default)]
+struct Names {
+    /// Policies and routes.
+    taken: HashSet<String>,
+    /// What ratelimit's domains have named.
+    domains: HashMap<String, DomainNames>,
+}
+
 /// A file, as far as it is written.
 #[derive(Debug, Default)]
 struct Imported {
@@ -75,14 +85,13 @@ struct Imported {
 }
 
 impl Imported {
-    /// Reads a file: Limitador's are lists of limits, and ratelimit's are tables. The names are
-    /// those of policies and routes that exist.
-    fn of(yaml: &str, names: &mut HashSet<String>) -> Self {
+    /// Reads a file: Limitador's are lists of limits, and ratelimit's are tables.
+    fn of(yaml: &str, names: &mut Names) -> Self {
         let wrong = |message: String| Self { wrong: vec![message], ..Self::default() };
         match YamlLoader::load_from_str(yaml) {
             Err(error) => wrong(error.to_string()),
             Ok(documents) => match &documents[..] {
-                [Yaml::Array(limits)] => limitador::read(limits, names),
+                [Yaml::Array(limits)] => limitador::read(limits, &mut names.taken),
                 [root] => ratelimit::read(root, names),
                 others => wrong(format!("found {} documents, expected one", others.len())),
             },

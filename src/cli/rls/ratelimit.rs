@@ -1,11 +1,11 @@
 //! The configuration of envoyproxy/ratelimit. Knows nothing of how descriptors are decided.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use yaml_rust2::Yaml;
 
-use super::{Imported, scalar};
+use super::{Imported, Names, scalar};
 use crate::cli::written::{plain, string, unique};
 
 /// The settings of ratelimit's descriptors and limits.
@@ -34,16 +34,26 @@ const UNITS: [(&str, &str); 7] = [
 /// Maximum depth of nested descriptors: that of the policy's rules.
 const DEPTH_MAX: usize = 16;
 
+/// What is named in a domain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DomainNames {
+    policy: String,
+    limits: HashSet<String>,
+    /// By the name that a limit has in ratelimit, the names of those here.
+    named: HashMap<String, Vec<String>>,
+}
+
 /// A domain, as far as it is written.
 #[derive(Debug, Default)]
 struct Domain {
     out: Imported,
-    policy: String,
-    limits: HashSet<String>,
+    names: DomainNames,
+    /// What the whole file names. Other rules may replace a limit before it is there.
+    named: HashMap<String, Vec<String>>,
 }
 
-/// Reads a file.
-pub(super) fn read(root: &Yaml, names: &mut HashSet<String>) -> Imported {
+/// Reads a file. One more of a domain adds rules to it.
+pub(super) fn read(root: &Yaml, names: &mut Names) -> Imported {
     let mut domain = Domain::default();
     if let Err(message) = domain.read(root, names) {
         domain.out.wrong.push(message);
@@ -52,25 +62,37 @@ pub(super) fn read(root: &Yaml, names: &mut HashSet<String>) -> Imported {
 }
 
 impl Domain {
-    fn read(&mut self, root: &Yaml, names: &mut HashSet<String>) -> Result<(), String> {
+    fn read(&mut self, root: &Yaml, names: &mut Names) -> Result<(), String> {
         let domain = root["domain"].as_str().filter(|domain| !domain.is_empty());
         let domain = domain.ok_or("found no `domain`, expected one")?;
         self.only_known(root, "", &["domain", "descriptors"]);
-        self.policy = unique(&plain(domain, "limit"), names);
-        let written = string(domain);
-        let policy = &self.policy;
-        let _ = write!(
-            self.out.text,
-            "\n[[routes]]\nname = \"{policy}\"\ndomain = {written}\npolicy = \"{policy}\"\n\
-             \n[policies.{policy}]\nuse = \"rls\"\n",
-            policy = string(policy).trim_matches('"'),
-        );
+        match names.domains.remove(domain) {
+            Some(known) => self.names = known,
+            None => self.begin(domain, names),
+        }
         let none = root["descriptors"].as_vec().is_none_or(Vec::is_empty);
         if none {
             return Err("found no `descriptors`, expected one or more".to_owned());
         }
+        let mut first = Self { names: self.names.clone(), ..Self::default() };
+        first.descriptors(&root["descriptors"], "", &mut Vec::new());
+        self.named = first.names.named;
         self.descriptors(&root["descriptors"], "", &mut Vec::new());
+        names.domains.insert(domain.to_owned(), std::mem::take(&mut self.names));
         Ok(())
+    }
+
+    /// Writes the route and the policy of a domain.
+    fn begin(&mut self, domain: &str, names: &mut Names) {
+        let policy = unique(&plain(domain, "limit"), &mut names.taken);
+        let written = string(domain);
+        let _ = write!(
+            self.out.text,
+            "\n[[routes]]\nname = \"{policy}\"\ndomain = {written}\npolicy = \"{policy}\"\n\
+             \n[policies.{policy}]\nuse = \"rls\"\n",
+            policy = string(&policy).trim_matches('"'),
+        );
+        self.names.policy = policy;
     }
 
     fn descriptors(&mut self, list: &Yaml, at: &str, above: &mut Vec<String>) {
@@ -117,7 +139,6 @@ impl Domain {
         let listed: Vec<String> = entries.iter().map(|entry| string(entry)).collect();
         let mut comments = Vec::new();
         for (setting, why) in [
-            ("quota_mode", "shadow = true is the nearest"),
             ("detailed_metric", "the access log has the label `rule`"),
             ("value_to_metric", "the access log has the label `rule`"),
         ] {
@@ -125,17 +146,43 @@ impl Domain {
                 comments.push(format!("{setting} ({why})"));
             }
         }
-        if !limit["replaces"].is_badvalue() {
-            comments.push("replaces (both limits count)".to_owned());
-        }
+        let replaces = self.replaced(&limit["replaces"], at, &mut comments);
         let rule = if is_limited { self.limit(item, at, entries) } else { Some(unlimited()) };
-        let Some(rule) = rule else { return };
-        let _ = write!(self.out.text, "\n[[policies.{}.config.rules]]\n", self.policy);
+        let Some(mut rule) = rule else { return };
+        if item["quota_mode"].as_bool() == Some(true) && rule != unlimited() {
+            rule.push_str("\nquota_mode = true");
+        }
+        if !replaces.is_empty() {
+            let names: Vec<String> = replaces.iter().map(|name| string(name)).collect();
+            let _ = write!(rule, "\nreplaces = [{}]", names.join(", "));
+        }
+        let _ = write!(self.out.text, "\n[[policies.{}.config.rules]]\n", self.names.policy);
         for comment in comments {
             let _ = writeln!(self.out.text, "# left out: {comment}");
             self.out.left_out.push(format!("{at}{comment}"));
         }
         let _ = write!(self.out.text, "descriptor = [{}]\n{rule}\n", listed.join(", "));
+    }
+
+    /// The names of the limits that a `rate_limit` replaces.
+    fn replaced(&mut self, written: &Yaml, at: &str, comments: &mut Vec<String>) -> Vec<String> {
+        if written.is_badvalue() || written.is_null() {
+            return Vec::new();
+        }
+        let mut replaced = Vec::new();
+        for (index, one) in written.as_vec().into_iter().flatten().enumerate() {
+            let at = format!("{at}rate_limit.replaces[{index}].");
+            self.only_known(one, &at, &["name"]);
+            let name = scalar(&one["name"]).unwrap_or_default();
+            match self.named.get(&name) {
+                Some(limits) => replaced.extend(limits.iter().cloned()),
+                None => comments.push(format!("replaces {name:?} (no limit has this name)")),
+            }
+        }
+        if written.as_vec().is_none() {
+            self.out.wrong.push(format!("{at}rate_limit.replaces: found no list"));
+        }
+        replaced
     }
 
     /// What a descriptor's `rate_limit` says, as a line.
@@ -162,7 +209,12 @@ impl Domain {
             ));
             return None;
         };
-        let name = unique(&plain(&entries.join("."), "limit"), &mut self.limits);
+        let own = scalar(&limit["name"]).filter(|name| !name.is_empty());
+        let wanted = plain(own.as_ref().unwrap_or(&entries.join(".")), "limit");
+        let name = unique(&wanted, &mut self.names.limits);
+        if let Some(own) = own {
+            self.names.named.entry(own).or_default().push(name.clone());
+        }
         let mut line = format!(
             "limits = [{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {requests}, \
              period = \"{period}\", alignment = \"clock\""
@@ -203,7 +255,7 @@ mod tests {
     use super::*;
 
     fn imported(yaml: &str) -> Imported {
-        Imported::of(yaml, &mut HashSet::new())
+        Imported::of(yaml, &mut Names::default())
     }
 
     #[test]
@@ -307,9 +359,53 @@ unlimited = true
     #[test]
     fn what_has_no_counterpart_is_named() {
         let domain = imported(
-            "{domain: d, descriptors: [{key: a, detailed_metric: true, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}]}",
+            "{domain: d, descriptors: [{key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}]}",
         );
-        assert_eq!(domain.left_out.len(), 3);
-        assert_eq!(domain.text.matches("# left out: ").count(), 3);
+        assert_eq!(domain.left_out.len(), 2, "{:?}", domain.left_out);
+        assert_eq!(domain.text.matches("# left out: ").count(), 2);
+    }
+
+    #[test]
+    fn limits_are_replaced_by_the_names_that_they_have_here() {
+        let limit = "unit: day, requests_per_unit: 1";
+        let domain = imported(&format!(
+            "
+domain: d
+descriptors:
+  - key: special
+    rate_limit: {{ {limit}, replaces: [{{ name: Read All }}] }}
+  - key: free
+    rate_limit: {{ unlimited: true, replaces: [{{ name: write }}] }}
+  - key: a
+    rate_limit: {{ {limit}, name: Read All }}
+  - key: b
+    quota_mode: true
+    rate_limit: {{ {limit}, name: Read All }}
+  - key: c
+    rate_limit: {{ {limit}, name: write }}
+"
+        ));
+        assert_eq!((&domain.wrong[..], &domain.left_out[..]), (&[][..], &[][..]));
+        let lines = domain.text.lines().filter(|line| line.starts_with("replaces"));
+        let lines: Vec<_> = lines.collect();
+        assert_eq!(lines, ["replaces = [\"read-all\", \"read-all-2\"]", "replaces = [\"write\"]"]);
+        assert!(domain.text.contains("name = \"read-all-2\", algorithm"), "{}", domain.text);
+        assert_eq!(domain.text.matches("quota_mode = true").count(), 1);
+    }
+
+    #[test]
+    fn files_of_one_domain_are_one_policy() {
+        let mut names = Names::default();
+        let file = |key: &str| {
+            format!(
+                "{{domain: d, descriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1, name: n}}}}]}}"
+            )
+        };
+        let first = Imported::of(&file("a"), &mut names).text;
+        let second = Imported::of(&file("b"), &mut names).text;
+        assert_eq!(first.matches("[[routes]]").count(), 1);
+        assert_eq!(second.matches("[[routes]]").count(), 0);
+        assert!(second.contains("[[policies.d.config.rules]]"), "{second}");
+        assert!(second.contains("name = \"n-2\""), "{second}");
     }
 }

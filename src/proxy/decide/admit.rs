@@ -369,10 +369,24 @@ pub(in crate::proxy) async fn charge(
     let (taken, less, body) = pin!(take(limiter, scope, asked, body, identities.as_mut())).await?;
     decided.taken = less;
     decided.edited = body;
+    record(limiter, asked, (taken, identities), (received, handle), decided)
+}
+
+/// Records what the limits of a decision said.
+pub(super) fn record(
+    limiter: &Limiter,
+    (decision, plan): (&Decision, &Arc<Plan>),
+    (taken, identities): (Take, Option<Identities>),
+    (received, handle): (&Received, &RouteHandle),
+    decided: &mut Decided,
+) -> Result<(), Refusal> {
+    let scope = handle.policy.as_ref().map(|policy| &policy.scope);
+    let Some(scope) = scope else { return Ok(()) };
     if let Take::Granted(outcome, _) | Take::Refused(outcome) = &taken
         && let Some(identities) = &identities
     {
-        keys::count_decided((&decision, plan), identities, (outcome, less), (received, handle));
+        let of = (outcome, decided.taken);
+        keys::count_decided((decision, plan), identities, of, (received, handle));
     }
     match taken {
         Take::Granted(outcome, grant) => {

@@ -3,17 +3,22 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use aws_lc_rs::digest::{SHA256, digest};
+use regex_automata::meta::Regex;
+
 use crate::proxy::decide::facts::{self, FactQuery, Facts, RequestView, RouteTraits};
 use crate::proxy::receive::path;
 use crate::proxy::route::expression;
 use crate::proxy::settings::{Paths, When};
 use crate::telemetry::SettingError;
-use regex_automata::meta::Regex;
 
 /// The value that any is as good as.
 const ANY: &str = "*";
 /// What a value begins with that is a regular expression.
 const EXPRESSION: char = '~';
+/// What the digest of a value begins with, where the value is not to be in the file.
+const DIGEST: &str = "sha256:";
+const DIGEST_EXPECTED: &str = "`sha256:` and 64 hexadecimal digits";
 /// Shares are counted in parts of this.
 pub(in crate::proxy) const SHARE_WHOLE: u32 = 10_000;
 
@@ -38,6 +43,8 @@ struct FactCondition {
 enum Value {
     Any,
     Text(String),
+    /// The SHA-256 of the value.
+    Digest([u8; 32]),
     Expression(Regex),
 }
 
@@ -122,20 +129,41 @@ impl FactCondition {
 impl Value {
     /// The error says what was expected.
     fn build(written: &str, ignores_case: bool) -> Result<Self, String> {
-        let Some(expression) = written.strip_prefix(EXPRESSION) else {
-            let any = written == ANY;
-            return Ok(if any { Self::Any } else { Self::Text(written.to_owned()) });
-        };
-        expression::compile(expression, ignores_case).map(Self::Expression)
+        if let Some(expression) = written.strip_prefix(EXPRESSION) {
+            return expression::compile(expression, ignores_case).map(Self::Expression);
+        }
+        if let Some(hex) = written.strip_prefix(DIGEST) {
+            let digest = digest_of(hex).ok_or_else(|| DIGEST_EXPECTED.to_owned())?;
+            return Ok(Self::Digest(digest));
+        }
+        let any = written == ANY;
+        Ok(if any { Self::Any } else { Self::Text(written.to_owned()) })
     }
 
     fn is(&self, found: &str) -> bool {
         match self {
             Self::Any => true,
             Self::Text(text) => text == found,
+            Self::Digest(own) => digest(&SHA256, found.as_bytes()).as_ref() == own,
             Self::Expression(regex) => regex.is_match(found),
         }
     }
+}
+
+/// The digest in these hexadecimal digits.
+fn digest_of(hex: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    if pairs.len() != digest.len() || !rest.is_empty() {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(pairs) {
+        // `from_str_radix` would take a sign.
+        let digits =
+            std::str::from_utf8(pair).ok().filter(|_| pair.iter().all(u8::is_ascii_hexdigit));
+        *byte = u8::from_str_radix(digits?, 16).ok()?;
+    }
+    Some(digest)
 }
 
 impl Share {
@@ -147,5 +175,22 @@ impl Share {
         self.salt.hash(&mut hasher);
         pairs.iter().for_each(|(_, value)| value.hash(&mut hasher));
         !pairs.is_empty() && hasher.finish() % u64::from(SHARE_WHOLE) < u64::from(self.part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_may_be_known_by_its_digest_alone() {
+        // Of "abc" (FIPS 180-2, B.1).
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let value = Value::build(&format!("sha256:{abc}"), false).unwrap();
+        assert!(value.is("abc") && !value.is("abd"));
+        assert!(!value.is(&format!("sha256:{abc}")), "what is written is not the value");
+        for wrong in ["", "ba78", &abc.replace('a', "g"), &abc.replacen("ba", "+a", 1)] {
+            assert!(Value::build(&format!("sha256:{wrong}"), false).is_err(), "{wrong}");
+        }
     }
 }

@@ -69,6 +69,7 @@ pub(super) async fn answer(
         Ok(caller) => caller.map(Arc::clone),
         Err(refusal) => return context.refuse(&refusal),
     };
+    context.received.note_caller(caller.as_deref(), local);
     let key: Option<Vec<u8>> = match key(&request.fields) {
         Ok(key) => key,
         Err(refusal) => return context.refuse(&refusal),

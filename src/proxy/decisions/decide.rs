@@ -28,6 +28,8 @@ pub(super) async fn decide(
     (peer, caller): (&Peer, Option<&Caller>),
     context: &mut RequestContext,
 ) -> Decisions {
+    context.received.note_caller(caller, local);
+    context.received.note_asked(call, local);
     if let Some(Err(refusal)) = caller.map(|caller| caller.check_domain(&call.domain)) {
         return (Shares::new(), Err(refusal));
     }

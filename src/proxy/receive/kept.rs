@@ -8,6 +8,7 @@ use std::io::Write as _;
 use http::Version;
 use smallvec::SmallVec;
 
+use super::call::noted::NotedCall;
 use super::target;
 use super::text::latin1;
 use crate::limit::Limiter;
@@ -37,6 +38,8 @@ pub(in crate::proxy) struct KeptHead {
     header_known: u16,
     pub(in crate::proxy) protocol: Option<&'static str>,
     pub(in crate::proxy) tls_version: Option<&'static str>,
+    /// If it is a call for a decision.
+    pub(in crate::proxy) call: Option<Box<NotedCall>>,
 }
 
 impl KeptHead {
@@ -61,6 +64,7 @@ impl KeptHead {
             header_known: 0,
             protocol: fields.has(AccessField::Protocol).then_some(protocol),
             tls_version: peer.tls_version.filter(|_| fields.has(AccessField::TlsVersion)),
+            call: None,
         });
         let field = |known: Known| request.fields.get(known);
         let authority = request.authority().map(str::as_bytes);
@@ -79,6 +83,19 @@ impl KeptHead {
             }
         }
         Some(kept)
+    }
+
+    /// What a line shows of a call, of whose head it shows nothing.
+    pub(in crate::proxy) fn of_call() -> Box<Self> {
+        Box::new(Self {
+            texts: Vec::new(),
+            ends: SmallVec::new(),
+            header_ends: SmallVec::new(),
+            header_known: 0,
+            protocol: None,
+            tls_version: None,
+            call: None,
+        })
     }
 
     /// Keeps the chosen header fields, from a head as the policy sees it: fields that `Connection`

@@ -25,6 +25,8 @@ use std::time::Instant;
 use http::{Method, Version};
 use smallvec::SmallVec;
 
+use self::call::Call;
+use self::call::noted::NotedCall;
 use self::client::Client;
 use self::id::Id;
 use self::kept::KeptHead;
@@ -32,9 +34,10 @@ use self::target::Authority;
 use self::trace::TraceContext;
 use crate::clock;
 use crate::listen::{Peer, Serves};
+use crate::proxy::callers::Caller;
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::refusal::{Check, Refusal};
-use crate::telemetry::Access;
+use crate::telemetry::{Access, AccessFields};
 use crate::wire::Request;
 
 /// What is known of a request as soon as its head has been read.
@@ -135,6 +138,32 @@ impl Received {
     pub(super) fn note_call(&mut self, request: &Request, local: &LocalSnapshot) {
         self.serves = Serves::Decisions;
         self.note_path(request, local);
+    }
+
+    /// It is a call of somebody with a token.
+    pub(super) fn note_caller(&mut self, caller: Option<&Caller>, local: &LocalSnapshot) {
+        if caller.is_some()
+            && let Some((noted, fields)) = self.noted_call(local)
+        {
+            noted.note_caller(fields, caller);
+        }
+    }
+
+    /// It is this call.
+    pub(super) fn note_asked(&mut self, call: &Call, local: &LocalSnapshot) {
+        if let Some((noted, fields)) = self.noted_call(local) {
+            noted.note_call(fields, call);
+        }
+    }
+
+    /// What an access line shows of a call, if there are lines and they show something.
+    fn noted_call(&mut self, local: &LocalSnapshot) -> Option<(&mut NotedCall, AccessFields)> {
+        let shown = local.no_route();
+        if shown.access == Access::Off || !shown.access_fields.meets(AccessFields::OF_CALLS) {
+            return None;
+        }
+        let kept = self.kept.get_or_insert_with(KeptHead::of_call);
+        Some((kept.call.get_or_insert_default(), shown.access_fields))
     }
 
     fn note_path(&mut self, request: &Request, local: &LocalSnapshot) {

@@ -17,6 +17,7 @@ use crate::limit::KeyDigest;
 use crate::plan::{Enforcement, Role};
 use crate::proxy::decide::Decided;
 use crate::proxy::forward::sent::BYTES_UNKNOWN;
+use crate::proxy::receive::call::noted::NotedCall;
 use crate::proxy::receive::kept::KeptHead;
 use crate::proxy::reply::json;
 use crate::telemetry::{self, Access, AccessField, AccessFields, AccessHeaders, Label as _};
@@ -160,10 +161,33 @@ impl Line {
         }
         self.kept(AccessField::Referer, kept);
         self.kept(AccessField::UserAgent, kept);
+        if let Some(call) = kept.and_then(|kept| kept.call.as_deref()) {
+            self.call(call);
+        }
         if let Some(kept) = kept
             && self.fields.has_headers()
         {
             self.headers(&record.routed.handle.access_headers, kept);
+        }
+    }
+
+    /// A call for a decision.
+    #[inline(never)]
+    fn call(&mut self, call: &NotedCall) {
+        for (field, value) in [
+            (AccessField::Caller, &call.caller),
+            (AccessField::Domain, &call.domain),
+            (AccessField::Descriptors, &call.descriptors),
+        ] {
+            if let Some(value) = value {
+                self.text(field, value);
+            }
+        }
+        if let Some(hits) = call.hits
+            && self.begins(AccessField::Hits)
+        {
+            // Writing to a `Vec` can't fail.
+            let _ = write!(self.out, "{hits}");
         }
     }
 

@@ -11,6 +11,7 @@ use super::grpc::{self, Pushback};
 use super::head::complete;
 use super::page::{self, RefusalDetails};
 use super::{fields, json};
+use crate::plan::{Algorithm, Limit, LimitOutcome, PlanOutcome};
 use crate::policy::{Denial, RefusalReply};
 use crate::proxy::decide::{Decided, policy_fields};
 use crate::proxy::refusal::{CallError, Refusal};
@@ -27,8 +28,30 @@ const SHED_RETRY_AFTER_S: RangeInclusive<u64> = 1..=4;
 /// The type of a problem that its status describes (RFC 9457, 4.2.1).
 const ABOUT_BLANK: &str = "about:blank";
 
+/// The message to a client that has as much in flight as it may.
+const IN_FLIGHT: &str = "As many requests are in flight as may be.";
 /// The message to a client whose allowance is not used up, but in use.
 const HELD: &str = "The allowance is reserved by requests in flight.";
+
+/// More of why limits refused than that an allowance is used up, if there is more to say.
+fn refused_by(limits: &[Limit], outcome: &PlanOutcome) -> Option<Cow<'static, str>> {
+    if outcome.is_held(limits) {
+        return Some(HELD.into());
+    }
+    let mut violated = outcome.violated(limits).filter(|(_, of)| of.unmeasured.is_none());
+    let (first, of) = violated.next()?;
+    if violated.next().is_some() || !first.is_shown() {
+        return None;
+    }
+    if matches!(first.algorithm, Algorithm::Concurrency(_)) {
+        return Some(IN_FLIGHT.into());
+    }
+    let LimitOutcome { remaining, .. } = *of;
+    (remaining > 0 && first.cost > remaining).then(|| {
+        let cost = first.cost;
+        format!("The request takes {cost} of the allowance, of which {remaining} is left.").into()
+    })
+}
 
 impl Refusal {
     /// The status and the text for the client.
@@ -150,8 +173,8 @@ impl Refusal {
             Self::TooMany => {
                 if let Some((limits, outcome)) = limits {
                     retry_after_s = fields::retry_after_s(limits, outcome);
-                    if outcome.is_held(limits) {
-                        detail = HELD.into();
+                    if let Some(more) = refused_by(limits, outcome) {
+                        detail = more;
                     }
                 }
             }

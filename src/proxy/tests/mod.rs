@@ -24,7 +24,7 @@ use crate::plan::{
     Algorithm, Alignment, Debt, FixedWindow, Limit, OnStoreError, PRIORITY_DEFAULT, Plan, Rate,
     Slot,
 };
-use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
+use crate::policy::{Decision, Joining, Module, Policy, Runtime, Verdict};
 use crate::proxy::context::{End, RequestContext};
 use crate::proxy::decide::{Decided, admit};
 use crate::proxy::forward::Sent;
@@ -272,6 +272,7 @@ pub(in crate::proxy) fn decision(verdict: Verdict) -> Decision {
         fair_key: None,
         refusal: None,
         messages: Vec::new(),
+        joining: Joining::default(),
         slot: Slot::default(),
     }
 }

@@ -15,6 +15,8 @@ mod snapshots;
 use crate::Run;
 use crate::report::Line;
 
+pub use moves::failover;
+
 /// A fault, or a few that share a stage.
 pub struct Row {
     /// Its number in the table.

@@ -3,6 +3,7 @@
 mod check;
 mod explain;
 mod health;
+mod help;
 mod import;
 mod key;
 mod policy;

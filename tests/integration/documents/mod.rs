@@ -4,4 +4,5 @@
 mod bench;
 mod examples;
 mod pages;
+mod recipes;
 mod side_by_side;

@@ -443,6 +443,46 @@ scopes = ["look", "settle"]
 }
 
 #[tokio::test]
+async fn lines_say_who_has_asked_about_what() {
+    let tokens = r#"
+[[decisions.tokens]]
+name = "shop"
+token_file = "shop.token"
+scopes = ["decide", "settle"]
+"#;
+    let log = "access = \"all\"\naccess_fields = [\"path\", \"caller\", \"domain\", \"descriptors\", \"hits\", \"status\"]";
+    let text = config().more(tokens).text().replace("access = \"off\"", log);
+    let weir = tokio::task::spawn_blocking(move || {
+        Weir::build(&text).file("shop.token", b"shop-secret").start()
+    });
+    let weir = weir.await.unwrap();
+    let api = Api::new(weir.http);
+    let bearer = [("authorization", "Bearer shop-secret")];
+    let two = json!({ "domain": "users", "entries": { "user": "a" }, "hits": 2 });
+    api.send_json("/v1/decide", &bearer, &two).await.is(200);
+    let flight = json!({ "domain": "flights", "entries": { "user": "a" }, "hold_ms": 60_000 });
+    let id = api.send_json("/v1/decide", &bearer, &flight).await.body["id"].clone();
+    api.send_json("/v1/settle", &bearer, &json!({ "id": id })).await.is(200);
+    api.call("decide", &two).await.is(401);
+    let lines = weir.output().await_events("request", 4);
+    let line = |path: &str, status: u64, has: &str| {
+        let fits = |line: &&Value| {
+            line["path"] == path && line["status"] == status && line["domain"] == has
+        };
+        lines.iter().find(fits).unwrap_or_else(|| panic!("{path} {status}: {lines:?}"))
+    };
+    let decided = line("/v1/decide", 200, "users");
+    assert_eq!((&decided["caller"], &decided["hits"]), (&json!("shop"), &json!(2)));
+    assert_eq!(decided["descriptors"], "[[[\"user\",\"a\"]]]");
+    let held = line("/v1/decide", 200, "flights");
+    assert_eq!((&held["caller"], &held["hits"]), (&json!("shop"), &Value::Null));
+    let settled = lines.iter().find(|line| line["path"] == "/v1/settle").unwrap();
+    assert_eq!((&settled["caller"], &settled["domain"]), (&json!("shop"), &Value::Null));
+    let unknown = lines.iter().find(|line| line["status"] == 401).unwrap();
+    assert_eq!((&unknown["caller"], &unknown["domain"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
 async fn without_its_store_nothing_is_a_decision() {
     let nowhere: SocketAddr = free_address();
     let (_weir, api) = start_text(config().redis("single", &[nowhere]).text()).await;

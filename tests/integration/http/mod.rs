@@ -5,6 +5,7 @@ mod checks;
 mod decision_api;
 mod decision_holds;
 mod decisions;
+mod decisions_imported;
 mod decisions_json;
 mod decisions_shared;
 mod early;

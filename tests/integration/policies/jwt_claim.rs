@@ -94,7 +94,7 @@ fn ed25519() -> Signer {
     Signer { alg: "EdDSA", jwk, sign: Box::new(sign) }
 }
 
-fn secret(alg: &'static str, algorithm: hmac::Algorithm) -> Signer {
+pub fn secret(alg: &'static str, algorithm: hmac::Algorithm) -> Signer {
     let secret = [7; 64];
     let jwk = json!({ "kty": "oct", "kid": alg, "k": encode(&secret) });
     let key = hmac::Key::new(algorithm, &secret);

@@ -51,7 +51,8 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
     };
     bounded("settle-with", answer.settle_with.as_deref(), MEMO_BYTES_MAX)?;
-    let DecisionOptions { priority, fair_key, refusal } = decision_options::read(answer.options)?;
+    let DecisionOptions { priority, fair_key, refusal, joining } =
+        decision_options::read(answer.options)?;
     let bodies = bodies::of(answer.body_changes, answer.metering, &verdict)?;
     Ok(Decision {
         verdict,
@@ -66,6 +67,7 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         fair_key,
         refusal: refusal.map(Box::new),
         messages,
+        joining,
         slot: Slot::default(),
     })
 }

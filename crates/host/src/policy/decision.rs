@@ -37,8 +37,19 @@ pub struct Decision {
     pub refusal: Option<Box<RefusalReply>>,
     /// Limits that the messages of a WebSocket are charged to, and what happens beyond them.
     pub messages: Vec<(String, MessageExcess)>,
+    /// What it means for the other descriptors of its call, if it is about one of several.
+    pub joining: Joining,
     /// Where consumers of the decision keep what they derive from it.
     pub slot: Slot,
+}
+
+/// What a decision about one of a call's descriptors means for those about the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Joining {
+    /// The names of limits of other descriptors that are not taken.
+    pub replaces: Vec<String>,
+    /// Of the descriptors that have this, one with room is enough.
+    pub quota_mode: bool,
 }
 
 /// What a policy wants done with bodies.

@@ -56,8 +56,8 @@ pub use workers::{set_cache_bytes_max, share_cache};
 pub use build::shipped;
 pub use caps::{BreakerSettings, CacheFolder, Caps, RuntimeSettings};
 pub use decision::{
-    Bodies, Decision, Denial, HardCut, LimitResult, Partial, ResponseOutcome, ResponseView,
-    Settlement, Term, Verdict,
+    Bodies, Decision, Denial, HardCut, Joining, LimitResult, Partial, ResponseOutcome,
+    ResponseView, Settlement, Term, Verdict,
 };
 pub use declared::{DeclaredLimit, Warning};
 pub use error::{Cause, PolicyError};

@@ -354,7 +354,12 @@ fn nothing_is_lowered_that_one_number_cannot_lower() {
     assert!(none(&tokens(), &[("body.json:/max_tokens", "16")]), "as little as can be");
     assert!(none(&tokens(), &[("body.json:/max_tokens", "0")]), "no output is asked for");
     for other in ["input_tokens", "output_tokens"] {
-        assert!(none(&format!("{}, {}", tokens(), list(other, "b", 900_000)), &[]), "{other}");
+        // Beside one in tokens, it is reserved whole.
+        let both = format!("{}, {}", tokens(), list(other, "b", 900_000));
+        let decision = decide(&openai(&both), &post(CHAT, &[]));
+        assert_eq!(partial(&decision).unwrap().limits, ["all"], "{other}");
+        let whole = if other == "input_tokens" { 100 } else { 4_096 };
+        assert_eq!(costs(&decision), [("all", 4_196), ("b", whole)], "{other}");
         assert!(none(&list(other, "b", 900_000), &[]), "{other}");
     }
     // A shadow limit refuses nothing, so it neither lowers anything nor prevents it.

@@ -8,6 +8,7 @@ pub(in crate::proxy) mod check;
 pub(in crate::proxy) mod check_messages;
 pub(in crate::proxy) mod json;
 pub(in crate::proxy) mod messages;
+pub(in crate::proxy) mod noted;
 pub(in crate::proxy) mod quota;
 pub(in crate::proxy) mod quota_messages;
 pub(in crate::proxy) mod rls;

@@ -1,8 +1,9 @@
-//! The options of a decision: how much its request matters, whose it is, and how a refusal by its
-//! limits is answered.
+//! The options of a decision: how much its request matters, whose it is, how a refusal by its
+//! limits is answered, and what it means for other descriptors of a call.
 
-use super::{Pairs, bounded, is_media_type, shortened};
-use crate::plan::{KEY_BYTES_MAX, PRIORITY_MAX};
+use super::super::decision::Joining;
+use super::{Pairs, bounded, is_media_type, is_name, shortened};
+use crate::plan::{KEY_BYTES_MAX, LIMITS_MAX, PRIORITY_MAX};
 
 /// Maximum size of the body of a refusal: an error for each message of a batch.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
@@ -23,12 +24,14 @@ pub(super) struct DecisionOptions {
     pub(super) priority: Option<u8>,
     pub(super) fair_key: Option<String>,
     pub(super) refusal: Option<RefusalReply>,
+    pub(super) joining: Joining,
 }
 
 /// Reads the options of a decision.
 pub(super) fn read(options: Pairs) -> Result<DecisionOptions, String> {
     let (mut priority, mut fair_key) = (None, None);
     let (mut status, mut media_type, mut body) = (None, None, None);
+    let mut joining = Joining::default();
     let wrong = |name: &str, value: &str, expected: &str| {
         format!("decision.options.{name}: found {:?}, expected {expected}", shortened(value))
     };
@@ -54,10 +57,21 @@ pub(super) fn read(options: Pairs) -> Result<DecisionOptions, String> {
                 bounded("decision.options.refusal-body", Some(&value), REFUSAL_BYTES_MAX)?;
                 body = Some(value);
             }
+            "replaces" => {
+                let names = value.split(',').map(str::to_owned).collect::<Vec<_>>();
+                if names.len() > LIMITS_MAX || !names.iter().all(|name| is_name(name)) {
+                    let expected =
+                        format!("1 to {LIMITS_MAX} names of limits, with commas between");
+                    return Err(wrong(&name, &value, &expected));
+                }
+                joining.replaces = names;
+            }
+            "quota-mode" if value == "true" => joining.quota_mode = true,
+            "quota-mode" => return Err(wrong(&name, &value, "true")),
             other => {
                 return Err(format!(
                     "decision.options: found {:?}, expected priority, fair-key, refusal-status, \
-                     refusal-type or refusal-body",
+                     refusal-type, refusal-body, replaces or quota-mode",
                     shortened(other)
                 ));
             }
@@ -72,7 +86,7 @@ pub(super) fn read(options: Pairs) -> Result<DecisionOptions, String> {
                 .into());
         }
     };
-    Ok(DecisionOptions { priority, fair_key, refusal })
+    Ok(DecisionOptions { priority, fair_key, refusal, joining })
 }
 
 #[cfg(test)]
@@ -81,6 +95,14 @@ mod tests {
 
     fn options(pairs: &[(&str, &str)]) -> Result<DecisionOptions, String> {
         read(pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
+    }
+
+    #[test]
+    fn a_descriptor_may_replace_limits_of_others_or_suffice() {
+        let joining =
+            options(&[("replaces", "read,write"), ("quota-mode", "true")]).unwrap().joining;
+        let replaces = vec!["read".into(), "write".into()];
+        assert_eq!(joining, Joining { replaces, quota_mode: true });
     }
 
     #[test]
@@ -102,6 +124,9 @@ mod tests {
             &[("refusal-type", "a\r\nb"), ("refusal-body", "no")],
             &[("refusal-type", "text/plain"), ("refusal-body", &long)],
             &[("refusal", "no")],
+            &[("quota-mode", "false")],
+            &[("replaces", "")],
+            &[("replaces", "a,B")],
         ] {
             let Err(message) = options(wrong) else { panic!("{wrong:?}") };
             assert!(message.starts_with("decision.options"), "{message}");

@@ -1,5 +1,6 @@
 //! What is remembered, for how long, and what gives way.
 
+use super::super::decision::Joining;
 use super::*;
 use crate::plan::Slot;
 
@@ -20,6 +21,7 @@ fn decision(label: &str) -> Arc<Decision> {
         fair_key: None,
         refusal: None,
         messages: Vec::new(),
+        joining: Joining::default(),
         slot: Slot::default(),
     })
 }

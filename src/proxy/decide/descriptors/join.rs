@@ -1,216 +1,31 @@
-//! Several questions at once: the descriptors of a call of Envoy's rate limit service. The policy
-//! is asked about each, and the limits of all are taken together or not at all. Knows nothing of
-//! how that is answered.
+//! Joins what the policy answered for each descriptor to one plan.
 
-use std::pin::pin;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Decided;
-use super::admit::{DecisionError, Question, charge, note_time, on_policy_error};
-use super::policy_fields::PolicyFields;
-use crate::limit::{Ending, Limiter};
-use crate::plan::{
-    AMOUNT_MAX, Adjustment, Algorithm, Change, Debt, Limit, MEMBERS_MAX, Plan, Refund, Role, Slot,
-};
-use crate::policy::{Decision, Verdict as Answer};
-use crate::proxy::receive::call::{Call, Descriptor, DescriptorView};
-use crate::proxy::refusal::Refusal;
-use crate::proxy::route::Routed;
-use crate::proxy::verdict::Verdict;
-
-/// What the policy says of each descriptor. `None` if it failed, and the route lets that through.
-type Asked<'a> = SmallVec<[(Option<Arc<Decision>>, &'a Descriptor); 2]>;
-
-/// What of the decision a descriptor has part in.
-#[derive(Debug, Default)]
-pub(in crate::proxy) struct Share {
-    /// The indices, in the plan, of the limits that its hits are charged to.
-    pub(in crate::proxy) limits: SmallVec<[usize; 2]>,
-    /// It is over its limit whatever the limits say: the policy refuses it, or it has more hits
-    /// than any limit has units.
-    pub(in crate::proxy) is_over: bool,
-}
-
-/// One for each descriptor, in their order.
-pub(in crate::proxy) type Shares = SmallVec<[Share; 2]>;
-
-/// The descriptors' decisions as one.
-#[derive(Debug)]
-struct Joined {
-    decision: Arc<Decision>,
-    shares: Shares,
-    /// What one hit would take of each limit, of a look that is to say whether it would fit.
-    wanted: SmallVec<[u64; 2]>,
-    /// The limits that get units back before, with how many.
-    returned: Vec<Limit>,
-}
-
-/// What became of a call: what of the decision each descriptor has part in, and the fields that the
-/// policy sets on the request that the call is about.
-pub(in crate::proxy) type Decisions = (Shares, Result<PolicyFields, Refusal>);
-
-/// Asks the policy about each descriptor, and takes the limits of all or none.
-///
-/// The policy is asked at once, and only the limits in the future: see [`Question::decide`].
-pub(in crate::proxy) fn decide<'a>(
-    question: Question<'a>,
-    call: &'a Call,
-    limiter: &'a Limiter,
-    decided: &'a mut Decided,
-) -> impl Future<Output = Decisions> + use<'a> {
-    let asked = ask(question, call, decided);
-    let (received, routed) = (question.received, question.routed);
-    async move {
-        let (Joined { decision, shares, wanted, returned }, upstream_fields) = match asked {
-            Ok(asked) => asked,
-            Err(ended) => return (Shares::new(), ended),
-        };
-        let is_denied = matches!(decision.verdict, Answer::Deny(_));
-        if !returned.is_empty() && !is_denied {
-            let given_back = pin!(give_back(limiter, returned, routed)).await;
-            if let Err(refusal) = given_back {
-                decided.decision = Some(decision);
-                decided.conclude(Verdict::Unavailable, &routed.handle);
-                return (shares, Err(refusal));
-            }
-        }
-        let admitted = if !is_denied && shares.iter().any(|share| share.is_over) {
-            // The limits are not asked: they could never have room.
-            decided.decision = Some(decision);
-            decided.conclude(Verdict::Refused, &routed.handle);
-            Err(Refusal::TooMany)
-        } else {
-            pin!(charge(limiter, decision, None, (received, routed), decided)).await
-        };
-        let admitted = match admitted {
-            Ok(()) if lacks(&wanted, decided) => Err(Refusal::TooMany),
-            admitted => admitted,
-        };
-        note_time((received, routed), decided);
-        if matches!(admitted, Err(Refusal::TooMany)) && call.is_spent {
-            owe(limiter, routed, decided);
-        }
-        (shares, admitted.map(|()| upstream_fields))
-    }
-}
-
-/// Whether a look found less than what it looks for: it has asked the limits for nothing.
-fn lacks(wanted: &[u64], decided: &mut Decided) -> bool {
-    let Decided { decision, outcome: Some(outcome), verdict, .. } = decided else { return false };
-    let Some(Answer::Check(plan)) = decision.as_ref().map(|decision| &decision.verdict) else {
-        return false;
-    };
-    let asked = plan.limits().iter().zip(&mut outcome.limits).zip(wanted);
-    let lacking = asked.filter(|((limit, own), wanted)| {
-        limit.is_enforced() && own.unmeasured.is_none() && own.remaining < **wanted
-    });
-    if lacking.map(|((_, own), _)| own.fits = false).count() == 0 {
-        return false;
-    }
-    outcome.admitted = false;
-    *verdict = Some(Verdict::Refused);
-    true
-}
-
-/// Gives units back to limits, whoever has taken them.
-async fn give_back(
-    limiter: &Limiter,
-    returned: Vec<Limit>,
-    routed: &Routed,
-) -> Result<(), Refusal> {
-    let Some(policy) = &routed.handle.policy else { return Ok(()) };
-    let plan = Plan::new(returned).map_err(|wrong| Refusal::malformed(wrong.to_string()))?;
-    let given_back = limiter.give_back(&policy.scope, &plan).await;
-    given_back.map_err(|_| Refusal::StoreUnavailable)
-}
-
-/// Charges what was refused to those limits that may be in debt. A caller that reports what was
-/// used already can't be told that it was not.
-fn owe(limiter: &Limiter, routed: &Routed, decided: &Decided) {
-    let verdict = decided.decision.as_ref().map(|decision| &decision.verdict);
-    let (Some(Answer::Check(plan)), Some(policy)) = (verdict, &routed.handle.policy) else {
-        return;
-    };
-    let owing = plan.limits().iter().filter(|limit| {
-        limit.cost > 0 && limit.is_enforced() && limit.algorithm.debt() != Debt::None
-    });
-    for limit in owing {
-        // By itself, as another of its name may be in the plan.
-        let Ok(plan) = Plan::new(vec![limit.clone()]) else { continue };
-        let change = Adjustment { limit: limit.name.clone(), change: Change::Debt(limit.cost) };
-        let grant = limiter.empty_grant(&policy.scope, &Arc::new(plan));
-        grant.settle(Ending::Completed, &[change]);
-    }
-}
-
-/// What the policy says of all descriptors, and the fields that it sets on the request.
-///
-/// # Errors
-/// How the call ends without the limits being asked.
-fn ask(
-    question: Question<'_>,
-    call: &Call,
-    decided: &mut Decided,
-) -> Result<(Joined, PolicyFields), Result<PolicyFields, Refusal>> {
-    let handle = &question.routed.handle;
-    let mut asked = Asked::new();
-    let (mut upstream_fields, mut response_fields) = (PolicyFields::new(), PolicyFields::new());
-    for descriptor in &call.descriptors {
-        let view = DescriptorView { domain: &call.domain, descriptor };
-        let question = Question { descriptor: Some(view), ..question };
-        let (decision, upstream) = match question.ask(decided, |_| {}) {
-            Ok(answered) => answered,
-            // The other descriptors are decided on all the same.
-            Err(DecisionError::Failed) if question.decider.allow_on_error => {
-                decided.degraded = Some("policy");
-                asked.push((None, descriptor));
-                continue;
-            }
-            Err(failed) => {
-                return Err(on_policy_error(question.decider, failed, handle, decided));
-            }
-        };
-        if question.is_turned_away(&decision) {
-            return Err(Err(Refusal::Overloaded));
-        }
-        upstream_fields.extend(upstream);
-        response_fields.append(&mut decided.response_fields);
-        asked.push((Some(decision), descriptor));
-    }
-    decided.response_fields = response_fields;
-    if asked.iter().all(|(decision, _)| decision.is_none()) {
-        return Err(on_policy_error(question.decider, DecisionError::Failed, handle, decided));
-    }
-    let joined = join(&asked, call.is_held).and_then(|joined| match call.is_quota {
-        true => check_quota(&joined).map(|()| joined),
-        false => Ok(joined),
-    });
-    let joined = joined.map_err(|wrong| {
-        // Limits that a caller sends are not the policy's to answer for. Nor is what it asks of
-        // limits that hold something, without holding it.
-        if call.is_about_facts() || call.gives_back() || call.is_quota {
-            return Err(Refusal::malformed(wrong));
-        }
-        question.note_failure(&wrong, decided);
-        Err(Refusal::PolicyFailed)
-    })?;
-    Ok((joined, upstream_fields))
-}
+use super::{Joined, Share, Shares};
+use crate::plan::{AMOUNT_MAX, Algorithm, Limit, MEMBERS_MAX, Plan, Refund, Role, Slot};
+use crate::policy::{Decision, Joining, Verdict as Answer};
+use crate::proxy::receive::call::Descriptor;
 
 /// Joins what the policy answered for each descriptor.
 ///
 /// # Errors
 /// The limits can't be taken together: there are too many, or two of them are one counter with
 /// different settings.
-fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result<Joined, String> {
+pub(super) fn join(
+    asked: &[(Option<Arc<Decision>>, &Descriptor)],
+    is_held: bool,
+) -> Result<Joined, String> {
     if let [(Some(decision), one @ Descriptor { hits: 1, gives_back: 0, .. })] = asked {
         return alone(decision, one, is_held);
     }
     let (mut limits, mut shares, mut returned) = (Vec::new(), Shares::new(), Vec::new());
     let (mut first, mut denied, mut labels) = (None, None, Vec::new());
-    for (decision, descriptor) in asked {
+    let in_quota_mode = asked.iter().filter(|(decision, _)| is_in_quota_mode(decision)).count();
+    for (index, (decision, descriptor)) in asked.iter().enumerate() {
         let Some(decision) = decision else {
             shares.push(Share::default());
             continue;
@@ -220,11 +35,15 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         shares.push(match &decision.verdict {
             Answer::Check(plan) => {
                 let ways = Ways { is_held, is_alone: asked.len() == 1 };
+                let own = kept(plan.limits(), index, asked);
                 if descriptor.gives_back > 0 {
-                    check_returned(plan.limits())?;
-                    add(&mut returned, plan.limits(), descriptor.gives_back, ways)?;
+                    check_returned(&own)?;
+                    add(&mut returned, &own, descriptor.gives_back, ways)?;
                 }
-                add(&mut limits, plan.limits(), descriptor.hits, ways)?
+                let share = add(&mut limits, &own, descriptor.hits, ways)?;
+                // One alone is a limit like any other.
+                let is_optional = in_quota_mode > 1 && decision.joining.quota_mode;
+                Share { is_optional: is_optional && !own.is_empty(), ..share }
             }
             Answer::Bypass => Share::default(),
             Answer::Deny(_) => {
@@ -260,12 +79,38 @@ fn join(asked: &[(Option<Arc<Decision>>, &Descriptor)], is_held: bool) -> Result
         settle_on_refusal: false,
         bodies: None,
         messages: Vec::new(),
+        joining: Joining::default(),
         slot: Slot::default(),
         ..Decision::clone(first)
     };
     // Nobody here goes on refusing because of what was there before.
     returned.iter_mut().for_each(|limit: &mut Limit| limit.refund = Refund::BySettle);
     Ok(Joined { decision: Arc::new(decision), shares, wanted, returned })
+}
+
+/// Whether a descriptor is one of those of which one with room is enough.
+fn is_in_quota_mode(decision: &Option<Arc<Decision>>) -> bool {
+    decision.as_ref().is_some_and(|decision| {
+        decision.joining.quota_mode && matches!(decision.verdict, Answer::Check(_))
+    })
+}
+
+/// The limits of the descriptor at `index` that no other one replaces.
+fn kept<'a>(
+    limits: &'a [Limit],
+    index: usize,
+    asked: &[(Option<Arc<Decision>>, &Descriptor)],
+) -> Cow<'a, [Limit]> {
+    let others = || asked.iter().enumerate().filter(|(other, _)| *other != index);
+    let replaced = || {
+        let decisions = others().filter_map(|(_, (decision, _))| decision.as_ref());
+        decisions.flat_map(|decision| &decision.joining.replaces)
+    };
+    if replaced().next().is_none() {
+        return Cow::Borrowed(limits);
+    }
+    let kept = limits.iter().filter(|limit| replaced().all(|name| *name != limit.name));
+    Cow::Owned(kept.cloned().collect())
 }
 
 /// What the policy answered for the only descriptor, with one hit, as in most calls: it is used as
@@ -290,7 +135,7 @@ fn alone(
     let share = match &decision.verdict {
         Answer::Check(plan) => {
             check(plan.limits(), is_held)?;
-            Share { limits: (0..plan.limits().len()).collect(), is_over: false }
+            Share { limits: (0..plan.limits().len()).collect(), ..Share::default() }
         }
         Answer::Bypass => Share::default(),
         Answer::Deny(_) => Share { is_over: true, ..Share::default() },
@@ -347,20 +192,6 @@ fn check_returned(limits: &[Limit]) -> Result<(), String> {
     }
 }
 
-/// Checks that units of limits can be handed out.
-fn check_quota(joined: &Joined) -> Result<(), String> {
-    let Answer::Check(plan) = &joined.decision.verdict else { return Ok(()) };
-    let is_unfit =
-        |limit: &&Limit| limit.is_enforced() && !limit.lease.is_some_and(|lease| lease.to_callers);
-    match plan.limits().iter().find(is_unfit) {
-        None => Ok(()),
-        Some(limit) => Err(format!(
-            "the limit {:?} can't be handed out: found no `lease` with `callers = true`",
-            limit.name
-        )),
-    }
-}
-
 /// In which ways a descriptor is decided on.
 #[derive(Clone, Copy)]
 struct Ways {
@@ -413,7 +244,7 @@ fn add(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Alignment, Concurrency, FixedWindow, Rate};
+    use crate::plan::{Alignment, Concurrency, Debt, FixedWindow, Rate};
     use crate::policy::Denial;
 
     fn limit(name: &str, key: &str, amount: u64) -> Limit {

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# `make soak HOURS=8`: hours of mixed traffic with a fault every ten minutes. Goes on where it was
+# stopped, and writes docs/soak.md after every ten minutes. What was seen is in target/soak.jsonl:
+# delete it to begin again.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+[[ $(uname -s) == Linux ]] || die "descriptors are counted in /proc"
+scripts/setup.sh build test
+export_wasm_choice
+if [[ -z ${WEIR:-} ]]; then
+    say "Building Weir in the release profile (the first time: a quarter of an hour)"
+    cargo build --release --bin weir
+    WEIR=${CARGO_TARGET_DIR:-target}/release/weir
+fi
+[[ -x $WEIR ]] || die "there is no $WEIR"
+say "Soaking for ${HOURS:-8} hours in all"
+exec cargo test --workspace --test chaos -- --soak "${HOURS:-8}" --weir "$(realpath "$WEIR")" \
+    --state "${CARGO_TARGET_DIR:-$PWD/target}/soak.jsonl" --page docs/soak.md "$@"

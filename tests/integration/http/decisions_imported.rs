@@ -1,0 +1,239 @@
+//! Calls of Envoy's rate limit service as envoyproxy/ratelimit and Limitador answer them: what is
+//! imported from their files, and descriptors that replace others or of which one is enough.
+
+use super::decisions::start_text;
+use crate::harness::redis::Redis;
+use crate::harness::rls::{Client, OK, OVER_LIMIT, Response, descriptor};
+use crate::harness::toml::Toml;
+use crate::harness::weir::Weir;
+
+/// Weir with what it imports of a file.
+async fn start_imported(yaml: &'static str) -> (Weir, Client) {
+    let import = move || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let import = Weir::with_arguments(&["rls", "import"]).argument(file.to_str().unwrap());
+        let (code, text, errors) = import.run();
+        assert_eq!((code, errors.as_str()), (0, ""), "{text}");
+        let (code, out, errors) = Weir::check(Weir::build(&text));
+        assert_eq!(code, 0, "{out}{errors}");
+        text
+    };
+    let text = tokio::task::spawn_blocking(import).await.unwrap();
+    let free = "127.0.0.1:0";
+    let text = text.replace("127.0.0.1:8081", free);
+    start_text(format!("{text}\n[admin]\naddress = \"{free}\"\n")).await
+}
+
+#[tokio::test]
+async fn what_is_imported_from_limitador_decides_as_it_does() {
+    let yaml = "
+- namespace: shop
+  max_value: 2
+  seconds: 86400
+  conditions: [\"descriptors[0]['method'] == 'POST'\"]
+  variables: [\"descriptors[0].user\"]
+- { namespace: shop, max_value: 4, seconds: 86400, conditions: ['method == \"POST\"'] }
+";
+    let (_weir, client) = start_imported(yaml).await;
+    let code = async |entries: &[(&str, &str)]| {
+        client.ask("shop", &[descriptor(entries)]).await.unwrap().overall_code
+    };
+    let post = [("method", "POST"), ("user", "a")];
+    let answers = [code(&post).await, code(&post).await, code(&post).await];
+    assert_eq!(answers, [OK, OK, OVER_LIMIT]);
+    // A refusal charges neither limit, and without a user only the second one counts.
+    let of_b = [("user", "b"), ("method", "POST")];
+    assert_eq!([code(&of_b).await, code(&[("method", "POST")]).await], [OK, OK]);
+    assert_eq!(code(&of_b).await, OVER_LIMIT, "all four are used");
+    assert_eq!(code(&[("method", "GET"), ("user", "a")]).await, OK);
+}
+
+#[tokio::test]
+async fn what_is_imported_from_ratelimit_decides_as_it_does() {
+    let yaml = "
+domain: edge_proxy
+descriptors:
+  - key: remote_address
+    rate_limit: { unit: day, requests_per_unit: 2 }
+  - key: remote_address
+    value: 50.0.0.5
+    rate_limit: { unit: day, requests_per_unit: 0 }
+  - key: message_type
+    value: marketing
+    descriptors:
+      - key: to_number
+        rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: files
+    value: img/*
+    share_threshold: true
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: soft
+    shadow_mode: true
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: ldap
+    rate_limit: { unlimited: true }
+";
+    let (_weir, client) = start_imported(yaml).await;
+    let code = async |entries: &[(&str, &str)]| {
+        client.ask("edge_proxy", &[descriptor(entries)]).await.unwrap().overall_code
+    };
+    let to = [("message_type", "marketing"), ("to_number", "206")];
+    let (image, other) = ([("files", "img/a")], [("files", "img/b")]);
+    for (entries, expected) in [
+        (&[("remote_address", "192.0.2.1")][..], [OK, OK, OVER_LIMIT]),
+        (&[("remote_address", "50.0.0.5")], [OVER_LIMIT; 3]),
+        (&to, [OK, OVER_LIMIT, OVER_LIMIT]),
+        (&to[..1], [OK; 3]),
+        (&to[1..], [OK; 3]),
+        (&[("soft", "x")], [OK; 3]),
+        (&[("ldap", "x")], [OK; 3]),
+        (&image, [OK, OVER_LIMIT, OVER_LIMIT]),
+        (&other, [OVER_LIMIT; 3]),
+    ] {
+        for expected in expected {
+            assert_eq!(code(entries).await, expected, "{entries:?}");
+        }
+    }
+}
+
+/// Two models in quota mode, one of which soon has no room, and a user.
+const MODELS: &str = r#"
+[policies.edge]
+use = "rls"
+
+[[policies.edge.config.rules]]
+descriptor = ["model=large"]
+limits = [{ name = "large", algorithm = "fixed_window", quota = 1, period = "1h" }]
+quota_mode = true
+
+[[policies.edge.config.rules]]
+descriptor = ["model"]
+limits = [
+    { name = "model", algorithm = "fixed_window", quota = 3, period = "1d" },
+    { name = "model-week", algorithm = "fixed_window", quota = 9, period = "7d" },
+]
+quota_mode = true
+
+[[policies.edge.config.rules]]
+descriptor = ["user"]
+limits = [{ name = "user", algorithm = "fixed_window", quota = 5, period = "30d" }]
+"#;
+
+/// What is left of a descriptor's limit, and whether it is over it.
+async fn look(client: &Client, entry: (&str, &str)) -> u32 {
+    let answer = client.ask("edge", &[super::decisions::hits(descriptor(&[entry]), 0)]).await;
+    answer.unwrap().left()[0]
+}
+
+#[tokio::test]
+async fn of_descriptors_in_quota_mode_one_with_room_is_enough() {
+    let redis = tokio::task::spawn_blocking(Redis::start).await.unwrap();
+    let config = || {
+        let toml = Toml::new().listener("serves = \"decisions\"").more(MODELS);
+        toml.route("domain = \"edge\"\npolicy = \"edge\"")
+    };
+    for config in [config(), config().redis("single", &[redis.address])] {
+        let (weir, client) = start_text(config.text()).await;
+        let call = async |user: &str| -> Response {
+            let entries = [("model", "large"), ("user", user), ("model", "small")];
+            client.ask("edge", &entries.map(|entry| descriptor(&[entry]))).await.unwrap()
+        };
+        // All have room, and all are charged.
+        let answer = call("a").await;
+        assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OK; 3]));
+        assert_eq!(answer.left(), [0, 4, 2]);
+        // One in quota mode is over: the call passes without it.
+        for left in [1, 0] {
+            let answer = call("a").await;
+            let codes = vec![OVER_LIMIT, OK, OK];
+            assert_eq!((answer.overall_code, answer.codes()), (OK, codes), "{answer:?}");
+            assert_eq!(answer.left(), [0, 2 + left, left]);
+            assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "large");
+            assert_eq!(answer.field("retry-after"), "");
+        }
+        // None has room: refused, and nobody else is charged. The caller waits for the first of the
+        // two that has some again, an hour and not a day.
+        let answer = call("a").await;
+        let codes = vec![OVER_LIMIT, OK, OVER_LIMIT];
+        assert_eq!((answer.overall_code, answer.codes()), (OVER_LIMIT, codes), "{answer:?}");
+        let wait: u32 = answer.field("retry-after").parse().unwrap();
+        assert!((3_500..=3_600).contains(&wait), "{answer:?}");
+        assert!(answer.raw_body.contains("\"violated-policies\":[\"large\"]"), "{answer:?}");
+        assert_eq!(look(&client, ("user", "a")).await, 2);
+        assert_eq!(look(&client, ("model", "small")).await, 0);
+        // By itself it is a limit like any other.
+        let alone = client.ask("edge", &[descriptor(&[("model", "large")])]).await.unwrap();
+        assert_eq!(alone.overall_code, OVER_LIMIT);
+        // More hits than a limit ever has are over it, and another one is enough.
+        let many = super::decisions::hits(descriptor(&[("model", "b")]), 1 << 63);
+        let answer = client.ask("edge", &[many, descriptor(&[("model", "c")])]).await.unwrap();
+        assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OVER_LIMIT, OK]));
+        assert_eq!(look(&client, ("model", "b")).await, 3);
+        drop(weir);
+    }
+}
+
+#[tokio::test]
+async fn an_ordinary_limit_refuses_whatever_is_in_quota_mode() {
+    let toml = Toml::new().listener("serves = \"decisions\"").more(MODELS);
+    let toml = toml.route("domain = \"edge\"\npolicy = \"edge\"");
+    let (_weir, client) = start_text(toml.text()).await;
+    let five = super::decisions::hits(descriptor(&[("user", "a")]), 5);
+    assert_eq!(client.ask("edge", &[five]).await.unwrap().overall_code, OK);
+    let entries = [("model", "x"), ("model", "y"), ("user", "a")];
+    let descriptors = entries.map(|entry| descriptor(&[entry]));
+    let answer = client.ask("edge", &descriptors).await.unwrap();
+    assert_eq!((answer.overall_code, answer.codes()), (OVER_LIMIT, vec![OK, OK, OVER_LIMIT]));
+    assert_eq!([look(&client, ("model", "x")).await, look(&client, ("model", "y")).await], [3, 3]);
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_no_room() {
+    let redis = tokio::task::spawn_blocking(Redis::start).await.unwrap();
+    let toml = Toml::new().listener("serves = \"decisions\"").more(MODELS);
+    let toml = toml.redis("single", &[redis.address]);
+    let (_weir, client) =
+        start_text(toml.route("domain = \"edge\"\npolicy = \"edge\"").text()).await;
+    let models = [descriptor(&[("model", "x")]), descriptor(&[("model", "y")])];
+    assert_eq!(client.ask("edge", &models).await.unwrap().overall_code, OK);
+    drop(redis);
+    let failed = client.ask("edge", &models).await.unwrap_err();
+    assert_eq!(failed.status, "14", "{failed:?}");
+}
+
+#[tokio::test]
+async fn a_limit_that_another_descriptor_replaces_is_not_taken() {
+    let yaml = "
+domain: shop
+descriptors:
+  - key: kind
+    value: read
+    rate_limit: { unit: day, requests_per_unit: 2, name: read }
+  - key: endpoint
+    value: /export
+    rate_limit: { unit: day, requests_per_unit: 4, replaces: [{ name: read }] }
+  - key: endpoint
+    value: /health
+    rate_limit: { unlimited: true, replaces: [{ name: read }] }
+";
+    let (_weir, client) = start_imported(yaml).await;
+    let ask = async |entries: &[(&str, &str)]| {
+        let descriptors: Vec<_> = entries.iter().map(|entry| descriptor(&[*entry])).collect();
+        client.ask("shop", &descriptors).await.unwrap()
+    };
+    let (read, export, health) =
+        (("kind", "read"), ("endpoint", "/export"), ("endpoint", "/health"));
+    for left in [3, 2, 1, 0] {
+        let answer = ask(&[read, export]).await;
+        assert_eq!((answer.codes(), answer.left()), (vec![OK; 2], vec![0, left]), "{answer:?}");
+    }
+    assert_eq!(ask(&[export, read]).await.codes(), [OVER_LIMIT, OK]);
+    // It was never taken.
+    for left in [1, 0] {
+        assert_eq!(ask(&[read]).await.left(), [left]);
+    }
+    assert_eq!(ask(&[read]).await.codes(), [OVER_LIMIT]);
+    assert_eq!(ask(&[health, read]).await.codes(), [OK; 2]);
+}
