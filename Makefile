@@ -1,7 +1,7 @@
 # The entry points. `make` alone lists them. Anything longer than a line is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-long chaos soak lint check bench setup release
+.PHONY: help run test test-all test-long chaos soak lint check bench setup site release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ check: ## Check proxy.toml
 
 bench: ## Compare Weir with nginx, HAProxy and nginx + Lua + Redis: CPU microseconds per request (nine minutes plus the build)
 	@benches/compare.sh
+
+site: ## The documentation as a site in target/book/site, with every link followed
+	@scripts/site.sh
 
 release: ## Build what is released for each platform into target/dist, and install each package once (Debian; an hour)
 	@scripts/release.sh

@@ -62,7 +62,9 @@ impl Health {
         if let Some(address) = self.admin {
             return Ok(address);
         }
-        let config = pages::configuration(self.config.as_deref())?;
+        let config = pages::configuration(self.config.as_deref()).inspect_err(|_| {
+            errln!("weir: with --admin ADDRESS, no configuration is read");
+        })?;
         Pages::of(config.as_ref(), None).map(|pages| pages.address).ok_or_else(|| {
             errln!("weir: this configuration has no admin pages: expected an [admin] address");
             ExitCode::FAILURE

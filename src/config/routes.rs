@@ -257,14 +257,15 @@ fn name(
     // Two routes for the same requests can't be told apart, whatever their names. The router
     // reports that.
     if written.is_some() || theirs != requests || requests.is_variant {
-        let help = if written.is_some() {
-            None
-        } else {
-            let from = if domain.is_some() { "domain" } else { "path" };
-            Some(format!("write a `name`; without one it is made from the {from}"))
-        };
         let route = other.rsplit_once('.').map_or(other.as_str(), |(route, _)| route);
-        let found = format!("the name \"{name}\", which {route} has");
+        let from = if domain.is_some() { "domain" } else { "path" };
+        let (found, help) = match written {
+            Some(_) => (format!("the name \"{name}\", which {route} has"), None),
+            None => (
+                format!("no name, and the one made of the {from}, \"{name}\", which {route} has"),
+                Some("write a `name`".to_owned()),
+            ),
+        };
         let error = SettingError::new(item.path.clone(), found, "a name that no other route has")
             .beside(other.clone(), format!("{route} is here"));
         item.notes.add(error, Mark::Value, help);

@@ -54,6 +54,8 @@ pub struct Run {
     pub seed: u64,
     /// The program under test, if it is not the one that was built with the suite.
     pub weir: Option<PathBuf>,
+    /// Another version of it, which one of three proxies is.
+    pub beside: Option<PathBuf>,
 }
 
 impl Run {
@@ -166,7 +168,7 @@ fn of(row: &Row, run: &Run) -> Vec<Line> {
 /// Reads the command line. `cargo test` passes the same words to every test program, so names that
 /// no row has choose none, and the options of Rust's own test programs are ignored.
 fn arguments(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let run = Run { long: false, seed: fastrand::u64(..1_000_000), weir: None };
+    let run = Run { long: false, seed: fastrand::u64(..1_000_000), weir: None, beside: None };
     let (piece, state) = (Duration::from_secs(600), PathBuf::from("target/soak.jsonl"));
     let (only, page, list, soak) = (Vec::new(), None, false, None);
     let mut all = Arguments { run, only, page, list, soak, piece, state };
@@ -191,6 +193,7 @@ fn arguments(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             }
             "--state" => all.state = value()?.into(),
             "--weir" => all.run.weir = Some(program(&value()?)?),
+            "--beside" => all.run.beside = Some(program(&value()?)?),
             // `cargo bench` of everything: nothing of this is a benchmark.
             "--bench" => all.only.push(word),
             "--skip" | "--test-threads" | "--format" | "--color" => drop(value()?),

@@ -112,7 +112,9 @@ impl Stage {
                 addresses.push((partition.announced(), cluster.nodes[0].address));
             }
             let builder = Weir::build(&with_addresses(&config, &addresses).text());
-            match &run.weir {
+            // One of the three is the other version.
+            let other = run.beside.as_ref().filter(|_| proxy == 1);
+            match other.or(run.weir.as_ref()) {
                 Some(program) => builder.program(program).start(),
                 None => builder.start(),
             }

@@ -426,7 +426,8 @@ async fn a_host_that_is_out_is_seen_at_the_top() {
         .route("path = \"/dead\"\nupstream = \"dead\"");
     let weir = Weir::start(&config.text());
     let (_, text) = read_until(&weir, "/events", "upstream hosts out").await;
-    assert!(text.contains("serving</span> <span class=\"badge warning\">1 of "), "{text}");
+    let badge = "serving</span> <span class=\"badge warning\">1 of 2 upstream hosts out</span>";
+    assert!(text.contains(badge), "{text}");
 }
 
 #[tokio::test]

@@ -1303,10 +1303,9 @@ pub mod weir {
                 /// that refused), `{detail}`, `{status}`, `{title}`, `{request_id}` and `{route}` stand for
                 /// what is known then, escaped for where they are. In JSON, one outside of a text is a whole
                 /// value, `null` if there is none. `refusal-status`: 200, or 400 to 599, for it instead of 429.
-                /// `replaces`: names of limits, with commas between, 16 at most. Of a call of Envoy's rate
-                /// limit service with several descriptors, those of the others are not taken. `quota-mode`,
-                /// `true`: of the call's descriptors that have it, one with room is enough, and the others
-                /// take nothing.
+                /// `replaces`: names of limits, with commas between, 16 at most, that are not taken for the
+                /// other descriptors of a call of Envoy's rate limit service. `quota-mode`, `true`: of the
+                /// call's descriptors that have it, one with room is enough, and the others take nothing.
                 pub options: _rt::Vec<Fact>,
             }
             impl ::core::fmt::Debug for Decision {

@@ -1,8 +1,8 @@
 //! What a request is charged when it comes, and what is asked of its reply. Does not read bodies.
 //!
-//! If only limits in `tokens` can refuse it, a request may get less than it asks for: what is left
-//! of them (`partial`), or one step after another (`hard_cut`, of a reply that can be cut). Input
-//! and money have no maximum that an upstream could be told.
+//! Of limits in `tokens` a request may get less than it asks for: what is left of them (`partial`)
+//! or, where no others can refuse it, one step after another (`hard_cut`, of a reply that can be
+//! cut). Input and money have no maximum that an upstream could be told: they are reserved whole.
 
 use std::time::Duration;
 

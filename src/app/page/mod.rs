@@ -136,7 +136,9 @@ impl LivePage {
                 () = &mut ended => break,
                 _ = ticks.tick() => {}
             }
-            if self.tick(running) && tick == 0 {
+            // At once for the first who watches.
+            let is_asked = self.lock().store.is_asked;
+            if self.tick(running) && (tick == 0 || !is_asked) {
                 self.ask(running);
             }
         }

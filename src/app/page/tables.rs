@@ -10,7 +10,7 @@ use crate::chart::{escaped, spark};
 use crate::engine::{Settings, SnapshotSettings};
 use crate::policy::Module;
 use crate::telemetry::{Metrics, names};
-use crate::upstream::{ConcurrencyStatus, EndpointSettings};
+use crate::upstream::{ConcurrencyStatus, EndpointSettings, EndpointStatus};
 
 /// Maximum number of rows of a table. Those with the most refusals are shown.
 const ROWS_MAX: usize = 50;
@@ -203,11 +203,13 @@ pub(super) fn upstreams(built: &ConfigBuild, history: &History) -> String {
 
 /// How many hosts of upstreams can't be used, if any.
 pub(super) fn hosts_out(built: &ConfigBuild) -> Option<String> {
-    let hosts = built.upstreams.values().flat_map(|(_, upstream)| upstream.status());
     let (mut all, mut out) = (0, 0);
-    for host in hosts {
-        all += 1;
-        out += usize::from(host.ejected || host.healthy == Some(false));
+    for (settings, upstream) in built.upstreams.values() {
+        let hosts = upstream.status();
+        // One that was not used yet does not know its hosts.
+        all += if hosts.is_empty() { settings.endpoints.len() } else { hosts.len() };
+        let is_out = |host: &&EndpointStatus| host.ejected || host.healthy == Some(false);
+        out += hosts.iter().filter(is_out).count();
     }
     (out > 0).then(|| format!("{out} of {all} upstream hosts out"))
 }

@@ -29,13 +29,21 @@ pub(super) struct Import {
 }
 
 pub(super) fn run(Rls::Import(import): Rls) -> ExitCode {
-    let (mut text, mut names) = (HEAD.to_owned(), Names::default());
+    let (mut text, mut files) = (HEAD.to_owned(), Vec::with_capacity(import.files.len()));
     let (mut failed, mut left_out) = (false, false);
+    // A file may replace limits of a later one.
+    let mut first = Names::default();
     for path in &import.files {
-        let yaml = match std::fs::read_to_string(path) {
-            Ok(yaml) => yaml,
+        match std::fs::read_to_string(path) {
+            Ok(yaml) => {
+                Imported::of(&yaml, &mut first);
+                files.push((path, yaml));
+            }
             Err(error) => return wrong(&format!("{}: {error}", path.display())),
-        };
+        }
+    }
+    let mut names = Names::knowing(first);
+    for (path, yaml) in files {
         let imported = Imported::of(&yaml, &mut names);
         text.push_str(&imported.text);
         for message in &imported.wrong {
@@ -72,6 +80,16 @@ struct Names {
     taken: HashSet<String>,
     /// What ratelimit's domains have named.
     domains: HashMap<String, DomainNames>,
+    /// What all files name, by domain, if they were read before.
+    known: HashMap<String, HashMap<String, Vec<String>>>,
+}
+
+impl Names {
+    /// Nothing so far, with what the same files have named.
+    fn knowing(first: Self) -> Self {
+        let known = first.domains.into_iter().map(|(domain, names)| (domain, names.named));
+        Self { known: known.collect(), ..Self::default() }
+    }
 }
 
 /// A file, as far as it is written.

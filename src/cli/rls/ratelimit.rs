@@ -40,7 +40,7 @@ pub(super) struct DomainNames {
     policy: String,
     limits: HashSet<String>,
     /// By the name that a limit has in ratelimit, the names of those here.
-    named: HashMap<String, Vec<String>>,
+    pub(super) named: HashMap<String, Vec<String>>,
 }
 
 /// A domain, as far as it is written.
@@ -48,7 +48,7 @@ pub(super) struct DomainNames {
 struct Domain {
     out: Imported,
     names: DomainNames,
-    /// What the whole file names. Other rules may replace a limit before it is there.
+    /// What all files of the domain name. Rules may replace a limit before it is there.
     named: HashMap<String, Vec<String>>,
 }
 
@@ -76,7 +76,7 @@ impl Domain {
         }
         let mut first = Self { names: self.names.clone(), ..Self::default() };
         first.descriptors(&root["descriptors"], "", &mut Vec::new());
-        self.named = first.names.named;
+        self.named = names.known.get(domain).cloned().unwrap_or(first.names.named);
         self.descriptors(&root["descriptors"], "", &mut Vec::new());
         names.domains.insert(domain.to_owned(), std::mem::take(&mut self.names));
         Ok(())
@@ -176,7 +176,9 @@ impl Domain {
             let name = scalar(&one["name"]).unwrap_or_default();
             match self.named.get(&name) {
                 Some(limits) => replaced.extend(limits.iter().cloned()),
-                None => comments.push(format!("replaces {name:?} (no limit has this name)")),
+                None => {
+                    comments.push(format!("replaces {name:?} (no limit that counts has this name)"))
+                }
             }
         }
         if written.as_vec().is_none() {
@@ -395,17 +397,25 @@ descriptors:
 
     #[test]
     fn files_of_one_domain_are_one_policy() {
-        let mut names = Names::default();
-        let file = |key: &str| {
-            format!(
-                "{{domain: d, descriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1, name: n}}}}]}}"
-            )
+        let file = |key: &str, more: &str| {
+            let limit = format!("unit: day, requests_per_unit: 1, {more}");
+            format!("{{domain: d, descriptors: [{{key: {key}, rate_limit: {{{limit}}}}}]}}")
         };
-        let first = Imported::of(&file("a"), &mut names).text;
-        let second = Imported::of(&file("b"), &mut names).text;
-        assert_eq!(first.matches("[[routes]]").count(), 1);
-        assert_eq!(second.matches("[[routes]]").count(), 0);
-        assert!(second.contains("[[policies.d.config.rules]]"), "{second}");
-        assert!(second.contains("name = \"n-2\""), "{second}");
+        let files = [
+            file("a", "name: n"),
+            file("b", "replaces: [{name: later}]"),
+            file("c", "name: later"),
+        ];
+        let all = |names: &mut Names| {
+            files.iter().map(|file| Imported::of(file, names).text).collect::<Vec<_>>()
+        };
+        let mut names = Names::default();
+        all(&mut names);
+        let texts = all(&mut Names::knowing(names));
+        let routes: Vec<_> = texts.iter().map(|text| text.matches("[[routes]]").count()).collect();
+        assert_eq!(routes, [1, 0, 0]);
+        assert!(texts.iter().all(|text| text.contains("[[policies.d.config.rules]]")));
+        // One file's limit may be replaced by an earlier one.
+        assert!(texts[1].contains("replaces = [\"later\"]"), "{}", texts[1]);
     }
 }

@@ -466,7 +466,10 @@ fn references_and_names() {
     says(&route("respond = { status = 99 }"), &["from 200 to 599"]);
     says(
         &route("respond = {}\nname = \"all\""),
-        &["routes[1].path: found the name \"all\", which routes[0] has", "write a `name`"],
+        &[
+            "routes[1].path: found no name, and the one made of the path, \"all\", which routes[0] has",
+            "write a `name`",
+        ],
     );
     says(
         &route("respond = {}\non_store_error = \"locl\""),

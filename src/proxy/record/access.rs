@@ -162,7 +162,7 @@ impl Line {
         self.kept(AccessField::Referer, kept);
         self.kept(AccessField::UserAgent, kept);
         if let Some(call) = kept.and_then(|kept| kept.call.as_deref()) {
-            self.call(call);
+            self.call(call, record.routed.handle.insight.shows_keys());
         }
         if let Some(kept) = kept
             && self.fields.has_headers()
@@ -173,11 +173,13 @@ impl Line {
 
     /// A call for a decision.
     #[inline(never)]
-    fn call(&mut self, call: &NotedCall) {
+    fn call(&mut self, call: &NotedCall, shows_keys: bool) {
+        // They are keys, or become some.
+        let descriptors = call.descriptors.as_ref().filter(|_| shows_keys);
         for (field, value) in [
-            (AccessField::Caller, &call.caller),
-            (AccessField::Domain, &call.domain),
-            (AccessField::Descriptors, &call.descriptors),
+            (AccessField::Caller, call.caller.as_ref()),
+            (AccessField::Domain, call.domain.as_ref()),
+            (AccessField::Descriptors, descriptors),
         ] {
             if let Some(value) = value {
                 self.text(field, value);

@@ -15,6 +15,7 @@ use crate::plan::{Algorithm, Limit, LimitOutcome, PlanOutcome};
 use crate::policy::{Denial, RefusalReply};
 use crate::proxy::decide::{Decided, policy_fields};
 use crate::proxy::refusal::{CallError, Refusal};
+use crate::proxy::settings::FieldStyle;
 use crate::wire::{Fields, Known, Response};
 
 /// The draft's problem type for a used-up quota.
@@ -33,21 +34,25 @@ const IN_FLIGHT: &str = "As many requests are in flight as may be.";
 /// The message to a client whose allowance is not used up, but in use.
 const HELD: &str = "The allowance is reserved by requests in flight.";
 
-/// More of why limits refused than that an allowance is used up, if there is more to say.
-fn refused_by(limits: &[Limit], outcome: &PlanOutcome) -> Option<Cow<'static, str>> {
+/// More of why limits refused than that an allowance is used up, if there is more to say. Numbers
+/// only where the response's fields have them as well.
+fn refused_by(
+    (limits, outcome): (&[Limit], &PlanOutcome),
+    shows_numbers: bool,
+) -> Option<Cow<'static, str>> {
     if outcome.is_held(limits) {
         return Some(HELD.into());
     }
     let mut violated = outcome.violated(limits).filter(|(_, of)| of.unmeasured.is_none());
     let (first, of) = violated.next()?;
-    if violated.next().is_some() || !first.is_shown() {
+    if violated.next().is_some() || !first.is_shown() || first.algorithm.refuses_all() {
         return None;
     }
     if matches!(first.algorithm, Algorithm::Concurrency(_)) {
         return Some(IN_FLIGHT.into());
     }
     let LimitOutcome { remaining, .. } = *of;
-    (remaining > 0 && first.cost > remaining).then(|| {
+    (shows_numbers && remaining > 0 && first.cost > remaining).then(|| {
         let cost = first.cost;
         format!("The request takes {cost} of the allowance, of which {remaining} is left.").into()
     })
@@ -173,7 +178,8 @@ impl Refusal {
             Self::TooMany => {
                 if let Some((limits, outcome)) = limits {
                     retry_after_s = fields::retry_after_s(limits, outcome);
-                    if let Some(more) = refused_by(limits, outcome) {
+                    let shows_numbers = route.fields != FieldStyle::Off;
+                    if let Some(more) = refused_by((limits, outcome), shows_numbers) {
                         detail = more;
                     }
                 }

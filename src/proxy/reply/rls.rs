@@ -131,20 +131,16 @@ fn status(share: &Share, asked: Option<(&[Limit], &PlanOutcome)>) -> DescriptorS
         limit_remaining: 0,
         duration_until_reset: None,
     };
-    let Some((limits, outcome)) = asked else { return nothing };
-    // Those of a descriptor that the call passes without are shadows, but not of the policy's.
-    let is_left_out = share.is_optional && share.is_over;
-    let counts = |limit: &Limit| limit.is_enforced() || is_left_out;
-    let is_shown = |limit: &Limit| limit.is_shown() || (is_left_out && !limit.is_hidden());
-    let own = share
-        .limits
-        .iter()
-        .filter_map(|index| Some((limits.get(*index)?, outcome.limits.get(*index)?)))
-        .filter(|(limit, outcome)| counts(limit) && outcome.unmeasured.is_none());
+    let in_plan = asked.into_iter().flat_map(|(limits, outcome)| {
+        let each = share.limits.iter();
+        each.filter_map(|index| Some((limits.get(*index)?, outcome.limits.get(*index)?)))
+    });
+    let own = in_plan.chain(share.left_out.iter().map(|(limit, outcome)| (limit, outcome)));
+    let own = own.filter(|(limit, outcome)| limit.is_enforced() && outcome.unmeasured.is_none());
     let own: SmallVec<[_; 2]> = own.collect();
     let is_over = share.is_over || own.iter().any(|(_, outcome)| !outcome.fits);
     let code = if is_over { Code::OverLimit } else { Code::Ok }.into();
-    let shown = own.into_iter().filter(|(limit, _)| is_shown(limit));
+    let shown = own.into_iter().filter(|(limit, _)| limit.is_shown());
     let Some((limit, tightest)) = shown.min_by_key(|(_, outcome)| rank(outcome)) else {
         return DescriptorStatus { code, ..nothing };
     };

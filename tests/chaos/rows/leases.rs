@@ -33,7 +33,7 @@ pub fn all(run: &Run) -> Vec<Line> {
     vec![killed_proxy(run), killed_master(run)]
 }
 
-fn routes() -> Vec<Route> {
+pub(super) fn routes() -> Vec<Route> {
     let leased = LEASED.map(|(name, algorithm, quota)| {
         let life = LIFE.as_secs();
         let limit = format!(
@@ -55,13 +55,14 @@ fn stage(run: &Run, replicas: bool, rng: &mut fastrand::Rng) -> (Stage, Vec<Targ
     let deadline = run.pick(Duration::from_secs(1), Duration::from_millis(50));
     let setting = Setting { replicas, routes: &routes, ..Setting::new(deadline) };
     let mut stage = Stage::start(run, &setting);
-    let paths: Vec<(&'static str, usize)> =
-        ["/window", "/counter", "/log", "/ring", "/bucket", "/children"]
-            .map(|path| (path, 1))
-            .into();
+    let paths = PATHS.map(|path| (path, 1));
     let targets = stage.targets(&paths, rng);
     (stage, targets)
 }
+
+/// The paths of those routes.
+pub(super) const PATHS: [&str; 6] =
+    ["/window", "/counter", "/log", "/ring", "/bucket", "/children"];
 
 /// What all holders had in hand is spent, given back or lapsed after this.
 fn lapse() {
@@ -70,7 +71,7 @@ fn lapse() {
 
 /// Judges by how much limits were exceeded, and tells how much of them was never used. A child's
 /// own is charged to its parent, into debt if need be, so it may get as much on top.
-fn kept(line: &mut Line, stage: &mut Stage, targets: &[Target], more: u64) {
+pub(super) fn kept(line: &mut Line, stage: &mut Stage, targets: &[Target], more: u64) {
     let (children, leased): (Vec<Target>, Vec<Target>) =
         targets.iter().cloned().partition(|target| target.path == "/children");
     stage.exceeded(&leased);

@@ -11,6 +11,7 @@ mod masters;
 mod moves;
 mod outage;
 mod snapshots;
+mod versions;
 
 use crate::Run;
 use crate::report::Line;
@@ -47,4 +48,5 @@ pub const ROWS: &[Row] = &[
     Row { number: "10", name: "attacker", run: keys::attacker },
     Row { number: "11", name: "snapshots", run: snapshots::all },
     Row { number: "12", name: "leases", run: leases::all },
+    Row { number: "13", name: "versions", run: versions::together },
 ];

@@ -8,6 +8,7 @@ mod faults;
 mod page;
 mod pieces;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -22,10 +23,12 @@ use pieces::Piece;
 const RATE: u32 = 300;
 /// Decisions in a row that show that all serve.
 const SERVES: usize = 20;
-/// The units of a leased limit that is used up in the first minutes. It refuses from then on.
-const LEASED: u64 = 5_000;
-/// The deadline of a call of the store: long enough for a planned failover.
+/// The units of a leased limit that is used up in some minutes. It refuses from then on.
+const LEASED: u64 = 1_000;
+/// The deadline of a call of the store: long enough for a planned failover. A program that was not
+/// built for a release is slower than that on a busy machine.
 const DEADLINE: Duration = Duration::from_millis(250);
+const DEADLINE_DEBUG: Duration = Duration::from_secs(8);
 
 /// What is asked for.
 pub struct Soak {
@@ -48,18 +51,29 @@ pub fn run(run: &Run, soak: &Soak) -> bool {
         while pieces.len() < wanted {
             let faults = faults::of(soak.piece);
             let fault = faults[pieces.len() % faults.len()];
-            let piece = going.piece(fault, soak.piece, (of_run, pieces.len()));
+            let at = (of_run, pieces.len());
+            let seen = AssertUnwindSafe(|| going.piece(fault, soak.piece, at));
+            let piece = catch_unwind(seen).unwrap_or_else(|_| Piece::failed(of_run, fault.name()));
+            let has_failed = piece.has_failed;
             eprintln!("soak: {} of {wanted}: {}", pieces.len() + 1, piece.text());
             pieces::append(&soak.state, &piece);
             pieces.push(piece);
-            if let Some(path) = &soak.page {
-                page::write(path, &pieces, soak);
+            write(&pieces, soak);
+            if has_failed {
+                break;
             }
         }
     }
+    write(&pieces, soak);
     let wrong: Vec<String> = pieces.iter().flat_map(Piece::wrong).collect();
     wrong.iter().for_each(|line| eprintln!("soak: {line}"));
     wrong.is_empty()
+}
+
+fn write(pieces: &[Piece], soak: &Soak) {
+    if let Some(path) = &soak.page {
+        page::write(path, pieces, soak);
+    }
 }
 
 /// What goes on from piece to piece.
@@ -67,16 +81,27 @@ struct Going {
     stage: Stage,
     targets: Vec<Target>,
     rng: fastrand::Rng,
-    /// Of all pieces so far: units charged too much, and units missing.
-    astray: (u64, u64),
+    /// Of all pieces so far.
+    so_far: SoFar,
+}
+
+/// Sums of all pieces of a run so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct SoFar {
+    /// Units charged too much, and units missing.
+    more: u64,
+    less: u64,
     unknown: u64,
+    upstream_astray: u64,
+    leased_over: u64,
 }
 
 impl Going {
     fn start(run: &Run) -> Self {
         let mut rng = run.rng("soak");
         let routes = routes();
-        let setting = Setting { routes: &routes, ..Setting::new(DEADLINE) };
+        let deadline = if run.weir.is_some() { DEADLINE } else { DEADLINE_DEBUG };
+        let setting = Setting { routes: &routes, ..Setting::new(deadline) };
         let mut stage = Stage::start(run, &setting);
         let mut targets =
             stage.targets(&[("/huge", 4), ("/several", 4), ("/ever", 4), ("/leased", 1)], &mut rng);
@@ -85,8 +110,8 @@ impl Going {
             let target = |shard| Target { path, tenant: format!("{:08x}", rng.u32(..)), shard };
             targets.extend((0..3).map(target));
         }
-        let unknown = stage.unknown();
-        Self { stage, targets, rng, astray: (0, 0), unknown }
+        let so_far = SoFar { unknown: stage.unknown(), ..SoFar::default() };
+        Self { stage, targets, rng, so_far }
     }
 
     /// The targets whose counters show what was charged.
@@ -103,19 +128,28 @@ impl Going {
         std::thread::sleep((began + lasts / 2).saturating_duration_since(Instant::now()));
         let hit = Instant::now();
         faults::apply(fault, &mut self.stage, &load, number);
+        // Each proxy finds by itself that a shard serves again.
+        let exact = self.exact();
+        self.stage.await_deciding(&exact);
         load.await_decided("all serve again", SERVES, |_| true);
         let over = Instant::now();
         std::thread::sleep((began + lasts).saturating_duration_since(Instant::now()));
         let (memory_kib, descriptors) = (self.stage.memory_kib(), descriptors(&self.stage));
         let log = load.stop();
         self.stage.book(&log);
-        let exact = self.exact();
         self.stage.await_deciding(&exact);
         let difference = self.stage.difference(&exact);
-        let astray = (difference.more, difference.less);
-        let unknown = self.stage.unknown();
         let leased = self.targets.iter().filter(|target| target.path == "/leased");
-        let piece = Piece {
+        let over_leased = leased.map(|target| self.stage.admitted(target).saturating_sub(LEASED));
+        let now = SoFar {
+            more: difference.more,
+            less: difference.less,
+            unknown: self.stage.unknown(),
+            upstream_astray: difference.astray,
+            leased_over: over_leased.max().unwrap_or(0),
+        };
+        let before = std::mem::replace(&mut self.so_far, now);
+        Piece {
             run,
             fault: fault.name().to_owned(),
             seconds: began.elapsed().as_secs_f64(),
@@ -130,17 +164,13 @@ impl Going {
             memory_kib,
             descriptors,
             keys: self.stage.cluster.keys().max(0) as u64,
-            more: astray.0.saturating_sub(self.astray.0),
-            less: astray.1.saturating_sub(self.astray.1),
-            unknown: unknown - self.unknown,
-            upstream_astray: difference.astray,
-            leased_over: leased
-                .map(|target| self.stage.admitted(target).saturating_sub(LEASED))
-                .max()
-                .unwrap_or(0),
-        };
-        (self.astray, self.unknown) = (astray, unknown);
-        piece
+            more: now.more.saturating_sub(before.more),
+            less: now.less.saturating_sub(before.less),
+            unknown: now.unknown - before.unknown,
+            upstream_astray: now.upstream_astray.saturating_sub(before.upstream_astray),
+            leased_over: now.leased_over.saturating_sub(before.leased_over),
+            has_failed: false,
+        }
     }
 }
 
@@ -161,7 +191,7 @@ fn routes() -> Vec<Route> {
         ),
         route("ever", &[format!("algorithm = \"quota\", calendar = \"forever\", quota = {HUGE}")]),
         route("leased", &[format!("{fixed}, quota = {LEASED}, lease = \"200ms\"")]),
-        // A third of what comes is refused.
+        // Half of what comes is refused.
         route("rate", &["algorithm = \"gcra\", quota = 3, period = \"1s\", burst = 5".to_owned()]),
         route(
             "bucket",

@@ -132,42 +132,42 @@ fn page(pieces: &[Piece], soak: &Soak) -> String {
     }
     let wrong: Vec<String> = pieces.iter().flat_map(Piece::wrong).collect();
     let verdict = match wrong.is_empty() {
-        true => "Everything was as promised.".to_owned(),
+        true => "All requests and counters were as promised.".to_owned(),
         false => format!("**Not as promised**: {}.", wrong.join("; ")),
     };
-    TEXT.replace("HOURS", &format!("{hours:.1}"))
-        .replace("WANTED", &soak.hours.to_string())
-        .replace("REQUESTS", &sum(&|piece| piece.requests).to_string())
-        .replace("REFUSED", &sum(&|piece| piece.refused).to_string())
-        .replace("CALM", &sum(&|piece| piece.undecided_calm).to_string())
-        .replace("RATE", &RATE.to_string())
-        .replace("VERDICT", &verdict)
-        .replace("FAULTS", &table)
-        .replace("GROWTH", &growth)
+    TEXT.replace("{hours}", &format!("{hours:.1}"))
+        .replace("{wanted}", &soak.hours.to_string())
+        .replace("{requests}", &sum(&|piece| piece.requests).to_string())
+        .replace("{refused}", &sum(&|piece| piece.refused).to_string())
+        .replace("{calm}", &sum(&|piece| piece.undecided_calm).to_string())
+        .replace("{rate}", &RATE.to_string())
+        .replace("{verdict}", &verdict)
+        .replace("{faults}", &table)
+        .replace("{growth}", &growth)
 }
 
 const TEXT: &str = r#"# A soak, measured
 
 Three proxies with two workers each, on a Redis Cluster of three masters with a replica each, serve
-RATE requests a second of a mix: counted exactly under one limit and under several, refused by rates,
+{rate} requests a second of a mix: counted exactly under one limit and under several, refused by rates,
 taken from leases, held as places. In the middle of every ten minutes something is done to Redis or
 to the proxies, which are never restarted. This page is written by `make soak`, which goes on where
-it was stopped: so far HOURS of WANTED hours, REQUESTS requests, of which limits refused REFUSED.
+it was stopped: so far {hours} of {wanted} hours, {requests} requests, of which limits refused {refused}.
 
     make soak HOURS=8
 
-VERDICT Away from the faults, CALM requests were not decided by Redis.
+{verdict} Away from the faults, {calm} requests were not decided by Redis.
 
 ![Memory, descriptors and response times](pictures/soak.svg)
 
-FAULTS
+{faults}
 A take whose connection fails after it was sent may have been charged: so counters may have as many
 units more as takes have an unknown outcome. A master that is lost takes with it what it had not
 passed on to its replica: so units may be missing then, as Redis' replication has it.
 
 | run | hours | MiB of the three proxies | descriptors |
 |---|---|---|---|
-GROWTH
-Each run has processes of its own. Descriptors are those of 36 clients' connections, of the upstream
+{growth}
+Each run has processes of its own. Nothing is promised about memory, and this is what was seen. Descriptors are those of 36 clients' connections, of the upstream
 and of Redis.
 "#;

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 /// What a piece saw.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Piece {
     /// Its run: each has processes of its own.
     pub run: usize,
@@ -35,9 +35,16 @@ pub struct Piece {
     pub upstream_astray: u64,
     /// The most units by which a leased limit was exceeded.
     pub leased_over: u64,
+    /// It was not seen to its end: something did not serve again, or a proxy ended.
+    pub has_failed: bool,
 }
 
 impl Piece {
+    /// One that was not seen to its end.
+    pub fn failed(run: usize, fault: &str) -> Self {
+        Self { run, fault: fault.to_owned(), has_failed: true, ..Self::default() }
+    }
+
     /// Whether a master was lost with what it had not passed on.
     fn loses(&self) -> bool {
         self.fault.starts_with("a master")
@@ -51,6 +58,7 @@ impl Piece {
                 wrong.push(format!("run {}, {}: {text}", self.run, self.fault));
             }
         };
+        check(!self.has_failed, "it did not come to its end".to_owned());
         check(
             self.undecided_calm == 0,
             format!("{} requests undecided away from the fault", self.undecided_calm),
@@ -103,6 +111,7 @@ impl Piece {
             "unknown": self.unknown,
             "upstream_astray": self.upstream_astray,
             "leased_over": self.leased_over,
+            "has_failed": self.has_failed,
         })
     }
 
@@ -126,6 +135,7 @@ impl Piece {
             unknown: number("unknown")?,
             upstream_astray: number("upstream_astray")?,
             leased_over: number("leased_over")?,
+            has_failed: line["has_failed"].as_bool().unwrap_or(false),
         })
     }
 }

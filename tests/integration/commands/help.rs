@@ -7,7 +7,7 @@ use crate::harness::weir::Weir;
 
 /// Pages that are read before there is a Weir to ask: about other proxies, measurements, and files
 /// of the repository.
-const ELSEWHERE: [&str; 14] = [
+const ELSEWHERE: [&str; 15] = [
     "README",
     "SUMMARY",
     "apisix",
@@ -20,6 +20,7 @@ const ELSEWHERE: [&str; 14] = [
     "recipes",
     "scale",
     "side-by-side",
+    "soak",
     "traefik",
     "weir-or",
 ];

@@ -204,7 +204,7 @@ async fn an_address_has_five_guesses_for_an_account_and_fifty_for_all() {
     let (passed, refused) =
         until_refused(async |_| sign_in(&mut attacker, "ann", "guess").await).await;
     assert_eq!(passed, 5);
-    page.shows("5 HTTP/1.1 200 OK\n");
+    page.shows(" 5 HTTP/1.1 200 OK\n");
     page.shows_refusal(&refused);
     // Not even with the right password, and the rest of the site is open.
     assert_eq!(sign_in(&mut attacker, "ann", "right").await.status, 429);

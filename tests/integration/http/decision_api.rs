@@ -452,6 +452,7 @@ scopes = ["decide", "settle"]
 "#;
     let log = "access = \"all\"\naccess_fields = [\"path\", \"caller\", \"domain\", \"descriptors\", \"hits\", \"status\"]";
     let text = config().more(tokens).text().replace("access = \"off\"", log);
+    let text = text.replace("[admin]", "[admin]\nshow_keys = true");
     let weir = tokio::task::spawn_blocking(move || {
         Weir::build(&text).file("shop.token", b"shop-secret").start()
     });

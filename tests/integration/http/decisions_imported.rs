@@ -198,9 +198,16 @@ async fn a_store_that_is_away_is_no_room() {
         start_text(toml.route("domain = \"edge\"\npolicy = \"edge\"").text()).await;
     let models = [descriptor(&[("model", "x")]), descriptor(&[("model", "y")])];
     assert_eq!(client.ask("edge", &models).await.unwrap().overall_code, OK);
+    let open = Toml::new().listener("serves = \"decisions\"").more(MODELS);
+    let open = open.redis("single", &[redis.address]);
+    let allows = "domain = \"edge\"\npolicy = \"edge\"\non_store_error = \"allow\"";
+    let (_open, allowing) = start_text(open.route(allows).text()).await;
+    assert_eq!(allowing.ask("edge", &models).await.unwrap().overall_code, OK);
     drop(redis);
     let failed = client.ask("edge", &models).await.unwrap_err();
     assert_eq!(failed.status, "14", "{failed:?}");
+    // Unless the operator lets pass what can't be counted.
+    assert_eq!(allowing.ask("edge", &models).await.unwrap().codes(), [OK; 2]);
 }
 
 #[tokio::test]
@@ -236,4 +243,114 @@ descriptors:
     }
     assert_eq!(ask(&[read]).await.codes(), [OVER_LIMIT]);
     assert_eq!(ask(&[health, read]).await.codes(), [OK; 2]);
+}
+
+/// Weir with two models in quota mode, whose rules are `rules`, each without its table's head.
+async fn start_rules(rules: &[&str], more: &str) -> (Weir, Client) {
+    let rules: String =
+        rules.iter().map(|rule| format!("[[policies.edge.config.rules]]\n{rule}\n")).collect();
+    let toml = Toml::new().listener("serves = \"decisions\"");
+    let toml = toml.route("domain = \"edge\"\npolicy = \"edge\"");
+    let text = toml.more(&format!("[policies.edge]\nuse = \"rls\"\n{rules}{more}")).text();
+    start_text(text).await
+}
+
+fn one(key: &str, value: &str) -> crate::harness::rls::Descriptor {
+    descriptor(&[(key, value)])
+}
+
+const DAY: &str = "algorithm = \"fixed_window\", period = \"1d\"";
+
+#[tokio::test]
+async fn a_shadow_limit_refuses_nothing_beside_quota_mode() {
+    let rules = [
+        format!(
+            "descriptor = [\"a\"]\nquota_mode = true\nlimits = [{{ name = \"a\", quota = 1, {DAY} }}]"
+        ),
+        format!(
+            "descriptor = [\"b\"]\nquota_mode = true\nlimits = [{{ name = \"b\", quota = 9, {DAY} }}]"
+        ),
+        format!(
+            "descriptor = [\"c\"]\nquota_mode = true\nlimits = [{{ name = \"c\", quota = 1, {DAY}, shadow = true }}]"
+        ),
+        format!(
+            "descriptor = [\"user\"]\nlimits = [{{ name = \"user\", quota = 1, {DAY}, shadow = true }}]"
+        ),
+    ];
+    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str), "").await;
+    let ask = async |descriptors: &[_]| client.ask("edge", descriptors).await.unwrap();
+    for left in [8, 7, 6] {
+        let answer = ask(&[one("user", "u"), one("a", "x"), one("b", "x")]).await;
+        let first = if left == 8 { OK } else { OVER_LIMIT };
+        assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OK, first, OK]), "{answer:?}");
+        assert_eq!(answer.left()[2], left);
+    }
+    // What is only watched has room.
+    for _ in 0..3 {
+        let answer = ask(&[one("a", "x"), one("c", "x")]).await;
+        assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OVER_LIMIT, OK]), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_out_takes_nothing_of_what_others_share() {
+    let rules = [
+        format!(
+            "descriptor = [\"model\"]\nquota_mode = true\nlimits = [{{ name = \"total\", quota = 5, {DAY}, key = \"all\" }}, {{ name = \"each\", quota = 2, {DAY} }}]"
+        ),
+        format!("descriptor = [\"user\"]\nlimits = [{{ name = \"user\", quota = 100, {DAY} }}]"),
+    ];
+    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str), "").await;
+    let ask = async |descriptors: &[_]| client.ask("edge", descriptors).await.unwrap();
+    // One counter for both: with room for one, the first has it.
+    let twice = [one("model", "x"), one("model", "x"), one("user", "u")];
+    let answer = ask(&[one("model", "x"), one("user", "u")]).await;
+    assert_eq!(answer.codes(), [OK; 2]);
+    let answer = ask(&twice).await;
+    assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OK, OVER_LIMIT, OK]), "{answer:?}");
+    // Of five in all three are left: x takes none of them, since it has none of its own left.
+    for (left, y) in [(2, OK), (1, OK)] {
+        let answer = ask(&[one("model", "x"), one("model", "y")]).await;
+        assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OVER_LIMIT, y]), "{answer:?}");
+        let other = ask(&[super::decisions::hits(one("model", "z"), 0)]).await;
+        assert_eq!(other.left(), [left.min(2)], "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_is_left_out_is_in_no_list_and_owes_what_is_to_be_owed() {
+    let rules = [
+        format!(
+            "descriptor = [\"m\"]\nquota_mode = true\nlimits = [{{ name = \"m\", quota = 3, {DAY} }}]"
+        ),
+        format!(
+            "descriptor = [\"owing\"]\nquota_mode = true\nlimits = [{{ name = \"owing\", quota = 2, {DAY}, debt = 10 }}]"
+        ),
+    ];
+    let more = "\n";
+    let (weir, client) = start_rules(&rules.each_ref().map(String::as_str), more).await;
+    let ask = async |descriptors: &[_]| client.ask("edge", descriptors).await.unwrap();
+    let hits = super::decisions::hits;
+    // Too many for any limit, and more than is left, beside one with room.
+    let answer =
+        ask(&[hits(one("m", "a"), 1 << 63), hits(one("owing", "t"), 5), one("m", "b")]).await;
+    let codes = vec![OVER_LIMIT, OVER_LIMIT, OK];
+    assert_eq!((answer.overall_code, answer.codes()), (OK, codes), "{answer:?}");
+    // It is used already, so it is owed: two were there, and five were used.
+    let owed = ask(&[one("owing", "t")]).await;
+    assert_eq!((owed.overall_code, owed.left()), (OVER_LIMIT, vec![0]), "{owed:?}");
+    // Where none has room, the one that has too many hits is not waited for.
+    ask(&[hits(one("m", "b"), 2)]).await;
+    let answer = ask(&[hits(one("m", "a"), 1 << 63), one("m", "b")]).await;
+    assert_eq!((answer.overall_code, answer.codes()), (OVER_LIMIT, vec![OVER_LIMIT; 2]));
+    assert!(answer.field("retry-after").parse::<u64>().unwrap() > 86_000, "{answer:?}");
+    let answer = ask(&[hits(one("m", "a"), 1 << 63), hits(one("m", "c"), 1 << 63)]).await;
+    assert_eq!((answer.overall_code, answer.codes()), (OVER_LIMIT, vec![OVER_LIMIT; 2]));
+    let top = tokio::task::spawn_blocking(move || weir.admin_page("/top").json());
+    let top: serde_json::Value = top.await.unwrap();
+    let limits = top["limits"].as_array().unwrap();
+    let of = |name: &str| limits.iter().find(|limit| limit["limit"] == name).cloned().unwrap();
+    let used = of("m")["used"].as_array().unwrap().clone();
+    assert_eq!(used.len(), 1, "{top}");
+    assert_eq!(used[0]["units"], 3, "{top}");
 }

@@ -15,10 +15,10 @@ use crate::proxy::receive::call::Descriptor;
 /// # Errors
 /// The limits can't be taken together: there are too many, or two of them are one counter with
 /// different settings.
-pub(super) fn join(
-    asked: &[(Option<Arc<Decision>>, &Descriptor)],
+pub(super) fn join<'a>(
+    asked: &[(Option<Arc<Decision>>, &'a Descriptor)],
     is_held: bool,
-) -> Result<Joined, String> {
+) -> Result<Joined<'a>, String> {
     if let [(Some(decision), one @ Descriptor { hits: 1, gives_back: 0, .. })] = asked {
         return alone(decision, one, is_held);
     }
@@ -54,7 +54,7 @@ pub(super) fn join(
     }
     if let Some(decision) = denied {
         let (decision, wanted) = (Arc::clone(decision), SmallVec::new());
-        return Ok(Joined { decision, shares, wanted, returned });
+        return Ok(Joined { decision, shares, wanted, returned, in_quota_mode: None });
     }
     let Some(first) = first else { return Err("no descriptor".to_owned()) };
     let wanted = match (asked, &first.verdict) {
@@ -85,7 +85,9 @@ pub(super) fn join(
     };
     // Nobody here goes on refusing because of what was there before.
     returned.iter_mut().for_each(|limit: &mut Limit| limit.refund = Refund::BySettle);
-    Ok(Joined { decision: Arc::new(decision), shares, wanted, returned })
+    let has_optional = shares.iter().any(|share| share.is_optional);
+    let in_quota_mode = has_optional.then(|| asked.iter().cloned().collect());
+    Ok(Joined { decision: Arc::new(decision), shares, wanted, returned, in_quota_mode })
 }
 
 /// Whether a descriptor is one of those of which one with room is enough.
@@ -115,11 +117,11 @@ fn kept<'a>(
 
 /// What the policy answered for the only descriptor, with one hit, as in most calls: it is used as
 /// it is, with all that was derived from it.
-fn alone(
+fn alone<'a>(
     decision: &Arc<Decision>,
-    descriptor: &Descriptor,
+    descriptor: &'a Descriptor,
     is_held: bool,
-) -> Result<Joined, String> {
+) -> Result<Joined<'a>, String> {
     // Nobody tells the caller what becomes of a body, or says how what is not held has ended.
     let settles = decision.settle_with.is_some() && !is_held;
     let decision = if descriptor.facts.is_some() && (decision.bodies.is_some() || settles) {
@@ -145,6 +147,7 @@ fn alone(
         shares: std::iter::once(share).collect(),
         wanted: SmallVec::new(),
         returned: Vec::new(),
+        in_quota_mode: None,
     })
 }
 

@@ -16,7 +16,7 @@ use super::Decided;
 use super::admit::{DecisionError, Question, charge, note_time, on_policy_error};
 use super::policy_fields::PolicyFields;
 use crate::limit::{Ending, Limiter};
-use crate::plan::{Adjustment, Change, Debt, Limit, Plan};
+use crate::plan::{Adjustment, Change, Debt, Limit, LimitOutcome, Plan};
 use crate::policy::{Decision, Verdict as Answer};
 use crate::proxy::receive::call::{Call, Descriptor, DescriptorView};
 use crate::proxy::refusal::Refusal;
@@ -32,11 +32,13 @@ pub(in crate::proxy) struct Share {
     /// The indices, in the plan, of the limits that its hits are charged to.
     pub(in crate::proxy) limits: SmallVec<[usize; 2]>,
     /// It is over its limit whatever the limits say: the policy refuses it, or it has more hits
-    /// than any limit has units. Or it is in quota mode, and its limits said so.
+    /// than any limit has units. Or it is in quota mode, and was left out.
     pub(in crate::proxy) is_over: bool,
     /// It is in quota mode, and not alone in that: the call passes without it, as long as another
     /// one in quota mode is not over its limit.
     pub(in crate::proxy) is_optional: bool,
+    /// If it was left out: its limits, with what they said. They are not in the plan.
+    pub(in crate::proxy) left_out: Vec<(Limit, LimitOutcome)>,
 }
 
 /// One for each descriptor, in their order.
@@ -44,13 +46,15 @@ pub(in crate::proxy) type Shares = SmallVec<[Share; 2]>;
 
 /// The descriptors' decisions as one.
 #[derive(Debug)]
-struct Joined {
+struct Joined<'a> {
     decision: Arc<Decision>,
     shares: Shares,
     /// What one hit would take of each limit, of a look that is to say whether it would fit.
     wanted: SmallVec<[u64; 2]>,
     /// The limits that get units back before, with how many.
     returned: Vec<Limit>,
+    /// What each was answered, where some are in quota mode.
+    in_quota_mode: Option<Asked<'a>>,
 }
 
 /// What became of a call: what of the decision each descriptor has part in, and the fields that the
@@ -69,10 +73,11 @@ pub(in crate::proxy) fn decide<'a>(
     let asked = ask(question, call, decided);
     let (received, routed) = (question.received, question.routed);
     async move {
-        let (Joined { decision, mut shares, wanted, returned }, upstream_fields) = match asked {
+        let (joined, upstream_fields) = match asked {
             Ok(asked) => asked,
             Err(ended) => return (Shares::new(), ended),
         };
+        let Joined { decision, mut shares, wanted, returned, in_quota_mode } = joined;
         let is_denied = matches!(decision.verdict, Answer::Deny(_));
         if !returned.is_empty() && !is_denied {
             let given_back = pin!(give_back(limiter, returned, routed)).await;
@@ -88,9 +93,14 @@ pub(in crate::proxy) fn decide<'a>(
             decided.decision = Some(decision);
             decided.conclude(Verdict::Refused, &routed.handle);
             Err(Refusal::TooMany)
-        } else if !is_denied && shares.iter().any(|share| share.is_optional) {
-            let of = (received, routed);
-            pin!(quota_mode::charge(limiter, decision, &mut shares, of, decided)).await
+        } else if let Some(asked) = in_quota_mode.filter(|_| !is_denied) {
+            let (asked, of) = ((&asked, decision), (received, routed));
+            let charged = Box::pin(quota_mode::charge(limiter, asked, &shares, of, decided)).await;
+            if call.is_spent {
+                owe(limiter, routed, charged.owing.iter());
+            }
+            shares = charged.shares;
+            charged.admitted
         } else {
             pin!(charge(limiter, decision, None, (received, routed), decided)).await
         };
@@ -99,8 +109,11 @@ pub(in crate::proxy) fn decide<'a>(
             admitted => admitted,
         };
         note_time((received, routed), decided);
-        if matches!(admitted, Err(Refusal::TooMany)) && call.is_spent {
-            owe(limiter, routed, decided);
+        let verdict = decided.decision.as_ref().map(|decision| &decision.verdict);
+        if let (Err(Refusal::TooMany), Some(Answer::Check(plan))) = (&admitted, verdict)
+            && call.is_spent
+        {
+            owe(limiter, routed, debts(plan.limits().iter()));
         }
         (shares, admitted.map(|()| upstream_fields))
     }
@@ -136,16 +149,17 @@ async fn give_back(
     given_back.map_err(|_| Refusal::StoreUnavailable)
 }
 
-/// Charges what was refused to those limits that may be in debt. A caller that reports what was
-/// used already can't be told that it was not.
-fn owe(limiter: &Limiter, routed: &Routed, decided: &Decided) {
-    let verdict = decided.decision.as_ref().map(|decision| &decision.verdict);
-    let (Some(Answer::Check(plan)), Some(policy)) = (verdict, &routed.handle.policy) else {
-        return;
-    };
-    let owing = plan.limits().iter().filter(|limit| {
+/// Those of limits that may owe what they refuse.
+fn debts<'a>(limits: impl Iterator<Item = &'a Limit>) -> impl Iterator<Item = &'a Limit> {
+    limits.filter(|limit| {
         limit.cost > 0 && limit.is_enforced() && limit.algorithm.debt() != Debt::None
-    });
+    })
+}
+
+/// Charges what was refused to limits that may owe it. A caller that reports what was used already
+/// can't be told that it was not.
+fn owe<'a>(limiter: &Limiter, routed: &Routed, owing: impl Iterator<Item = &'a Limit>) {
+    let Some(policy) = &routed.handle.policy else { return };
     for limit in owing {
         // By itself, as another of its name may be in the plan.
         let Ok(plan) = Plan::new(vec![limit.clone()]) else { continue };
@@ -159,11 +173,11 @@ fn owe(limiter: &Limiter, routed: &Routed, decided: &Decided) {
 ///
 /// # Errors
 /// How the call ends without the limits being asked.
-fn ask(
+fn ask<'a>(
     question: Question<'_>,
-    call: &Call,
+    call: &'a Call,
     decided: &mut Decided,
-) -> Result<(Joined, PolicyFields), Result<PolicyFields, Refusal>> {
+) -> Result<(Joined<'a>, PolicyFields), Result<PolicyFields, Refusal>> {
     let handle = &question.routed.handle;
     let mut asked = Asked::new();
     let (mut upstream_fields, mut response_fields) = (PolicyFields::new(), PolicyFields::new());
@@ -210,7 +224,7 @@ fn ask(
 }
 
 /// Checks that units of limits can be handed out.
-fn check_quota(joined: &Joined) -> Result<(), String> {
+fn check_quota(joined: &Joined<'_>) -> Result<(), String> {
     let Answer::Check(plan) = &joined.decision.verdict else { return Ok(()) };
     let is_unfit =
         |limit: &&Limit| limit.is_enforced() && !limit.lease.is_some_and(|lease| lease.to_callers);

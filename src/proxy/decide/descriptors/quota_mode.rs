@@ -2,110 +2,199 @@
 //! enough. The others are answered as over their limit, and take nothing.
 //!
 //! All are taken together first. Where that is refused, those without room are left out, and the
-//! rest is taken, so what is admitted is counted as ever.
+//! rest is taken. So what is admitted is taken all or not at all, like any other call, and what is
+//! left out is in no plan: no observer can take it for something that was charged.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::admit::record;
-use super::{Decided, Share, Shares};
+use super::super::admit::{charge as charge_all, record};
+use super::join::join;
+use super::{Asked, Decided, Joined, Share, Shares, debts};
 use crate::limit::{Limiter, Take};
-use crate::plan::{Enforcement, Limit, LimitOutcome, Plan, PlanOutcome};
+use crate::plan::{Limit, LimitOutcome, Plan, PlanOutcome};
 use crate::policy::{Decision, Verdict as Answer};
 use crate::proxy::receive::Received;
 use crate::proxy::refusal::Refusal;
 use crate::proxy::route::Routed;
 use crate::proxy::verdict::Verdict;
 
-/// Takes the limits of all descriptors, without those in quota mode that have no room. Notes in
-/// `shares` which these are.
+/// A descriptor that the call goes on without.
+#[derive(Debug, Default)]
+struct LeftOut {
+    /// Its limits, and what they said. None if it has more hits than any limit has units.
+    limits: Vec<(Limit, LimitOutcome)>,
+}
+
+/// What came of a call with descriptors in quota mode.
+pub(super) struct Charged {
+    pub(super) shares: Shares,
+    pub(super) admitted: Result<(), Refusal>,
+    /// Limits of descriptors that were left out, which their hits are owed to.
+    pub(super) owing: Vec<Limit>,
+}
+
+/// Takes the limits of all descriptors, without those in quota mode that have no room. `first` is
+/// what all of them are joined to.
 pub(super) async fn charge(
     limiter: &Limiter,
-    decision: Arc<Decision>,
-    shares: &mut Shares,
-    (received, routed): (&Received, &Routed),
+    (asked, first): (&Asked<'_>, Arc<Decision>),
+    shares: &Shares,
+    of: (&Received, &Routed),
     decided: &mut Decided,
-) -> Result<(), Refusal> {
-    let handle = &*routed.handle;
-    let Answer::Check(plan) = &decision.verdict else { return Ok(()) };
-    let Some(scope) = handle.policy.as_ref().map(|policy| &policy.scope) else { return Ok(()) };
-    let limits = plan.limits();
-    let mut known = vec![LimitOutcome { fits: true, ..LimitOutcome::default() }; limits.len()];
-    let mut is_first = true;
-    // Each round leaves one more descriptor out, or is the last.
-    let taken = loop {
-        if shares.iter().filter(|share| share.is_optional).all(|share| share.is_over) {
-            break None;
-        }
-        let asked: Vec<usize> = (0..limits.len()).filter(|at| is_asked(*at, shares)).collect();
-        let part = asked.iter().filter_map(|at| limits.get(*at)).cloned().collect();
-        // A part of a plan that is one.
-        let Ok(part) = Plan::joined(part) else { break None };
-        let part = Arc::new(if is_first { part } else { part.quiet() });
-        is_first = false;
-        let taken = limiter.take(scope, &part).await;
-        let outcome = match &taken {
-            Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
-            Take::Unavailable(_) => break Some(taken),
+) -> Charged {
+    // It is kept in any case.
+    decided.decision = Some(Arc::clone(&first));
+    let labels = &first.labels;
+    let optional: Vec<bool> = shares.iter().map(|share| share.is_optional).collect();
+    let too_many = |share: &Share| (share.is_optional && share.is_over).then(LeftOut::default);
+    let mut left_out: Vec<Option<LeftOut>> = shares.iter().map(too_many).collect();
+    // Each round but the last leaves out one descriptor or more.
+    while is_one_kept(&optional, &left_out) {
+        let (members, part) = joined_part(asked, &left_out, labels);
+        let Some((decision, plan)) = part.as_ref().and_then(plan_of) else { break };
+        let Ok(quiet) = Plan::joined(plan.limits().to_vec()) else { break };
+        let Some(scope) = of.1.handle.policy.as_ref().map(|policy| &policy.scope) else { break };
+        let taken = limiter.take(scope, &Arc::new(quiet.quiet())).await;
+        let Take::Refused(outcome) = taken else {
+            decided.decision = Some(Arc::clone(&decision));
+            let counts_keys = of.1.handle.insight.counts_keys();
+            let identities = counts_keys.then(|| limiter.identities(scope, &plan));
+            let of = (of.0, &*of.1.handle);
+            let admitted = record(limiter, (&decision, &plan), (taken, identities), of, decided);
+            return charged(left_out, &optional, (members, part), admitted);
         };
-        for (at, of) in asked.iter().zip(&outcome.limits) {
-            known.get_mut(*at).into_iter().for_each(|known| *known = *of);
+        let shares = part.as_ref().map_or(&[][..], |part| &part.shares);
+        let is_optional = |at: usize| members.get(at).is_some_and(|at| is_at(&optional, *at));
+        let (without_room, is_final) = without_room((plan.limits(), &outcome), shares, is_optional);
+        for at in &without_room {
+            let share = shares.get(*at).zip(members.get(*at));
+            if let Some((share, out)) =
+                share.and_then(|(share, at)| Some((share, left_out.get_mut(*at)?)))
+            {
+                *out = Some(LeftOut { limits: said(share, plan.limits(), &outcome) });
+            }
         }
-        let lacks = |at: &usize| known.get(*at).is_some_and(|of| !of.fits);
-        let optional = shares.iter_mut().filter(|share| share.is_optional && !share.is_over);
-        let without_room = optional.filter(|share| share.limits.iter().any(lacks));
-        let left_out = without_room.map(|share| share.is_over = true).count();
-        let is_refused = matches!(taken, Take::Refused(_));
-        let others = shares.iter().filter(|share| !share.is_optional);
-        let others_fit = !others.flat_map(|share| &share.limits).any(lacks);
-        if !(is_refused && others_fit && left_out > 0) {
-            break Some(taken);
+        if is_final || without_room.is_empty() {
+            break;
         }
-    };
-    let limits = recorded(limits, &known, shares);
-    let recorded = Plan::joined(limits).map(Arc::new).unwrap_or_else(|_| Arc::clone(plan));
-    let verdict = Answer::Check(Arc::clone(&recorded));
-    let decision = Arc::new(Decision { verdict, ..Decision::clone(&decision) });
-    decided.decision = Some(Arc::clone(&decision));
-    let all = |outcome: Option<PlanOutcome>, admitted| PlanOutcome {
-        admitted,
-        limits: known.clone(),
-        store_failure: outcome.and_then(|outcome| outcome.store_failure),
-    };
-    let taken = match taken {
-        Some(Take::Granted(outcome, grant)) => Take::Granted(all(Some(outcome), true), grant),
-        Some(Take::Refused(outcome)) => Take::Refused(all(Some(outcome), false)),
-        Some(Take::Unavailable(cause)) => Take::Unavailable(cause),
-        // More hits than limits have units.
-        None if is_first => {
-            decided.conclude(Verdict::Refused, handle);
-            return Err(Refusal::TooMany);
+    }
+    // Refused: by a limit of another descriptor, or because none has room. Of these, the one that
+    // has some first is what the caller waits for. It is asked again, so that this is counted.
+    if !is_one_kept(&optional, &left_out) {
+        let waits = left_out.iter().enumerate().filter_map(|(at, out)| Some((wait_us(out)?, at)));
+        match waits.min() {
+            Some((_, awaited)) => left_out.get_mut(awaited).into_iter().for_each(|out| *out = None),
+            None => {
+                decided.conclude(Verdict::Refused, &of.1.handle);
+                let nobody = (Vec::new(), None);
+                return charged(left_out, &optional, nobody, Err(Refusal::TooMany));
+            }
         }
-        None => Take::Refused(all(None, false)),
+    }
+    let (members, part) = joined_part(asked, &left_out, labels);
+    let admitted = match &part {
+        Some(part) => charge_all(limiter, Arc::clone(&part.decision), None, of, decided).await,
+        None => Err(Refusal::PolicyFailed),
     };
-    let identities = handle.insight.counts_keys().then(|| limiter.identities(scope, &recorded));
-    record(limiter, (&decision, &recorded), (taken, identities), (received, handle), decided)
+    charged(left_out, &optional, (members, part), admitted)
 }
 
-/// Whether a limit is asked: one that only descriptors without room have is not.
-fn is_asked(at: usize, shares: &[Share]) -> bool {
-    shares.iter().any(|share| !(share.is_optional && share.is_over) && share.limits.contains(&at))
+fn is_at(optional: &[bool], at: usize) -> bool {
+    optional.get(at).copied().unwrap_or(false)
 }
 
-/// The limits as they counted: those of descriptors that were left out refused nothing. If none in
-/// quota mode has room, the one that has some first is what the caller waits for.
-fn recorded(limits: &[Limit], known: &[LimitOutcome], shares: &[Share]) -> Vec<Limit> {
-    let wait = |share: &&Share| {
-        let of = share.limits.iter().filter_map(|at| known.get(*at)).filter(|of| !of.fits);
-        of.map(|of| of.retry_after_us.unwrap_or(u64::MAX)).max()
-    };
-    let optional = || shares.iter().filter(|share| share.is_optional);
-    let none_has_room = optional().all(|share| share.is_over);
-    let awaited = optional().filter(|_| none_has_room).min_by_key(wait);
-    let counts =
-        |at: usize| is_asked(at, shares) || awaited.is_some_and(|share| share.limits.contains(&at));
-    let each = limits.iter().enumerate().map(|(at, limit)| match counts(at) {
-        true => limit.clone(),
-        false => Limit { enforcement: Enforcement::Shadow, ..limit.clone() },
+/// Whether a descriptor in quota mode is not left out.
+fn is_one_kept(optional: &[bool], left_out: &[Option<LeftOut>]) -> bool {
+    optional.iter().zip(left_out).any(|(is_optional, out)| *is_optional && out.is_none())
+}
+
+/// The descriptors that are not left out, by index, and what they are joined to. The labels are
+/// those of all.
+fn joined_part<'a>(
+    asked: &Asked<'a>,
+    left_out: &[Option<LeftOut>],
+    labels: &[(String, String)],
+) -> (Vec<usize>, Option<Joined<'a>>) {
+    let kept = asked.iter().zip(left_out).enumerate().filter(|(_, (_, out))| out.is_none());
+    let (members, part): (Vec<usize>, Asked<'a>) =
+        kept.map(|(at, (one, _))| (at, one.clone())).unzip();
+    // What all of them could be joined to, a part of them can.
+    let joined = join(&part, false).ok().map(|mut joined| {
+        if joined.decision.labels != labels {
+            let labels = labels.to_vec();
+            joined.decision = Arc::new(Decision { labels, ..Decision::clone(&joined.decision) });
+        }
+        joined
     });
-    each.collect()
+    (members, joined)
+}
+
+fn plan_of(part: &Joined<'_>) -> Option<(Arc<Decision>, Arc<Plan>)> {
+    match &part.decision.verdict {
+        Answer::Check(plan) => Some((Arc::clone(&part.decision), Arc::clone(plan))),
+        Answer::Bypass | Answer::Deny(_) => None,
+    }
+}
+
+/// The shares to leave out, by index, and whether another limit refuses whatever is left out. Of
+/// several that have a limit together, the last one is left out: the others may have room then.
+fn without_room(
+    (limits, outcome): (&[Limit], &PlanOutcome),
+    shares: &[Share],
+    is_optional: impl Fn(usize) -> bool,
+) -> (BTreeSet<usize>, bool) {
+    let (mut last, mut is_final) = (BTreeSet::new(), false);
+    let violated = limits.iter().zip(&outcome.limits).enumerate();
+    let violated = violated.filter(|(_, (limit, of))| PlanOutcome::is_violated(limit, of));
+    for (index, _) in violated {
+        let owns = |share: &Share| share.limits.contains(&index);
+        let owners =
+            || shares.iter().enumerate().filter(|(_, share)| owns(share)).map(|(at, _)| at);
+        if owners().all(&is_optional) {
+            last.extend(owners().next_back());
+        } else {
+            is_final = true;
+        }
+    }
+    (last, is_final)
+}
+
+/// A share's limits, with what they said.
+fn said(share: &Share, limits: &[Limit], outcome: &PlanOutcome) -> Vec<(Limit, LimitOutcome)> {
+    let each = share.limits.iter().map(|at| (limits.get(*at), outcome.limits.get(*at)));
+    each.filter_map(|(limit, of)| Some((limit?.clone(), *of?))).collect()
+}
+
+/// In how many microseconds a descriptor that was left out has room, as far as its limits know.
+/// None if it never has, or is not left out.
+fn wait_us(out: &Option<LeftOut>) -> Option<u64> {
+    let limits = &out.as_ref()?.limits;
+    let refusing = limits.iter().filter(|(limit, of)| PlanOutcome::is_violated(limit, of));
+    refusing.map(|(_, of)| of.retry_after_us.unwrap_or(u64::MAX)).max()
+}
+
+/// The shares of all descriptors, from those of the ones that were not left out.
+fn charged(
+    left_out: Vec<Option<LeftOut>>,
+    optional: &[bool],
+    (members, part): (Vec<usize>, Option<Joined<'_>>),
+    admitted: Result<(), Refusal>,
+) -> Charged {
+    let owing = left_out.iter().flatten().flat_map(|out| &out.limits);
+    let owing = debts(owing.map(|(limit, _)| limit)).cloned().collect();
+    let out = |(out, is_optional): (Option<LeftOut>, &bool)| Share {
+        is_over: out.is_some(),
+        is_optional: *is_optional,
+        left_out: out.map(|out| out.limits).unwrap_or_default(),
+        ..Share::default()
+    };
+    let mut shares: Shares = left_out.into_iter().zip(optional).map(out).collect();
+    for (at, share) in members.into_iter().zip(part.into_iter().flat_map(|part| part.shares)) {
+        let is_optional = is_at(optional, at);
+        if let Some(own) = shares.get_mut(at) {
+            *own = Share { is_optional, ..share };
+        }
+    }
+    Charged { shares, admitted, owing }
 }
