@@ -174,7 +174,8 @@ async fn a_client_is_told_whether_the_allowance_is_in_use_or_spent() {
     eventually_async("it is settled", async || {
         let spent = ask();
         let told = spent.contains(&format!("\"tokens\";r={left};t=")) && !spent.contains("held");
-        let waits = !spent.contains("retry-after: 1\r\n") && spent.contains("is used up for now");
+        let says = format!("of which {left} is left");
+        let waits = !spent.contains("retry-after: 1\r\n") && spent.contains(&says);
         if told && waits { Ok(()) } else { Err(spent) }
     })
     .await;
@@ -291,4 +292,41 @@ fn a_lowered_maximum_is_never_a_raised_one() {
     let lowered = 1_000 - body.len();
     let expected = body.replace("5000", &lowered.to_string());
     assert_eq!(upstream.last().body, expected.as_bytes());
+}
+
+/// The page's own configuration, with a smaller limit: what is refused looks as OpenAI's.
+#[test]
+fn the_configuration_of_the_page_refuses_as_openai_does() {
+    const PAGE: &str = include_str!("../../../docs/budgets.md");
+    let upstream = Upstream::start();
+    let usage = r#"{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":50,"completion_tokens":50,"total_tokens":100}}"#;
+    upstream.answer(200, &[("content-type", "application/json")], usage);
+    let (_, rest) = PAGE.split_once("```toml\n").expect("a configuration");
+    let (page, _) = rest.split_once("```").expect("its end");
+    let config = page
+        .replace("https://api.openai.com", &upstream.url())
+        .replace("quota = 100_000, period = \"1m\"", "quota = 100, period = \"30d\"");
+    let free = "127.0.0.1:0";
+    let weir = Weir::start(&format!(
+        "{config}\n[[listeners]]\naddress = \"{free}\"\n[admin]\naddress = \"{free}\"\n"
+    ));
+    let ask = |key: &str| {
+        let body = "{\"model\":\"gpt-4o\",\"max_tokens\":20}";
+        let fields = format!("Authorization: Bearer {key}\r\nContent-Type");
+        raw(weir.http, request(body).replace("Content-Type", &fields).as_bytes(), TIMEOUT)
+    };
+    assert!(ask("a").starts_with("HTTP/1.1 200 "));
+    let refused = crate::harness::eventually("what the reply used is charged", || {
+        let reply = ask("a");
+        if reply.starts_with("HTTP/1.1 429 ") { Ok(reply) } else { Err(reply) }
+    });
+    let (head, body) = refused.split_once("\r\n\r\n").expect("a body");
+    assert!(head.contains("application/json"), "{head}");
+    let error: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!(error["error"]["code"], "rate_limit_exceeded", "{error}");
+    assert_eq!(error["error"]["param"], serde_json::Value::Null);
+    let message = error["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("used up") && message.contains("Try again in "), "{message}");
+    // Another key is not touched.
+    assert!(ask("b").starts_with("HTTP/1.1 200 "));
 }
