@@ -99,8 +99,8 @@ impl Workers {
     }
 }
 
-/// Says in the log if the store does not answer when the process starts. Later, the requests that
-/// need it do.
+/// Says in the log if the store does not answer when the process starts, and when it does. Later,
+/// the requests that need it do.
 async fn report_store(running: Arc<Instance>) {
     let engine = Arc::clone(&running.current.load().built.engine);
     let until = clock::monotonic() + STORE_WAIT;
@@ -111,10 +111,17 @@ async fn report_store(running: Arc<Instance>) {
                 error = engine.explain(&error),
                 "the store does not answer: all limits follow on_store_error until it does"
             );
-            return;
+            break;
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
+    if clock::monotonic() <= until {
+        return;
+    }
+    while engine.ping().await.is_err() {
+        tokio::time::sleep(STORE_WAIT).await;
+    }
+    tracing::info!("the store answers");
 }
 
 fn start_admin(

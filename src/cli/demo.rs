@@ -8,6 +8,7 @@ use super::{failed, finish, wrong_config};
 use crate::app::{self, App, DemoUpstream};
 use crate::cli::print::{errln, outln};
 use crate::config::Config;
+use crate::policy::Module;
 
 pub(super) fn run(path: &Path) -> ExitCode {
     let config = match app::load_to_serve(path) {
@@ -31,11 +32,12 @@ pub(super) fn run(path: &Path) -> ExitCode {
             }
         }
     }
+    let path_to_try = path_to_try(&config);
     let app = match App::start(config) {
         Ok(app) => app,
         Err(error) => return failed(&error),
     };
-    print_welcome(&app, path, &upstreams);
+    print_welcome(&app, (path, path_to_try.as_deref()), &upstreams);
     let finished = app::serve(app, Some(path));
     drop(upstreams);
     finish(finished)
@@ -62,7 +64,25 @@ fn loopback(endpoint: &str) -> Option<SocketAddr> {
     with_port.to_socket_addrs().ok()?.find(|address| address.ip().is_loopback())
 }
 
-fn print_welcome(app: &App, path: &Path, upstreams: &[(String, DemoUpstream)]) {
+/// A path where a plain GET is counted by a policy for addresses.
+fn path_to_try(config: &Config) -> Option<String> {
+    let by_address = |name: &str| {
+        let mut all = config.policies.iter().filter(|policy| policy.name == name);
+        all.any(|policy| matches!(&policy.module, Module::Shipped(own) if own == "client-ip"))
+    };
+    let route = config.routes.iter().find(|route| {
+        let is_plain = route.host.is_none() && !route.path.is_empty() && !route.path.contains('{');
+        let takes_get = route.methods.is_empty() || route.methods.iter().any(|it| it == "GET");
+        is_plain && takes_get && route.policy.as_deref().is_some_and(by_address)
+    });
+    route.map(|route| route.path.trim_end_matches('*').to_owned())
+}
+
+fn print_welcome(
+    app: &App,
+    (path, path_to_try): (&Path, Option<&str>),
+    upstreams: &[(String, DemoUpstream)],
+) {
     outln!();
     outln!("  Weir runs with {}. Save that file, and it reloads.", path.display());
     outln!();
@@ -78,13 +98,20 @@ fn print_welcome(app: &App, path: &Path, upstreams: &[(String, DemoUpstream)]) {
     }
     if let Some(address) = app.addresses().first() {
         outln!();
-        outln!(
-            "  In another terminal: 200s with RateLimit fields, then a 429 that says when to come back."
-        );
-        outln!();
-        outln!(
-            "    for i in $(seq 30); do curl -si http://{address}/ | grep -iE '^(HTTP|RateLimit|Retry)'; echo; done"
-        );
+        match path_to_try {
+            Some(path) => {
+                outln!(
+                    "  In another terminal: 200s with RateLimit fields, then a 429 that says when to come back."
+                );
+                outln!();
+                outln!(
+                    "    for i in $(seq 30); do curl -si http://{address}{path} | grep -iE '^(HTTP|RateLimit|Retry)'; echo; done"
+                );
+            }
+            None => {
+                outln!("  The limits of this file need requests of their own: see its comments.")
+            }
+        }
         outln!();
         outln!("  Ctrl-C stops it.");
         outln!();

@@ -35,7 +35,7 @@ impl Help {
         }
         let command = command(&self.topic);
         let page = match &self.topic[..] {
-            [topic] => page(topic, pages),
+            [topic] => page(&topic.to_lowercase().replace(".md", ""), pages),
             _ => None,
         };
         if command.is_none() && page.is_none() {

@@ -20,6 +20,9 @@ pub(super) fn parse(line: &str) -> Result<TrialRequest, String> {
     let is_target = |target: &&str| {
         target.starts_with('/') || *target == "*" || target.contains("://") || method == "CONNECT"
     };
+    if method.starts_with('/') {
+        return Err(wrong("no method before the path"));
+    }
     let target = words.next().filter(is_target);
     let target = target.ok_or_else(|| wrong("no path that begins with `/`"))?.to_owned();
     let mut request = TrialRequest {

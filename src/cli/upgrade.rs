@@ -21,6 +21,9 @@ pub(super) struct UpgradeCheck {
     from: Version,
     /// The configuration file [default: proxy.toml, if there is one]
     file: Option<PathBuf>,
+    /// The same, as other commands have it
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    config: Option<PathBuf>,
     /// Also say what was added and fixed
     #[arg(long)]
     all: bool,
@@ -77,7 +80,7 @@ impl UpgradeCheck {
         }
         outln!();
         let default = Path::new(CONFIG_DEFAULT);
-        match self.file {
+        match self.config.or(self.file) {
             None if !default.exists() => {
                 outln!("There is no {CONFIG_DEFAULT} in this folder, so none was checked.");
                 ExitCode::SUCCESS

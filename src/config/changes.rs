@@ -57,7 +57,7 @@ struct CounterIdentity {
 labels! {
     /// What a change means besides the setting itself, mostly for counters.
     pub enum Effect {
-        /// Existing counters keep their counts.
+        /// Existing counters go on.
         Kept = "kept",
         /// Counts so far are forgotten here: counters start again.
         Fresh = "fresh",
@@ -74,7 +74,7 @@ impl Effect {
     /// The end of a message about it.
     fn text(self) -> &'static str {
         match self {
-            Self::Kept => "existing counters keep their counts",
+            Self::Kept => "existing counters go on",
             Self::Fresh => "starts with fresh counters",
             Self::AllFresh => "all counters start fresh",
             Self::Left => "its counters are left to expire",

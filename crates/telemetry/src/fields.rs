@@ -234,6 +234,6 @@ mod tests {
         assert!(!fields.meets(AccessFields::OF_HEAD) && !fields.meets(AccessFields::OF_SENDING));
         assert!(!fields.has(AccessField::BytesIn));
         let shown = AccessField::ALL.iter().filter(|field| fields.has(**field)).count();
-        assert_eq!(shown, AccessField::ALL.len() - 9);
+        assert_eq!(shown, AccessField::ALL.len() - 10);
     }
 }

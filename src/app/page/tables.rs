@@ -260,7 +260,9 @@ fn shards(store: &Store) -> String {
             (None, Some(error), _) => badge(Severity::Bad, &format!("fails: {error}")),
             (None, None, _) => badge(Severity::Good, "serves"),
         };
-        let reason = match reason(node) {
+        // What went wrong on the way to it is over when it serves.
+        let fails = failing.is_some() || store.error.is_some();
+        let reason = match reason(node).filter(|_| fails) {
             Some(why) => Cell::Text(why),
             None => Cell::Quiet(NOTHING.into()),
         };

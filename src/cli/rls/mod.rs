@@ -23,7 +23,7 @@ pub(super) enum Rls {
 
 #[derive(Debug, Args)]
 pub(super) struct Import {
-    /// ratelimit's YAML files, or Limitador's with their lists of limits
+    /// ratelimit's YAML files, or Limitador's with their lists of limits; `-` is standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
 }
@@ -34,7 +34,11 @@ pub(super) fn run(Rls::Import(import): Rls) -> ExitCode {
     // A file may replace limits of a later one.
     let mut first = Names::default();
     for path in &import.files {
-        match std::fs::read_to_string(path) {
+        let yaml = match path.to_str() {
+            Some("-") => std::io::read_to_string(std::io::stdin()),
+            _ => std::fs::read_to_string(path),
+        };
+        match yaml {
             Ok(yaml) => {
                 Imported::of(&yaml, &mut first);
                 files.push((path, yaml));

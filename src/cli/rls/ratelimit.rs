@@ -39,6 +39,8 @@ const DEPTH_MAX: usize = 16;
 pub(super) struct DomainNames {
     policy: String,
     limits: HashSet<String>,
+    /// The entries of each rule.
+    rules: HashSet<String>,
     /// By the name that a limit has in ratelimit, the names of those here.
     pub(super) named: HashMap<String, Vec<String>>,
 }
@@ -149,6 +151,12 @@ impl Domain {
         let replaces = self.replaced(&limit["replaces"], at, &mut comments);
         let rule = if is_limited { self.limit(item, at, entries) } else { Some(unlimited()) };
         let Some(mut rule) = rule else { return };
+        if !self.names.rules.insert(listed.join(", ")) {
+            let expected = "entries that no other descriptor of the domain has";
+            self.out
+                .wrong
+                .push(format!("{at}key: found {}, expected {expected}", listed.join(", ")));
+        }
         if item["quota_mode"].as_bool() == Some(true) && rule != unlimited() {
             rule.push_str("\nquota_mode = true");
         }
@@ -349,6 +357,10 @@ unlimited = true
                 "descriptors[0].descriptors[0].rate_limit.requests_per_unit: found \"-1\"",
             ),
             ("{key: a, rate_limit: {requests_per_unit: 1}}", "rate_limit.unit: found \"\""),
+            (
+                "{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, {key: a, rate_limit: {unlimited: true}}",
+                "descriptors[1].key: found \"a\", expected entries that no other descriptor",
+            ),
         ] {
             let found = one(yaml).wrong.join("\n");
             assert!(found.contains(expected), "{yaml}: {found}");

@@ -80,7 +80,7 @@ fn equal_settings_are_no_change() {
 #[test]
 fn a_limits_amounts_keep_its_counters_and_its_shape_starts_fresh_ones() {
     let limit = "policies.public.config.limits[per-minute]";
-    let kept = "existing counters keep their counts";
+    let kept = "existing counters go on";
     let fresh = "starts with fresh counters";
     for (edit, what, effect) in [
         (("quota = 100", "quota = 50"), "quota: 100 -> 50", kept),
@@ -116,7 +116,7 @@ fn a_limits_amounts_keep_its_counters_and_its_shape_starts_fresh_ones() {
     assert_eq!(
         changes(&[("quota = 10\n", "quota = 10\nburst = 20\ncost = 2\nkey = \"{path}\"\n")]),
         [
-            "policies.public.config.limits[burst].burst: default -> 20 (existing counters keep their counts)",
+            "policies.public.config.limits[burst].burst: default -> 20 (existing counters go on)",
             "policies.public.config.limits[burst].cost: default -> 2",
             "policies.public.config.limits[burst].key: changed"
         ]
@@ -135,9 +135,7 @@ fn limits_that_come_or_go_and_those_in_plans_are_named() {
     );
     assert_eq!(
         changes(&[("quota = 60", "quota = 61")]),
-        [
-            "policies.customers.config.plans.gold[plan].quota: 60 -> 61 (existing counters keep their counts)"
-        ]
+        ["policies.customers.config.plans.gold[plan].quota: 60 -> 61 (existing counters go on)"]
     );
 }
 
@@ -434,10 +432,7 @@ policy = "p"
     let before = outlined(base, 5, false);
     let quota = base.replace("quota = 5", "quota = 7");
     let changes = Changes::between(&before, &outlined(&quota, 7, false)).to_string();
-    assert_eq!(
-        changes,
-        "policies.p.config.strikes.quota: 5 -> 7 (existing counters keep their counts)"
-    );
+    assert_eq!(changes, "policies.p.config.strikes.quota: 5 -> 7 (existing counters go on)");
     let extends = base.replace("config.ban = \"1h\"", "config.ban = \"60m\"\nconfig.extend = true");
     let changes = Changes::between(&before, &outlined(&extends, 5, true)).to_string();
     let expected = [

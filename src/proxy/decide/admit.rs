@@ -372,7 +372,9 @@ pub(in crate::proxy) async fn charge(
     record(limiter, asked, (taken, identities), (received, handle), decided)
 }
 
-/// Records what the limits of a decision said.
+/// Records what the limits of a decision said. Inlined into each decision's path, since a take is
+/// large and would be copied.
+#[inline(always)]
 pub(super) fn record(
     limiter: &Limiter,
     (decision, plan): (&Decision, &Arc<Plan>),

@@ -60,6 +60,8 @@ pub(super) struct Decided {
     pub(super) store_failure: Option<&'static str>,
     /// The digests of the keys of the limits that refused it, for the access log and the trace.
     pub(super) refused_keys: SmallVec<[KeyDigest; 1]>,
+    /// The names of limits without which a call in quota mode was decided.
+    pub(super) left_out: Vec<String>,
     /// What the policy saw, if it is remembered.
     pub(super) facts: Option<PackedFacts>,
 }

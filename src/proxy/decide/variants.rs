@@ -137,7 +137,8 @@ impl Value {
         if let Some(expression) = written.strip_prefix(EXPRESSION) {
             return expression::compile(expression, ignores_case).map(Self::Expression);
         }
-        if let Some(hex) = written.strip_prefix(DIGEST) {
+        let split = written.split_at_checked(DIGEST.len());
+        if let Some((_, hex)) = split.filter(|(begin, _)| begin.eq_ignore_ascii_case(DIGEST)) {
             let digest = digest_of(hex).ok_or_else(|| DIGEST_EXPECTED.to_owned())?;
             return Ok(Self::Digest(digest));
         }

@@ -15,7 +15,7 @@ use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::reply;
 use crate::proxy::reply::grpc::{INVALID_ARGUMENT, NOT_FOUND};
 use crate::proxy::route::body;
-use crate::wire::{Request, Response};
+use crate::wire::{Known, Request, Response};
 
 /// Checks that a caller may say which limits are taken, and give units back, if it does.
 fn overrides(call: &Call, caller: Option<&Caller>) -> Result<(), Refusal> {
@@ -54,9 +54,14 @@ pub(super) async fn answer(
         Form::Grpc => Call::read(body, settings.buffered_bytes_max).await,
         Form::Json => pin!(Call::read_json(body, settings.buffered_bytes_max)).await,
     };
-    let written = match form {
-        Form::Grpc => reply::rls::grpc,
-        Form::Json => reply::rls::json,
+    let id = context.received.id.clone();
+    let written = |answer: &_| match form {
+        Form::Grpc => reply::rls::grpc(answer),
+        Form::Json => {
+            let mut reply = reply::rls::json(answer);
+            reply.fields.set(Known::RequestId, id.as_bytes());
+            reply
+        }
     };
     let decided = match read {
         Ok(call) => match overrides(&call, caller) {

@@ -208,7 +208,9 @@ impl Line {
             let would_refuse = !outcome.fits && outcome.unmeasured.is_none();
             limit.enforcement == Enforcement::Shadow && limit.role != Role::Assured && would_refuse
         });
-        self.list(AccessField::WouldRefuse, shadows.map(|(limit, _)| limit.name.as_str()));
+        let shadows = shadows.map(|(limit, _)| limit.name.as_str());
+        let left_out = decided.left_out.iter().map(String::as_str);
+        self.list(AccessField::WouldRefuse, shadows.chain(left_out));
     }
 
     /// The chosen header fields. One that was not sent has a field without a value, so that a

@@ -43,19 +43,21 @@ fn refused_by(
     if outcome.is_held(limits) {
         return Some(HELD.into());
     }
-    let mut violated = outcome.violated(limits).filter(|(_, of)| of.unmeasured.is_none());
-    let (first, of) = violated.next()?;
-    if violated.next().is_some() || !first.is_shown() || first.algorithm.refuses_all() {
+    let mut violated = outcome.violated(limits);
+    let (first, &LimitOutcome { remaining, unmeasured, .. }) = violated.next()?;
+    let is_in_flight = matches!(first.algorithm, Algorithm::Concurrency(_));
+    let takes_more = shows_numbers && remaining > 0 && first.cost > remaining;
+    if !(is_in_flight || takes_more) || unmeasured.is_some() || violated.next().is_some() {
         return None;
     }
-    if matches!(first.algorithm, Algorithm::Concurrency(_)) {
+    if !first.is_shown() || first.algorithm.refuses_all() {
+        return None;
+    }
+    if is_in_flight {
         return Some(IN_FLIGHT.into());
     }
-    let LimitOutcome { remaining, .. } = *of;
-    (shows_numbers && remaining > 0 && first.cost > remaining).then(|| {
-        let cost = first.cost;
-        format!("The request takes {cost} of the allowance, of which {remaining} is left.").into()
-    })
+    let cost = first.cost;
+    Some(format!("The request takes {cost} of the allowance, of which {remaining} is left.").into())
 }
 
 impl Refusal {

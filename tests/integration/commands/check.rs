@@ -456,7 +456,7 @@ fn check_says_what_a_change_means_for_counters() {
     };
     let (code, out, err) = check(&new, &old, &[]);
     assert_eq!(code, 0, "{out}{err}");
-    assert!(out.contains("quota: 5 -> 9 (existing counters keep their counts)\n"), "{out}");
+    assert!(out.contains("quota: 5 -> 9 (existing counters go on)\n"), "{out}");
     let slow = file("slow.toml", &text(5, "1m"));
     let (_, out, _) = check(&slow, &old, &[]);
     assert!(out.contains("(starts with fresh counters)"), "{out}");

@@ -61,6 +61,7 @@ fn commands_are_explained_like_pages() {
         (&["policy", "new"], "Usage: weir policy new"),
         (&["replay"], "Usage: weir replay"),
         (&["replay"], "# What would a change do?"),
+        (&["TLS.md"], "# TLS"),
     ] {
         let (code, shown, _) = help(words);
         assert_eq!(code, 0);
@@ -80,7 +81,7 @@ fn an_upgrade_is_checked_with_the_configuration() {
     assert_eq!(code, 0, "{errors}");
     // What is said of a release that is asked from is old.
     assert!(shown.contains(": Added") && !shown.contains("The first version"), "{shown}");
-    let builder = check(&["--from", "0.9.0", "gateway.toml"]);
+    let builder = check(&["--from", "0.9.0", "--config", "gateway.toml"]);
     let (code, _, errors) = builder.file("gateway.toml", b"[[route]]\n").run();
     assert_eq!(code, 78);
     assert!(errors.contains("gateway.toml:1"), "{errors}");

@@ -245,14 +245,14 @@ descriptors:
     assert_eq!(ask(&[health, read]).await.codes(), [OK; 2]);
 }
 
-/// Weir with two models in quota mode, whose rules are `rules`, each without its table's head.
-async fn start_rules(rules: &[&str], more: &str) -> (Weir, Client) {
+/// Weir with these rules, each without its table's head.
+async fn start_rules(rules: &[&str]) -> (Weir, Client) {
     let rules: String =
         rules.iter().map(|rule| format!("[[policies.edge.config.rules]]\n{rule}\n")).collect();
     let toml = Toml::new().listener("serves = \"decisions\"");
     let toml = toml.route("domain = \"edge\"\npolicy = \"edge\"");
-    let text = toml.more(&format!("[policies.edge]\nuse = \"rls\"\n{rules}{more}")).text();
-    start_text(text).await
+    let text = toml.more(&format!("[policies.edge]\nuse = \"rls\"\n{rules}")).text();
+    start_text(text.replace("access = \"off\"", "access = \"all\"")).await
 }
 
 fn one(key: &str, value: &str) -> crate::harness::rls::Descriptor {
@@ -277,7 +277,7 @@ async fn a_shadow_limit_refuses_nothing_beside_quota_mode() {
             "descriptor = [\"user\"]\nlimits = [{{ name = \"user\", quota = 1, {DAY}, shadow = true }}]"
         ),
     ];
-    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str), "").await;
+    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str)).await;
     let ask = async |descriptors: &[_]| client.ask("edge", descriptors).await.unwrap();
     for left in [8, 7, 6] {
         let answer = ask(&[one("user", "u"), one("a", "x"), one("b", "x")]).await;
@@ -300,7 +300,7 @@ async fn what_is_left_out_takes_nothing_of_what_others_share() {
         ),
         format!("descriptor = [\"user\"]\nlimits = [{{ name = \"user\", quota = 100, {DAY} }}]"),
     ];
-    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str), "").await;
+    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str)).await;
     let ask = async |descriptors: &[_]| client.ask("edge", descriptors).await.unwrap();
     // One counter for both: with room for one, the first has it.
     let twice = [one("model", "x"), one("model", "x"), one("user", "u")];
@@ -327,8 +327,7 @@ async fn who_is_left_out_is_in_no_list_and_owes_what_is_to_be_owed() {
             "descriptor = [\"owing\"]\nquota_mode = true\nlimits = [{{ name = \"owing\", quota = 2, {DAY}, debt = 10 }}]"
         ),
     ];
-    let more = "\n";
-    let (weir, client) = start_rules(&rules.each_ref().map(String::as_str), more).await;
+    let (weir, client) = start_rules(&rules.each_ref().map(String::as_str)).await;
     let ask = async |descriptors: &[_]| client.ask("edge", descriptors).await.unwrap();
     let hits = super::decisions::hits;
     // Too many for any limit, and more than is left, beside one with room.
@@ -346,6 +345,9 @@ async fn who_is_left_out_is_in_no_list_and_owes_what_is_to_be_owed() {
     assert!(answer.field("retry-after").parse::<u64>().unwrap() > 86_000, "{answer:?}");
     let answer = ask(&[hits(one("m", "a"), 1 << 63), hits(one("m", "c"), 1 << 63)]).await;
     assert_eq!((answer.overall_code, answer.codes()), (OVER_LIMIT, vec![OVER_LIMIT; 2]));
+    // The line of the first call names what it passed without.
+    let lines = weir.output().await_events("request", 5);
+    assert_eq!(lines[0]["would_refuse"], serde_json::json!(["owing"]), "{}", lines[0]);
     let top = tokio::task::spawn_blocking(move || weir.admin_page("/top").json());
     let top: serde_json::Value = top.await.unwrap();
     let limits = top["limits"].as_array().unwrap();

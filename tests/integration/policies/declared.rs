@@ -63,7 +63,7 @@ async fn its_limits_are_known_to_weir_key_and_to_a_reload() {
 
         weir.reload(&config(9, 4).text(), "applied");
         let status = weir.admin_page("/status").json();
-        let kept = "(existing counters keep their counts)";
+        let kept = "(existing counters go on)";
         let changes = [
             format!("policies.mine.config.per_day: 5 -> 9 {kept}"),
             format!("policies.mine.config.plans.gold[plan].quota: 3 -> 4 {kept}"),
@@ -101,7 +101,7 @@ fn its_limits_are_compared_with_an_older_file() {
     let (code, out, err) = check(folder.path(), &against);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     for change in [
-        "policies.mine.config.per_day: 5 -> 9 (existing counters keep their counts)\n",
+        "policies.mine.config.per_day: 5 -> 9 (existing counters go on)\n",
         "policies.mine.config.plans.gold[plan].period: \"1d\" -> \"2d\" (starts with fresh counters)\n",
     ] {
         assert!(out.contains(change), "{change}: {out}");

@@ -330,7 +330,7 @@ async fn a_reload_that_is_asked_for_answers_what_it_changed_or_the_errors() {
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 9);
 
     // What was logged, and what `/status` shows of these reloads: the latest first.
-    let said = format!("{setting}.quota: 10 -> 20 (existing counters keep their counts)");
+    let said = format!("{setting}.quota: 10 -> 20 (existing counters go on)");
     let logged =
         || weir.output().events().into_iter().find(|event| event["change"] == said.as_str());
     eventually("the change is logged", || logged().ok_or_else(|| weir.output().tail(20)));

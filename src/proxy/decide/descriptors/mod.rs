@@ -16,7 +16,7 @@ use super::Decided;
 use super::admit::{DecisionError, Question, charge, note_time, on_policy_error};
 use super::policy_fields::PolicyFields;
 use crate::limit::{Ending, Limiter};
-use crate::plan::{Adjustment, Change, Debt, Limit, LimitOutcome, Plan};
+use crate::plan::{Adjustment, Change, Debt, Limit, LimitOutcome, Plan, PlanOutcome};
 use crate::policy::{Decision, Verdict as Answer};
 use crate::proxy::receive::call::{Call, Descriptor, DescriptorView};
 use crate::proxy::refusal::Refusal;
@@ -100,6 +100,9 @@ pub(in crate::proxy) fn decide<'a>(
                 owe(limiter, routed, charged.owing.iter());
             }
             shares = charged.shares;
+            let out = shares.iter().flat_map(|share| &share.left_out);
+            let over = out.filter(|(limit, of)| PlanOutcome::is_violated(limit, of));
+            decided.left_out = over.map(|(limit, _)| limit.name.clone()).collect();
             charged.admitted
         } else {
             pin!(charge(limiter, decision, None, (received, routed), decided)).await

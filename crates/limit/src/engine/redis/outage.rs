@@ -11,6 +11,8 @@ use crate::telemetry::Label;
 
 /// An outage is reported after this many failed calls in a row: a single one may be a hiccup.
 const FAILURES_UNTOLD_MAX: u64 = 2;
+/// Or after two that are this far apart: where few requests come, nobody would hear of it for long.
+const HICCUP_MAX: Duration = Duration::from_secs(1);
 /// Minimum time from the end of a shard's outage to the line about its next one.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of shards remembered.
@@ -125,7 +127,9 @@ impl Outages {
         }
         outage.failed += 1;
         let due = outage.ended.is_none_or(|ended| now.duration_since(ended) >= LINE_EVERY);
-        if outage.is_told || !due || outage.failed <= FAILURES_UNTOLD_MAX {
+        let may_be_hiccup =
+            outage.failed <= FAILURES_UNTOLD_MAX && now.duration_since(outage.since) < HICCUP_MAX;
+        if outage.is_told || !due || may_be_hiccup {
             return None;
         }
         outage.is_told = true;
@@ -188,6 +192,14 @@ mod tests {
             }
             assert_eq!(outages.end("a:1", now), None);
         }
+    }
+
+    #[test]
+    fn two_failures_that_are_far_apart_are_reported() {
+        let (outages, now) = (Outages::default(), monotonic());
+        assert_eq!(outages.add_failure("a:1", now), None);
+        assert_eq!(outages.add_failure("a:1", now + HICCUP_MAX), Some(Line::Fails));
+        assert_eq!(outages.add_failure("a:1", now + 2 * HICCUP_MAX), None, "once");
     }
 
     #[test]
