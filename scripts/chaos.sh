@@ -6,12 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 [[ $(uname -s) == Linux ]] || die "the rows about clocks and memory need Linux"
 scripts/setup.sh build test
 export_wasm_choice
-if [[ -z ${WEIR:-} ]]; then
-    say "Building Weir in the release profile (the first time: a quarter of an hour)"
-    cargo build --release --bin weir
-    WEIR=${CARGO_TARGET_DIR:-target}/release/weir
-fi
-[[ -x $WEIR ]] || die "there is no $WEIR"
+release_program
 say "Faults"
 # The suite itself need not be fast, and is built with the dependencies of the tests.
 exec cargo test --workspace --test chaos -- --long --weir "$(realpath "$WEIR")" --page docs/chaos.md "$@"

@@ -53,6 +53,16 @@ export_wasm_choice() {
     fi
 }
 
+# release_program: sets WEIR to the program that is measured, which is built unless it is given.
+release_program() {
+    if [[ -z ${WEIR:-} ]]; then
+        say "Building Weir in the release profile (the first time: a quarter of an hour)"
+        cargo build --release --bin weir
+        WEIR=${CARGO_TARGET_DIR:-target}/release/weir
+    fi
+    [[ -x $WEIR ]] || die "there is no $WEIR"
+}
+
 # has_browser: whether there is one where tests/harness/browser.rs looks for it.
 has_browser() {
     local program

@@ -7,12 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 [[ $(uname -s) == Linux ]] || die "descriptors are counted in /proc"
 scripts/setup.sh build test
 export_wasm_choice
-if [[ -z ${WEIR:-} ]]; then
-    say "Building Weir in the release profile (the first time: a quarter of an hour)"
-    cargo build --release --bin weir
-    WEIR=${CARGO_TARGET_DIR:-target}/release/weir
-fi
-[[ -x $WEIR ]] || die "there is no $WEIR"
+release_program
 say "Soaking for ${HOURS:-8} hours in all"
 exec cargo test --workspace --test chaos -- --soak "${HOURS:-8}" --weir "$(realpath "$WEIR")" \
     --state "${CARGO_TARGET_DIR:-$PWD/target}/soak.jsonl" --page docs/soak.md "$@"

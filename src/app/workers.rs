@@ -102,26 +102,25 @@ impl Workers {
 /// Says in the log if the store does not answer when the process starts, and when it does. Later,
 /// the requests that need it do.
 async fn report_store(running: Arc<Instance>) {
-    let engine = Arc::clone(&running.current.load().built.engine);
     let until = clock::monotonic() + STORE_WAIT;
-    while let Err(error) = engine.ping().await {
-        if clock::monotonic() > until {
+    let mut is_reported = false;
+    loop {
+        // A reload may have named another one.
+        let engine = Arc::clone(&running.current.load().built.engine);
+        let Err(error) = engine.ping().await else { break };
+        if !is_reported && clock::monotonic() > until {
             tracing::warn!(
                 cause = error.cause.label(),
                 error = engine.explain(&error),
                 "the store does not answer: all limits follow on_store_error until it does"
             );
-            break;
+            is_reported = true;
         }
-        tokio::time::sleep(ASK_AGAIN).await;
+        tokio::time::sleep(if is_reported { STORE_WAIT } else { ASK_AGAIN }).await;
     }
-    if clock::monotonic() <= until {
-        return;
+    if is_reported {
+        tracing::info!("the store answers");
     }
-    while engine.ping().await.is_err() {
-        tokio::time::sleep(STORE_WAIT).await;
-    }
-    tracing::info!("the store answers");
 }
 
 fn start_admin(

@@ -168,6 +168,6 @@ passed on to its replica: so units may be missing then, as Redis' replication ha
 | run | hours | MiB of the three proxies | descriptors |
 |---|---|---|---|
 {growth}
-Each run has processes of its own. Nothing is promised about memory, and this is what was seen. Descriptors are those of 36 clients' connections, of the upstream
-and of Redis.
+Each run has processes of its own. Nothing is promised about memory: this is what was seen.
+Descriptors are those of 36 clients' connections, of the upstream and of Redis.
 "#;
