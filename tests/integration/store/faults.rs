@@ -123,6 +123,26 @@ async fn without_a_store_deny_answers_503_and_the_upstream_sees_nothing() {
     }
 }
 
+#[test]
+fn a_store_that_comes_late_is_reported_wherever_it_is() {
+    const AWAY: &str = "the store does not answer: all limits follow on_store_error until it does";
+    const ANSWERS: &str = "the store answers";
+    let (upstream, mut redis) = (Upstream::start(), Redis::start());
+    let config = |node| nowhere("single", "deny", &upstream, node).text();
+    redis.kill();
+    let waiting = Weir::start(&config(redis.address));
+    let moving = Weir::start(&config(free_address()));
+    for weir in [&waiting, &moving] {
+        weir.output().await_events(AWAY, 1);
+    }
+    redis.start_again();
+    waiting.output().await_events(ANSWERS, 1);
+    // The one that is asked is the one that the configuration names now.
+    assert!(!moving.output().says(ANSWERS));
+    moving.reload(&config(redis.address), "applied");
+    moving.output().await_events(ANSWERS, 1);
+}
+
 #[tokio::test]
 async fn without_a_store_allow_lets_through_and_says_so() {
     for mode in ["single", "cluster"] {
