@@ -20,9 +20,12 @@ fn policy(more: &str) -> Instance<Mcp> {
     Instance::new(&format!(r#"{{"limits": [{POINTS}]{more}}}"#)).unwrap()
 }
 
+/// The quota, and so the burst, of the limits of [`own`].
+const OWN_QUOTA: u64 = 9;
+
 /// A limit of this name as a list.
 fn own(name: &str) -> String {
-    format!(r#"[{{"name": "{name}", "algorithm": "gcra", "quota": 9, "period": "1s"}}]"#)
+    format!(r#"[{{"name": "{name}", "algorithm": "gcra", "quota": {OWN_QUOTA}, "period": "1s"}}]"#)
 }
 
 /// Tools with costs and limits of their own.

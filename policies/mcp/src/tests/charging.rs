@@ -147,7 +147,7 @@ fn messages() -> impl Strategy<Value = (Value, u64)> {
 
 proptest! {
     /// A batch is charged exactly what its messages are charged one by one, in any order, and each
-    /// of its requests has its error.
+    /// of its requests has its error. A batch of more than a limit ever lets through is told which.
     #[test]
     fn a_batch_costs_the_sum_of_its_messages(messages in prop::collection::vec(messages(), 1..=16)) {
         let policy = priced();
@@ -162,6 +162,16 @@ proptest! {
         }
         let batch = Value::Array(messages.iter().map(|(message, _)| message.clone()).collect());
         let decision = post(&policy, &batch.to_string());
+        let too_much: Vec<String> = alone
+            .iter()
+            .filter(|(name, units)| **units > if *name == "points" { 1000 } else { OWN_QUOTA })
+            .map(|(name, _)| format!("the limit {name} never lets through more than "))
+            .collect();
+        if !too_much.is_empty() {
+            let reason = &denied(&decision).reason;
+            prop_assert!(too_much.iter().any(|limit| reason.starts_with(limit)), "{}", reason);
+            return Ok(());
+        }
         let together = charged(&decision).into_iter().map(|(name, units)| (name.to_owned(), units));
         prop_assert_eq!(together.collect::<std::collections::BTreeMap<_, _>>(), alone);
         if let Some(text) = option(&decision, "refusal-body") {
