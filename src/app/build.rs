@@ -294,10 +294,17 @@ impl Builder {
         before: Option<&ConfigBuild>,
         errors: &mut Vec<SettingError>,
     ) -> Vec<Option<Arc<listen::Tls>>> {
-        let challenges = config.acme.as_deref().map(challenges::in_handshakes);
+        let challenges = config.acme.as_deref();
+        let challenges =
+            challenges.map(|authority| challenges::in_handshakes(authority, &config.listeners));
+        // A listener that shows them to authorities does so for the names of all.
+        let names = challenges::names(&config.listeners);
+        let are_known = before.is_some_and(|before| challenges::names(&before.listeners) == names);
         let each = config.listeners.iter().map(|settings| {
             let kept = before.and_then(|before| {
-                before.listeners.iter().zip(&before.tls).find(|(old, _)| *old == settings)
+                let orders = challenges::ordered(&settings.certificates).next().is_some();
+                let mut known = before.listeners.iter().zip(&before.tls);
+                known.find(|(old, _)| *old == settings && (are_known || !orders))
             });
             let built = kept.map_or_else(
                 || listen::Tls::build(settings, &self.clock, challenges.clone()),

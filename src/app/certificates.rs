@@ -11,8 +11,8 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use super::Instance;
 use super::build::ConfigBuild;
+use super::challenges;
 use crate::clock::Clock;
-use crate::listen::Certificate;
 use crate::telemetry::{CounterSet, Metrics, labels, names};
 use weir_acme::{Event, Keeper, OrderError};
 
@@ -133,11 +133,7 @@ impl Certificates {
 
 /// The names of each certificate that is ordered.
 fn ordered(built: &ConfigBuild) -> impl Iterator<Item = &[String]> {
-    let all = built.listeners.iter().flat_map(|listener| &listener.certificates);
-    all.filter_map(|certificate| match certificate {
-        Certificate::Files(_) => None,
-        Certificate::Ordered(ordered) => Some(&ordered.names[..]),
-    })
+    built.listeners.iter().flat_map(|listener| challenges::ordered(&listener.certificates))
 }
 
 /// Keeps them until the sender is dropped.

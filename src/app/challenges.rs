@@ -1,8 +1,9 @@
 //! What listeners show an authority that checks a name.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::listen::{CertifiedKey, ChallengeCertificates};
+use crate::listen::{self, Certificate, CertifiedKey, ChallengeCertificates};
 use weir_acme::{Authority, Challenges};
 
 /// The answers to an authority, in handshakes.
@@ -15,7 +16,24 @@ impl ChallengeCertificates for InHandshakes {
     }
 }
 
-/// What listeners show an authority that checks a name.
-pub(super) fn in_handshakes(authority: &Authority) -> Arc<dyn ChallengeCertificates> {
-    Arc::new(InHandshakes(Challenges::new(&authority.folder)))
+/// What these listeners show an authority that checks a name that one of them has ordered.
+pub(super) fn in_handshakes(
+    authority: &Authority,
+    listeners: &[listen::Settings],
+) -> Arc<dyn ChallengeCertificates> {
+    Arc::new(InHandshakes(Challenges::new(&authority.folder).only_for(names(listeners))))
+}
+
+/// All names that these listeners have ordered certificates for, in lower case.
+pub(super) fn names(listeners: &[listen::Settings]) -> BTreeSet<String> {
+    let ordered = listeners.iter().flat_map(|listener| ordered(&listener.certificates));
+    ordered.flatten().map(|name| name.to_ascii_lowercase()).collect()
+}
+
+/// The names of each certificate that is ordered.
+pub(super) fn ordered(certificates: &[Certificate]) -> impl Iterator<Item = &[String]> {
+    certificates.iter().filter_map(|certificate| match certificate {
+        Certificate::Files(_) => None,
+        Certificate::Ordered(ordered) => Some(&ordered.names[..]),
+    })
 }

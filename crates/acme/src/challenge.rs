@@ -1,6 +1,7 @@
 //! What is answered to the authority while it looks whether a name is ours. The answers are files,
 //! so that every process that shares the folder gives them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const ANSWER_BYTES_MAX: u64 = 16 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenges {
     folder: Arc<Path>,
+    /// In lower case; `None` for all. For any other name no file is looked for.
+    names: Option<Arc<BTreeSet<String>>>,
 }
 
 /// An answer that is given until this is dropped.
@@ -34,7 +37,14 @@ impl Challenges {
     /// The answers in an authority's folder.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
-        Self { folder: folder::answers(folder).into() }
+        Self { folder: folder::answers(folder).into(), names: None }
+    }
+
+    /// Those about these names, which are in lower case. Whoever waits for an answer, as a
+    /// handshake does, waits for no file about another name.
+    #[must_use]
+    pub fn only_for(self, names: BTreeSet<String>) -> Self {
+        Self { names: Some(names.into()), ..self }
     }
 
     /// Whether this can be a token: without that nothing is answered. A token becomes a part of a
@@ -55,13 +65,15 @@ impl Challenges {
     }
 
     /// The certificate for this name that is shown in handshakes of `acme-tls/1`
-    /// (RFC 8737). Reads a small
-    /// file.
+    /// (RFC 8737). Reads a small file.
     #[must_use]
     pub fn certificate(&self, name: &str) -> Option<Arc<CertifiedKey>> {
         let name = name.to_ascii_lowercase();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
+            return None;
+        }
+        if self.names.as_ref().is_some_and(|names| !names.contains(&name)) {
             return None;
         }
         let path = self.folder.join(file_of(&name));
@@ -137,6 +149,9 @@ mod tests {
         assert!(extension.critical);
         assert_eq!(extension.value, [&[4, 32][..], &[7; 32]].concat());
         assert!(challenges.certificate("other.example").is_none());
+        let only = |name: &str| challenges.clone().only_for([name.to_owned()].into());
+        assert!(only("api.example").certificate("API.example").is_some());
+        assert!(only("other.example").certificate("api.example").is_none());
         drop(answer);
         assert!(challenges.certificate("api.example").is_none());
     }

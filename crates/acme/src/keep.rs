@@ -178,7 +178,10 @@ impl Keeper {
         if std::mem::replace(&mut known.is_written, is_written) && !is_written {
             known.journal = Journal::default();
         }
-        if journal.again_s.is_some() || journal.issued_s > known.journal.issued_s {
+        if journal.issued_s > known.journal.issued_s {
+            // It was issued to another process, whatever ours came to.
+            known.journal = journal;
+        } else if journal.again_s.is_some() {
             let again_s = journal.again_s.max(known.journal.again_s);
             known.journal = if journal.again_s < again_s { known.journal.clone() } else { journal };
         }
@@ -301,5 +304,22 @@ mod tests {
         std::fs::remove_file(folder::journal_file(keeper.file())).unwrap();
         keeper.read(&mut known, &|_, _| {});
         assert_eq!(known.journal, Journal::default());
+    }
+
+    #[test]
+    fn what_another_process_was_issued_ends_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Arc::new(Authority::new("https://a.example/dir", folder.path()));
+        let clock = Clock::virtual_at(1_800_000_000_000_000);
+        let keeper = Keeper::new(authority, vec!["a.example".to_owned()], clock);
+        let mut known = Known::default();
+        known.journal.begin(keeper.now_s(), None);
+        known.journal.fail(keeper.now_s(), "the name is another's".to_owned(), None);
+        let mut other = Journal::default();
+        other.begin(keeper.now_s(), None);
+        other.succeed(keeper.now_s());
+        other.write(keeper.file()).unwrap();
+        keeper.read(&mut known, &|_, _| {});
+        assert_eq!(known.journal, other);
     }
 }

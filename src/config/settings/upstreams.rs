@@ -179,7 +179,7 @@ section! {
     http2 = ["[upstreams.NAME.http2]"], "HTTP/2, with `protocol = \"h2\"`.";
     CONNECTIONS_PER_WORKER "connections_per_worker": Is<Whole<usize>> = whole(1..=1_000, 8),
         "Connections of each worker to each endpoint; another one is opened when the others are \
-         full.";
+         full. WebSockets have as many of their own.";
     STREAMS_PER_CONNECTION "streams_per_connection": Is<Whole<usize>> = whole(1..=10_000, 100),
         "Simultaneous requests on one of them; the upstream may allow fewer.";
     PING_INTERVAL "ping_interval": Is<WordOr<Time>> = word_or("off", Time(s(1)..=DAY)),

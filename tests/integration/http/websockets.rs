@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::upgrades::{AGREED, MANY, Raw, ask, logged, open, open_now, over_http2};
 use crate::harness::TIMEOUT;
+use crate::harness::client::get;
 use crate::harness::guest;
 use crate::harness::redis::Redis;
 use crate::harness::toml::{Toml, simple};
@@ -330,6 +331,30 @@ async fn a_websocket_is_http2_on_both_ends_where_both_know_it() {
     stream.shutdown().await.unwrap();
     assert_eq!(timeout(TIMEOUT, stream.read(&mut heard)).await.unwrap().unwrap(), 0);
     open_now(&weir, 0).await;
+}
+
+#[tokio::test]
+async fn websockets_leave_requests_their_streams_over_http2() {
+    let upstream = Raw::websocket();
+    let config = Toml::new()
+        .upstream("socket", &upstream.url(), "")
+        .route("path = \"/socket\"\nupstream = \"socket\"")
+        .route("path = \"/*\"\nrespond = { status = 204 }");
+    let behind = Weir::start(&config.text());
+    // One stream, with tunnels in it or requests.
+    let narrow =
+        "protocol = \"h2\"\nhttp2 = { connections_per_worker = 1, streams_per_connection = 1 }";
+    let config = Toml::new()
+        .upstream("api", &format!("http://{}", behind.http), narrow)
+        .route("path = \"/*\"\nupstream = \"api\"");
+    let weir = Weir::start(&config.text());
+    let mut client = over_http2(&weir).await;
+    let (reply, stream) = client.tunnel("/socket", "websocket", &[]).await.unwrap();
+    assert_eq!((reply.status, stream.is_some()), (200, true));
+    assert_eq!(get(weir.http, "/", &[]).await.status, 204);
+    let (reply, _) = client.tunnel("/socket", "websocket", &[]).await.unwrap();
+    assert_eq!(reply.status, 503);
+    assert_eq!(get(weir.http, "/", &[]).await.status, 204);
 }
 
 #[test]

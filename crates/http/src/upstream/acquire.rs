@@ -9,19 +9,27 @@ use tokio::time::timeout_at;
 
 use super::host::Host;
 use super::http2::{Http2Connection, StreamPermit};
-use super::streams::{PendingConnection, Placement};
+use super::streams::{PendingConnection, Placement, StreamUse};
 use super::{Cause, Inner, pool};
+
+/// How many connections in a row may be over as soon as they are open, until the host is given up.
+const UNUSABLE_MAX: u32 = 2;
 
 /// A stream on a connection to `host`. Waits for one at most for the time to connect.
 pub(super) async fn stream(
     upstream: &Arc<Inner>,
     host: &Arc<Host>,
+    stream_use: StreamUse,
     now: Instant,
 ) -> Result<StreamPermit, Cause> {
     let deadline = tokio::time::Instant::from_std(now + upstream.settings.connect);
+    let mut unusable = 0;
     loop {
+        if tokio::time::Instant::now() > deadline {
+            return Err(Cause::Timeout);
+        }
         let placement =
-            pool::with_streams(upstream, host, |streams| streams.place_request(upstream))
+            pool::with_streams(upstream, host, stream_use, |all| all.place_request(upstream))
                 .ok_or(Cause::Connect)?;
         match placement {
             Placement::Ready(permit) if permit.is_still_open(now).await => return Ok(permit),
@@ -29,9 +37,14 @@ pub(super) async fn stream(
             Placement::Ready(_) => {}
             Placement::Open(opening, freed) => {
                 let (upstream, host) = (Arc::clone(upstream), Arc::clone(host));
-                let opener = Opener { opening, freed, upstream, host };
+                let opener = Opener { opening, freed, upstream, host, stream_use };
                 if let Some(permit) = opener.open().await? {
                     return Ok(permit);
+                }
+                // An upstream that stops may greet and then end each connection.
+                unusable += 1;
+                if unusable == UNUSABLE_MAX {
+                    return Err(Cause::Cut);
                 }
             }
             Placement::Opening(opening) => {
@@ -51,6 +64,7 @@ struct Opener {
     freed: Arc<Notify>,
     upstream: Arc<Inner>,
     host: Arc<Host>,
+    stream_use: StreamUse,
 }
 
 impl Opener {
@@ -63,7 +77,9 @@ impl Opener {
         let connection = opened?;
         let permit = connection.try_acquire();
         if !self.upstream.is_closed() {
-            pool::with_streams(&self.upstream, &self.host, |streams| streams.add(connection));
+            pool::with_streams(&self.upstream, &self.host, self.stream_use, |streams| {
+                streams.add(connection);
+            });
         }
         Ok(permit)
     }
@@ -71,7 +87,7 @@ impl Opener {
 
 impl Drop for Opener {
     fn drop(&mut self) {
-        pool::with_streams(&self.upstream, &self.host, |streams| {
+        pool::with_streams(&self.upstream, &self.host, self.stream_use, |streams| {
             streams.end_opening(&self.opening);
         });
         self.opening.end();

@@ -13,6 +13,7 @@ use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
 };
+use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{RData, Record};
 
@@ -69,7 +70,8 @@ impl Resolver for DnsResolver {
             let resolver = resolver?;
             match question {
                 Question::Name { host, port } => {
-                    let (addresses, ttl) = addresses(&resolver, &host).await?;
+                    let (addresses, ttl) =
+                        addresses(&resolver, &host).await.map_err(io::Error::other)?;
                     let found = |ip| Found::at(SocketAddr::new(ip, port));
                     Ok(Answer { found: addresses.into_iter().map(found).collect(), ttl })
                 }
@@ -83,8 +85,8 @@ impl Resolver for DnsResolver {
 async fn addresses(
     resolver: &TokioResolver,
     host: &str,
-) -> io::Result<(Vec<IpAddr>, Option<Duration>)> {
-    let lookup = resolver.lookup_ip(host).await.map_err(io::Error::other)?;
+) -> Result<(Vec<IpAddr>, Option<Duration>), NetError> {
+    let lookup = resolver.lookup_ip(host).await?;
     let records = lookup.as_lookup().answers();
     Ok((lookup.iter().collect(), ttl(records)))
 }
@@ -115,7 +117,9 @@ async fn service(resolver: &TokioResolver, name: &str) -> io::Result<Answer> {
                     },
                 }));
             }
-            Err(error) => failed = Some(error),
+            // What was known of it goes on serving, as after any other failure.
+            Err(error) if !error.is_no_records_found() => return Err(io::Error::other(error)),
+            Err(error) => failed = Some(io::Error::other(error)),
         }
     }
     match failed.filter(|_| answer.found.is_empty()) {

@@ -6,14 +6,15 @@
 //! [`HealthCheck::healthy_min`] are healthy. Ejection (`host`) is independent: a host gets requests
 //! if it is healthy and not ejected.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, TE, USER_AGENT};
 use http_body::Body as _;
 use rustls::pki_types::ServerName;
@@ -84,9 +85,28 @@ struct Prober {
     against: u32,
 }
 
-/// Asks all hosts until the upstream is gone.
+/// Names a host for as long as it is one of the upstream's.
+type HostKey = (usize, HostAddress);
+
+/// The probers of an upstream's hosts, and whose turn it is.
+#[derive(Default)]
+struct Probers {
+    all: HashMap<HostKey, Slot>,
+    /// Those whose check is due, the longest waiting first.
+    due: VecDeque<HostKey>,
+}
+
+struct Slot {
+    /// Absent while it asks.
+    prober: Option<Prober>,
+    is_due: bool,
+}
+
+/// Asks all hosts until the upstream is gone. A host that is slow to answer is asked again when the
+/// next interval begins, and delays no other host.
 pub(super) async fn watch(upstream: &Arc<Inner>, check: &HealthCheck) {
-    let mut probers: HashMap<(usize, HostAddress), Prober> = HashMap::new();
+    let mut probers = Probers::default();
+    let mut asked = FuturesUnordered::new();
     loop {
         let began = clock::monotonic();
         if upstream.hosts.current().is_empty() {
@@ -95,21 +115,73 @@ pub(super) async fn watch(upstream: &Arc<Inner>, check: &HealthCheck) {
         } else {
             Hosts::resolve_in_background(upstream);
         }
-        let hosts = upstream.hosts.current();
-        let key = |host: &Arc<Host>| (host.endpoint, host.address.clone());
-        let known: HashMap<_, _> = hosts.iter().map(|host| (key(host), host)).collect();
-        probers.retain(|key, _| known.contains_key(key));
-        for host in hosts.iter() {
-            probers.entry(key(host)).or_insert_with(|| Prober::new(upstream, host));
-        }
-        let mut asked = Vec::with_capacity(hosts.len());
-        for (key, prober) in &mut probers {
-            asked.extend(known.get(key).map(|host| prober.ask(upstream, host, check)));
-        }
-        stream::iter(asked).buffer_unordered(PROBES_MAX).collect::<()>().await;
+        probers.begin_round(upstream);
         upstream.hosts.judge(check.healthy_min);
         let next = began + jittered(check.interval);
-        sleep(next.saturating_duration_since(clock::monotonic())).await;
+        let mut interval = pin!(sleep(next.saturating_duration_since(clock::monotonic())));
+        loop {
+            while asked.len() < PROBES_MAX
+                && let Some((key, prober)) = probers.next()
+            {
+                asked.push(prober.ask(upstream, key, check));
+            }
+            tokio::select! {
+                Some((key, mut prober, answer)) = asked.next() => {
+                    // It may have moved while it was asked.
+                    let hosts = upstream.hosts.current();
+                    let host = hosts.iter().find(|host| key_of(host) == key);
+                    if let Some((host, answer)) = host.zip(answer) {
+                        prober.note(upstream, host, check, answer);
+                        upstream.hosts.judge(check.healthy_min);
+                    }
+                    probers.give_back(&key, prober);
+                }
+                () = &mut interval => break,
+            }
+        }
+    }
+}
+
+fn key_of(host: &Arc<Host>) -> HostKey {
+    (host.endpoint, host.address.clone())
+}
+
+impl Probers {
+    /// Makes a check due of each host that has none due or under way, and forgets hosts that are
+    /// gone.
+    fn begin_round(&mut self, upstream: &Inner) {
+        let hosts = upstream.hosts.current();
+        let known: HashSet<HostKey> = hosts.iter().map(key_of).collect();
+        self.all.retain(|key, _| known.contains(key));
+        for host in hosts.iter() {
+            let key = key_of(host);
+            let new = || Slot { prober: Some(Prober::new(upstream, host)), is_due: false };
+            let slot = self.all.entry(key.clone()).or_insert_with(new);
+            if slot.prober.is_some() && !slot.is_due {
+                slot.is_due = true;
+                self.due.push_back(key);
+            }
+        }
+    }
+
+    /// The one that has waited the longest.
+    fn next(&mut self) -> Option<(HostKey, Prober)> {
+        loop {
+            let key = self.due.pop_front()?;
+            // Nothing of those that are gone.
+            if let Some(slot) = self.all.get_mut(&key)
+                && std::mem::take(&mut slot.is_due)
+                && let Some(prober) = slot.prober.take()
+            {
+                return Some((key, prober));
+            }
+        }
+    }
+
+    fn give_back(&mut self, key: &HostKey, prober: Prober) {
+        if let Some(slot) = self.all.get_mut(key) {
+            slot.prober.get_or_insert(prober);
+        }
     }
 }
 
@@ -123,19 +195,35 @@ impl Prober {
         Self { upstream: private(upstream, host), against: 0 }
     }
 
-    async fn ask(&mut self, upstream: &Inner, host: &Host, check: &HealthCheck) {
-        let authority = upstream.endpoints.get(host.endpoint).map(|endpoint| &endpoint.authority);
-        let authority = authority.map_or_else(String::new, ToString::to_string);
-        if self.upstream.is_err() {
+    /// Asks. No answer if that says nothing of the host.
+    async fn ask(
+        mut self,
+        upstream: &Inner,
+        key: HostKey,
+        check: &HealthCheck,
+    ) -> (HostKey, Self, Option<Result<(), String>>) {
+        if self.upstream.is_err()
+            && let Some(host) = upstream.hosts.current().iter().find(|host| key_of(host) == key)
+        {
             self.upstream = private(upstream, host);
         }
+        let authority = upstream.endpoints.get(key.0).map(|endpoint| &endpoint.authority);
+        let authority = authority.map_or_else(String::new, ToString::to_string);
         let answer = match &self.upstream {
-            Ok(prober) => match ask(prober, check, &authority).await {
-                Ok(answer) => answer,
-                Err(Skipped) => return,
-            },
-            Err(why) => Err(why.clone()),
+            Ok(prober) => ask(prober, check, &authority).await.ok(),
+            Err(why) => Some(Err(why.clone())),
         };
+        (key, self, answer)
+    }
+
+    /// Counts what the host answered, and changes its state if that is now to be believed.
+    fn note(
+        &mut self,
+        upstream: &Inner,
+        host: &Host,
+        check: &HealthCheck,
+        answer: Result<(), String>,
+    ) {
         let is_healthy = answer.is_ok();
         let result = if is_healthy { CheckResult::Passed } else { CheckResult::Failed };
         upstream.count_check(host, result);

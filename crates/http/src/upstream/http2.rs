@@ -19,7 +19,7 @@ use tokio::time::timeout_at;
 use super::connect::connect;
 use super::host::Host;
 use super::http1::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX};
-use super::outgoing::{Outgoing, PendingRequest, UploadProgress};
+use super::outgoing::{self, Outgoing, PendingRequest, UploadProgress};
 use super::reply_timeout::ReplyTimeout;
 use super::requests::RequestPermit;
 use super::{Cause, Inner, Overrides, Protocol, UpstreamError, sender};
@@ -137,6 +137,9 @@ impl Http2Connection {
             upstream.warn_unconnected(host, &"it does not speak HTTP/2");
             return Err(Cause::Protocol);
         }
+        upstream
+            .streams_announced
+            .store(peer.streams_max.load(Ordering::Relaxed), Ordering::Relaxed);
         host.lacks_tunnels.store(!peer.has_tunnels.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(Arc::new(Self {
             sender,
@@ -168,10 +171,14 @@ impl Http2Connection {
         !self.sender.is_closed() && !self.retired.load(Ordering::Relaxed)
     }
 
+    /// Whether it carries no request.
+    pub(super) fn is_idle(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether it was unused for the upstream's idle time.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
-        self.streams.load(Ordering::Relaxed) == 0
-            && self.idle_time(now) >= self.upstream.settings.idle
+        self.is_idle() && self.idle_time(now) >= self.upstream.settings.idle
     }
 
     /// How long ago the last request ended, or else the connection was opened.
@@ -397,6 +404,7 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let ended = Pin::new(&mut self.connection).poll(cx);
+        outgoing::take_read_last();
         let has_tunnels = self.connection.is_extended_connect_protocol_enabled();
         self.peer.has_tunnels.store(has_tunnels, Ordering::Relaxed);
         self.peer.note(self.connection.current_max_send_streams(), cx);
@@ -457,7 +465,8 @@ impl PeerSettings {
     }
 }
 
-/// Runs hyper's tasks, and checks for the settings after each poll.
+/// Runs hyper's tasks, and checks for the settings after each poll. A task that sends a body ends
+/// when that is given up, which resets its stream.
 #[derive(Clone)]
 struct CheckingExecutor(Arc<PeerSettings>);
 
@@ -467,10 +476,17 @@ where
 {
     fn execute(&self, task: F) {
         let peer = Arc::clone(&self.0);
+        let upload = outgoing::take_read_last();
         tokio::spawn(async move {
             let mut task = pin!(task);
             poll_fn(|cx| {
+                // hyper looks at a body only when it has room for more of it. One that nobody wants
+                // any more may wait for that for ever, and keeps its stream.
+                if upload.as_ref().is_some_and(|upload| upload.poll_given_up(cx).is_ready()) {
+                    return Poll::Ready(());
+                }
                 let polled = task.as_mut().poll(cx);
+                outgoing::take_read_last();
                 peer.recheck();
                 polled
             })

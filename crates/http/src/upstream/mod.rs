@@ -12,7 +12,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock;
@@ -151,6 +151,8 @@ struct Inner {
     retries: CounterSet<RetryResult>,
     /// The time from handing over a request to the head of its reply.
     seconds: Histogram,
+    /// How many streams the last connection over HTTP/2 may have, as the upstream said.
+    streams_announced: AtomicUsize,
     /// The upstream itself is gone: connections are no longer kept.
     closed: AtomicBool,
 }
@@ -240,6 +242,7 @@ impl Upstream {
             errors: metrics.counters(names::UPSTREAM_ERRORS, &[name]),
             retries: metrics.counters(names::UPSTREAM_RETRIES, &[name]),
             seconds: metrics.times_of(names::UPSTREAM_SECONDS, &[name]),
+            streams_announced: AtomicUsize::new(usize::MAX),
             closed: AtomicBool::new(false),
         })))
     }
@@ -594,10 +597,17 @@ impl Inner {
                 .settings
                 .http2
                 .connections_per_worker
-                .saturating_mul(self.settings.http2.streams_per_connection)
+                .saturating_mul(self.streams_per_connection())
                 .saturating_mul(hosts.max(1)),
         };
         self.settings.requests_per_worker.min(connections)
+    }
+
+    /// How many streams a connection over HTTP/2 has, as far as is known: an upstream may allow
+    /// fewer than the settings.
+    fn streams_per_connection(&self) -> usize {
+        let most = self.settings.http2.streams_per_connection;
+        most.min(self.streams_announced.load(Ordering::Relaxed).max(1))
     }
 
     fn is_closed(&self) -> bool {

@@ -2,6 +2,7 @@
 //! client that uploads slowly is not an upstream that answers slowly, and a body that failed is not
 //! the upstream's fault. Knows nothing of connections.
 
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -49,6 +50,17 @@ pub(super) struct UploadProgress {
 #[derive(Debug, thiserror::Error)]
 #[error("the request's body was given up")]
 pub(super) struct BodyAborted(#[source] h2::Error);
+
+thread_local! {
+    /// The upload whose body was read last, until hyper begins a task.
+    static READ_LAST: RefCell<Option<Arc<UploadProgress>>> = const { RefCell::new(None) };
+}
+
+/// The upload of the request that hyper begins a task for. It reads the body first, and then gives
+/// each request a task, so that the upload is never that of another request.
+pub(super) fn take_read_last() -> Option<Arc<UploadProgress>> {
+    READ_LAST.try_with(RefCell::take).ok().flatten()
+}
 
 /// The upstream has not taken the last piece yet.
 const HELD: u8 = 0;
@@ -111,6 +123,12 @@ impl UploadProgress {
         }
     }
 
+    /// Ready when the rest of the body is given up. Whoever asks is woken then.
+    pub(super) fn poll_given_up(&self, cx: &Context<'_>) -> Poll<()> {
+        self.await_give_up(cx);
+        if self.given_up.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     fn await_give_up(&self, cx: &Context<'_>) {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *reader {
@@ -138,6 +156,7 @@ impl http_body::Body for Outgoing {
         let Some(progress) = progress else {
             return Pin::new(body).poll_frame(cx).map_err(aborted);
         };
+        let _ = READ_LAST.try_with(|last| last.replace(Some(Arc::clone(progress))));
         if progress.given_up.load(Ordering::Acquire) {
             // Tells the client's side that nothing reads the body any more.
             *body = Body::empty();

@@ -13,7 +13,7 @@ use super::hosts::Hosts;
 use super::http1::Http1Connection;
 use super::requests::{RequestPermit, Requests};
 use super::slots::{DiscardedConnections, Slots};
-use super::streams::Streams;
+use super::streams::{StreamUse, Streams};
 use super::{Affinity, Inner, Sender};
 use crate::clock;
 
@@ -196,15 +196,18 @@ pub(super) fn release_idle() {
     });
 }
 
-/// Calls `look` with this worker's HTTP/2 connections to `host`. `None` if the host is gone, or the
-/// thread is ending.
+/// Calls `look` with this worker's HTTP/2 connections to `host` for this use. `None` if the host is
+/// gone, or the thread is ending.
 pub(super) fn with_streams<T>(
     upstream: &Arc<Inner>,
     host: &Arc<Host>,
+    stream_use: StreamUse,
     look: impl FnOnce(&mut Streams) -> T,
 ) -> Option<T> {
     POOLS
-        .try_with(|pools| Some(look(pools.borrow_mut().of(upstream).0.slots.streams(host)?)))
+        .try_with(|pools| {
+            Some(look(pools.borrow_mut().of(upstream).0.slots.streams(host, stream_use)?))
+        })
         .ok()
         .flatten()
 }

@@ -21,6 +21,7 @@ use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
 use super::pool::{self, Admission};
 use super::requests::RequestPermit;
+use super::streams::StreamUse;
 use super::{
     Affinity, Cause, Inner, Overrides, PlacePermit, Protocol, Retry, RetryResult, SendRecord,
     Sender, UpstreamError,
@@ -352,7 +353,10 @@ impl<'a> Exchange<'a> {
         let upgrades = self.request.upgrade;
         // Only while there is a connection that says so: the next one may say another thing.
         let connected = || {
-            pool::with_streams(self.upstream, &host, |streams| !streams.is_empty()) == Some(true)
+            [StreamUse::Requests, StreamUse::Tunnels].into_iter().any(|stream_use| {
+                pool::with_streams(self.upstream, &host, stream_use, |all| !all.is_empty())
+                    == Some(true)
+            })
         };
         if upgrades && host.lacks_tunnels.load(Ordering::Relaxed) && connected() {
             return Attempt::NoTunnel;
@@ -362,10 +366,16 @@ impl<'a> Exchange<'a> {
         if let Some(request) = request.as_mut().filter(|_| upgrades) {
             http2_tunnel::ask(request);
         }
+        let stream_use = if upgrades { StreamUse::Tunnels } else { StreamUse::Requests };
         let mut cause = Cause::Connect;
         for _ in 0..REFUSALS_MAX {
-            let stream = match acquire::stream(self.upstream, &host, clock::monotonic()).await {
+            let now = clock::monotonic();
+            let stream = match acquire::stream(self.upstream, &host, stream_use, now).await {
                 Ok(stream) => stream,
+                Err(_) if upgrades && host.lacks_tunnels.load(Ordering::Relaxed) => {
+                    self.body = Some(Body::empty());
+                    return Attempt::NoTunnel;
+                }
                 Err(why) => {
                     cause = why;
                     break;

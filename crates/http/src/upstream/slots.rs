@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::host::{Host, InFlight};
 use super::http1::Http1Connection;
 use super::http2::Http2Connection;
-use super::streams::Streams;
+use super::streams::{StreamUse, Streams};
 use super::{Affinity, Inner, hash};
 
 /// The slots of all of an upstream's hosts.
@@ -47,6 +47,7 @@ struct Slot {
     idle: Vec<Box<Http1Connection>>,
     /// HTTP/2.
     streams: Streams,
+    tunnels: Streams,
 }
 
 /// What load is multiplied by before it is divided by a weight.
@@ -81,6 +82,11 @@ fn stages(slots: &[Slot], zone_min: u32) -> Vec<Stage> {
 }
 
 impl Slot {
+    fn new(host: &Arc<Host>) -> Self {
+        let (streams, tunnels) = (Streams::default(), Streams::default());
+        Self { host: Arc::clone(host), idle: Vec::new(), streams, tunnels }
+    }
+
     fn weight(&self) -> u32 {
         self.host.standing.weight
     }
@@ -103,13 +109,11 @@ impl Slots {
         }
         self.generation = generation;
         let mut before = std::mem::take(&mut self.all);
-        let slot = |host: &Arc<Host>| match before
-            .iter()
-            .position(|slot| Arc::ptr_eq(&slot.host, host))
-        {
-            Some(at) => before.swap_remove(at),
-            None => Slot { host: Arc::clone(host), idle: Vec::new(), streams: Streams::default() },
-        };
+        let slot =
+            |host: &Arc<Host>| match before.iter().position(|slot| Arc::ptr_eq(&slot.host, host)) {
+                Some(at) => before.swap_remove(at),
+                None => Slot::new(host),
+            };
         self.all = upstream.hosts.current().iter().map(slot).collect();
         self.idle_total = self.all.iter().map(|slot| slot.idle.len()).sum();
         self.weights = cumulated(&self.all);
@@ -118,6 +122,7 @@ impl Slots {
         for mut gone in before {
             discarded.http1.append(&mut gone.idle);
             gone.streams.close(&mut discarded.http2);
+            gone.tunnels.close(&mut discarded.http2);
         }
     }
 
@@ -188,7 +193,8 @@ impl Slots {
             Affinity::Host(_) => None,
         });
         let index = index.or_else(|| pair.into_iter().filter(ready).min_by_key(load));
-        let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
+        let index = index.or_else(|| self.one_of(stage.clone().filter(ready), load));
+        let index = index.or_else(|| around().find(may_probe));
         // Those that start slowly, rather than one that is known to be down.
         let index = index.or_else(|| around().find(able));
         // All are ejected, so ejection decides nothing.
@@ -235,6 +241,29 @@ impl Slots {
         };
         // One that is drawn twice is not compared: its weight has decided.
         [pick(), pick()]
+    }
+
+    /// One of these hosts, as of all of them: the less loaded of two that are drawn by their
+    /// weights. So those that can take requests share what the others can't, and not only the
+    /// next one in the list.
+    fn one_of(
+        &self,
+        hosts: impl Iterator<Item = usize>,
+        load: impl Fn(&usize) -> usize,
+    ) -> Option<usize> {
+        let weight = |index: usize| self.all.get(index).map_or(0, |slot| u64::from(slot.weight()));
+        let mut sum = 0;
+        let upto: SmallVec<[(u64, usize); 16]> = hosts
+            .map(|index| {
+                sum += weight(index);
+                (sum, index)
+            })
+            .collect();
+        let pick = || {
+            let drawn = fastrand::u64(..sum.max(1));
+            upto.get(upto.partition_point(|(sum, _)| *sum <= drawn)).map(|(_, index)| *index)
+        };
+        [pick(), pick()].into_iter().flatten().min_by_key(load)
     }
 
     /// The host that this hash belongs to, or the next one for it while that is not ready or has
@@ -317,21 +346,33 @@ impl Slots {
         }
     }
 
-    /// Closes idle connections, the longest unused first: half of each host's, and at least one.
+    /// Closes idle connections, the longest unused first: half of each host's, and at least one. Of
+    /// HTTP/2 all that carry no request, as they are few.
     pub(super) fn release_idle(&mut self, discarded: &mut DiscardedConnections) {
         for slot in &mut self.all {
             let count = slot.idle.len().div_ceil(2);
             discarded.http1.extend(slot.idle.drain(..count));
             self.idle_total -= count;
+            slot.streams.release_idle(&mut discarded.http2);
+            slot.tunnels.release_idle(&mut discarded.http2);
         }
     }
 
-    pub(super) fn streams(&mut self, host: &Arc<Host>) -> Option<&mut Streams> {
-        self.all.iter_mut().find(|slot| Arc::ptr_eq(&slot.host, host)).map(|slot| &mut slot.streams)
+    pub(super) fn streams(
+        &mut self,
+        host: &Arc<Host>,
+        stream_use: StreamUse,
+    ) -> Option<&mut Streams> {
+        let slot = self.all.iter_mut().find(|slot| Arc::ptr_eq(&slot.host, host))?;
+        Some(match stream_use {
+            StreamUse::Requests => &mut slot.streams,
+            StreamUse::Tunnels => &mut slot.tunnels,
+        })
     }
 
     pub(super) fn are_empty(&self) -> bool {
-        self.idle_total == 0 && self.all.iter().all(|slot| slot.streams.is_empty())
+        self.idle_total == 0
+            && self.all.iter().all(|slot| slot.streams.is_empty() && slot.tunnels.is_empty())
     }
 
     pub(super) fn sweep(&mut self, now: Instant, discarded: &mut DiscardedConnections) {
@@ -342,6 +383,7 @@ impl Slots {
                 .extend(slot.idle.extract_if(.., |connection| !connection.is_worth_keeping(now)));
             self.idle_total -= before - slot.idle.len();
             slot.streams.sweep(now, &mut discarded.http2);
+            slot.tunnels.sweep(now, &mut discarded.http2);
         }
     }
 }

@@ -9,7 +9,15 @@ use tokio::sync::Notify;
 use super::http2::{Http2Connection, StreamPermit};
 use super::{Cause, Inner};
 
-/// One worker's connections to one host.
+/// What streams are for. Tunnels last, so they have connections of their own: however many there
+/// are, requests find their streams.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StreamUse {
+    Requests,
+    Tunnels,
+}
+
+/// One worker's connections to one host, for one use.
 #[derive(Default)]
 pub(super) struct Streams {
     /// The oldest first. It is filled first, so that few connections are kept.
@@ -74,6 +82,11 @@ impl Streams {
         discarded.extend(self.connections.extract_if(.., |connection| {
             connection.upstream.is_closed() || !connection.is_usable() || connection.is_expired(now)
         }));
+    }
+
+    /// Moves out the connections that carry no request, for the caller to drop.
+    pub(super) fn release_idle(&mut self, discarded: &mut Vec<Arc<Http2Connection>>) {
+        discarded.extend(self.connections.extract_if(.., |connection| connection.is_idle()));
     }
 
     /// The host is gone. Its connections close once the requests on them end.

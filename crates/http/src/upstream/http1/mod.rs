@@ -58,6 +58,8 @@ pub(super) struct Http1Connection {
     /// The reply's deadline. The timer stays registered from request to request.
     timer: Timer,
     phase: Phase,
+    /// Of the outbox, when the upstream last took no more of the request. `None`: it took all.
+    sent_bytes: Option<u64>,
     pub(super) host: Arc<Host>,
     /// The index of the host's slot when it was last looked up.
     pub(super) slot: usize,
@@ -113,6 +115,7 @@ impl Http1Connection {
             answered: false,
             timer: Timer::default(),
             phase: Phase::AwaitingClient,
+            sent_bytes: None,
             host: Arc::clone(host),
             slot: 0,
             idle_since: clock::monotonic(),
@@ -187,6 +190,7 @@ impl Http1Connection {
         self.answered = false;
         self.overrides = overrides.cloned();
         self.phase = Phase::Sending(now);
+        self.sent_bytes = None;
     }
 
     /// Sends the request that was begun and waits for the reply's head.
@@ -272,18 +276,20 @@ impl Http1Connection {
                 self.outbox.shrink();
                 self.upload = Upload::Done;
                 if !matches!(self.phase, Phase::AwaitingReply(_)) {
-                    // A body that was there at once took no time.
-                    let since = if let Phase::Sending(since) = self.phase {
-                        since
-                    } else {
-                        clock::monotonic()
+                    let since = match (self.phase, self.sent_bytes) {
+                        // All of it was there and was taken at once, which took no time.
+                        (Phase::Sending(since), None) => since,
+                        _ => clock::monotonic(),
                     };
                     self.phase = Phase::AwaitingReply(since);
                 }
             }
-            Poll::Pending if self.outbox.awaits_body() => self.phase = Phase::AwaitingClient,
             Poll::Pending => {
-                if !matches!(self.phase, Phase::Sending(_)) {
+                let sent_bytes = Some(self.outbox.sent_bytes());
+                let has_sent = std::mem::replace(&mut self.sent_bytes, sent_bytes) != sent_bytes;
+                if self.outbox.awaits_body() {
+                    self.phase = Phase::AwaitingClient;
+                } else if has_sent || !matches!(self.phase, Phase::Sending(_)) {
                     self.phase = Phase::Sending(clock::monotonic());
                 }
             }

@@ -191,6 +191,32 @@ async fn an_upstream_that_takes_nothing_or_answers_nothing_after_an_upload_times
 }
 
 #[tokio::test]
+async fn an_upload_that_the_upstream_takes_slowly_but_steadily_has_time() {
+    // More than the sockets' buffers hold.
+    const BYTES: usize = 32 << 20;
+    let (pause, answer) = (Duration::from_millis(300), Duration::from_millis(1_500));
+    let scripted = ScriptedUpstream::new(move |mut stream, _| async move {
+        stream.head().await;
+        let (mut piece, mut read) = (vec![0; 128 << 10], 0);
+        let began = Instant::now();
+        while read < BYTES {
+            // As fast as it is: longer in all than a pause, and than an answer, may take.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            read += stream.0.read(&mut piece).await.unwrap();
+        }
+        assert!(began.elapsed() > answer);
+        stream.send(OK).await;
+    })
+    .await;
+    let settings =
+        Settings { response_header: answer, idle: pause, ..settings(&[scripted.address]) };
+    let upstream = Upstream::build(&settings, &Metrics::new(1)).unwrap();
+    let body = Body::full(crate::wire::counted(vec![b'x'; BYTES].into()));
+    let reply = in_time(upstream.send(post(body))).await.unwrap();
+    assert_eq!(text(reply).await, "ok");
+}
+
+#[tokio::test]
 async fn an_answer_that_comes_before_the_upload_is_over_is_passed_on() {
     let scripted = ScriptedUpstream::new(|mut stream, _| async move {
         stream.head().await;

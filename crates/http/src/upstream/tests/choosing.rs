@@ -37,6 +37,17 @@ async fn each_host_gets_requests_in_proportion_to_its_weight() {
 }
 
 #[tokio::test]
+async fn hosts_share_the_requests_of_one_that_takes_none() {
+    let (big, one, two) = (named("big").await, named("one").await, named("two").await);
+    let upstream = build(&weighted(&[(&big, 98), (&one, 1), (&two, 1)]));
+    for host in upstream.0.hosts.current().iter().take(1) {
+        assert!(upstream.0.hosts.eject(host, u64::MAX, 50));
+    }
+    let tally = tally(&upstream, 400).await;
+    assert!(tally["one"].abs_diff(200) < 60 && tally["two"].abs_diff(200) < 60, "{tally:?}");
+}
+
+#[tokio::test]
 async fn load_is_compared_with_the_weight() {
     let held = Arc::new(tokio::sync::Semaphore::new(0));
     let holding = || {

@@ -15,6 +15,9 @@ use super::*;
 /// What the server knows: the data of records, and how long they hold, in seconds.
 type Records = HashMap<(String, RecordType), (Vec<RData>, u32)>;
 
+/// In place of how long a record holds: the server fails when it is asked for it.
+const FAILS: u32 = u32::MAX;
+
 /// A DNS server that counts the questions it gets.
 struct NameServer {
     address: SocketAddr,
@@ -67,6 +70,11 @@ impl NameServer {
         self.set(name, RecordType::SRV, servers.iter().map(record).collect(), ttl);
     }
 
+    /// It can't say anything about this name.
+    fn fails(&self, name: &str) {
+        self.name(name, &[], FAILS);
+    }
+
     fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
@@ -93,6 +101,7 @@ fn answer(message: &mut Message, known: &Records) {
     let query = message.queries[0].clone();
     let name = query.name().to_utf8().trim_end_matches('.').to_owned();
     match known.get(&(name, query.query_type())) {
+        Some((_, FAILS)) => message.metadata.response_code = ResponseCode::ServFail,
         Some((data, ttl)) => {
             for data in data {
                 let record = Record::from_rdata(query.name().clone(), *ttl, data.clone());
@@ -219,6 +228,28 @@ async fn what_is_not_found_leaves_what_was_known() {
     // One that was never found is an error of the request.
     let never = build(&names.settings("http+srv://_http._tcp.none.test".to_owned()));
     assert_eq!(in_time(never.send(get())).await.unwrap_err().cause, Cause::Connect);
+}
+
+#[tokio::test]
+async fn servers_whose_name_can_not_be_asked_for_stay() {
+    let names = NameServer::start().await;
+    let (one, two) = (named("one").await, named("two").await);
+    names.name("a.test", &[one.address.ip()], 300);
+    names.name("b.test", &[two.address.ip()], 1);
+    let servers = [(0, 1, one.address.port(), "a.test"), (0, 1, two.address.port(), "b.test")];
+    names.service("_http._tcp.api.test", &servers, 1);
+    let upstream = build(&names.settings("http+srv://_http._tcp.api.test".to_owned()));
+    assert_eq!(tally(&upstream, 60).await.len(), 2);
+    names.fails("b.test");
+    let asked = names.asked();
+    until_async(async || {
+        answered_by(&upstream).await;
+        names.asked() > asked
+    })
+    .await;
+    quiet(&names).await;
+    assert_eq!(tally(&upstream, 60).await.len(), 2);
+    assert_eq!(upstream.0.hosts.holds(), Duration::from_secs(5), "it is asked for again soon");
 }
 
 #[test]

@@ -114,6 +114,19 @@ impl Drop for Checked {
 }
 
 #[tokio::test]
+async fn a_server_that_is_slow_to_answer_delays_no_other_check() {
+    let (quick, slow) = (Server::start().await, Server::start().await);
+    slow.says(0);
+    let patient = HealthCheck { timeout: Duration::from_secs(3_600), ..check() };
+    let checked = Checked::start(&[&quick, &slow], patient);
+    until(|| quick.checks() > 20).await;
+    assert_eq!(slow.checks(), 1);
+    // Nor does it delay what they change.
+    quick.says(503);
+    until(|| checked.healthy() == [false, true]).await;
+}
+
+#[tokio::test]
 async fn an_unhealthy_server_gets_no_requests_until_it_is_well_again() {
     let (one, two) = (Server::start().await, Server::start().await);
     let checked = Checked::start(&[&one, &two], check());

@@ -4,8 +4,10 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use tokio::sync::Notify;
 
+use super::super::streams::StreamUse;
 use super::super::{http2, pool};
 use super::*;
+use crate::wire::Network;
 use crate::wire::tests::{CHUNKED, incoming};
 
 /// An upstream that hands each request to `script`.
@@ -53,7 +55,8 @@ fn build(settings: &Settings) -> Upstream {
 
 fn loads(upstream: &Upstream) -> Vec<usize> {
     let host = Arc::clone(&upstream.0.hosts.current()[0]);
-    pool::with_streams(&upstream.0, &host, |streams| streams.loads()).unwrap_or_default()
+    pool::with_streams(&upstream.0, &host, StreamUse::Requests, |streams| streams.loads())
+        .unwrap_or_default()
 }
 
 #[tokio::test]
@@ -332,6 +335,116 @@ async fn streams_without_a_waiting_caller_are_reset() {
         assert_eq!(in_time(resets.recv()).await, Some(h2::Reason::CANCEL));
         assert_eq!(loads(&upstream), [0]);
     }
+}
+
+#[tokio::test]
+async fn an_upload_that_the_upstream_does_not_read_ends_with_its_reply() {
+    // It has answered completely, or goes on answering.
+    for is_whole in [true, false] {
+        let (told, mut resets) = tokio::sync::mpsc::unbounded_channel();
+        let scripted = multiplexing(10, move |request, mut respond, _| {
+            let told = told.clone();
+            async move {
+                let unread = request.into_body();
+                let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
+                stream.send_data("ok".into(), is_whole).unwrap();
+                let reset = std::future::poll_fn(|cx| stream.poll_reset(cx)).await;
+                told.send(reset.ok()).unwrap();
+                drop(unread);
+            }
+        })
+        .await;
+        let upstream = build(&settings_h2(&scripted));
+        let (mut client, body) = incoming(CHUNKED).await;
+        let sent = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&sent);
+        let endless = tokio::spawn(async move {
+            let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
+            while client.write_all(chunk.as_bytes()).await.is_ok() {
+                counted.fetch_add(0x8000, Ordering::SeqCst);
+            }
+        });
+        let ends = crate::wire::tests::EndRecorder::default();
+        let body = Body::incoming(body).on_end(ends.hook());
+        let mut reply = in_time(upstream.send(post(body))).await.unwrap().body;
+        let piece = in_time(reply.frame()).await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(piece, "ok");
+        // More than the upstream's window was taken from the client, so that the rest waits.
+        until(|| sent.load(Ordering::SeqCst) > 0x20_000).await;
+        drop(reply);
+        until(|| !ends.ends().is_empty()).await;
+        if !is_whole {
+            assert_eq!(in_time(resets.recv()).await, Some(Some(h2::Reason::CANCEL)));
+        }
+        until(|| loads(&upstream) == [0]).await;
+        endless.abort();
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_ends_each_connection_is_given_up() {
+    let scripted = ScriptedUpstream::new(|stream, _| async move {
+        let Ok(mut connection) = h2::server::handshake(stream.0).await else { return };
+        connection.abrupt_shutdown(h2::Reason::NO_ERROR);
+        while connection.accept().await.is_some() {}
+    })
+    .await;
+    let upstream = build(&settings_h2(&scripted));
+    let error = in_time(upstream.send(get())).await.unwrap_err();
+    assert!(!error.sent, "{error:?}");
+    assert!(scripted.accepted() <= 3, "{}", scripted.accepted());
+    // Another host is asked instead.
+    let other = multiplexing(10, ok).await;
+    let both = Settings { protocol: Protocol::H2, ..settings(&[scripted.address, other.address]) };
+    let upstream = build(&both);
+    for _ in 0..10 {
+        assert_eq!(text(in_time(upstream.send(get())).await.unwrap()).await, "ok");
+    }
+}
+
+#[tokio::test]
+async fn connections_without_requests_give_way() {
+    let scripted = multiplexing(10, ok).await;
+    let upstream = build(&settings_h2(&scripted));
+    assert_eq!(text(in_time(upstream.send(get())).await.unwrap()).await, "ok");
+    until(|| loads(&upstream) == [0]).await;
+    pool::release_idle();
+    assert_eq!(loads(&upstream), [0; 0]);
+    // Not while there is a request on it.
+    let reply = in_time(upstream.send(get())).await.unwrap();
+    pool::release_idle();
+    assert_eq!(loads(&upstream), [1]);
+    assert_eq!(text(reply).await, "ok");
+}
+
+#[tokio::test]
+async fn a_client_has_its_share_of_the_streams_that_the_upstream_allows() {
+    let scripted = multiplexing(4, |_, mut respond, _| async move {
+        let stream = respond.send_response(http::Response::new(()), false);
+        std::future::pending::<()>().await;
+        drop(stream);
+    })
+    .await;
+    let settings = Settings {
+        http2: Http2Settings { connections_per_worker: 2, ..Http2Settings::default() },
+        ..settings_h2(&scripted)
+    };
+    let upstream = build(&settings);
+    let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
+    let send = async |last| {
+        let sender = Sender { client: client(last), ..Sender::default() };
+        in_time(upstream.send_from(get(), &sender)).await
+    };
+    let mut held = Vec::new();
+    let error = loop {
+        match send(1).await {
+            Ok(reply) => held.push(reply),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.cause, Cause::Share);
+    assert!(held.len() < 8, "{}", held.len());
+    assert!(send(2).await.is_ok());
 }
 
 #[tokio::test]
