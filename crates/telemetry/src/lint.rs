@@ -31,6 +31,8 @@ labels! {
         NoDelay = "no-delay",
         /// A delay that is longer than the request may take.
         LongDelay = "long-delay",
+        /// A limit that counts messages of WebSockets, where there are none.
+        NoMessages = "no-messages",
         /// A limit that another one makes useless.
         UselessLimit = "useless-limit",
         /// A burst that another limit refuses first.

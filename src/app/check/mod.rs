@@ -3,14 +3,16 @@
 //!
 //! `routes` looks for routes that no request reaches, or fewer than was meant, `listeners` for
 //! routes that are reached without the certificate that was asked for, `limits` for limits that
-//! can't be kept, `keys` for keys that clients choose themselves, `failing` for policies that give
-//! no decision. The last two ask policies about made-up requests (`samples`). None of it is done at
-//! start or at a reload: it may take a while, and does not change what is served.
+//! can't be kept, `messages` for those that count messages where there are none, `keys` for keys
+//! that clients choose themselves, `failing` for policies that give no decision. The last three ask
+//! policies about made-up requests (`samples`). None of it is done at start or at a reload: it may
+//! take a while, and does not change what is served.
 
 mod failing;
 mod keys;
 mod limits;
 mod listeners;
+mod messages;
 mod routes;
 mod samples;
 #[cfg(test)]
@@ -105,6 +107,7 @@ fn lints(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Lint> {
         let of_limits = of_limits.filter(|lint| is_confirmed(lint, settings, policy, &routes));
         lints.extend(of_limits.map(under));
         lints.extend(limits::lints(built, policy, &section, &routes));
+        lints.extend(messages::lint(settings, policy, &routes).map(under));
         lints.extend(keys::lints(settings, policy, &routes).into_iter().map(under));
     }
     lints

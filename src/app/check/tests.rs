@@ -227,6 +227,36 @@ fn contradicting_limits_are_reported_with_both_lines() {
 }
 
 #[test]
+fn messages_that_nobody_counts_are_reported() {
+    let chat = "use = \"keyed\"\nconfig.key = \"{header.x-api-key}\"\nconfig.limits = [\
+                { name = \"connects\", algorithm = \"gcra\", quota = 1, period = \"1s\" }, \
+                { name = \"said\", algorithm = \"gcra\", quota = 9, period = \"1s\", \
+                messages = \"close\" }]";
+    let of = |route: &str| {
+        warnings(&format!("{API}[policies.p]\n{chat}\n[[routes]]\npath = \"/*\"\n{route}"))
+            .into_iter()
+            .filter(|warning| warning.name == "no-messages")
+            .collect::<Vec<_>>()
+    };
+    let upstream = "upstream = \"api\"\npolicy = \"p\"\n";
+    for counted in ["", "methods = [\"GET\", \"POST\"]\n"] {
+        assert_eq!(of(&format!("{upstream}{counted}")), [], "{counted}");
+    }
+    for none in ["methods = [\"POST\"]\n", "upgrade.protocols = []\n"] {
+        let found = of(&format!("{upstream}{none}"));
+        assert_eq!(found.len(), 1, "{none}");
+        let found = &found[0];
+        assert!(found.text.starts_with("`said` counts messages of WebSockets"), "{found}");
+        assert!(found.rendering.contains("messages = \"close\""), "{}", found.rendering);
+    }
+    assert_eq!(of("policy = \"p\"\nrespond = { status = 204 }\n").len(), 1);
+    // One route that takes them is enough.
+    let both = "policy = \"p\"\nupstream = \"api\"\nmethods = [\"POST\"]\n\
+                [[routes]]\npath = \"/chat\"\nupstream = \"api\"\npolicy = \"p\"\n";
+    assert_eq!(of(both), []);
+}
+
+#[test]
 fn a_delay_that_the_rest_of_the_file_cuts_off_is_reported() {
     let queue = "use = \"client-ip\"\nconfig.limits = [{ name = \"a\", algorithm = \"leaky_bucket\", \
                  quota = 1, period = \"1s\", max_delay = \"5s\" }]";
