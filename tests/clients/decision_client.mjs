@@ -20,6 +20,8 @@ assert.ok(Object.fromEntries(refused.fields)["retry-after"] && refused.body);
 assert.deepEqual([await weir.giveBack(held.id), await weir.giveBack(held.id)], [true, false]);
 held = await weir.decide("users", { entries, holdMs: 60_000 });
 assert.deepEqual([await weir.settle(held.id), await weir.settle(held.id)], [true, false]);
+held = await weir.decide("users", { entries: { user: "j3" }, holdMs: 60_000 });
+assert.equal(await weir.settle(held.id, { outcome: "client-gone" }), true);
 const one = [{ name: "own", algorithm: "fixed_window", quota: 1, period: "1d" }];
 const taken = [await weir.take("users", entries, one), await weir.take("users", entries, one)];
 assert.deepEqual(taken.map((decision) => decision.allowed), [true, false]);

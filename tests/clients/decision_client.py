@@ -23,6 +23,8 @@ assert dict(refused.fields)["retry-after"] and refused.retry_after_ms > 0 and re
 assert weir.give_back(held.id) and not weir.give_back(held.id)
 held = weir.decide("users", entries=user, hold_ms=60_000)
 assert weir.settle(held.id, status=204) and not weir.settle(held.id)
+held = weir.decide("users", entries={"user": "p3"}, hold_ms=60_000)
+assert weir.settle(held.id, outcome="client-gone")
 one = [{"name": "own", "algorithm": "fixed_window", "quota": 1, "period": "1d"}]
 assert [weir.take("users", user, one).allowed for _ in range(2)] == [True, False]
 calls = [{"domain": "users", "entries": {"user": "p2"}} for _ in range(4)]

@@ -19,8 +19,9 @@ from weir import Weir  # noqa: E402
 
 
 async def hello(scope, receive, send):
+    plans = [value for name, value in scope["headers"] if name == b"x-plan"]
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"hello\n"})
+    await send({"type": "http.response.body", "body": b" ".join([b"hello", *plans])})
 
 
 listener = socket.socket()
@@ -28,4 +29,5 @@ listener.bind(("127.0.0.1", 0))
 config = Config()
 config.bind = [f"fd://{listener.fileno()}"]
 print("listening %s:%d" % listener.getsockname(), flush=True)
-asyncio.run(serve(Limit(hello, Weir(sys.argv[1], timeout=5), "api"), config, mode="asgi"))
+weir = Weir(sys.argv[1], timeout=5)
+asyncio.run(serve(Limit(hello, weir, "api", own=["x-plan"]), config, mode="asgi"))

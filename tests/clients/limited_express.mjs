@@ -11,8 +11,10 @@ import { Weir } from "../../examples/clients/javascript/weir.mjs";
 const [folder, url] = process.argv.slice(2);
 const express = createRequire(`${folder}/`)("express");
 const app = express();
-app.use(limit(new Weir(url, { timeoutMs: 5000 }), "api"));
-app.get("/{*path}", (request, response) => response.send("hello\n"));
+app.use(limit(new Weir(url, { timeoutMs: 5000 }), "api", { own: ["x-plan"] }));
+app.get("/{*path}", (request, response) => {
+  response.send(`hello ${request.get("x-plan") ?? ""}\n`);
+});
 const server = app.listen(0, "127.0.0.1", () => {
   console.log(`listening 127.0.0.1:${server.address().port}`);
 });

@@ -173,9 +173,18 @@ pub async fn get(address: SocketAddr, target: &str, headers: &[(&str, &str)]) ->
 
 /// The same for tests without a runtime.
 pub fn get_blocking(address: SocketAddr, target: &str) -> Result<Reply, Failure> {
+    get_blocking_with(address, target, &[])
+}
+
+/// The same with these header fields.
+pub fn get_blocking_with(
+    address: SocketAddr,
+    target: &str,
+    headers: &[(&str, &str)],
+) -> Result<Reply, Failure> {
     let ask = async {
         let mut client = Client::connect(address).await?;
-        client.get(target, &[]).await
+        client.get(target, headers).await
     };
     // A thread of its own, so that it works inside another runtime as well.
     let work =

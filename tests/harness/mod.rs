@@ -21,6 +21,7 @@ pub mod languages;
 pub mod model;
 pub mod mount;
 pub mod nginx;
+pub mod node;
 pub mod nodes;
 pub mod otlp;
 pub mod pebble;

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::client::{Reply, get_blocking};
+use crate::harness::client::{Reply, get_blocking, get_blocking_with};
+use crate::harness::node::{NODE, node};
 use crate::harness::process::{Service, run};
 use crate::harness::weir::{Weir, binary};
 use crate::harness::{eventually, free_address, python};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const NODE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../node");
 const GO_CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/go");
 
 const CONFIG: &str = r#"
@@ -53,12 +53,6 @@ fn url(address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-fn node(script: &str) -> Command {
-    let mut command = Command::new(Path::new(NODE).join("node_modules/.bin/node"));
-    command.arg(Path::new(ROOT).join("tests/clients").join(script));
-    command
-}
-
 /// A server that asks Weir about each request, as soon as it answers.
 fn asking(command: &mut Command, address: Option<SocketAddr>) -> (Service, SocketAddr) {
     let mut service = Service::spawn(command);
@@ -72,11 +66,15 @@ fn asking(command: &mut Command, address: Option<SocketAddr>) -> (Service, Socke
 
 /// What its clients see, while Weir is there and when it is gone.
 fn limits_its_clients(address: SocketAddr, weir: Weir) {
-    let ask = || -> Reply { get_blocking(address, "/some/path").expect("an answer") };
+    // The policy sets no plan, and a client's own does not pass for one.
+    let ask = || -> Reply {
+        get_blocking_with(address, "/some/path", &[("x-plan", "stolen")]).expect("an answer")
+    };
     for left in [1, 0] {
         let reply = ask();
         assert_eq!((reply.status, reply.remaining("key")), (200, left), "{reply:?}");
-        assert!(reply.text().contains("hello"), "{reply:?}");
+        let text = reply.text();
+        assert!(text.contains("hello") && !text.contains("stolen"), "{reply:?}");
     }
     let reply = ask();
     assert_eq!((reply.status, reply.remaining("key")), (429, 0), "{reply:?}");
@@ -138,7 +136,8 @@ fn the_middleware_for_go() {
     let weir = Weir::start(CONFIG);
     let address = free_address();
     let mut command = Command::new(&program);
-    command.env("WEIR_DEADLINE", "5s").args([address.to_string(), url(weir.http)]);
+    command.env("WEIR_DEADLINE", "5s").env("WEIR_OWN_FIELDS", "x-plan");
+    command.args([address.to_string(), url(weir.http)]);
     let (_service, address) = asking(&mut command, Some(address));
     limits_its_clients(address, weir);
 }
@@ -151,7 +150,8 @@ fn the_middleware_for_tower() {
     let weir = Weir::start(CONFIG);
     let address = free_address();
     let mut command = Command::new(example);
-    command.env("WEIR_DEADLINE_MS", "5000").args([address.to_string(), url(weir.http)]);
+    command.env("WEIR_DEADLINE_MS", "5000").env("WEIR_OWN_FIELDS", "x-plan");
+    command.args([address.to_string(), url(weir.http)]);
     let (_service, address) = asking(&mut command, Some(address));
     limits_its_clients(address, weir);
 }

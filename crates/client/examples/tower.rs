@@ -1,6 +1,6 @@
 //! A Tower layer that asks Weir before it passes a request on, in a small server:
-//! `tower LISTEN WEIR_URL`. WEIR_TOKEN is Weir's token, if any, and WEIR_DOMAIN whose policy
-//! decides ("api" if not set).
+//! `tower LISTEN WEIR_URL`. WEIR_TOKEN is Weir's token, if any, WEIR_DOMAIN whose policy decides
+//! ("api" if not set), and WEIR_OWN_FIELDS which fields only the policy may set.
 
 use std::env;
 use std::error::Error;
@@ -24,6 +24,8 @@ use weir_client::{Client, Question};
 struct LimitLayer {
     weir: Client,
     domain: String,
+    /// The fields that only the policy may set: one that a client sends is not passed on.
+    own: Vec<HeaderName>,
 }
 
 impl<S> Layer<S> for LimitLayer {
@@ -59,7 +61,7 @@ where
         // The one that was polled ready is used up by this call, and its clone by the next.
         let spare = self.next.clone();
         let mut next = std::mem::replace(&mut self.next, spare);
-        let LimitLayer { weir, domain } = self.layer.clone();
+        let LimitLayer { weir, domain, own } = self.layer.clone();
         let question = question(domain, &request);
         Box::pin(async move {
             let decision = match weir.decide(&question).await {
@@ -73,6 +75,9 @@ where
                 }
             };
             let mut response = if decision.allowed {
+                for name in own {
+                    request.headers_mut().remove(name);
+                }
                 set(request.headers_mut(), &decision.request_fields);
                 next.call(request).await?
             } else {
@@ -127,10 +132,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let domain = env::var("WEIR_DOMAIN").unwrap_or_else(|_| "api".into());
     let hello = service_fn(|request: Request<Incoming>| async move {
-        let body = Full::<Bytes>::from(format!("hello {}\n", request.uri().path()));
+        let plan = request.headers().get("x-plan").and_then(|plan| plan.to_str().ok());
+        let text = format!("hello {} {}\n", request.uri().path(), plan.unwrap_or_default());
+        let body = Full::<Bytes>::from(text);
         Ok::<_, std::convert::Infallible>(Response::new(body))
     });
-    let service = LimitLayer { weir: weir.build()?, domain }.layer(hello);
+    let own = env::var("WEIR_OWN_FIELDS").unwrap_or_default();
+    let own = own.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let service = LimitLayer { weir: weir.build()?, domain, own }.layer(hello);
     let listener = TcpListener::bind(listen).await?;
     loop {
         let (stream, peer) = listener.accept().await?;

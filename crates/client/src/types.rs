@@ -164,8 +164,9 @@ pub struct Settlement {
     pub id: String,
     /// What became of the request.
     pub outcome: Outcome,
-    /// HTTP status of its answer.
-    pub status: u16,
+    /// HTTP status of its answer, if there was one. Without it, [`Outcome::Completed`] means 200.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
     /// Further facts for the policy.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, Vec<String>>,
@@ -174,7 +175,7 @@ pub struct Settlement {
 impl Settlement {
     /// The request was completed, with status 200.
     pub fn new(id: impl Into<String>) -> Self {
-        Self { id: id.into(), outcome: Outcome::Completed, status: 200, facts: BTreeMap::new() }
+        Self { id: id.into(), outcome: Outcome::Completed, status: None, facts: BTreeMap::new() }
     }
 }
 

@@ -118,7 +118,8 @@ func (c *Client) Look(ctx context.Context, q Question) (Decision, error) {
 	return c.decide(ctx, "/v1/look", q)
 }
 
-// Settlement closes a held decision. The empty Outcome means "completed", Status 0 means 200.
+// Settlement closes a held decision. The empty Outcome means "completed". Status is that of the
+// answer, and 0 if there was none; without it "completed" means 200.
 type Settlement struct {
 	ID      string              `json:"id"`
 	Outcome string              `json:"outcome,omitempty"`

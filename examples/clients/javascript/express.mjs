@@ -1,5 +1,7 @@
-// An Express middleware that asks Weir before each request: `app.use(limit(weir, "api"))`.
-export function limit(weir, domain) {
+// An Express middleware that asks Weir before each request: `app.use(limit(weir, "api"))`. `own`
+// are the fields that only the policy may set, in lower case, such as `["x-plan"]`: one that a
+// client sends does not reach the application.
+export function limit(weir, domain, { own = [] } = {}) {
   return (req, res, next) => {
     const facts = { method: req.method, path: req.baseUrl + req.path };
     // Set Express's `trust proxy` for this to be the client's address behind a proxy.
@@ -13,6 +15,7 @@ export function limit(weir, domain) {
         res.statusCode = decision.status;
         return res.end(decision.body ?? "");
       }
+      for (const name of own) delete req.headers[name];
       for (const [name, value] of decision.requestFields) req.headers[name.toLowerCase()] = value;
       next();
     };

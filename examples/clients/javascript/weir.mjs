@@ -56,8 +56,11 @@ export class Weir {
     return this.#read(...(await this.#ask("/v1/look", { domain, facts, entries, limits })));
   }
 
-  /** Closes a held decision. False: not delivered, or `id` is not known (any more). */
-  async settle(id, { outcome = "completed", status = 200, facts } = {}) {
+  /**
+   * Closes a held decision. `status` is that of the answer, if there was one; without it
+   * "completed" means 200. False: not delivered, or `id` is not known (any more).
+   */
+  async settle(id, { outcome = "completed", status, facts } = {}) {
     return this.#close("/v1/settle", { id, outcome, status, facts });
   }
 

@@ -1,11 +1,16 @@
-"""An ASGI middleware that asks Weir before each HTTP request: `app = Limit(app, weir, "api")`."""
+"""An ASGI middleware that asks Weir before each HTTP request: `app = Limit(app, weir, "api")`.
+
+`own` are the fields that only the policy may set, in lower case, such as `["x-plan"]`: one that a
+client sends does not reach the application.
+"""
 import asyncio
 from urllib.parse import quote
 
 
 class Limit:
-    def __init__(self, app, weir, domain):
+    def __init__(self, app, weir, domain, own=()):
         self.app, self.weir, self.domain = app, weir, domain
+        self.own = {name.encode("latin-1") for name in own}
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":  # lifespan and WebSocket are passed on unasked
@@ -32,7 +37,8 @@ class Limit:
                 message = {**message, "headers": replaced(message.get("headers", ()), fields)}
             await send(message)
 
-        headers = replaced(scope["headers"], encoded(decision.request_fields))
+        headers = [(n, v) for n, v in scope["headers"] if bytes(n).lower() not in self.own]
+        headers = replaced(headers, encoded(decision.request_fields))
         await self.app({**scope, "headers": headers}, receive, send_with_fields)
 
 

@@ -104,8 +104,9 @@ class Weir:
         """What would be decided. Takes nothing."""
         return self._decide("/v1/look", domain=domain, facts=facts, entries=entries, limits=limits)
 
-    def settle(self, id, outcome="completed", status=200, facts=None):
-        """Closes a held decision. False: not delivered, or `id` is not known (any more)."""
+    def settle(self, id, outcome="completed", status=None, facts=None):
+        """Closes a held decision. `status` is that of the answer, if there was one; without it
+        "completed" means 200. False: not delivered, or `id` is not known (any more)."""
         return self._close("/v1/settle", id=id, outcome=outcome, status=status, facts=facts)
 
     def give_back(self, id):

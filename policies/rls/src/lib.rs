@@ -27,6 +27,9 @@ const TAKEN: &str = "take:";
 const WRONG: u16 = 400;
 const DAY_S: u64 = 86_400;
 
+/// Maximum time for which a call waits in a limit of its caller's own, in milliseconds.
+const DELAY_MS_MAX: u64 = 10_000;
+
 /// `[policies.NAME.config]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,6 +163,17 @@ impl Rls {
             let each = mistakes.map(|mistake| format!("{}: {}", mistake.path, mistake.message));
             each.collect::<Vec<_>>().join("; ")
         })?;
+        for (limit, (place, _)) in limits.each().zip(limits.named()) {
+            if let Algorithm::LeakyBucket(bucket) = limit.algorithm
+                && bucket.max_delay_ms > DELAY_MS_MAX
+            {
+                return Err(format!(
+                    "limits{place}.max_delay: found {} ms, expected at most {DELAY_MS_MAX}: the \
+                     call waits for so long",
+                    bucket.max_delay_ms
+                ));
+            }
+        }
         Ok(limits)
     }
 }

@@ -134,9 +134,16 @@ fn a_caller_may_send_limits_and_hears_what_is_wrong_with_them() {
         let key = "take:[\"\",[\"user\",\"7\"]]";
         assert_eq!(charged, [("x", key), ("y", key)]);
     }
+    let slow = |max_delay: &str| {
+        format!(
+            r#"[{{"name": "x", "algorithm": "leaky_bucket", "quota": 1, "period": "1d", "max_delay": "{max_delay}"}}]"#
+        )
+    };
+    assert_eq!(decide(open, &slow("10s")).limits().len(), 1);
     let keyed = limit("x").replace('}', r#", "key": "all"}"#);
     for (config, limits, expected) in [
         (open, "[]".to_owned(), "limits: found 0 limits"),
+        (open, slow("10001ms"), "limits[0].max_delay: found 10001 ms, expected at most 10000"),
         (open, "[{}]".to_owned(), "limits[0]"),
         (open, format!("[{}]", limit("x").replace('5', "-5")), "limits[0].quota"),
         (open, format!("[{keyed}]"), "they count by the entries"),

@@ -109,13 +109,27 @@ impl Answers {
 }
 
 impl OwnAnswers {
+    /// Forgets the answers to calls that came too long ago. A call that is not answered yet stays,
+    /// as below.
     fn forget_old(&mut self, now: Instant) {
-        while let Some((key, came)) = self.order.front().copied()
-            && now.saturating_duration_since(came) >= KEPT_FOR
-        {
+        for _ in 0..self.order.len() {
+            let Some((key, came)) = self.order.front().copied() else { break };
+            if now.saturating_duration_since(came) < KEPT_FOR {
+                break;
+            }
             self.order.pop_front();
-            self.remove(&key, came);
+            if self.is_open(&key, came) {
+                // Behind younger ones, which keeps its answer a while longer.
+                self.order.push_back((key, came));
+            } else {
+                self.remove(&key, came);
+            }
         }
+    }
+
+    /// Whether this call is not answered yet.
+    fn is_open(&self, key: &blake3::Hash, came: Instant) -> bool {
+        self.by_key.get(key).is_some_and(|entry| entry.came == came && entry.bytes == 0)
     }
 
     /// Leaves room for one more in the share of one of so many owners. What is not answered yet
@@ -126,8 +140,7 @@ impl OwnAnswers {
             && (self.by_key.len() >= ANSWERS_MAX / owners || self.bytes >= BYTES_MAX / owners)
             && let Some((key, came)) = self.order.pop_front()
         {
-            let own = self.by_key.get(&key).filter(|entry| entry.came == came);
-            if own.is_some_and(|entry| entry.bytes == 0) {
+            if self.is_open(&key, came) {
                 self.order.push_back((key, came));
                 looked_at += 1;
             } else {

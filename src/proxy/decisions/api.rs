@@ -20,9 +20,11 @@ use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::call::api::{
     self, Calls, End, KEY_BYTES_MAX, Operation, Question, Returned,
 };
+use crate::proxy::receive::path;
 use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::reply;
 use crate::proxy::route::body;
+use crate::proxy::settings::Paths;
 use crate::proxy::settle;
 use crate::wire::{Charge, Fields, Known, Request, Response};
 
@@ -32,6 +34,8 @@ const AT_ONCE: usize = 30;
 const ANSWERS_BYTES_MAX: usize = 8 << 20;
 /// The field that makes a call one that may be sent again.
 const KEY: &str = "idempotency-key";
+/// The fact with the path of a request.
+const PATH: &str = "path";
 /// Says that a call was answered before.
 const REPLAYED: &str = "idempotent-replayed";
 
@@ -75,7 +79,7 @@ pub(super) async fn answer(
         Err(refusal) => return context.refuse(&refusal),
     };
     let body = body::call(std::mem::take(&mut request.body), local.snapshot());
-    let (body, charge) = match api::read(body, settings.buffered_bytes_max).await {
+    let (body, mut charge) = match api::read(body, settings.buffered_bytes_max).await {
         Ok(read) => read,
         Err(refusal) => return context.refuse(&refusal),
     };
@@ -84,9 +88,14 @@ pub(super) async fn answer(
         Err(refusal) => return context.refuse(&refusal),
     };
     let (local, peer, state) = (Arc::clone(local), Arc::clone(peer), state.clone());
-    let job = Job { local, state, operation, caller, peer, _charge: charge };
+    let job = Job { local, state, operation, caller, peer, _charge: Charge::of(work.bytes()) };
+    // The answer may take a while: what it was read from is not kept for that.
+    charge.set(body.len());
     match key {
-        None => pin!(job.run(work, request, context)).await,
+        None => {
+            drop((body, charge));
+            pin!(job.run(work, request, context)).await.0
+        }
         Some(key) => pin!(job.run_once((&key, &body), work, request, context)).await,
     }
 }
@@ -100,6 +109,15 @@ impl Work {
             Operation::Settle => Self::End(api::ends(body)?),
             Operation::GiveBack => Self::GiveBack(api::returned(body)?),
         })
+    }
+
+    /// Bytes that it takes until it is answered.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Ask(questions) => questions.all().iter().map(Question::bytes).sum(),
+            Self::End(ends) => ends.all().iter().map(End::bytes).sum(),
+            Self::GiveBack(returned) => returned.all().iter().map(Returned::bytes).sum(),
+        }
     }
 }
 
@@ -139,20 +157,16 @@ impl Job {
         request: Request,
         context: Box<RequestContext>,
     ) -> Response {
-        // What a token was for when the call came first does not matter.
-        if let (Work::Ask(questions), Some(caller)) = (&work, &self.caller) {
-            let mut domains = questions.all().iter().map(|question| &question.call.domain);
-            let checked = domains.try_for_each(|domain| caller.check_domain(domain));
-            if let Err(refusal) = checked {
-                return context.refuse(&refusal);
-            }
-        }
         let open = loop {
             let owner = (self.owner(), self.owners());
             match self.state.answers.begin(owner, self.operation.path(), key, body) {
                 Begun::First(open) => break open,
                 Begun::Differs => return context.refuse(&Refusal::Call(CallError::KeyReused)),
                 Begun::Again(mut answer) => {
+                    // What a token was for when the call came first does not matter.
+                    if let Err(refusal) = self.check_domains(&work) {
+                        return context.refuse(&refusal);
+                    }
                     let known = answer.wait_for(Option::is_some).await;
                     let answer = known.ok().and_then(|answer| answer.clone());
                     // Without one nobody makes the first any more, and this is the first.
@@ -166,7 +180,7 @@ impl Job {
             }
         };
         let run = tokio::spawn(async move {
-            let response = pin!(self.run(work, request, context)).await;
+            let (response, has_failed) = pin!(self.run(work, request, context)).await;
             let content_type = response.fields.get(Known::ContentType).unwrap_or_default();
             let answer = Answer {
                 status: response.status,
@@ -174,7 +188,7 @@ impl Job {
                 body: Bytes::copy_from_slice(response.body.data()),
             };
             // What failed here may be tried again.
-            open.end(answer, !response.status.is_server_error());
+            open.end(answer, !has_failed);
             response
         });
         // It only fails with the process.
@@ -184,16 +198,31 @@ impl Job {
         })
     }
 
-    async fn run(self, work: Work, mut request: Request, context: Box<RequestContext>) -> Response {
-        match work {
+    /// Checks that the caller may still ask about all of it.
+    fn check_domains(&self, work: &Work) -> Result<(), Refusal> {
+        let (Work::Ask(questions), Some(caller)) = (work, &self.caller) else { return Ok(()) };
+        let mut domains = questions.all().iter().map(|question| &question.call.domain);
+        domains.try_for_each(|domain| caller.check_domain(domain))
+    }
+
+    /// Runs it, and says whether all of it has failed, so that it may be tried again.
+    async fn run(
+        self,
+        work: Work,
+        mut request: Request,
+        context: Box<RequestContext>,
+    ) -> (Response, bool) {
+        let response = match work {
             Work::Ask(Calls::One(one)) => pin!(self.decide(one, &mut request, context)).await,
             Work::Ask(Calls::Many(many)) => {
-                let answers = pin!(self.decide_all(many, request)).await;
-                context.answer_call(None, reply::api::response(answers))
+                let (answers, has_failed) = pin!(self.decide_all(many, request)).await;
+                return (context.answer_call(None, reply::api::response(answers)), has_failed);
             }
             Work::End(ends) => self.end(ends, context, |end| self.settle(end)).await,
             Work::GiveBack(ends) => self.end(ends, context, |end| self.give_back(&end.id)).await,
-        }
+        };
+        let has_failed = response.status.is_server_error();
+        (response, has_failed)
     }
 
     /// Decides one call.
@@ -203,9 +232,11 @@ impl Job {
         request: &mut Request,
         mut context: Box<RequestContext>,
     ) -> Response {
-        if let Err(refusal) = checked(&question) {
-            return context.refuse(&refusal);
-        }
+        let paths = self.local.snapshot().settings.paths;
+        let question = match checked(question, paths) {
+            Ok(question) => question,
+            Err(refusal) => return context.refuse(&refusal),
+        };
         let place = match question.hold_ms {
             None => None,
             Some(ms) => match self.state.held.reserve(self.owner(), self.owners()) {
@@ -237,12 +268,13 @@ impl Job {
         }
     }
 
-    /// Decides several calls, each by itself. Returns the list of their answers.
-    async fn decide_all(&self, questions: Vec<Question>, mut request: Request) -> Vec<u8> {
+    /// Decides several calls, each by itself. Returns the list of their answers, and whether all
+    /// have failed.
+    async fn decide_all(&self, questions: Vec<Question>, mut request: Request) -> (Vec<u8>, bool) {
         // Each has an id of its own.
         request.fields.remove(Known::RequestId);
         let mut answers = Vec::with_capacity(questions.len());
-        let (mut questions, mut bytes) = (questions.into_iter(), 0);
+        let (mut questions, mut bytes, mut has_failed) = (questions.into_iter(), 0, true);
         while !questions.as_slice().is_empty() {
             if bytes > ANSWERS_BYTES_MAX {
                 let found = format!("more than {ANSWERS_BYTES_MAX} bytes of answers before it");
@@ -255,24 +287,25 @@ impl Job {
             let each = some.map(|question| self.decide_listed(question, request.head()));
             let each: Vec<_> = each.collect();
             let made = join_all(each).await;
-            bytes += made.iter().map(Bytes::len).sum::<usize>();
-            answers.extend(made);
+            bytes += made.iter().map(|(_, answer)| answer.len()).sum::<usize>();
+            has_failed &= made.iter().all(|(status, _)| status.is_server_error());
+            answers.extend(made.into_iter().map(|(_, answer)| answer));
             tokio::task::yield_now().await;
         }
-        reply::api::list(&answers)
+        (reply::api::list(&answers), has_failed)
     }
 
-    /// Decides one of several calls.
-    async fn decide_listed(&self, question: Question, mut request: Request) -> Bytes {
+    /// Decides one of several calls. Returns its status and its answer.
+    async fn decide_listed(&self, question: Question, mut request: Request) -> (StatusCode, Bytes) {
         let mut context = RequestContext::begin(&self.local, &request, &self.peer);
         context.received.note_call(&request, &self.local);
         context.received.grpc = false;
         let response = pin!(self.decide(question, &mut request, context)).await;
-        let body = response.body.data();
-        if response.status == StatusCode::OK {
-            return Bytes::copy_from_slice(body);
+        let (status, body) = (response.status, response.body.data());
+        match status {
+            StatusCode::OK => (status, Bytes::copy_from_slice(body)),
+            _ => (status, reply::api::error(status, body).into()),
         }
-        reply::api::error(response.status, body).into()
     }
 
     /// Ends what was let through.
@@ -333,11 +366,17 @@ fn wrong_limits(question: &Question, context: &RequestContext) -> Option<String>
     is_it.then(|| denial.reason.clone())
 }
 
-/// Checks that the facts that a caller gives are facts.
-fn checked(question: &Question) -> Result<(), Refusal> {
-    let given = question.call.descriptors.iter().flat_map(|one| one.facts.iter().flatten());
-    for (name, _) in given {
+/// Checks that the facts that a caller gives are facts, and brings paths into the form that those
+/// of requests have: else each spelling of a path would be a key of its own.
+fn checked(mut question: Question, paths: Paths) -> Result<Question, Refusal> {
+    let descriptors = question.call.descriptors.iter_mut();
+    for (name, value) in descriptors.flat_map(|one| one.facts.iter_mut().flatten()) {
         facts::check_given(name).map_err(Refusal::malformed)?;
+        if name == PATH {
+            let normal = path::normal(value, paths);
+            let normal = normal.map_err(|wrong| Refusal::malformed(format!("`path`: {wrong}")))?;
+            *value = path::shown(&normal, paths).into_owned();
+        }
     }
-    Ok(())
+    Ok(question)
 }

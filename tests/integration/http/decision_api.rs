@@ -373,6 +373,71 @@ limits = [{ name = "slow", algorithm = "leaky_bucket", quota = 1, period = "2s",
 }
 
 #[tokio::test]
+async fn what_waits_keeps_no_more_than_it_needs() {
+    use tokio::io::AsyncWriteExt as _;
+    let (weir, api) = start(config()).await;
+    let slow = json!([{ "name": "slow", "algorithm": "leaky_bucket", "quota": 1, "period": "9s",
+        "max_delay": "10s" }]);
+    let call = |name: &str| {
+        json!({ "domain": "users", "entries": { "user": name }, "limits": slow }).to_string()
+    };
+    let mut callers = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        // The first passes, and the second waits for it.
+        for key in ["1", "2"] {
+            let text = call(name) + &" ".repeat(1 << 20)[call(name).len()..];
+            let head = format!(
+                "POST /v1/take HTTP/1.1\r\nhost: weir\r\nidempotency-key: {name}{key}\r\n\
+                 content-length: {}\r\n\r\n",
+                text.len()
+            );
+            let mut stream = tokio::net::TcpStream::connect(api.address).await.unwrap();
+            stream.write_all((head + &text).as_bytes()).await.unwrap();
+            callers.push(stream);
+        }
+        eventually_async("both calls", async || {
+            let look = json!({ "domain": "users", "entries": { "user": name }, "limits": slow });
+            let look = api.call("look", &look).await;
+            let wait_ms = look.body["limits"][0]["resets_ms"].as_u64();
+            if wait_ms > Some(9_000) { Ok(()) } else { Err(format!("{look:?}")) }
+        })
+        .await;
+    }
+    drop(callers);
+    let weir = std::sync::Arc::new(weir);
+    eventually_async("nothing is kept of the bodies", async || {
+        let weir = std::sync::Arc::clone(&weir);
+        let read = move || weir.metric("weir_buffered_bytes");
+        let bytes = tokio::task::spawn_blocking(read).await.unwrap();
+        if bytes < 1 << 20 { Ok(()) } else { Err(bytes.to_string()) }
+    })
+    .await;
+    let longer = call("e").replace("10s", "11s");
+    let refused = api.call("take", &serde_json::from_str(&longer).unwrap()).await;
+    refused.is(400);
+    assert!(refused.body.to_string().contains("max_delay"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_path_has_one_spelling_whoever_gives_it() {
+    let paths = "[policies.paths]\nuse = \"keyed\"\n[policies.paths.config]\nkey = \"{path}\"\n\
+                 limits = [{ name = \"path\", algorithm = \"fixed_window\", quota = 3, period = \"1d\" }]";
+    let (_weir, api) =
+        start(config().route("domain = \"paths\"\npolicy = \"paths\"").more(paths)).await;
+    let ask = async |path: &str| {
+        api.call("decide", &json!({ "domain": "paths", "facts": { "path": path } })).await
+    };
+    for (path, left) in [("/login", 2), ("/l%6fgin", 1), ("/x/../%6cogin", 0)] {
+        assert_eq!(ask(path).await.body["limits"][0]["remaining"], left, "{path}");
+    }
+    for wrong in ["login", "/a%zz", "/../a\0"] {
+        let refused = ask(wrong).await;
+        refused.is(400);
+        assert!(refused.body.to_string().contains("`path`"), "{refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn tokens_are_for_operations_and_domains() {
     let tokens = r#"
 [[decisions.tokens]]
@@ -409,6 +474,13 @@ scopes = ["look", "settle"]
     ask(shop, "/v1/decide", &json!({ "domain": "keys" })).await.is(403);
     ask(desk, "/v1/look", &user("a")).await.is(200);
     ask(desk, "/v1/decide", &user("a")).await.is(403);
+    // With a key as without one.
+    let key = [("authorization", shop), ("idempotency-key", "both")];
+    let both = json!([{ "domain": "keys" }, user("c")]);
+    let several = api.send_json("/v1/decide", &key, &both).await;
+    several.is(200);
+    assert_eq!(several.body[0]["error"]["status"], 403);
+    assert_eq!(several.body[1]["allowed"], true);
     // What one holds, another does not end.
     let flight = json!({ "domain": "flights", "entries": { "user": "a" }, "hold_ms": 60_000 });
     let end = json!({ "id": ask(shop, "/v1/decide", &flight).await.body["id"] });
@@ -494,9 +566,14 @@ async fn without_its_store_nothing_is_a_decision() {
         // It is no answer to keep.
         assert_eq!(failed.header("idempotent-replayed"), "");
     }
-    let several = api.call("decide", &json!([user("a"), user("b")])).await;
-    several.is(200);
-    assert_eq!(several.body[0]["error"]["status"], 503);
+    let key = [("idempotency-key", "several")];
+    for _ in 0..2 {
+        let both = json!([user("a"), user("b")]);
+        let several = api.send_json("/v1/decide", &key, &both).await;
+        several.is(200);
+        assert_eq!(several.body[0]["error"]["status"], 503);
+        assert_eq!(several.header("idempotent-replayed"), "");
+    }
 }
 
 #[tokio::test]

@@ -356,3 +356,89 @@ async fn who_is_left_out_is_in_no_list_and_owes_what_is_to_be_owed() {
     assert_eq!(used.len(), 1, "{top}");
     assert_eq!(used[0]["units"], 3, "{top}");
 }
+
+#[tokio::test]
+async fn what_is_left_out_replaces_all_the_same() {
+    let rules = [
+        format!(
+            "descriptor = [\"model=a\"]\nquota_mode = true\nreplaces = [\"default\"]\nlimits = [{{ name = \"a\", quota = 1, {DAY} }}]"
+        ),
+        format!(
+            "descriptor = [\"model=b\"]\nquota_mode = true\nlimits = [{{ name = \"b\", quota = 3, {DAY} }}]"
+        ),
+        format!("descriptor = [\"user\"]\nlimits = [{{ name = \"default\", quota = 1, {DAY} }}]"),
+    ];
+    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str)).await;
+    let ask = async |descriptors: &[_]| client.ask("edge", descriptors).await.unwrap();
+    // `default` is used up for one user, and untouched for the other.
+    assert_eq!(ask(&[one("user", "x")]).await.overall_code, OK);
+    for (user, first) in [("x", OK), ("x", OVER_LIMIT), ("y", OVER_LIMIT)] {
+        let answer = ask(&[one("model", "a"), one("model", "b"), one("user", user)]).await;
+        assert_eq!((answer.overall_code, answer.codes()), (OK, vec![first, OK, OK]), "{answer:?}");
+    }
+    assert_eq!(look(&client, ("user", "y")).await, 1);
+}
+
+#[tokio::test]
+async fn what_is_left_out_owes_its_own_hits_alone() {
+    let rules = [format!(
+        "descriptor = [\"model\"]\nquota_mode = true\nlimits = [{{ name = \"total\", quota = 5, {DAY}, key = \"all\", debt = 10 }}]"
+    )];
+    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str)).await;
+    let ask = async |descriptors: &[_]| client.ask("edge", descriptors).await.unwrap();
+    ask(&[super::decisions::hits(one("model", "z"), 4)]).await;
+    let answer = ask(&[one("model", "a"), one("model", "b")]).await;
+    assert_eq!((answer.overall_code, answer.codes()), (OK, vec![OK, OVER_LIMIT]), "{answer:?}");
+    // Six of five: with two given back, one is left.
+    ask(&[returned(one("model", "z"), 2)]).await;
+    assert_eq!(look(&client, ("model", "z")).await, 1);
+}
+
+/// The same descriptor, which gives units back.
+fn returned(of: crate::harness::rls::Descriptor, units: u64) -> crate::harness::rls::Descriptor {
+    crate::harness::rls::Descriptor { is_negative_hits: true, ..super::decisions::hits(of, units) }
+}
+
+#[tokio::test]
+async fn descriptors_of_one_rule_give_back_what_they_took() {
+    let rules =
+        [format!("descriptor = [\"user\"]\nlimits = [{{ name = \"user\", quota = 5, {DAY} }}]")];
+    let (_weir, client) = start_rules(&rules.each_ref().map(String::as_str)).await;
+    let (a, b) = (one("user", "a"), one("user", "b"));
+    let hits = super::decisions::hits;
+    client.ask("edge", &[hits(a.clone(), 2), hits(b.clone(), 3)]).await.unwrap();
+    client.ask("edge", &[returned(a, 1), returned(b, 2)]).await.unwrap();
+    assert_eq!((look(&client, ("user", "a")).await, look(&client, ("user", "b")).await), (4, 4));
+}
+
+#[tokio::test]
+async fn overrides_that_contradict_each_other_are_the_callers_mistake() {
+    use crate::harness::rls::{DAY as A_DAY, Descriptor, Override};
+    let rules =
+        [format!("descriptor = [\"user\"]\nlimits = [{{ name = \"user\", quota = 5, {DAY} }}]")];
+    let (weir, client) = start_rules(&rules.each_ref().map(String::as_str)).await;
+    let limited = |requests_per_unit| {
+        let limit = Some(Override { requests_per_unit, unit: A_DAY });
+        Descriptor { limit, ..one("user", "a") }
+    };
+    let failed = client.ask("edge", &[limited(1), limited(2)]).await.unwrap_err();
+    assert_eq!(failed.status, "3", "{failed:?}");
+    let page = tokio::task::spawn_blocking(move || weir.admin_page("/metrics").text());
+    let page = page.await.unwrap();
+    let errors = page.lines().filter(|line| line.starts_with("weir_policy_errors_total{"));
+    assert!(errors.clone().all(|line| line.ends_with(" 0")), "{:?}", errors.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn nobody_says_that_what_was_asked_about_was_a_success() {
+    let guard = "[policies.guard]\nuse = \"login-guard\"\n[policies.guard.config]\n\
+                 account = \"{rls.entry.account}\"\nsuccess = [200]";
+    let toml = Toml::new().listener("serves = \"decisions\"").more(guard);
+    let text = toml.route("domain = \"edge\"\npolicy = \"guard\"").text();
+    let (_weir, client) = start_text(text).await;
+    let mut codes = Vec::new();
+    for _ in 0..30 {
+        codes.push(client.ask("edge", &[one("account", "ann")]).await.unwrap().overall_code);
+    }
+    assert_eq!((codes[0], codes.last()), (OK, Some(&OVER_LIMIT)), "{codes:?}");
+}

@@ -276,6 +276,39 @@ async fn thousands_of_buckets_are_reported_in_one_message() {
 }
 
 #[tokio::test]
+async fn what_is_too_large_for_a_stream_takes_little_memory() {
+    let (weir, _client) = start_text(config().text()).await;
+    let before = weir.peak_memory_kib();
+    // A domain that each of many buckets would have a copy of.
+    let names: Vec<String> = (0..500).map(|nth| format!("user-{nth}")).collect();
+    let entries: Vec<[(&str, &str); 1]> = names.iter().map(|name| [("user", &**name)]).collect();
+    let usages: Vec<Reported<'_>> = entries.iter().map(|entries| (&entries[..], 1, 0)).collect();
+    let mut stream = Stream::open(weir.http, &"d".repeat(1 << 20)).await;
+    stream.report(&usages);
+    assert!(matches!(stream.next().await, Event::End(status, _) if status == "3"));
+    // Usages of eight bytes, each of a bucket without a name.
+    let usage = [0x12, 6, 0x0a, 2, 0x0a, 0, 0x18, 1];
+    let mut stream = Stream::open(weir.http, "edge").await;
+    stream.send_bytes(framed(&usage.repeat(1 << 17)));
+    assert!(matches!(stream.next().await, Event::End(status, _) if status == "3"));
+    // Buckets that are no buckets, again and again, of a caller that does not read what it is told.
+    let long = "x".repeat(2 << 10);
+    let mut stream = Stream::open(weir.http, "edge").await;
+    for _ in 0..50 {
+        let names: Vec<String> = (0..100).map(|nth| format!("{nth}-{long}")).collect();
+        let entries: Vec<[(&str, &str); 1]> =
+            names.iter().map(|name| [("user", &**name)]).collect();
+        let usages: Vec<Reported<'_>> =
+            entries.iter().map(|entries| (&entries[..], 1, 0)).collect();
+        stream.report(&usages);
+    }
+    let Event::Told(told) = stream.next().await else { panic!() };
+    assert!(told.iter().all(|(_, told)| *told == Told::Abandon));
+    let grown = weir.peak_memory_kib() - before;
+    assert!(grown < 50 << 10, "{grown} KiB");
+}
+
+#[tokio::test]
 async fn a_stream_that_says_nothing_sensible_ends_alone() {
     let (weir, _client) = start_text(config().text()).await;
     let mut other = Stream::open(weir.http, "edge").await;

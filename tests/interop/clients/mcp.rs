@@ -1,7 +1,9 @@
-//! The Python SDK of the Model Context Protocol on both sides, through `mcp`: tools are called, and
-//! what a limit refuses is an error of the protocol with the message, whatever its status, in a
-//! revision with sessions and in the newest one.
+//! The SDKs of the Model Context Protocol, Python's on both sides and TypeScript's as the client,
+//! through `mcp`: tools are called, and what a limit refuses is an error of the protocol with the
+//! message, whatever its status, in a revision with sessions and in the newest one.
 
+use crate::harness::node::{NODE, node};
+use crate::harness::process::run;
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
@@ -52,4 +54,25 @@ fn the_sdk_reads_a_refusal_with_200() {
 #[test]
 fn the_newest_revision_is_counted_alike() {
     calls("auto", "");
+}
+
+/// TypeScript's reads a JSON-RPC error only from an answer with 200; of a 429 it shows the text.
+fn calls_in_typescript(status: &str, more: &str) {
+    let server = PythonServer::start("mcp_server.py", &[]);
+    let weir = Weir::start(&config(&server.url(), more).text());
+    let mut command = node("mcp_client.mjs");
+    command.args([NODE, &format!("http://{}", weir.http), status, QUOTA]);
+    let finished = run(&mut command);
+    assert_eq!((finished.code, finished.out.trim()), (0, "done"), "{}", finished.err);
+    assert_eq!(weir.metric("weir_decisions_total{policy=\"tools\",decision=\"refused\"}"), 2);
+}
+
+#[test]
+fn the_typescript_sdk_shows_a_refusal_with_429() {
+    calls_in_typescript("429", "");
+}
+
+#[test]
+fn the_typescript_sdk_reads_a_refusal_with_200() {
+    calls_in_typescript("200", "refusal_status = 200");
 }

@@ -1,11 +1,10 @@
 //! Joins what the policy answered for each descriptor to one plan.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Joined, Share, Shares};
+use super::{Asked, Joined, Share, Shares};
 use crate::plan::{AMOUNT_MAX, Algorithm, Limit, MEMBERS_MAX, Plan, Refund, Role, Slot};
 use crate::policy::{Decision, Joining, Verdict as Answer};
 use crate::proxy::receive::call::Descriptor;
@@ -19,13 +18,13 @@ pub(super) fn join<'a>(
     asked: &[(Option<Arc<Decision>>, &'a Descriptor)],
     is_held: bool,
 ) -> Result<Joined<'a>, String> {
-    if let [(Some(decision), one @ Descriptor { hits: 1, gives_back: 0, .. })] = asked {
-        return alone(decision, one, is_held);
+    if let [(Some(decision), Descriptor { hits: 1, gives_back: 0, .. })] = asked {
+        return alone(decision, is_held);
     }
     let (mut limits, mut shares, mut returned) = (Vec::new(), Shares::new(), Vec::new());
     let (mut first, mut denied, mut labels) = (None, None, Vec::new());
     let in_quota_mode = asked.iter().filter(|(decision, _)| is_in_quota_mode(decision)).count();
-    for (index, (decision, descriptor)) in asked.iter().enumerate() {
+    for (decision, descriptor) in asked {
         let Some(decision) = decision else {
             shares.push(Share::default());
             continue;
@@ -35,12 +34,12 @@ pub(super) fn join<'a>(
         shares.push(match &decision.verdict {
             Answer::Check(plan) => {
                 let ways = Ways { is_held, is_alone: asked.len() == 1 };
-                let own = kept(plan.limits(), index, asked);
+                let own = plan.limits();
                 if descriptor.gives_back > 0 {
-                    check_returned(&own)?;
-                    add(&mut returned, &own, descriptor.gives_back, ways)?;
+                    check_returned(own)?;
+                    add(&mut returned, own, descriptor.gives_back, ways)?;
                 }
-                let share = add(&mut limits, &own, descriptor.hits, ways)?;
+                let share = add(&mut limits, own, descriptor.hits, ways)?;
                 // One alone is a limit like any other.
                 let is_optional = in_quota_mode > 1 && decision.joining.quota_mode;
                 Share { is_optional: is_optional && !own.is_empty(), ..share }
@@ -97,34 +96,42 @@ fn is_in_quota_mode(decision: &Option<Arc<Decision>>) -> bool {
     })
 }
 
-/// The limits of the descriptor at `index` that no other one replaces.
-fn kept<'a>(
-    limits: &'a [Limit],
-    index: usize,
-    asked: &[(Option<Arc<Decision>>, &Descriptor)],
-) -> Cow<'a, [Limit]> {
-    let others = || asked.iter().enumerate().filter(|(other, _)| *other != index);
-    let replaced = || {
-        let decisions = others().filter_map(|(_, (decision, _))| decision.as_ref());
-        decisions.flat_map(|decision| &decision.joining.replaces)
-    };
-    if replaced().next().is_none() {
-        return Cow::Borrowed(limits);
+/// Takes out of each answer the limits that another one replaces, whatever becomes of that one:
+/// also if it has no room, and is left out.
+pub(super) fn leave_out_replaced(asked: &mut Asked<'_>) {
+    let replaced: Vec<(usize, String)> = asked
+        .iter()
+        .enumerate()
+        .filter_map(|(by, (decision, _))| Some((by, decision.as_ref()?)))
+        .flat_map(|(by, decision)| {
+            decision.joining.replaces.iter().map(move |name| (by, name.clone()))
+        })
+        .collect();
+    if replaced.is_empty() {
+        return;
     }
-    let kept = limits.iter().filter(|limit| replaced().all(|name| *name != limit.name));
-    Cow::Owned(kept.cloned().collect())
+    for (index, (decision, _)) in asked.iter_mut().enumerate() {
+        let Some(own) = decision else { continue };
+        let Answer::Check(plan) = &own.verdict else { continue };
+        let is_kept =
+            |limit: &&Limit| replaced.iter().all(|(by, name)| *by == index || *name != limit.name);
+        let kept: Vec<Limit> = plan.limits().iter().filter(is_kept).cloned().collect();
+        if kept.len() == plan.limits().len() {
+            continue;
+        }
+        // A part of a plan is one, but for nothing.
+        let verdict = Plan::new(kept).map_or(Answer::Bypass, |plan| Answer::Check(Arc::new(plan)));
+        let slot = Slot::default();
+        *own = Arc::new(Decision { verdict, slot, ..Decision::clone(own) });
+    }
 }
 
 /// What the policy answered for the only descriptor, with one hit, as in most calls: it is used as
 /// it is, with all that was derived from it.
-fn alone<'a>(
-    decision: &Arc<Decision>,
-    descriptor: &'a Descriptor,
-    is_held: bool,
-) -> Result<Joined<'a>, String> {
+fn alone<'a>(decision: &Arc<Decision>, is_held: bool) -> Result<Joined<'a>, String> {
     // Nobody tells the caller what becomes of a body, or says how what is not held has ended.
     let settles = decision.settle_with.is_some() && !is_held;
-    let decision = if descriptor.facts.is_some() && (decision.bodies.is_some() || settles) {
+    let decision = if decision.bodies.is_some() || settles {
         let mut own = Decision::clone(decision);
         (own.bodies, own.slot) = (None, Slot::default());
         if settles {
@@ -204,6 +211,23 @@ struct Ways {
     is_alone: bool,
 }
 
+/// The most units that can be taken of a limit at once.
+fn most_of(limit: &Limit) -> u64 {
+    if limit.algorithm.keeps_members() { MEMBERS_MAX } else { AMOUNT_MAX }
+}
+
+/// What a descriptor by itself takes of a limit that others may have as well.
+pub(super) fn own_cost(
+    (decision, descriptor): &(Option<Arc<Decision>>, &Descriptor),
+    limit: &Limit,
+) -> u64 {
+    let Some(Answer::Check(plan)) = decision.as_ref().map(|decision| &decision.verdict) else {
+        return 0;
+    };
+    let own = plan.limits().iter().find(|own| own.name == limit.name && own.key == limit.key);
+    own.map_or(0, |own| own.cost.saturating_mul(descriptor.hits).min(most_of(limit)))
+}
+
 /// Adds a descriptor's limits to those of others.
 fn add(
     all: &mut Vec<Limit>,
@@ -219,7 +243,7 @@ fn add(
             return Err(format!("the limit {:?} has children, of one descriptor only", limit.name));
         }
         let cost = limit.cost.saturating_mul(hits);
-        let most = if limit.algorithm.keeps_members() { MEMBERS_MAX } else { AMOUNT_MAX };
+        let most = most_of(limit);
         share.is_over |= cost > most && limit.is_enforced();
         let cost = cost.min(most);
         let same = all.iter().position(|other| other.name == limit.name && other.key == limit.key);

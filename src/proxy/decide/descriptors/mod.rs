@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use self::join::join;
+use self::join::{join, leave_out_replaced};
 use super::Decided;
 use super::admit::{DecisionError, Question, charge, note_time, on_policy_error};
 use super::policy_fields::PolicyFields;
@@ -147,7 +147,8 @@ async fn give_back(
     routed: &Routed,
 ) -> Result<(), Refusal> {
     let Some(policy) = &routed.handle.policy else { return Ok(()) };
-    let plan = Plan::new(returned).map_err(|wrong| Refusal::malformed(wrong.to_string()))?;
+    // Two of them may be one limit with different keys.
+    let plan = Plan::joined(returned).map_err(|wrong| Refusal::malformed(wrong.to_string()))?;
     let given_back = limiter.give_back(&policy.scope, &plan).await;
     given_back.map_err(|_| Refusal::StoreUnavailable)
 }
@@ -210,6 +211,7 @@ fn ask<'a>(
     if asked.iter().all(|(decision, _)| decision.is_none()) {
         return Err(on_policy_error(question.decider, DecisionError::Failed, handle, decided));
     }
+    leave_out_replaced(&mut asked);
     let joined = join(&asked, call.is_held).and_then(|joined| match call.is_quota {
         true => check_quota(&joined).map(|()| joined),
         false => Ok(joined),
@@ -217,7 +219,8 @@ fn ask<'a>(
     let joined = joined.map_err(|wrong| {
         // Limits that a caller sends are not the policy's to answer for. Nor is what it asks of
         // limits that hold something, without holding it.
-        if call.is_about_facts() || call.gives_back() || call.is_quota {
+        let overrides = call.descriptors.iter().any(|descriptor| descriptor.limit.is_some());
+        if call.is_about_facts() || call.gives_back() || call.is_quota || overrides {
             return Err(Refusal::malformed(wrong));
         }
         question.note_failure(&wrong, decided);

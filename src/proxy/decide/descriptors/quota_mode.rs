@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::admit::{charge as charge_all, record};
-use super::join::join;
+use super::join::{join, own_cost};
 use super::{Asked, Decided, Joined, Share, Shares, debts};
 use crate::limit::{Limiter, Take};
 use crate::plan::{Limit, LimitOutcome, Plan, PlanOutcome};
@@ -68,11 +68,12 @@ pub(super) async fn charge(
         let is_optional = |at: usize| members.get(at).is_some_and(|at| is_at(&optional, *at));
         let (without_room, is_final) = without_room((plan.limits(), &outcome), shares, is_optional);
         for at in &without_room {
-            let share = shares.get(*at).zip(members.get(*at));
-            if let Some((share, out)) =
-                share.and_then(|(share, at)| Some((share, left_out.get_mut(*at)?)))
-            {
-                *out = Some(LeftOut { limits: said(share, plan.limits(), &outcome) });
+            let (Some(share), Some(member)) = (shares.get(*at), members.get(*at)) else { continue };
+            if let (Some(one), Some(out)) = (asked.get(*member), left_out.get_mut(*member)) {
+                let mut limits = said(share, plan.limits(), &outcome);
+                // Of a limit that others have as well, the plan has the sum.
+                limits.iter_mut().for_each(|(limit, _)| limit.cost = own_cost(one, limit));
+                *out = Some(LeftOut { limits });
             }
         }
         if is_final || without_room.is_empty() {

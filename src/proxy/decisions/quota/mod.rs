@@ -26,8 +26,8 @@ use crate::listen::Peer;
 use crate::proxy::context::RequestContext;
 use crate::proxy::live::Live;
 use crate::proxy::receive::call::api::Operation;
-use crate::proxy::receive::call::quota::Reports;
-use crate::proxy::receive::call::quota_messages::{BucketAction, Usage, UsageReports};
+use crate::proxy::receive::call::quota::{BUCKETS_MAX, Reports, UsageReports};
+use crate::proxy::receive::call::quota_messages::{BucketAction, Usage};
 use crate::proxy::refusal::Refusal;
 use crate::proxy::reply::{self, grpc};
 use crate::telemetry::{Metrics, names};
@@ -37,8 +37,11 @@ use crate::wire::{self, Body, BodyEnd, BodyError, Fields, Known, Request, Respon
 const AT_ONCE: usize = 64;
 /// How long the end of a stream may wait to be sent.
 const END_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of buckets of a stream.
-const BUCKETS_MAX: usize = 16_384;
+/// Maximum number of buckets that wait to be told that they are to be forgotten. The others are
+/// when they are reported again.
+const REFUSED_MAX: usize = 1_024;
+/// Maximum length of a bucket in the log, in characters.
+const LOGGED_CHARS_MAX: usize = 256;
 
 /// What all buckets of a stream have in common.
 pub(super) struct StreamScope {
@@ -61,8 +64,8 @@ struct Stream {
     buckets: HashMap<String, Bucket>,
     /// When each bucket needs something, in microseconds, with its text.
     due: BTreeSet<(u64, String)>,
-    /// Buckets that the caller is to forget at once.
-    refused: Vec<BucketAction>,
+    /// Buckets that the caller is to forget at once, by their entries.
+    refused: BTreeMap<String, BucketAction>,
     /// When nothing was there to be read, in microseconds: what is read now arrived later.
     listened_us: u64,
     pieces: Sender<Piece>,
@@ -117,7 +120,7 @@ pub(super) fn answer(
         domain: None,
         buckets: HashMap::new(),
         due: BTreeSet::new(),
-        refused: Vec::new(),
+        refused: BTreeMap::new(),
         listened_us: clock::boottime_us(),
         pieces,
     };
@@ -191,27 +194,22 @@ impl Stream {
     async fn read(&mut self, reports: UsageReports) -> Result<(), Refusal> {
         let domain = match &self.domain {
             Some(domain) => domain.clone(),
-            None if reports.domain.is_empty() => {
-                return Err(Refusal::malformed("no domain in the first message".to_owned()));
-            }
-            None => self.domain.insert(reports.domain).clone(),
+            None => self.domain.insert(reports.domain()?).clone(),
         };
-        let count = |result, units| {
-            self.scope.metrics.counter(names::QUOTA_REQUESTS, &[result]).add(units);
-        };
-        count(
-            "allowed",
-            reports.usages.iter().fold(0, |sum: u64, it| sum.saturating_add(it.allowed)),
-        );
-        count(
-            "denied",
-            reports.usages.iter().fold(0, |sum: u64, it| sum.saturating_add(it.denied)),
-        );
-        for (nth, usage) in reports.usages.into_iter().enumerate() {
+        let count = |result| self.scope.metrics.counter(names::QUOTA_REQUESTS, &[result]);
+        let (allowed, denied) = (count("allowed"), count("denied"));
+        for (nth, usage) in reports.usages().enumerate() {
             // Thousands of buckets are in one message, and other work goes on.
             if nth % AT_ONCE == AT_ONCE - 1 {
                 tokio::task::yield_now().await;
             }
+            let Some(usage) = usage? else {
+                self.scope.count("failed");
+                self.scope.warn(&domain, "", "a bucket that is too large");
+                continue;
+            };
+            allowed.add(usage.allowed);
+            denied.add(usage.denied);
             self.read_usage(&domain, usage);
         }
         Ok(())
@@ -234,8 +232,8 @@ impl Stream {
                     self.scope.count("failed");
                     self.scope.warn(domain, &text, why);
                     // Else it would be reported for ever.
-                    if !id.bucket.is_empty() {
-                        self.refused.push(reply::quota::abandon(&id.bucket));
+                    if !id.bucket.is_empty() && self.refused.len() < REFUSED_MAX {
+                        self.refused.insert(text, reply::quota::abandon(&id.bucket));
                     }
                     return;
                 }
@@ -269,7 +267,8 @@ impl Stream {
 
     /// Asks the limits of buckets that need something. Returns what the caller is told.
     async fn assign_due(&mut self) -> Result<Vec<BucketAction>, Stop> {
-        let mut actions = std::mem::take(&mut self.refused);
+        let refused = std::mem::take(&mut self.refused);
+        let mut actions: Vec<BucketAction> = refused.into_values().collect();
         let now_us = clock::boottime_us();
         let mut asked = Vec::new();
         while asked.len() < AT_ONCE
@@ -335,6 +334,7 @@ impl StreamScope {
 
     fn warn(&self, domain: &str, bucket: &str, why: &str) {
         if let Some(held_back) = self.log.due() {
+            let bucket: String = bucket.chars().take(LOGGED_CHARS_MAX).collect();
             tracing::warn!(domain, bucket, why, held_back, "a quota can't be assigned");
         }
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::{Call, Descriptor, ENTRIES_MAX, read_all};
+use super::{Call, Descriptor, ENTRIES_MAX, check_domain, read_all};
 use crate::proxy::refusal::Refusal;
 use crate::wire::{Body, Charge};
 
@@ -47,6 +47,9 @@ pub(in crate::proxy) enum Operation {
     /// The same if it came to nothing.
     GiveBack,
 }
+
+/// What a value takes, beside its bytes.
+const VALUE_BYTES: usize = 64;
 
 /// The calls of one body.
 #[derive(Debug)]
@@ -194,9 +197,18 @@ pub(in crate::proxy) fn questions(
 /// What was found and what was expected.
 pub(in crate::proxy) fn ends(body: &[u8]) -> Result<Calls<End>, Refusal> {
     let ends: Calls<End> = calls(body)?;
-    let mut given = ends.all().iter().filter_map(|end| end.status);
-    if let Some(status) = given.find(|status| !(100..=599).contains(status)) {
-        return Err(Refusal::malformed(format!("the status {status}, not one from 100 to 599")));
+    for end in ends.all() {
+        let Some(status) = end.status else { continue };
+        if !(100..=599).contains(&status) {
+            return Err(Refusal::malformed(format!(
+                "the status {status}, not one from 100 to 599"
+            )));
+        }
+        // A policy may take it for a success, whatever the outcome says.
+        if matches!(end.outcome, Outcome::Unsent | Outcome::TimedOut | Outcome::ClientGone) {
+            let found = format!("the status {status} of what had no answer: leave `status` out");
+            return Err(Refusal::malformed(found));
+        }
     }
     Ok(ends)
 }
@@ -230,6 +242,7 @@ impl Question {
         if domain.is_empty() {
             return Err("an empty `domain`".to_owned());
         }
+        check_domain(&domain)?;
         if entries.0.len() > ENTRIES_MAX {
             return Err(format!("more than {ENTRIES_MAX} `entries`"));
         }
@@ -287,7 +300,37 @@ impl Question {
     }
 }
 
+/// Bytes that names and values take.
+fn bytes_of(pairs: &[(String, String)]) -> usize {
+    pairs.iter().map(|(name, value)| VALUE_BYTES + name.len() + value.len()).sum()
+}
+
+impl Question {
+    /// Bytes that it takes until it is answered.
+    pub(in crate::proxy) fn bytes(&self) -> usize {
+        let of = |descriptor: &Descriptor| {
+            let Descriptor { entries, text, limits, facts, .. } = descriptor;
+            let limits = limits.as_ref().map_or(0, String::len);
+            bytes_of(entries) + text.len() + limits + facts.as_deref().map_or(0, bytes_of)
+        };
+        let descriptors: usize = self.call.descriptors.iter().map(of).sum();
+        2 * VALUE_BYTES + self.call.domain.len() + descriptors
+    }
+}
+
+impl Returned {
+    /// Bytes that it takes until it is answered.
+    pub(in crate::proxy) fn bytes(&self) -> usize {
+        VALUE_BYTES + self.id.len()
+    }
+}
+
 impl End {
+    /// Bytes that it takes until it is answered.
+    pub(in crate::proxy) fn bytes(&self) -> usize {
+        VALUE_BYTES + self.id.len() + bytes_of(&self.facts.0)
+    }
+
     /// Facts of the answer.
     pub(in crate::proxy) fn facts(&self) -> &[(String, String)] {
         &self.facts.0
@@ -396,6 +439,7 @@ mod tests {
             (Decide, "", "EOF"),
             (Decide, "{}", "missing field `domain`"),
             (Decide, r#"{"domain": ""}"#, "an empty `domain`"),
+            (Decide, &format!(r#"{{"domain": "{}"}}"#, "d".repeat(257)), "more than 256 bytes"),
             (Decide, r#"{"domain": "a", "fact": {}}"#, "unknown field `fact`"),
             (Decide, r#"{"domain": "a", "facts": {"path": 7}}"#, "the value of \"path\""),
             (Decide, r#"{"domain": "a", "facts": 7}"#, "an object of texts"),
@@ -459,6 +503,12 @@ mod tests {
         assert_eq!(many[0].facts(), pairs(&[("header.a", "b")]));
         assert!(ends(br#"{"id": "x", "outcome": "lost"}"#).is_err());
         assert!(ends(br#"{"id": "x", "status": 99}"#).is_err());
+        for outcome in ["unsent", "timed-out", "client-gone"] {
+            let end = |more: &str| {
+                ends(format!(r#"{{"id": "x", "outcome": "{outcome}"{more}}}"#).as_bytes())
+            };
+            assert!(end("").is_ok() && end(r#", "status": 200"#).is_err(), "{outcome}");
+        }
         assert!(returned(br#"{"id": "x", "status": 200}"#).is_err());
     }
 }

@@ -23,6 +23,8 @@ use crate::wire::{self, Body, Charge};
 pub(in crate::proxy) const DESCRIPTORS_MAX: usize = 16;
 /// Maximum number of entries of a descriptor.
 const ENTRIES_MAX: usize = 64;
+/// Maximum bytes of a domain: what is kept of a call may outlast it, and have a copy of it.
+pub(in crate::proxy) const DOMAIN_BYTES_MAX: usize = 256;
 
 /// What is to be decided: whether each descriptor's limits have room for its hits.
 #[derive(Debug)]
@@ -81,6 +83,19 @@ impl Call {
     /// Whether its caller sends limits.
     pub(in crate::proxy) fn has_limits(&self) -> bool {
         self.descriptors.iter().any(|descriptor| descriptor.limits.is_some())
+    }
+}
+
+/// Checks a domain.
+///
+/// # Errors
+/// What was found.
+fn check_domain(domain: &str) -> Result<(), &'static str> {
+    const { assert!(DOMAIN_BYTES_MAX == 256) };
+    match domain.len() {
+        0 => Err("no domain"),
+        1..=DOMAIN_BYTES_MAX => Ok(()),
+        _ => Err("a domain of more than 256 bytes"),
     }
 }
 

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 
+use bytes::{Buf as _, Bytes};
 use prost::Message as _;
+use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 
-use super::quota_messages::UsageReports;
+use super::quota_messages::Usage;
 use super::rls::FRAME_HEAD_BYTES;
-use super::{Call, Descriptor, ENTRIES_MAX};
+use super::{Call, Descriptor, ENTRIES_MAX, check_domain};
 use crate::proxy::refusal::{Check, Refusal};
 use crate::wire::{self, Body, Charge};
 
@@ -18,8 +20,26 @@ pub(in crate::proxy) const STREAM_QUOTAS: &str =
 /// Maximum bytes of a message. Envoy reports all of its buckets in one, so it has room for as many
 /// as a stream may have, of this size.
 const REPORTS_BYTES_MAX: usize = 24 << 20;
+/// Maximum number of buckets that a stream may have.
+pub(in crate::proxy) const BUCKETS_MAX: usize = 16_384;
+/// Maximum number of usages in a message. Envoy reports each of its buckets once.
+const USAGES_MAX: usize = 2 * BUCKETS_MAX;
 /// Maximum bytes of the names and values of a bucket.
 const BUCKET_BYTES_MAX: usize = 1 << 10;
+/// Maximum bytes of a usage as it is sent: room for more than any bucket that is fit.
+const USAGE_BYTES_MAX: usize = 4 << 10;
+/// What one of them takes while its message is read, beside its bytes.
+const USAGE_BYTES: usize = 64;
+
+/// A RateLimitQuotaUsageReports, with its usages as they came: there may be thousands, and each
+/// takes many times its bytes once it is read.
+#[derive(Debug)]
+pub(in crate::proxy) struct UsageReports {
+    /// In the first message of a stream; that of later ones says nothing new.
+    domain: Bytes,
+    usages: Vec<Bytes>,
+    _charge: Charge,
+}
 
 /// The messages of a stream, one after another.
 pub(in crate::proxy) struct Reports {
@@ -79,8 +99,7 @@ impl Reports {
             return Err(Refusal::BodyTooLarge { limit_bytes: REPORTS_BYTES_MAX as u64 });
         }
         let Some(message) = rest.get(..length) else { return Ok(None) };
-        let reports = UsageReports::decode(message)
-            .map_err(|_| malformed("a message that is no RateLimitQuotaUsageReports"))?;
+        let reports = UsageReports::of(Bytes::copy_from_slice(message))?;
         self.read.drain(..FRAME_HEAD_BYTES + length);
         if self.read.is_empty() {
             // A stream is open for days, and most of its messages are small.
@@ -88,6 +107,59 @@ impl Reports {
             self.charge.set(0);
         }
         Ok(Some(reports))
+    }
+}
+
+impl UsageReports {
+    fn of(message: Bytes) -> Result<Self, Refusal> {
+        const NO_REPORTS: &str = "a message that is no RateLimitQuotaUsageReports";
+        let wrong = |_| malformed(NO_REPORTS);
+        let (mut domain, mut usages, mut rest) = (Bytes::new(), Vec::new(), message.clone());
+        while rest.has_remaining() {
+            let (tag, kind) = decode_key(&mut rest).map_err(wrong)?;
+            if kind != WireType::LengthDelimited || !matches!(tag, 1 | 2) {
+                skip_field(kind, tag, &mut rest, DecodeContext::default()).map_err(wrong)?;
+                continue;
+            }
+            let length = prost::decode_length_delimiter(&mut rest).map_err(wrong)?;
+            if length > rest.remaining() {
+                return Err(malformed(NO_REPORTS));
+            }
+            let field = rest.split_to(length);
+            if tag == 1 {
+                domain = field;
+            } else if usages.len() == USAGES_MAX {
+                return Err(malformed("more usages than a stream may have buckets, twice"));
+            } else {
+                usages.push(field);
+            }
+        }
+        let charge = Charge::of(message.len() + usages.len() * USAGE_BYTES);
+        Ok(Self { domain, usages, _charge: charge })
+    }
+
+    /// The domain.
+    ///
+    /// # Errors
+    /// There is none, or it is none.
+    pub(in crate::proxy) fn domain(&self) -> Result<String, Refusal> {
+        let domain = String::from_utf8(self.domain.to_vec());
+        let domain = domain.map_err(|_| malformed("a domain that is no text"))?;
+        check_domain(&domain).map_err(malformed)?;
+        Ok(domain)
+    }
+
+    /// What is reported of each bucket. `None` for a bucket that is too large to be one.
+    pub(in crate::proxy) fn usages(
+        &self,
+    ) -> impl Iterator<Item = Result<Option<Usage>, Refusal>> + '_ {
+        self.usages.iter().map(|usage| {
+            if usage.len() > USAGE_BYTES_MAX {
+                return Ok(None);
+            }
+            let read = Usage::decode(usage.clone());
+            read.map(Some).map_err(|_| malformed("a usage that is no BucketQuotaUsage"))
+        })
     }
 }
 
@@ -142,10 +214,24 @@ mod tests {
         entries.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn reports(allowed: u64) -> UsageReports {
-        let id = BucketId { bucket: bucket(&[("b", "2"), ("a", "1")]) };
-        let usage = Usage { bucket: Some(id), allowed, denied: 0 };
-        UsageReports { domain: "edge".to_owned(), usages: vec![usage] }
+    /// As a proxy sends it.
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Written {
+        #[prost(string, tag = "1")]
+        domain: String,
+        #[prost(message, repeated, tag = "2")]
+        usages: Vec<Usage>,
+        #[prost(uint64, tag = "9")]
+        unknown: u64,
+    }
+
+    fn usage(name: &str, allowed: u64) -> Usage {
+        let id = BucketId { bucket: bucket(&[(name, "2"), ("a", "1")]) };
+        Usage { bucket: Some(id), allowed, denied: 0 }
+    }
+
+    fn reports(allowed: u64) -> Written {
+        Written { domain: "edge".to_owned(), usages: vec![usage("b", allowed)], unknown: 7 }
     }
 
     async fn read(bytes: Vec<u8>) -> (Vec<u64>, Option<Refusal>) {
@@ -153,7 +239,13 @@ mod tests {
         let mut allowed = Vec::new();
         loop {
             match stream.next().await {
-                Ok(Some(reports)) => allowed.push(reports.usages[0].allowed),
+                Ok(Some(reports)) => {
+                    assert_eq!(reports.domain().unwrap(), "edge");
+                    let usages: Vec<Usage> =
+                        reports.usages().map(|usage| usage.unwrap().unwrap()).collect();
+                    assert_eq!(usages, [usage("b", usages[0].allowed)]);
+                    allowed.push(usages[0].allowed);
+                }
                 Ok(None) => return (allowed, None),
                 Err(refusal) => return (allowed, Some(refusal)),
             }
@@ -175,6 +267,25 @@ mod tests {
         assert!(matches!(refusal, Some(Refusal::BodyTooLarge { .. })), "{refusal:?}");
         let (_, refusal) = read(vec![0, 0, 0, 0, 1, 0xff]).await;
         assert!(matches!(refusal, Some(Refusal::BadRequest(_))), "{refusal:?}");
+    }
+
+    #[tokio::test]
+    async fn a_message_is_bounded_in_all_that_it_may_become() {
+        let many = Written { usages: vec![usage("b", 1); USAGES_MAX + 1], ..reports(1) };
+        let (_, refusal) = read(framed(&many).to_vec()).await;
+        assert!(matches!(refusal, Some(Refusal::BadRequest(_))), "{refusal:?}");
+        let of = |written: &Written| {
+            UsageReports::of(Bytes::copy_from_slice(&framed(written)[FRAME_HEAD_BYTES..])).unwrap()
+        };
+        let large = usage(&"x".repeat(USAGE_BYTES_MAX), 5);
+        let large = of(&Written { usages: vec![large, usage("b", 1)], ..reports(1) });
+        let read: Vec<Option<u64>> =
+            large.usages().map(|usage| usage.unwrap().map(|it| it.allowed)).collect();
+        assert_eq!(read, [None, Some(1)]);
+        for domain in ["".to_owned(), "d".repeat(257)] {
+            let refusal = of(&Written { domain, ..reports(1) }).domain();
+            assert!(matches!(refusal, Err(Refusal::BadRequest(_))), "{refusal:?}");
+        }
     }
 
     #[test]

@@ -8,16 +8,6 @@ use prost::{Enumeration, Message, Oneof};
 
 use super::messages::Duration;
 
-/// RateLimitQuotaUsageReports.
-#[derive(Clone, PartialEq, Message)]
-pub(in crate::proxy) struct UsageReports {
-    /// In the first message of a stream; that of later ones says nothing new.
-    #[prost(string, tag = "1")]
-    pub(in crate::proxy) domain: String,
-    #[prost(message, repeated, tag = "2")]
-    pub(in crate::proxy) usages: Vec<Usage>,
-}
-
 /// BucketQuotaUsage, without the time since the last report: Envoy cuts it to whole seconds.
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::proxy) struct Usage {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::messages::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
-use super::{Call, DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, read_all};
+use super::{Call, DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, check_domain, read_all};
 use crate::proxy::receive::text::latin1;
 use crate::proxy::refusal::{Check, Refusal};
 use crate::wire::{Body, Charge};
@@ -44,9 +44,7 @@ impl Call {
     /// It is not what a caller sends.
     pub(super) fn from_request(request: RateLimitRequest) -> Result<Self, &'static str> {
         let RateLimitRequest { domain, descriptors, hits_addend } = request;
-        if domain.is_empty() {
-            return Err("no domain");
-        }
+        check_domain(&domain)?;
         if descriptors.is_empty() {
             return Err("no descriptor");
         }

@@ -1,7 +1,8 @@
 // Demo is a small server that asks Weir before it answers: demo LISTEN WEIR_URL
 //
-// WEIR_TOKEN is its token, if any, WEIR_DOMAIN whose policy decides ("api" if not set), and
-// WEIR_DEADLINE how long it may take ("250ms" if not set).
+// WEIR_TOKEN is its token, if any, WEIR_DOMAIN whose policy decides ("api" if not set),
+// WEIR_OWN_FIELDS which fields only the policy may set, and WEIR_DEADLINE how long it may take
+// ("250ms" if not set).
 package main
 
 import (
@@ -11,13 +12,15 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"weir"
 )
 
-// limit asks by the policy of a domain before it passes a request on.
-func limit(client *weir.Client, domain string, next http.Handler) http.Handler {
+// limit asks by the policy of a domain before it passes a request on. own are the fields that only
+// the policy may set: one that a client sends does not reach next.
+func limit(client *weir.Client, domain string, own []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		facts := map[string][]string{"method": {r.Method}, "path": {r.URL.EscapedPath()}}
 		if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
@@ -37,6 +40,9 @@ func limit(client *weir.Client, domain string, next http.Handler) http.Handler {
 			w.WriteHeader(decision.Status)
 			_, _ = io.WriteString(w, decision.Body) // if it fails, the client has gone
 			return
+		}
+		for _, name := range own {
+			r.Header.Del(name)
 		}
 		set(r.Header, decision.RequestFields)
 		next.ServeHTTP(w, r)
@@ -67,7 +73,7 @@ func main() {
 		}
 	}
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(w, "hello", r.URL.Path)
+		fmt.Fprintln(w, "hello", r.URL.Path, r.Header.Get("X-Plan"))
 	})
 	domain := os.Getenv("WEIR_DOMAIN")
 	if domain == "" {
@@ -75,7 +81,7 @@ func main() {
 	}
 	server := http.Server{
 		Addr:              os.Args[1],
-		Handler:           limit(client, domain, hello),
+		Handler:           limit(client, domain, strings.Fields(os.Getenv("WEIR_OWN_FIELDS")), hello),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
 	log.Fatal(server.ListenAndServe())
