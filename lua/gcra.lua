@@ -3,8 +3,9 @@
 -- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no
 --            rounding error: 900 a second stays 900 a second. Makes the same decisions as
 --            token_bucket, from an instant instead of tokens. If callers use different bursts or
---            debts, as they do while an edit is rolled out, at most what the largest ones allow
---            passes. If they use different quotas, what each of them admits is within its own
+--            debts, as they do while an edit is rolled out, each counts what the others take, but
+--            where a smaller bucket is full, the key is forgotten, and with it what a larger one
+--            lacked. If they use different quotas, what each of them admits is within its own
 --            limit, and no more: the time that units of a smaller quota take is read as more units
 --            of a larger one, so together they may admit the sum of their limits.
 -- Numbers    quota (units), period (time units), burst (units), debt (units that charges may take

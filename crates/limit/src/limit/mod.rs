@@ -522,16 +522,7 @@ impl Grant {
     /// Settles a grant of which nothing came: its request was never sent. What only a policy could
     /// give back is given back, too, as the policy can't know about it.
     fn cancel(self) {
-        let limits = self.plan.limits().iter();
-        let reserved = limits.filter(|limit| {
-            limit.refund == crate::plan::Refund::BySettle && limit.algorithm.settles()
-        });
-        let back = reserved.map(|limit| Adjustment {
-            limit: limit.name.clone(),
-            change: crate::plan::Change::Units(0_i64.saturating_sub_unsigned(limit.cost)),
-        });
-        let back: Vec<Adjustment> = back.collect();
-        self.settle(Ending::Unsent, &back);
+        settle::cancel(&self);
     }
 }
 

@@ -177,9 +177,11 @@ pub(super) async fn run_on_redis(
                         worker,
                         Job::GiveBack { cells: cells.clone(), taken_at_us },
                     ),
-                    // It may have run. A second give-back could admit too much, so it stays taken.
+                    // It may have run. A second give-back could admit too much, so what it was
+                    // about stays taken, apart from permits, which have names.
                     Err(EngineError { ran: Execution::Unknown, .. }) => {
-                        shared.counters.failed.give_back.inc()
+                        shared.counters.failed.give_back.inc();
+                        unknown::give_back(shared, worker, cells);
                     }
                 }
             }

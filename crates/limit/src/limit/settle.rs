@@ -60,6 +60,22 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
     settlements
 }
 
+/// Settles a grant of which nothing came, and which no policy knows of: what only that could give
+/// back is given back, too. Not by names: a plan that was joined may have a name twice.
+pub(super) fn cancel(grant: &Grant) {
+    let each = grant.plan.limits().iter().zip(&grant.charged);
+    let settlements: Settlements = each
+        .map(|(limit, charged)| {
+            let ending = match limit.refund {
+                Refund::BySettle => Ending::Withdrawn,
+                _ => Ending::Unsent,
+            };
+            declared_refund(limit, charged.is_some(), ending)
+        })
+        .collect();
+    run_all(grant, &settlements);
+}
+
 /// Gives back a part of what was taken of each limit.
 pub(super) fn give_back_part(grant: &Grant, part: u64, whole: u64) {
     let share = |(limit, charged): (&Limit, &Option<u64>)| {

@@ -172,7 +172,8 @@ fn begin_round(
     };
     let (scope, plan) = (Arc::clone(scope), Arc::clone(plan));
     let round = async move {
-        let from = prepared.may_hold_refusal.then(monotonic);
+        let resets = || in_flight.shared.resets.load(Ordering::Relaxed);
+        let from = prepared.may_hold_refusal.then(|| (monotonic(), resets()));
         let answer = if prepared.leased.is_empty() {
             let mut round = prepared.round(&in_flight.shared, &scope, plan.limits(), context);
             run_on_redis(&mut round, &in_flight.shared, &in_flight.worker, &plan, None).await;
@@ -210,14 +211,18 @@ fn remembered_refusal(
     Some(outcome)
 }
 
+/// Remembers a refusal that was asked for at this time, when so many counters had been reset.
 fn remember_refusal(
     shared: &Arc<Shared>,
     prepared: &PreparedPlan,
     limits: &[Limit],
     outcome: &PlanOutcome,
-    from: Instant,
+    (from, version): (Instant, u64),
 ) {
-    let version = shared.resets.load(Ordering::Relaxed);
+    // It may be of a counter that was reset since.
+    if version != shared.resets.load(Ordering::Relaxed) {
+        return;
+    }
     local::with(shared, |local| {
         let times = (from, monotonic());
         let rules = (shared.refusals_held, &shared.given_back);

@@ -185,7 +185,22 @@ fn environment(lua: &Lua) -> mlua::Result<Table> {
     let globals = lua.globals();
     let base = pick(lua, &globals, &BASE)?;
     base.set("math", read_only(lua, pick(lua, &globals.get("math")?, &MATH)?)?)?;
+    // As Redis does. A misspelt name would be nil here, and an error there in each call.
+    let unknown = |lua: &Lua, (_, name): (Value, Value)| -> mlua::Result<()> {
+        let location = lua.inspect_stack(1, location).unwrap_or_default();
+        let name = quoted(&name);
+        Err(mlua::Error::runtime(format!("{location}there is no global{name}")))
+    };
+    let meta = lua.create_table()?;
+    meta.set("__index", lua.create_function(unknown)?)?;
+    meta.set("__metatable", false)?;
+    base.set_metatable(Some(meta))?;
     read_only(lua, base)
+}
+
+/// A name in a message; nothing if it is no text.
+fn quoted(name: &Value) -> String {
+    name.as_string().map_or_else(String::new, |name| format!(" `{}`", name.to_string_lossy()))
 }
 
 /// `FILE:LINE: `, the beginning of Lua's own errors.
@@ -206,9 +221,7 @@ fn read_only(lua: &Lua, what: Table) -> mlua::Result<Table> {
     let refuse = |lua: &Lua, (_, name): (Value, Value)| -> mlua::Result<()> {
         // The caller is one level above this function.
         let location = lua.inspect_stack(1, location).unwrap_or_default();
-        let name = name
-            .as_string()
-            .map_or_else(String::new, |name| format!(" `{}`", name.to_string_lossy()));
+        let name = quoted(&name);
         Err(mlua::Error::runtime(format!(
             "{location}the global{name} is set: a script's names are local"
         )))

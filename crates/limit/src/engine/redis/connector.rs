@@ -22,7 +22,8 @@ use crate::engine::{Cause, RedisMode, RedisSettings, Secret};
 use crate::telemetry::SettingError;
 use weir_tls::{ClientTls, ClientTlsError};
 
-/// Time limit for a connection and its handshake.
+/// Time limit for a connection and its handshake, unless a call may take longer: a store that is so
+/// far away has to be reached first.
 const CONNECT_WAIT: Duration = Duration::from_millis(250);
 /// Unacknowledged data for this long closes the connection. Otherwise a cut cable would not be
 /// noticed.
@@ -170,20 +171,29 @@ impl Connector {
                     Err(error) => last = Some(error),
                 }
             }
-            return Err(last.unwrap_or_else(|| OpenError::timed_out("node", CONNECT_WAIT)));
+            return Err(last.unwrap_or_else(|| OpenError::timed_out("node", self.connect_wait())));
         }
         let address = self.addresses.get(address).map_or(address, String::as_str);
         let wrong = || OpenError { cause: Cause::Cluster, why: format!("no address: {address:?}") };
         self.open_node(&parse_node(address).ok_or_else(wrong)?, is_probe).await
     }
 
+    /// How long a call may take.
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    fn connect_wait(&self) -> Duration {
+        CONNECT_WAIT.max(self.deadline)
+    }
+
     /// Opens a connection to a node, unless that is a replica.
     async fn open_master(&self, node: &(String, u16), is_probe: bool) -> Result<Stream, OpenError> {
         let mut stream = self.open_node(node, is_probe).await?;
         let check: [&[u8]; 3] = [b"EVAL", CHECK.as_bytes(), b"0"];
-        let checked = timeout(CONNECT_WAIT, ask(&mut stream, &check))
+        let checked = timeout(self.connect_wait(), ask(&mut stream, &check))
             .await
-            .unwrap_or_else(|_| Err(OpenError::timed_out("answer", CONNECT_WAIT)));
+            .unwrap_or_else(|_| Err(OpenError::timed_out("answer", self.connect_wait())));
         match checked {
             // A replica refuses a script that may write (READONLY). Other errors are about the
             // moment or about permissions, and a take has them, too.
@@ -209,9 +219,9 @@ impl Connector {
             greet(&mut stream, login).await?;
             Ok(stream)
         };
-        let mut stream = timeout(CONNECT_WAIT, opening)
+        let mut stream = timeout(self.connect_wait(), opening)
             .await
-            .unwrap_or_else(|_| Err(OpenError::timed_out("connection", CONNECT_WAIT)))?;
+            .unwrap_or_else(|_| Err(OpenError::timed_out("connection", self.connect_wait())))?;
         if is_probe {
             timeout(self.deadline, ask(&mut stream, &[b"PING"]))
                 .await

@@ -114,7 +114,7 @@ async fn read(link: &Arc<Link>) -> Result<Topology, Cause> {
 }
 
 async fn ask(link: &Arc<Link>, node: &Arc<str>) -> Result<Topology, EngineError> {
-    let until = clock::monotonic() + ANSWER_WAIT;
+    let until = clock::monotonic() + ANSWER_WAIT.max(link.connector.deadline());
     let pipeline = link.pipeline(node)?;
     let query = async |words: [&str; 3]| {
         let mut command = Cmd::new();
@@ -125,8 +125,11 @@ async fn ask(link: &Arc<Link>, node: &Arc<str>) -> Result<Topology, EngineError>
         |reply: Value| reply.extract_error().map_err(|error| failure::engine_error(&error));
     let wrong = EngineError { cause: Cause::Cluster, ran: Execution::No };
     if let Some(master) = link.connector.sentinels_master() {
-        let reply = query(["SENTINEL", "MASTER", master]).await?.extract_error();
-        let why = match reply.as_ref().map(Topology::from_sentinel) {
+        let state = query(["SENTINEL", "MASTER", master]).await?.extract_error();
+        let address = query(["SENTINEL", "GET-MASTER-ADDR-BY-NAME", master]).await?;
+        let seen =
+            state.and_then(|state| Ok(Topology::from_sentinel(&state, &address.extract_error()?)));
+        let why = match seen {
             Ok(Some(topology)) => return Ok(topology),
             Ok(None) => "its answer can't be parsed".to_owned(),
             Err(error) => error.to_string(),

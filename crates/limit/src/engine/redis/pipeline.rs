@@ -453,8 +453,8 @@ impl Driver {
                 .ok_or_else(|| std::io::Error::other("an unsolicited reply"))?;
             if in_time {
                 state.timeouts = 0;
-                // It was slow for a moment.
-                if matches!(state.stage, Stage::Away(_)) {
+                // It was slow for a moment. One that was left for another reason stays so.
+                if state.stage == Stage::Away(Cause::Timeout) {
                     state.stage = Stage::Open;
                 }
             }

@@ -37,13 +37,17 @@ impl Topology {
         Self { nodes: vec![master], slots, epoch }
     }
 
-    /// Parses the reply to SENTINEL MASTER: names and values in turn, or a map. `None` if it is
-    /// malformed.
-    pub(super) fn from_sentinel(reply: &Value) -> Option<Self> {
+    /// Parses the replies to SENTINEL MASTER, names and values in turn or a map, and then to
+    /// SENTINEL GET-MASTER-ADDR-BY-NAME. `None` if they are malformed.
+    ///
+    /// The former has the epoch, and the address of the old master until all other replicas follow
+    /// the new one; the latter has the new one from its promotion on. Asked in this order, a new
+    /// epoch never comes with an old address.
+    pub(super) fn from_sentinel(master: &Value, address: &Value) -> Option<Self> {
         let fields: BTreeMap<String, String> =
-            FromRedisValue::from_redis_value(reply.clone()).ok()?;
-        let (host, port) = (fields.get("ip")?, fields.get("port")?);
+            FromRedisValue::from_redis_value(master.clone()).ok()?;
         let epoch = fields.get("config-epoch")?.parse().ok()?;
+        let (host, port): (String, u16) = FromRedisValue::from_redis_value(address.clone()).ok()?;
         (!host.is_empty()).then(|| Self::single(format!("{host}:{port}"), epoch))
     }
 
@@ -159,6 +163,25 @@ mod tests {
 
     fn owner(topology: &Topology, slot: u16) -> &str {
         topology.owner(slot).map_or("nobody", |owner| &*owner.address)
+    }
+
+    #[test]
+    fn while_replicas_are_told_of_a_new_master_sentinels_name_that() {
+        let text = |texts: &[&str]| {
+            let each = texts.iter().map(|text| Value::BulkString(text.as_bytes().to_vec()));
+            Value::Array(each.collect())
+        };
+        // The sentinel that leads the failover, before the last replica follows.
+        let state = text(&["ip", "10.0.0.1", "port", "6379", "config-epoch", "8"]);
+        let known = Topology::from_sentinel(&state, &text(&["10.0.0.2", "6380"])).unwrap();
+        assert_eq!((owner(&known, 0), known.epoch()), ("10.0.0.2:6380", 8));
+        for (state, address) in [
+            (text(&["ip", "a", "port", "1"]), text(&["b", "2"])),
+            (state.clone(), text(&["", "2"])),
+            (state.clone(), Value::Nil),
+        ] {
+            assert!(Topology::from_sentinel(&state, &address).is_none(), "{state:?} {address:?}");
+        }
     }
 
     #[test]

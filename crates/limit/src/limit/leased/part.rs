@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::units::LeasedUnits;
 use crate::limit::calls::LimitSet;
 use crate::limit::round::ChargeTimes;
-use crate::plan::{Enforcement, Limit, LimitOutcome, PlanOutcome, Refund};
+use crate::plan::{Enforcement, Limit, LimitOutcome, PlanOutcome};
 
 /// What became of the leased limits of a plan that were not left to the round.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl LeasedPart {
                     }
                     *charged = (limit.cost > 0).then(|| units.taken_at_us());
                     units.admit();
-                    if limit.refund != Refund::Never || units.is_place() {
+                    if limit.algorithm.settles() || units.is_place() {
                         kept.push((index, units));
                     }
                 }

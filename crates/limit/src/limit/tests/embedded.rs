@@ -233,6 +233,17 @@ async fn each_refund_answers_to_its_own_endings() {
 }
 
 #[tokio::test]
+async fn a_cancelled_grant_of_one_limit_with_two_keys_gives_both_back() {
+    let rig = Rig::embedded();
+    let limits = ["a", "b"].map(|key| refunded(daily("l", key, 5), Refund::BySettle));
+    let plan = Arc::new(Plan::joined(limits.to_vec()).unwrap());
+    granted(rig.limiter.take(&rig.scope, &plan).await).1.cancel();
+    for limit in &limits {
+        assert_eq!(rig.remaining(limit).await, 5, "{}", limit.key);
+    }
+}
+
+#[tokio::test]
 async fn a_dropped_grant_gives_nothing_back() {
     let rig = Rig::embedded();
     let limit = refunded(daily("l", "k", 5), Refund::UpstreamError);

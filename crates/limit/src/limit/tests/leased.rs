@@ -221,6 +221,20 @@ async fn a_shadow_limit_that_is_leased_refuses_nobody() {
 }
 
 #[tokio::test]
+async fn what_is_withdrawn_returns_to_its_lease_whatever_its_refund() {
+    let server = Server::start();
+    let rig = proxy(&server, "a");
+    for limit in [log("log", 50, 86_400_000), daily("window", "k", 50), bucket("bucket", 51)] {
+        let limits = [leased(limit)];
+        for _ in 0..200 {
+            granted(rig.take(&limits).await).1.settle(Ending::Withdrawn, &[]);
+        }
+        let admitted = storm(std::slice::from_ref(&rig), &limits, 5, 1).await;
+        assert_eq!(admitted, 50, "{}", limits[0].name);
+    }
+}
+
+#[tokio::test]
 async fn refunded_units_return_to_their_lease_or_to_the_store() {
     let server = Server::start();
     let rig = proxy(&server, "a");
