@@ -48,6 +48,13 @@ async fn bodies_pass_and_a_refused_upload_does_not_end_the_connection() {
     assert_eq!(upstream.last().body.len(), large.len());
     let head = client.send("HEAD", "/free", &[], Bytes::new()).await.unwrap();
     assert_eq!((head.status, head.body.len()), (200, 0), "{head:?}");
+    // Pages of Weir's own, too.
+    let mut admin = Http2::plain(weir.admin.unwrap()).await.unwrap();
+    let head = admin.send("HEAD", "/live", &[], Bytes::new()).await.unwrap();
+    let page = admin.send("GET", "/live", &[], Bytes::new()).await.unwrap();
+    assert_eq!((head.status, head.body.len()), (page.status, 0), "{head:?}");
+    assert!(!page.body.is_empty(), "{page:?}");
+    assert_eq!(head.header("content-length"), page.body.len().to_string());
 }
 
 #[tokio::test]

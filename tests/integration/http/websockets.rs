@@ -346,15 +346,46 @@ async fn websockets_leave_requests_their_streams_over_http2() {
         "protocol = \"h2\"\nhttp2 = { connections_per_worker = 1, streams_per_connection = 1 }";
     let config = Toml::new()
         .upstream("api", &format!("http://{}", behind.http), narrow)
-        .route("path = \"/*\"\nupstream = \"api\"");
+        .route("path = \"/*\"\nupstream = \"api\"")
+        .server("workers = 1")
+        .server("trusted_proxies = [\"127.0.0.0/8\"]");
     let weir = Weir::start(&config.text());
     let mut client = over_http2(&weir).await;
-    let (reply, stream) = client.tunnel("/socket", "websocket", &[]).await.unwrap();
+    // Clients of their own, as each has its share.
+    let from = |client: &'static str| [("x-forwarded-for", client)];
+    let (reply, stream) = client.tunnel("/socket", "websocket", &from("192.0.2.1")).await.unwrap();
     assert_eq!((reply.status, stream.is_some()), (200, true));
-    assert_eq!(get(weir.http, "/", &[]).await.status, 204);
-    let (reply, _) = client.tunnel("/socket", "websocket", &[]).await.unwrap();
+    assert_eq!(get(weir.http, "/", &from("192.0.2.2")).await.status, 204);
+    let (reply, _) = client.tunnel("/socket", "websocket", &from("192.0.2.3")).await.unwrap();
     assert_eq!(reply.status, 503);
-    assert_eq!(get(weir.http, "/", &[]).await.status, 204);
+    assert_eq!(get(weir.http, "/", &from("192.0.2.4")).await.status, 204);
+}
+
+#[tokio::test]
+async fn a_connection_whose_streams_are_all_websockets_goes_on() {
+    let upstream = Raw::websocket();
+    for streams in [1, 3] {
+        let config = Toml::new()
+            .upstream("socket", &upstream.url(), "")
+            .route("path = \"/socket\"\nupstream = \"socket\"")
+            .route("path = \"/*\"\nrespond = { status = 204 }")
+            .more(&format!("[server.limits]\nstreams_per_connection = {streams}"));
+        let weir = Weir::start(&config.text());
+        let mut client = over_http2(&weir).await;
+        let mut open = Vec::new();
+        for _ in 0..streams {
+            let (reply, stream) = client.tunnel("/socket", "websocket", &[]).await.unwrap();
+            assert_eq!(reply.status, 200);
+            open.push(stream.unwrap());
+        }
+        for _ in 0..3 {
+            for stream in &mut open {
+                stream.write_all(b"hello").await.unwrap();
+                let mut heard = [0; 5];
+                timeout(TIMEOUT, stream.read_exact(&mut heard)).await.unwrap().unwrap();
+            }
+        }
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ struct Inner {
     replied: bool,
     /// Handed back by a request's body: the bytes that follow it, and how far it was read.
     returned: Option<Reader>,
+    /// Something was read since the request's body was begun.
+    is_read: bool,
 }
 
 impl Client {
@@ -39,6 +41,7 @@ impl Client {
             interim: Vec::new(),
             replied: false,
             returned: None,
+            is_read: false,
         }))))
     }
 
@@ -88,8 +91,21 @@ impl Client {
         room: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let mut room = ReadBuf::new(room);
-        ready!(Pin::new(&mut self.0.lock().transport).poll_read(cx, &mut room))?;
+        let mut inner = self.0.lock();
+        inner.is_read = true;
+        ready!(Pin::new(&mut inner.transport).poll_read(cx, &mut room))?;
         Poll::Ready(Ok(room.filled().len()))
+    }
+
+    /// A request's body begins, which nobody has read yet.
+    pub(super) fn begin_body(&self) {
+        self.0.lock().is_read = false;
+    }
+
+    /// Whether the client has closed its side while nobody has begun to read its request's body.
+    pub(super) fn has_left_unread(&self) -> bool {
+        let inner = self.0.lock();
+        !inner.is_read && inner.transport.has_ended()
     }
 
     /// Takes the socket out, for another protocol.

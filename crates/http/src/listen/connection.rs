@@ -12,7 +12,6 @@ use bytes::Bytes;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
-use super::addresses::NetworkPermit;
 use super::context::ConnectionContext;
 use super::error::ConnectionError;
 use super::http1::{self, Http1End};
@@ -50,12 +49,9 @@ impl<H: Handler> Connection<H> {
         socket.set_nodelay(true)?;
         let mut peer =
             Peer { listener: self.listener, ..Peer::plain(self.address, socket.local_addr()?) };
-        // Held as long as the connection is.
-        let _network = if self.proxied {
-            Box::pin(self.read_proxied(&mut socket, &mut peer)).await?
-        } else {
-            None
-        };
+        if self.proxied {
+            Box::pin(self.read_proxied(&mut socket, &mut peer)).await?;
+        }
         match tls {
             None if self.speaks_spop(&peer) => {
                 Box::pin(self.spop(Transport::Plain(socket), peer)).await
@@ -66,17 +62,18 @@ impl<H: Handler> Connection<H> {
         }
     }
 
-    /// Reads whom a trusted proxy connects for, and counts the connection as that client's.
+    /// Reads whom a trusted proxy connects for, and counts the connection as that client's for as
+    /// long as it is open, whatever it becomes.
     async fn read_proxied(
         &self,
         socket: &mut TcpStream,
         peer: &mut Peer,
-    ) -> Result<Option<NetworkPermit>, ConnectionError> {
+    ) -> Result<(), ConnectionError> {
         let within = self.settings.request_header;
         let proxied = proxied::read(socket, within, &self.state).await?;
         let Some((client, local)) = proxied.ends else {
             peer.is_unnamed = true;
-            return Ok(None);
+            return Ok(());
         };
         *peer = Peer { listener: self.listener, tls: proxied.tls, ..Peer::plain(client, local) };
         self.permit

@@ -18,7 +18,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -49,6 +49,9 @@ const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
 /// for as long: the client may just be about to. One that was idle for longer is closed at once.
 pub(super) const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
+/// How often a client is asked for whose request's body nobody reads.
+const DEPARTURE_EVERY: Duration = Duration::from_millis(500);
+
 /// How HTTP/1 ended on a connection.
 pub(super) enum Http1End {
     /// The connection was closed, or an upgrade has taken its stream.
@@ -76,6 +79,8 @@ pub(super) async fn serve<H: Handler>(
         scan: Scan::default(),
         outbox: Outbox::default(),
         timer: Timer::default(),
+        departure: Timer::default(),
+        is_departing: false,
         is_first: true,
         accepted_in_drain: context.state.is_draining(),
         waiting_since: clock::monotonic(),
@@ -117,6 +122,10 @@ struct Connection<'a, H> {
     outbox: Outbox,
     /// The timer of whichever timeout applies in the current state.
     timer: Timer,
+    /// When to ask next whether a client has gone whose request's body is not read.
+    departure: Timer,
+    /// It has closed its side.
+    is_departing: bool,
     /// No request has arrived yet.
     is_first: bool,
     /// Accepted after the drain had begun: one request is still served.
@@ -304,6 +313,9 @@ impl<H: Handler> Connection<'_, H> {
         };
         self.client.set_replied(false);
         if self.body_pending {
+            self.departure.disarm();
+            self.is_departing = false;
+            self.client.begin_body();
             let upload = Upload::new(
                 self.client.clone(),
                 Reader::new(std::mem::take(&mut self.input), framing),
@@ -340,8 +352,7 @@ impl<H: Handler> Connection<'_, H> {
     /// head.
     fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.body_pending && !self.reclaim_input() {
-            // The request's body owns the input, and its reader will notice if the client is gone.
-            return Poll::Pending;
+            return self.poll_departed(cx);
         }
         while !self.read_closed {
             match self.client.poll_fill(cx, &mut self.input, self.settings.header_bytes_max) {
@@ -358,6 +369,30 @@ impl<H: Handler> Connection<'_, H> {
             self.timer.arm(clock::monotonic() + self.settings.half_close);
         }
         self.timer.poll(cx)
+    }
+
+    /// Ready when the client of a request has gone away whose body owns the input. Who reads that
+    /// notices it, but a request that waits for its turn is not read, and one that was read to its
+    /// end wakes nobody here.
+    fn poll_departed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if !self.departure.is_armed() {
+                self.departure.arm(clock::monotonic() + DEPARTURE_EVERY);
+            }
+            ready!(self.departure.poll(cx));
+            self.departure.disarm();
+            if self.reclaim_input() {
+                return self.poll_client_gone(cx);
+            }
+            let has_left = self.client.has_left_unread();
+            if has_left && self.is_departing {
+                return Poll::Ready(());
+            }
+            self.is_departing = has_left;
+            if has_left {
+                self.departure.arm(clock::monotonic() + self.settings.half_close);
+            }
+        }
     }
 
     /// Takes the input back from the request's body, once it was read to its end or dropped. The
@@ -502,7 +537,7 @@ impl<H: Handler> Connection<'_, H> {
             if let Some(until) = progress.awaits_client(taken, deadline, self.settings) {
                 self.timer.arm(until);
             }
-            std::task::ready!(self.timer.poll(cx));
+            ready!(self.timer.poll(cx));
             if let Some(failure) =
                 progress.is_over((self.outbox.sent_bytes(), self.context.state.writes()), deadline)
             {

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
@@ -33,7 +33,7 @@ use super::permits::Permit;
 use super::state::ConnectionState;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::wire::{Body, Request, Timer, delegate_write, is_padded};
+use crate::wire::{Body, Known, Request, Response, Timer, delegate_write, is_padded};
 
 /// How much of one request's body a client may send before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
@@ -57,6 +57,9 @@ const PADDED: &str = "a header field's value begins or ends with a blank";
 /// How long a client without open streams may take to close after a GOAWAY.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(CLOSE_TIMEOUT_MS);
 pub(super) const CLOSE_TIMEOUT_MS: u64 = 2_000;
+/// How many times `send_idle` the last pieces of replies may wait to be read. They end with the
+/// connection alone, and share it with each other.
+const LAST_PIECE_PATIENCE: u32 = 5;
 /// Maximum stream tasks per stream that may be open. Beyond it the connection is not read until
 /// some have ended.
 const TASKS_PER_STREAM_MAX: usize = 2;
@@ -101,9 +104,14 @@ where
         .enable_connect_protocol();
     // Boxed: on its way from hyper into a task of its own, and when it has ended, a stream is moved
     // seven times, and what answers a request is kilobytes.
+    let unread_max = settings.send_idle.saturating_mul(LAST_PIECE_PATIENCE);
     let service = service_fn(move |request: http::Request<Incoming>| {
         let context = Arc::clone(&context);
-        Box::pin(async move { Ok::<_, Infallible>(answer(request, &context).await) })
+        Box::pin(async move {
+            let reply = answer(request, &context).await;
+            let watched = |body| http2_reply::ReplyBody::new(body, &context.state, unread_max);
+            Ok::<_, Infallible>(reply.into_http().map(watched))
+        })
     });
     let tasks_max = TASKS_PER_STREAM_MAX
         .saturating_mul(usize::try_from(settings.streams_max).unwrap_or(usize::MAX));
@@ -129,6 +137,9 @@ where
                 Poll::Ready(Expiry::NoRequest) => {
                     return Poll::Ready(Err(ConnectionError::HeadTimeout));
                 }
+                Poll::Ready(Expiry::Unread) => {
+                    return Poll::Ready(Err(ConnectionError::SendTimeout));
+                }
                 Poll::Ready(Expiry::NotClosed) => return Poll::Ready(Ok(())),
                 Poll::Ready(Expiry::Idle) => {
                     closing = true;
@@ -144,8 +155,9 @@ where
 async fn answer<H: Handler>(
     request: http::Request<Incoming>,
     context: &ConnectionContext<H>,
-) -> http::Response<http2_reply::ReplyBody> {
-    let reply = if request.headers().values().any(|value| is_padded(value.as_bytes())) {
+) -> Response {
+    let is_head = request.method() == Method::HEAD;
+    let mut reply = if request.headers().values().any(|value| is_padded(value.as_bytes())) {
         // Upstreams cut blanks off. What is compared must not have them either, and a proxy must
         // refuse them (RFC 9113, 8.2.1).
         context.handler.unreadable(StatusCode::BAD_REQUEST, PADDED, &context.peer)
@@ -159,7 +171,14 @@ async fn answer<H: Handler>(
         drop(head);
         context.handler.call(request, &context.peer).await
     };
-    reply.into_http().map(http2_reply::ReplyBody)
+    // hyper would send it.
+    if is_head && let Some(bytes @ 1..) = reply.body.length() {
+        if !reply.fields.has(Known::ContentLength) {
+            reply.fields.append(Known::ContentLength, itoa::Buffer::new().format(bytes));
+        }
+        reply.body = Body::empty();
+    }
+    reply
 }
 
 /// Closes a connection that has no streams.
@@ -189,6 +208,8 @@ enum Expiry {
     Idle,
     /// The client did not close after a GOAWAY.
     NotClosed,
+    /// The client does not read the end of a reply.
+    Unread,
 }
 
 impl IdleTimeout {
@@ -204,8 +225,13 @@ impl IdleTimeout {
         closing: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Expiry> {
-        let (open, seen) = state.streams();
-        if open > 0 {
+        let (open, seen) = state.has_streams();
+        if let Some(until) = state.unsent_until() {
+            self.phase = Phase::Busy;
+            self.timer.arm(until);
+            return self.timer.poll(cx).map(|()| Expiry::Unread);
+        }
+        if open {
             self.phase = Phase::Busy;
             self.timer.disarm();
             return Poll::Pending;
@@ -328,7 +354,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FloodGuard<S> {
         }
         // The surplus tasks belong to streams that were reset. Each ends when it is polled next,
         // and then wakes this connection.
-        if self.state.streams().0 >= self.tasks_max {
+        if self.state.tasks() >= self.tasks_max {
             return Poll::Pending;
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)

@@ -94,14 +94,14 @@ struct OpenTunnel(Arc<ConnectionState>);
 
 impl OpenTunnel {
     fn new(state: &Arc<ConnectionState>) -> Self {
-        state.stream_opened();
+        state.tunnel_opened();
         Self(Arc::clone(state))
     }
 }
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
-        self.0.stream_ended();
+        self.0.tunnel_ended();
     }
 }
 

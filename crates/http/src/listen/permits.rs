@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -69,6 +69,8 @@ pub(super) struct Permit {
     open: Arc<OpenConnections>,
     key: usize,
     _network: Option<NetworkPermit>,
+    /// Of the client that a trusted proxy connects for.
+    proxied: OnceLock<NetworkPermit>,
 }
 
 impl Permits {
@@ -187,7 +189,8 @@ impl Connections {
         self.0.gauge.add(1);
         let key = Arc::as_ptr(state) as usize;
         self.0.states().insert(key, Arc::clone(state));
-        Ok(Permit { open: Arc::clone(&self.0), key, _network: network })
+        let proxied = OnceLock::new();
+        Ok(Permit { open: Arc::clone(&self.0), key, _network: network, proxied })
     }
 
     /// The permits that it shares with other workers.
@@ -228,8 +231,12 @@ impl Permit {
         &self,
         client: IpAddr,
         settings: &ConnectionSettings,
-    ) -> Result<Option<NetworkPermit>, PermitError> {
-        self.open.permits.network(client, settings)
+    ) -> Result<(), PermitError> {
+        if let Some(network) = self.open.permits.network(client, settings)? {
+            // A connection has one header of the PROXY protocol.
+            let _ = self.proxied.set(network);
+        }
+        Ok(())
     }
 }
 

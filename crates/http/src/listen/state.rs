@@ -2,8 +2,9 @@
 //! and the worker that drains it. All of them run on one worker, except that any worker may reclaim
 //! an idle connection. Knows nothing about requests.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -11,6 +12,10 @@ use crate::clock;
 
 /// The zero point of [`ConnectionState::millis`].
 static BEGAN: LazyLock<Instant> = LazyLock::new(clock::monotonic);
+
+/// The last piece of a reply, until it is sent or given up.
+#[derive(Debug)]
+pub(super) struct LastPiece(());
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -22,7 +27,12 @@ pub(super) struct ConnectionState {
     writes: AtomicU64,
     /// HTTP/2: stream tasks that have not ended, and whether there ever was one.
     streams: AtomicUsize,
+    /// HTTP/2: tunnels that have not ended. Each has a task among those of the streams as well.
+    tunnels: AtomicUsize,
     had_streams: AtomicBool,
+    /// HTTP/2: the last pieces of replies that are not sent yet, the oldest first, each with when
+    /// it has to be.
+    unsent: Mutex<VecDeque<(Instant, Weak<LastPiece>)>>,
     /// Set when the connection was upgraded. It is then read by another task, whose waker follows.
     upgraded: AtomicBool,
     upgraded_waker: Mutex<Option<Waker>>,
@@ -120,9 +130,42 @@ impl ConnectionState {
         self.wake();
     }
 
-    /// Stream tasks that have not ended, and whether there ever was one.
-    pub(super) fn streams(&self) -> (usize, bool) {
-        (self.streams.load(Ordering::Relaxed), self.had_streams.load(Ordering::Relaxed))
+    /// The last piece of a reply over HTTP/2 waits to be sent, until what is returned is dropped.
+    pub(super) fn last_piece(&self, until: Instant) -> Arc<LastPiece> {
+        let piece = Arc::new(LastPiece(()));
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        unsent.push_back((until, Arc::downgrade(&piece)));
+        piece
+    }
+
+    /// When the oldest last piece of a reply that is not sent yet has to be.
+    pub(super) fn unsent_until(&self) -> Option<Instant> {
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        while unsent.pop_front_if(|(_, piece)| piece.strong_count() == 0).is_some() {}
+        unsent.front().map(|(until, _)| *until)
+    }
+
+    /// A stream of HTTP/2 has become a tunnel.
+    pub(super) fn tunnel_opened(&self) {
+        self.mark_busy();
+        self.tunnels.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has ended. The connection may be waiting for this, to become idle.
+    pub(super) fn tunnel_ended(&self) {
+        self.tunnels.fetch_sub(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Whether a stream or a tunnel has not ended, and whether there ever was one.
+    pub(super) fn has_streams(&self) -> (bool, bool) {
+        let open = self.tasks() > 0 || self.tunnels.load(Ordering::Relaxed) > 0;
+        (open, self.had_streams.load(Ordering::Relaxed))
+    }
+
+    /// Stream tasks that have not ended.
+    pub(super) fn tasks(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
     }
 
     /// The connection no longer speaks HTTP, but the protocol that it was upgraded to.

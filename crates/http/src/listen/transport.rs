@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+#[cfg(target_os = "linux")]
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -41,6 +43,29 @@ const TLS_BYTES: usize = 64 << 10;
 impl Transport {
     pub(super) fn tls(stream: Box<TlsStream<WriteCounter<TcpStream>>>) -> Self {
         Self::Tls(TlsTransport { stream, charge: Charge::nothing() })
+    }
+}
+
+impl Transport {
+    /// Whether the client has closed its side, seen past what it has sent that nobody has read.
+    /// Asks the kernel.
+    #[cfg(target_os = "linux")]
+    pub(super) fn has_ended(&self) -> bool {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => &tls.stream.get_ref().0.stream,
+            Self::Taken => return false,
+        };
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+        let is_known = rustix::event::poll(&mut asked, Some(&Timespec::default())).is_ok();
+        is_known && asked.iter().any(|socket| socket.revents().intersects(ended))
+    }
+
+    /// Other kernels say so only to who reads.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn has_ended(&self) -> bool {
+        false
     }
 }
 

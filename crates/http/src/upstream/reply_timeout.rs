@@ -26,18 +26,23 @@ impl ReplyTimeout<'_> {
         loop {
             let phase =
                 self.progress.map_or(Phase::AwaitingReply(self.checked), UploadProgress::phase);
-            // Nothing wakes us when the phase changes, so check again in time.
-            let deadline = phase
-                .deadline(self.upstream, self.overrides)
-                .unwrap_or_else(|| self.checked + self.shorter());
-            self.timer.arm(deadline);
+            let own = phase.deadline(self.upstream, self.overrides);
+            // Nothing wakes us when the phase changes, so check again in time for the next one.
+            let check = self.checked + self.shorter();
+            let until = match (own, self.progress) {
+                (Some(own), None) => own,
+                (Some(own), Some(_)) => own.min(check),
+                (None, _) => check,
+            };
+            self.timer.arm(until);
             ready!(self.timer.poll(cx));
-            if phase != Phase::AwaitingClient
+            let now = clock::monotonic();
+            if own.is_some_and(|own| own <= now)
                 && self.progress.is_none_or(|progress| progress.phase() == phase)
             {
                 return Poll::Ready(());
             }
-            self.checked = clock::monotonic();
+            self.checked = now;
         }
     }
 

@@ -138,6 +138,32 @@ async fn a_client_that_resets_each_stream_at_once_gains_nothing() {
     server.await_shown("weir_connections_open 0").await;
 }
 
+#[tokio::test]
+async fn a_client_that_reads_one_byte_of_each_reply_is_cut_off() {
+    let send_idle = Duration::from_millis(60);
+    let server = start(ConnectionSettings { send_idle, ..settings() });
+    // Each stream's window has one byte: INITIAL_WINDOW_SIZE.
+    let mut raw = Raw::connect(&server).await;
+    raw.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]).await;
+    // One stream is busy for as long as the client likes.
+    raw.request(1, "/wait").await;
+    server.handler.0.begun.notified().await;
+    raw.request(3, "/hello").await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"h");
+    assert!(raw.next(DATA).await.is_none());
+    server.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
+    // Who reads may take as long for the next.
+    let mut raw = Raw::connect(&server).await;
+    raw.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]).await;
+    raw.request(1, "/hello").await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"h");
+    raw.send(WINDOW_UPDATE, 0, 1, &4_u32.to_be_bytes()).await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"ello");
+    tokio::time::sleep(send_idle * 6).await;
+    raw.request(3, "/hello").await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"h");
+}
+
 /// Always readable, so that a pending read is the guard's.
 struct Endless;
 

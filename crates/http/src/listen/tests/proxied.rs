@@ -92,6 +92,16 @@ async fn connections_count_as_those_of_the_client() {
     assert_eq!(rest, b"");
     server.await_shown("weir_connection_errors_total{cause=\"address\"} 1").await;
     connect(2).await.read_to("hello").await;
+    // So it does as what it becomes.
+    let upgrade =
+        "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    first.send(upgrade).await;
+    first.read_to("\r\n\r\n").await;
+    first.send("echo").await;
+    first.read_to("echo").await;
+    let mut third = connect(1).await;
+    let _ = third.0.read_to_end(&mut rest).await;
+    assert_eq!(rest, b"");
     drop(first);
     tokio::time::timeout(TEST_TIMEOUT, async {
         loop {

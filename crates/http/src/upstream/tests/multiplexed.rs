@@ -459,6 +459,21 @@ async fn a_request_body_that_fails_resets_its_stream_and_is_reported() {
 }
 
 #[tokio::test]
+async fn an_answer_to_an_upload_is_not_awaited_for_as_long_as_its_pieces() {
+    let (scripted, mut resets) = silent(false).await;
+    let settings = Settings {
+        response_header: Duration::from_millis(80),
+        idle: 2 * TEST_TIMEOUT,
+        ..settings_h2(&scripted)
+    };
+    let upstream = build(&settings);
+    let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
+    let error = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Timeout, true));
+    assert_eq!(in_time(resets.recv()).await, Some(h2::Reason::CANCEL));
+}
+
+#[tokio::test]
 async fn an_upstream_that_does_not_answer_times_out_and_others_take_a_new_connection() {
     let scripted = multiplexing(10, |_, mut respond, number| async move {
         if number == 0 {
