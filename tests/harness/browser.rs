@@ -53,7 +53,7 @@ impl Browser {
         }
         let program = program().unwrap_or_else(|| {
             panic!(
-                "no browser in any of {PROGRAMS:?}: `scripts/setup.sh test` installs chromium, and \
+                "no browser in any of {PROGRAMS:?}: `scripts/setup.sh interop` installs chromium, and \
                  {NONE_WANTED}=1 leaves out what needs one"
             )
         });

@@ -1,5 +1,5 @@
 //! Programs in JavaScript, in `tests/clients`, with the Node.js and the packages that
-//! `scripts/setup.sh test` installs.
+//! `scripts/setup.sh interop` installs.
 
 use std::path::Path;
 use std::process::Command;
