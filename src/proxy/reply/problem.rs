@@ -40,12 +40,16 @@ fn refused_by(
     (limits, outcome): (&[Limit], &PlanOutcome),
     shows_numbers: bool,
 ) -> Option<Cow<'static, str>> {
+    let mut violated = outcome.violated(limits);
+    let (first, &LimitOutcome { remaining, held, unmeasured, .. }) = violated.next()?;
+    let is_in_flight = matches!(first.algorithm, Algorithm::Concurrency(_));
+    // It is used up, which most refusals are: there is nothing more to say.
+    if remaining == 0 && held == 0 && !is_in_flight {
+        return None;
+    }
     if outcome.is_held(limits) {
         return Some(HELD.into());
     }
-    let mut violated = outcome.violated(limits);
-    let (first, &LimitOutcome { remaining, unmeasured, .. }) = violated.next()?;
-    let is_in_flight = matches!(first.algorithm, Algorithm::Concurrency(_));
     let takes_more = shows_numbers && remaining > 0 && first.cost > remaining;
     if !(is_in_flight || takes_more) || unmeasured.is_some() || violated.next().is_some() {
         return None;
