@@ -189,7 +189,9 @@ impl Api {
         let path = decoded(path).to_ascii_lowercase();
         let path = path.trim_end_matches('/');
         let streams = known::UNPRICED_STREAMS.iter().any(|word| path.contains(word));
-        streams || (posts && known::UNPRICED.iter().any(|end| path.ends_with(end)))
+        // OpenAI's responses are asked for by POST, or over a websocket, which begins with GET.
+        let socket = self.dialect == Dialect::OpenAi && !posts && path.ends_with(known::RESPONSES);
+        streams || socket || (posts && known::UNPRICED.iter().any(|end| path.ends_with(end)))
     }
 
     /// The model in a path: what follows the last `/models/`, up to the method.

@@ -19,8 +19,11 @@ const PLACES_MAX: usize = 8;
 /// Maximum size of an account's name as JSON, in bytes: each of its bytes may be written as an
 /// escape. Longer ones are not read, which would take long.
 const JSON_BYTES_MAX: usize = 6 * ACCOUNT_BYTES_MAX + 2;
-/// How a fact of a JSON body's member begins.
+/// How a fact of a JSON body's member begins, and of a form's field.
 const MEMBER: &str = "body.json:";
+const FIELD: &str = "form.";
+/// The fact that says how a body was read.
+const BODY_TYPE: &str = "body.type";
 const EXPECTED: &str =
     "a template with one fact, such as \"{form.username}\" or \"{body:/email}\", or a list of them";
 
@@ -60,9 +63,29 @@ impl Places {
         self.facts.iter().map(String::as_str)
     }
 
+    /// The fact that says how the body was read, if one of the places is in it.
+    pub(crate) fn body_type(&self) -> Option<&'static str> {
+        self.kinds().next().map(|_| BODY_TYPE)
+    }
+
+    /// The kinds of bodies that the places are in.
+    fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        self.facts().filter_map(|fact| match fact {
+            fact if fact.starts_with(MEMBER) => Some("json"),
+            fact if fact.starts_with(FIELD) => Some("form"),
+            _ => None,
+        })
+    }
+
     /// The account, if all places that have one agree. A fact that occurs several times is what
     /// servers may read in several ways.
     pub(crate) fn find(&self, facts: &Facts, case: Case, ascii_only: bool) -> Account {
+        // The upstream may find an account in a body that can't be read here, whatever else names
+        // one. Who asks about a request itself says nothing of a body.
+        let is_read = |kind: &str| kind == "empty" || self.kinds().any(|read| read == kind);
+        if self.body_type().is_some() && facts.get(BODY_TYPE).is_some_and(|kind| !is_read(kind)) {
+            return Account::Missing;
+        }
         let mut found: Option<String> = None;
         for fact in self.facts() {
             let mut values = facts.all(fact);
@@ -105,7 +128,7 @@ impl Places {
             }
             self.add_fact(format!("{MEMBER}{pointer}"));
         } else {
-            if let Some(name) = fact.strip_prefix("form.") {
+            if let Some(name) = fact.strip_prefix(FIELD) {
                 self.add_fact(format!("query.{name}"));
             }
             self.add_fact(fact.to_owned());

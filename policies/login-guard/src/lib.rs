@@ -144,6 +144,7 @@ impl Policy for LoginGuard {
         let Config { account, tenant, bypass, .. } = &self.0;
         Manifest::reads(["method", "client-ip"])
             .and(account.facts())
+            .and(account.body_type())
             .and(tenant.iter().flat_map(Template::facts))
             .and(bypass.facts())
             .and(self.lists().flat_map(|counters| counters.limits.facts()))

@@ -173,6 +173,12 @@ fn an_account_that_is_given_twice_is_refused_and_several_places_must_agree() {
         (vec![("form.username", "ann"), ("query.username", "bob")], Err(once)),
         (vec![("form.username", "ann"), ("query.username", "Ann")], Ok("ann")),
         (vec![("query.username", "ann")], Ok("ann")),
+        (vec![("body.type", "empty"), ("query.username", "ann")], Ok("ann")),
+        (vec![("body.type", "form"), ("form.username", "ann")], Ok("ann")),
+        // The upstream may read another account in a body that can't be read here.
+        (vec![("body.type", "other"), ("query.username", "ann")], Err("the account is missing")),
+        (vec![("body.type", "json"), ("query.username", "ann")], Err("the account is missing")),
+        (vec![("body.type", "large"), ("query.username", "ann")], Err("the account is missing")),
         (vec![], Err("the account is missing")),
         (vec![("form.username", " ")], Err("the account is missing")),
     ] {
@@ -218,7 +224,7 @@ fn a_document_with_members_that_an_upstream_could_take_for_the_account_is_refuse
     assert_eq!(account(flat, &facts), Err("the account must be given once".to_owned()));
     assert_eq!(
         policy(flat).manifest().request_facts,
-        ["method", "client-ip", "query.user", "form.user", "body.json:/user"]
+        ["method", "client-ip", "query.user", "form.user", "body.json:/user", "body.type"]
     );
 }
 

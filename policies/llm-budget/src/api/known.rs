@@ -47,6 +47,9 @@ pub(super) const UNPRICED: [&str; 5] =
 /// a word in their paths.
 pub(super) const UNPRICED_STREAMS: [&str; 2] = ["/realtime", "bidigeneratecontent"];
 
+/// The end of the path of OpenAI's responses.
+pub(super) const RESPONSES: &str = "/responses";
+
 /// What is before the model in Azure's paths.
 pub(super) const DEPLOYMENTS: &str = "/openai/deployments/";
 

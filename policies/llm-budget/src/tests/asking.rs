@@ -183,6 +183,13 @@ fn calls_whose_use_nothing_tells_are_refused() {
     realtime[0].1 = "GET";
     assert_eq!(refusal(&policy, &realtime).0, 403);
     assert_eq!(decide(&allows, &realtime).verdict, Verdict::Bypass);
+    let mut responses = post("/v1/responses", &[]);
+    responses[0].1 = "GET";
+    assert_eq!(refusal(&policy, &responses).0, 403);
+    assert_eq!(decide(&allows, &responses).verdict, Verdict::Bypass);
+    let mut one = post("/v1/responses/resp_1", &[]);
+    one[0].1 = "GET";
+    assert_eq!(decide(&policy, &one).verdict, Verdict::Bypass);
     let anthropic = of("anthropic", &tokens());
     assert_eq!(refusal(&anthropic, &post("/v1/messages/batches", &[])).0, 403);
     let gemini = of("gemini", &tokens());
