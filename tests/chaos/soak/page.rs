@@ -170,5 +170,5 @@ passed on to its replica: so units may be missing then, as Redis' replication ha
 {growth}
 Each run has processes of its own. Nothing is promised about memory: this is what was seen.
 Descriptors are those of 36 clients' connections, of the upstream and of Redis. Other work may have
-run on the machine meanwhile, at the lowest priority: an idle one answers sooner.
+run on the machine meanwhile, at a lower priority: an idle one answers sooner.
 "#;
