@@ -16,7 +16,7 @@ impl ChallengeCertificates for InHandshakes {
     }
 }
 
-/// What these listeners show an authority that checks a name that one of them has ordered.
+/// What these listeners show to an authority that checks one of the names they have ordered.
 pub(super) fn in_handshakes(
     authority: &Authority,
     listeners: &[listen::Settings],

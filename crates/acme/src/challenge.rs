@@ -40,8 +40,8 @@ impl Challenges {
         Self { folder: folder::answers(folder).into(), names: None }
     }
 
-    /// Those about these names, which are in lower case. Whoever waits for an answer, as a
-    /// handshake does, waits for no file about another name.
+    /// The answers about these names alone, which are in lower case. No file is read for any other
+    /// name: a handshake waits for it.
     #[must_use]
     pub fn only_for(self, names: BTreeSet<String>) -> Self {
         Self { names: Some(names.into()), ..self }

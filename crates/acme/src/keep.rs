@@ -286,12 +286,16 @@ impl Keeper {
 mod tests {
     use super::*;
 
+    fn keeper(folder: &std::path::Path) -> Keeper {
+        let authority = Arc::new(Authority::new("https://a.example/dir", folder));
+        let clock = Clock::virtual_at(1_800_000_000_000_000);
+        Keeper::new(authority, vec!["a.example".to_owned()], clock)
+    }
+
     #[test]
     fn a_failure_is_forgotten_when_its_file_is_removed_and_kept_if_there_never_was_one() {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Arc::new(Authority::new("https://a.example/dir", folder.path()));
-        let clock = Clock::virtual_at(1_800_000_000_000_000);
-        let keeper = Keeper::new(authority, vec!["a.example".to_owned()], clock);
+        let keeper = keeper(folder.path());
         let mut known = Known::default();
         known.journal.begin(keeper.now_s(), None);
         let begun = known.journal.clone();
@@ -309,9 +313,7 @@ mod tests {
     #[test]
     fn what_another_process_was_issued_ends_a_failure() {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Arc::new(Authority::new("https://a.example/dir", folder.path()));
-        let clock = Clock::virtual_at(1_800_000_000_000_000);
-        let keeper = Keeper::new(authority, vec!["a.example".to_owned()], clock);
+        let keeper = keeper(folder.path());
         let mut known = Known::default();
         known.journal.begin(keeper.now_s(), None);
         known.journal.fail(keeper.now_s(), "the name is another's".to_owned(), None);

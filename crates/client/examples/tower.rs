@@ -1,6 +1,6 @@
 //! A Tower layer that asks Weir before it passes a request on, in a small server:
 //! `tower LISTEN WEIR_URL`. WEIR_TOKEN is Weir's token, if any, WEIR_DOMAIN whose policy decides
-//! ("api" if not set), and WEIR_OWN_FIELDS which fields only the policy may set.
+//! ("api" if not set), and WEIR_OWN_FIELDS the header fields that only the policy may set.
 
 use std::env;
 use std::error::Error;

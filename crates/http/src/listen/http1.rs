@@ -49,7 +49,7 @@ const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
 /// for as long: the client may just be about to. One that was idle for longer is closed at once.
 pub(super) const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
-/// How often a client is asked for whose request's body nobody reads.
+/// How often to check whether a client has left whose request's body is not being read.
 const DEPARTURE_EVERY: Duration = Duration::from_millis(500);
 
 /// How HTTP/1 ended on a connection.
@@ -122,7 +122,7 @@ struct Connection<'a, H> {
     outbox: Outbox,
     /// The timer of whichever timeout applies in the current state.
     timer: Timer,
-    /// When to ask next whether a client has gone whose request's body is not read.
+    /// Until the next check for a client that has left while its request's body is unread.
     departure: Timer,
     /// It has closed its side.
     is_departing: bool,
@@ -371,9 +371,9 @@ impl<H: Handler> Connection<'_, H> {
         self.timer.poll(cx)
     }
 
-    /// Ready when the client of a request has gone away whose body owns the input. Who reads that
-    /// notices it, but a request that waits for its turn is not read, and one that was read to its
-    /// end wakes nobody here.
+    /// Ready when the client has gone away, while the request's body owns the input. The reader of
+    /// the body notices that, but nobody reads it while the request waits for its turn, and reading
+    /// its end does not wake this task. So it is looked for at intervals.
     fn poll_departed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if !self.departure.is_armed() {

@@ -27,11 +27,11 @@ pub(super) struct ConnectionState {
     writes: AtomicU64,
     /// HTTP/2: stream tasks that have not ended, and whether there ever was one.
     streams: AtomicUsize,
-    /// HTTP/2: tunnels that have not ended. Each has a task among those of the streams as well.
+    /// HTTP/2: tunnels that have not ended. The task of a tunnel's stream is also in `streams`.
     tunnels: AtomicUsize,
     had_streams: AtomicBool,
-    /// HTTP/2: the last pieces of replies that are not sent yet, the oldest first, each with when
-    /// it has to be.
+    /// HTTP/2: the last pieces of replies that are not sent yet, each with its deadline, the oldest
+    /// first.
     unsent: Mutex<VecDeque<(Instant, Weak<LastPiece>)>>,
     /// Set when the connection was upgraded. It is then read by another task, whose waker follows.
     upgraded: AtomicBool,
@@ -130,7 +130,8 @@ impl ConnectionState {
         self.wake();
     }
 
-    /// The last piece of a reply over HTTP/2 waits to be sent, until what is returned is dropped.
+    /// Notes that the last piece of a reply has to be sent by then. It is unsent until the returned
+    /// guard is dropped.
     pub(super) fn last_piece(&self, until: Instant) -> Arc<LastPiece> {
         let piece = Arc::new(LastPiece(()));
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +139,7 @@ impl ConnectionState {
         piece
     }
 
-    /// When the oldest last piece of a reply that is not sent yet has to be.
+    /// The deadline of the oldest last piece that is not sent yet.
     pub(super) fn unsent_until(&self) -> Option<Instant> {
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         while unsent.pop_front_if(|(_, piece)| piece.strong_count() == 0).is_some() {}

@@ -47,8 +47,8 @@ impl Transport {
 }
 
 impl Transport {
-    /// Whether the client has closed its side, seen past what it has sent that nobody has read.
-    /// Asks the kernel.
+    /// Whether the client has closed its side, even while bytes that it sent before are unread. A
+    /// system call.
     #[cfg(target_os = "linux")]
     pub(super) fn has_ended(&self) -> bool {
         let socket = match self {
@@ -62,7 +62,7 @@ impl Transport {
         is_known && asked.iter().any(|socket| socket.revents().intersects(ended))
     }
 
-    /// Other kernels say so only to who reads.
+    /// Other kernels report it only once all bytes before it are read.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn has_ended(&self) -> bool {
         false

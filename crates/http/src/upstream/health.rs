@@ -168,7 +168,7 @@ impl Probers {
     fn next(&mut self) -> Option<(HostKey, Prober)> {
         loop {
             let key = self.due.pop_front()?;
-            // Nothing of those that are gone.
+            // Hosts that are gone are skipped.
             if let Some(slot) = self.all.get_mut(&key)
                 && std::mem::take(&mut slot.is_due)
                 && let Some(prober) = slot.prober.take()

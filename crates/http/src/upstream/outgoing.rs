@@ -56,8 +56,8 @@ thread_local! {
     static READ_LAST: RefCell<Option<Arc<UploadProgress>>> = const { RefCell::new(None) };
 }
 
-/// The upload of the request that hyper begins a task for. It reads the body first, and then gives
-/// each request a task, so that the upload is never that of another request.
+/// The upload of the request that hyper is starting a task for. hyper polls the body first, and
+/// then starts at least one task for each request, so this is never the upload of another request.
 pub(super) fn take_read_last() -> Option<Arc<UploadProgress>> {
     READ_LAST.try_with(RefCell::take).ok().flatten()
 }

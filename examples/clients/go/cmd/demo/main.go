@@ -1,8 +1,8 @@
 // Demo is a small server that asks Weir before it answers: demo LISTEN WEIR_URL
 //
 // WEIR_TOKEN is its token, if any, WEIR_DOMAIN whose policy decides ("api" if not set),
-// WEIR_OWN_FIELDS which fields only the policy may set, and WEIR_DEADLINE how long it may take
-// ("250ms" if not set).
+// WEIR_OWN_FIELDS the header fields that only the policy may set, and WEIR_DEADLINE how long it may
+// take ("250ms" if not set).
 package main
 
 import (
